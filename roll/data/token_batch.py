@@ -1,0 +1,117 @@
+"""`TokenBatch`: the samples of a training step as flat per-token tensors, and `Padded`: a micro-batch cut from it.
+
+Nothing is padded to `sequence_length`. Sample `i` occupies the tokens `[offsets[i], offsets[i + 1])` of every flat field.
+Per-token values stand at the index of the token they speak of: `logprobs[t] = log p(tokens[t] | tokens[<t])`; the first token
+of a sample has none, so its `loss_mask` is always False.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+PER_SAMPLE = ("lengths", "scores", "temperatures")
+
+
+@dataclass(slots=True)
+class TokenBatch:
+    lengths: Tensor
+    """[S] int64, tokens of each sample (prompt + response)."""
+    scores: Tensor
+    """[S] float32, raw reward of each sample."""
+    temperatures: Tensor
+    """[S] float32, sampling temperature: log-probs are of `log_softmax(logits / temperature)`."""
+    tokens: Tensor
+    """[N] int64."""
+    loss_mask: Tensor
+    """[N] bool, True on the policy's own tokens that are trained."""
+    behaviour_logprobs: Tensor
+    """[N] float32, 0 where the mask is False."""
+    advantages: Tensor
+    """[N] float32, 0 where the mask is False."""
+    proximal_logprobs: Tensor | None = None
+    """[N] float32, log-probs recomputed at the start of the step (decoupled losses); None means bypass."""
+    reference_logprobs: Tensor | None = None
+    """[N] float32, log-probs of the frozen reference policy."""
+
+    def __len__(self) -> int:
+        return int(self.lengths.numel())
+
+    @property
+    def num_tokens(self) -> int:
+        return int(self.tokens.numel())
+
+    @property
+    def offsets(self) -> Tensor:
+        """[S + 1] int64."""
+        return torch.cat([self.lengths.new_zeros(1), self.lengths.cumsum(0)])
+
+    @property
+    def sample_ids(self) -> Tensor:
+        """[N] int64, the sample each token belongs to."""
+        return torch.repeat_interleave(torch.arange(len(self)), self.lengths)
+
+    def with_(self, **changes: Tensor | None) -> TokenBatch:
+        return replace(self, **changes)
+
+    def select(self, indices: list[int]) -> TokenBatch:
+        """The samples `indices`, in that order."""
+        picked = torch.tensor(indices, dtype=torch.int64)
+        offsets = self.offsets
+        token_index = (
+            torch.cat([torch.arange(int(offsets[i]), int(offsets[i + 1])) for i in indices])
+            if indices
+            else torch.empty(0, dtype=torch.int64)
+        )
+        values = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None:
+                value = value[picked if field.name in PER_SAMPLE else token_index]
+            values[field.name] = value
+        return TokenBatch(**values)
+
+    def padded(self) -> Padded:
+        """All samples, right-padded to the longest one among them."""
+        width = int(self.lengths.max()) if len(self) else 0
+        mask = torch.arange(width)[None, :] < self.lengths[:, None]
+
+        def pad(flat: Tensor | None) -> Tensor | None:
+            if flat is None:
+                return None
+            out = flat.new_zeros(len(self), width)
+            out[mask] = flat
+            return out
+
+        values = {f.name: getattr(self, f.name) if f.name in PER_SAMPLE else pad(getattr(self, f.name)) for f in fields(self)}
+        return Padded(attention_mask=mask, **values)
+
+    def sums_per_sample(self, flat: Tensor) -> Tensor:
+        """[S], sum over each sample's tokens of a flat [N] tensor."""
+        return torch.zeros(len(self), dtype=flat.dtype).index_add_(0, self.sample_ids, flat)
+
+
+@dataclass(slots=True)
+class Padded:
+    """A micro-batch of `B` samples, right-padded to `T` tokens. Fields as in `TokenBatch`, per-token ones [B, T]."""
+
+    attention_mask: Tensor
+    lengths: Tensor
+    scores: Tensor
+    temperatures: Tensor
+    tokens: Tensor
+    loss_mask: Tensor
+    behaviour_logprobs: Tensor
+    advantages: Tensor
+    proximal_logprobs: Tensor | None = None
+    reference_logprobs: Tensor | None = None
+
+    def to(self, device: torch.device) -> Padded:
+        moved = {f.name: v.to(device) if (v := getattr(self, f.name)) is not None else None for f in fields(self)}
+        return Padded(**moved)
+
+    def flatten(self, values: Tensor) -> Tensor:
+        """[N], the non-padding entries of a [B, T] tensor, in the order of the `TokenBatch` it was cut from."""
+        return values[self.attention_mask]

@@ -1,0 +1,96 @@
+"""What every inference engine offers to the rollout side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from roll.data.sample import FinishReason, VersionSpan
+from roll.weights.bucket import Bucket, Manifest
+
+WeightUpdateMode = Literal["interrupt", "in_flight"]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    temperature: float = 1.0
+    """0 means greedy; behaviour log-probs are then those of temperature 1."""
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 means no limit."""
+    max_new_tokens: int = 64
+    stop_token_ids: tuple[int, ...] = ()
+    """End-of-sequence and other stop tokens; the stop token is part of the response."""
+    stop_strings: tuple[str, ...] = ()
+    include_stop_str_in_output: bool = True
+    seed: int | None = None
+    """With a seed the response is a function of weights, prompt and seed alone, however requests are batched or interrupted."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    request_id: str
+    prompt_ids: tuple[int, ...]
+    sampling: SamplingParams
+    partial_ids: tuple[int, ...] = ()
+    """Response tokens sampled before (an aborted request is resumed so); they count towards `max_new_tokens`."""
+    priority: int = 1
+    """Lower is admitted first: 0 validation, 1 training."""
+
+
+@dataclass(slots=True)
+class GenerateResult:
+    """The tokens sampled by this call only (without `partial_ids`). Spans count from the first of *these* tokens."""
+
+    request_id: str
+    token_ids: list[int]
+    logprobs: list[float]
+    versions: list[VersionSpan]
+    finish_reason: FinishReason
+    text: str = ""
+
+
+@dataclass(slots=True)
+class EngineStats:
+    version: int = -1
+    running: int = 0
+    queued: int = 0
+    free_slots: int = 0
+    generated_tokens: int = 0
+    prefill_tokens: int = 0
+    busy_s: float = 0.0
+    """Time with at least one request running."""
+    weight_updates: int = 0
+    pauses_s: list[float] = field(default_factory=list)
+    """For each weight update, the time from the end of the last token step before it to the moment the next could begin."""
+
+
+class InferStrategy(Protocol):
+    """An engine in its worker. Methods are coroutines; `generate` may be called many times at once."""
+
+    async def generate(self, request: GenerateRequest) -> GenerateResult: ...
+
+    async def abort(self, request_ids: Sequence[str] | None = None) -> None:
+        """Ends the named requests (all, running and queued, if None): their `generate` returns what it has, reason `abort`."""
+
+    async def receive_bucket(self, version: int, bucket: Bucket) -> None:
+        """Verifies a bucket and keeps it aside (shadow buffer) while generation goes on."""
+
+    async def activate_weights(self, manifest: Manifest, mode: WeightUpdateMode) -> float:
+        """At the next token border makes the received weights those in use; returns the pause in seconds.
+
+        Refuses (`ValueError`) if what was received is not what the manifest names. `interrupt`: running requests keep their
+        tokens and are prefilled again under the new weights; `in_flight`: they keep their KV cache."""
+
+    async def sleep(self) -> None:
+        """Frees what can be made again (KV cache); needs no running request."""
+
+    async def wake(self) -> None: ...
+
+    async def stats(self) -> EngineStats: ...
+
+    async def close(self) -> None: ...
+
+
+EngineOptions = dict[str, Any]

@@ -1,0 +1,59 @@
+"""What every training back end offers: one rank of one role, called by its worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from torch import Tensor
+
+from roll.algorithms.loss import LossSpec
+from roll.data.token_batch import TokenBatch
+from roll.weights.bucket import Bucket
+
+
+@dataclass(frozen=True, slots=True)
+class RankContext:
+    """Where this rank stands."""
+
+    rank: int = 0
+    world_size: int = 1
+    master_addr: str = "127.0.0.1"
+    master_port: int = 0
+    device: str = "cpu"
+    threads: int = 1
+    """CPU threads of this rank."""
+    seed: int = 42
+    deterministic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTotals:
+    """Sizes of the whole optimiser batch over all ranks and micro-batches: what the loss is normalised by."""
+
+    tokens: int
+    """Tokens with `loss_mask` True."""
+    sequences: int
+    """Samples with at least one such token."""
+
+
+class TrainStrategy(Protocol):
+    def log_probs(self, batch: TokenBatch) -> Tensor:
+        """[N] float32, log-prob of each token of this rank's samples under the current weights, 0 where `loss_mask` is False."""
+
+    def train_step(self, batch: TokenBatch, loss: LossSpec, totals: BatchTotals) -> dict[str, float]:
+        """One optimiser step on this rank's share of the batch; the same metrics on every rank (already reduced)."""
+
+    def export_weights(self, bucket_bytes: int) -> Iterator[Bucket]:
+        """Hugging Face-named weights. A collective: every rank must exhaust it; only rank 0 gets non-empty buckets."""
+
+    def save(self, directory: Path) -> None: ...
+
+    def load(self, directory: Path) -> None: ...
+
+    def offload(self) -> None:
+        """Frees the accelerator's memory (a no-op on a CPU)."""
+
+    def reload(self) -> None: ...

@@ -1,0 +1,67 @@
+"""Weights in transit: named tensors in buckets of bounded size, with a manifest that lets the receiver verify them."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+
+@dataclass(slots=True)
+class Bucket:
+    """Some of a model's tensors, on the CPU and contiguous, under their Hugging Face names."""
+
+    tensors: dict[str, Tensor]
+    checksum: int
+    """CRC-32 over the tensors' bytes in the order of the names."""
+
+    @property
+    def nbytes(self) -> int:
+        return sum(t.numel() * t.element_size() for t in self.tensors.values())
+
+    def verify(self) -> None:
+        """Raises `ValueError` if the bytes are not those that were sent."""
+        if checksum(self.tensors) != self.checksum:
+            raise ValueError(f"weight bucket is corrupt: checksum differs for tensors {sorted(self.tensors)}")
+
+
+@dataclass(slots=True)
+class Manifest:
+    """What a complete set of weights of one version consists of."""
+
+    version: int
+    names: list[str] = field(default_factory=list)
+    checksums: list[int] = field(default_factory=list)
+    nbytes: int = 0
+
+
+def checksum(tensors: dict[str, Tensor]) -> int:
+    crc = 0
+    for name in sorted(tensors):
+        crc = zlib.crc32(tensors[name].contiguous().view(torch.uint8).numpy(), crc)
+    return crc
+
+
+def make_buckets(named: Iterable[tuple[str, Tensor]], bucket_bytes: int) -> Iterator[Bucket]:
+    """Groups tensors, in their order, into buckets of at most `bucket_bytes` (a larger tensor gets a bucket of its own).
+
+    Tensors are copied to the CPU, so a bucket stays what it was while training goes on."""
+    pending: dict[str, Tensor] = {}
+    size = 0
+    for name, tensor in named:
+        nbytes = tensor.numel() * tensor.element_size()
+        if pending and size + nbytes > bucket_bytes:
+            yield Bucket(pending, checksum(pending))
+            pending, size = {}, 0
+        pending[name] = tensor.detach().to("cpu", copy=True).contiguous()
+        size += nbytes
+    if pending:
+        yield Bucket(pending, checksum(pending))
+
+
+def manifest_of(version: int, buckets: list[Bucket]) -> Manifest:
+    names = [name for bucket in buckets for name in bucket.tensors]
+    return Manifest(version, names, [bucket.checksum for bucket in buckets], sum(bucket.nbytes for bucket in buckets))
