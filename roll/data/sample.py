@@ -70,6 +70,14 @@ class SampleGroup:
     prompt: Prompt
     samples: list[Sample] = field(default_factory=list)
 
+    @property
+    def rewards(self) -> list[float]:
+        """[n]. Raises `ValueError` if a sample has none: a missing reward is never a number."""
+        rewards = [sample.reward for sample in self.samples if sample.reward is not None]
+        if len(rewards) != len(self.samples):
+            raise ValueError(f"group {self.group_id} has samples without a reward")
+        return rewards
+
     def to_json(self) -> dict[str, Any]:
         samples = []
         for sample in self.samples:

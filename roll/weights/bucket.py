@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,6 +23,11 @@ class Bucket:
     @property
     def nbytes(self) -> int:
         return sum(t.numel() * t.element_size() for t in self.tensors.values())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # As plain byte arrays the tensors travel out of band: through Ray's store they are shared memory, not copies.
+        parts = [(n, _as_bytes(t).numpy(), str(t.dtype).removeprefix("torch."), tuple(t.shape)) for n, t in self.tensors.items()]
+        return _rebuild, (parts, self.checksum)
 
     def verify(self) -> None:
         """Raises `ValueError` if the bytes are not those that were sent."""
@@ -41,8 +48,22 @@ class Manifest:
 def checksum(tensors: dict[str, Tensor]) -> int:
     crc = 0
     for name in sorted(tensors):
-        crc = zlib.crc32(tensors[name].contiguous().view(torch.uint8).numpy(), crc)
+        crc = zlib.crc32(_as_bytes(tensors[name]).numpy(), crc)
     return crc
+
+
+def _as_bytes(tensor: Tensor) -> Tensor:
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+
+def _rebuild(parts: list[tuple[str, Any, str, tuple[int, ...]]], crc: int) -> Bucket:
+    with warnings.catch_warnings():
+        # The array is read-only shared memory; receivers only copy from it.
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        tensors = {
+            name: torch.from_numpy(array).view(getattr(torch, dtype)).reshape(shape) for name, array, dtype, shape in parts
+        }
+    return Bucket(tensors, crc)
 
 
 def make_buckets(named: Iterable[tuple[str, Tensor]], bucket_bytes: int) -> Iterator[Bucket]:

@@ -1,0 +1,15 @@
+"""Inference engines by `strategy_name`; an engine's packages are imported only when it is used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from roll.strategies.infer.interface import InferStrategy
+
+
+def make_infer_strategy(name: str, options: dict[str, Any]) -> InferStrategy:
+    if name == "hf_infer":
+        from roll.strategies.infer.hf_infer import HFInferStrategy
+
+        return HFInferStrategy(**options)
+    raise ValueError(f"unknown inference strategy '{name}'; known: hf_infer")

@@ -1,0 +1,257 @@
+"""Makes the embedded task: a tiny real language model that is noisy at two-digit addition, and its prompt files.
+
+`python examples/embedded/make_embedded.py [--out DIR] [--force]` writes `model/` (Qwen2 architecture, safetensors, with its
+tokenizer), `train.jsonl` and `validation.jsonl`. Nothing is downloaded. The model is first taught to add, then to misprint: it knows
+the answer (greedy decoding is right) but rarely says it (sampling is wrong), which is what reinforcement learning can mend.
+
+Invariant: the folder is complete or absent. It is written aside and renamed, and `manifest.json` (settings and SHA-256 of every
+file) decides whether it has to be made again. The same settings and torch version give the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import json
+import os
+import random
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+DEFAULT_OUT = Path(__file__).resolve().parent / "cache"
+VOCABULARY = ["<pad>", "<eos>", "<unk>", *"0123456789", "+", "=", " "]
+PAD, EOS = 0, 1
+ZERO, NINE = VOCABULARY.index("0"), VOCABULARY.index("9")
+PROMPT_TOKENS = len("ab+cd=")
+ANSWER_TOKENS = len("891") + 1
+"""Up to three digits and the end of sequence."""
+CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+
+Problem = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All that the result depends on."""
+
+    format: int = 1
+    """Raised when the maker itself changes."""
+    seed: int = 42
+    validation_rows: int = 200
+    hidden_size: int = 128
+    intermediate_size: int = 256
+    layers: int = 2
+    heads: int = 4
+    kv_heads: int = 2
+    learn_steps: int = 450
+    """Optimiser steps on right answers."""
+    misprint_steps: int = 300
+    """Optimiser steps on misprinted ones."""
+    misprint_rate: float = 0.25
+    """Chance that a digit of the answer is replaced by another one; about half of the answers are then wrong."""
+    batch_size: int = 128
+    learning_rate: float = 3e-3
+
+
+def answer(problem: Problem) -> str:
+    """The sum's digits, last digit first: in this order a carry is known before it is needed."""
+    return str(sum(problem))[::-1]
+
+
+def split_problems(settings: Settings) -> tuple[list[Problem], list[Problem]]:
+    """All two-digit additions as (train, validation), disjoint."""
+    problems = [(a, b) for a in range(10, 100) for b in range(10, 100)]
+    random.Random(settings.seed).shuffle(problems)
+    return problems[settings.validation_rows :], problems[: settings.validation_rows]
+
+
+def row(problem: Problem) -> dict[str, Any]:
+    """A row of a prompt file, in ROLL's form."""
+    a, b = problem
+    prompt = f"{a}+{b}="
+    return {
+        "id": f"add-{a}-{b}",
+        "source": "embedded",
+        "difficulty": int(a % 10 + b % 10 > 9) + int(a + b > 99),
+        "prompt": prompt,
+        "messages": json.dumps([{"role": "user", "content": prompt}]),
+        "ground_truth": answer(problem),
+        "tag": "arithmetic",
+    }
+
+
+def make_tokenizer() -> PreTrainedTokenizerFast:
+    """One token a character."""
+    tokenizer = Tokenizer(models.WordLevel({token: i for i, token in enumerate(VOCABULARY)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("[\\s\\S]"), behavior="isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        eos_token="<eos>",
+        unk_token="<unk>",
+        clean_up_tokenization_spaces=False,
+        chat_template=CHAT_TEMPLATE,
+        model_max_length=256,
+    )
+
+
+def make_model(settings: Settings) -> Qwen2ForCausalLM:
+    config = Qwen2Config(
+        vocab_size=len(VOCABULARY),
+        hidden_size=settings.hidden_size,
+        intermediate_size=settings.intermediate_size,
+        num_hidden_layers=settings.layers,
+        num_attention_heads=settings.heads,
+        num_key_value_heads=settings.kv_heads,
+        max_position_embeddings=256,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=EOS,
+        pad_token_id=PAD,
+    )
+    return Qwen2ForCausalLM(config)
+
+
+def encode(problems: list[Problem]) -> Tensor:
+    """[P, PROMPT_TOKENS + ANSWER_TOKENS] int64: prompt, answer, end of sequence, padding."""
+    ids = {token: i for i, token in enumerate(VOCABULARY)}
+    table = torch.full((len(problems), PROMPT_TOKENS + ANSWER_TOKENS), PAD)
+    for i, problem in enumerate(problems):
+        text = f"{problem[0]}+{problem[1]}={answer(problem)}"
+        table[i, : len(text) + 1] = torch.tensor([*(ids[c] for c in text), EOS])
+    return table
+
+
+def misprint(tokens: Tensor, rate: float) -> Tensor:
+    """Replaces each digit of the answers, with chance `rate`, by another digit chosen uniformly."""
+    is_digit = (tokens >= ZERO) & (tokens <= NINE)
+    is_digit[:, :PROMPT_TOKENS] = False
+    other = (tokens - ZERO + torch.randint(1, 10, tokens.shape)) % 10 + ZERO
+    return torch.where(is_digit & (torch.rand(tokens.shape) < rate), other, tokens)
+
+
+def train(model: Qwen2ForCausalLM, problems: list[Problem], settings: Settings) -> None:
+    """Next-token prediction on the answers: right ones first, then misprinted ones."""
+    table, total = encode(problems), settings.learn_steps + settings.misprint_steps
+    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min((s + 1) / 50, 1.0) * max(1 - s / total, 0.05))
+    model.train()
+    for step in range(total):
+        tokens = table[torch.randint(len(table), (settings.batch_size,))]
+        if step >= settings.learn_steps:
+            tokens = misprint(tokens, settings.misprint_rate)
+        logits = model(tokens[:, :-1], use_cache=False).logits[:, PROMPT_TOKENS - 1 :]
+        loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, PROMPT_TOKENS:].flatten(), ignore_index=PAD)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+    model.eval()
+
+
+@torch.no_grad()
+def accuracy(model: Qwen2ForCausalLM, problems: list[Problem], *, greedy: bool) -> float:
+    """Share of the problems answered exactly, by greedy decoding or by one sample at temperature 1."""
+    table = encode(problems)
+    tokens = table[:, :PROMPT_TOKENS]
+    for _ in range(ANSWER_TOKENS):
+        logits = model(tokens, use_cache=False).logits[:, -1]
+        chosen = logits.argmax(-1, keepdim=True) if greedy else torch.multinomial(logits.softmax(-1), 1)
+        tokens = torch.cat([tokens, chosen], dim=1)
+    return ((tokens == table) | (table == PAD)).all(dim=1).float().mean().item()
+
+
+def write_rows(path: Path, problems: list[Problem]) -> None:
+    path.write_text("".join(json.dumps(row(problem)) + "\n" for problem in problems), encoding="utf-8")
+
+
+def file_hashes(folder: Path) -> dict[str, str]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json")
+    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def is_current(out: Path, settings: Settings) -> bool:
+    """True if `out` holds what these settings make, byte for byte as it was written."""
+    manifest = out / "manifest.json"
+    if not manifest.is_file():
+        return False
+    content = json.loads(manifest.read_text(encoding="utf-8"))
+    return content["settings"] == asdict(settings) and content["files"] == file_hashes(out)
+
+
+@contextmanager
+def one_maker(out: Path) -> Iterator[None]:
+    """Others that want the same folder wait; the lock ends with the process, however it ends."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with open(out.parent / f".{out.name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def build(folder: Path, settings: Settings) -> dict[str, Any]:
+    """Fills an empty folder; returns its manifest. The caller's random state and thread count are left as they were."""
+    train_problems, validation_problems = split_problems(settings)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with torch.random.fork_rng():
+        torch.manual_seed(settings.seed)
+        model = make_model(settings)
+        train(model, train_problems, settings)
+        measured = {
+            "greedy_accuracy": accuracy(model, validation_problems, greedy=True),
+            "sampled_accuracy": accuracy(model, validation_problems * 20, greedy=False),
+        }
+    torch.set_num_threads(threads)
+    model.save_pretrained(folder / "model")
+    make_tokenizer().save_pretrained(folder / "model")
+    write_rows(folder / "train.jsonl", train_problems)
+    write_rows(folder / "validation.jsonl", validation_problems)
+    return {"settings": asdict(settings), "measured": measured, "files": file_hashes(folder)}
+
+
+def make(out: Path = DEFAULT_OUT, force: bool = False, settings: Settings = Settings()) -> Path:  # noqa: B008 (frozen)
+    """Makes the folder `out` unless it is there already; returns it.
+
+    Raises `FileExistsError` if `out` is a folder that this script did not make: it is never overwritten."""
+    out = Path(out).absolute()
+    with one_maker(out):
+        if not force and is_current(out, settings):
+            return out
+        if out.exists() and not (out / "manifest.json").is_file() and any(out.iterdir()):
+            raise FileExistsError(f"{out} exists and has no manifest.json: it was not made by this script, choose another --out")
+        aside = out.with_name(f".{out.name}.{os.getpid()}.making")
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir()
+        manifest = build(aside, settings)
+        (aside / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+        if out.exists():
+            shutil.rmtree(out)
+        aside.rename(out)
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Makes the embedded model and its prompt files (about half a minute).")
+    parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="folder to make (default: %(default)s)")
+    parser.add_argument("--force", action="store_true", help="make it again even if it is complete")
+    arguments = parser.parse_args()
+    out = make(arguments.out, arguments.force)
+    measured = json.loads((out / "manifest.json").read_text(encoding="utf-8"))["measured"]
+    print(f"{out}: validation accuracy " + ", ".join(f"{name.split('_')[0]} {value:.2f}" for name, value in measured.items()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""From a per-token loss to one number, normalised over the *global* batch.
+
+Invariant: `aggregate` is linear over rows, and the totals it divides by are those of the whole optimiser batch. So the sum over
+micro-batches and ranks, however they are cut, is exactly the value of one big batch, and so is its gradient.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from torch import Tensor
+
+from roll.algorithms.ratio import select
+from roll.algorithms.registry import unknown_name
+
+AggregationMode = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+
+
+def check_mode(mode: str, norm_length: int | None) -> None:
+    """`ValueError` if `mode` is unknown or lacks the `norm_length` it needs."""
+    if mode not in get_args(AggregationMode):
+        raise unknown_name("loss aggregation", mode, get_args(AggregationMode))
+    if mode == "seq-mean-token-sum-norm" and (norm_length is None or norm_length <= 0):
+        raise ValueError(f"loss aggregation {mode!r} needs a norm_length > 0, got {norm_length}")
+
+
+def aggregate(
+    per_token: Tensor,
+    mask: Tensor,
+    mode: AggregationMode,
+    totals_tokens: int,
+    totals_sequences: int,
+    norm_length: int | None = None,
+) -> Tensor:
+    """This micro-batch's share of the batch loss.
+
+    Args:
+        per_token: [B, T]; masked entries may hold anything, they add neither value nor gradient.
+        mask: [B, T] bool. Each row is one whole sequence.
+        mode: with x = `per_token`, K and N the totals:
+            `token-mean` Σx / K, every token of the batch weighs the same;
+            `seq-mean-token-sum` Σx / N;
+            `seq-mean-token-mean` Σ_i (mean of x over the tokens of i) / N, every sequence weighs the same;
+            `seq-mean-token-sum-norm` Σx / (N · norm_length), no length bias (Dr. GRPO, arXiv 2503.20783).
+        totals_tokens: masked-in tokens of the optimiser batch, over all micro-batches and ranks.
+        totals_sequences: sequences of the optimiser batch with at least one such token.
+        norm_length: tokens, a constant of the run; needed by `seq-mean-token-sum-norm` alone.
+
+    Returns:
+        A scalar; 0 (with a gradient of 0) where nothing is masked in.
+    """
+    check_mode(mode, norm_length)
+    per_sequence = select(per_token, mask).sum(dim=1)
+    if mode == "token-mean":
+        return per_sequence.sum() / max(totals_tokens, 1)
+    if mode == "seq-mean-token-mean":
+        per_sequence = per_sequence / mask.sum(dim=1).clamp(min=1)
+    elif mode == "seq-mean-token-sum-norm" and norm_length is not None:
+        per_sequence = per_sequence / norm_length
+    return per_sequence.sum() / max(totals_sequences, 1)

@@ -1,0 +1,105 @@
+"""Metrics of a loss in a form that adds up: over micro-batches and ranks first, divided last.
+
+Averaging averages of unequal parts is wrong, so a micro-batch reports sums and counts. Each metric is a tuple of scalar tensors;
+`MaxMetric` combines by maximum, all others by addition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Literal, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from roll.algorithms.ratio import select
+
+
+class SumMetric(NamedTuple):
+    """A value that is already this part's share of the whole, such as a globally normalised loss."""
+
+    total: Tensor
+
+    def result(self) -> float | None:
+        return float(self.total)
+
+
+class MeanMetric(NamedTuple):
+    numerator: Tensor
+    denominator: Tensor
+
+    def result(self) -> float | None:
+        return float(self.numerator / self.denominator) if self.denominator > 0 else None
+
+
+class EffectiveSizeMetric(NamedTuple):
+    """Effective sample size of importance weights w as a share of their number: (Σw)² / (n Σw²), in (0, 1]."""
+
+    weights: Tensor
+    squares: Tensor
+    size: Tensor
+
+    def result(self) -> float | None:
+        return float(self.weights.square() / (self.size * self.squares)) if self.size > 0 else None
+
+
+class MaxMetric(NamedTuple):
+    """A maximum of values >= 0; 0 is that of none."""
+
+    value: Tensor
+
+    def result(self) -> float | None:
+        return float(self.value)
+
+
+Metric: TypeAlias = SumMetric | MeanMetric | EffectiveSizeMetric | MaxMetric
+Metrics: TypeAlias = dict[str, Metric]
+Operation: TypeAlias = Literal["sum", "max"]
+AllReduce: TypeAlias = Callable[[Tensor, Operation], None]
+
+
+def masked_mean(values: Tensor, mask: Tensor) -> MeanMetric:
+    """The mean of `values` over the entries where `mask`, of the same shape, is True."""
+    return MeanMetric(select(values.detach(), mask).sum(), mask.sum())
+
+
+def _merge(parts: Iterable[Metrics]) -> Metrics:
+    merged: Metrics = {}
+    for part in parts:
+        for name, metric in part.items():
+            if name in merged:
+                combine = torch.maximum if isinstance(metric, MaxMetric) else torch.add
+                metric = type(metric)(*(combine(old, new) for old, new in zip(merged[name], metric, strict=True)))
+            merged[name] = metric
+    return merged
+
+
+def _across_ranks(metrics: Metrics, all_reduce: AllReduce) -> Metrics:
+    reduced = dict(metrics)
+    operations: tuple[Operation, ...] = ("sum", "max")
+    for operation in operations:
+        names = sorted(name for name in metrics if isinstance(metrics[name], MaxMetric) == (operation == "max"))
+        if not names:
+            continue
+        flat = torch.stack([value.double() for name in names for value in metrics[name]])
+        all_reduce(flat, operation)
+        values = iter(flat.unbind())
+        for name in names:
+            reduced[name] = type(metrics[name])(*(next(values) for _ in metrics[name]))
+    return reduced
+
+
+def reduce_metrics(parts: Iterable[Metrics], all_reduce: AllReduce | None = None) -> dict[str, float]:
+    """The value of each metric over all parts.
+
+    Args:
+        parts: what `compute_loss` returned for each micro-batch of this rank.
+        all_reduce: reduces a float64 vector over the ranks in place; called twice on every rank, which must hold the same
+            metrics. None: this rank is alone.
+
+    A mean of nothing (no trained token) has no value and is left out.
+    """
+    merged = _merge(parts)
+    if all_reduce is not None:
+        merged = _across_ranks(merged, all_reduce)
+    return {name: value for name, metric in merged.items() if (value := metric.result()) is not None}

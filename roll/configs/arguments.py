@@ -1,0 +1,121 @@
+"""The `*_args` blocks of a role: model, optimiser, sampling, data and back end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from roll.configs.fields import Bounds, option
+
+Dtype = Literal["auto", "fp32", "bf16", "fp16"]
+LRSchedule = Literal["constant", "linear", "cosine"]
+StrategyName = Literal["hf_infer", "fsdp2_train", "fsdp2_infer"]
+Template = Literal["native", "none"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelArguments:
+    model_name_or_path: str | None = option(None, "Folder of the Hugging Face checkpoint; null means `pretrain`.")
+    attn_implementation: Literal["sdpa", "eager"] = option("sdpa", "Attention implementation of transformers.")
+    dtype: Dtype = option("auto", "Compute type; auto means bf16 on an accelerator and fp32 on a CPU.")
+    disable_gradient_checkpointing: bool = option(
+        True, "False recomputes activations in the backward pass: less memory, about a third more time."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingArguments:
+    learning_rate: float = option(1e-6, "Peak learning rate of AdamW.", bounds=Bounds(gt=0))
+    lr_scheduler_type: LRSchedule = option("linear", "Shape of the learning rate after the warm-up.")
+    weight_decay: float = option(0.0, "Decoupled weight decay.", bounds=Bounds(ge=0))
+    adam_beta1: float = option(0.9, "Decay of the first moment.", bounds=Bounds(ge=0, lt=1))
+    adam_beta2: float = option(0.999, "Decay of the second moment.", bounds=Bounds(ge=0, lt=1))
+    per_device_train_batch_size: int = option(
+        8,
+        "Samples of an optimiser step per data-parallel rank and accumulation step; micro-batches are cut by tokens.",
+        bounds=Bounds(ge=1),
+    )
+    gradient_accumulation_steps: int = option(
+        1, "Multiplies the samples of an optimiser step without changing the memory it needs.", bounds=Bounds(ge=1)
+    )
+    warmup_ratio: float = option(0.0, "Warm-up as a share of all optimiser steps.", bounds=Bounds(ge=0, lt=1))
+    warmup_steps: int = option(0, "Warm-up in optimiser steps.", bounds=Bounds(ge=0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratingArguments:
+    """Sampling. The defaults sample from the whole distribution, so the sampled policy is the one that is trained."""
+
+    temperature: float = option(1.0, "Divides the logits; 0 means greedy (validation only).", bounds=Bounds(ge=0))
+    top_p: float = option(1.0, "Samples from the smallest set of tokens with this probability.", bounds=Bounds(gt=0, le=1))
+    top_k: int = option(0, "Samples from this many most probable tokens; 0 means no limit.", bounds=Bounds(ge=0))
+    max_new_tokens: int | None = option(None, "Longest response in tokens; null means the response length.", bounds=Bounds(ge=1))
+    num_return_sequences: int | None = option(
+        None,
+        "Responses per prompt; null means `num_return_sequences_in_group` in training and 1 in validation.",
+        bounds=Bounds(ge=1),
+    )
+    stop_strings: list[str] = option([], "A response ends where one of these texts appears.")
+    include_stop_str_in_output: bool = option(True, "Keep the stop string's tokens in the response.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataArguments:
+    file_name: str | list[str] = option([], "JSONL file or files with one prompt a line.")
+    template: Template = option("native", "native: the tokenizer's own chat template; none: the prompt text as it stands.")
+    id: str = option("id", "Column with the row's identity.")
+    tag: str = option("tag", "Column with the tag that selects the domain.")
+    prompt: str = option("prompt", "Column with the prompt text.")
+    messages: str = option("messages", "Column with chat messages (a list, or JSON text).")
+    ground_truth: str = option("ground_truth", "Column with the reference answer.")
+
+    @property
+    def files(self) -> list[str]:
+        return [self.file_name] if isinstance(self.file_name, str) else list(self.file_name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainDataArguments(DataArguments):
+    domain_interleave_probs: dict[str, float] = option(
+        {}, "Relative share of each domain in a batch; empty means equal shares.", bounds=Bounds(gt=0)
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class HFInferConfig:
+    """`strategy_config` of hf_infer, the embedded continuous-batching engine."""
+
+    kv_cache_tokens: int | None = option(
+        None,
+        "Tokens the KV cache of one engine may hold; caps the running requests at kv_cache_tokens // sequence_length.",
+        bounds=Bounds(ge=1),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FSDP2Config:
+    """`strategy_config` of fsdp2_train and fsdp2_infer."""
+
+    reshard_after_forward: bool = option(
+        True, "Free gathered weights after each layer's forward pass: less memory, one more all-gather in the backward pass."
+    )
+
+
+STRATEGY_CONFIGS: dict[str, type[HFInferConfig] | type[FSDP2Config]] = {
+    "hf_infer": HFInferConfig,
+    "fsdp2_train": FSDP2Config,
+    "fsdp2_infer": FSDP2Config,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategyArguments:
+    strategy_name: StrategyName = option("fsdp2_train", "Back end of the role.")
+    strategy_config: dict[str, Any] = option(
+        {}, "Options of the back end; unknown ones are refused.", schema_by=("strategy_name", STRATEGY_CONFIGS)
+    )
+
+    @property
+    def options(self) -> HFInferConfig | FSDP2Config:
+        """`strategy_config` with the back end's defaults filled in."""
+        return STRATEGY_CONFIGS[self.strategy_name](**self.strategy_config)

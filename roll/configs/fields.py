@@ -1,0 +1,96 @@
+"""How a configuration field is declared: default, one-sentence meaning, and the range of its numbers.
+
+Ranges live with the field, so the loader, `check_config` and the reference page all read the same ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from copy import copy
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from roll.configs.problems import Problem
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Limits of a number. Values must be finite unless `infinite` is set; NaN never passes."""
+
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+    lt: float | None = None
+    infinite: bool = False
+
+    def violation(self, value: float) -> str | None:
+        """The broken rule in words, or None."""
+        if value != value or (value in (math.inf, -math.inf) and not self.infinite):
+            return "must be a finite number"
+        ok = (
+            (self.ge is None or value >= self.ge)
+            and (self.gt is None or value > self.gt)
+            and (self.le is None or value <= self.le)
+            and (self.lt is None or value < self.lt)
+        )
+        return None if ok else f"must be {self}"
+
+    def __str__(self) -> str:
+        limits = [(">=", self.ge), (">", self.gt), ("<=", self.le), ("<", self.lt)]
+        return " and ".join(f"{sign} {limit:g}" for sign, limit in limits if limit is not None)
+
+
+FINITE = Bounds()
+
+
+def option(default: T, help: str, *, bounds: Bounds = FINITE, **metadata: Any) -> T:
+    """A field with a default. Mutable defaults are copied per instance.
+
+    Where the default is a dataclass instance, a mapping in the YAML is laid over it: what the user leaves out stays."""
+    metadata |= {"help": help, "bounds": bounds}
+    if isinstance(default, (dict, list)):
+        return field(default_factory=partial(copy, default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def required(help: str) -> Any:
+    """A field that the user must give."""
+    return field(metadata={"help": help, "bounds": FINITE})
+
+
+def default_of(item: Field[Any]) -> Any:
+    """The default value, or `MISSING`."""
+    return item.default_factory() if item.default_factory is not MISSING else item.default
+
+
+def range_problems(item: Field[Any], value: Any, key: str) -> Iterator[Problem]:
+    """Numbers of one field (also inside a list or a dict) that lie out of its range."""
+    bounds: Bounds = item.metadata["bounds"]
+    numbers = {key: value}
+    if isinstance(value, Mapping):
+        numbers = {f"{key}.{name}": entry for name, entry in value.items()}
+    elif isinstance(value, list):
+        numbers = {f"{key}[{index}]": entry for index, entry in enumerate(value)}
+    for path, number in numbers.items():
+        if isinstance(number, (int, float)) and not isinstance(number, bool):
+            violation = bounds.violation(number)
+            if violation is not None:
+                yield Problem(path, number, violation)
+
+
+def all_range_problems(config: Any, key: str = "") -> Iterator[Problem]:
+    """Out-of-range numbers anywhere in a configuration that was built in Python, not loaded."""
+    for item in fields(config):
+        value, path = getattr(config, item.name), f"{key}.{item.name}" if key else item.name
+        children = value if isinstance(value, dict) else {}
+        if is_dataclass(value):
+            yield from all_range_problems(value, path)
+        elif any(is_dataclass(child) for child in children.values()):
+            for name, child in children.items():
+                yield from all_range_problems(child, f"{path}.{name}")
+        else:
+            yield from range_problems(item, value, path)

@@ -1,0 +1,159 @@
+"""Strict loading of a plain mapping into configuration dataclasses.
+
+Every problem is collected before anything is raised; nothing is dropped, guessed or rewritten. `to_mapping` is the inverse.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import sys
+import types
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, fields, is_dataclass, replace
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
+
+from roll.configs.fields import default_of, range_problems
+from roll.configs.problems import MISSING_VALUE, ConfigError, Problem
+from roll.configs.roll_names import ADVICE
+from roll.configs.schema import hints, walk
+
+T = TypeVar("T")
+
+# YAML 1.1 reads 1e-6 as text (it wants 1.0e-6); numbers written so are meant as numbers.
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?\.?inf")
+_SCALAR_NAMES = {bool: "true or false", int: "an integer", float: "a number", str: "text", types.NoneType: "null"}
+
+
+def load_config(cls: type[T], mapping: Mapping[str, Any]) -> T:
+    """An instance of the dataclass `cls`. Raises `ConfigError` with every problem found."""
+    loader = _Loader(cls)
+    config = loader.load(cls, mapping, "", None)
+    if loader.problems:
+        raise ConfigError(loader.problems)
+    return cast(T, config)
+
+
+def to_mapping(config: Any) -> dict[str, Any]:
+    """The configuration as plain values: `load_config(type(config), to_mapping(config)) == config`."""
+    return asdict(config)
+
+
+class _Loader:
+    def __init__(self, root: type[Any]) -> None:
+        self.root = root
+        self.problems: list[Problem] = []
+
+    def load(self, cls: Any, mapping: Mapping[Any, Any], key: str, base: Any) -> Any:
+        """An instance of `cls`: `mapping` laid over `base` (None: the defaults of `cls`). None if there are problems."""
+        before = len(self.problems)
+        known = {item.name: item for item in fields(cls)}
+        values: dict[str, Any] = {}
+        for name, value in mapping.items():
+            path = f"{key}.{name}" if key else str(name)
+            if name not in known:
+                self.problems.append(Problem(path, value, "unknown key", _advice(str(name), list(known), self.root)))
+                continue
+            found = len(self.problems)
+            default = default_of(known[name]) if base is None else getattr(base, name)
+            values[name] = self.convert(hints(cls)[name], value, path, default)
+            if len(self.problems) == found:
+                self.problems += range_problems(known[name], values[name], path)
+        for name, item in known.items():
+            path = f"{key}.{name}" if key else name
+            if base is None and name not in mapping and default_of(item) is MISSING:
+                self.problems.append(Problem(path, MISSING_VALUE, "is required", item.metadata["help"]))
+            if "schema_by" in item.metadata and isinstance(values.get(name), dict):
+                selector, schemas = item.metadata["schema_by"]
+                schema = schemas.get(values.get(selector, getattr(base or cls, selector)))
+                if schema is not None:
+                    checked = self.load(schema, values[name], path, None)
+                    values[name] = {option: getattr(checked, option, None) for option in values[name]}
+        if len(self.problems) > before:
+            return None
+        return cls(**values) if base is None else replace(base, **values)
+
+    def convert(self, hint: Any, value: Any, key: str, default: Any = None) -> Any:
+        """`value` as the type `hint`; a mapping is laid over `default` if that is a dataclass instance."""
+        origin = get_origin(hint)
+        if hint is Any:
+            return value
+        if origin in (Union, types.UnionType):
+            return self.convert_union(hint, value, key, default)
+        if is_dataclass(hint) and isinstance(value, Mapping):
+            return self.load(hint, value, key, default if is_dataclass(default) else None)
+        if origin is Literal and any(type(value) is type(choice) and value == choice for choice in get_args(hint)):
+            return value
+        if origin is list and isinstance(value, (list, tuple)):
+            return [self.convert(get_args(hint)[0], entry, f"{key}[{index}]") for index, entry in enumerate(value)]
+        if origin is dict and isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
+            return {name: self.convert(get_args(hint)[1], entry, f"{key}.{name}") for name, entry in value.items()}
+        if hint is float and isinstance(value, str) and _NUMBER.fullmatch(value):
+            return float(value.replace(".inf", "inf"))
+        if hint is float and type(value) is int and abs(value) <= sys.float_info.max:
+            return float(value)
+        if hint in _SCALAR_NAMES and type(value) is hint:
+            return value
+        self.problems.append(Problem(key, value, f"must be {_describe(hint)}", _fix(hint, value)))
+        return None
+
+    def convert_union(self, hint: Any, value: Any, key: str, default: Any) -> Any:
+        """The member with the shape of the value speaks for the union, so that nested problems keep their own key."""
+        members = get_args(hint)
+        shapes = (dict,) if isinstance(value, Mapping) else (list,) if isinstance(value, list) else ()
+        shaped = [m for m in members if get_origin(m) in shapes or (dict in shapes and is_dataclass(m))]
+        if len(shaped) == 1:
+            return self.convert(shaped[0], value, key, default)
+        # The value's own type first: text stays text where text is allowed.
+        for member in sorted(members, key=lambda member: type(value) is not member):
+            attempt = _Loader(self.root)
+            converted = attempt.convert(member, value, key, default)
+            if not attempt.problems:
+                return converted
+        self.problems.append(Problem(key, value, f"must be {_describe(hint)}", _fix(hint, value)))
+        return None
+
+
+def _advice(name: str, known: list[str], root: type[Any]) -> str:
+    """A key spelt like one of this block, a key of ROLL's that went, or a key of that name in another block."""
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
+    if nearest:
+        return f"did you mean {nearest[0]}?"
+    if name in ADVICE:
+        return ADVICE[name]
+    elsewhere = [path for path, item, _ in walk(root) if item.name == name]
+    if elsewhere:
+        return f"it belongs to {' or '.join(elsewhere)}"
+    looser = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return f"did you mean {looser[0]}?" if looser else "remove it"
+
+
+def _describe(hint: Any) -> str:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return " or ".join(_describe(member) for member in arguments)
+    if origin is Literal:
+        return ("one of " if len(arguments) > 1 else "") + ", ".join(map(str, arguments))
+    if origin is list:
+        return f"a list (of {_describe(arguments[0])})"
+    if origin is dict or is_dataclass(hint):
+        return "a mapping"
+    return _SCALAR_NAMES[hint]
+
+
+def _fix(hint: Any, value: Any) -> str:
+    if hint is int and isinstance(value, float) and value.is_integer():
+        return f"write {int(value)}"
+    if value is None and (is_dataclass(hint) or get_origin(hint) in (dict, list)):
+        return "remove the key to keep the defaults"
+    choices = [choice for choice in _choices(hint) if isinstance(choice, str)]
+    nearest = difflib.get_close_matches(str(value), choices, n=1)
+    return f"did you mean {nearest[0]}?" if nearest else ""
+
+
+def _choices(hint: Any) -> list[Any]:
+    if get_origin(hint) is Literal:
+        return list(get_args(hint))
+    if get_origin(hint) in (Union, types.UnionType):
+        return [choice for member in get_args(hint) for choice in _choices(member)]
+    return []

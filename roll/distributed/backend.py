@@ -1,0 +1,133 @@
+"""Where workers run: in this process (`LocalBackend`) or as Ray actors (`RayBackend`), behind one interface.
+
+A worker is a plain class. Its coroutine methods may run many at a time; its ordinary methods run one after another on the worker's own
+thread, so a worker needs no locks and torch keeps its per-thread settings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from roll.distributed.devices import Placement
+
+
+class WorkerDied(RuntimeError):
+    """A worker's process is gone; what it was doing is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpec:
+    """What to start: `class_path` ("package.module.Class") with `kwargs`, named `name` in messages, at `placement`."""
+
+    name: str
+    class_path: str
+    placement: Placement
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+
+def import_object(path: str) -> Any:
+    """The object that a dotted path names. Errors say which part of the path is missing."""
+    module_name, _, attribute = path.rpartition(".")
+    if not module_name:
+        raise ValueError(f"'{path}' is not a dotted path like package.module.Name")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise ValueError(f"'{path}' cannot be imported: {error}") from error
+    if not hasattr(module, attribute):
+        raise ValueError(f"'{path}' cannot be imported: module {module_name} has no {attribute}")
+    return getattr(module, attribute)
+
+
+class WorkerHost:
+    """Carries one worker in its process and runs its methods as described above."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self._spec = spec
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=spec.name)
+        self._worker: Any = None
+
+    async def start(self) -> None:
+        cls = import_object(self._spec.class_path)
+        loop = asyncio.get_running_loop()
+        self._worker = await loop.run_in_executor(self._thread, lambda: cls(**self._spec.kwargs))
+
+    async def call(self, method: str, *args: Any) -> Any:
+        bound = getattr(self._worker, method)
+        if inspect.iscoroutinefunction(bound):
+            return await bound(*args)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, bound, *args)
+
+    async def close(self) -> None:
+        if self._worker is not None and hasattr(self._worker, "close"):
+            await self.call("close")
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+class WorkerHandle(Protocol):
+    name: str
+
+    async def call(self, method: str, *args: Any) -> Any:
+        """The method's result. Raises what it raised, or `WorkerDied`."""
+
+    async def keep(self, method: str, *args: Any) -> tuple[Ref, Any]:
+        """For a method that returns (value, info): leaves the value where it was made and returns (reference, info). The
+        reference is passed to other workers' methods, which get the value."""
+
+    async def died(self) -> None:
+        """Returns only when the worker's process is gone."""
+
+    async def close(self) -> None: ...
+
+
+Ref = Any
+"""A result that stays where it was made until a worker asks for it: an object of Ray's store, or the value itself."""
+
+
+class Backend(Protocol):
+    async def start(self, spec: WorkerSpec) -> WorkerHandle: ...
+
+    async def shutdown(self) -> None: ...
+
+
+class LocalHandle:
+    def __init__(self, host: WorkerHost, name: str) -> None:
+        self.name = name
+        self._host = host
+
+    async def call(self, method: str, *args: Any) -> Any:
+        return await self._host.call(method, *args)
+
+    async def keep(self, method: str, *args: Any) -> tuple[Ref, Any]:
+        value, info = await self._host.call(method, *args)
+        return value, info
+
+    async def died(self) -> None:
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        await self._host.close()
+
+
+class LocalBackend:
+    """Everything in this process, no Ray: for debuggers, fast tests, and single machines without Ray."""
+
+    def __init__(self) -> None:
+        self._handles: list[LocalHandle] = []
+
+    async def start(self, spec: WorkerSpec) -> LocalHandle:
+        host = WorkerHost(spec)
+        await host.start()
+        handle = LocalHandle(host, spec.name)
+        self._handles.append(handle)
+        return handle
+
+    async def shutdown(self) -> None:
+        for handle in self._handles:
+            await handle.close()
+        self._handles.clear()

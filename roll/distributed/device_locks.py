@@ -1,0 +1,107 @@
+"""Roles on overlapping devices take turns. `LockTable` decides (pure), `DeviceLocks` waits.
+
+A role holds all its devices at once, and may hold them many times (its lanes work side by side). Requests are served first come,
+first served: one that overlaps an earlier waiting request of another role waits behind it, so nobody starves. Roles on disjoint
+devices never wait for each other. Locks are released when the holder's block ends, by an exception too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    role: str
+    granted: bool = False
+
+
+@dataclass(slots=True)
+class LockTable:
+    """Who holds what, who waits. `devices`: role -> the device indices it needs."""
+
+    devices: dict[str, frozenset[int]]
+    held: dict[str, int] = field(default_factory=dict)
+    """Role -> number of times it holds its devices."""
+    waiting: list[Request] = field(default_factory=list)
+
+    def request(self, role: str) -> Request:
+        request = Request(role)
+        self.waiting.append(request)
+        self._grant()
+        return request
+
+    def release(self, request: Request) -> None:
+        """Gives up a granted or a waiting request."""
+        if request.granted:
+            self.held[request.role] -= 1
+            if self.held[request.role] == 0:
+                del self.held[request.role]
+            request.granted = False
+        else:
+            self.waiting.remove(request)
+        self._grant()
+
+    def blockers(self, role: str) -> list[str]:
+        """The roles that hold devices `role` needs."""
+        return [holder for holder in self.held if self._conflict(holder, role)]
+
+    def _conflict(self, one: str, other: str) -> bool:
+        return one != other and bool(self.devices[one] & self.devices[other])
+
+    def _grant(self) -> None:
+        still_waiting: list[Request] = []
+        for request in self.waiting:
+            free = not self.blockers(request.role)
+            overtakes = any(self._conflict(earlier.role, request.role) for earlier in still_waiting)
+            if free and not overtakes:
+                request.granted = True
+                self.held[request.role] = self.held.get(request.role, 0) + 1
+            else:
+                still_waiting.append(request)
+        self.waiting = still_waiting
+
+
+Turn = Callable[[], Awaitable[None]]
+
+
+class DeviceLocks:
+    """Async face of the table. When the devices change hands, the role that had them sleeps and the new one wakes."""
+
+    def __init__(self, devices: dict[str, frozenset[int]]) -> None:
+        self.table = LockTable(devices)
+        self._change = asyncio.Condition()
+        self._sleepers: dict[str, tuple[Turn, Turn]] = {}
+        self._asleep: set[str] = set()
+        self._turning = asyncio.Lock()
+
+    def on_turn(self, role: str, sleep: Turn, wake: Turn) -> None:
+        """Has `role` sleep (free memory) before another role uses its devices, and wake before it uses them again."""
+        self._sleepers[role] = (sleep, wake)
+
+    @asynccontextmanager
+    async def hold(self, role: str) -> AsyncIterator[None]:
+        request = self.table.request(role)
+        try:
+            if not request.granted:
+                async with self._change:
+                    await self._change.wait_for(lambda: request.granted)
+            await self._turn_to(role)
+            yield
+        finally:
+            self.table.release(request)
+            async with self._change:
+                self._change.notify_all()
+
+    async def _turn_to(self, role: str) -> None:
+        async with self._turning:
+            for other in self._sleepers:
+                if other not in self._asleep and other not in self.table.held and self.table._conflict(other, role):
+                    await self._sleepers[other][0]()
+                    self._asleep.add(other)
+            if role in self._asleep:
+                await self._sleepers[role][1]()
+                self._asleep.discard(role)

@@ -1,0 +1,69 @@
+"""The devices there are, and where each worker of a role goes. Placement is pure; only `detect` looks at the machine."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """Global device index `i` is device `i % per_node` of node `i // per_node`. Without accelerators a device is a CPU slot."""
+
+    kind: Literal["cuda", "cpu"]
+    nodes: int
+    per_node: int
+    cpus_per_node: int
+
+    @property
+    def count(self) -> int:
+        return self.nodes * self.per_node
+
+    @property
+    def threads_per_device(self) -> int:
+        return max(1, self.cpus_per_node // self.per_node)
+
+
+def detect(nodes: int = 1, per_node: int | None = None) -> Inventory:
+    """The devices of this machine, `nodes` times. Without accelerators there are as many CPU slots as cores (at least two, so
+    that training and rollouts can be apart), or `per_node` of them."""
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    found = torch.cuda.device_count()
+    if found:
+        return Inventory("cuda", nodes, per_node or found, cpus)
+    return Inventory("cpu", nodes, per_node or max(2, cpus), cpus)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """One worker: its data-parallel rank in the role, its devices (global indices; none for a CPU role) and its node."""
+
+    rank: int
+    world_size: int
+    devices: tuple[int, ...]
+    node: int
+    local_devices: tuple[int, ...]
+    """The devices' indices on their node."""
+    threads: int
+
+
+def place(device_mapping: tuple[int, ...], inventory: Inventory, devices_per_worker: int = 1) -> list[Placement]:
+    """One worker on each `devices_per_worker` consecutive entries of the mapping."""
+    groups = [device_mapping[i : i + devices_per_worker] for i in range(0, len(device_mapping), devices_per_worker)]
+    placements = []
+    for rank, devices in enumerate(groups):
+        nodes = {index // inventory.per_node for index in devices}
+        if len(nodes) > 1:
+            raise ValueError(f"worker {rank} would span nodes {sorted(nodes)}: devices {list(devices)} must be on one node")
+        local = tuple(index % inventory.per_node for index in devices)
+        threads = inventory.threads_per_device * len(devices)
+        placements.append(Placement(rank, len(groups), tuple(devices), nodes.pop(), local, threads))
+    return placements
+
+
+def place_on_cpus(world_size: int, inventory: Inventory) -> list[Placement]:
+    """Workers that need no device (rewards, environments), round-robin over the nodes, one thread each."""
+    return [Placement(rank, world_size, (), rank % inventory.nodes, (), 1) for rank in range(world_size)]

@@ -1,0 +1,105 @@
+"""Workers as Ray actors on explicit devices."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from roll.distributed.backend import Ref, WorkerDied, WorkerHandle, WorkerHost, WorkerSpec
+from roll.distributed.devices import Inventory, Placement
+
+CONCURRENT_CALLS = 10_000
+"""Calls that one actor may have in progress. They are coroutines that wait for an engine or a reward: cheap."""
+
+
+class RayHandle:
+    def __init__(self, actor: Any, name: str) -> None:
+        self.name = name
+        self._actor = actor
+
+    async def call(self, method: str, *args: Any) -> Any:
+        return await self._result(self._actor.call.remote(method, *args))
+
+    async def start(self) -> None:
+        await self._result(self._actor.start.remote())
+
+    async def keep(self, method: str, *args: Any) -> tuple[Ref, Any]:
+        reference, info = self._actor.call.options(num_returns=2).remote(method, *args)
+        return reference, await self._result(info)
+
+    async def died(self) -> None:
+        try:
+            await self._result(self._actor.wait_forever.remote())
+        except WorkerDied:
+            return
+
+    async def close(self) -> None:
+        await self._result(self._actor.close.remote())
+
+    async def _result(self, reference: Any) -> Any:
+        try:
+            return await reference
+        except RayTaskError as error:
+            raise error.cause if isinstance(error.cause, Exception) else error from error
+        except RayActorError as error:
+            raise self._death(error) from error
+
+    def _death(self, error: RayActorError) -> WorkerDied:
+        first = str(error).strip().splitlines()
+        detail = next((line.strip() for line in first if "exit" in line.lower() or "kill" in line.lower()), first[0] if first else "")
+        return WorkerDied(f"worker {self.name} died: {detail}")
+
+
+class _Actor(WorkerHost):
+    async def wait_forever(self) -> None:
+        await asyncio.Event().wait()
+
+
+class RayBackend:
+    """Starts a Ray instance of its own on this machine, or joins the cluster that `RAY_ADDRESS` names."""
+
+    def __init__(self, inventory: Inventory) -> None:
+        self._inventory = inventory
+        self._handles: list[RayHandle] = []
+        address = os.environ.get("RAY_ADDRESS", "local")
+        local = address == "local"
+        ray.init(
+            address=address,
+            include_dashboard=False if local else None,
+            # A private instance listens on loopback only.
+            _node_ip_address="127.0.0.1" if local else None,
+            log_to_driver=True,
+            logging_level="ERROR",
+            configure_logging=False,
+        )
+        self._nodes = sorted(node["NodeID"] for node in ray.nodes() if node["Alive"])
+        if len(self._nodes) < inventory.nodes:
+            raise ValueError(f"num_nodes is {inventory.nodes}, but the Ray cluster has {len(self._nodes)} live nodes")
+
+    async def start(self, spec: WorkerSpec) -> WorkerHandle:
+        # No CPU or GPU is reserved: `device_mapping` alone says who is where, and overlapping roles share a device.
+        actor_class = ray.remote(num_cpus=0, num_gpus=0, max_concurrency=CONCURRENT_CALLS, max_restarts=0)(_Actor)
+        actor = actor_class.options(
+            runtime_env={"env_vars": self._environment(spec.placement)},
+            scheduling_strategy=NodeAffinitySchedulingStrategy(self._nodes[spec.placement.node], soft=False),
+        ).remote(spec)
+        handle = RayHandle(actor, spec.name)
+        self._handles.append(handle)
+        await handle.start()
+        return handle
+
+    def _environment(self, placement: Placement) -> dict[str, str]:
+        env = {"OMP_NUM_THREADS": str(placement.threads), "TOKENIZERS_PARALLELISM": "false"}
+        if self._inventory.kind == "cuda":
+            env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, placement.local_devices))
+        return env
+
+    async def shutdown(self) -> None:
+        ray.shutdown()
+        self._handles.clear()
+

@@ -1,0 +1,246 @@
+"""What the user sees while a run goes on: a live view on a terminal, plain lines anywhere else.
+
+The display only draws the snapshots it is given; it knows neither clock nor pipeline. While the view is live, whatever is printed
+or logged appears above it, and everything is put back as it was by `close`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+SPARKS = "▁▂▃▄▅▆▇█"
+LABEL = "bright_black"
+
+
+@dataclass(frozen=True, slots=True)
+class RoleLine:
+    """What a role is doing, or waiting for, and for how long."""
+
+    name: str
+    state: str
+    reason: str
+    since_s: float
+    """Seconds it has been in this state."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSnapshot:
+    step: int
+    """Completed steps."""
+    max_steps: int
+    elapsed_s: float = 0.0
+    eta_s: float | None = None
+    """Seconds to the end; None while unknown."""
+    reward: float | None = None
+    """Mean training reward of the last step."""
+    validation: list[tuple[int, float]] = field(default_factory=list)
+    """`(step, accuracy)`, in the order in which they were measured."""
+    staleness_now: float | None = None
+    """Mean lag of the last step's samples, in policy versions."""
+    staleness_bound: int = 0
+    tokens_per_s: float | None = None
+    roles: list[RoleLine] = field(default_factory=list)
+    groups: dict[str, int] = field(default_factory=dict)
+    """Counters: admitted, trained, buffered, in flight, dropped, ..."""
+
+
+class Display:
+    """`live`: None decides by itself: a terminal, and no continuous integration."""
+
+    def __init__(self, console: Console | None = None, live: bool | None = None) -> None:
+        self.console = console or Console()
+        if live is None:
+            live = self.console.is_terminal and not self.console.is_dumb_terminal and not os.environ.get("CI")
+        self._printed: tuple[int, int] | None = None
+        self._live: Live | None = None
+        self._moved: list[tuple[logging.StreamHandler[Any], Any]] = []
+        if live:
+            streams = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
+            self._live = Live(console=self.console, auto_refresh=False, transient=True)
+            self._live.start()  # sys.stdout and sys.stderr now print above the view; handlers made before still hold the old ones
+            for handler in _stream_handlers():
+                if any(handler.stream is stream for stream in streams):
+                    self._moved.append((handler, handler.stream))
+                    handler.setStream(sys.stderr)
+
+    def update(self, snapshot: RunSnapshot) -> None:
+        """Redraws the view; without a terminal, prints a line if a step or a validation has been completed since the last."""
+        if self._live:
+            self._live.update(draw(snapshot), refresh=True)
+            return
+        progress = (snapshot.step, len(snapshot.validation))
+        if progress != self._printed:
+            self._printed = progress
+            self._print(plain_line(snapshot))
+
+    def note(self, line: str) -> None:
+        """One line that stays: an event worth knowing."""
+        self._print(line)
+
+    def close(self) -> None:
+        """Takes the view away. May be called twice."""
+        if self._live:
+            self._live.stop()
+            self._live = None
+        for handler, stream in self._moved:
+            handler.setStream(stream)
+        self._moved = []
+
+    def _print(self, line: str) -> None:
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def plain_line(s: RunSnapshot) -> str:
+    parts = [f"step {s.step}/{s.max_steps}"]
+    if s.reward is not None:
+        parts.append(f"reward {s.reward:.3f}")
+    if s.validation:
+        parts.append(f"validation {s.validation[-1][1]:.3f} (step {s.validation[-1][0]})")
+    if s.staleness_now is not None:
+        parts.append(f"staleness {s.staleness_now:.2f}/{s.staleness_bound}")
+    if s.tokens_per_s is not None:
+        parts.append(f"{s.tokens_per_s:,.0f} tokens/s")
+    parts.append(f"elapsed {duration(s.elapsed_s)}")
+    if s.eta_s is not None and s.step < s.max_steps:
+        parts.append(f"left {duration(s.eta_s)}")
+    return "  ".join(parts)
+
+
+def draw(s: RunSnapshot) -> RenderableType:
+    head = Table.grid(padding=(0, 2))
+    left = f"{duration(s.eta_s)} left" if s.eta_s is not None else "time left unknown"
+    bar = ProgressBar(total=max(s.max_steps, 1), completed=s.step, width=28)
+    head.add_row(Text(f"step {s.step}/{s.max_steps}", "bold"), bar, Text(f"{duration(s.elapsed_s)} elapsed, {left}", LABEL))
+
+    figures = Table.grid(padding=(0, 3))
+    labels, values = [], []
+    accuracies = [accuracy for _, accuracy in s.validation]
+    validation = f"{accuracies[-1]:.3f}  {sparkline(accuracies[-24:])}" if accuracies else "-"
+    staleness = f"{_number(s.staleness_now, '.2f')} / {s.staleness_bound}"
+    for label, value in (
+        ("reward", _number(s.reward, ".3f")),
+        ("validation", validation),
+        ("staleness / bound", staleness),
+        ("tokens/s", _number(s.tokens_per_s, ",.0f")),
+    ):
+        labels.append(Text(label, LABEL))
+        values.append(Text(value, "bold"))
+    figures.add_row(*labels)
+    figures.add_row(*values)
+
+    roles = Table.grid(padding=(0, 2))
+    roles.add_column(no_wrap=True)
+    roles.add_column(no_wrap=True)
+    roles.add_column(justify="right", no_wrap=True)
+    roles.add_column(overflow="ellipsis", no_wrap=True)
+    for role in s.roles:
+        roles.add_row(role.name, Text(role.state, _style(role.state)), duration(role.since_s), Text(role.reason, LABEL))
+
+    groups = Text("groups  ", LABEL)
+    for i, (name, count) in enumerate(s.groups.items()):
+        groups.append(f"{'   ' if i else ''}{name} ", LABEL).append(f"{count:,}", "default")
+    blocks: list[RenderableType] = [Text(), head, Text(), figures]
+    if s.roles:
+        blocks += [Text(), roles]
+    if s.groups:
+        blocks += [Text(), groups]
+    return Group(*blocks)
+
+
+def print_summary(summary: dict[str, Any], run_dir: Path, console: Console | None = None) -> None:
+    """The end of a run: how it went, and where its results are. `summary` as in summary.json; absent parts are left out."""
+    console = console or Console()
+    table = Table.grid(padding=(0, 3))
+    table.add_column(style=LABEL, no_wrap=True)
+    table.add_column(overflow="fold")
+    for label, value in _summary_rows(summary):
+        table.add_row(label, Text(value))
+    names = ("summary.json", "metrics.jsonl", "learning_curve.png", "samples.jsonl", "checkpoints")
+    present = [name for name in names if (run_dir / name).exists()]
+    table.add_row("results", Text(str(run_dir)))
+    if present:
+        table.add_row("", Text("  ".join(present), LABEL))
+    console.print()
+    console.print(table)
+
+
+def _summary_rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    status = summary.get("status", "?")
+    reason = f": {summary['reason']}" if summary.get("reason") else ""
+    yield "run", f"{status}{reason}"
+    if "steps" in summary:
+        yield "steps", f"{summary['steps']} in {duration(summary.get('wall_s', 0.0))}"
+    if validation := summary.get("validation"):
+        first, last = validation[0], validation[-1]
+        before = f"{first['accuracy']:.3f} (step {first['step']}) → " if len(validation) > 1 else ""
+        yield "validation", f"{before}{last['accuracy']:.3f} (step {last['step']})"
+    if groups := summary.get("groups"):
+        dropped = groups.get("dropped") or {}
+        counts = [
+            f"{groups[name]:,} {name.replace('_', ' ')}"
+            for name in ("admitted", "trained", "buffered", "in_flight")
+            if name in groups
+        ]
+        counts.append(f"{sum(dropped.values()):,} dropped" + (f" ({_listing(dropped)})" if dropped else ""))
+        yield "groups", ", ".join(counts)
+    if staleness := summary.get("staleness"):
+        yield "staleness", f"mean {staleness['mean']:.2f}, max {staleness['max']}, bound {staleness['bound']}"
+    if idle := summary.get("idle_share"):
+        yield "idle", ", ".join(f"{role} {share:.0%}" for role, share in idle.items())
+    if updates := summary.get("weight_updates"):
+        pauses = f"mean {updates['pause_s_mean'] * 1000:.0f} ms, max {updates['pause_s_max'] * 1000:.0f} ms"
+        yield "weight updates", f"{updates['count']}, pause {pauses}"
+    if speed := summary.get("throughput"):
+        yield "throughput", f"{speed['samples_per_s']:,.1f} samples/s, {speed['response_tokens_per_s']:,.0f} response tokens/s"
+
+
+def duration(seconds: float) -> str:
+    """`7.2 s`, `3 min 05 s`, `2 h 04 min`."""
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def sparkline(values: list[float]) -> str:
+    """One bar a value, of accuracies 0 to 1 (the scale is fixed, so that the line does not exaggerate)."""
+    return "".join(SPARKS[min(int(max(value, 0.0) * len(SPARKS)), len(SPARKS) - 1)] for value in values)
+
+
+def _listing(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in counts.items())
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _style(state: str) -> str:
+    if "error" in state.lower():
+        return "bold red"
+    return "yellow" if "wait" in state.lower() else "green"
+
+
+def _stream_handlers() -> Iterator[logging.StreamHandler[Any]]:
+    """Of all loggers; files are not of interest."""
+    loggers = [
+        logging.getLogger(),
+        *(item for item in logging.Logger.manager.loggerDict.values() if isinstance(item, logging.Logger)),
+    ]
+    for logger in loggers:
+        for handler in logger.handlers:
+            if isinstance(handler, logging.StreamHandler) and not isinstance(handler, logging.FileHandler):
+                yield handler

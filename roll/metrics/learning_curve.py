@@ -1,0 +1,109 @@
+"""`learning_curve.png`: what the run learned and how stale its data was, drawn from metrics.jsonl."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from roll.metrics.run_log import read_rows
+
+VALIDATION = "val_correct/all/mean"
+REWARD = "critic/score/mean"
+STALENESS_MEAN = "staleness/mean"
+STALENESS_MAX = "staleness/max"
+
+BLUE, ORANGE, GREY, INK = "#1f5fa8", "#d9742b", "#8a8f98", "#2b2f36"
+SMOOTHING = 15
+"""Steps of the moving average drawn over a long series of rewards."""
+
+
+def plot(metrics_path: Path, out_path: Path, title: str, staleness_bound: int | None = None) -> bool:
+    """Writes the picture (PNG). Returns False, writing nothing, when there is no value to draw yet."""
+    curves = read_curves(read_rows(metrics_path), (VALIDATION, REWARD, STALENESS_MEAN, STALENESS_MAX))
+    if not any(curves.values()):
+        return False
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 5.6), dpi=150, facecolor="white", layout="constrained")
+    FigureCanvasAgg(figure)
+    learning, staleness = figure.subplots(2, 1, sharex=True, height_ratios=[3.2, 1])
+    figure.suptitle(title, x=0.012, ha="left", fontsize=13, fontweight="bold", color=INK)
+    _draw_learning(learning, curves[VALIDATION], curves[REWARD])
+    _draw_staleness(staleness, curves[STALENESS_MEAN], curves[STALENESS_MAX], staleness_bound)
+    for axes in (learning, staleness):
+        _clean(axes)
+    staleness.set_xlabel("training step", color=INK)
+    figure.savefig(out_path)
+    return True
+
+
+def read_curves(rows: Iterable[dict[str, Any]], names: Iterable[str]) -> dict[str, list[tuple[int, float]]]:
+    """`[(step, value)]` of each name, by step. Where a step was logged twice the later value stands."""
+    curves: dict[str, dict[int, float]] = {name: {} for name in names}
+    for row in rows:
+        for name, curve in curves.items():
+            if row.get(name) is not None:
+                curve[row["step"]] = row[name]
+    return {name: sorted(curve.items()) for name, curve in curves.items()}
+
+
+def moving_average(values: list[float], window: int) -> list[float]:
+    """The mean of the last `window` values at each place; fewer at the start."""
+    out, total = [], 0.0
+    for i, value in enumerate(values):
+        total += value - (values[i - window] if i >= window else 0.0)
+        out.append(total / min(i + 1, window))
+    return out
+
+
+def _draw_learning(axes: Any, validation: list[tuple[int, float]], reward: list[tuple[int, float]]) -> None:
+    if reward:
+        steps, values = zip(*reward, strict=True)
+        if len(values) > 2 * SMOOTHING:
+            axes.plot(steps, values, color=ORANGE, linewidth=0.8, alpha=0.35)
+            values = moving_average(list(values), SMOOTHING)
+        axes.plot(steps, values, color=ORANGE, linewidth=1.6, label="training reward")
+    if validation:
+        steps, values = zip(*validation, strict=True)
+        axes.plot(steps, values, color=BLUE, linewidth=2.2, marker="o", markersize=4.5, label="validation accuracy")
+        for at, dy in ((0, 9), (-1, 9)) if len(values) > 1 else ((0, 9),):
+            axes.annotate(
+                f"{values[at]:.2f}", (steps[at], values[at]), xytext=(0, dy), textcoords="offset points",
+                ha="center", color=BLUE, fontsize=9, fontweight="bold",
+            )  # fmt: skip
+    drawn = [value for _, value in [*validation, *reward]]
+    if drawn and min(drawn) >= 0 and max(drawn) <= 1:
+        axes.set_ylim(0, 1.05)
+    axes.set_ylabel("share / mean reward", color=INK)
+    axes.legend(loc="lower right", frameon=False, labelcolor=INK)
+
+
+def _draw_staleness(axes: Any, mean: list[tuple[int, float]], largest: list[tuple[int, float]], bound: int | None) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    if largest:
+        steps, values = zip(*largest, strict=True)
+        axes.plot(steps, values, color=GREY, linewidth=1.0, drawstyle="steps-mid", label="max")
+    if mean:
+        steps, values = zip(*mean, strict=True)
+        axes.fill_between(steps, values, color=BLUE, alpha=0.15, linewidth=0)
+        axes.plot(steps, values, color=BLUE, linewidth=1.4, label="mean")
+    if bound is not None:
+        axes.axhline(bound, color=ORANGE, linewidth=1.0, linestyle=(0, (4, 3)), label="bound")
+    top = max([bound or 0, 1, *(value for _, value in largest + mean)])
+    axes.set_ylim(0, top * 1.15)
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True))
+    axes.set_ylabel("staleness\n(versions)", color=INK)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.05), frameon=False, labelcolor=INK, fontsize=9)
+
+
+def _clean(axes: Any) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color("#c9ccd1")
+    axes.tick_params(colors=INK, length=0, labelsize=9)
+    axes.grid(axis="y", color="#e8eaed", linewidth=0.8)
+    axes.set_axisbelow(True)

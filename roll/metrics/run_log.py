@@ -1,0 +1,165 @@
+"""Append-only journals of a run, one JSON object a line, that survive `kill -9` and can be wound back to a checkpoint.
+
+Invariants: a file holds whole lines only, after any crash of its writer; a row that is cut away is kept in
+`<name>.rolled-back.jsonl`; a group has one fate."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+
+def plain(value: Any) -> Any:
+    """`value` as strict JSON can hold it: tensor and array scalars become numbers, NaN and infinities None."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if hasattr(value, "item"):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def read_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a journal, which may be one that is being written: a last line without its end is left out.
+
+    Raises `ValueError`, naming file and line, for a line that is no JSON object."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise ValueError(f"{path}, line {number}: not JSON ({error})") from error
+            if not isinstance(row, dict):
+                raise ValueError(f"{path}, line {number}: expected an object, found {type(row).__name__}")
+            yield row
+
+
+class JournalFile:
+    """One journal, opened for appending. A line that a killed writer left half-written is removed on opening."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rolled_back = path.with_name(f"{path.stem}.rolled-back{path.suffix}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("ab")
+        self._file.truncate(_whole_lines(path))
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Writes one line and hands it to the operating system, so that it outlives this process."""
+        self._file.write(json.dumps(plain(row), ensure_ascii=False, allow_nan=False).encode() + b"\n")
+        self._file.flush()
+
+    def position(self) -> int:
+        """Size in bytes, with everything up to there on disk: what a checkpoint records."""
+        os.fsync(self._file.fileno())
+        return os.fstat(self._file.fileno()).st_size
+
+    def rewind(self, position: int) -> int:
+        """Back to what the journal was when `position()` said so. Returns the number of rows cut.
+
+        Raises `ValueError` if the file cannot have been that: it is shorter, or has no line border there."""
+        content = self.path.read_bytes()
+        if position > len(content):
+            raise ValueError(f"{self.path} has {len(content)} bytes, the checkpoint recorded {position}: rows were lost")
+        if position and content[position - 1 : position] != b"\n":
+            raise ValueError(f"{self.path} has no line border at byte {position}: not the file of this checkpoint")
+        self._put_aside(content[position:])
+        self._file.truncate(position)
+        return content.count(b"\n", position)
+
+    def keep(self, wanted: Callable[[dict[str, Any]], bool]) -> int:
+        """Removes the rows that are not `wanted`, wherever they stand. Returns their number."""
+        lines = self.path.read_bytes().splitlines(keepends=True)
+        verdicts = [wanted(row) for row in read_rows(self.path)]
+        cut = [line for line, good in zip(lines, verdicts, strict=True) if not good]
+        if cut:
+            self._put_aside(b"".join(cut))
+            aside = self.path.with_name(f".{self.path.name}.new")
+            aside.write_bytes(b"".join(line for line, good in zip(lines, verdicts, strict=True) if good))
+            self._file.close()
+            os.replace(aside, self.path)
+            self._file = self.path.open("ab")
+        return len(cut)
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        return read_rows(self.path)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _put_aside(self, lines: bytes) -> None:
+        """Kept before they are cut: a crash between the two leaves rows in both files, never in none."""
+        if lines:
+            with self.rolled_back.open("ab") as file:
+                file.write(lines)
+                file.flush()
+                os.fsync(file.fileno())
+
+
+def _whole_lines(path: Path, block: int = 1 << 16) -> int:
+    """Bytes up to and including the last line end."""
+    with path.open("rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        while end:
+            start = max(0, end - block)
+            file.seek(start)
+            border = file.read(end - start).rfind(b"\n")
+            if border >= 0:
+                return start + border + 1
+            end = start
+    return 0
+
+
+class GroupLog:
+    """`groups.jsonl`: the fate of every group, in the order in which they ended."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._journal = JournalFile(run_dir / "groups.jsonl")
+        self._ended = {row["group_id"] for row in self._journal.rows()}
+
+    def write(
+        self, *, group_id: int, prompt_uid: str, fate: str, reason: str, step: int, start_version: int, lag: int | None
+    ) -> None:
+        """`fate`: trained or dropped; `reason`: why it was dropped, else empty; `step`: the one that trained it, or that was
+        running when it was dropped; `lag`: version it trained minus the version of its oldest token, None if dropped.
+
+        Raises `ValueError` for a second fate of a group, an unknown fate, or a drop without a reason."""
+        who = f"group {group_id} (prompt {prompt_uid})"
+        if group_id in self._ended:
+            raise ValueError(f"{who} has met its fate before; now {fate} again")
+        if fate not in ("trained", "dropped") or (fate == "dropped") != bool(reason):
+            raise ValueError(f"{who}: a fate is trained, or dropped for a reason; not {fate!r} with the reason {reason!r}")
+        self._journal.append(
+            {
+                "group_id": group_id,
+                "prompt_uid": prompt_uid,
+                "fate": fate,
+                "reason": reason,
+                "step": step,
+                "start_version": start_version,
+                "lag": lag,
+            }
+        )
+        self._ended.add(group_id)
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        return self._journal.rows()
+
+    def position(self) -> int:
+        return self._journal.position()
+
+    def rewind(self, position: int) -> int:
+        """Back to a checkpoint; the groups that ended after it may end anew. Returns their number."""
+        cut = self._journal.rewind(position)
+        self._ended = {row["group_id"] for row in self._journal.rows()}
+        return cut
+
+    def close(self) -> None:
+        self._journal.close()

@@ -1,0 +1,71 @@
+"""How old the trained tokens were, from the version spans they carry.
+
+The lag of a token is the version of the weights it trained minus the version that sampled it. The lag of a sample is that of its
+oldest (first) token, so it bounds the lag of its other tokens, and is what admission bounds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from roll.data.sample import SampleGroup
+
+
+class StalenessStats:
+    """Lag figures of a step and of the whole run. `bound` is the largest lag admission allows."""
+
+    def __init__(self, bound: int) -> None:
+        self.bound = bound
+        self._samples: Counter[int] = Counter()
+        self._tokens: Counter[int] = Counter()
+
+    def add_step(self, trained_version: int, groups: Iterable[SampleGroup]) -> dict[str, Any]:
+        """The figures of one step, which continued from the weights of `trained_version`.
+
+        A sample without a token counts as old as its group, in samples only. Raises `ValueError`, adding nothing, for a
+        token of a version that the trainer does not have yet."""
+        samples: Counter[int] = Counter()
+        tokens: Counter[int] = Counter()
+        for group in groups:
+            for sample in group.samples:
+                samples[trained_version - (sample.versions[0].version if sample.versions else group.start_version)] += 1
+                for start, stop, version in sample.versions:
+                    tokens[trained_version - version] += stop - start
+        newest = min([*samples, *tokens], default=0)
+        if newest < 0:
+            raise ValueError(f"training from version {trained_version} got tokens of version {trained_version - newest}")
+        self._samples += samples
+        self._tokens += tokens
+        return {f"staleness/{name}": value for name, value in _figures(samples, tokens).items()}
+
+    def summary(self) -> dict[str, Any]:
+        """`{bound, max, mean, token_mean, histogram: {lag: samples}}` over all steps."""
+        return {"bound": self.bound, **_figures(self._samples, self._tokens)}
+
+    def state(self) -> dict[str, dict[str, int]]:
+        """JSON-able, for a checkpoint."""
+        return {"samples": _as_json(self._samples), "tokens": _as_json(self._tokens)}
+
+    def restore(self, state: dict[str, dict[str, int]]) -> None:
+        self._samples = Counter({int(lag): count for lag, count in state["samples"].items()})
+        self._tokens = Counter({int(lag): count for lag, count in state["tokens"].items()})
+
+
+def _figures(samples: Counter[int], tokens: Counter[int]) -> dict[str, Any]:
+    return {
+        "max": max(samples, default=0),
+        "mean": _mean(samples),
+        "token_mean": _mean(tokens),
+        "histogram": _as_json(samples),
+    }
+
+
+def _mean(counts: Counter[int]) -> float:
+    total = counts.total()
+    return sum(lag * count for lag, count in counts.items()) / total if total else 0.0
+
+
+def _as_json(counts: Counter[int]) -> dict[str, int]:
+    """Keys as JSON has them: strings, in the order of the lags."""
+    return {str(lag): counts[lag] for lag in sorted(counts)}

@@ -1,0 +1,90 @@
+"""The workers of the roles: thin hosts of a strategy, each a data-parallel rank."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from roll.algorithms.loss import LossSpec
+from roll.data.token_batch import TokenBatch
+from roll.strategies.infer import make_infer_strategy
+from roll.strategies.infer.interface import EngineStats, GenerateRequest, GenerateResult, InferStrategy, WeightUpdateMode
+from roll.strategies.train import make_train_strategy
+from roll.strategies.train.interface import BatchTotals, RankContext, TrainStrategy
+from roll.weights.bucket import Bucket, Manifest
+
+
+class TrainWorker:
+    """A rank of actor_train or reference."""
+
+    def __init__(self, strategy_name: str, context: RankContext, options: dict[str, Any]) -> None:
+        torch.set_num_threads(context.threads)
+        self.strategy: TrainStrategy = make_train_strategy(strategy_name, context, options)
+        self._export: Iterator[Bucket] | None = None
+
+    def log_probs(self, batch: TokenBatch) -> Tensor:
+        return self.strategy.log_probs(batch)
+
+    def train(self, batches: Sequence[TokenBatch], loss: LossSpec, totals: Sequence[BatchTotals]) -> list[dict[str, float]]:
+        """One optimiser step for each of the batches (this rank's shares)."""
+        return [self.strategy.train_step(batch, loss, total) for batch, total in zip(batches, totals, strict=True)]
+
+    def begin_export(self, bucket_bytes: int) -> None:
+        self._export = self.strategy.export_weights(bucket_bytes)
+
+    def next_bucket(self) -> tuple[Bucket | None, tuple[list[str], int, int] | None]:
+        """The next bucket, and (names, checksum, bytes) of it; (None, None) after the last."""
+        assert self._export is not None, "next_bucket before begin_export"
+        bucket = next(self._export, None)
+        if bucket is None:
+            self._export = None
+            return None, None
+        return bucket, (list(bucket.tensors), bucket.checksum, bucket.nbytes)
+
+    def save(self, directory: str) -> None:
+        self.strategy.save(Path(directory))
+
+    def load(self, directory: str) -> None:
+        self.strategy.load(Path(directory))
+
+    def offload(self) -> None:
+        self.strategy.offload()
+
+    def reload(self) -> None:
+        self.strategy.reload()
+
+
+class InferWorker:
+    """An engine of actor_infer."""
+
+    def __init__(self, strategy_name: str, options: dict[str, Any]) -> None:
+        self.strategy: InferStrategy = make_infer_strategy(strategy_name, options)
+
+    async def generate(self, requests: Sequence[GenerateRequest]) -> list[GenerateResult]:
+        return list(await asyncio.gather(*(self.strategy.generate(request) for request in requests)))
+
+    async def abort(self, request_ids: Sequence[str] | None = None) -> None:
+        await self.strategy.abort(request_ids)
+
+    async def receive_bucket(self, version: int, bucket: Bucket) -> None:
+        await self.strategy.receive_bucket(version, bucket)
+
+    async def activate_weights(self, manifest: Manifest, mode: WeightUpdateMode) -> float:
+        return await self.strategy.activate_weights(manifest, mode)
+
+    async def sleep(self) -> None:
+        await self.strategy.sleep()
+
+    async def wake(self) -> None:
+        await self.strategy.wake()
+
+    async def stats(self) -> EngineStats:
+        return await self.strategy.stats()
+
+    async def close(self) -> None:
+        await self.strategy.close()

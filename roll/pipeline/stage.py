@@ -1,0 +1,211 @@
+"""Stages: the state machines of which every run is a wiring.
+
+A stage takes an item from its input channel, takes its devices, processes the item and hands the result on. It has one or more
+lanes, each of them one such state machine, so that many groups can be in process at once. Every change of state is reported;
+from these reports the ledger knows where each second of the run went.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from enum import Enum
+from typing import Generic, TypeVar
+
+from roll.distributed.device_locks import DeviceLocks
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+
+class State(Enum):
+    IDLE = "idle"
+    WAITING_INPUT = "waiting for input"
+    WAITING_DEVICE = "waiting for a device"
+    PROCESSING = "busy"
+    WAITING_OUTPUT = "waiting for output"
+    DONE = "done"
+    ERROR = "error"
+
+
+class Event(Enum):
+    START = "start"
+    RECEIVED = "received"
+    ACQUIRED = "acquired"
+    PROCESSED = "processed"
+    SENT = "sent"
+    CLOSED = "closed"
+    FAILED = "failed"
+
+
+class IllegalTransition(RuntimeError):
+    """An event that cannot happen in that state: a programming error, never ignored."""
+
+
+_LEGAL: dict[tuple[State, Event], State] = {
+    (State.IDLE, Event.START): State.WAITING_INPUT,
+    (State.IDLE, Event.CLOSED): State.DONE,
+    (State.WAITING_INPUT, Event.RECEIVED): State.WAITING_DEVICE,
+    (State.WAITING_INPUT, Event.CLOSED): State.DONE,
+    (State.WAITING_DEVICE, Event.ACQUIRED): State.PROCESSING,
+    (State.PROCESSING, Event.PROCESSED): State.WAITING_OUTPUT,
+    (State.WAITING_OUTPUT, Event.SENT): State.WAITING_INPUT,
+    (State.WAITING_OUTPUT, Event.CLOSED): State.DONE,
+} | {(state, Event.FAILED): State.ERROR for state in State if state not in (State.DONE, State.ERROR)}
+
+TRANSITIONS: dict[tuple[State, Event], State | None] = {(s, e): _LEGAL.get((s, e)) for s in State for e in Event}
+"""Total: every state and event has an entry, None where the event is illegal. DONE and ERROR are final."""
+
+
+def transition(state: State, event: Event) -> State:
+    following = TRANSITIONS[state, event]
+    if following is None:
+        raise IllegalTransition(f"event '{event.value}' in state '{state.value}'")
+    return following
+
+
+MOST_ACTIVE_FIRST = (
+    State.ERROR,
+    State.PROCESSING,
+    State.WAITING_DEVICE,
+    State.WAITING_OUTPUT,
+    State.WAITING_INPUT,
+    State.IDLE,
+    State.DONE,
+)
+
+
+def combined(lanes: Counter[State]) -> State:
+    """The state of a stage (or of a role with several stages): that of its most active lane."""
+    return next((state for state in MOST_ACTIVE_FIRST if lanes[state] > 0), State.IDLE)
+
+
+class Closed(Exception):
+    """The channel is closed and empty."""
+
+
+class Channel(Generic[In]):
+    """A bounded queue that can be closed: a full one blocks its sender (back-pressure), a closed one ends its receivers."""
+
+    def __init__(self, capacity: int) -> None:
+        self._items: asyncio.Queue[In] = asyncio.Queue(capacity)
+        self._closed = asyncio.Event()
+
+    def __len__(self) -> int:
+        return self._items.qsize()
+
+    async def put(self, item: In) -> None:
+        if self._closed.is_set():
+            raise Closed
+        await self._items.put(item)
+
+    async def get(self) -> In:
+        if not self._items.empty():
+            return self._items.get_nowait()
+        if self._closed.is_set():
+            raise Closed
+        get = asyncio.ensure_future(self._items.get())
+        closed = asyncio.ensure_future(self._closed.wait())
+        try:
+            await asyncio.wait({get, closed}, return_when=asyncio.FIRST_COMPLETED)
+            if get.done():
+                return get.result()
+            raise Closed
+        finally:
+            closed.cancel()
+            get.cancel()
+
+    def close(self) -> None:
+        self._closed.set()
+
+
+StateListener = Callable[[str, str | None, State, State, str], None]
+"""(stage, role, old lane state, new lane state, reason): told of every change."""
+
+
+class Stage(Generic[In, Out]):
+    """Subclass, give `process`, and put it into a flow between two channels.
+
+    `process` returns what goes to the output channel; None goes nowhere (the item ends here)."""
+
+    name = "stage"
+    role: str | None = None
+    """The role whose cluster works for this stage: its devices are held while an item is processed."""
+    lanes = 1
+
+    def __init__(self) -> None:
+        self.inputs: Channel[In] | None = None
+        self.outputs: Channel[Out] | None = None
+        self.devices: DeviceLocks | None = None
+        self.listener: StateListener | None = None
+        self._states: Counter[State] = Counter()
+
+    async def process(self, item: In) -> Out | None:
+        raise TypeError(f"stage {self.name} has no process()")
+
+    async def receive(self) -> In:
+        """The next item; a source overrides it and raises `Closed` when there is no more."""
+        assert self.inputs is not None, f"stage {self.name} has no input channel"
+        return await self.inputs.get()
+
+    def waiting_reason(self) -> str:
+        """What an idle lane waits for, in words for people."""
+        return ""
+
+    @property
+    def state(self) -> State:
+        return combined(self._states)
+
+    @property
+    def busy_lanes(self) -> int:
+        return self._states[State.PROCESSING]
+
+    async def run(self) -> None:
+        """All lanes to their end. The output channel is closed when the last lane is done."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(self.lanes):
+                    group.create_task(self._lane())
+        finally:
+            if self.outputs is not None:
+                self.outputs.close()
+
+    async def _lane(self) -> None:
+        state = State.IDLE
+        self._states[state] += 1
+
+        def enter(event: Event) -> None:
+            nonlocal state
+            old, state = state, transition(state, event)
+            self._states[old] -= 1
+            self._states[state] += 1
+            if self.listener is not None:
+                self.listener(self.name, self.role, old, state, self.waiting_reason())
+
+        enter(Event.START)
+        try:
+            while True:
+                try:
+                    item = await self.receive()
+                except Closed:
+                    enter(Event.CLOSED)
+                    return
+                enter(Event.RECEIVED)
+                result = await self._on_devices(item, lambda: enter(Event.ACQUIRED))
+                enter(Event.PROCESSED)
+                if result is not None and self.outputs is not None:
+                    await self.outputs.put(result)
+                enter(Event.SENT)
+        except Exception:
+            enter(Event.FAILED)
+            raise
+
+    async def _on_devices(self, item: In, acquired: Callable[[], None]) -> Out | None:
+        if self.devices is None or self.role is None:
+            acquired()
+            return await self.process(item)
+        async with self.devices.hold(self.role):
+            acquired()
+            return await self.process(item)
+

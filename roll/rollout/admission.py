@@ -1,0 +1,196 @@
+"""Admission: which groups may start, which the trainer takes, and what became of each. Pure: no clock, no I/O.
+
+With B groups a step and ratio α, a group may start under policy version v only while
+
+    trained + buffered + in flight  <  (v + 1 + α) · B                                             (the limit)
+
+and a group started under v must be trained by step v + ⌈α⌉ (its deadline). Two facts make staleness bounded by construction:
+
+* The limit implies, for every step k, that  trained + |outstanding groups with deadline <= k|  <=  (k + 1) · B: there is room
+  to train each group by its deadline.
+* `select` takes ready groups earliest deadline first, and only if what it leaves behind still fits. If it would not, a group
+  that is still in flight has to be awaited first (`staleness_policy: wait`), however many younger ones are ready.
+
+Dropped groups (filtered, failed, stale, ...) give their ticket back: they no longer count towards the limit. At every moment
+admitted = trained + buffered + in flight + dropped, by id.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Literal
+
+from roll.buffer.interface import Selection
+
+StalenessPolicy = Literal["wait", "drop"]
+
+
+class GroupState(Enum):
+    IN_FLIGHT = "in_flight"
+    BUFFERED = "buffered"
+
+
+@dataclass(slots=True)
+class Ticket:
+    """A live group: admitted, not yet trained or dropped."""
+
+    group_id: int
+    start_version: int
+    state: GroupState = GroupState.IN_FLIGHT
+
+
+class AccountingError(AssertionError):
+    """A group was moved in a way that would lose or double it."""
+
+
+class Admission:
+    def __init__(
+        self,
+        batch_groups: int,
+        ratio: float,
+        max_steps: int,
+        *,
+        policy: StalenessPolicy = "wait",
+        extra_groups: int = 0,
+        version: int = 0,
+    ) -> None:
+        """`batch_groups`: B. `extra_groups`: redundant groups that may run beyond the limit; the first B to finish are
+        trained and the surplus is dropped. `version`: the policy version (= steps done) at the start of this run."""
+        self.batch_groups = batch_groups
+        self.ratio = ratio
+        self.bound = math.ceil(ratio)
+        self.max_steps = max_steps
+        self.policy = policy
+        self.extra_groups = extra_groups
+        self.version = version
+        self.next_group_id = 0
+        self.admitted = version * batch_groups
+        self.trained = version * batch_groups
+        self.dropped: Counter[str] = Counter()
+        self.live: dict[int, Ticket] = {}
+
+    # -- admission ------------------------------------------------------------------------------------------------------
+
+    def limit(self, depth: float) -> int:
+        """Groups that may be trained or outstanding under the present version, `depth` batches ahead."""
+        ahead = math.ceil((self.version + 1 + min(depth, self.ratio)) * self.batch_groups - 1e-9)
+        return min(ahead, self.max_steps * self.batch_groups) + self.extra_groups
+
+    def may_start(self, depth: float | None = None) -> bool:
+        """Whether one more group may start; `depth` (<= α) asks for a tighter limit than the staleness bound needs."""
+        next_step = self.trained // self.batch_groups
+        if next_step >= self.max_steps or self.version + self.bound < next_step:
+            return False  # nothing left to train, or (a redundant group before a publication) stale at birth
+        return self.trained + len(self.live) < self.limit(self.ratio if depth is None else depth)
+
+    def start(self) -> Ticket:
+        ticket = Ticket(self.next_group_id, self.version)
+        self.next_group_id += 1
+        self.admitted += 1
+        self.live[ticket.group_id] = ticket
+        return ticket
+
+    # -- fates ----------------------------------------------------------------------------------------------------------
+
+    def finish(self, group_id: int) -> None:
+        """The group is complete and waits in the buffer."""
+        ticket = self._ticket(group_id)
+        if ticket.state is not GroupState.IN_FLIGHT:
+            raise AccountingError(f"group {group_id} was put into the buffer twice")
+        ticket.state = GroupState.BUFFERED
+
+    def drop(self, group_id: int, reason: str) -> None:
+        """The group will not be trained; its ticket is free again."""
+        self._ticket(group_id)
+        del self.live[group_id]
+        self.dropped[reason] += 1
+
+    def train(self, group_ids: tuple[int, ...]) -> None:
+        """The groups have been trained."""
+        for group_id in group_ids:
+            if self._ticket(group_id).state is not GroupState.BUFFERED:
+                raise AccountingError(f"group {group_id} was trained while in flight")
+        for group_id in group_ids:
+            del self.live[group_id]
+        self.trained += len(group_ids)
+
+    def publish(self, version: int) -> None:
+        """All engines serve `version` from now on."""
+        if version < self.version:
+            raise AccountingError(f"policy version {version} published after {self.version}")
+        self.version = version
+
+    def _ticket(self, group_id: int) -> Ticket:
+        if group_id not in self.live:
+            raise AccountingError(f"group {group_id} is not live: it was trained or dropped before, or never admitted")
+        return self.live[group_id]
+
+    # -- what a step trains ---------------------------------------------------------------------------------------------
+
+    def deadline(self, ticket: Ticket) -> int:
+        """The last step that may train the group."""
+        return ticket.start_version + self.bound
+
+    def select(self, step: int) -> Selection:
+        """The B groups that step `step` (= steps done before it) trains, or why it has to wait."""
+        drop = {t.group_id: "stale" for t in self.live.values() if self.deadline(t) < step}
+        live = sorted((t for i, t in self.live.items() if i not in drop), key=lambda t: (t.start_version, t.group_id))
+        ready = [t for t in live if t.state is GroupState.BUFFERED]
+        if len(ready) < self.batch_groups:
+            return Selection(drop=drop, waiting_for=f"{self.batch_groups - len(ready)} of {self.batch_groups} groups")
+        take = ready[: self.batch_groups]
+        taken = {t.group_id for t in take}
+        left = [t for t in live if t.group_id not in taken]
+        if self.policy == "wait":
+            late = self._late(left, step)
+            if late and not self.extra_groups:
+                ids = ", ".join(str(t.group_id) for t in late[:3])
+                return Selection(drop=drop, waiting_for=f"group {ids} in flight, which must not become staler than {self.bound}")
+            drop |= {t.group_id: "redundant" for t in late}
+        return Selection(tuple(sorted(taken)), drop)
+
+    def _late(self, left: list[Ticket], step: int) -> list[Ticket]:
+        """Of the groups left behind (earliest deadline first) those that could not be trained by their deadlines, even if
+        every later step trained B of them. In-flight groups are named before ready ones."""
+        late: list[Ticket] = []
+        kept: list[Ticket] = []
+        for ticket in left:
+            kept.append(ticket)
+            if len(kept) > (self.deadline(ticket) - step) * self.batch_groups:
+                victim = next((t for t in reversed(kept) if t.state is GroupState.IN_FLIGHT), kept[-1])
+                kept.remove(victim)
+                late.append(victim)
+        return late
+
+    # -- accounts -------------------------------------------------------------------------------------------------------
+
+    def counts(self) -> dict[str, Any]:
+        states = Counter(ticket.state for ticket in self.live.values())
+        return {
+            "admitted": self.admitted,
+            "trained": self.trained,
+            "buffered": states[GroupState.BUFFERED],
+            "in_flight": states[GroupState.IN_FLIGHT],
+            "dropped": dict(self.dropped),
+        }
+
+    def check(self) -> None:
+        """Raises `AccountingError` unless every admitted group is accounted for."""
+        total = self.trained + len(self.live) + self.dropped.total()
+        if total != self.admitted:
+            raise AccountingError(f"accounts do not balance: {self.admitted} groups admitted, {total} accounted: {self.counts()}")
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps. Groups in flight are not part of it: on resume their prompts are served again."""
+        return {"next_group_id": self.next_group_id, "trained": self.trained, "dropped": dict(self.dropped)}
+
+    def restore(self, state: dict[str, Any], buffered: dict[int, int]) -> None:
+        """`buffered`: group id -> start version of the groups that the buffer brought back."""
+        self.next_group_id = state["next_group_id"]
+        self.trained = state["trained"]
+        self.dropped = Counter(state["dropped"])
+        self.live = {i: Ticket(i, version, GroupState.BUFFERED) for i, version in buffered.items()}
+        self.admitted = self.trained + len(self.live) + self.dropped.total()

@@ -1,0 +1,148 @@
+"""The rollout side: sends a prompt's requests to the engines and brings back its samples, whatever happens on the way.
+
+A request that an engine ends early (`abort`) is sent again with the tokens it has, to the same or another engine, until it is
+complete; its samples carry the policy version of every token. A group that was given up is aborted on its engine and raises
+`GroupCancelled` in whoever waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from roll.data.sample import Prompt, Sample, VersionSpan
+from roll.data.seeding import derive_seed
+from roll.distributed.cluster import Cluster
+from roll.rollout.router import Route, Router
+from roll.strategies.infer.interface import GenerateRequest, GenerateResult, SamplingParams
+
+
+class GroupCancelled(Exception):
+    """The group was dropped while it was being generated."""
+
+
+@dataclass(slots=True)
+class _Partial:
+    """One response in the making."""
+
+    request: GenerateRequest
+    token_ids: list[int]
+    logprobs: list[float]
+    versions: list[VersionSpan]
+    finish_reason: str = "abort"
+    text: str = ""
+
+    def take(self, result: GenerateResult) -> None:
+        offset = len(self.token_ids)
+        for start, stop, version in result.versions:
+            last = self.versions[-1] if self.versions else None
+            if last is not None and last.version == version and last.stop == start + offset:
+                self.versions[-1] = VersionSpan(last.start, stop + offset, version)
+            else:
+                self.versions.append(VersionSpan(start + offset, stop + offset, version))
+        self.token_ids += result.token_ids
+        self.logprobs += result.logprobs
+        self.finish_reason = result.finish_reason
+        self.text = result.text
+        self.request = replace(self.request, partial_ids=tuple(self.token_ids))
+
+
+@dataclass(slots=True)
+class _Group:
+    """Where the requests of a group are: waiting for an engine, or on one."""
+
+    waiting: set[asyncio.Event] = field(default_factory=set)
+    on_engine: dict[int, tuple[int, list[str]]] = field(default_factory=dict)
+    """Call -> (engine, request ids)."""
+    cancelled: bool = False
+
+
+class Explorer:
+    def __init__(self, engines: Cluster, router: Router, seed: int, expand: bool) -> None:
+        """`expand`: the samples of a group are requests of their own (`is_num_return_sequences_expand`), routed one by one;
+        else one engine serves them all with one call."""
+        self._engines = engines
+        self._router = router
+        self._seed = seed
+        self._expand = expand
+        self._granted: dict[int, asyncio.Event] = {}
+        self._groups: dict[str, _Group] = {}
+
+    async def rollout(self, key: str, prompt: Prompt, n: int, sampling: SamplingParams, priority: int = 1) -> list[Sample]:
+        """`n` samples of the prompt. `key` names the group for `cancel`; sample i is a function of (seed, prompt uid, i)."""
+        group = self._groups[key] = _Group()
+        requests = [
+            GenerateRequest(
+                f"{key}/{i}",
+                tuple(prompt.input_ids),
+                replace(sampling, seed=derive_seed(self._seed, prompt.uid, i)),
+                priority=priority,
+            )
+            for i in range(n)
+        ]
+        batches = [[request] for request in requests] if self._expand else [requests]
+        try:
+            done = await asyncio.gather(*(self._complete(group, prompt.uid, batch, priority) for batch in batches))
+        finally:
+            del self._groups[key]
+        partials = [partial for batch in done for partial in batch]
+        return [self._sample(prompt, i, partial) for i, partial in enumerate(partials)]
+
+    async def cancel(self, key: str) -> None:
+        """Gives a group up, wherever its requests are."""
+        group = self._groups.get(key)
+        if group is None:
+            return
+        group.cancelled = True
+        for event in group.waiting:
+            event.set()
+        calls = list(group.on_engine.values())
+        await asyncio.gather(*(self._engines.call(engine, "abort", ids) for engine, ids in calls))
+
+    async def _complete(self, group: _Group, affinity: str, requests: list[GenerateRequest], priority: int) -> list[_Partial]:
+        partials = [_Partial(request, [], [], []) for request in requests]
+        while open_ := [partial for partial in partials if partial.finish_reason == "abort"]:
+            results = await self._send(group, affinity, [partial.request for partial in open_], priority)
+            for partial, result in zip(open_, results, strict=True):
+                partial.take(result)
+        return partials
+
+    async def _send(self, group: _Group, affinity: str, requests: list[GenerateRequest], priority: int) -> list[GenerateResult]:
+        if group.cancelled:
+            raise GroupCancelled
+        route, granted = self._router.request(len(requests), affinity, priority)
+        event = self._granted[id(route)] = asyncio.Event()
+        group.waiting.add(event)
+        self._wake(granted)
+        try:
+            await event.wait()
+            if group.cancelled or route.engine is None:
+                raise GroupCancelled
+            group.on_engine[id(route)] = (route.engine, [request.request_id for request in requests])
+            results: list[GenerateResult] = await self._engines.call(route.engine, "generate", requests)
+            return results
+        finally:
+            group.waiting.discard(event)
+            group.on_engine.pop(id(route), None)
+            del self._granted[id(route)]
+            self._wake(self._router.release(route))
+
+    def _wake(self, granted: Sequence[Route]) -> None:
+        for route in granted:
+            self._granted[id(route)].set()
+
+    @staticmethod
+    def _sample(prompt: Prompt, index: int, partial: _Partial) -> Sample:
+        assert partial.finish_reason in ("stop", "length")
+        return Sample(
+            prompt=prompt,
+            index=index,
+            response_ids=partial.token_ids,
+            behaviour_logprobs=partial.logprobs,
+            versions=partial.versions,
+            finish_reason="stop" if partial.finish_reason == "stop" else "length",
+            response_text=partial.text,
+        )
+
+

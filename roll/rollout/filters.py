@@ -1,0 +1,32 @@
+"""Which groups are worth training: pure functions of a group's rewards."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+
+GroupFilter = Callable[[Sequence[float]], str | None]
+"""Rewards of a group -> the reason to drop it, or None to keep it."""
+
+
+def mean_filter(threshold_down: float | None, threshold_up: float | None) -> GroupFilter:
+    """Drops groups whose mean reward is at or outside the thresholds (all wrong, all right: no advantage to learn from)."""
+
+    def apply(rewards: Sequence[float]) -> str | None:
+        mean = statistics.fmean(rewards)
+        if threshold_down is not None and mean <= threshold_down:
+            return "filter_mean_low"
+        if threshold_up is not None and mean >= threshold_up:
+            return "filter_mean_high"
+        return None
+
+    return apply
+
+
+def std_filter(threshold: float) -> GroupFilter:
+    """Drops groups whose rewards deviate (population standard deviation) by no more than the threshold."""
+
+    def apply(rewards: Sequence[float]) -> str | None:
+        return "filter_std" if statistics.pstdev(rewards) <= threshold else None
+
+    return apply

@@ -1,0 +1,63 @@
+"""How many batches ahead rollouts are really started: as few as keep the trainer busy. Pure: fed with measured seconds.
+
+`async_generation_ratio` bounds staleness; it does not say how much of it is needed. Filling the whole allowance at once pins every
+sample at the bound even when generation is instant. The depth therefore starts at 0 and follows what the trainer sees:
+
+* it waited `wait_s` for its batch. One more batch of depth gives one more train step of lead, so the depth grows by
+  `wait_s / train_s`, at once;
+* its batch lay complete for `slack_s` before it was needed: the depth shrinks by a probe. A probe after which the trainer
+  waits is taken back and the next one comes only after four times as many steps, so a latency-bound run does not wait
+  every other step.
+"""
+
+from __future__ import annotations
+
+import math
+
+TOLERATED_WAIT = 0.05
+"""Share of a train step that the trainer may wait: below it, a shallower pipeline is worth more than the time."""
+
+PROBE = 0.125
+"""Batches by which the depth shrinks when data came early: eight steps to give up one batch of staleness."""
+
+LONGEST_HOLD = 64
+"""Steps between two probes at the most, so that the depth follows a run whose responses become shorter."""
+
+
+class PipelineDepth:
+    def __init__(self, limit: float, fixed: float | None = None) -> None:
+        """`limit`: α. `fixed`: a constant depth instead of the adaptive one."""
+        self.limit = limit
+        self.fixed = fixed
+        self.depth = 0.0 if fixed is None else min(fixed, limit)
+        self._settling = 0
+        self._hold = 0
+        self._patience = 4
+        self._probed = False
+
+    def observe(self, wait_s: float, train_s: float, slack_s: float) -> None:
+        """After a step: seconds waited for its batch, seconds trained, seconds its batch lay complete before it was taken."""
+        if self.fixed is not None:
+            return
+        if self._settling > 0:
+            self._settling -= 1
+            return
+        tolerated = TOLERATED_WAIT * train_s
+        if wait_s > tolerated:
+            if self._probed:
+                self._change_to(self.depth + PROBE)
+                self._patience = min(4 * self._patience, LONGEST_HOLD)
+                self._hold = self._patience
+            else:
+                self._change_to(self.depth + max(wait_s / max(train_s, 1e-9), PROBE))
+            self._probed = False
+        elif self._hold > 0:
+            self._hold -= 1
+        elif slack_s > tolerated and self.depth > 0:
+            self._change_to(self.depth - PROBE)
+            self._probed = True
+
+    def _change_to(self, depth: float) -> None:
+        self.depth = min(self.limit, max(0.0, depth))
+        # Batches that were started under the old depth come first; they say nothing about the new one.
+        self._settling = math.ceil(self.depth)

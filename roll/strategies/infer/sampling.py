@@ -1,0 +1,100 @@
+"""Sampling of one token for each row of a batch, as a pure function of logits, parameters and one uniform number a row.
+
+The behaviour log-prob is `log_softmax(logits / T)[token]` whatever top_p and top_k are (T = 0, greedy, counts as T = 1).
+The token is the inverse of the cumulative distribution at the row's uniform number, so a row's outcome never depends on the
+other rows, and a request that brings its own numbers is sampled alike however it is batched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from roll.strategies.infer.interface import SamplingParams
+
+
+@dataclass(slots=True)
+class BatchSampling:
+    """The sampling parameters of `n` rows as tensors, made once for as long as the rows stay the same."""
+
+    temperature: Tensor | None
+    """[n, 1] float32; None if all are 1."""
+    greedy: Tensor | None
+    """[n] bool; None if no row is greedy."""
+    all_greedy: bool
+    truncated: Tensor | None
+    """[m] int64, the rows that use top_p or top_k; None if there are none (the fast path)."""
+    top_k: Tensor | None
+    """[m, 1] int64, the vocabulary's size where there is no limit."""
+    top_p: Tensor | None
+    """[m, 1] float64."""
+
+    @classmethod
+    def of(cls, rows: Sequence[SamplingParams], vocab_size: int, device: torch.device) -> BatchSampling:
+        greedy = [row.temperature == 0 for row in rows]
+        temperature = [row.temperature or 1.0 for row in rows]
+        truncated = [i for i, row in enumerate(rows) if not greedy[i] and (row.top_p < 1 or 0 < row.top_k < vocab_size)]
+        top_k = [[rows[i].top_k or vocab_size] for i in truncated]
+        top_p = [[rows[i].top_p] for i in truncated]
+        return cls(
+            temperature=torch.tensor(temperature, device=device)[:, None] if any(t != 1 for t in temperature) else None,
+            greedy=torch.tensor(greedy, device=device) if any(greedy) else None,
+            all_greedy=all(greedy),
+            truncated=torch.tensor(truncated, device=device) if truncated else None,
+            top_k=torch.tensor(top_k, device=device) if truncated else None,
+            top_p=torch.tensor(top_p, dtype=torch.float64, device=device) if truncated else None,
+        )
+
+
+def sample(logits: Tensor, params: BatchSampling, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+    """Tokens [n] int64 and their log-probs [n] float32, from logits [n, vocabulary] and uniforms [n] float64 in [0, 1)."""
+    logits = logits.float()
+    if params.temperature is not None:
+        logits = logits / params.temperature
+    logprobs = logits.log_softmax(-1)
+    if params.all_greedy:
+        tokens = logprobs.argmax(-1)
+    else:
+        weights = logprobs.exp()
+        if params.truncated is not None:
+            assert params.top_k is not None and params.top_p is not None
+            weights[params.truncated] = truncate(weights[params.truncated], params.top_k, params.top_p)
+        tokens = inverse_cdf(weights, uniforms)
+        if params.greedy is not None:
+            tokens = torch.where(params.greedy, logprobs.argmax(-1), tokens)
+    return tokens, logprobs.gather(1, tokens[:, None])[:, 0]
+
+
+def inverse_cdf(weights: Tensor, uniforms: Tensor) -> Tensor:
+    """[n], the first index at which the running sum of `weights` [n, V] (not negative, any sum) exceeds `uniforms` [n] x sum."""
+    running = weights.cumsum(-1, dtype=torch.float64)
+    total = running[:, -1:]
+    below_total = torch.nextafter(total, torch.zeros_like(total))  # u x total may round up to total, which no index exceeds
+    target = torch.minimum(uniforms[:, None] * total, below_total)
+    index = torch.searchsorted(running, target, right=True)[:, 0]
+    return index.clamp_(max=weights.shape[1] - 1)  # only for weights that are not finite, which the caller will notice
+
+
+def truncate(probs: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+    """`probs` [m, V] with zeros outside the `top_k` [m, 1] likeliest tokens and, of these, outside the smallest set of
+    likeliest tokens whose share reaches `top_p` [m, 1] (top_k first, then top_p on the renormalised rest, as vLLM does)."""
+    most = int(top_k.max())
+    ordered, index = probs.topk(most, -1) if most < probs.shape[1] else probs.sort(-1, descending=True)
+    ordered = ordered.masked_fill(torch.arange(ordered.shape[1], device=probs.device) >= top_k, 0.0)
+    running = ordered.cumsum(-1, dtype=torch.float64)
+    before = running - ordered
+    ordered = ordered.masked_fill((before >= top_p * running[:, -1:]) & (before > 0), 0.0)
+    return torch.zeros_like(probs).scatter_(1, index, ordered)
+
+
+def draw_uniforms(count: int, generator: torch.Generator) -> list[float]:
+    """`count` numbers of [0, 1) with 53 random bits each, from a CPU generator."""
+    return torch.rand(count, dtype=torch.float64, generator=generator).tolist()
+
+
+def seeded_uniforms(seed: int, count: int) -> list[float]:
+    """The numbers of a request with a seed: number i belongs to response token i."""
+    return draw_uniforms(count, torch.Generator().manual_seed(seed))

@@ -1,0 +1,96 @@
+"""One rank or several behind the same calls: process group, FSDP2 sharding, and full tensors out of and into shards.
+
+A single rank has no process group and a plain module; every method is then a local operation.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from roll.strategies.train.interface import RankContext
+
+
+class Ranks:
+    """The data-parallel ranks of one role. Methods named `all_...` and `full` are collectives: every rank must call them."""
+
+    def __init__(self, context: RankContext, device: torch.device, timeout_s: float) -> None:
+        self.rank, self.size, self.device = context.rank, context.world_size, device
+        self._mesh: DeviceMesh | None = None
+        if self.size > 1:
+            dist.init_process_group(
+                "nccl" if device.type == "cuda" else "gloo",
+                init_method=f"tcp://{context.master_addr}:{context.master_port}",
+                rank=self.rank,
+                world_size=self.size,
+                timeout=timedelta(seconds=timeout_s),
+            )
+            self._mesh = init_device_mesh(device.type, (self.size,))
+
+    def shard(self, model: nn.Module, layer_names: set[str], param_dtype: torch.dtype | None, reshard: bool) -> None:
+        """Moves the model to the device; several ranks divide each layer of a class in `layer_names`, and the rest, among them.
+
+        Gradients are summed over ranks, not averaged: the loss is already normalised by the whole batch."""
+        if self._mesh is None:
+            model.to(self.device)
+            return
+        policy = MixedPrecisionPolicy(param_dtype=param_dtype, reduce_dtype=torch.float32)
+        for module in list(model.modules()):
+            if type(module).__name__ in layer_names:
+                fully_shard(module, mesh=self._mesh, mp_policy=policy, reshard_after_forward=reshard)
+        fully_shard(model, mesh=self._mesh, mp_policy=policy, reshard_after_forward=reshard)
+        for module in _sharded_modules(model):
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
+
+    def all_reduce(self, values: Tensor, operation: str) -> None:
+        """In place, `sum` or `max`."""
+        if self.size > 1:
+            dist.all_reduce(values, dist.ReduceOp.MAX if operation == "max" else dist.ReduceOp.SUM)
+
+    def all_max(self, value: int) -> int:
+        if self.size == 1:
+            return value
+        box = torch.tensor(value, device=self.device)
+        self.all_reduce(box, "max")
+        return int(box)
+
+    def full(self, tensor: Tensor) -> Tensor:
+        """The whole tensor that this rank holds a shard of."""
+        return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+    def like(self, full: Tensor, pattern: Tensor) -> Tensor:
+        """A copy of a full tensor, with the sharding, device and type of `pattern`. No communication."""
+        if full.shape != pattern.shape:
+            raise ValueError(f"shape {tuple(full.shape)} where the model has {tuple(pattern.shape)}")
+        full = full.to(pattern.device, pattern.dtype, copy=True)
+        if isinstance(pattern, DTensor):
+            return distribute_tensor(full, pattern.device_mesh, pattern.placements, src_data_rank=None)
+        return full
+
+    def close(self) -> None:
+        if self._mesh is not None:
+            dist.destroy_process_group()
+            self._mesh = None
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This rank's part of a tensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def reshard(model: nn.Module) -> None:
+    """Frees gathered weights: after a forward pass without a backward pass the root's would stay."""
+    for module in _sharded_modules(model):
+        module.reshard()
+
+
+def _sharded_modules(model: nn.Module) -> list[FSDPModule]:
+    return [cast(FSDPModule, module) for module in model.modules() if isinstance(module, FSDPModule)]

@@ -1,0 +1,57 @@
+"""The WeightStore: policy versions on their way from the trainer to the engines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from roll.weights.bucket import Manifest
+
+BucketRef = Any
+"""A bucket, or the reference under which the back end keeps one."""
+
+Receive = Callable[[int, BucketRef], Coroutine[Any, Any, None]]
+"""`receive(version, bucket)`: one receiver's way to take a bucket."""
+
+
+class WeightStore(Protocol):
+    async def publish(self, manifest: Manifest, buckets: list[BucketRef]) -> None: ...
+
+    def latest(self) -> int:
+        """The newest published version, -1 before the first."""
+
+    async def wait_for(self, version: int) -> None: ...
+
+    async def pull(self, version: int, into: Receive) -> Manifest:
+        """Hands every bucket of `version` to the receiver. `KeyError` if the store has it no longer."""
+
+
+class MemoryWeightStore:
+    """Keeps references to the buckets of the newest version; the bytes lie with the back end (shared memory under Ray)."""
+
+    def __init__(self) -> None:
+        self._latest = -1
+        self._held: dict[int, tuple[Manifest, list[BucketRef]]] = {}
+        self._published = asyncio.Condition()
+
+    async def publish(self, manifest: Manifest, buckets: list[BucketRef]) -> None:
+        if manifest.version <= self._latest:
+            raise ValueError(f"version {manifest.version} published after version {self._latest}")
+        async with self._published:
+            self._held = {manifest.version: (manifest, buckets)}
+            self._latest = manifest.version
+            self._published.notify_all()
+
+    def latest(self) -> int:
+        return self._latest
+
+    async def wait_for(self, version: int) -> None:
+        async with self._published:
+            await self._published.wait_for(lambda: self._latest >= version)
+
+    async def pull(self, version: int, into: Receive) -> Manifest:
+        manifest, buckets = self._held[version]
+        for bucket in buckets:
+            await into(version, bucket)
+        return manifest

@@ -1,0 +1,73 @@
+"""KL estimators: golden values, unbiasedness over an exact expectation, gradients, masked entries."""
+
+import math
+
+import pytest
+import torch
+
+from roll.algorithms.kl import ESTIMATORS, approx_kl
+
+POLICY = torch.tensor([math.log(0.5), math.log(0.2)], dtype=torch.float64)
+REFERENCE = torch.tensor([math.log(0.25), math.log(0.4)], dtype=torch.float64)
+LN2 = math.log(2)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "right"),
+    [
+        ("k1", [LN2, -LN2]),
+        ("kl", [LN2, -LN2]),
+        ("k2", [LN2**2 / 2, LN2**2 / 2]),
+        ("mse", [LN2**2 / 2, LN2**2 / 2]),
+        ("abs", [LN2, LN2]),
+        ("k3", [0.5 - 1 + LN2, 2 - 1 - LN2]),
+    ],
+)
+def test_golden_values(estimator, right):
+    torch.testing.assert_close(approx_kl(POLICY, REFERENCE, estimator), torch.tensor(right, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k3"])
+def test_expectation_under_the_policy_is_the_kl_divergence(estimator):
+    generator = torch.Generator().manual_seed(0)
+    policy, reference = torch.randn(2, 11, dtype=torch.float64, generator=generator).log_softmax(-1)
+    expected = (policy.exp() * approx_kl(policy, reference, estimator)).sum()
+    torch.testing.assert_close(expected, (policy.exp() * (policy - reference)).sum(), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("estimator", sorted(ESTIMATORS))
+def test_gradient_matches_finite_differences(estimator):
+    policy = POLICY.clone().requires_grad_()
+    reference = REFERENCE.clone().requires_grad_()
+    assert torch.autograd.gradcheck(lambda p, r: approx_kl(p, r, estimator), (policy, reference))
+
+
+@pytest.mark.parametrize("estimator", sorted(ESTIMATORS))
+@pytest.mark.parametrize("junk", [float("nan"), float("inf"), float("-inf")])
+def test_masked_junk_adds_neither_value_nor_gradient(estimator, junk):
+    policy = torch.tensor([-1.0, junk], dtype=torch.float64).requires_grad_()
+    reference = torch.tensor([-1.5, junk], dtype=torch.float64)
+    values = approx_kl(policy, reference, estimator, torch.tensor([True, False]))
+    values.sum().backward()
+    assert values[1] == 0
+    assert policy.grad[1] == 0
+    assert torch.isfinite(policy.grad).all()
+
+
+def test_k3_stays_finite_for_hopeless_tokens():
+    policy = torch.tensor([-1e4, 0.0], requires_grad=True)
+    values = approx_kl(policy, torch.tensor([0.0, -1e4]), "k3")
+    values.sum().backward()
+    assert torch.isfinite(values).all()
+    assert torch.isfinite(policy.grad).all()
+
+
+def test_k3_keeps_its_precision_near_zero():
+    """exp(d) - 1 - d in float32 would round to 0 or below it; the right value is d**2 / 2."""
+    values = approx_kl(torch.zeros(1), torch.tensor([1e-3]), "k3")
+    torch.testing.assert_close(values, torch.tensor([5e-7]), rtol=1e-2, atol=0)
+
+
+def test_unknown_estimator_names_the_nearest():
+    with pytest.raises(ValueError, match="unknown KL estimator 'k33'; did you mean 'k3'"):
+        approx_kl(POLICY, REFERENCE, "k33")

@@ -1,0 +1,270 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roll.configs.derived import derive
+from roll.configs.loading import load_config
+from roll.configs.rlvr import RLVRConfig
+from roll.configs.validation import check_config
+
+GOOD = {
+    "pretrain": "model",
+    "rollout_batch_size": 32,
+    "num_return_sequences_in_group": 8,
+    "prompt_length": 16,
+    "response_length": 8,
+    "async_generation_ratio": 1,
+    "actor_train": {
+        "device_mapping": "0-1",
+        "data_args": {"file_name": "train.jsonl"},
+        "training_args": {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 8},
+    },
+    "actor_infer": {"device_mapping": [2, 3]},
+    "validation": {"data_args": {"file_name": "validation.jsonl"}},
+    "rewards": {"math": {"worker_cls": "my.Math", "tag_included": ["gsm8k", "aime"]}, "code": {"worker_cls": "my.Code"}},
+}
+
+
+def merged(base, changes):
+    out = dict(base)
+    for key, value in changes.items():
+        out[key] = merged(out[key], value) if isinstance(value, dict) and isinstance(out.get(key), dict) else value
+    return out
+
+
+def configure(**changes):
+    return load_config(RLVRConfig, merged(GOOD, changes))
+
+
+def check(device_count=4, **changes):
+    return {problem.key: problem for problem in check_config(configure(**changes), device_count)}
+
+
+def train(**changes):
+    return {"actor_train": changes}
+
+
+def test_a_good_configuration_has_no_problem():
+    assert check() == {}
+
+
+def test_the_defaults_alone_name_everything_that_is_missing():
+    found = {problem.key for problem in check_config(RLVRConfig(), 2)}
+    assert found == {
+        "response_length",
+        "rewards",
+        "actor_train.device_mapping",
+        "actor_infer.device_mapping",
+        "actor_train.model_args.model_name_or_path",
+        "actor_infer.model_args.model_name_or_path",
+        "actor_train.data_args.file_name",
+    }
+
+
+FILTER = "rewards.code.query_filter_config"
+
+
+def filtered(**config):
+    return {"rewards": {"code": {"query_filter_config": config}}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "message"),
+    [
+        ({"exp_name": "a/b"}, "exp_name", "plain folder name"),
+        ({"resume_from_checkpoint": ""}, "resume_from_checkpoint", "empty"),
+        ({"track_with": ["none", "wandb"]}, "track_with", "none"),
+        ({"deterministic": True}, "deterministic", "async_generation_ratio 0, not 1"),
+        (
+            {"deterministic": True, "async_generation_ratio": 0, "is_use_additional_prompts": True},
+            "deterministic",
+            "is_use_additional_prompts",
+        ),
+        ({"response_length": None}, "response_length", "response_length or sequence_length"),
+        ({"sequence_length": 20}, "sequence_length", "prompt_length 16 + response_length 8 = 24 > sequence_length 20"),
+        ({"response_length": None, "sequence_length": 16}, "sequence_length", "16 - prompt_length 16 = 0"),
+        (
+            {"actor_infer": {"generating_args": {"max_new_tokens": 9}}},
+            "actor_infer.generating_args.max_new_tokens",
+            "9 > response_length 8",
+        ),
+        (
+            {"validation": {"generating_args": {"max_new_tokens": 9}}},
+            "validation.generating_args.max_new_tokens",
+            "9 > response_length 8",
+        ),
+        (
+            {"actor_infer": {"strategy_args": {"strategy_config": {"kv_cache_tokens": 23}}}},
+            "actor_infer.strategy_args.strategy_config.kv_cache_tokens",
+            "23 < sequence_length 24",
+        ),
+        ({"async_pipeline_depth": 1.5}, "async_pipeline_depth", "1.5 > async_generation_ratio 1"),
+        ({"async_generation_ratio": 0, "staleness_policy": "drop"}, "staleness_policy", "nothing to drop"),
+        ({"num_return_sequences_in_group": 1, "rollout_batch_size": 64}, "adv_estimator", "num_return_sequences_in_group is 1"),
+        ({"norm_mean_type": "batch"}, "norm_mean_type", "grpo already normalises"),
+        ({"norm_std_type": "group"}, "norm_std_type", "grpo already normalises"),
+        (
+            {
+                "norm_std_type": "group",
+                "adv_estimator": "reinforce",
+                "num_return_sequences_in_group": 1,
+                "rollout_batch_size": 64,
+            },
+            "norm_std_type",
+            "num_return_sequences_in_group is 1",
+        ),
+        ({"difficulty_low_threshold": 1.0}, "difficulty_low_threshold", "1 >= difficulty_high_threshold 1"),
+        (train(tis_lower_bound=1), "actor_train.tis_lower_bound", "1 >= tis_upper_bound 1"),
+        ({"use_kl_loss": True, "kl_loss_coef": 0.1}, "reference", "use_kl_loss needs it"),
+        ({"use_kl_loss": True, "reference": {"device_mapping": 0}}, "kl_loss_coef", "weight is 0"),
+        ({"kl_loss_coef": 0.1}, "kl_loss_coef", "use_kl_loss is false"),
+        (train(strategy_args={"strategy_name": "hf_infer"}), "actor_train.strategy_args.strategy_name", "does not fit"),
+        (
+            {"pretrain": None, **train(model_args={"model_name_or_path": "m"})},
+            "actor_infer.model_args.model_name_or_path",
+            "no model",
+        ),
+        (train(worker_cls="Mine"), "actor_train.worker_cls", "dotted path"),
+        (train(data_args={"file_name": []}), "actor_train.data_args.file_name", "no prompt file"),
+        ({"validation": {"data_args": {"file_name": ""}}}, "validation.data_args.file_name", "no prompt file"),
+        ({"rewards": {"code": {"worker_cls": "no path"}}}, "rewards.code.worker_cls", "dotted path"),
+        ({"rewards": {"code": {"tag_included": ["aime"]}}}, "rewards.code.tag_included", "belongs to rewards.math"),
+        (
+            train(data_args={"domain_interleave_probs": {"math": 1, "code": 1, "art": 1}}),
+            "actor_train.data_args.domain_interleave_probs.art",
+            "no rewards.art (domains: math, code)",
+        ),
+        (
+            train(data_args={"domain_interleave_probs": {"math": 1}}),
+            "actor_train.data_args.domain_interleave_probs.code",
+            "never be sampled",
+        ),
+        (filtered(type="mean_filter"), f"{FILTER}.filter_args", "needs threshold_down or threshold_up"),
+        (filtered(filter_args={"std_threshold": 1}), f"{FILTER}.filter_args.std_threshold", "no_filter does not read it"),
+        (
+            filtered(type="mean_filter", filter_args={"threshold_down": 1, "threshold_up": 0.5}),
+            f"{FILTER}.filter_args.threshold_down",
+            "1 >= threshold_up 0.5",
+        ),
+        (
+            {
+                **filtered(type="std_filter", filter_args={"std_threshold": 0}),
+                "adv_estimator": "reinforce",
+                "num_return_sequences_in_group": 1,
+                "rollout_batch_size": 64,
+            },
+            f"{FILTER}.type",
+            "needs groups",
+        ),
+        (
+            {"actor_infer": {"generating_args": {"temperature": 0}}},
+            "actor_infer.generating_args.temperature",
+            "all equal",
+        ),
+        (
+            {"actor_infer": {"generating_args": {"num_return_sequences": 4}}},
+            "actor_infer.generating_args.num_return_sequences",
+            "4 != num_return_sequences_in_group 8",
+        ),
+        (
+            train(training_args={"warmup_ratio": 0.1, "warmup_steps": 3}),
+            "actor_train.training_args.warmup_ratio",
+            "warmup_steps 3",
+        ),
+        (train(device_mapping="0-"), "actor_train.device_mapping", "cannot be read"),
+        (
+            {"actor_infer": {"device_mapping": "3-4"}},
+            "actor_infer.device_mapping",
+            "no device 4: there are 4",
+        ),
+        ({"reference": {}}, "reference.device_mapping", "needs devices"),
+        (
+            {"rollout_batch_size": 30},
+            "rollout_batch_size",
+            "30 prompts x 8 responses = 240 samples, not a multiple of the optimiser batch: "
+            "per_device_train_batch_size 4 x gradient_accumulation_steps 8 x 2 devices = 64",
+        ),
+    ],
+)
+def test_each_rule_names_its_key_and_shows_its_arithmetic(changes, key, message):
+    found = check(**changes)
+    assert set(found) == {key}
+    assert message in found[key].message
+
+
+@given(st.integers(1, 200), st.integers(1, 16), st.integers(1, 8), st.integers(1, 8), st.integers(1, 4))
+def test_the_batch_rule_is_divisibility_and_its_fix_works(prompts, size, per_device, accumulation, ranks):
+    def problems(prompts):
+        return check(
+            rollout_batch_size=prompts,
+            num_return_sequences_in_group=size,
+            adv_estimator="reinforce",
+            actor_train={
+                "device_mapping": list(range(ranks)),
+                "training_args": {"per_device_train_batch_size": per_device, "gradient_accumulation_steps": accumulation},
+            },
+        )
+
+    found = problems(prompts)
+    assert bool(found) == (prompts * size % (per_device * accumulation * ranks) != 0)
+    if found:
+        advised = found["rollout_batch_size"].fix.removeprefix("rollout_batch_size ").split(" or ")
+        assert all(problems(int(number)) == {} for number in advised)
+
+
+def test_out_of_range_numbers_are_found_in_configurations_built_in_python():
+    config = configure()
+    broken = replace(config, pg_clip=-1.0, rewards={"math": replace(config.rewards["math"], timeout_s=0.0)})
+    assert {problem.key for problem in check_config(broken, 4)} == {"pg_clip", "rewards.math.timeout_s"}
+
+
+def test_overlapping_roles_are_allowed():
+    assert check(device_count=2, actor_infer={"device_mapping": "0-1"}) == {}
+
+
+def test_derived_numbers():
+    shares = {"data_args": {"domain_interleave_probs": {"math": 3, "code": 1}}}
+    config = configure(
+        async_generation_ratio=1.5,
+        max_steps=10,
+        ppo_epochs=2,
+        actor_train=shares,
+        use_pg_clip_range=True,
+        pg_clip_high=0.28,
+        track_with=["wandb"],
+        output_dir="out",
+        exp_name="run",
+    )
+    derived = derive(config)
+    assert (derived.prompt_length, derived.response_length, derived.sequence_length) == (16, 8, 24)
+    assert (derived.samples_per_step, derived.optimizer_batch_size, derived.dp_size) == (256, 64, 2)
+    assert (derived.optimizer_steps_per_step, derived.total_optimizer_steps, derived.total_groups) == (8, 80, 320)
+    assert derived.staleness_bound == 2
+    assert derived.domain_shares == {"math": 0.75, "code": 0.25}
+    assert derived.tag_to_domain == {"gsm8k": "math", "aime": "math", "code": "code"}
+    assert (derived.pg_clip_low, derived.pg_clip_high) == (0.2, 0.28)
+    assert derived.trackers == ("wandb",)
+    assert derived.run_dir == "out/run"
+    assert (derived.max_new_tokens, derived.val_max_new_tokens, derived.val_num_return_sequences) == (8, 8, 1)
+    assert derived.requests_per_engine == 128
+
+
+@pytest.mark.parametrize(("ratio", "bound"), [(0, 0), (0.5, 1), (1, 1), (2, 2), (4, 4)])
+def test_staleness_bound_is_the_ceiling_of_the_ratio(ratio, bound):
+    assert derive(configure(async_generation_ratio=ratio)).staleness_bound == bound
+
+
+def test_response_length_may_come_from_sequence_length():
+    derived = derive(configure(response_length=None, sequence_length=50))
+    assert (derived.response_length, derived.max_new_tokens) == (34, 34)
+
+
+def test_the_kv_cache_caps_the_requests_of_an_engine():
+    config = configure(actor_infer={"strategy_args": {"strategy_config": {"kv_cache_tokens": 100}}})
+    assert derive(config).requests_per_engine == 100 // 24
+
+
+def test_track_with_none_means_no_tracker():
+    assert derive(configure(track_with="none")).trackers == ()

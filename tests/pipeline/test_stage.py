@@ -1,0 +1,85 @@
+import asyncio
+
+import pytest
+
+from roll.pipeline.stage import TRANSITIONS, Channel, Closed, Event, IllegalTransition, Stage, State, transition
+
+
+def test_the_transition_table_is_total_and_final_states_are_final():
+    assert set(TRANSITIONS) == {(s, e) for s in State for e in Event}
+    for state in (State.DONE, State.ERROR):
+        assert all(TRANSITIONS[state, event] is None for event in Event)
+    for state in set(State) - {State.DONE, State.ERROR}:
+        assert TRANSITIONS[state, Event.FAILED] is State.ERROR
+    with pytest.raises(IllegalTransition, match="'sent' in state 'idle'"):
+        transition(State.IDLE, Event.SENT)
+
+
+class Double(Stage[int, int]):
+    name = "double"
+
+    async def process(self, item: int) -> int:
+        return 2 * item
+
+
+def test_items_flow_in_order_through_bounded_channels_and_closing_ends_the_stage():
+    async def main():
+        stage = Double()
+        stage.inputs, stage.outputs = Channel(1), Channel(1)
+        seen, states = [], []
+        stage.listener = lambda name, role, old, new, reason: states.append((old, new))
+
+        async def feed():
+            for i in range(5):
+                await stage.inputs.put(i)
+            stage.inputs.close()
+
+        async def drain():
+            while True:
+                try:
+                    seen.append(await stage.outputs.get())
+                except Closed:
+                    return
+
+        await asyncio.gather(stage.run(), feed(), drain())
+        assert seen == [0, 2, 4, 6, 8]
+        assert states[0] == (State.IDLE, State.WAITING_INPUT) and states[-1][1] is State.DONE
+        assert all(new is transition(old, event) for old, new in states for event in Event if TRANSITIONS[old, event] is new)
+
+    asyncio.run(asyncio.wait_for(main(), 5))
+
+
+def test_a_full_output_blocks_the_stage():
+    async def main():
+        stage = Double()
+        stage.inputs, stage.outputs = Channel(10), Channel(1)
+        for i in range(3):
+            await stage.inputs.put(i)
+        task = asyncio.create_task(stage.run())
+        while stage.state is not State.WAITING_OUTPUT:
+            await asyncio.sleep(0)
+        assert len(stage.outputs) == 1
+        await stage.outputs.get()
+        await stage.outputs.get()
+        task.cancel()
+
+    asyncio.run(asyncio.wait_for(main(), 5))
+
+
+def test_a_failing_lane_puts_the_stage_into_error_and_raises():
+    class Broken(Stage[int, int]):
+        name = "broken"
+        lanes = 3
+
+        async def process(self, item: int) -> int:
+            raise ValueError("no")
+
+    async def main():
+        stage = Broken()
+        stage.inputs = Channel(1)
+        await stage.inputs.put(1)
+        with pytest.raises(ExceptionGroup):
+            await stage.run()
+        assert stage.state is State.ERROR
+
+    asyncio.run(asyncio.wait_for(main(), 5))

@@ -1,0 +1,146 @@
+import math
+import random
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roll.rollout.admission import AccountingError, Admission
+from roll.rollout.pipeline_depth import PipelineDepth
+
+sys.path.insert(0, str(Path(__file__).parent))
+from virtual_run import simulate
+
+RATIOS = [0, 0.25, 0.5, 1, 1.5, 2, 4]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    ratio=st.sampled_from(RATIOS),
+    batch=st.integers(1, 9),
+    policy=st.sampled_from(["wait", "drop"]),
+    extra=st.sampled_from([0, 0, 3]),
+    adaptive=st.booleans(),
+    slots=st.sampled_from([1, 4, 10**9]),
+    heavy_tail=st.floats(0.1, 3.0),
+)
+def test_staleness_is_bounded_and_nothing_is_lost_whatever_happens(seed, ratio, batch, policy, extra, adaptive, slots, heavy_tail):
+    """Random durations, failures, filters, pauses and slow publications: every trained group is at most ceil(ratio) versions
+    old, accounts balance at every event (checked inside), each id is trained at most once, and the run always ends."""
+    rng = random.Random(seed)
+    admission = Admission(batch, ratio, max_steps=12, policy=policy, extra_groups=extra)
+    depth = PipelineDepth(ratio, None if adaptive else ratio)
+    outcome = simulate(
+        admission,
+        depth,
+        duration=lambda _: rng.lognormvariate(0, heavy_tail),
+        fate=lambda _: rng.choice([None, None, None, "filter_mean_low", "reward_error"]),
+        train_s=lambda _: rng.expovariate(1.0),
+        publish_s=lambda _: rng.expovariate(2.0),
+        slots=slots,
+        pauses=lambda _: rng.expovariate(4.0),
+    )
+    assert not outcome.stuck
+    assert max(outcome.lags) <= math.ceil(ratio)
+    assert len(outcome.trained_ids) == len(set(outcome.trained_ids)) == 12 * batch
+    assert admission.trained == 12 * batch
+    if policy == "wait" and not extra:
+        assert set(admission.dropped) <= {"filter_mean_low", "reward_error"}, "waiting never drops a group for its age"
+
+
+@pytest.mark.parametrize("ratio", RATIOS)
+def test_a_slow_group_is_awaited_not_overtaken_beyond_the_bound(ratio):
+    """One group takes 40 train steps: it is trained, and never later than the bound allows."""
+    admission = Admission(4, ratio, max_steps=60)
+    outcome = simulate(
+        admission, PipelineDepth(ratio, ratio), duration=lambda group: 40.0 if group == 2 else 0.1, train_s=lambda _: 1.0
+    )
+    assert max(outcome.lags) <= math.ceil(ratio)
+    step_of_slow = next(i for i, ids in enumerate(outcome.trained_by_step) if 2 in ids)
+    assert step_of_slow <= math.ceil(ratio)
+    assert not admission.dropped
+
+
+def test_with_instant_generation_the_lag_is_far_below_the_bound():
+    """ROLL fills its allowance at once and trains 97 / 93 / 90 % of samples at the bound for ratio 1 / 2 / 3."""
+    for ratio in (1, 2, 4):
+        outcome = simulate(Admission(32, ratio, max_steps=30), PipelineDepth(ratio), duration=lambda _: 1e-6)
+        assert sum(outcome.lags) / len(outcome.lags) < 0.1 * ratio
+
+
+@pytest.mark.parametrize("ratio", [1, 2, 4])
+def test_when_rollout_takes_as_long_as_training_the_trainer_is_kept_busy_with_one_batch_of_lead(ratio):
+    """32 groups a step on 32 slots, each 0.9 of a train step: one batch of depth is needed, and not more is used."""
+    rng = random.Random(0)
+    outcome = simulate(
+        Admission(32, ratio, max_steps=100),
+        PipelineDepth(ratio),
+        duration=lambda _: rng.uniform(0.7, 0.9),
+        train_s=lambda _: 1.0,
+        slots=32,
+    )
+    assert outcome.wait_s / outcome.wall_s < 0.08
+    assert sum(outcome.lags) / len(outcome.lags) <= 1.3
+
+
+def test_a_long_tail_uses_the_allowance_it_needs():
+    """Groups that take 2.5 train steps need more than two batches of lead; with ratio 4 the trainer hardly waits."""
+    outcome = simulate(Admission(8, 4, max_steps=100), PipelineDepth(4), duration=lambda _: 2.5, train_s=lambda _: 1.0)
+    assert outcome.wait_s / outcome.wall_s < 0.15
+    assert 2 <= sum(outcome.lags) / len(outcome.lags) <= 4
+
+
+def test_fractional_ratio_admits_that_part_of_a_batch_ahead():
+    admission = Admission(10, 0.5, max_steps=100)
+    started = 0
+    while admission.may_start():
+        admission.start()
+        started += 1
+    assert started == 15
+
+
+def test_a_dropped_group_gives_its_ticket_back():
+    admission = Admission(2, 0, max_steps=10)
+    first, _ = admission.start(), admission.start()
+    assert not admission.may_start()
+    admission.drop(first.group_id, "filter_std")
+    assert admission.may_start()
+    assert admission.counts()["dropped"] == {"filter_std": 1}
+
+
+def test_nothing_starts_that_the_run_could_not_train():
+    admission = Admission(4, 4, max_steps=2)
+    while admission.may_start():
+        admission.start()
+    assert admission.admitted == 8
+
+
+@pytest.mark.parametrize("move", ["drop", "finish", "train"])
+def test_a_group_has_one_fate(move):
+    admission = Admission(1, 0, max_steps=2)
+    group = admission.start().group_id
+    admission.finish(group)
+    admission.train((group,))
+    with pytest.raises(AccountingError, match=f"group {group}"):
+        {
+            "drop": lambda: admission.drop(group, "x"),
+            "finish": lambda: admission.finish(group),
+            "train": lambda: admission.train((group,)),
+        }[move]()
+
+
+def test_restored_accounts_balance_and_ids_go_on():
+    admission = Admission(2, 1, max_steps=10)
+    ids = [admission.start().group_id for _ in range(4)]
+    for i in ids[:3]:
+        admission.finish(i)
+    admission.train((0, 1))
+    state = admission.state()
+    again = Admission(2, 1, max_steps=10, version=1)
+    again.restore(state, {2: 0})
+    again.check()
+    assert again.counts() == {"admitted": 3, "trained": 2, "buffered": 1, "in_flight": 0, "dropped": {}}
+    assert again.start().group_id == 4

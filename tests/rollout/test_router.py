@@ -1,0 +1,61 @@
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roll.rollout.router import Router
+
+
+def test_least_loaded_engine_is_chosen():
+    router = Router(engines=3, capacity=8)
+    engines = [router.request(2, f"p{i}")[0].engine for i in range(3)]
+    assert sorted(engines) == [0, 1, 2]
+
+
+def test_samples_of_a_prompt_go_where_the_prompt_is():
+    router = Router(engines=2, capacity=8)
+    first, _ = router.request(4, "p")
+    second, _ = router.request(2, "p")
+    assert second.engine == first.engine
+
+
+def test_affinity_yields_when_the_home_engine_is_full():
+    router = Router(engines=2, capacity=4)
+    first, _ = router.request(4, "p")
+    second, _ = router.request(1, "p")
+    assert second.engine not in (None, first.engine)
+
+
+def test_validation_goes_before_waiting_training_requests():
+    router = Router(engines=1, capacity=1)
+    running, _ = router.request(1, "a")
+    training, _ = router.request(1, "b")
+    validation, _ = router.request(1, "c", priority=0)
+    assert router.release(running) == [validation]
+    assert training.engine is None
+
+
+def test_a_request_larger_than_an_engine_is_served_by_an_empty_one():
+    router = Router(engines=1, capacity=4)
+    big, granted = router.request(9, "p")
+    assert granted == [big]
+
+
+@given(st.integers(0, 2**32), st.integers(1, 4), st.integers(1, 8))
+def test_loads_are_never_exceeded_and_every_request_is_served(seed, engines, capacity):
+    rng = random.Random(seed)
+    router = Router(engines, capacity)
+    waiting, running, served = [], [], 0
+    for i in range(60):
+        route, granted = router.request(rng.randint(1, capacity), f"p{rng.randint(0, 5)}", rng.randint(0, 1))
+        waiting.append(route)
+        running += granted
+        if running and rng.random() < 0.5:
+            running += router.release(running.pop(rng.randrange(len(running))))
+            served += 1
+        assert all(load <= capacity for load in router.load)
+    while running:
+        running += router.release(running.pop(0))
+        served += 1
+    assert served == 60
+    assert router.load == [0] * engines

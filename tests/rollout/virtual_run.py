@@ -1,0 +1,99 @@
+"""A whole run on a virtual clock: the real admission, selection and depth logic, with durations instead of work."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from roll.rollout.admission import Admission, GroupState
+from roll.rollout.pipeline_depth import PipelineDepth
+
+
+@dataclass
+class Outcome:
+    lags: list[int] = field(default_factory=list)
+    trained_ids: list[int] = field(default_factory=list)
+    trained_by_step: list[list[int]] = field(default_factory=list)
+    wait_s: float = 0.0
+    wall_s: float = 0.0
+    stuck: bool = False
+
+
+def simulate(
+    admission: Admission,
+    depth: PipelineDepth,
+    *,
+    duration: Callable[[int], float],
+    fate: Callable[[int], str | None] = lambda _: None,
+    train_s: Callable[[int], float] = lambda _: 1.0,
+    publish_s: Callable[[int], float] = lambda _: 0.0,
+    slots: int = 10**9,
+    pauses: Callable[[int], float] = lambda _: 0.0,
+) -> Outcome:
+    """`duration(group)` seconds of rollout on one of `slots` slots; `fate(group)`: a reason to drop it when it is done;
+    `train_s(step)`; `publish_s(step)` after it; `pauses(version)`: no rollout finishes for so long after a publication."""
+    outcome = Outcome()
+    now, tie = 0.0, itertools.count()
+    events: list[tuple[float, int, str, int]] = []
+    waiting: list[int] = []
+    running = 0
+    step, training, asked, complete_since, leased_at = 0, False, 0.0, None, None
+    resume_at = 0.0
+
+    def push(delay: float, kind: str, value: int) -> None:
+        heapq.heappush(events, (now + delay, next(tie), kind, value))
+
+    while step < admission.max_steps:
+        while admission.may_start(depth.depth):
+            waiting.append(admission.start().group_id)
+            admission.check()
+        while waiting and running < slots:
+            group = waiting.pop(0)
+            if group in admission.live:
+                running += 1
+                push(max(0.0, resume_at - now) + duration(group), "finished", group)
+        ready = sum(t.state is GroupState.BUFFERED for t in admission.live.values())
+        complete_since = (complete_since if complete_since is not None else now) if ready >= admission.batch_groups else None
+        if not training:
+            selection = admission.select(step)
+            for group, reason in selection.drop.items():
+                admission.drop(group, reason)
+                admission.check()
+            if selection.take:
+                if leased_at is not None:
+                    slack = max(0.0, asked - complete_since) if complete_since is not None else 0.0
+                    depth.observe(now - asked, asked - leased_at, slack)
+                outcome.wait_s += now - asked
+                outcome.lags += [step - admission.live[i].start_version for i in selection.take]
+                outcome.trained_ids += selection.take
+                outcome.trained_by_step.append(list(selection.take))
+                admission.train(selection.take)  # the accounts of the trainer's batch: settled at once, the clock runs on
+                admission.check()
+                training, leased_at = True, now
+                push(train_s(step), "trained", step)
+                continue
+            if selection.drop:
+                continue
+        if not events:
+            outcome.stuck = True
+            break
+        now, _, kind, value = heapq.heappop(events)
+        if kind == "finished":
+            running -= 1
+            if value in admission.live:
+                reason = fate(value)
+                if reason is None:
+                    admission.finish(value)
+                else:
+                    admission.drop(value, reason)
+        elif kind == "trained":
+            training, step, asked = False, value + 1, now
+            push(publish_s(value), "published", value + 1)
+        else:
+            admission.publish(max(admission.version, value))
+            resume_at = now + pauses(value)
+        admission.check()
+    outcome.wall_s = now
+    return outcome

@@ -1,0 +1,102 @@
+"""Sampling against plain definitions: distributions, truncation, log-probs, independence of rows."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roll.strategies.infer.interface import SamplingParams
+from roll.strategies.infer.sampling import BatchSampling, inverse_cdf, sample, seeded_uniforms, truncate
+
+CPU = torch.device("cpu")
+
+
+def draw(logits: torch.Tensor, params: list[SamplingParams], uniforms: list[float]) -> tuple[list[int], list[float]]:
+    batch = BatchSampling.of(params, logits.shape[1], CPU)
+    tokens, logprobs = sample(logits, batch, torch.tensor(uniforms, dtype=torch.float64))
+    return tokens.tolist(), logprobs.tolist()
+
+
+@given(
+    weights=st.lists(st.sampled_from([0.0, 1e-30, 1e-6, 0.25, 1.0]), min_size=1, max_size=12).filter(lambda w: sum(w) > 0),
+    uniform=st.floats(0, 1, exclude_max=True),
+)
+@settings(max_examples=200, deadline=None)
+def test_inverse_cdf_brackets_the_number_and_never_picks_an_impossible_token(weights: list[float], uniform: float) -> None:
+    tensor = torch.tensor([weights], dtype=torch.float64)
+    index = int(inverse_cdf(tensor, torch.tensor([uniform], dtype=torch.float64)))
+    running = tensor.cumsum(-1)[0].tolist()
+    target = uniform * running[-1]
+    assert weights[index] > 0
+    assert running[index] > min(target, math.nextafter(running[-1], 0))
+    assert index == 0 or running[index - 1] <= target
+
+
+def test_sampled_frequencies_are_the_softmax() -> None:
+    n, temperature = 20_000, 0.7
+    logits = torch.tensor([0.3, -1.0, 2.0, 0.0, -30.0])
+    uniforms = seeded_uniforms(0, n)
+    tokens, _ = draw(logits.expand(n, -1), [SamplingParams(temperature=temperature)] * n, uniforms)
+    expected = (logits / temperature).softmax(-1)
+    observed = torch.bincount(torch.tensor(tokens), minlength=5) / n
+    tolerance = 4 * (expected * (1 - expected) / n).sqrt() + 1e-4  # four standard errors
+    assert (observed - expected).abs().le(tolerance).all()
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    top_k=st.integers(0, 9),
+    top_p=st.sampled_from([0.05, 0.3, 0.5, 0.9, 0.999, 1.0]),
+)
+@settings(max_examples=150, deadline=None)
+def test_truncation_keeps_what_a_plain_loop_keeps(seed: int, top_k: int, top_p: float) -> None:
+    probs = torch.randn(8, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).mul(2).softmax(-1)
+    order = sorted(range(8), key=lambda i: -probs[i].item())[: top_k or 8]
+    total = sum(probs[i].item() for i in order)
+    kept, mass = [], 0.0
+    for i in order:
+        if kept and mass >= top_p * total - 1e-12:
+            break
+        kept.append(i)
+        mass += probs[i].item()
+    result = truncate(probs[None], torch.tensor([[top_k or 8]]), torch.tensor([[top_p]], dtype=torch.float64))[0]
+    assert result.nonzero()[:, 0].tolist() == sorted(kept)
+    assert torch.equal(result[kept], probs[kept])
+
+
+def test_greedy_takes_the_most_likely_token_with_the_log_prob_of_temperature_one() -> None:
+    logits = torch.randn(6, 11, generator=torch.Generator().manual_seed(1))
+    tokens, logprobs = draw(logits, [SamplingParams(temperature=0)] * 6, [0.99] * 6)
+    assert tokens == logits.argmax(-1).tolist()
+    assert logprobs == pytest.approx(logits.log_softmax(-1).max(-1).values.tolist())
+
+
+@pytest.mark.parametrize("params", [SamplingParams(temperature=0.6, top_p=0.5), SamplingParams(temperature=0.6, top_k=2)])
+def test_log_prob_is_that_of_the_untruncated_distribution(params: SamplingParams) -> None:
+    logits = torch.randn(1, 11, generator=torch.Generator().manual_seed(2))
+    (token,), (logprob,) = draw(logits, [params], [0.7])
+    assert logprob == pytest.approx((logits / 0.6).log_softmax(-1)[0, token].item(), abs=1e-6)
+
+
+def test_a_row_does_not_depend_on_its_company() -> None:
+    params = [
+        SamplingParams(),
+        SamplingParams(temperature=0.5),
+        SamplingParams(temperature=0),
+        SamplingParams(top_p=0.6),
+        SamplingParams(temperature=1.3, top_k=3),
+    ]
+    logits = torch.randn(5, 50, generator=torch.Generator().manual_seed(3)) * 3
+    uniforms = seeded_uniforms(4, 5)
+    together = draw(logits, params, uniforms)
+    for i in range(5):
+        alone = draw(logits[i : i + 1], params[i : i + 1], uniforms[i : i + 1])
+        assert (together[0][i], together[1][i]) == (alone[0][0], alone[1][0])
+
+
+def test_number_i_of_a_seed_does_not_depend_on_how_many_are_drawn() -> None:
+    assert seeded_uniforms(5, 100)[:7] == seeded_uniforms(5, 7)
