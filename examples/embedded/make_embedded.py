@@ -14,7 +14,6 @@ import argparse
 import fcntl
 import hashlib
 import json
-import os
 import random
 import shutil
 from collections.abc import Iterator
@@ -188,8 +187,8 @@ def is_current(out: Path, settings: Settings) -> bool:
     manifest = out / "manifest.json"
     if not manifest.is_file():
         return False
-    content = json.loads(manifest.read_text(encoding="utf-8"))
-    return content["settings"] == asdict(settings) and content["files"] == file_hashes(out)
+    content: dict[str, Any] = json.loads(manifest.read_text(encoding="utf-8"))
+    return bool(content["settings"] == asdict(settings) and content["files"] == file_hashes(out))
 
 
 @contextmanager
@@ -222,7 +221,7 @@ def build(folder: Path, settings: Settings) -> dict[str, Any]:
     return {"settings": asdict(settings), "measured": measured, "files": file_hashes(folder)}
 
 
-def make(out: Path = DEFAULT_OUT, force: bool = False, settings: Settings = Settings()) -> Path:  # noqa: B008 (frozen)
+def make(out: Path = DEFAULT_OUT, force: bool = False, settings: Settings = Settings()) -> Path:
     """Makes the folder `out` unless it is there already; returns it.
 
     Raises `FileExistsError` if `out` is a folder that this script did not make: it is never overwritten."""
@@ -232,7 +231,7 @@ def make(out: Path = DEFAULT_OUT, force: bool = False, settings: Settings = Sett
             return out
         if out.exists() and not (out / "manifest.json").is_file() and any(out.iterdir()):
             raise FileExistsError(f"{out} exists and has no manifest.json: it was not made by this script, choose another --out")
-        aside = out.with_name(f".{out.name}.{os.getpid()}.making")
+        aside = out.with_name(f".{out.name}.making")
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir()
         manifest = build(aside, settings)

@@ -79,6 +79,10 @@ class MemoryBuffer:
         self._groups.pop(group_id, None)
         self.changed()
 
+    @property
+    def groups(self) -> list[SampleGroup]:
+        return list(self._groups.values())
+
     def snapshot(self) -> list[dict[str, Any]]:
         """All groups held, as JSON values."""
         return [self._groups[i].to_json() for i in sorted(self._groups)]

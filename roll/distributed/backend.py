@@ -1,7 +1,7 @@
 """Where workers run: in this process (`LocalBackend`) or as Ray actors (`RayBackend`), behind one interface.
 
-A worker is a plain class. Its coroutine methods may run many at a time; its ordinary methods run one after another on the worker's own
-thread, so a worker needs no locks and torch keeps its per-thread settings.
+A worker is a plain class. Its coroutine methods may run many at a time; its ordinary methods run one after another on the worker's
+own thread, so a worker needs no locks and torch keeps its per-thread settings.
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ class WorkerHost:
         cls = import_object(self._spec.class_path)
         loop = asyncio.get_running_loop()
         self._worker = await loop.run_in_executor(self._thread, lambda: cls(**self._spec.kwargs))
+        if hasattr(self._worker, "start"):
+            await self.call("start")
 
     async def call(self, method: str, *args: Any) -> Any:
         bound = getattr(self._worker, method)
@@ -90,6 +92,12 @@ Ref = Any
 
 
 class Backend(Protocol):
+    isolated: bool
+    """Whether every worker has a process, and so its own view of the devices and one rank of a process group."""
+
+    def node_address(self, node: int) -> str:
+        """Where the other nodes reach this one."""
+
     async def start(self, spec: WorkerSpec) -> WorkerHandle: ...
 
     async def shutdown(self) -> None: ...
@@ -117,8 +125,13 @@ class LocalHandle:
 class LocalBackend:
     """Everything in this process, no Ray: for debuggers, fast tests, and single machines without Ray."""
 
+    isolated = False
+
     def __init__(self) -> None:
         self._handles: list[LocalHandle] = []
+
+    def node_address(self, node: int) -> str:
+        return "127.0.0.1"
 
     async def start(self, spec: WorkerSpec) -> LocalHandle:
         host = WorkerHost(spec)

@@ -63,6 +63,8 @@ class _Actor(WorkerHost):
 class RayBackend:
     """Starts a Ray instance of its own on this machine, or joins the cluster that `RAY_ADDRESS` names."""
 
+    isolated = True
+
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
         self._handles: list[RayHandle] = []
@@ -77,9 +79,14 @@ class RayBackend:
             logging_level="ERROR",
             configure_logging=False,
         )
-        self._nodes = sorted(node["NodeID"] for node in ray.nodes() if node["Alive"])
+        alive = sorted((node["NodeID"], node["NodeManagerAddress"]) for node in ray.nodes() if node["Alive"])
+        self._nodes = [node_id for node_id, _ in alive]
+        self._addresses = [node_address for _, node_address in alive]
         if len(self._nodes) < inventory.nodes:
             raise ValueError(f"num_nodes is {inventory.nodes}, but the Ray cluster has {len(self._nodes)} live nodes")
+
+    def node_address(self, node: int) -> str:
+        return str(self._addresses[node])
 
     async def start(self, spec: WorkerSpec) -> WorkerHandle:
         # No CPU or GPU is reserved: `device_mapping` alone says who is where, and overlapping roles share a device.

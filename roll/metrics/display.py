@@ -120,7 +120,7 @@ def plain_line(s: RunSnapshot) -> str:
 def draw(s: RunSnapshot) -> RenderableType:
     head = Table.grid(padding=(0, 2))
     left = f"{duration(s.eta_s)} left" if s.eta_s is not None else "time left unknown"
-    bar = ProgressBar(total=max(s.max_steps, 1), completed=s.step, width=28)
+    bar = ProgressBar(total=max(s.max_steps, 1), completed=s.step, width=28, complete_style="green")
     head.add_row(Text(f"step {s.step}/{s.max_steps}", "bold"), bar, Text(f"{duration(s.elapsed_s)} elapsed, {left}", LABEL))
 
     figures = Table.grid(padding=(0, 3))
@@ -145,7 +145,7 @@ def draw(s: RunSnapshot) -> RenderableType:
     roles.add_column(justify="right", no_wrap=True)
     roles.add_column(overflow="ellipsis", no_wrap=True)
     for role in s.roles:
-        roles.add_row(role.name, Text(role.state, _style(role.state)), duration(role.since_s), Text(role.reason, LABEL))
+        roles.add_row(Text(role.name), Text(role.state, _style(role.state)), duration(role.since_s), Text(role.reason, LABEL))
 
     groups = Text("groups  ", LABEL)
     for i, (name, count) in enumerate(s.groups.items()):
@@ -162,17 +162,17 @@ def print_summary(summary: dict[str, Any], run_dir: Path, console: Console | Non
     """The end of a run: how it went, and where its results are. `summary` as in summary.json; absent parts are left out."""
     console = console or Console()
     table = Table.grid(padding=(0, 3))
-    table.add_column(style=LABEL, no_wrap=True)
+    table.add_column(style=LABEL, no_wrap=True, min_width=14)
     table.add_column(overflow="fold")
     for label, value in _summary_rows(summary):
         table.add_row(label, Text(value))
-    names = ("summary.json", "metrics.jsonl", "learning_curve.png", "samples.jsonl", "checkpoints")
-    present = [name for name in names if (run_dir / name).exists()]
-    table.add_row("results", Text(str(run_dir)))
-    if present:
-        table.add_row("", Text("  ".join(present), LABEL))
     console.print()
     console.print(table)
+    # Not in the table: a path that is folded cannot be copied.
+    console.print(Text.assemble((f"{'results':<17}", LABEL), str(run_dir)), soft_wrap=True)
+    names = ("summary.json", "metrics.jsonl", "learning_curve.png", "samples.jsonl", "checkpoints")
+    if present := [name for name in names if (run_dir / name).exists()]:
+        console.print(Text(" " * 17 + "  ".join(present), LABEL), soft_wrap=True)
 
 
 def _summary_rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:

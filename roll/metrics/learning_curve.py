@@ -14,8 +14,8 @@ STALENESS_MEAN = "staleness/mean"
 STALENESS_MAX = "staleness/max"
 
 BLUE, ORANGE, GREY, INK = "#1f5fa8", "#d9742b", "#8a8f98", "#2b2f36"
-SMOOTHING = 15
-"""Steps of the moving average drawn over a long series of rewards."""
+SMOOTHED_FROM = 30
+"""Steps from which on the rewards are drawn faintly, under their moving average."""
 
 
 def plot(metrics_path: Path, out_path: Path, title: str, staleness_bound: int | None = None) -> bool:
@@ -49,56 +49,56 @@ def read_curves(rows: Iterable[dict[str, Any]], names: Iterable[str]) -> dict[st
     return {name: sorted(curve.items()) for name, curve in curves.items()}
 
 
-def moving_average(values: list[float], window: int) -> list[float]:
-    """The mean of the last `window` values at each place; fewer at the start."""
-    out, total = [], 0.0
-    for i, value in enumerate(values):
-        total += value - (values[i - window] if i >= window else 0.0)
-        out.append(total / min(i + 1, window))
-    return out
+def moving_average(values: list[float], reach: int) -> list[float]:
+    """The mean of each value and those of its up to `reach` neighbours on either side that exist."""
+    windows = (values[max(0, i - reach) : i + reach + 1] for i in range(len(values)))
+    return [sum(window) / len(window) for window in windows]
 
 
 def _draw_learning(axes: Any, validation: list[tuple[int, float]], reward: list[tuple[int, float]]) -> None:
     if reward:
-        steps, values = zip(*reward, strict=True)
-        if len(values) > 2 * SMOOTHING:
+        steps, values = [step for step, _ in reward], [value for _, value in reward]
+        if len(values) >= SMOOTHED_FROM:
             axes.plot(steps, values, color=ORANGE, linewidth=0.8, alpha=0.35)
-            values = moving_average(list(values), SMOOTHING)
+            values = moving_average(values, reach=len(values) // 30 + 1)
         axes.plot(steps, values, color=ORANGE, linewidth=1.6, label="training reward")
     if validation:
-        steps, values = zip(*validation, strict=True)
+        from matplotlib.patheffects import withStroke
+
+        steps, values = [step for step, _ in validation], [value for _, value in validation]
         axes.plot(steps, values, color=BLUE, linewidth=2.2, marker="o", markersize=4.5, label="validation accuracy")
-        for at, dy in ((0, 9), (-1, 9)) if len(values) > 1 else ((0, 9),):
-            axes.annotate(
-                f"{values[at]:.2f}", (steps[at], values[at]), xytext=(0, dy), textcoords="offset points",
-                ha="center", color=BLUE, fontsize=9, fontweight="bold",
-            )  # fmt: skip
+        rising = values[-1] >= values[0]
+        for at, above in {0: not rising or len(values) == 1, len(values) - 1: rising}.items():
+            place = {"xytext": (0, 9 if above else -17), "textcoords": "offset points", "ha": "center"}
+            label = axes.annotate(f"{values[at]:.2f}", (steps[at], values[at]), **place, color=BLUE, fontsize=9.5, weight="bold")
+            label.set_path_effects([withStroke(linewidth=3, foreground="white")])
     drawn = [value for _, value in [*validation, *reward]]
     if drawn and min(drawn) >= 0 and max(drawn) <= 1:
         axes.set_ylim(0, 1.05)
-    axes.set_ylabel("share / mean reward", color=INK)
-    axes.legend(loc="lower right", frameon=False, labelcolor=INK)
+    axes.set_ylabel("accuracy, reward", color=INK)
+    if drawn:
+        axes.legend(loc="lower right", frameon=False, labelcolor=INK)
 
 
 def _draw_staleness(axes: Any, mean: list[tuple[int, float]], largest: list[tuple[int, float]], bound: int | None) -> None:
     from matplotlib.ticker import MaxNLocator
 
+    if bound is not None:
+        axes.axhline(bound, color=ORANGE, linewidth=1.2, linestyle=(0, (4, 3)), label="bound")
     if largest:
-        steps, values = zip(*largest, strict=True)
-        axes.plot(steps, values, color=GREY, linewidth=1.0, drawstyle="steps-mid", label="max")
+        axes.scatter(*zip(*largest, strict=True), color=GREY, s=7, linewidths=0, label="max", zorder=3, clip_on=False)
     if mean:
         steps, values = zip(*mean, strict=True)
         axes.fill_between(steps, values, color=BLUE, alpha=0.15, linewidth=0)
         axes.plot(steps, values, color=BLUE, linewidth=1.4, label="mean")
-    if bound is not None:
-        axes.axhline(bound, color=ORANGE, linewidth=1.0, linestyle=(0, (4, 3)), label="bound")
     top = max([bound or 0, 1, *(value for _, value in largest + mean)])
-    axes.set_ylim(0, top * 1.15)
-    axes.yaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True))
+    axes.set_ylim(-0.06 * top, top * 1.12)
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=3, integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True, steps=[1, 2, 5, 10]))
     axes.set_ylabel("staleness\n(versions)", color=INK)
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.05), frameon=False, labelcolor=INK, fontsize=9)
+        place = {"loc": "lower right", "bbox_to_anchor": (1.0, 0.94), "ncols": 3}
+        axes.legend(**place, frameon=False, labelcolor=INK, fontsize=9, handlelength=1.4, columnspacing=1.4)
 
 
 def _clean(axes: Any) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 
 class TrackerError(Exception):
@@ -81,7 +81,7 @@ class WandbTracker:
 
 
 class SwanlabTracker:
-    STATES = {"finished": "success", "failed": "crashed", "interrupted": "aborted"}
+    STATES: ClassVar = {"finished": "success", "failed": "crashed", "interrupted": "aborted"}
 
     def __init__(self, run: TrackedRun, **kwargs: Any) -> None:
         self._swanlab = load("swanlab")
@@ -103,7 +103,7 @@ class SwanlabTracker:
 
 
 class MlflowTracker:
-    STATES = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
+    STATES: ClassVar = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
     BATCH = 100
     """Parameters a request: the server's limit."""
 

@@ -65,14 +65,17 @@ class JournalFile:
         """Back to what the journal was when `position()` said so. Returns the number of rows cut.
 
         Raises `ValueError` if the file cannot have been that: it is shorter, or has no line border there."""
-        content = self.path.read_bytes()
-        if position > len(content):
-            raise ValueError(f"{self.path} has {len(content)} bytes, the checkpoint recorded {position}: rows were lost")
-        if position and content[position - 1 : position] != b"\n":
-            raise ValueError(f"{self.path} has no line border at byte {position}: not the file of this checkpoint")
-        self._put_aside(content[position:])
+        size = os.fstat(self._file.fileno()).st_size
+        if position > size:
+            raise ValueError(f"{self.path} has {size} bytes, the checkpoint recorded {position}: rows were lost")
+        with self.path.open("rb") as file:
+            file.seek(max(position - 1, 0))
+            if position and file.read(1) != b"\n":
+                raise ValueError(f"{self.path} has no line border at byte {position}: not the file of this checkpoint")
+            tail = file.read()
+        self._put_aside(tail)
         self._file.truncate(position)
-        return content.count(b"\n", position)
+        return tail.count(b"\n")
 
     def keep(self, wanted: Callable[[dict[str, Any]], bool]) -> int:
         """Removes the rows that are not `wanted`, wherever they stand. Returns their number."""

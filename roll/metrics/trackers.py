@@ -126,8 +126,8 @@ class Background:
             self._switch_off(describe(error, self._hidden))
 
     def _switch_off(self, why: str) -> None:
-        self.alive = False
         logger.warning("tracker %s is switched off, training goes on (metrics.jsonl has everything): %s", self.name, why)
+        self.alive = False  # last: who sees it may rely on the warning
 
 
 class Trackers:

@@ -100,6 +100,10 @@ class Channel(Generic[In]):
             raise Closed
         await self._items.put(item)
 
+    def offer(self, item: In) -> None:
+        """Puts an item without waiting; `asyncio.QueueFull` if there is no room."""
+        self._items.put_nowait(item)
+
     async def get(self) -> In:
         if not self._items.empty():
             return self._items.get_nowait()

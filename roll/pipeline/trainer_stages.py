@@ -30,6 +30,7 @@ class TrainItem:
 
     lease: Lease
     wait_s: float
+    leased_at: float
     batch: TokenBatch
     metrics: dict[str, float] = field(default_factory=dict)
 
@@ -96,7 +97,7 @@ class BatchStage(Stage[TrainItem, TrainItem]):
         self._leased_at = now
         self._trained.clear()
         self._step += 1
-        return TrainItem(lease, now - asked, self._make_batch(lease))
+        return TrainItem(lease, now - asked, now, self._make_batch(lease))
 
     async def _lease(self) -> Lease:
         lease = asyncio.ensure_future(self._buffer.lease(self._step))

@@ -8,7 +8,7 @@ complete; its samples carry the policy version of every token. A group that was 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from roll.data.sample import Prompt, Sample, VersionSpan
@@ -31,7 +31,7 @@ class _Partial:
     logprobs: list[float]
     versions: list[VersionSpan]
     finish_reason: str = "abort"
-    text: str = ""
+    text: str | None = None
 
     def take(self, result: GenerateResult) -> None:
         offset = len(self.token_ids)
@@ -44,7 +44,8 @@ class _Partial:
         self.token_ids += result.token_ids
         self.logprobs += result.logprobs
         self.finish_reason = result.finish_reason
-        self.text = result.text
+        # The text of one call is the engine's; a response made in several calls is decoded as a whole at the end.
+        self.text = result.text if offset == 0 else None
         self.request = replace(self.request, partial_ids=tuple(self.token_ids))
 
 
@@ -59,11 +60,14 @@ class _Group:
 
 
 class Explorer:
-    def __init__(self, engines: Cluster, router: Router, seed: int, expand: bool) -> None:
-        """`expand`: the samples of a group are requests of their own (`is_num_return_sequences_expand`), routed one by one;
+    def __init__(
+        self, engines: Cluster, router: Router, decode: Callable[[list[int]], str], seed: int, expand: bool = False
+    ) -> None:
+        """`decode`: token ids -> text. `expand`: the samples of a group are requests of their own (`is_num_return_sequences_expand`), routed one by one;
         else one engine serves them all with one call."""
         self._engines = engines
         self._router = router
+        self._decode = decode
         self._seed = seed
         self._expand = expand
         self._granted: dict[int, asyncio.Event] = {}
@@ -132,8 +136,7 @@ class Explorer:
         for route in granted:
             self._granted[id(route)].set()
 
-    @staticmethod
-    def _sample(prompt: Prompt, index: int, partial: _Partial) -> Sample:
+    def _sample(self, prompt: Prompt, index: int, partial: _Partial) -> Sample:
         assert partial.finish_reason in ("stop", "length")
         return Sample(
             prompt=prompt,
@@ -142,7 +145,7 @@ class Explorer:
             behaviour_logprobs=partial.logprobs,
             versions=partial.versions,
             finish_reason="stop" if partial.finish_reason == "stop" else "length",
-            response_text=partial.text,
+            response_text=partial.text if partial.text is not None else self._decode(partial.token_ids),
         )
 
 

@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils.logging import disable_progress_bar
 
 MODEL = "model"
 OPTIMIZER = "optimizer.safetensors"
@@ -52,6 +53,7 @@ def check_model_folder(path: Path) -> None:
 
 def load_model(path: Path, dtype: torch.dtype, attn_implementation: str) -> PreTrainedModel:
     """A causal LM on the CPU, from safetensors in a local folder."""
+    disable_progress_bar()  # it would be drawn over the run's own display
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
         path, dtype=dtype, attn_implementation=attn_implementation, local_files_only=True, use_safetensors=True
     )

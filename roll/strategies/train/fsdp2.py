@@ -13,11 +13,11 @@ import os
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from roll.algorithms.loss import LossSpec, Metrics, compute_loss, reduce_metrics
@@ -102,9 +102,9 @@ class FSDP2Strategy:
         if trainable:
             parameters = list(self._model.parameters())
             matrices, vectors = [p for p in parameters if p.ndim > 1], [p for p in parameters if p.ndim <= 1]
-            groups = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
-            groups = [group for group in groups if group["params"]]
-            self._optimizer = torch.optim.AdamW(groups, lr=learning_rate, betas=betas, weight_decay=weight_decay, fused=True)
+            groups: list[dict[str, Any]] = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
+            filled = [group for group in groups if group["params"]]
+            self._optimizer = torch.optim.AdamW(filled, lr=learning_rate, betas=betas, weight_decay=weight_decay, fused=True)
 
     def log_probs(self, batch: TokenBatch) -> Tensor:
         out = torch.zeros(batch.num_tokens)
@@ -173,6 +173,8 @@ class FSDP2Strategy:
         files.check_model_folder(directory / files.MODEL)
         state = files.TrainerState.read(directory / files.TRAINER) if self._optimizer is not None else self._state
         source = files.load_model(directory / files.MODEL, torch.float32, self._attention).state_dict()
+        if bad := [name for name, t in self._named_tensors() if name not in source or source[name].shape != t.shape]:
+            raise ValueError(f"checkpoint '{directory}' is of another model: '{bad[0]}' is missing or of another shape")
         for name, tensor in self._named_tensors():
             local(tensor).copy_(local(self._ranks.like(source[name], tensor)))
         if self._optimizer is not None:
@@ -193,9 +195,10 @@ class FSDP2Strategy:
     def _microbatches(self, batch: TokenBatch, budget: int) -> Iterator[tuple[list[int], Padded]]:
         """Sample indices and micro-batch, equally many on every rank; those beyond this rank's own hold no sample."""
         plan = plan_microbatches(batch.lengths.tolist(), budget)
+        count = self._ranks.all_max(max(1, len(plan)))
         for indices in plan:
             yield indices, batch.select(indices).padded().to(self._device)
-        for _ in range(len(plan), self._ranks.all_max(max(1, len(plan)))):
+        for _ in range(len(plan), count):
             yield [], _without_samples(batch).to(self._device)
 
     def _forward(self, micro: Padded, entropy: EntropyMode) -> tuple[Tensor, Tensor | None]:
@@ -260,7 +263,7 @@ class FSDP2Strategy:
     def _move(self, device: torch.device) -> None:
         if self._device.type == "cpu":
             return
-        self._model.to(device)
+        nn.Module.to(self._model, device)
         if self._optimizer is not None:
             for state in self._optimizer.state.values():
                 state.update({key: value.to(device) for key, value in state.items()})

@@ -46,9 +46,9 @@ class Ranks:
             if type(module).__name__ in layer_names:
                 fully_shard(module, mesh=self._mesh, mp_policy=policy, reshard_after_forward=reshard)
         fully_shard(model, mesh=self._mesh, mp_policy=policy, reshard_after_forward=reshard)
-        for module in _sharded_modules(model):
-            module.set_gradient_divide_factor(1.0)
-            module.set_force_sum_reduction_for_comms(True)
+        for sharded in _sharded_modules(model):
+            sharded.set_gradient_divide_factor(1.0)
+            sharded.set_force_sum_reduction_for_comms(True)
 
     def all_reduce(self, values: Tensor, operation: str) -> None:
         """In place, `sum` or `max`."""
@@ -68,8 +68,6 @@ class Ranks:
 
     def like(self, full: Tensor, pattern: Tensor) -> Tensor:
         """A copy of a full tensor, with the sharding, device and type of `pattern`. No communication."""
-        if full.shape != pattern.shape:
-            raise ValueError(f"shape {tuple(full.shape)} where the model has {tuple(pattern.shape)}")
         full = full.to(pattern.device, pattern.dtype, copy=True)
         if isinstance(pattern, DTensor):
             return distribute_tensor(full, pattern.device_mesh, pattern.placements, src_data_rank=None)

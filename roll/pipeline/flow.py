@@ -1,0 +1,82 @@
+"""A flow: stages wired by channels, run together, supervised, and accounted for.
+
+The first failure of a stage or a worker ends the flow with a `FlowError` that names it; nothing goes on half-alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from roll.distributed.device_locks import DeviceLocks
+from roll.metrics.ledger import Ledger
+from roll.pipeline.stage import Channel, Stage, State, combined
+
+
+class FlowError(RuntimeError):
+    """A stage or a worker failed; the message says which, and how."""
+
+
+class Flow:
+    def __init__(self, ledger: Ledger, devices: DeviceLocks, clock: Callable[[], float]) -> None:
+        self.ledger = ledger
+        self._devices = devices
+        self._clock = clock
+        self.stages: list[Stage[Any, Any]] = []
+        self._role_lanes: dict[str, Counter[State]] = {}
+
+    def chain(self, *stages: Stage[Any, Any], capacity: int = 1) -> None:
+        """Adds the stages and joins each to the next by a channel of `capacity` items."""
+        for one, following in zip(stages, stages[1:], strict=False):
+            channel: Channel[Any] = Channel(capacity)
+            one.outputs, following.inputs = channel, channel
+        for stage in stages:
+            stage.listener = self._listen
+            if stage.role in self._devices.table.devices:
+                stage.devices = self._devices
+            self.stages.append(stage)
+
+    async def run(self, until: Sequence[Stage[Any, Any]], watchers: Sequence[Coroutine[Any, Any, None]]) -> None:
+        """Runs all stages until those of `until` are done, then stops the others. `watchers` run beside them and only ever end
+        by raising."""
+        tasks = {asyncio.create_task(stage.run(), name=stage.name): stage for stage in self.stages}
+        awaited = {task for task, stage in tasks.items() if stage in until}
+        watching = {asyncio.create_task(watcher, name="supervision") for watcher in watchers}
+        pending: set[asyncio.Task[None]] = {*tasks, *watching}
+        try:
+            while awaited & pending:
+                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    if (error := task.exception()) is not None:
+                        raise _named(task.get_name(), error) from error
+        finally:
+            for task in pending:
+                task.cancel()
+            await asyncio.gather(*pending, return_exceptions=True)
+
+    def idle_share(self, role: str) -> float:
+        """Share of the time since the role's first event in which no stage worked for it."""
+        if role not in self.ledger.names():
+            return 1.0
+        return 1.0 - self.ledger.share(role, self._clock()).get(State.PROCESSING.value, 0.0)
+
+    def _listen(self, stage: str, role: str | None, old: State, new: State, reason: str) -> None:
+        now = self._clock()
+        self.ledger.enter(f"stage.{stage}", next(s.state.value for s in self.stages if s.name == stage), now, reason)
+        if role is None:
+            return
+        lanes = self._role_lanes.setdefault(role, Counter())
+        if old is not State.IDLE:
+            lanes[old] -= 1
+        lanes[new] += 1
+        state = combined(lanes)
+        self.ledger.enter(role, state.value, now, reason if state is new else "")
+
+
+def _named(who: str, error: BaseException) -> FlowError:
+    """The first concrete error in a group of them, with the name of the stage."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return FlowError(f"{who}: {type(error).__name__}: {error}")

@@ -1,0 +1,37 @@
+"""Reward 1 for a mathematically right final answer, 0 for a wrong or missing one, judged by math-verify."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from roll.data.sample import Sample
+from roll.pipeline.rlvr.rewards.reward_worker import RewardWorker
+from roll.pipeline.rlvr.rewards.timed_pool import TimedPool
+
+END_OF_THINKING = "</think>"
+
+
+class MathRuleRewardWorker(RewardWorker):
+    """Grades in `max_concurrency` child processes; an answer that takes longer than `timeout_s` to compare is an error."""
+
+    keeps_time_limit: ClassVar[bool] = True
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__(config)
+        self._pool = TimedPool(self.max_concurrency, self.timeout_s, "roll.pipeline.rlvr.rewards.math_grader:grade")
+
+    async def start(self) -> None:
+        await self._pool.start()
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+    async def grade(self, sample: Sample) -> float:
+        item = {"response": answer_text(sample.response_text), "ground_truth": sample.prompt.ground_truth}
+        return float(await self._pool.run(item))
+
+
+def answer_text(response: str) -> str:
+    """What follows the last `</think>`; the whole response if there is none."""
+    return response.rpartition(END_OF_THINKING)[2]

@@ -1,0 +1,70 @@
+"""What every reward worker is: samples in, one number or one reason each out.
+
+Invariant: a reward is a judgement of the answer. What goes wrong with the judge (time limit, crash, refused connection) is an error
+with a reason, never a number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from roll.data.sample import Sample
+
+
+@dataclass(frozen=True, slots=True)
+class RewardResult:
+    """Exactly one of the two is set."""
+
+    value: float | None = None
+    """Finite reward."""
+    error: str | None = None
+    """Why there is none."""
+
+    def __post_init__(self) -> None:
+        if (self.value is None) == (self.error is None):
+            raise ValueError("a reward result has either a value or an error")
+        if self.value is not None and not math.isfinite(self.value):
+            raise ValueError(f"the reward is not finite: {self.value}")
+
+
+class RewardWorker:
+    """Base class: a subclass writes `grade`. It may raise; the sample then has an error instead of a reward."""
+
+    keeps_time_limit: ClassVar[bool] = False
+    """True if `grade` applies `timeout_s` itself (because it also waits for something else first)."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        """`config`: `timeout_s` (limit for one sample), `max_concurrency` (samples graded at once), `reward_args`."""
+        self.timeout_s = float(config["timeout_s"])
+        self.max_concurrency = int(config["max_concurrency"])
+        self.reward_args: Mapping[str, Any] = config.get("reward_args") or {}
+        self._free = asyncio.Semaphore(self.max_concurrency)
+
+    async def start(self) -> None:
+        """Gets ready ahead of the first sample. Raises if the worker can never grade."""
+
+    async def close(self) -> None:
+        """Gives back what `start` or `grade` took."""
+
+    async def grade(self, sample: Sample) -> float:
+        """The reward of one sample. At most `max_concurrency` calls run at once."""
+        raise NotImplementedError(f"{type(self).__name__} does not define grade()")
+
+    async def compute_rewards(self, samples: Sequence[Sample]) -> list[RewardResult]:
+        """One result a sample, in order."""
+        return list(await asyncio.gather(*(self._result(sample) for sample in samples)))
+
+    async def _result(self, sample: Sample) -> RewardResult:
+        """Boundary: whatever `grade` raises becomes the sample's error."""
+        async with self._free:
+            try:
+                async with asyncio.timeout(None if self.keeps_time_limit else self.timeout_s):
+                    return RewardResult(value=float(await self.grade(sample)))
+            except TimeoutError:
+                return RewardResult(error="timeout")
+            except Exception as error:
+                return RewardResult(error=f"{type(error).__name__}: {error}")

@@ -1,0 +1,410 @@
+"""The RLVR run: both halves in one driver, wired from the same stages whether synchronous or asynchronous.
+
+    dataloader → generate → reward → rollout → [buffer] → batch → (log_prob) → (reference) → advantage → train
+        ▲                                                                                                  │
+        └── admission ◀── version published ◀── validation ◀── parameter_update ◀── [weight store] ◀───────┘
+
+What is synchronous about `async_generation_ratio: 0` is only what admission lets start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from roll.buffer.interface import Lease
+from roll.buffer.memory import MemoryBuffer
+from roll.configs.loading import to_mapping
+from roll.configs.rlvr import RLVRConfig
+from roll.data.sample import Prompt
+from roll.data.seeding import derive_seed
+from roll.data.token_batch import TokenBatch
+from roll.distributed.backend import Backend
+from roll.distributed.cluster import Cluster
+from roll.distributed.device_locks import DeviceLocks
+from roll.distributed.devices import Inventory
+from roll.metrics.ledger import Ledger
+from roll.pipeline import roles
+from roll.pipeline.checkpoint import TRAINER, CheckpointStore
+from roll.pipeline.explorer_stages import DataloaderStage, GenerateStage, RewardStage, Rewards, RolloutStage, group_key
+from roll.pipeline.fates import Fates
+from roll.pipeline.flow import Flow, FlowError
+from roll.pipeline.rlvr import batch as batching
+from roll.pipeline.rlvr.preparation import Prepared, sampling_params
+from roll.pipeline.run_record import ACCURACY, RunRecord
+from roll.pipeline.stage import Stage
+from roll.pipeline.trainer_stages import (
+    AdvantageStage,
+    BatchStage,
+    LogProbStage,
+    ParameterUpdateStage,
+    ReferenceStage,
+    TrainItem,
+    TrainStage,
+)
+from roll.pipeline.validation import ValidationResult, ValidationStage
+from roll.rollout.admission import Admission
+from roll.rollout.explorer import Explorer
+from roll.rollout.pipeline_depth import PipelineDepth
+from roll.rollout.router import Router
+from roll.weights.store import MemoryWeightStore
+
+MIB = 1 << 20
+REFRESH_S = 0.5
+"""Time between two refreshes of the display."""
+
+
+class RLVRPipeline:
+    """`await RLVRPipeline(...).run()` returns the summary, which is also in summary.json. Errors end as status "failed"."""
+
+    def __init__(
+        self,
+        config: RLVRConfig,
+        prepared: Prepared,
+        inventory: Inventory,
+        backend: Backend,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.config = config
+        self.prepared = prepared
+        self._inventory = inventory
+        self._backend = backend
+        self._clock = clock
+        self._clusters: dict[str, Cluster] = {}
+        self._interrupted = False
+        self._background: set[asyncio.Task[None]] = set()
+
+        derived, checkpoint = prepared.derived, prepared.checkpoint
+        first_step = checkpoint.step if checkpoint else 0
+        self.admission = Admission(
+            config.rollout_batch_size,
+            config.async_generation_ratio,
+            config.max_steps,
+            policy=config.staleness_policy,
+            extra_groups=config.max_additional_running_prompts if config.is_use_additional_prompts else 0,
+            version=first_step,
+        )
+        self.depth = PipelineDepth(
+            config.async_generation_ratio, None if config.async_pipeline_depth == "auto" else config.async_pipeline_depth
+        )
+        self.record = RunRecord(
+            prepared.run_dir,
+            to_mapping(config),
+            exp_name=config.exp_name,
+            trackers=derived.trackers,
+            tracker_kwargs=config.tracker_kwargs,
+            samples_per_step=config.rollout_log_per_step,
+            staleness_bound=derived.staleness_bound,
+            max_steps=config.max_steps,
+            resumed=prepared.resumed_record,
+            clock=clock,
+        )
+        self.fates = Fates(self.admission, self.record.groups)
+        self.buffer = MemoryBuffer(self.admission, self.fates.drop, clock)
+        self.checkpoints = CheckpointStore(prepared.checkpoints, config.max_ckpt_to_keep)
+        self._saved_step = first_step
+        self._first_step = first_step
+        self.store = MemoryWeightStore()
+        if checkpoint is not None:
+            self._restore(checkpoint.state, checkpoint.buffer)
+
+    # -- running --------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> dict[str, Any]:
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(NotImplementedError, RuntimeError):
+            # Not on Windows, and not outside the main thread.
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, self.interrupt)
+        started = self._clock()
+        status, reason = "finished", ""
+        flow: Flow | None = None
+        try:
+            self.record.display.note("starting workers ...")
+            await self._start_clusters()
+            started = self._clock()
+            flow = self._wire(started)
+            await self._run_flow(flow)
+            if self._interrupted:
+                status, reason = "interrupted", f"stopped by a signal after step {self.record.step}"
+        except (FlowError, OSError, ValueError, RuntimeError) as error:
+            status, reason = "failed", " ".join(str(error).split())
+        finally:
+            for task in self._background:
+                task.cancel()
+            await self._backend.shutdown()
+        summary = self._summary(status, reason, self._clock() - started, flow)
+        self.record.finish(summary)
+        return summary
+
+    def interrupt(self) -> None:
+        """Ends the run after the step that is being trained, with a checkpoint."""
+        self._interrupted = True
+        if hasattr(self, "_batches"):
+            self._batches.stop()
+            self._dataloader.stop()
+
+    async def _run_flow(self, flow: Flow) -> None:
+        watchers = [cluster.watch() for cluster in self._clusters.values()]
+        display = asyncio.ensure_future(self._refresh(flow))
+        try:
+            await flow.run(self._trainer_half, watchers)
+        finally:
+            display.cancel()
+        if not self._interrupted:
+            for group_id in list(self.admission.live):
+                self.fates.drop(group_id, "surplus")
+        if self.record.step > self._saved_step:
+            await self._save()
+        self._engine_stats = await self._clusters["actor_infer"].call_all("stats")
+
+    async def _refresh(self, flow: Flow) -> None:
+        while True:
+            self.record.show(flow.ledger, self._roles, self.admission.counts())
+            await asyncio.sleep(REFRESH_S)
+
+    # -- workers --------------------------------------------------------------------------------------------------------
+
+    async def _start_clusters(self) -> None:
+        config, prepared, checkpoint = self.config, self.prepared, self.prepared.checkpoint
+        pretrain = config.pretrain or ""
+        derived = prepared.derived
+        common = (self._inventory, self._backend)
+        infer_model = str(checkpoint.model) if checkpoint else config.actor_infer.model_args.model_name_or_path or pretrain
+        specs = {
+            "actor_train": roles.train_specs("actor_train", config, derived, config.actor_train, pretrain, *common),
+            "actor_infer": roles.infer_specs(config, derived, infer_model, self._first_step, *common),
+        }
+        if config.use_kl_loss and config.reference is not None:
+            specs["reference"] = roles.train_specs("reference", config, derived, config.reference, pretrain, *common)
+        for domain, reward in config.rewards.items():
+            specs[f"rewards.{domain}"] = roles.reward_specs(domain, reward, self._inventory)
+        started = await asyncio.gather(
+            *(Cluster.start(role, self._backend, of_role, config.rpc_timeout) for role, of_role in specs.items())
+        )
+        self._clusters = dict(zip(specs, started, strict=True))
+        if checkpoint is not None:
+            await self._clusters["actor_train"].call_all("load", str(checkpoint.trainer))
+
+    @property
+    def _roles(self) -> list[str]:
+        return [role for role in ("actor_train", "actor_infer", "reference", "rewards") if role in self._clusters or role == "rewards"]
+
+    # -- wiring ---------------------------------------------------------------------------------------------------------
+
+    def _wire(self, now: float) -> Flow:
+        config, derived, clusters = self.config, self.prepared.derived, self._clusters
+        engines, trainers = clusters["actor_infer"], clusters["actor_train"]
+        placed = {"actor_train": config.actor_train, "actor_infer": config.actor_infer, "reference": config.reference}
+        locks = DeviceLocks(
+            {role: frozenset(worker.devices) for role, worker in placed.items() if worker is not None and role in clusters}
+        )
+        self._take_turns(locks)
+        n = config.num_return_sequences_in_group
+        # A queue of one group on the engine: a freed slot is refilled without a round trip.
+        router = Router(len(engines), derived.requests_per_engine + n)
+        explorer = Explorer(engines, router, self._decode, config.seed, config.is_num_return_sequences_expand)
+        rewards = Rewards({domain: clusters[f"rewards.{domain}"] for domain in config.rewards})
+        self._rewards = rewards
+        lanes = math.ceil((1 + config.async_generation_ratio) * config.rollout_batch_size) + self.admission.extra_groups
+        sampling = sampling_params(config.actor_infer.generating_args, derived.max_new_tokens, self.prepared.tokenizer)
+
+        flow = Flow(Ledger(now), locks, self._clock)
+        self._dataloader = DataloaderStage(self.prepared.prompts, self.fates, self.depth)
+        flow.chain(
+            self._dataloader,
+            GenerateStage(explorer, sampling, n, lanes),
+            RewardStage(rewards, self.fates, lanes),
+            RolloutStage(self.prepared.filters, self.fates, self.buffer),
+        )
+        self.fates.on_drop += [self.buffer.drop, lambda group_id: self._spawn(explorer.cancel(group_key(group_id)))]
+        self.fates.on_change.append(self.buffer.changed)
+
+        self._batches = BatchStage(self.buffer, self._make_batch, self.depth, self._clock, self._first_step, config.max_steps)
+        self._validation = self._validation_stage(explorer, rewards)
+        self._update = ParameterUpdateStage(
+            self.store, engines, config.weight_update_mode, self._publish, self._validation.engines_free
+        )
+        half: list[Stage[Any, Any]] = [self._batches]
+        if config.enable_old_logprobs_recompute:
+            half.append(LogProbStage(lambda batch: self._log_probs(trainers, batch)))
+        if "reference" in clusters:
+            half.append(ReferenceStage(lambda batch: self._log_probs(clusters["reference"], batch)))
+        half += [
+            AdvantageStage(lambda batch, lease: batching.with_advantages(batch, lease.groups, config)),
+            TrainStage(
+                trainers,
+                roles.loss_spec(config, derived),
+                self._optimiser_batches,
+                batching.shards,
+                batching.totals_of,
+                config.model_update_buffer_size_mb * MIB,
+                self._after_step,
+            ),
+            self._update,
+            self._validation,
+        ]
+        flow.chain(*half)
+        self._trainer_half = half
+        self._validation.expect(self._first_step)
+        assert self._validation.inputs is not None
+        self._validation.inputs.offer(self._first_step)
+        if self._interrupted:
+            self.interrupt()
+        return flow
+
+    def _take_turns(self, locks: DeviceLocks) -> None:
+        for role, sleep, wake in (
+            ("actor_infer", "sleep", "wake"),
+            ("actor_train", "offload", "reload"),
+            ("reference", "offload", "reload"),
+        ):
+            if role in self._clusters:
+                cluster = self._clusters[role]
+
+                async def call(cluster: Cluster = cluster, method: str = sleep) -> None:
+                    await cluster.call_all(method)
+
+                async def back(cluster: Cluster = cluster, method: str = wake) -> None:
+                    await cluster.call_all(method)
+
+                locks.on_turn(role, call, back)
+
+    def _validation_stage(self, explorer: Explorer, rewards: Rewards) -> ValidationStage:
+        config, derived = self.config, self.prepared.derived
+        generating = config.validation.generating_args if config.validation else config.actor_infer.generating_args
+        return ValidationStage(
+            explorer,
+            rewards,
+            self.prepared.validation,
+            sampling_params(generating, derived.val_max_new_tokens, self.prepared.tokenizer),
+            derived.val_num_return_sequences,
+            self._validation_due,
+            self._report_validation,
+            self._clock,
+        )
+
+    def _validation_due(self, version: int) -> bool:
+        due = version % self.config.eval_steps == 0 or version == self.config.max_steps
+        return bool(self.prepared.validation) and due
+
+    # -- what happens to a step -----------------------------------------------------------------------------------------
+
+    def _make_batch(self, lease: Lease) -> TokenBatch:
+        temperature = self.config.actor_infer.generating_args.temperature
+        return batching.token_batch(lease.groups, temperature, self.config)
+
+    def _optimiser_batches(self, batch: TokenBatch, step: int) -> list[TokenBatch]:
+        size = self.prepared.derived.optimizer_batch_size
+        return batching.optimiser_batches(batch, size, self.config.ppo_epochs, derive_seed(self.config.seed, "shuffle", step))
+
+    async def _log_probs(self, cluster: Cluster, batch: TokenBatch) -> Tensor:
+        ranks = len(cluster)
+        parts: Sequence[Tensor] = await cluster.scatter("log_probs", batching.shards(batch, ranks))
+        return batching.gather(parts, batch, ranks)
+
+    async def _after_step(self, item: TrainItem) -> None:
+        groups = item.lease.groups
+        await self.buffer.ack(item.lease)
+        self.fates.trained(item.lease)
+        samples = [sample for group in groups for sample in group.samples]
+        counts = self.admission.counts()
+        now = self._clock()
+        metrics = item.metrics | batching.reward_metrics(samples) | {
+            "time/wait_for_batch_s": item.wait_s,
+            "time/step_s": now - item.leased_at,
+            "scheduler/pipeline_depth": self.depth.depth,
+            "scheduler/buffered_groups": float(counts["buffered"]),
+            "scheduler/in_flight_groups": float(counts["in_flight"]),
+            "scheduler/dropped_groups": float(sum(counts["dropped"].values())),
+        }
+        self.record.add_step(item.step, groups, metrics)
+        if self.record.step % self.config.save_steps == 0 or self.record.step == self.config.max_steps:
+            await self._save()
+        self._batches.step_trained()
+
+    def _publish(self, version: int) -> None:
+        self._validation.expect(version)
+        self.admission.publish(version)
+        self.fates.check()
+
+    def _report_validation(self, result: ValidationResult) -> None:
+        metrics = {
+            ACCURACY: result.accuracy,
+            "val/score/mean": result.reward,
+            "val/errors": float(result.errors),
+            "time/validation_s": result.seconds,
+        }
+        metrics |= {f"val_correct/{tag}/mean": accuracy for tag, accuracy in result.by_tag.items()}
+        self.record.add_validation(result.version, metrics)
+
+    # -- state ----------------------------------------------------------------------------------------------------------
+
+    async def _save(self) -> None:
+        """A checkpoint of this very moment: the state is taken before the first await."""
+        step = self.record.step
+        state = {
+            "admission": self.admission.state(),
+            "cursor": self.prepared.prompts.cursor(),
+            "in_flight": [asdict(prompt) for prompt in self.fates.in_flight_prompts()],
+            "record": self.record.state(),
+        }
+        rows = self.buffer.snapshot()
+        partial = self.checkpoints.begin(step)
+        await self._clusters["actor_train"].call_all("save", str(partial / TRAINER))
+        await asyncio.to_thread(self.checkpoints.commit, step, state, rows)
+        self._saved_step = step
+
+    def _restore(self, state: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+        self.admission.restore(state["admission"], self.buffer.restore(rows))
+        self.fates.restore(self.buffer.groups)
+        self.prepared.prompts.restore(state["cursor"])
+        self.prepared.prompts.give_back([Prompt(**prompt) for prompt in state["in_flight"]])
+
+    def _decode(self, token_ids: list[int]) -> str:
+        return str(self.prepared.tokenizer.decode(token_ids, skip_special_tokens=True))
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    def _summary(self, status: str, reason: str, wall_s: float, flow: Flow | None) -> dict[str, Any]:
+        record = self.record
+        speed = max(wall_s, 1e-9)
+        return {
+            "status": status,
+            "reason": reason,
+            "steps": record.step,
+            "wall_s": wall_s,
+            "validation": [{"step": step, "accuracy": accuracy} for step, accuracy in record.validation],
+            "groups": self.admission.counts(),
+            "staleness": record.staleness.summary(),
+            "idle_share": {role: flow.idle_share(role) for role in ("actor_train", "actor_infer")} if flow else {},
+            "weight_updates": self._update.stats.summary() if flow else {},
+            "throughput": {"samples_per_s": record.samples / speed, "response_tokens_per_s": record.response_tokens / speed},
+            "prompts_skipped": self.prepared.skipped,
+            "reward_errors": dict(self._rewards.errors) if flow else {},
+            "resumed_from_step": self._first_step,
+        }
+
+
+def archive_previous(run_dir: Path) -> Path | None:
+    """Moves the folder of an earlier run of the same name aside (`<exp_name>.1`, `.2`, ...), so that nothing of it is lost."""
+    if not (run_dir / "config.yaml").exists():
+        return None
+    number = 1
+    while (aside := run_dir.with_name(f"{run_dir.name}.{number}")).exists():
+        number += 1
+    run_dir.rename(aside)
+    run_dir.mkdir()
+    return aside

@@ -1,0 +1,150 @@
+"""From a configuration to the workers of each role: what to start, where, with which options. Pure but for a free port."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import asdict
+from typing import Any
+
+from roll.algorithms.loss import LossSpec
+from roll.algorithms.policy_loss import PolicyLossArgs
+from roll.configs.derived import Derived
+from roll.configs.rlvr import RLVRConfig
+from roll.configs.worker import ActorTrainConfig, ReferenceConfig, RewardConfig, WorkerConfig
+from roll.distributed.backend import Backend, WorkerSpec
+from roll.distributed.devices import Inventory, Placement, place, place_on_cpus
+from roll.strategies.train.interface import RankContext
+
+TRAIN_WORKER = "roll.pipeline.base_worker.TrainWorker"
+INFER_WORKER = "roll.pipeline.base_worker.InferWorker"
+
+
+def loss_spec(config: RLVRConfig, derived: Derived) -> LossSpec:
+    train = config.actor_train
+    args = PolicyLossArgs(
+        pg_clip_low=derived.pg_clip_low,
+        pg_clip_high=derived.pg_clip_high,
+        dual_clip_c=config.dual_clip_c if config.dual_clip_loss else None,
+        tis_lower_bound=train.tis_lower_bound,
+        tis_upper_bound=train.tis_upper_bound,
+        topr_positive_weight=train.topr_positive_weight,
+        topr_negative_weight=train.topr_negative_weight,
+        cispo_epsilon_low=train.cispo_epsilon_low,
+        cispo_epsilon_high=train.cispo_epsilon_high,
+        cispo_use_unified_mask=train.cispo_use_unified_mask,
+        kimi15_tau=train.kimi15_tau,
+    )
+    return LossSpec(
+        pg_variant=train.pg_variant,
+        args=args,
+        aggregation=config.loss_agg_mode,
+        norm_length=derived.response_length,
+        kl_loss_coef=config.kl_loss_coef if config.use_kl_loss else 0.0,
+        entropy_coef=config.entropy_loss_coef,
+    )
+
+
+def train_specs(
+    role: str,
+    config: RLVRConfig,
+    derived: Derived,
+    worker: ActorTrainConfig | ReferenceConfig,
+    model_path: str,
+    inventory: Inventory,
+    backend: Backend,
+) -> list[WorkerSpec]:
+    """One worker a device, together the ranks of one data-parallel group."""
+    placements = place(worker.devices, inventory)
+    if len(placements) > 1 and not backend.isolated:
+        raise ValueError(
+            f"{role}.device_mapping has {len(placements)} devices, but the in-process back end trains on one rank; "
+            "give one device or run without --local"
+        )
+    address, port = backend.node_address(placements[0].node), _free_port()
+    model = worker.model_args
+    options: dict[str, Any] = {
+        "model_path": model.model_name_or_path or model_path,
+        "dtype": model.dtype,
+        "attn_implementation": model.attn_implementation,
+        "max_tokens_per_microbatch_infer": worker.max_tokens_per_microbatch_in_infer,
+        "collective_timeout_s": config.rpc_timeout,
+        **asdict(worker.strategy_args.options),
+    }
+    if isinstance(worker, ActorTrainConfig):
+        training = worker.training_args
+        options |= {
+            "gradient_checkpointing": not model.disable_gradient_checkpointing,
+            "learning_rate": training.learning_rate,
+            "weight_decay": training.weight_decay,
+            "betas": (training.adam_beta1, training.adam_beta2),
+            "lr_scheduler_type": training.lr_scheduler_type,
+            "warmup_steps": training.warmup_steps,
+            "warmup_ratio": training.warmup_ratio,
+            "total_optimizer_steps": derived.total_optimizer_steps,
+            "max_grad_norm": config.max_grad_norm,
+            "max_tokens_per_microbatch": worker.max_tokens_per_microbatch_in_train,
+        }
+    specs = []
+    for placement in placements:
+        context = RankContext(
+            rank=placement.rank,
+            world_size=placement.world_size,
+            master_addr=address,
+            master_port=port,
+            device=_torch_device(placement, inventory, backend),
+            threads=placement.threads,
+            seed=config.seed,
+            deterministic=config.deterministic,
+        )
+        kwargs = {"strategy_name": worker.strategy_args.strategy_name, "context": context, "options": options}
+        specs.append(WorkerSpec(f"{role}-{placement.rank}", worker.worker_cls or TRAIN_WORKER, placement, kwargs))
+    return specs
+
+
+def infer_specs(
+    config: RLVRConfig, derived: Derived, model_path: str, version: int, inventory: Inventory, backend: Backend
+) -> list[WorkerSpec]:
+    """One engine a device, serving `version` from the start."""
+    worker: WorkerConfig = config.actor_infer
+    model = worker.model_args
+    specs = []
+    for placement in place(worker.devices, inventory):
+        options = {
+            "model_path": model_path,
+            "max_running_requests": derived.requests_per_engine,
+            "max_length": derived.sequence_length,
+            "dtype": _infer_dtype(model.dtype, inventory),
+            "device": _torch_device(placement, inventory, backend),
+            "attn_implementation": model.attn_implementation,
+            "threads": placement.threads,
+            "seed": config.seed,
+            "deterministic": config.deterministic,
+            "version": version,
+        }
+        kwargs = {"strategy_name": worker.strategy_args.strategy_name, "options": options}
+        specs.append(WorkerSpec(f"actor_infer-{placement.rank}", worker.worker_cls or INFER_WORKER, placement, kwargs))
+    return specs
+
+
+def reward_specs(domain: str, reward: RewardConfig, inventory: Inventory) -> list[WorkerSpec]:
+    placements = place_on_cpus(reward.world_size, inventory)
+    return [WorkerSpec(f"rewards.{domain}-{p.rank}", reward.worker_cls, p, {"config": reward}) for p in placements]
+
+
+def _infer_dtype(dtype: str, inventory: Inventory) -> str:
+    if dtype == "auto":
+        dtype = "bf16" if inventory.kind == "cuda" else "fp32"
+    return {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}[dtype]
+
+
+def _torch_device(placement: Placement, inventory: Inventory, backend: Backend) -> str:
+    if inventory.kind == "cpu":
+        return "cpu"
+    # An isolated worker sees its own devices only, counted from 0.
+    return f"cuda:{0 if backend.isolated else placement.local_devices[0]}"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,129 @@
+"""What a run leaves behind, and what it shows while it runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from roll.data.sample import SampleGroup
+from roll.metrics import learning_curve
+from roll.metrics.display import Display, RoleLine, RunSnapshot, print_summary
+from roll.metrics.ledger import Ledger
+from roll.metrics.run_log import GroupLog, read_rows
+from roll.metrics.sample_log import SampleLog
+from roll.metrics.staleness import StalenessStats
+from roll.metrics.trackers import make_trackers
+
+ACCURACY = "val_correct/all/mean"
+
+
+class RunRecord:
+    """The folder `<output_dir>/<exp_name>`: config.yaml, metrics.jsonl, samples.jsonl, groups.jsonl, learning_curve.png,
+    summary.json; and the display."""
+
+    def __init__(
+        self,
+        run_dir: Path,
+        config: Mapping[str, Any],
+        *,
+        exp_name: str,
+        trackers: tuple[str, ...],
+        tracker_kwargs: Mapping[str, Any],
+        samples_per_step: int,
+        staleness_bound: int,
+        max_steps: int,
+        resumed: Mapping[str, Any] | None,
+        clock: Callable[[], float],
+    ) -> None:
+        """`resumed`: the `state()` that a checkpoint of this folder recorded; what was written after it is rolled back."""
+        self.run_dir = run_dir
+        self._exp_name = exp_name
+        self._max_steps = max_steps
+        self._clock = clock
+        self._started = clock()
+        (run_dir / "config.yaml").write_text(yaml.safe_dump(dict(config), sort_keys=False))
+        self.groups = GroupLog(run_dir)
+        self._samples = SampleLog(run_dir, samples_per_step)
+        self.staleness = StalenessStats(staleness_bound)
+        first_step = 0
+        if resumed is not None:
+            self.groups.rewind(resumed["groups"])
+            self._samples.rewind(resumed["samples"])
+            self.staleness.restore(resumed["staleness"])
+            first_step = resumed["step"]
+        self._trackers = make_trackers(
+            trackers, run_dir, exp_name, config, tracker_kwargs, first_step if resumed is not None else -1
+        )
+        self.display = Display()
+        self.step = self._first_step = first_step
+        self._reward: float | None = None
+        self._lag: float | None = None
+        self.samples = 0
+        self.response_tokens = 0
+        rows = read_rows(run_dir / "metrics.jsonl")
+        self.validation: list[tuple[int, float]] = [(row["step"], row[ACCURACY]) for row in rows if ACCURACY in row]
+
+    def state(self) -> dict[str, Any]:
+        """Where the journals stand, for a checkpoint."""
+        return {
+            "step": self.step,
+            "groups": self.groups.position(),
+            "samples": self._samples.position(),
+            "staleness": self.staleness.state(),
+        }
+
+    def add_step(self, version: int, groups: tuple[SampleGroup, ...], metrics: Mapping[str, float]) -> None:
+        """A step on policy version `version` has trained the groups."""
+        self.step = version + 1
+        lags = self.staleness.add_step(version, groups)
+        self._samples.record(self.step, groups)
+        self._trackers.log(self.step, {**metrics, **lags})
+        self._reward = metrics.get("critic/score/mean")
+        self._lag = lags["staleness/mean"]
+        self.samples += sum(len(group.samples) for group in groups)
+        self.response_tokens += sum(len(sample.response_ids) for group in groups for sample in group.samples)
+
+    def add_validation(self, version: int, metrics: Mapping[str, float]) -> None:
+        self._trackers.log(version, metrics)
+        self.validation.append((version, metrics[ACCURACY]))
+
+    def show(self, ledger: Ledger, roles: list[str], groups: Mapping[str, Any]) -> None:
+        now = self._clock()
+        elapsed = now - self._started
+        done = self.step - self._first_step
+        present = [role for role in roles if role in ledger.names()]
+        lines = []
+        for role in present:
+            state, since, reason = ledger.current(role)
+            lines.append(RoleLine(role, state, reason, now - since))
+        self.display.update(
+            RunSnapshot(
+                step=self.step,
+                max_steps=self._max_steps,
+                elapsed_s=elapsed,
+                eta_s=elapsed / done * (self._max_steps - self.step) if done else None,
+                reward=self._reward,
+                validation=self.validation,
+                staleness_now=self._lag,
+                staleness_bound=self.staleness.bound,
+                tokens_per_s=self.response_tokens / elapsed if elapsed and done else None,
+                roles=lines,
+                groups={**groups, "dropped": sum(groups["dropped"].values())},
+            )
+        )
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Writes the summary and the picture, closes everything, and says where the results are."""
+        self.display.close()
+        self._trackers.finish(summary["status"])
+        self.groups.close()
+        self._samples.close()
+        (self.run_dir / "summary.json").write_text(json.dumps(summary, indent=2))
+        learning_curve.plot(
+            self.run_dir / "metrics.jsonl", self.run_dir / "learning_curve.png", self._exp_name, self.staleness.bound
+        )
+        print_summary(dict(summary), self.run_dir)

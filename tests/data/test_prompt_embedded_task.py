@@ -1,0 +1,96 @@
+"""The embedded task's folder: complete or absent, the same every time, and in the form that the pipeline reads."""
+
+import importlib.util
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from roll.data.prompt_file import read_rows
+from roll.data.prompt_source import tokenize_prompts
+
+SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "embedded" / "make_embedded.py"
+
+
+@pytest.fixture(scope="module")
+def maker() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("make_embedded", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["make_embedded"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def quick(maker: ModuleType) -> Any:
+    """A model that has learned next to nothing, in a second."""
+    return replace(maker.Settings(), learn_steps=3, misprint_steps=2, batch_size=8)
+
+
+@pytest.fixture(scope="module")
+def made(maker: ModuleType, quick: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made: Path = maker.make(tmp_path_factory.mktemp("embedded") / "cache", settings=quick)
+    return made
+
+
+def manifest(folder: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
+    return content
+
+
+def test_the_same_settings_give_the_same_bytes(maker: ModuleType, quick: Any, made: Path, tmp_path: Path) -> None:
+    torch.manual_seed(123)
+    before = torch.get_rng_state()
+    assert manifest(maker.make(tmp_path / "again", settings=quick)) == manifest(made)
+    assert torch.equal(torch.get_rng_state(), before), "the caller's random state is left alone"
+    assert manifest(maker.make(tmp_path / "other", settings=replace(quick, seed=1)))["files"] != manifest(made)["files"]
+
+
+def test_it_is_made_again_only_when_it_is_not_what_it_should_be(maker: ModuleType, quick: Any, tmp_path: Path) -> None:
+    out = maker.make(tmp_path / "cache", settings=quick)
+    stamp = (out / "manifest.json").stat().st_mtime_ns
+    assert maker.make(out, settings=quick) == out and (out / "manifest.json").stat().st_mtime_ns == stamp
+    (out / "train.jsonl").write_text("broken")
+    maker.make(out, settings=quick)
+    assert maker.is_current(out, quick) and (out / "manifest.json").stat().st_mtime_ns != stamp
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".cache.lock", "cache"]
+
+
+def test_a_folder_of_the_users_own_is_never_overwritten(maker: ModuleType, quick: Any, tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("three years of work")
+    with pytest.raises(FileExistsError, match="was not made by this script"):
+        maker.make(tmp_path, force=True, settings=quick)
+    assert (tmp_path / "thesis.txt").exists()
+
+
+def test_rows_are_disjoint_right_and_readable(made: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(made / "model")
+    prompts: dict[str, set[str]] = {}
+    for name in ("train", "validation"):
+        rows = read_rows([made / f"{name}.jsonl"])
+        for template in ("none", "native"):
+            usable, skipped = tokenize_prompts(rows, tokenizer, template, 6, {"arithmetic": "arithmetic"})  # type: ignore[arg-type]
+            assert len(usable) == len(rows) and not skipped
+            assert all(row.text == f"{row.text[:2]}+{row.text[3:5]}=" and len(row.input_ids) == 6 for row in usable)
+            assert all(int(row.ground_truth[::-1]) == int(row.text[:2]) + int(row.text[3:5]) for row in usable)
+        prompts[name] = {row.text for row in usable}
+    assert len(prompts["validation"]) == 200 and len(prompts["train"]) == 90 * 90 - 200
+    assert not prompts["train"] & prompts["validation"]
+
+
+def test_the_model_is_an_ordinary_checkpoint(made: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(made / "model")
+    model = AutoModelForCausalLM.from_pretrained(made / "model")
+    assert type(model).__name__ == "Qwen2ForCausalLM" and model.dtype == torch.float32
+    assert sum(parameter.numel() for parameter in model.parameters()) < 500_000
+    assert (model.config.eos_token_id, model.config.pad_token_id) == (tokenizer.eos_token_id, tokenizer.pad_token_id)
+    assert tokenizer.decode(tokenizer.encode("12+34=64<eos>"), skip_special_tokens=True) == "12+34=64"
+    generated = model.generate(torch.tensor([tokenizer.encode("12+34=")]), max_new_tokens=4, do_sample=False)
+    assert generated.shape[1] <= 10

@@ -1,0 +1,82 @@
+"""Good rows under any column names; a broken row names its file and line."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roll.configs.arguments import DataArguments
+from roll.data.prompt_file import PromptFileError, read_rows
+
+GOOD = {"id": "a", "tag": "math", "prompt": "1+1=", "ground_truth": "2", "difficulty": 3}
+
+
+def write(path: Path, *rows: Any) -> Path:
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def test_rows_in_order_with_their_other_columns(tmp_path: Path) -> None:
+    first = write(tmp_path / "1.jsonl", GOOD, "", {**GOOD, "id": 7, "ground_truth": 2.5})
+    second = write(tmp_path / "2.jsonl", {"tag": "math", "ground_truth": "", "messages": '[{"role": "user", "content": "hé"}]'})
+    rows = read_rows([first, str(second)])
+    assert [row.id for row in rows] == ["a", "7", "2.jsonl:1"]
+    assert [row.ground_truth for row in rows] == ["2", "2.5", ""]
+    assert rows[0].extra == {"difficulty": 3} and rows[0].messages is None
+    assert rows[2].messages == [{"role": "user", "content": "hé"}] and rows[2].prompt is None
+    assert rows[1].where == f"{first}:3"
+
+
+def test_configured_column_names(tmp_path: Path) -> None:
+    columns = DataArguments(id="key", tag="source", prompt="question", messages="chat", ground_truth="answer")
+    chat = [{"role": "user", "content": "q"}]
+    row = {"key": "k", "source": "aime", "question": "q", "chat": chat, "answer": "42", "tag": "other"}
+    (read,) = read_rows([write(tmp_path / "p.jsonl", row)], columns)
+    assert (read.id, read.tag, read.prompt, read.messages, read.ground_truth) == ("k", "aime", "q", chat, "42")
+    assert read.extra == {"tag": "other"}
+
+
+@pytest.mark.parametrize(
+    ("row", "what"),
+    [
+        ('{"id": "b", ', "not valid JSON"),
+        ("[1]", "a list, not a JSON object"),
+        ({**GOOD, "prompt": 5}, "prompt is a number, not text"),
+        (
+            {"id": "b", "tag": "math", "ground_truth": "2"},
+            "neither 'prompt' nor 'messages' is there; it has 'id', 'tag', 'ground_truth'",
+        ),
+        ({"id": "b", "prompt": "x", "ground_truth": "2"}, "column 'tag' is missing; it has 'id', 'prompt', 'ground_truth'"),
+        ({**GOOD, "ground_truth": None}, "ground_truth is a null, not text or a number"),
+        ({**GOOD, "id": "b", "tag": True}, "tag is a boolean, not text or a number"),
+        ({**GOOD, "messages": "hello"}, "messages is not valid JSON"),
+        ({**GOOD, "messages": []}, "not a list of at least one message"),
+        ({**GOOD, "messages": [{"content": "x"}]}, "messages[0] is not a message"),
+        (GOOD, "id 'a' is that of "),
+    ],
+)
+def test_a_broken_row_is_named(tmp_path: Path, row: Any, what: str) -> None:
+    path = write(tmp_path / "p.jsonl", GOOD, row)
+    with pytest.raises(PromptFileError, match=re.escape(f"{path}:2: ") + ".*" + re.escape(what)):
+        read_rows([path])
+
+
+def test_bytes_that_are_not_text(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_bytes(b'{"id": "\xff"}\n')
+    with pytest.raises(PromptFileError, match=re.escape(f"{path}:1: not valid JSON")):
+        read_rows([path])
+
+
+def test_a_missing_file_is_named_with_its_key(tmp_path: Path) -> None:
+    path = tmp_path / "none.jsonl"
+    with pytest.raises(PromptFileError, match=re.escape(f"validation.data_args.file_name: cannot read {path}: No such file")):
+        read_rows([path], key="validation.data_args.file_name")
+
+
+def test_files_without_rows_are_refused(tmp_path: Path) -> None:
+    for paths in [[], [write(tmp_path / "empty.jsonl", "", "  ")]]:
+        with pytest.raises(PromptFileError, match=r"k: no prompts in "):
+            read_rows(paths, key="k")

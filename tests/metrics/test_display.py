@@ -1,0 +1,144 @@
+"""Plain lines when nobody watches, a view that survives logging when somebody does."""
+
+import io
+import logging
+import sys
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from roll.metrics.display import Display, RoleLine, RunSnapshot, draw, duration, print_summary, sparkline
+
+SNAPSHOT = RunSnapshot(
+    step=12,
+    max_steps=60,
+    elapsed_s=42.0,
+    eta_s=168.0,
+    reward=0.4312,
+    validation=[(0, 0.31), (10, 0.55)],
+    staleness_now=0.4,
+    staleness_bound=1,
+    tokens_per_s=1234.5,
+    roles=[
+        RoleLine("actor_train", "waiting for input", "12 of 64 groups [v3]", 3.1),
+        RoleLine("actor_infer", "processing", "", 0.2),
+    ],
+    groups={"admitted": 100, "trained": 96, "dropped": 4},
+)
+
+
+def console(terminal, width=110):
+    return Console(file=io.StringIO(), force_terminal=terminal, width=width, height=40, color_system=None)
+
+
+def text(rich_console):
+    return rich_console.file.getvalue()
+
+
+def test_plain_mode_prints_a_line_a_step_and_a_validation_not_a_refresh():
+    out = console(terminal=False)
+    display = Display(out)
+    for _ in range(5):
+        display.update(SNAPSHOT)
+    display.update(replace(SNAPSHOT, elapsed_s=50.0, validation=[*SNAPSHOT.validation, (12, 0.6)]))
+    display.update(replace(SNAPSHOT, step=60, eta_s=None, validation=[], reward=None, staleness_now=None, tokens_per_s=None))
+    display.note("checkpoint [step-60] written")
+    display.close()
+    assert text(out).splitlines() == [
+        "step 12/60  reward 0.431  validation 0.550 (step 10)  staleness 0.40/1  1,234 tokens/s  elapsed 42.0 s  left 2 min 48 s",
+        "step 12/60  reward 0.431  validation 0.600 (step 12)  staleness 0.40/1  1,234 tokens/s  elapsed 50.0 s  left 2 min 48 s",
+        "step 60/60  elapsed 42.0 s",
+        "checkpoint [step-60] written",
+    ]
+
+
+@pytest.mark.parametrize(("terminal", "ci", "live"), [(True, "", True), (True, "true", False), (False, "", False)])
+def test_the_view_is_for_terminals_outside_ci(monkeypatch, terminal, ci, live):
+    monkeypatch.setenv("CI", ci)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    out = console(terminal)
+    display = Display(out)
+    display.update(SNAPSHOT)
+    shown = text(out)
+    display.close()
+    assert ("actor_train" in shown) is live
+
+
+def test_the_view_shows_every_figure_and_what_each_role_waits_for():
+    out = console(terminal=True)
+    out.print(draw(SNAPSHOT))
+    shown = text(out)
+    for figure in ("step 12/60", "2 min 48 s left", "0.431", "0.550", "▃▅", "0.40 / 1", "1,234", "admitted 100", "dropped 4"):
+        assert figure in shown
+    waiting = next(line for line in shown.splitlines() if "actor_train" in line)
+    assert all(part in waiting for part in ("waiting for input", "3.1 s", "12 of 64 groups [v3]"))
+    out.print(draw(RunSnapshot(step=0, max_steps=0)))  # before anything is known
+
+
+def test_log_lines_go_above_the_view_and_the_handlers_are_put_back(monkeypatch):
+    screen, stderr = io.StringIO(), io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    handler = logging.StreamHandler()  # made before the view, so it holds the stream itself
+    logger = logging.getLogger("tests.display")
+    logger.addHandler(handler)
+    try:
+        display = Display(Console(file=screen, force_terminal=True, width=80, height=40, color_system=None), live=True)
+        display.update(SNAPSHOT)
+        logger.warning("weights are late [3 s]")
+        print("printed", file=sys.stderr)
+        assert "weights are late [3 s]\n" in screen.getvalue() and "printed\n" in screen.getvalue()
+        assert stderr.getvalue() == ""
+        display.close()
+        display.close()
+        assert sys.stderr is stderr and handler.stream is stderr
+        logger.warning("after")
+        assert stderr.getvalue() == "after\n"
+    finally:
+        logger.removeHandler(handler)
+
+
+def test_summary_names_outcome_figures_and_places(tmp_path):
+    (tmp_path / "metrics.jsonl").touch()
+    summary = {
+        "status": "failed",
+        "reason": "actor_infer died [rank 0]",
+        "steps": 60,
+        "wall_s": 181.2,
+        "validation": [{"step": 0, "accuracy": 0.31}, {"step": 60, "accuracy": 0.79}],
+        "groups": {"admitted": 2000, "trained": 1920, "buffered": 0, "in_flight": 0, "dropped": {"stale": 3, "difficulty": 77}},
+        "staleness": {"bound": 1, "max": 1, "mean": 0.43, "token_mean": 0.4, "histogram": {"0": 1}},
+        "idle_share": {"actor_train": 0.12, "actor_infer": 0.08},
+        "weight_updates": {"count": 60, "bytes": 1, "pause_s_mean": 0.012, "pause_s_max": 0.031},
+        "throughput": {"samples_per_s": 85.1, "response_tokens_per_s": 1234.5},
+    }
+    out = console(terminal=False, width=60)
+    print_summary(summary, tmp_path, out)
+    shown = text(out)
+    assert str(tmp_path) in shown  # unbroken
+    flat = " ".join(shown.split())
+    for part in (
+        "failed: actor_infer died [rank 0]",
+        "60 in 3 min 01 s",
+        "0.310 (step 0) → 0.790 (step 60)",
+        "80 dropped (stale 3, difficulty 77)",
+        "mean 0.43, max 1, bound 1",
+        "actor_train 12%",
+        "pause mean 12 ms, max 31 ms",
+        "metrics.jsonl",
+    ):
+        assert part in flat
+    assert "learning_curve.png" not in flat
+    print_summary({"status": "interrupted"}, tmp_path, out)  # a run that ended before its first step
+
+
+def test_durations_and_sparks():
+    assert [duration(s) for s in (0, 59.94, 59.96, 185, 3599.7, 7449)] == [
+        "0.0 s",
+        "59.9 s",
+        "1 min 00 s",
+        "3 min 05 s",
+        "1 h 00 min",
+        "2 h 04 min",
+    ]
+    assert sparkline([0.0, 0.5, 0.99, 1.0, -0.1]) == "▁▅██▁"

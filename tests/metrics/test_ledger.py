@@ -1,0 +1,88 @@
+"""The ledger loses no second, whatever the order of the states."""
+
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roll.metrics.ledger import Ledger
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["train", "infer", "reward"]), st.sampled_from(["busy", "input", "output"]), st.floats(0, 100)),
+    min_size=1,
+    max_size=60,
+)
+
+
+@given(STEPS, st.floats(0, 50))
+def test_durations_of_a_name_sum_to_the_time_since_it_appeared(steps, rest):
+    ledger, now, first = Ledger(start=10.0), 10.0, {}
+    for name, state, pause in steps:
+        now += pause
+        first.setdefault(name, now)
+        ledger.enter(name, state, now)
+    now += rest
+    assert ledger.names() == list(first)
+    for name, begin in first.items():
+        assert sum(ledger.durations(name, now).values()) == pytest.approx(now - begin, rel=1e-12, abs=1e-9)
+        assert sum(ledger.share(name, now).values()) == pytest.approx(1.0 if now > begin else 0.0)
+
+
+@given(STEPS)
+def test_segments_of_a_name_follow_each_other_without_gap_or_overlap(steps):
+    ledger, now = Ledger(start=0.0), 0.0
+    for name, state, pause in steps:
+        now += pause
+        ledger.enter(name, state, now)
+    for name in ledger.names():
+        mine = [segment for segment in ledger.segments() if segment.name == name]
+        assert all(a.end == b.begin and a.state != b.state for a, b in pairwise(mine))
+        assert not mine or ledger.current(name).since == mine[-1].end
+
+
+def test_a_new_reason_does_not_restart_the_wait():
+    ledger = Ledger(start=0.0)
+    ledger.enter("trainer", "waiting for input", 1.0, "3 of 64 groups")
+    ledger.enter("trainer", "waiting for input", 4.0, "12 of 64 groups")
+    assert ledger.current("trainer") == ("waiting for input", 1.0, "12 of 64 groups")
+    assert ledger.durations("trainer", 6.0) == {"waiting for input": 5.0}
+    ledger.enter("trainer", "processing", 7.0)
+    assert ledger.durations("trainer", 9.0) == {"waiting for input": 6.0, "processing": 2.0}
+    assert ledger.share("trainer", 9.0) == {"waiting for input": 0.75, "processing": 0.25}
+
+
+def test_time_cannot_go_back():
+    ledger = Ledger(start=5.0)
+    with pytest.raises(ValueError, match="up to 5"):
+        ledger.enter("a", "busy", 4.0)
+    ledger.enter("a", "busy", 8.0)
+    with pytest.raises(ValueError, match="up to 8"):
+        ledger.enter("a", "idle", 7.0)
+    with pytest.raises(ValueError):
+        ledger.durations("a", 7.0)
+
+
+def test_the_history_is_bounded_and_the_durations_are_not():
+    ledger = Ledger(start=0.0, history=3)
+    for second in range(11):
+        ledger.enter("a", "even" if second % 2 == 0 else "odd", float(second))
+    assert [segment.begin for segment in ledger.segments()] == [7.0, 8.0, 9.0]
+    assert ledger.forgotten == 7
+    assert ledger.durations("a", 11.0) == {"even": 6.0, "odd": 5.0}
+
+
+def test_chrome_trace_has_a_row_a_name_in_microseconds_since_the_start():
+    ledger = Ledger(start=100.0)
+    ledger.enter("train", "processing", 100.5, "step 1")
+    ledger.enter("infer", "processing", 101.0)
+    ledger.enter("train", "idle", 102.0)
+    trace = json.loads(json.dumps(ledger.chrome_trace(now=103.0)))
+    rows = {e["tid"]: e["args"]["name"] for e in trace["traceEvents"] if e["ph"] == "M"}
+    drawn = [(rows[e["tid"]], e["name"], e["ts"], e["dur"], e["args"]) for e in trace["traceEvents"] if e["ph"] == "X"]
+    assert drawn == [
+        ("train", "processing", 0.5e6, 1.5e6, {"reason": "step 1"}),
+        ("train", "idle", 2e6, 1e6, {}),
+        ("infer", "processing", 1e6, 2e6, {}),
+    ]

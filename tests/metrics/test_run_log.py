@@ -1,0 +1,143 @@
+"""Journals hold whole lines after any crash, and go back to a checkpoint without losing a row."""
+
+import json
+import math
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roll.metrics.run_log import GroupLog, JournalFile, read_rows
+
+
+def rows(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_rows_are_strict_json(tmp_path):
+    journal = JournalFile(tmp_path / "deep" / "m.jsonl")
+    journal.append({"loss": torch.tensor(0.5), "nan": math.nan, "inf": [-math.inf], "histogram": {0: 3}, "text": "é\n\u2028"})
+    expected = {"loss": 0.5, "nan": None, "inf": [None], "histogram": {"0": 3}, "text": "é\n\u2028"}
+    assert list(journal.rows()) == [expected]  # and readable while the journal is open
+
+
+@pytest.mark.parametrize("left", ["", '{"i": 0', '{"i": 0}\n{"i": 1}\n{"i": 2, "te', '{"i": 0}\n' + "x" * 200_000])
+def test_a_half_written_last_line_is_removed_on_opening(tmp_path, left):
+    path = tmp_path / "m.jsonl"
+    path.write_text(left)
+    whole = left.count("\n")
+    assert len(list(read_rows(path))) == whole
+    journal = JournalFile(path)
+    journal.append({"i": "next"})
+    assert [row["i"] for row in rows(path)] == [*range(whole), "next"]
+
+
+def test_a_broken_line_is_named(tmp_path):
+    path = tmp_path / "m.jsonl"
+    path.write_text('{"i": 0}\nnonsense\n')
+    with pytest.raises(ValueError, match=r"m\.jsonl, line 2"):
+        list(read_rows(path))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 12), st.integers(0, 12), st.binary(max_size=30).filter(lambda b: b"\n" not in b))
+def test_rewind_goes_back_to_the_position_and_keeps_what_it_cuts(before, after, torn):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "groups.jsonl"
+        journal = JournalFile(path)
+        for i in range(before):
+            journal.append({"i": i})
+        position = journal.position()
+        for i in range(after):
+            journal.append({"i": before + i})
+        journal.close()
+        with path.open("ab") as file:
+            file.write(torn)
+        journal = JournalFile(path)
+        assert journal.rewind(position) == after
+        journal.append({"i": "again"})
+        assert [row["i"] for row in rows(path)] == [*range(before), "again"]
+        cut = rows(journal.rolled_back) if after else []
+        assert [row["i"] for row in cut] == list(range(before, before + after))
+        journal.close()
+
+
+def test_a_position_that_the_file_never_had_is_refused(tmp_path):
+    journal = JournalFile(tmp_path / "m.jsonl")
+    journal.append({"i": 0})
+    with pytest.raises(ValueError, match="rows were lost"):
+        journal.rewind(100)
+    with pytest.raises(ValueError, match="no line border"):
+        journal.rewind(3)
+    assert len(rows(journal.path)) == 1
+
+
+def test_keep_removes_rows_wherever_they_stand(tmp_path):
+    journal = JournalFile(tmp_path / "m.jsonl")
+    for step in (0, 1, 3, 2, 1):
+        journal.append({"step": step})
+    assert journal.keep(lambda row: row["step"] <= 1) == 2
+    journal.append({"step": 9})
+    assert [row["step"] for row in rows(journal.path)] == [0, 1, 1, 9]
+    assert [row["step"] for row in rows(journal.rolled_back)] == [3, 2]
+
+
+def test_every_row_that_was_appended_survives_sigkill(tmp_path):
+    code = (
+        "import sys, pathlib; from roll.metrics.run_log import JournalFile\n"
+        f"journal = JournalFile(pathlib.Path({str(tmp_path / 'm.jsonl')!r}))\n"
+        "i = 0\n"
+        "while True:\n"
+        "    journal.append({'i': i, 'pad': 'x' * 5000}); print(i, flush=True); i += 1\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    acknowledged = [int(process.stdout.readline()) for _ in range(50)][-1]
+    process.send_signal(signal.SIGKILL)
+    acknowledged = max(
+        [acknowledged, *(int(line) for line in process.stdout.read().splitlines(keepends=True) if line.endswith("\n"))]
+    )
+    process.wait()
+    found = [row["i"] for row in JournalFile(tmp_path / "m.jsonl").rows()]
+    assert found == list(range(len(found))) and len(found) > acknowledged
+
+
+def fate(group_id, fate="trained", reason=""):
+    return dict(group_id=group_id, prompt_uid=f"p{group_id}", fate=fate, reason=reason, step=1, start_version=0, lag=1)
+
+
+def test_a_group_has_one_fate_also_across_a_restart(tmp_path):
+    log = GroupLog(tmp_path)
+    log.write(**fate(0))
+    log.write(**fate(1, "dropped", "difficulty_mask"))
+    log.close()
+    log = GroupLog(tmp_path)
+    with pytest.raises(ValueError, match="group 1"):
+        log.write(**fate(1))
+    assert [(row["group_id"], row["fate"], row["reason"]) for row in log.rows()] == [
+        (0, "trained", ""),
+        (1, "dropped", "difficulty_mask"),
+    ]
+
+
+def test_groups_after_the_checkpoint_may_end_anew(tmp_path):
+    log = GroupLog(tmp_path)
+    log.write(**fate(0))
+    position = log.position()
+    log.write(**fate(1))
+    assert log.rewind(position) == 1
+    log.write(**fate(1, "dropped", "stale"))
+    assert [row["fate"] for row in rows(tmp_path / "groups.jsonl")] == ["trained", "dropped"]
+    assert [row["fate"] for row in rows(tmp_path / "groups.rolled-back.jsonl")] == ["trained"]
+
+
+@pytest.mark.parametrize(("what", "reason"), [("dropped", ""), ("trained", "stale"), ("lost", "")])
+def test_a_drop_needs_a_reason(tmp_path, what, reason):
+    with pytest.raises(ValueError, match="trained, or dropped for a reason"):
+        GroupLog(tmp_path).write(**fate(0, what, reason))

@@ -1,0 +1,130 @@
+"""What is right, what is wrong, and what is no judgement at all."""
+
+import asyncio
+import math
+from collections.abc import Sequence
+
+import pytest
+
+from roll.data.sample import Prompt, Sample
+from roll.pipeline.rlvr.rewards.exact_match_reward_worker import ExactMatchRewardWorker
+from roll.pipeline.rlvr.rewards.math_grader import grade
+from roll.pipeline.rlvr.rewards.math_rule_reward_worker import MathRuleRewardWorker, answer_text
+from roll.pipeline.rlvr.rewards.reward_worker import RewardResult, RewardWorker
+
+CONFIG = {"timeout_s": 5.0, "max_concurrency": 2, "reward_args": {}}
+
+
+def sample(response: str, ground_truth: str) -> Sample:
+    prompt = Prompt("math/0/1", [1], "?", "math", "math", ground_truth)
+    return Sample(prompt, 0, [2], [0.0], [], "stop", response_text=response)
+
+
+def rewards(worker: RewardWorker, samples: Sequence[Sample]) -> list[RewardResult]:
+    async def main() -> list[RewardResult]:
+        await worker.start()
+        try:
+            return await worker.compute_rewards(samples)
+        finally:
+            await worker.close()
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("ground_truth", "response"),
+    [
+        ("12", "12"),
+        ("12", "The answer is 12."),
+        ("1234", "1,234"),
+        ("-7", "so x equals $-7$"),
+        ("3.5", "7/2"),
+        (r"\frac{1}{2}", "0.5"),
+        (r"$\frac{1}{2}$", r"$\frac{2}{4}$"),
+        (r"\boxed{\frac{1}{2}}", r"\boxed{0.5}"),
+        (r"x^2+1", r"hence \boxed{1+x^2}"),
+        (r"2\sqrt{3}", r"$\sqrt{12}$"),
+        (r"(1,2)", r"\boxed{(1, 2)}"),
+        ("12", "first 13, but then 12"),
+    ],
+)
+def test_equal_answers_in_any_notation(ground_truth: str, response: str) -> None:
+    assert grade({"response": response, "ground_truth": ground_truth}) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("ground_truth", "response"),
+    [
+        ("12", "13"),
+        ("12", ""),
+        ("12", "I do not know"),
+        (r"\frac{1}{2}", "2"),
+        ("12", "first 12, but then 13"),
+        ("12", r"\boxed{"),
+    ],
+)
+def test_wrong_and_missing_answers(ground_truth: str, response: str) -> None:
+    assert grade({"response": response, "ground_truth": ground_truth}) == 0.0
+
+
+def test_the_answer_is_what_follows_the_thinking() -> None:
+    assert answer_text("<think>it is 5</think> it is 6") == " it is 6"
+    assert answer_text("it is 6") == "it is 6", "a response without thinking is an answer too"
+
+
+def test_math_rewards_through_the_pool() -> None:
+    graded = [
+        sample("<think>12</think>13", "13"),
+        sample("the answer is 13", "13"),
+        sample("<think>13</think>12", "13"),
+        sample("13", ""),
+    ]
+    results = rewards(MathRuleRewardWorker(CONFIG), graded)
+    assert [result.value for result in results] == [1.0, 1.0, 0.0, None]
+    assert "ground truth '' is not a mathematical expression" in (results[3].error or "")
+
+
+def test_an_answer_that_cannot_be_evaluated_in_time_is_an_error() -> None:
+    """SymPy would multiply this out for years."""
+    explosive = r"\boxed{\sum_{i=1}^{10^{9}} \lfloor \frac{10^{40}}{i} \rfloor}"
+    results = rewards(MathRuleRewardWorker({**CONFIG, "timeout_s": 1.0}), [sample(explosive, "17"), sample("17", "17")])
+    assert results == [RewardResult(error="timeout"), RewardResult(value=1.0)]
+
+
+def test_exact_match() -> None:
+    graded = [sample(" 46\n", "46"), sample("64", "46"), sample("", "46"), sample("46 46", "46")]
+    assert [result.value for result in rewards(ExactMatchRewardWorker(CONFIG), graded)] == [1.0, 0.0, 0.0, 0.0]
+
+
+class Judge(RewardWorker):
+    """Does what the response says."""
+
+    running = 0
+    most = 0
+
+    async def grade(self, sample: Sample) -> float:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            await asyncio.sleep(60 if sample.response_text == "hang" else 0)
+        finally:
+            self.running -= 1
+        if sample.response_text == "raise":
+            raise ConnectionError("refused")
+        return float(sample.response_text)
+
+
+def test_failures_of_a_judge_are_errors_and_never_numbers() -> None:
+    judge = Judge({"timeout_s": 0.2, "max_concurrency": 3})
+    results = rewards(judge, [sample(text, "") for text in ("0.25", "hang", "raise", "nan", "-1", "0", "0")])
+    assert [result.value for result in results] == [0.25, None, None, None, -1.0, 0.0, 0.0]
+    assert results[1].error == "timeout"
+    assert results[2].error == "ConnectionError: refused"
+    assert "not finite" in (results[3].error or "")
+    assert judge.most == 3
+
+
+def test_a_result_is_a_value_or_an_error() -> None:
+    for arguments in [{}, {"value": 1.0, "error": "x"}, {"value": math.inf}]:
+        with pytest.raises(ValueError):
+            RewardResult(**arguments)
