@@ -128,7 +128,7 @@ def infer_specs(
 
 def reward_specs(domain: str, reward: RewardConfig, inventory: Inventory) -> list[WorkerSpec]:
     placements = place_on_cpus(reward.world_size, inventory)
-    return [WorkerSpec(f"rewards.{domain}-{p.rank}", reward.worker_cls, p, {"config": reward}) for p in placements]
+    return [WorkerSpec(f"rewards.{domain}-{p.rank}", reward.worker_cls, p, {"config": asdict(reward)}) for p in placements]
 
 
 def _infer_dtype(dtype: str, inventory: Inventory) -> str:

@@ -51,10 +51,10 @@ class RunRecord:
         self.staleness = StalenessStats(staleness_bound)
         first_step = 0
         if resumed is not None:
-            self.groups.rewind(resumed["groups"])
-            self._samples.rewind(resumed["samples"])
             self.staleness.restore(resumed["staleness"])
             first_step = resumed["step"]
+        self.groups.rewind(resumed["groups"] if resumed is not None else 0)
+        self._samples.rewind(resumed["samples"] if resumed is not None else 0)
         self._trackers = make_trackers(
             trackers, run_dir, exp_name, config, tracker_kwargs, first_step if resumed is not None else -1
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,8 @@ from roll.configs.derived import Derived, derive
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.validation import check_config
-from roll.data.prompt_file import PromptColumns, read_rows
-from roll.data.prompt_source import PromptSource, TokenizedRow, tokenize_prompts
+from roll.data.prompt_file import read_rows
+from roll.data.prompt_source import PromptSource, TokenizedRow, by_domain, tokenize_prompts
 from roll.data.sample import Prompt
 from roll.distributed.backend import import_object
 from roll.distributed.devices import Inventory
@@ -64,27 +64,26 @@ def prepare(config: RLVRConfig, inventory: Inventory) -> Prepared:
         config.resume_from_checkpoint,
         lambda: CheckpointStore(run_dir / "checkpoints").resolve(config.resume_from_checkpoint),
     )
+    train_files = config.actor_train.data_args.files
     rows: list[TokenizedRow] = []
     skipped: dict[str, int] = {}
     validation: list[Prompt] = []
     if tokenizer is not None:
         train = config.actor_train.data_args
-        loaded = collect("actor_train.data_args", train.files, lambda: _load(train, tokenizer, derived))
+        loaded = collect("actor_train.data_args", train.files, lambda: _load(train, tokenizer, derived, "actor_train"))
         rows, skipped = loaded or ([], {})
         if config.validation is not None:
             data = config.validation.data_args
-            loaded = collect("validation.data_args", data.files, lambda: _load(data, tokenizer, derived))
+            loaded = collect("validation.data_args", data.files, lambda: _load(data, tokenizer, derived, "validation"))
             chosen = (loaded or ([], {}))[0][: config.val_batch_size]
-            validation = [row.prompt(f"validation/{i}") for i, row in enumerate(chosen)]
+            validation = [replace(row.prompt(0), uid=f"validation/{i}") for i, row in enumerate(chosen)]
     collect.raise_if_any()
-    by_domain = {domain: [row for row in rows if row.domain == domain] for domain in derived.domain_shares}
-    empty = [domain for domain, of_domain in by_domain.items() if not of_domain]
-    if empty:
-        reasons = ", ".join(f"{count} {reason}" for reason, count in skipped.items()) or "none skipped"
-        raise ConfigError(
-            [Problem("actor_train.data_args", empty, f"no prompt is left for these domains ({reasons})", "raise prompt_length")]
-        )
-    source = PromptSource(by_domain, dict(derived.domain_shares), config.seed)
+    source = collect(
+        "actor_train.data_args", train_files, lambda: PromptSource(by_domain(rows), derived.domain_shares, config.seed)
+    )
+    if source is not None and checkpoint is not None:
+        collect("resume_from_checkpoint", str(checkpoint.path), lambda: source.restore(checkpoint.state["cursor"]))
+    collect.raise_if_any()
     filters = {domain: group_filter for domain in config.rewards if (group_filter := _filter(config, domain)) is not None}
     record = None
     if checkpoint is not None:
@@ -119,10 +118,9 @@ def load_tokenizer(folder: str) -> Any:
     return AutoTokenizer.from_pretrained(folder)
 
 
-def _load(data: DataArguments, tokenizer: Any, derived: Derived) -> tuple[list[TokenizedRow], dict[str, int]]:
-    columns = PromptColumns(data.id, data.tag, data.prompt, data.messages, data.ground_truth)
-    rows = read_rows(data.files, columns)
-    return tokenize_prompts(rows, tokenizer, data.template, derived.prompt_length, dict(derived.tag_to_domain))
+def _load(data: DataArguments, tokenizer: Any, derived: Derived, role: str) -> tuple[list[TokenizedRow], dict[str, int]]:
+    rows = read_rows(data.files, data, f"{role}.data_args.file_name")
+    return tokenize_prompts(rows, tokenizer, data.template, derived.prompt_length, derived.tag_to_domain)
 
 
 def _filter(config: RLVRConfig, domain: str) -> GroupFilter | None:

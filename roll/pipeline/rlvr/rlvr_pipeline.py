@@ -15,7 +15,6 @@ import math
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from roll.buffer.interface import Lease
 from roll.buffer.memory import MemoryBuffer
 from roll.configs.loading import to_mapping
 from roll.configs.rlvr import RLVRConfig
-from roll.data.sample import Prompt
 from roll.data.seeding import derive_seed
 from roll.data.token_batch import TokenBatch
 from roll.distributed.backend import Backend
@@ -354,8 +352,7 @@ class RLVRPipeline:
         step = self.record.step
         state = {
             "admission": self.admission.state(),
-            "cursor": self.prepared.prompts.cursor(),
-            "in_flight": [asdict(prompt) for prompt in self.fates.in_flight_prompts()],
+            "cursor": self.prepared.prompts.cursor(self.fates.in_flight_prompts()),
             "record": self.record.state(),
         }
         rows = self.buffer.snapshot()
@@ -367,8 +364,6 @@ class RLVRPipeline:
     def _restore(self, state: dict[str, Any], rows: list[dict[str, Any]]) -> None:
         self.admission.restore(state["admission"], self.buffer.restore(rows))
         self.fates.restore(self.buffer.groups)
-        self.prepared.prompts.restore(state["cursor"])
-        self.prepared.prompts.give_back([Prompt(**prompt) for prompt in state["in_flight"]])
 
     def _decode(self, token_ids: list[int]) -> str:
         return str(self.prepared.tokenizer.decode(token_ids, skip_special_tokens=True))
