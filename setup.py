@@ -21,5 +21,4 @@ setup(
     packages=find_packages(include=["roll", "roll.*"]),
     install_requires=requirements("base"),
     extras_require={"ray": requirements("ray"), "math": requirements("math"), "dev": requirements("dev")},
-    entry_points={"console_scripts": ["roll=roll.cli.main:main"]},
 )

@@ -129,13 +129,16 @@ class LocalBackend:
 
     def __init__(self) -> None:
         self._handles: list[LocalHandle] = []
+        self._starting = asyncio.Lock()
 
     def node_address(self, node: int) -> str:
         return "127.0.0.1"
 
     async def start(self, spec: WorkerSpec) -> LocalHandle:
         host = WorkerHost(spec)
-        await host.start()
+        # One at a time: while a model loads, transformers changes state of the whole process (default device, tied weights).
+        async with self._starting:
+            await host.start()
         handle = LocalHandle(host, spec.name)
         self._handles.append(handle)
         return handle

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
 
 from roll.distributed.backend import Backend, Ref, WorkerDied, WorkerHandle, WorkerSpec
+
+T = TypeVar("T")
 
 
 class Cluster:
@@ -27,10 +29,7 @@ class Cluster:
 
     async def call(self, rank: int, method: str, *args: Any) -> Any:
         """The method on one worker."""
-        try:
-            return await asyncio.wait_for(self.workers[rank].call(method, *args), self._deadline_s)
-        except TimeoutError as error:
-            raise TimeoutError(f"{self.role}[{rank}].{method} gave no answer in {self._deadline_s:.0f} s (rpc_timeout)") from error
+        return await self._in_time(rank, method, self.workers[rank].call(method, *args))
 
     async def call_all(self, method: str, *args: Any) -> list[Any]:
         """The same call on every rank; results by rank."""
@@ -42,11 +41,9 @@ class Cluster:
             raise ValueError(f"{self.role} has {len(self)} ranks, got {len(shards)} shards for {method}")
         return list(await asyncio.gather(*(self.call(rank, method, shard, *args) for rank, shard in enumerate(shards))))
 
-    async def keep_first(self, method: str, *args: Any) -> tuple[Ref, Any]:
-        """A collective whose result matters on rank 0 only: all ranks run it, rank 0's value stays where it is."""
-        others = [self.call(rank, method, *args) for rank in range(1, len(self))]
-        kept, *_ = await asyncio.gather(self.workers[0].keep(method, *args), *others)
-        return kept
+    async def keep(self, rank: int, method: str, *args: Any) -> tuple[Ref, Any]:
+        """For a method that returns (value, info): the value stays where it was made, (its reference, info) comes back."""
+        return await self._in_time(rank, method, self.workers[rank].keep(method, *args))
 
     async def watch(self) -> None:
         """Raises `WorkerDied` as soon as a worker's process is gone, also when nobody is calling it."""
@@ -60,3 +57,9 @@ class Cluster:
 
     async def close(self) -> None:
         await asyncio.gather(*(worker.close() for worker in self.workers), return_exceptions=True)
+
+    async def _in_time(self, rank: int, method: str, answer: Coroutine[Any, Any, T]) -> T:
+        try:
+            return await asyncio.wait_for(answer, self._deadline_s)
+        except TimeoutError as error:
+            raise TimeoutError(f"{self.role}[{rank}].{method} gave no answer in {self._deadline_s:.0f} s (rpc_timeout)") from error

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(eq=False, slots=True)
@@ -65,7 +66,7 @@ class LockTable:
         self.waiting = still_waiting
 
 
-Turn = Callable[[], Awaitable[None]]
+Turn = Callable[[], Awaitable[Any]]
 
 
 class DeviceLocks:

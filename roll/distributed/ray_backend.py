@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from typing import Any
 
@@ -70,15 +71,9 @@ class RayBackend:
         self._handles: list[RayHandle] = []
         address = os.environ.get("RAY_ADDRESS", "local")
         local = address == "local"
-        ray.init(
-            address=address,
-            include_dashboard=False if local else None,
-            # A private instance listens on loopback only.
-            _node_ip_address="127.0.0.1" if local else None,
-            log_to_driver=True,
-            logging_level="ERROR",
-            configure_logging=False,
-        )
+        logging.getLogger("ray").setLevel(logging.ERROR)
+        # Ray listens on all interfaces. From 2.60 on, a private instance serves only who has the token it made for this user.
+        ray.init(address=address, include_dashboard=False if local else None, configure_logging=False)
         alive = sorted((node["NodeID"], node["NodeManagerAddress"]) for node in ray.nodes() if node["Alive"])
         self._nodes = [node_id for node_id, _ in alive]
         self._addresses = [node_address for _, node_address in alive]
@@ -90,7 +85,9 @@ class RayBackend:
 
     async def start(self, spec: WorkerSpec) -> WorkerHandle:
         # No CPU or GPU is reserved: `device_mapping` alone says who is where, and overlapping roles share a device.
-        actor_class = ray.remote(num_cpus=0, num_gpus=0, max_concurrency=CONCURRENT_CALLS, max_restarts=0)(_Actor)
+        # The class has the worker's name, for Ray shows it in process titles and log lines.
+        named = type(spec.name, (_Actor,), {})
+        actor_class = ray.remote(num_cpus=0, num_gpus=0, max_concurrency=CONCURRENT_CALLS, max_restarts=0)(named)
         actor = actor_class.options(
             runtime_env={"env_vars": self._environment(spec.placement)},
             scheduling_strategy=NodeAffinitySchedulingStrategy(self._nodes[spec.placement.node], soft=False),
@@ -101,7 +98,9 @@ class RayBackend:
         return handle
 
     def _environment(self, placement: Placement) -> dict[str, str]:
-        env = {"OMP_NUM_THREADS": str(placement.threads), "TOKENIZERS_PARALLELISM": "false"}
+        # A class that the driver could import (a user's reward worker, say) can be imported by its workers too.
+        importable = os.pathsep.join(map(os.path.abspath, sys.path))
+        env = {"OMP_NUM_THREADS": str(placement.threads), "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": importable}
         if self._inventory.kind == "cuda":
             env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, placement.local_devices))
         return env

@@ -35,7 +35,13 @@ class TrainWorker:
         return [self.strategy.train_step(batch, loss, total) for batch, total in zip(batches, totals, strict=True)]
 
     def begin_export(self, bucket_bytes: int) -> None:
+        """On rank 0; the buckets come with `next_bucket`, each gathered when it is asked for."""
         self._export = self.strategy.export_weights(bucket_bytes)
+
+    def assist_export(self, bucket_bytes: int) -> None:
+        """The part of a rank other than 0: it takes part in the gathering and keeps nothing."""
+        for _ in self.strategy.export_weights(bucket_bytes):
+            pass
 
     def next_bucket(self) -> tuple[Bucket | None, tuple[list[str], int, int] | None]:
         """The next bucket, and (names, checksum, bytes) of it; (None, None) after the last."""

@@ -149,4 +149,4 @@ class RolloutStage(Stage[SampleGroup, None]):
             self._fates.drop(item.group_id, reason)
         else:
             await self._buffer.put(item)
-            self._fates.check()
+            self._fates.changed()

@@ -24,7 +24,7 @@ class Fates:
     def start(self, prompt: Prompt) -> SampleGroup:
         ticket = self.admission.start()
         self._prompts[ticket.group_id] = prompt
-        self.check()
+        self.changed()
         return SampleGroup(ticket.group_id, ticket.start_version, prompt)
 
     def restore(self, groups: list[SampleGroup]) -> None:
@@ -37,21 +37,21 @@ class Fates:
     def drop(self, group_id: int, reason: str) -> None:
         ticket = self.admission.live[group_id]
         self.admission.drop(group_id, reason)
-        self._write(ticket, "dropped", reason, self.admission.version, None)
+        self._write(ticket, "dropped", reason, self.admission.version + 1, None)
         for hook in self.on_drop:
             hook(group_id)
-        self.check()
+        self.changed()
 
     def trained(self, lease: Lease) -> None:
-        """The lease's groups were trained by step `lease.step` (= policy version they were trained on)."""
+        """The lease's groups were trained, on policy version `lease.step`. Journals count steps from 1."""
         for group in lease.groups:
             ticket = Ticket(group.group_id, group.start_version)
             oldest = min(sample.first_version for sample in group.samples)
-            self._write(ticket, "trained", "", lease.step, lease.step - oldest)
-        self.check()
+            self._write(ticket, "trained", "", lease.step + 1, lease.step - oldest)
+        self.changed()
 
-    def check(self) -> None:
-        """Rule: nothing is lost or doubled. Raises `AccountingError` at the first event after which accounts do not balance."""
+    def changed(self) -> None:
+        """Called after every change. Raises `AccountingError` at the first one after which the accounts do not balance."""
         self.admission.check()
         for hook in self.on_change:
             hook()

@@ -17,6 +17,7 @@ from roll.metrics.run_log import GroupLog, read_rows
 from roll.metrics.sample_log import SampleLog
 from roll.metrics.staleness import StalenessStats
 from roll.metrics.trackers import make_trackers
+from roll.pipeline.stage import State
 
 ACCURACY = "val_correct/all/mean"
 
@@ -44,7 +45,7 @@ class RunRecord:
         self._exp_name = exp_name
         self._max_steps = max_steps
         self._clock = clock
-        self._started = clock()
+        self._started = self._began = clock()
         (run_dir / "config.yaml").write_text(yaml.safe_dump(dict(config), sort_keys=False))
         self.groups = GroupLog(run_dir)
         self._samples = SampleLog(run_dir, samples_per_step)
@@ -66,6 +67,10 @@ class RunRecord:
         self.response_tokens = 0
         rows = read_rows(run_dir / "metrics.jsonl")
         self.validation: list[tuple[int, float]] = [(row["step"], row[ACCURACY]) for row in rows if ACCURACY in row]
+
+    def begin(self) -> None:
+        """The workers are up: from here the speed of the run is measured."""
+        self._began = self._clock()
 
     def state(self) -> dict[str, Any]:
         """Where the journals stand, for a checkpoint."""
@@ -91,26 +96,28 @@ class RunRecord:
         self._trackers.log(version, metrics)
         self.validation.append((version, metrics[ACCURACY]))
 
-    def show(self, ledger: Ledger, roles: list[str], groups: Mapping[str, Any]) -> None:
+    def show(self, ledger: Ledger, roles: list[str], waits_for: Mapping[str, str], groups: Mapping[str, Any]) -> None:
+        """`waits_for`: role -> what it lacks when it waits for input."""
         now = self._clock()
-        elapsed = now - self._started
+        running = now - self._began
         done = self.step - self._first_step
         present = [role for role in roles if role in ledger.names()]
         lines = []
         for role in present:
-            state, since, reason = ledger.current(role)
+            state, since, _ = ledger.current(role)
+            reason = waits_for.get(role, "") if state == State.WAITING_INPUT.value else ""
             lines.append(RoleLine(role, state, reason, now - since))
         self.display.update(
             RunSnapshot(
                 step=self.step,
                 max_steps=self._max_steps,
-                elapsed_s=elapsed,
-                eta_s=elapsed / done * (self._max_steps - self.step) if done else None,
+                elapsed_s=now - self._started,
+                eta_s=running / done * (self._max_steps - self.step) if done else None,
                 reward=self._reward,
                 validation=self.validation,
                 staleness_now=self._lag,
                 staleness_bound=self.staleness.bound,
-                tokens_per_s=self.response_tokens / elapsed if elapsed and done else None,
+                tokens_per_s=self.response_tokens / running if running and done else None,
                 roles=lines,
                 groups={**groups, "dropped": sum(groups["dropped"].values())},
             )

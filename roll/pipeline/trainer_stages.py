@@ -206,11 +206,18 @@ class TrainStage(Stage[TrainItem, NewWeights]):
 
 async def gather_weights(cluster: Cluster, version: int, bucket_bytes: int) -> NewWeights:
     """The trainer's weights as buckets that stay where rank 0 made them; only their names and checksums come here."""
-    await cluster.call_all("begin_export", bucket_bytes)
+    async with asyncio.TaskGroup() as group:
+        for rank in range(1, len(cluster)):
+            group.create_task(cluster.call(rank, "assist_export", bucket_bytes))
+        return await group.create_task(_collect(cluster, version, bucket_bytes))
+
+
+async def _collect(cluster: Cluster, version: int, bucket_bytes: int) -> NewWeights:
+    await cluster.call(0, "begin_export", bucket_bytes)
     manifest = Manifest(version)
     buckets: list[BucketRef] = []
     while True:
-        reference, info = await cluster.keep_first("next_bucket")
+        reference, info = await cluster.keep(0, "next_bucket")
         if info is None:
             return NewWeights(manifest, buckets)
         names, checksum, nbytes = info

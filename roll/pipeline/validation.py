@@ -60,6 +60,12 @@ class ValidationStage(Stage[int, None]):
         self._engines_free = asyncio.Event()
         self._engines_free.set()
 
+    def begin(self, version: int) -> None:
+        """Puts the version that the run starts from into the queue."""
+        assert self.inputs is not None
+        self.expect(version)
+        self.inputs.offer(version)
+
     def expect(self, version: int) -> None:
         """Called when `version` is published: if it is due, the engines keep it from this moment on."""
         if self._due(version):

@@ -15,6 +15,8 @@ import math
 import signal
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,7 @@ from roll.pipeline.trainer_stages import (
     ReferenceStage,
     TrainItem,
     TrainStage,
+    UpdateStats,
 )
 from roll.pipeline.validation import ValidationResult, ValidationStage
 from roll.rollout.admission import Admission
@@ -59,6 +62,24 @@ from roll.weights.store import MemoryWeightStore
 MIB = 1 << 20
 REFRESH_S = 0.5
 """Time between two refreshes of the display."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """The stages of a run, and the ones that have to be spoken to."""
+
+    flow: Flow
+    dataloader: DataloaderStage
+    batches: BatchStage
+    update: ParameterUpdateStage
+    validation: ValidationStage
+    rewards: Rewards
+    trainer_half: tuple[Stage[Any, Any], ...]
+
+    def stop(self) -> None:
+        """No group and no step begins any more; what has begun is finished."""
+        self.batches.stop()
+        self.dataloader.stop()
 
 
 class RLVRPipeline:
@@ -78,6 +99,7 @@ class RLVRPipeline:
         self._backend = backend
         self._clock = clock
         self._clusters: dict[str, Cluster] = {}
+        self._wiring: Wiring | None = None
         self._interrupted = False
         self._background: set[asyncio.Task[None]] = set()
 
@@ -123,39 +145,40 @@ class RLVRPipeline:
             # Not on Windows, and not outside the main thread.
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, self.interrupt)
-        started = self._clock()
         status, reason = "finished", ""
-        flow: Flow | None = None
+        started = self._clock()
         try:
             self.record.display.note("starting workers ...")
             await self._start_clusters()
             started = self._clock()
-            flow = self._wire(started)
-            await self._run_flow(flow)
+            self.record.begin()
+            await self._run(self._wire(started))
             if self._interrupted:
                 status, reason = "interrupted", f"stopped by a signal after step {self.record.step}"
         except (FlowError, OSError, ValueError, RuntimeError) as error:
             status, reason = "failed", " ".join(str(error).split())
         finally:
+            wall_s = self._clock() - started
             for task in self._background:
                 task.cancel()
             await self._backend.shutdown()
-        summary = self._summary(status, reason, self._clock() - started, flow)
+        summary = self._summary(status, reason, wall_s)
         self.record.finish(summary)
         return summary
 
     def interrupt(self) -> None:
         """Ends the run after the step that is being trained, with a checkpoint."""
         self._interrupted = True
-        if hasattr(self, "_batches"):
-            self._batches.stop()
-            self._dataloader.stop()
+        if self._wiring is not None:
+            self._wiring.stop()
 
-    async def _run_flow(self, flow: Flow) -> None:
-        watchers = [cluster.watch() for cluster in self._clusters.values()]
-        display = asyncio.ensure_future(self._refresh(flow))
+    async def _run(self, wiring: Wiring) -> None:
+        self._wiring = wiring
+        if self._interrupted:
+            wiring.stop()
+        display = asyncio.ensure_future(self._refresh(wiring))
         try:
-            await flow.run(self._trainer_half, watchers)
+            await wiring.flow.run(wiring.trainer_half, [cluster.watch() for cluster in self._clusters.values()])
         finally:
             display.cancel()
         if not self._interrupted:
@@ -163,11 +186,12 @@ class RLVRPipeline:
                 self.fates.drop(group_id, "surplus")
         if self.record.step > self._saved_step:
             await self._save()
-        self._engine_stats = await self._clusters["actor_infer"].call_all("stats")
 
-    async def _refresh(self, flow: Flow) -> None:
+    async def _refresh(self, wiring: Wiring) -> None:
+        roles = [role for role in self._clusters if not role.startswith("rewards.")] + ["rewards"]
         while True:
-            self.record.show(flow.ledger, self._roles, self.admission.counts())
+            waits_for = {"actor_train": self.buffer.waiting_for, "actor_infer": wiring.dataloader.waiting_reason()}
+            self.record.show(wiring.flow.ledger, roles, waits_for, self.admission.counts())
             await asyncio.sleep(REFRESH_S)
 
     # -- workers --------------------------------------------------------------------------------------------------------
@@ -193,13 +217,9 @@ class RLVRPipeline:
         if checkpoint is not None:
             await self._clusters["actor_train"].call_all("load", str(checkpoint.trainer))
 
-    @property
-    def _roles(self) -> list[str]:
-        return [role for role in ("actor_train", "actor_infer", "reference", "rewards") if role in self._clusters or role == "rewards"]
-
     # -- wiring ---------------------------------------------------------------------------------------------------------
 
-    def _wire(self, now: float) -> Flow:
+    def _wire(self, now: float) -> Wiring:
         config, derived, clusters = self.config, self.prepared.derived, self._clusters
         engines, trainers = clusters["actor_infer"], clusters["actor_train"]
         placed = {"actor_train": config.actor_train, "actor_infer": config.actor_infer, "reference": config.reference}
@@ -212,14 +232,13 @@ class RLVRPipeline:
         router = Router(len(engines), derived.requests_per_engine + n)
         explorer = Explorer(engines, router, self._decode, config.seed, config.is_num_return_sequences_expand)
         rewards = Rewards({domain: clusters[f"rewards.{domain}"] for domain in config.rewards})
-        self._rewards = rewards
         lanes = math.ceil((1 + config.async_generation_ratio) * config.rollout_batch_size) + self.admission.extra_groups
         sampling = sampling_params(config.actor_infer.generating_args, derived.max_new_tokens, self.prepared.tokenizer)
 
         flow = Flow(Ledger(now), locks, self._clock)
-        self._dataloader = DataloaderStage(self.prepared.prompts, self.fates, self.depth)
+        dataloader = DataloaderStage(self.prepared.prompts, self.fates, self.depth)
         flow.chain(
-            self._dataloader,
+            dataloader,
             GenerateStage(explorer, sampling, n, lanes),
             RewardStage(rewards, self.fates, lanes),
             RolloutStage(self.prepared.filters, self.fates, self.buffer),
@@ -227,12 +246,16 @@ class RLVRPipeline:
         self.fates.on_drop += [self.buffer.drop, lambda group_id: self._spawn(explorer.cancel(group_key(group_id)))]
         self.fates.on_change.append(self.buffer.changed)
 
-        self._batches = BatchStage(self.buffer, self._make_batch, self.depth, self._clock, self._first_step, config.max_steps)
-        self._validation = self._validation_stage(explorer, rewards)
-        self._update = ParameterUpdateStage(
-            self.store, engines, config.weight_update_mode, self._publish, self._validation.engines_free
-        )
-        half: list[Stage[Any, Any]] = [self._batches]
+        batches = BatchStage(self.buffer, self._make_batch, self.depth, self._clock, self._first_step, config.max_steps)
+        validation = self._validation_stage(explorer, rewards)
+
+        def publish(version: int) -> None:
+            validation.expect(version)
+            self.admission.publish(version)
+            self.fates.changed()
+
+        update = ParameterUpdateStage(self.store, engines, config.weight_update_mode, publish, validation.engines_free)
+        half: list[Stage[Any, Any]] = [batches]
         if config.enable_old_logprobs_recompute:
             half.append(LogProbStage(lambda batch: self._log_probs(trainers, batch)))
         if "reference" in clusters:
@@ -246,36 +269,21 @@ class RLVRPipeline:
                 batching.shards,
                 batching.totals_of,
                 config.model_update_buffer_size_mb * MIB,
-                self._after_step,
+                lambda item: self._after_step(item, batches),
             ),
-            self._update,
-            self._validation,
+            update,
+            validation,
         ]
         flow.chain(*half)
-        self._trainer_half = half
-        self._validation.expect(self._first_step)
-        assert self._validation.inputs is not None
-        self._validation.inputs.offer(self._first_step)
-        if self._interrupted:
-            self.interrupt()
-        return flow
+        validation.begin(self._first_step)
+        return Wiring(flow, dataloader, batches, update, validation, rewards, tuple(half))
 
     def _take_turns(self, locks: DeviceLocks) -> None:
-        for role, sleep, wake in (
-            ("actor_infer", "sleep", "wake"),
-            ("actor_train", "offload", "reload"),
-            ("reference", "offload", "reload"),
-        ):
+        turns = {"actor_infer": ("sleep", "wake"), "actor_train": ("offload", "reload"), "reference": ("offload", "reload")}
+        for role, (sleep, wake) in turns.items():
             if role in self._clusters:
-                cluster = self._clusters[role]
-
-                async def call(cluster: Cluster = cluster, method: str = sleep) -> None:
-                    await cluster.call_all(method)
-
-                async def back(cluster: Cluster = cluster, method: str = wake) -> None:
-                    await cluster.call_all(method)
-
-                locks.on_turn(role, call, back)
+                call_all = self._clusters[role].call_all
+                locks.on_turn(role, partial(call_all, sleep), partial(call_all, wake))
 
     def _validation_stage(self, explorer: Explorer, rewards: Rewards) -> ValidationStage:
         config, derived = self.config, self.prepared.derived
@@ -310,7 +318,7 @@ class RLVRPipeline:
         parts: Sequence[Tensor] = await cluster.scatter("log_probs", batching.shards(batch, ranks))
         return batching.gather(parts, batch, ranks)
 
-    async def _after_step(self, item: TrainItem) -> None:
+    async def _after_step(self, item: TrainItem, batches: BatchStage) -> None:
         groups = item.lease.groups
         await self.buffer.ack(item.lease)
         self.fates.trained(item.lease)
@@ -328,12 +336,7 @@ class RLVRPipeline:
         self.record.add_step(item.step, groups, metrics)
         if self.record.step % self.config.save_steps == 0 or self.record.step == self.config.max_steps:
             await self._save()
-        self._batches.step_trained()
-
-    def _publish(self, version: int) -> None:
-        self._validation.expect(version)
-        self.admission.publish(version)
-        self.fates.check()
+        batches.step_trained()
 
     def _report_validation(self, result: ValidationResult) -> None:
         metrics = {
@@ -373,8 +376,8 @@ class RLVRPipeline:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
-    def _summary(self, status: str, reason: str, wall_s: float, flow: Flow | None) -> dict[str, Any]:
-        record = self.record
+    def _summary(self, status: str, reason: str, wall_s: float) -> dict[str, Any]:
+        record, wiring = self.record, self._wiring
         speed = max(wall_s, 1e-9)
         return {
             "status": status,
@@ -384,11 +387,11 @@ class RLVRPipeline:
             "validation": [{"step": step, "accuracy": accuracy} for step, accuracy in record.validation],
             "groups": self.admission.counts(),
             "staleness": record.staleness.summary(),
-            "idle_share": {role: flow.idle_share(role) for role in ("actor_train", "actor_infer")} if flow else {},
-            "weight_updates": self._update.stats.summary() if flow else {},
+            "idle_share": {role: wiring.flow.idle_share(role) for role in ("actor_train", "actor_infer")} if wiring else {},
+            "weight_updates": (wiring.update.stats if wiring else UpdateStats()).summary(),
             "throughput": {"samples_per_s": record.samples / speed, "response_tokens_per_s": record.response_tokens / speed},
             "prompts_skipped": self.prepared.skipped,
-            "reward_errors": dict(self._rewards.errors) if flow else {},
+            "reward_errors": dict(wiring.rewards.errors) if wiring else {},
             "resumed_from_step": self._first_step,
         }
 

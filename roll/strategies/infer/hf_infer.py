@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils.logging import disable_progress_bar
 
 from roll.strategies.infer.interface import EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
 from roll.strategies.infer.slot_engine import SlotEngine
@@ -51,6 +52,7 @@ class HFInferStrategy:
         `max_length` bounds prompt + response tokens of a request. `threads`: torch CPU threads of the engine; torch keeps this
         number per thread but also takes it as the default of threads that have not used torch yet. `seed` serves the requests
         that bring none. `deterministic`: see `SlotEngine`. `version`: the policy version of the folder's weights."""
+        disable_progress_bar()
         model: Any = AutoModelForCausalLM.from_pretrained(
             model_path, dtype=getattr(torch, dtype), attn_implementation=attn_implementation, use_safetensors=True
         )

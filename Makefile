@@ -1,0 +1,64 @@
+# make env | demo | test | lint | bench | clean
+#
+# Needs Python >= 3.11 with venv, git, make and a package index; everything else is installed into .venv.
+# `make demo ARGS="max_steps=50 async_generation_ratio=2"` passes overrides on, `make test ARGS="-k admission"` pytest's options.
+
+VENV  := .venv
+BIN   := $(VENV)/bin
+STAMP := $(VENV)/.complete
+STACK := base ray math dev
+FILES := $(STACK:%=requirements/%.txt)
+WORKERS ?= 2
+ARGS  ?=
+
+PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3,\
+	$(shell $(name) -c 'import sys; print(sys.executable) if sys.version_info >= (3, 11) else None' 2>/dev/null)))
+
+# Without compiled files every worker process would compile torch and transformers anew.
+unexport PYTHONDONTWRITEBYTECODE
+export PIP_NO_INPUT := 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export TOKENIZERS_PARALLELISM := false
+
+PIP := $(BIN)/python -m pip install --quiet --no-compile
+
+.PHONY: env demo test lint bench clean
+
+env: $(STAMP)
+
+# Removed first and written last: an installation that was interrupted is taken up again.
+$(STAMP): $(FILES) setup.py
+	@rm -f $@
+	@test -n "$(PYTHON)" || { echo "no Python >= 3.11 found: install one, or run make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@test -x $(BIN)/pip || "$(PYTHON)" -m venv $(VENV) || \
+		{ echo "$(PYTHON) cannot make environments: install its venv module (Debian: apt install python3-venv)" >&2; exit 1; }
+	@echo "[1/4] torch (the largest download)"
+	@$(PIP) "$$(sed -n 's/^\(torch==[^ #]*\).*/\1/p' requirements/base.txt)"
+	@echo "[2/4] $(STACK)"
+	@$(PIP) $(FILES:%=-r %)
+	@echo "[3/4] roll"
+	@$(PIP) --no-deps --editable .
+	@echo "[4/4] compiling"
+	@$(BIN)/python -m compileall -qq -j 2 $(VENV)/lib || true # some packages ship templates that are no Python
+	@touch $@
+
+demo: env
+	$(BIN)/python examples/embedded/make_embedded.py
+	$(BIN)/python examples/start_rlvr_pipeline.py --config_name rlvr_config_async $(ARGS)
+
+# One thread a process: as many tests run at once as there are cores. Tests marked `ray` share one worker (conftest.py).
+test: lint
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup $(ARGS)
+
+lint: env
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: env
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+# What was installed and made here; the runs in output/ stay.
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis examples/embedded/cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,283 @@
+"""A tiny world for fault tests: a random Qwen2, a tokenizer of single characters, prompts, a YAML; and real runs on it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+HERE = Path(__file__).parent
+REPO = HERE.parents[1]
+PROMPTS = 40
+BATCH = 4
+GROUP = 4
+STEPS = 12
+CHARACTERS = "0123456789+= "
+
+
+def make_model(folder: Path) -> None:
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=16,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=64,
+        initializer_range=0.2,
+        pad_token_id=0,
+        eos_token_id=1,
+    )
+    Qwen2ForCausalLM(config).save_pretrained(folder)
+    vocabulary = {"<pad>": 0, "<eos>": 1, "<unk>": 2} | {character: i for i, character in enumerate(CHARACTERS, start=3)}
+    core = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    core.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    core.decoder = decoders.Fuse()
+    PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<eos>", pad_token="<pad>", unk_token="<unk>").save_pretrained(folder)
+
+
+def prompt_row(number: int) -> dict[str, Any]:
+    return {"id": f"p{number}", "tag": "even", "prompt": f"{number}+{number * 7 % 90}=", "ground_truth": "0"}
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def settings(folder: Path) -> dict[str, Any]:
+    """The run that all tests vary: ratio 1, an epoch and a bit, a filter that drops about an eighth of the groups."""
+    return {
+        "exp_name": "run",
+        "output_dir": str(folder / "output"),
+        "max_steps": STEPS,
+        "save_steps": 2,
+        "eval_steps": 6,
+        "num_gpus_per_node": 2,
+        "rollout_batch_size": BATCH,
+        "num_return_sequences_in_group": GROUP,
+        "prompt_length": 8,
+        "response_length": 6,
+        "async_generation_ratio": 1,
+        "rpc_timeout": 60,
+        "track_with": "none",
+        "pretrain": str(folder / "model"),
+        "actor_train": {
+            "device_mapping": "0",
+            "pg_variant": "tis",
+            "training_args": {"learning_rate": 1.0e-3, "lr_scheduler_type": "constant", "per_device_train_batch_size": BATCH * GROUP},
+            "data_args": {"file_name": str(folder / "train.jsonl"), "template": "none"},
+        },
+        "actor_infer": {"device_mapping": "1"},
+        "validation": {"data_args": {"file_name": str(folder / "validation.jsonl"), "template": "none"}},
+        "rewards": {
+            "even": {
+                "worker_cls": "fault_workers.EvenRewardWorker",
+                "query_filter_config": {"type": "mean_filter", "filter_args": {"threshold_down": 0.0, "threshold_up": 1.0}},
+            }
+        },
+    }
+
+
+@dataclass
+class World:
+    folder: Path
+    """Holds model, prompt files and the YAML; read by all tests."""
+
+    def arguments(self, *overrides: str) -> list[str]:
+        return ["--config_path", str(self.folder), "--config_name", "run", *overrides]
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    folder = tmp_path_factory.mktemp("world")
+    make_model(folder / "model")
+    write_rows(folder / "train.jsonl", [prompt_row(i) for i in range(PROMPTS)])
+    write_rows(folder / "validation.jsonl", [prompt_row(i) for i in range(50, 54)])
+    (folder / "run.yaml").write_text(yaml.safe_dump(settings(folder)))
+    return World(folder)
+
+
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """Whole lines only: the file may be growing."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+
+
+def process_table() -> dict[int, tuple[int, str]]:
+    """pid -> (parent, title) of every process that is alive (not a zombie)."""
+    table = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            state, parent, *_ = (entry / "stat").read_text().rpartition(")")[2].split()
+            if state not in "ZX":
+                table[int(entry.name)] = (int(parent), (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    return table
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """pid -> title of the process's children, their children, and so on."""
+    table = process_table()
+    found: dict[int, str] = {}
+    parents = {pid}
+    while parents:
+        children = {child: title for child, (parent, title) in table.items() if parent in parents}
+        found |= children
+        parents = set(children)
+    return found
+
+
+def wait_for(what: str, condition: Callable[[], Any], deadline_s: float = 60.0) -> Any:
+    """The condition's first true value; fails the test at the deadline."""
+    end = time.monotonic() + deadline_s
+    while not (value := condition()):
+        if time.monotonic() > end:
+            pytest.fail(f"no {what} within {deadline_s:.0f} s")
+        time.sleep(0.02)
+    return value
+
+
+@dataclass
+class Run:
+    """A real driver process, and the folder that it leaves."""
+
+    folder: Path
+    process: subprocess.Popen[bytes]
+    log: Path
+    family: dict[int, str] = field(default_factory=dict)
+    """Its descendants as last looked up."""
+
+    @property
+    def dir(self) -> Path:
+        return self.folder / "run"
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def steps(self) -> list[int]:
+        """The training steps in metrics.jsonl."""
+        return [row["step"] for row in read_json_lines(self.dir / "metrics.jsonl") if "actor_train/lr" in row]
+
+    def wait_for(self, what: str, condition: Callable[[], Any], deadline_s: float = 60.0) -> Any:
+        def met() -> Any:
+            value = condition()
+            assert value or self.process.poll() is None, f"the run ended before there was {what}:\n{self.output}"
+            return value
+
+        return wait_for(what, met, deadline_s)
+
+    def wait_for_steps(self, count: int, deadline_s: float = 60.0) -> None:
+        self.wait_for(f"step {count}", lambda: len(self.steps()) >= count, deadline_s)
+
+    def look_up_family(self) -> dict[int, str]:
+        self.family = descendants(self.process.pid)
+        return self.family
+
+    def wait_for_orphans_to_end(self, deadline_s: float = 60.0) -> None:
+        """Until none of the family is left, though nobody is there to end them."""
+        wait_for("end of the orphaned processes", lambda: not self.family.keys() & process_table().keys(), deadline_s)
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def end(self, deadline_s: float = 60.0) -> int:
+        """The exit code."""
+        try:
+            return self.process.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"the run did not end within {deadline_s:.0f} s:\n{self.output}")
+
+    def summary(self) -> dict[str, Any]:
+        return dict(json.loads((self.dir / "summary.json").read_text()))
+
+
+Launch = Callable[..., Run]
+
+
+@pytest.fixture
+def launch(world: World, tmp_path: Path) -> Iterator[Launch]:
+    """`launch(*overrides, local=True)` starts the example script; whatever still runs at the end of the test is killed."""
+    runs: list[Run] = []
+
+    def start(*overrides: str, local: bool = True) -> Run:
+        log = tmp_path / f"log-{len(runs)}.txt"
+        environment = os.environ | {
+            "PYTHONPATH": str(HERE),
+            "OMP_NUM_THREADS": "1",
+            "FAULTS": str(tmp_path),
+            "COLUMNS": "200",
+        }
+        options = ["--local"] if local else []
+        command = [sys.executable, str(REPO / "examples/start_rlvr_pipeline.py"), *options]
+        command += world.arguments(f"output_dir={tmp_path / 'output'}", *overrides)
+        with log.open("wb") as sink:
+            process = subprocess.Popen(command, cwd=REPO, env=environment, stdout=sink, stderr=subprocess.STDOUT)
+        runs.append(Run(tmp_path / "output", process, log))
+        return runs[-1]
+
+    yield start
+    for run in runs:
+        if run.process.poll() is None:
+            family = descendants(run.process.pid)
+            for pid in (run.process.pid, *family):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            run.process.wait()
+
+
+def check_accounts(run_dir: Path, steps: int = STEPS) -> None:
+    """That a finished run lost nothing and doubled nothing, from what it wrote down."""
+    summary = json.loads((run_dir / "summary.json").read_text())
+    assert (summary["status"], summary["reason"], summary["steps"]) == ("finished", "", steps)
+
+    rows = read_json_lines(run_dir / "groups.jsonl")
+    trained = [row for row in rows if row["fate"] == "trained"]
+    dropped = [row for row in rows if row["fate"] == "dropped"]
+    assert len(trained) + len(dropped) == len(rows)
+    assert all(row["reason"] for row in dropped)
+    assert max(Counter(row["group_id"] for row in rows).values()) == 1, "a group has two fates"
+    assert max(Counter(row["prompt_uid"] for row in rows).values()) == 1, "a prompt has two fates"
+    assert Counter(row["step"] for row in trained) == dict.fromkeys(range(1, steps + 1), BATCH)
+    assert all(0 <= row["lag"] <= 1 for row in trained)
+
+    # The order of prompts is fixed, and at the end every prompt that was taken has met its fate: complete epochs, then a part of one.
+    epochs = Counter(int(row["prompt_uid"].split("/")[1]) for row in rows)
+    assert len(rows) > PROMPTS, "the run is too short to complete an epoch"
+    assert [epochs[i] for i in range(len(rows) // PROMPTS)] == [PROMPTS] * (len(rows) // PROMPTS), "prompts of an epoch are lost"
+    assert epochs[len(rows) // PROMPTS] == len(rows) % PROMPTS
+
+    groups = summary["groups"]
+    assert (groups["trained"], groups["buffered"], groups["in_flight"]) == (steps * BATCH, 0, 0)
+    assert groups["dropped"] == Counter(row["reason"] for row in dropped)
+    assert groups["admitted"] == len(rows)
+    assert groups["dropped"], "the filter dropped nothing: the test is blind"
+
+    metrics = read_json_lines(run_dir / "metrics.jsonl")
+    assert [row["step"] for row in metrics if "actor_train/lr" in row] == list(range(1, steps + 1))
+    assert sum(summary["staleness"]["histogram"].values()) == steps * BATCH * GROUP
+    assert [entry["step"] for entry in summary["validation"]] == [0, 6, 12]
+
+
+@pytest.fixture(scope="session")
+def accounts() -> Callable[..., None]:
+    return check_accounts

@@ -1,0 +1,53 @@
+"""Judges for a random model: they look at the text alone, so their verdict is a function of the sample. Ray workers import them too."""
+
+import asyncio
+import random
+
+from roll.pipeline.rlvr.rewards.reward_worker import RewardWorker
+
+
+def letters_win(text: str) -> float:
+    """1 if at least half of the characters are letters: about half of a random model's responses."""
+    return float(2 * sum(char.isalpha() for char in text) >= max(len(text), 1))
+
+
+class Letters(RewardWorker):
+    async def grade(self, sample):
+        return letters_win(sample.response_text)
+
+
+class SlowLetters(Letters):
+    """A remote judge: answers after a time between 0 and `reward_args.max_s` that depends on the prompt and the sample alone."""
+
+    async def grade(self, sample):
+        delay = random.Random(f"{sample.prompt.uid}/{sample.index}").uniform(0, self.reward_args["max_s"])
+        await asyncio.sleep(delay)
+        return letters_win(sample.response_text)
+
+
+class Unreliable(Letters):
+    """Always fails for the prompts whose row number is divisible by `reward_args.every`."""
+
+    async def grade(self, sample):
+        if int(sample.prompt.uid.rpartition("/")[2]) % self.reward_args["every"] == 0:
+            raise ConnectionError("the judge is away")
+        return letters_win(sample.response_text)
+
+
+class Hiccup(Letters):
+    """Fails at the first attempt of each sample, then answers."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self._seen = set()
+
+    async def grade(self, sample):
+        name = (sample.prompt.uid, sample.index)
+        if name not in self._seen:
+            self._seen.add(name)
+            raise ConnectionError("try again")
+        return letters_win(sample.response_text)
+
+
+class StragglingLetters(Letters):
+    """Withholds its verdict on every `every`-th prompt it meets until `after` later verdicts times a group's size were given."""

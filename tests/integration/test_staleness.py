@@ -1,0 +1,81 @@
+"""Real runs with a judge that answers after 0 to 30 ms: however far rollouts run ahead, staleness stays within its bound."""
+
+import math
+
+import pytest
+
+STEPS = 6
+
+
+def slow_judge(lab):
+    return {"rewards.sums.worker_cls": f"{lab.rewards}.SlowLetters", "rewards.sums.reward_args": {"max_s": 0.03}}
+
+
+@pytest.mark.parametrize("depth", ["auto", "full"])
+@pytest.mark.parametrize("ratio", [0, 0.5, 1, 2, 4])
+def test_staleness_is_bounded_by_the_ratio_and_every_group_is_accounted_for(lab, make_config, ratio, depth):
+    """`lab.run` checks the accounts, the fates by id, each group's lag, the histogram and the version spans."""
+    config = make_config(
+        slow_judge(lab),
+        max_steps=STEPS,
+        async_generation_ratio=ratio,
+        async_pipeline_depth="auto" if depth == "auto" else ratio,
+        rollout_log_per_step=16,
+    )
+    run = lab.run(config)
+    staleness = run.summary["staleness"]
+    assert staleness["bound"] == math.ceil(ratio)
+    assert 0 <= staleness["token_mean"] <= staleness["mean"] <= staleness["max"] <= math.ceil(ratio)
+    for sample in run.rows("samples"):
+        assert all(sample["step"] - 1 - version <= math.ceil(ratio) for _, _, version in sample["versions"])
+    if ratio == 0:
+        assert staleness["histogram"] == {"0": STEPS * 16}, "every sample was made by the policy that it trains"
+    elif depth == "full":
+        assert staleness["max"] > 0, "rollouts that run ahead are older than the policy"
+    # What metrics.jsonl says step by step adds up to what the summary says of the run.
+    steps = run.steps()
+    assert len(steps) == STEPS
+    assert max(row["staleness/max"] for row in steps) == staleness["max"]
+    assert sum(row["staleness/mean"] for row in steps) / STEPS == pytest.approx(staleness["mean"], abs=1e-9)
+
+
+def test_rollouts_run_ahead_on_their_own_while_the_judge_is_slow(lab, make_config):
+    """With the adaptive depth the trainer's waiting makes rollouts start earlier: lag appears, and is used, not given away."""
+    config = make_config(slow_judge(lab), max_steps=12, async_generation_ratio=2)
+    staleness = lab.run(config).summary["staleness"]
+    assert 0 < staleness["mean"] <= 2
+
+
+@pytest.mark.parametrize("mode", ["interrupt", "in_flight"])
+def test_a_response_that_lives_through_weight_updates_names_the_version_of_every_token(lab, make_config, mode):
+    """One request at a time and long responses: updates arrive in the middle of them, and nothing is thrown away."""
+    config = make_config(
+        max_steps=8,
+        async_generation_ratio=4,
+        async_pipeline_depth=4.0,
+        max_running_requests=2,
+        response_length=24,
+        rollout_log_per_step=16,
+        weight_update_mode=mode,
+    )
+    run = lab.run(config)
+    spans = [len(sample["versions"]) for sample in run.rows("samples")]
+    assert max(spans) >= 2, "some response was made by two versions"
+    assert run.summary["weight_updates"]["count"] == 8
+    assert run.summary["groups"]["dropped"].keys() <= {"surplus"}
+    assert run.summary["staleness"]["token_mean"] < run.summary["staleness"]["mean"], "later tokens of a response are younger"
+
+
+def test_policy_drop_counts_the_groups_that_came_too_late(lab, make_config):
+    """A few prompts take far longer than a step: they are dropped as stale by name, and the run goes on without them."""
+    config = make_config(
+        {"rewards.sums.worker_cls": f"{lab.rewards}.StragglingLetters", "rewards.sums.reward_args": {"every": 5, "after": 3}},
+        max_steps=8,
+        async_generation_ratio=1,
+        async_pipeline_depth=1.0,
+        staleness_policy="drop",
+    )
+    run = lab.run(config)
+    assert run.summary["groups"]["dropped"].keys() <= {"stale", "surplus"}
+    assert run.summary["groups"]["dropped"]["stale"] > 0
+    assert run.summary["staleness"]["max"] <= 1
