@@ -50,4 +50,19 @@ class Hiccup(Letters):
 
 
 class StragglingLetters(Letters):
-    """Withholds its verdict on every `every`-th prompt it meets until `after` later verdicts times a group's size were given."""
+    """Withholds its verdict on every `reward_args.every`-th row until `reward_args.after` later verdicts were given."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self._given = 0
+        self._another = asyncio.Condition()
+
+    async def grade(self, sample):
+        if int(sample.prompt.uid.rpartition("/")[2]) % self.reward_args["every"] == 0:
+            until = self._given + self.reward_args["after"]
+            async with self._another:
+                await self._another.wait_for(lambda: self._given >= until)
+        async with self._another:
+            self._given += 1
+            self._another.notify_all()
+        return letters_win(sample.response_text)

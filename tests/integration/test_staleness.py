@@ -69,7 +69,7 @@ def test_a_response_that_lives_through_weight_updates_names_the_version_of_every
 def test_policy_drop_counts_the_groups_that_came_too_late(lab, make_config):
     """A few prompts take far longer than a step: they are dropped as stale by name, and the run goes on without them."""
     config = make_config(
-        {"rewards.sums.worker_cls": f"{lab.rewards}.StragglingLetters", "rewards.sums.reward_args": {"every": 5, "after": 3}},
+        {"rewards.sums.worker_cls": f"{lab.rewards}.StragglingLetters", "rewards.sums.reward_args": {"every": 5, "after": 48}},
         max_steps=8,
         async_generation_ratio=1,
         async_pipeline_depth=1.0,

@@ -1,0 +1,43 @@
+"""A worker for the tests of the back ends, imported by name in its process."""
+
+import asyncio
+import os
+import threading
+
+
+class Counter:
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.started_in = threading.get_ident()
+        self._waiting = asyncio.Event()
+
+    def add(self, number: int) -> int:
+        assert threading.get_ident() == self.started_in, "ordinary methods run on the worker's own thread"
+        return self.rank + number
+
+    async def rendezvous(self, last: bool) -> str:
+        """Returns for all callers when the last one has come: only possible if calls run side by side."""
+        if last:
+            self._waiting.set()
+        await self._waiting.wait()
+        return "together"
+
+    def make(self, size: int) -> tuple[bytes, int]:
+        return b"x" * size, size
+
+    def length(self, value: bytes) -> int:
+        return len(value)
+
+    def fail(self) -> None:
+        raise ValueError("no such thing")
+
+    async def hang(self) -> None:
+        await asyncio.Event().wait()
+
+    def process(self) -> int:
+        return os.getpid()
+
+
+class Broken:
+    def __init__(self) -> None:
+        raise FileNotFoundError("model folder is gone")

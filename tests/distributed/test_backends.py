@@ -1,0 +1,91 @@
+"""The same contract for workers in this process and for Ray actors."""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from roll.distributed.backend import LocalBackend, WorkerDied, WorkerSpec, import_object
+from roll.distributed.cluster import Cluster
+from roll.distributed.devices import detect, place
+
+HERE = str(Path(__file__).parent)
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch):
+    monkeypatch.syspath_prepend(HERE)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([HERE, *filter(None, [os.environ.get("PYTHONPATH")])]))
+
+
+async def start(backend, inventory, cls="backend_worker.Counter", deadline_s=60.0):
+    placements = place((0, 1), inventory)
+    specs = [WorkerSpec(f"role-{p.rank}", cls, p, {} if cls.endswith("Broken") else {"rank": p.rank}) for p in placements]
+    return await Cluster.start("role", backend, specs, deadline_s)
+
+
+async def check_contract(backend, inventory):
+    cluster = await start(backend, inventory)
+    assert await cluster.call_all("add", 3) == [3, 4]
+    assert await cluster.scatter("add", [10, 20]) == [10, 21]
+    with pytest.raises(ValueError, match="2 ranks, got 1 shards"):
+        await cluster.scatter("add", [1])
+    together = [cluster.call(0, "rendezvous", last) for last in (False, False, True)]
+    assert await asyncio.gather(*together) == ["together"] * 3
+    reference, size = await cluster.keep(0, "make", 1000)
+    assert size == 1000
+    assert await cluster.call(1, "length", reference) == 1000
+    with pytest.raises(ValueError, match="no such thing"):
+        await cluster.call(0, "fail")
+    with pytest.raises(FileNotFoundError, match="model folder is gone"):
+        await start(backend, inventory, "backend_worker.Broken")
+    hasty = Cluster("role", cluster.workers, deadline_s=0.2)
+    with pytest.raises(TimeoutError, match=r"role\[1\].hang gave no answer in 0 s \(rpc_timeout\)"):
+        await hasty.call(1, "hang")
+    return cluster
+
+
+def test_in_process():
+    async def main():
+        backend = LocalBackend()
+        await check_contract(backend, detect())
+        await backend.shutdown()
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+@pytest.mark.ray
+def test_ray_and_the_death_of_a_worker_nobody_is_calling():
+    from roll.distributed.ray_backend import RayBackend
+
+    async def main():
+        backend = RayBackend(detect())
+        try:
+            cluster = await check_contract(backend, detect())
+            pid = await cluster.call(1, "process")
+            assert pid != os.getpid()
+            watch = asyncio.ensure_future(cluster.watch())
+            os.kill(pid, signal.SIGKILL)
+            with pytest.raises(WorkerDied, match="role-1 of role role"):
+                await asyncio.wait_for(watch, 30)
+            with pytest.raises(WorkerDied, match="role-1"):
+                await cluster.call(1, "add", 1)
+        finally:
+            await backend.shutdown()
+
+    asyncio.run(asyncio.wait_for(main(), 100))
+
+
+def test_a_dotted_path_that_leads_nowhere_says_where_it_ends():
+    assert import_object("backend_worker.Counter").__name__ == "Counter"
+    for path, message in (
+        ("nothing", "not a dotted path"),
+        ("no_such_module.Thing", "No module named"),
+        ("backend_worker.Missing", "backend_worker has no Missing"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            import_object(path)
+    sys.modules.pop("backend_worker", None)

@@ -1,0 +1,27 @@
+import pytest
+
+from roll.distributed.devices import Inventory, place, place_on_cpus
+
+TWO_NODES = Inventory("cuda", nodes=2, per_node=4, cpus_per_node=16)
+
+
+def test_global_indices_are_placed_on_their_node():
+    placements = place((3, 4, 7), TWO_NODES)
+    assert [(p.rank, p.node, p.local_devices) for p in placements] == [(0, 0, (3,)), (1, 1, (0,)), (2, 1, (3,))]
+    assert {p.world_size for p in placements} == {3}
+
+
+def test_a_worker_of_several_devices_stays_on_one_node():
+    assert [p.devices for p in place((0, 1, 2, 3), TWO_NODES, 2)] == [(0, 1), (2, 3)]
+    with pytest.raises(ValueError, match=r"would span nodes \[0, 1\]"):
+        place((3, 4), TWO_NODES, 2)
+
+
+def test_cpu_slots_share_the_threads():
+    laptop = Inventory("cpu", nodes=1, per_node=2, cpus_per_node=8)
+    assert [p.threads for p in place((0, 1), laptop)] == [4, 4]
+    assert place((0,), Inventory("cpu", 1, 4, 2))[0].threads == 1
+
+
+def test_roles_without_devices_go_round_the_nodes():
+    assert [p.node for p in place_on_cpus(3, TWO_NODES)] == [0, 1, 0]

@@ -1,0 +1,151 @@
+"""Bad input, through the real command line: one clear line that names key, value and fix; exit code 2; no worker starts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from roll.cli.train import main
+from roll.distributed.backend import LocalBackend
+
+
+@pytest.fixture
+def refused(world, tmp_path, capsys, monkeypatch):
+    """Runs the command line with overrides; returns the one line it must answer with."""
+
+    async def start(self, spec):
+        raise AssertionError(f"worker {spec.name} was started")
+
+    monkeypatch.setattr(LocalBackend, "start", start)
+
+    def run(*overrides: str) -> str:
+        given = list(overrides)
+        if not any(override.startswith("output_dir=") for override in given):
+            given.append(f"output_dir={tmp_path / 'output'}")
+        code = main(["--local", *world.arguments(*given)])
+        out, err = capsys.readouterr()
+        assert code == 2, err
+        assert "starting workers" not in out
+        assert "Traceback" not in out + err
+        lines = err.splitlines()
+        assert len(lines) == 1 and lines[0].startswith("error: "), err
+        print(lines[0])
+        return lines[0]
+
+    return run
+
+
+def copy_model(world, to: Path, *without: str) -> Path:
+    shutil.copytree(world.folder / "model", to, ignore=shutil.ignore_patterns(*without))
+    return to
+
+
+def prompts(path: Path, *rows: object) -> Path:
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    return path
+
+
+GOOD = {"id": "a", "tag": "even", "prompt": "1+1=", "ground_truth": "2"}
+
+KEYS = [
+    pytest.param("rollout_batchsize=4", ["rollout_batchsize", "unknown key", "did you mean rollout_batch_size?"], id="unknown-key"),
+    pytest.param("actor_train.training_args.lr=1", ["actor_train.training_args.lr", "unknown key", "fix:"], id="unknown-inner-key"),
+    pytest.param("max_steps=ten", ["max_steps", "'ten'", "an integer"], id="wrong-type"),
+    pytest.param("actor_train.pg_variant=pop", ["actor_train.pg_variant", "'pop'", "did you mean"], id="wrong-choice"),
+    pytest.param("actor_infer.device_mapping='7'", ["actor_infer.device_mapping", "'7'", "no device 7", "fix:"], id="no-such-device"),
+    pytest.param("rollout_batch_size=5", ["rollout_batch_size = 5", "20 samples", "fix: rollout_batch_size 4 or 8"], id="divide"),
+    pytest.param("actor_train.data_args.file_name=/no/such.jsonl", ["actor_train.data_args.file_name", "/no/such.jsonl", "fix:"], id="no-file"),
+    pytest.param("pretrain=/no/such/model", ["pretrain", "/no/such/model", "no such folder", "fix:"], id="no-model"),
+    pytest.param(
+        "rewards.even.worker_cls=no.such.Worker", ["rewards.even.worker_cls", "no.such.Worker", "No module named", "fix:"], id="reward-cls"
+    ),
+    pytest.param("actor_train.worker_cls=roll.pipeline.Nobody", ["actor_train.worker_cls", "roll.pipeline.Nobody", "fix:"], id="train-cls"),
+    pytest.param("resume_from_checkpoint=true", ["resume_from_checkpoint", "True", "no complete checkpoint", "auto"], id="no-checkpoint"),
+    pytest.param("resume_from_checkpoint=/no/such", ["resume_from_checkpoint", "/no/such", "no such folder", "fix:"], id="no-such-checkpoint"),
+    pytest.param("track_with=swanlab", ["track_with", "swanlab", "pip install swanlab"], id="tracker"),
+    pytest.param("--lokal", ["--lokal", "unknown option", "did you mean --local?"], id="unknown-option"),
+    pytest.param("-q", ["-q", "unknown option", "key=value"], id="unknown-short-option"),
+    pytest.param("--config_path", ["--config_path", "expected one argument"], id="option-without-value"),
+    pytest.param("--config_name=nosuch", ["config_name", "nosuch", "choose one of run"], id="no-such-config"),
+    pytest.param("max_steps", ["max_steps", "key=value"], id="not-an-override"),
+]
+
+
+@pytest.mark.parametrize(("override", "parts"), KEYS)
+def test_one_line_names_key_value_and_fix(refused, override, parts):
+    line = refused(override)
+    assert all(part in line for part in parts), line
+
+
+def test_two_training_devices_need_ray(refused):
+    line = refused("actor_train.device_mapping='0,1'", "actor_train.training_args.per_device_train_batch_size=8")
+    assert "actor_train.device_mapping" in line and "'0,1'" in line and "--local" in line and "fix:" in line
+
+
+@pytest.mark.parametrize(
+    ("second", "parts"),
+    [
+        pytest.param('{"id": "b", "tag"', ["not valid JSON"], id="broken-json"),
+        pytest.param(GOOD | {"id": "b", "tag": "odd"}, ["'odd'", "known: even"], id="unknown-tag"),
+        pytest.param({"id": "b", "tag": "even", "ground_truth": "2"}, ["'prompt'"], id="no-prompt"),
+        pytest.param(GOOD, ["'a'"], id="same-id"),
+        pytest.param([1, 2], ["list", "JSON object"], id="no-object"),
+    ],
+)
+def test_bad_row_is_named_by_file_and_line(refused, tmp_path, second, parts):
+    path = prompts(tmp_path / "bad.jsonl", GOOD, second)
+    line = refused(f"actor_train.data_args.file_name={path}")
+    assert "actor_train.data_args.file_name" in line and f"{path}:2" in line
+    assert all(part in line for part in parts), line
+
+
+def test_prompts_that_are_all_too_long(refused, tmp_path):
+    path = prompts(tmp_path / "long.jsonl", GOOD | {"prompt": "1" * 9}, GOOD | {"id": "b", "prompt": "2" * 10})
+    line = refused(f"actor_train.data_args.file_name={path}")
+    assert "actor_train.data_args.file_name" in line and "prompt_length 8" in line and "2 too_long" in line
+
+
+def test_validation_prompts_that_are_all_too_long(refused, tmp_path):
+    path = prompts(tmp_path / "long.jsonl", GOOD | {"prompt": "1" * 9})
+    line = refused(f"validation.data_args.file_name={path}")
+    assert "validation.data_args.file_name" in line and "prompt_length 8" in line
+
+
+@pytest.mark.parametrize(
+    ("without", "part"),
+    [("tokenizer*", "tokenizer"), ("*.safetensors", "safetensors"), ("config.json", "config.json")],
+    ids=["tokenizer", "weights", "config"],
+)
+def test_incomplete_model_folder(refused, world, tmp_path, without, part):
+    folder = copy_model(world, tmp_path / "model", without)
+    line = refused(f"pretrain={folder}")
+    assert "pretrain" in line and str(folder) in line and part in line and "fix:" in line
+
+
+def test_broken_tokenizer_file(refused, world, tmp_path):
+    folder = copy_model(world, tmp_path / "model")
+    (folder / "tokenizer.json").write_text("{")
+    line = refused(f"pretrain={folder}")
+    assert "pretrain" in line and "tokenizer" in line
+
+
+@pytest.mark.parametrize("role", ["actor_train", "actor_infer"])
+def test_model_folder_of_a_role(refused, world, tmp_path, role):
+    folder = copy_model(world, tmp_path / "model", "*.safetensors")
+    line = refused(f"{role}.model_args.model_name_or_path={folder}")
+    assert f"{role}.model_args.model_name_or_path" in line and str(folder) in line and "safetensors" in line
+
+
+def test_output_below_a_regular_file(refused, tmp_path):
+    (tmp_path / "file").touch()
+    line = refused(f"output_dir={tmp_path / 'file'}")
+    assert "output_dir" in line and str(tmp_path / "file") in line and "fix:" in line
+
+
+def test_every_problem_is_named_at_once(world, tmp_path, capsys):
+    overrides = (f"output_dir={tmp_path}", "pretrain=/no/such", "actor_train.data_args.file_name=/no.jsonl", "rewards.even.worker_cls=a.B")
+    assert main(["--local", *world.arguments(*overrides)]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 3

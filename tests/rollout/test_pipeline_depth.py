@@ -1,0 +1,44 @@
+from roll.rollout.pipeline_depth import PROBE, PipelineDepth
+
+
+def settle(depth, steps=10, **seen):
+    for _ in range(steps):
+        depth.observe(**seen)
+
+
+def test_the_first_wait_is_answered_with_just_the_lead_it_needs():
+    depth = PipelineDepth(4)
+    depth.observe(wait_s=0.5, train_s=1.0, slack_s=0)
+    assert depth.depth == 0.5
+
+
+def test_depth_never_passes_the_bound_and_a_fixed_one_stays():
+    depth = PipelineDepth(1)
+    settle(depth, wait_s=100.0, train_s=1.0, slack_s=0)
+    assert depth.depth == 1
+    fixed = PipelineDepth(2, fixed=1.5)
+    settle(fixed, wait_s=100.0, train_s=1.0, slack_s=0)
+    assert fixed.depth == 1.5
+
+
+def test_data_that_comes_early_makes_the_pipeline_shallower_step_by_step():
+    depth = PipelineDepth(2)
+    depth.observe(wait_s=1.0, train_s=1.0, slack_s=0)
+    before = depth.depth
+    settle(depth, steps=3, wait_s=0.0, train_s=1.0, slack_s=0.9)
+    assert before - 2 * PROBE <= depth.depth < before
+    settle(depth, steps=100, wait_s=0.0, train_s=1.0, slack_s=0.9)
+    assert depth.depth == 0
+
+
+def test_a_probe_that_made_the_trainer_wait_is_taken_back_and_not_repeated_soon():
+    depth = PipelineDepth(2)
+    depth.observe(wait_s=1.0, train_s=1.0, slack_s=0)
+    needed = depth.depth
+    waits = 0
+    for _ in range(100):
+        waiting = depth.depth < needed
+        waits += waiting
+        depth.observe(wait_s=0.9 if waiting else 0.0, train_s=1.0, slack_s=0.5)
+    assert depth.depth in (needed, needed - PROBE)
+    assert waits <= 12
