@@ -47,7 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from roll.distributed.backend import Backend, LocalBackend
     from roll.distributed.devices import detect
     from roll.pipeline.rlvr.preparation import prepare
-    from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline, archive_previous
+    from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
+    from roll.pipeline.run_record import archive_previous
 
     inventory = detect(config.num_nodes, config.num_gpus_per_node)
     try:

@@ -6,6 +6,7 @@ The first failure of a stage or a worker ends the flow with a `FlowError` that n
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
@@ -29,7 +30,7 @@ class Flow:
 
     def chain(self, *stages: Stage[Any, Any], capacity: int = 1) -> None:
         """Adds the stages and joins each to the next by a channel of `capacity` items."""
-        for one, following in zip(stages, stages[1:], strict=False):
+        for one, following in itertools.pairwise(stages):
             channel: Channel[Any] = Channel(capacity)
             one.outputs, following.inputs = channel, channel
         for stage in stages:

@@ -134,3 +134,15 @@ class RunRecord:
             self.run_dir / "metrics.jsonl", self.run_dir / "learning_curve.png", self._exp_name, self.staleness.bound
         )
         print_summary(dict(summary), self.run_dir)
+
+
+def archive_previous(run_dir: Path) -> Path | None:
+    """Moves the folder of an earlier run of the same name aside (`<exp_name>.1`, `.2`, ...), so that nothing of it is lost."""
+    if not (run_dir / "config.yaml").exists():
+        return None
+    number = 1
+    while (aside := run_dir.with_name(f"{run_dir.name}.{number}")).exists():
+        number += 1
+    run_dir.rename(aside)
+    run_dir.mkdir()
+    return aside

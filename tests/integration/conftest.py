@@ -18,7 +18,8 @@ from roll.configs.rlvr import RLVRConfig
 from roll.distributed.backend import LocalBackend
 from roll.distributed.devices import Inventory
 from roll.pipeline.rlvr.preparation import prepare
-from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline, archive_previous
+from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
+from roll.pipeline.run_record import archive_previous
 
 HERE = str(Path(__file__).parent)
 if HERE not in sys.path:

@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -35,10 +34,11 @@ from roll.distributed.devices import Inventory
 from roll.metrics.ledger import Ledger
 from roll.pipeline import roles
 from roll.pipeline.checkpoint import TRAINER, CheckpointStore
-from roll.pipeline.explorer_stages import DataloaderStage, GenerateStage, RewardStage, Rewards, RolloutStage, group_key
+from roll.pipeline.explorer_stages import DataloaderStage, GenerateStage, Rewards, RewardStage, RolloutStage, group_key
 from roll.pipeline.fates import Fates
 from roll.pipeline.flow import Flow, FlowError
 from roll.pipeline.rlvr import batch as batching
+from roll.pipeline.rlvr.clusters import start_clusters
 from roll.pipeline.rlvr.preparation import Prepared, sampling_params
 from roll.pipeline.run_record import ACCURACY, RunRecord
 from roll.pipeline.stage import Stage
@@ -149,7 +149,7 @@ class RLVRPipeline:
         started = self._clock()
         try:
             self.record.display.note("starting workers ...")
-            await self._start_clusters()
+            self._clusters = await start_clusters(self.config, self.prepared, self._inventory, self._backend)
             started = self._clock()
             self.record.begin()
             await self._run(self._wire(started))
@@ -193,29 +193,6 @@ class RLVRPipeline:
             waits_for = {"actor_train": self.buffer.waiting_for, "actor_infer": wiring.dataloader.waiting_reason()}
             self.record.show(wiring.flow.ledger, roles, waits_for, self.admission.counts())
             await asyncio.sleep(REFRESH_S)
-
-    # -- workers --------------------------------------------------------------------------------------------------------
-
-    async def _start_clusters(self) -> None:
-        config, prepared, checkpoint = self.config, self.prepared, self.prepared.checkpoint
-        pretrain = config.pretrain or ""
-        derived = prepared.derived
-        common = (self._inventory, self._backend)
-        infer_model = str(checkpoint.model) if checkpoint else config.actor_infer.model_args.model_name_or_path or pretrain
-        specs = {
-            "actor_train": roles.train_specs("actor_train", config, derived, config.actor_train, pretrain, *common),
-            "actor_infer": roles.infer_specs(config, derived, infer_model, self._first_step, *common),
-        }
-        if config.use_kl_loss and config.reference is not None:
-            specs["reference"] = roles.train_specs("reference", config, derived, config.reference, pretrain, *common)
-        for domain, reward in config.rewards.items():
-            specs[f"rewards.{domain}"] = roles.reward_specs(domain, reward, self._inventory)
-        started = await asyncio.gather(
-            *(Cluster.start(role, self._backend, of_role, config.rpc_timeout) for role, of_role in specs.items())
-        )
-        self._clusters = dict(zip(specs, started, strict=True))
-        if checkpoint is not None:
-            await self._clusters["actor_train"].call_all("load", str(checkpoint.trainer))
 
     # -- wiring ---------------------------------------------------------------------------------------------------------
 
@@ -394,15 +371,3 @@ class RLVRPipeline:
             "reward_errors": dict(wiring.rewards.errors) if wiring else {},
             "resumed_from_step": self._first_step,
         }
-
-
-def archive_previous(run_dir: Path) -> Path | None:
-    """Moves the folder of an earlier run of the same name aside (`<exp_name>.1`, `.2`, ...), so that nothing of it is lost."""
-    if not (run_dir / "config.yaml").exists():
-        return None
-    number = 1
-    while (aside := run_dir.with_name(f"{run_dir.name}.{number}")).exists():
-        number += 1
-    run_dir.rename(aside)
-    run_dir.mkdir()
-    return aside
