@@ -53,7 +53,7 @@ class TokenBatch:
         """[N] int64, the sample each token belongs to."""
         return torch.repeat_interleave(torch.arange(len(self)), self.lengths)
 
-    def with_(self, **changes: Tensor | None) -> TokenBatch:
+    def with_(self, **changes: Tensor) -> TokenBatch:
         return replace(self, **changes)
 
     def select(self, indices: list[int]) -> TokenBatch:
@@ -85,7 +85,9 @@ class TokenBatch:
             out[mask] = flat
             return out
 
-        values = {f.name: getattr(self, f.name) if f.name in PER_SAMPLE else pad(getattr(self, f.name)) for f in fields(self)}
+        values: dict[str, Any] = {
+            f.name: getattr(self, f.name) if f.name in PER_SAMPLE else pad(getattr(self, f.name)) for f in fields(self)
+        }
         return Padded(attention_mask=mask, **values)
 
     def sums_per_sample(self, flat: Tensor) -> Tensor:
@@ -109,8 +111,8 @@ class Padded:
     reference_logprobs: Tensor | None = None
 
     def to(self, device: torch.device) -> Padded:
-        moved = {f.name: v.to(device) if (v := getattr(self, f.name)) is not None else None for f in fields(self)}
-        return Padded(**moved)
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return Padded(**{name: value if value is None else value.to(device) for name, value in values.items()})
 
     def flatten(self, values: Tensor) -> Tensor:
         """[N], the non-padding entries of a [B, T] tensor, in the order of the `TokenBatch` it was cut from."""

@@ -37,11 +37,15 @@ def import_object(path: str) -> Any:
         raise ValueError(f"'{path}' is not a dotted path like package.module.Name")
     try:
         module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
+    except Exception as error:  # whatever the module's own code raises, too
         raise ValueError(f"'{path}' cannot be imported: {error}") from error
     if not hasattr(module, attribute):
         raise ValueError(f"'{path}' cannot be imported: module {module_name} has no {attribute}")
     return getattr(module, attribute)
+
+
+class WorkerStartError(RuntimeError):
+    """A worker that did not come up; says which, and why."""
 
 
 class WorkerHost:

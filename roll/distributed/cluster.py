@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
-from roll.distributed.backend import Backend, Ref, WorkerDied, WorkerHandle, WorkerSpec
+from roll.distributed.backend import Backend, Ref, WorkerDied, WorkerHandle, WorkerSpec, WorkerStartError
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ class Cluster:
     @classmethod
     async def start(cls, role: str, backend: Backend, specs: Sequence[WorkerSpec], deadline_s: float) -> Cluster:
         """Starts all workers at the same time; fails with the first one that fails."""
-        workers = await asyncio.gather(*(backend.start(spec) for spec in specs))
+        workers = await asyncio.gather(*(_start(backend, spec, deadline_s) for spec in specs))
         return cls(role, workers, deadline_s)
 
     def __len__(self) -> int:
@@ -63,3 +63,12 @@ class Cluster:
             return await asyncio.wait_for(answer, self._deadline_s)
         except TimeoutError as error:
             raise TimeoutError(f"{self.role}[{rank}].{method} gave no answer in {self._deadline_s:.0f} s (rpc_timeout)") from error
+
+
+async def _start(backend: Backend, spec: WorkerSpec, deadline_s: float) -> WorkerHandle:
+    try:
+        return await asyncio.wait_for(backend.start(spec), deadline_s)
+    except TimeoutError as error:
+        raise WorkerStartError(f"worker {spec.name} is not ready after {deadline_s:.0f} s (rpc_timeout)") from error
+    except Exception as error:
+        raise WorkerStartError(f"worker {spec.name} cannot start: {type(error).__name__}: {error}") from error

@@ -78,8 +78,18 @@ class CheckpointStore:
         _sync(self.root)
         if self._keep:
             for old in self.steps()[: -self._keep]:
+                (self.root / f"step-{old}" / MANIFEST).unlink()  # first: half a folder must not look complete
                 shutil.rmtree(self.root / f"step-{old}")
         return final
+
+    def set_aside_after(self, step: int) -> None:
+        """Renames the checkpoints of later steps. A run that goes on from an older one takes another course: its journals no
+        longer are what the later ones recorded, and nothing may resume from them by itself."""
+        for later in self.steps():
+            if later > step:
+                aside = self.root / f"rolled-back-step-{later}"
+                shutil.rmtree(aside, ignore_errors=True)
+                (self.root / f"step-{later}").rename(aside)
 
     def resolve(self, wish: bool | str) -> Checkpoint | None:
         """What `resume_from_checkpoint` names: false, true (the newest, which must be there), "auto" (the newest if there is one)
@@ -92,7 +102,7 @@ class CheckpointStore:
                 return self.load(self.root / f"step-{steps[-1]}")
             if wish == "auto":
                 return None
-            raise CheckpointError(f"resume_from_checkpoint: there is no complete checkpoint in {self.root}; use 'auto' or false")
+            raise CheckpointError(f"there is no complete checkpoint in {self.root}")
         return self.load(Path(wish))
 
     def load(self, path: Path) -> Checkpoint:
@@ -116,7 +126,7 @@ class CheckpointStore:
         root = path.parent if path.parent.is_dir() else self.root
         others = [step for step in CheckpointStore(root).steps() if root / f"step-{step}" != path]
         advice = f"the last complete one is {root / f'step-{others[-1]}'}" if others else "there is no complete one beside it"
-        return CheckpointError(f"resume_from_checkpoint: {path} is not a complete checkpoint: {why}; {advice}")
+        return CheckpointError(f"{path} is not a complete checkpoint: {why}; {advice}")
 
 
 def _sha256(path: Path) -> str:

@@ -24,7 +24,7 @@ ACCURACY = "val_correct/all/mean"
 
 class RunRecord:
     """The folder `<output_dir>/<exp_name>`: config.yaml, metrics.jsonl, samples.jsonl, groups.jsonl, learning_curve.png,
-    summary.json; and the display."""
+    trace.json, summary.json; and the display."""
 
     def __init__(
         self,
@@ -123,13 +123,15 @@ class RunRecord:
             )
         )
 
-    def finish(self, summary: Mapping[str, Any]) -> None:
-        """Writes the summary and the picture, closes everything, and says where the results are."""
+    def finish(self, summary: Mapping[str, Any], ledger: Ledger | None) -> None:
+        """Writes the summary, the picture and the trace (chrome://tracing), closes everything, and says where the results are."""
         self.display.close()
         self._trackers.finish(summary["status"])
         self.groups.close()
         self._samples.close()
         (self.run_dir / "summary.json").write_text(json.dumps(summary, indent=2))
+        if ledger is not None:
+            (self.run_dir / "trace.json").write_text(json.dumps(ledger.chrome_trace(self._clock())))
         learning_curve.plot(
             self.run_dir / "metrics.jsonl", self.run_dir / "learning_curve.png", self._exp_name, self.staleness.bound
         )

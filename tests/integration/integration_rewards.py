@@ -50,7 +50,7 @@ class Hiccup(Letters):
 
 
 class StragglingLetters(Letters):
-    """Withholds its verdict on every `reward_args.every`-th row until `reward_args.after` later verdicts were given."""
+    """Withholds its first verdicts on every `reward_args.every`-th row until `reward_args.until` others were given."""
 
     def __init__(self, config):
         super().__init__(config)
@@ -59,9 +59,8 @@ class StragglingLetters(Letters):
 
     async def grade(self, sample):
         if int(sample.prompt.uid.rpartition("/")[2]) % self.reward_args["every"] == 0:
-            until = self._given + self.reward_args["after"]
             async with self._another:
-                await self._another.wait_for(lambda: self._given >= until)
+                await self._another.wait_for(lambda: self._given >= self.reward_args["until"])
         async with self._another:
             self._given += 1
             self._another.notify_all()

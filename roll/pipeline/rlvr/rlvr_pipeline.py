@@ -57,6 +57,7 @@ from roll.rollout.admission import Admission
 from roll.rollout.explorer import Explorer
 from roll.rollout.pipeline_depth import PipelineDepth
 from roll.rollout.router import Router
+from roll.strategies.infer.interface import EngineStats
 from roll.weights.store import MemoryWeightStore
 
 MIB = 1 << 20
@@ -100,6 +101,7 @@ class RLVRPipeline:
         self._clock = clock
         self._clusters: dict[str, Cluster] = {}
         self._wiring: Wiring | None = None
+        self._engine_stats: list[EngineStats] = []
         self._interrupted = False
         self._background: set[asyncio.Task[None]] = set()
 
@@ -163,7 +165,7 @@ class RLVRPipeline:
                 task.cancel()
             await self._backend.shutdown()
         summary = self._summary(status, reason, wall_s)
-        self.record.finish(summary)
+        self.record.finish(summary, self._wiring.flow.ledger if self._wiring else None)
         return summary
 
     def interrupt(self) -> None:
@@ -186,6 +188,7 @@ class RLVRPipeline:
                 self.fates.drop(group_id, "surplus")
         if self.record.step > self._saved_step:
             await self._save()
+        self._engine_stats = await self._clusters["actor_infer"].call_all("stats")
 
     async def _refresh(self, wiring: Wiring) -> None:
         roles = [role for role in self._clusters if not role.startswith("rewards.")] + ["rewards"]
@@ -367,6 +370,10 @@ class RLVRPipeline:
             "idle_share": {role: wiring.flow.idle_share(role) for role in ("actor_train", "actor_infer")} if wiring else {},
             "weight_updates": (wiring.update.stats if wiring else UpdateStats()).summary(),
             "throughput": {"samples_per_s": record.samples / speed, "response_tokens_per_s": record.response_tokens / speed},
+            "engines": [
+                {"generated_tokens": e.generated_tokens, "prefill_tokens": e.prefill_tokens, "busy_s": e.busy_s}
+                for e in self._engine_stats
+            ],
             "prompts_skipped": self.prepared.skipped,
             "reward_errors": dict(wiring.rewards.errors) if wiring else {},
             "resumed_from_step": self._first_step,

@@ -40,7 +40,7 @@ class StopStringMatcher:
         return any(stop in fresh for stop in self._stop_strings)
 
     def _decode(self, ids: list[int]) -> str:
-        return self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return str(self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
 
 def cut_at_stop(text: str, stop_strings: Sequence[str], include: bool) -> str:

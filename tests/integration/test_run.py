@@ -1,0 +1,341 @@
+"""What each setting means for a whole run, and what a run leaves behind."""
+
+import json
+import math
+
+import pytest
+import yaml
+from safetensors.torch import load_file
+
+from roll.configs.loading import load_config
+from roll.configs.rlvr import RLVRConfig
+from roll.distributed.backend import LocalBackend
+from roll.metrics.ledger import Ledger
+from roll.pipeline import flow as flow_module
+from roll.pipeline.rlvr import rlvr_pipeline
+
+SUMMARY = {
+    "": {"status", "reason", "steps", "wall_s", "validation", "groups", "staleness", "idle_share", "weight_updates", "throughput"},
+    "groups": {"admitted", "trained", "buffered", "in_flight", "dropped"},
+    "staleness": {"bound", "max", "mean", "token_mean", "histogram"},
+    "idle_share": {"actor_train", "actor_infer"},
+    "weight_updates": {"count", "bytes", "pause_s_mean", "pause_s_max"},
+    "throughput": {"samples_per_s", "response_tokens_per_s"},
+}
+MEAN_FILTER = {
+    "rewards.sums.query_filter_config": {
+        "type": "mean_filter",
+        "filter_args": {"threshold_down": 0.3, "threshold_up": 0.8},
+    }
+}
+STD_FILTER = {"rewards.sums.query_filter_config": {"type": "std_filter", "filter_args": {"std_threshold": 0.44}}}
+
+
+def figures(row):
+    return [value for value in row.values() if isinstance(value, int | float)]
+
+
+def assert_finite(run):
+    for row in run.steps():
+        assert all(value is not None for value in row.values()), "metrics.jsonl writes what is not finite as null"
+        assert all(math.isfinite(value) for value in figures(row))
+
+
+# -- the algorithm ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ratio", [0, 1])
+@pytest.mark.parametrize("variant", ["vanilla", "ppo", "tis", "topr", "cispo", "kimi15"])
+def test_every_loss_variant_trains_synchronously_and_asynchronously(lab, make_config, variant, ratio):
+    run = lab.run(make_config({"actor_train.pg_variant": variant}, async_generation_ratio=ratio))
+    assert_finite(run)
+    assert all(row["actor_train/grad_norm"] > 0 for row in run.steps())
+
+
+@pytest.mark.parametrize("ratio", [0, 1])
+def test_recomputed_log_probs_agree_with_the_samplers_where_the_policy_is_the_same(lab, make_config, ratio):
+    """On-policy the ratio proximal / behaviour is 1 up to rounding: engine and trainer mean the same by a log-prob."""
+    changes = {"enable_old_logprobs_recompute": True, "actor_infer.generating_args.temperature": 0.7}
+    run = lab.run(make_config(changes, max_steps=3, async_generation_ratio=ratio))
+    assert_finite(run)
+    names = [name for name in run.steps()[0] if "kl" in name.lower() or "ratio" in name.lower()]
+    assert names, "the distance between sampler and trainer is reported"
+
+
+def test_the_kl_loss_keeps_the_policy_near_the_reference(lab, make_config):
+    """From the same start a heavy KL term leaves the weights nearer to where they started."""
+    placed = {"reference.device_mapping": "0", "use_kl_loss": True, "deterministic": True, "max_steps": 6, "loss_agg_mode": "token-mean"}
+    free = lab.run(make_config({**placed, "kl_loss_coef": 1e-9}, exp_name="free"))
+    tied = lab.run(make_config({**placed, "kl_loss_coef": 5.0}, exp_name="tied"))
+    assert_finite(tied)
+    distance = {run.run_dir.name: run.steps()[-1]["actor_train/kl_loss"] for run in (free, tied)}
+    assert 0 < distance["tied"] < distance["free"]
+
+
+def test_masks_leave_samples_out_of_the_loss_but_not_out_of_the_accounts(lab, make_config):
+    """Every response of this model is cut off at 2 tokens sooner or later; with `max_len_mask` only those that ended count."""
+    plain = lab.run(make_config(exp_name="plain", deterministic=True, response_length=3))
+    masked = lab.run(make_config(exp_name="masked", deterministic=True, response_length=3, max_len_mask=True))
+    both = lab.run(
+        make_config(exp_name="both", deterministic=True, max_len_mask=True, difficulty_mask=True, difficulty_high_threshold=0.6)
+    )
+    for run in (plain, masked, both):
+        assert_finite(run)
+        assert run.summary["groups"]["dropped"] == {}
+    first = [run.steps()[0] for run in (plain, masked)]
+    assert first[0]["critic/score/mean"] == first[1]["critic/score/mean"], "the same samples ..."
+    assert first[0]["actor_train/grad_norm"] != first[1]["actor_train/grad_norm"], "... but not the same loss"
+
+
+def test_a_step_whose_samples_are_all_masked_changes_nothing(lab, make_config):
+    config = make_config(deterministic=True, response_length=1, max_len_mask=True, max_steps=2)
+    run = lab.run(config)
+    weights = load_file(run.run_dir / "checkpoints/step-2/trainer/model/model.safetensors")
+    start = load_file(f"{config.pretrain}/model.safetensors")
+    unfinished = all(row["finish_reason"] == "length" for row in run.rows("samples"))
+    if unfinished:
+        assert all(weights[name].equal(start[name]) for name in weights)
+
+
+# -- which groups are trained -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ratio", [0, 1])
+@pytest.mark.parametrize(("changes", "reasons"), [(MEAN_FILTER, {"filter_mean_low", "filter_mean_high"}), (STD_FILTER, {"filter_std"})])
+def test_filtered_groups_are_replaced_and_named(lab, make_config, changes, reasons, ratio):
+    run = lab.run(make_config(changes, max_steps=4, async_generation_ratio=ratio, rollout_log_per_step=16))
+    dropped = run.summary["groups"]["dropped"]
+    assert dropped.keys() & reasons
+    assert dropped.keys() <= reasons | {"surplus"}
+    groups = {}
+    for row in run.rows("samples"):
+        groups.setdefault(row["group_id"], []).append(row["reward"])
+    for rewards in groups.values():
+        assert 0 < sum(rewards) < len(rewards), "a group that taught nothing was not trained"
+
+
+@pytest.mark.parametrize("ratio", [0, 1])
+def test_additional_prompts_beyond_the_batch_are_dropped_by_name(lab, make_config, ratio):
+    changes = {
+        **MEAN_FILTER,
+        "is_use_additional_prompts": True,
+        "max_additional_running_prompts": 3,
+        "rewards.sums.worker_cls": f"{lab.rewards}.SlowLetters",
+        "rewards.sums.reward_args": {"max_s": 0.02},
+    }
+    run = lab.run(make_config(changes, max_steps=5, async_generation_ratio=ratio))
+    dropped = run.summary["groups"]["dropped"]
+    assert dropped.keys() <= {"redundant", "surplus", "filter_mean_low", "filter_mean_high"}
+    assert dropped.get("redundant", 0) + dropped.get("surplus", 0) > 0
+    assert dropped.get("redundant", 0) + dropped.get("surplus", 0) <= (5 + 1) * 3, "no more than the extra ones of each step"
+
+
+def test_a_group_that_cannot_be_rewarded_is_dropped_and_counted_never_rewarded_with_0(lab, make_config):
+    changes = {"rewards.sums.worker_cls": f"{lab.rewards}.Unreliable", "rewards.sums.reward_args": {"every": 4}}
+    run = lab.run(make_config(changes, max_steps=6, rollout_log_per_step=16))
+    failed = run.summary["groups"]["dropped"]["reward_error"]
+    assert failed > 0
+    assert run.summary["groups"]["dropped"] == {"reward_error": failed}
+    # Both attempts at each of a group's four samples.
+    assert run.summary["reward_errors"] == {"sums: ConnectionError: the judge is away": failed * 4 * 2}
+    assert all(int(row["prompt_uid"].rpartition("/")[2]) % 4 for row in run.rows("samples"))
+    fates = {row["prompt_uid"]: row for row in run.rows("groups")}
+    for uid, row in fates.items():
+        assert (row["fate"] == "dropped") == (int(uid.rpartition("/")[2]) % 4 == 0)
+
+
+def test_a_judge_that_recovers_costs_nothing_but_a_second_attempt(lab, make_config):
+    run = lab.run(make_config({"rewards.sums.worker_cls": f"{lab.rewards}.Hiccup"}))
+    assert run.summary["groups"]["dropped"] == {}
+    assert run.summary["reward_errors"] == {"sums: ConnectionError: try again": 2 * 16}
+
+
+def test_data_of_several_epochs_serves_every_row_once_an_epoch(lab, make_config):
+    """20 steps of 4 prompts on 64 rows: one epoch and a quarter."""
+    run = lab.run(make_config(max_steps=20))
+    rows = [row["prompt_uid"].split("/") for row in run.rows("groups") if row["fate"] == "trained"]
+    by_epoch = {epoch: [uid for _, e, uid in rows if e == epoch] for epoch in ("0", "1")}
+    assert sorted(map(int, by_epoch["0"])) == list(range(64))
+    assert len(by_epoch["1"]) == len(set(by_epoch["1"])) == 16
+    assert len(rows) == 80
+
+
+def test_domains_have_their_own_judges_and_shares(lab, make_config):
+    judge = {"worker_cls": f"{lab.rewards}.Letters", "max_concurrency": 8}
+    changes = {
+        "rewards": {"odd": judge, "even": judge | {"world_size": 2}},
+        "actor_train.data_args.domain_interleave_probs": {"odd": 1.0, "even": 3.0},
+    }
+    run = lab.run(make_config(changes, max_steps=4, rollout_log_per_step=16))
+    domains = [row["domain"] for row in run.rows("samples")]
+    assert (domains.count("odd"), domains.count("even")) == (16, 48)
+    assert all(row["domain"] == row["tag"] for row in run.rows("samples"))
+
+
+# -- where the roles are ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ratio", [0, 1])
+def test_roles_on_one_device_take_turns(lab, make_config, with_validation, ratio):
+    changes = {**with_validation, "actor_infer.device_mapping": "0", "reference.device_mapping": "0", "use_kl_loss": True, "kl_loss_coef": 0.01}
+    run = lab.run(make_config(changes, max_steps=3, async_generation_ratio=ratio))
+    assert [row["step"] for row in run.summary["validation"]] == [0, 1, 2, 3]
+    assert run.summary["weight_updates"]["count"] == 3
+
+
+@pytest.mark.parametrize("ratio", [0, 2])
+def test_every_response_may_be_routed_on_its_own(lab, make_config, ratio):
+    changes = {"is_num_return_sequences_expand": True, "max_running_requests": 3, "actor_infer.device_mapping": "0,1"}
+    run = lab.run(make_config(changes, max_steps=3, async_generation_ratio=ratio))
+    parameters = load_file(f"{make_config().pretrain}/model.safetensors").values()
+    model_bytes = sum(tensor.numel() * tensor.element_size() for tensor in parameters)
+    assert run.summary["weight_updates"] == run.summary["weight_updates"] | {"count": 3, "bytes": 3 * 2 * model_bytes}
+
+
+@pytest.mark.parametrize("mode", ["interrupt", "in_flight"])
+def test_weight_update_modes_run(lab, make_config, mode):
+    run = lab.run(make_config(max_steps=4, async_generation_ratio=1, async_pipeline_depth=1.0, weight_update_mode=mode))
+    assert run.summary["weight_updates"]["count"] == 4
+    assert 0 < run.summary["weight_updates"]["pause_s_mean"] <= run.summary["weight_updates"]["pause_s_max"]
+
+
+# -- validation ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ratio", [0, 2])
+def test_validation_speaks_of_one_version_and_has_its_own_sampling(lab, make_config, with_validation, ratio):
+    """Greedy validation of untrained and final weights, beside rollouts at temperature 1. A response of two versions would end
+    the run. The accuracy at step 0 is that of the start weights alone, so it is the same in every run."""
+    greedy = {**with_validation, "validation.generating_args.temperature": 0.0, "eval_steps": 2}
+    runs = [
+        lab.run(make_config(greedy, exp_name=f"greedy{i}", max_steps=5, async_generation_ratio=ratio, seed=i)) for i in range(2)
+    ]
+    for run in runs:
+        assert [row["step"] for row in run.summary["validation"]] == [0, 2, 4, 5]
+        assert all(0 <= row["accuracy"] <= 1 for row in run.summary["validation"])
+        validated = {row["step"]: row["val_correct/all/mean"] for row in run.rows("metrics") if "val_correct/all/mean" in row}
+        assert validated == {row["step"]: row["accuracy"] for row in run.summary["validation"]}
+    assert runs[0].summary["validation"][0] == runs[1].summary["validation"][0], "greedy decoding has no seed"
+
+
+def test_sampled_validation_of_n_responses_a_prompt(lab, make_config, with_validation):
+    changes = {**with_validation, "validation.generating_args": {"temperature": 1.0, "num_return_sequences": 3, "max_new_tokens": 4}}
+    run = lab.run(make_config(changes, val_batch_size=8, eval_steps=100))
+    assert [row["step"] for row in run.summary["validation"]] == [0, 2]
+    assert all((row["accuracy"] * 24) == pytest.approx(round(row["accuracy"] * 24)) for row in run.summary["validation"])
+
+
+def test_a_run_without_validation_has_none(lab, make_config):
+    assert lab.run(make_config()).summary["validation"] == []
+
+
+# -- what a run leaves behind -------------------------------------------------------------------------------------------
+
+
+def test_the_folder_of_a_run(lab, make_config, with_validation):
+    config = make_config(with_validation, max_steps=4, save_steps=1, max_ckpt_to_keep=2, rollout_log_per_step=5, async_generation_ratio=1)
+    run = lab.run(config)
+    assert load_config(RLVRConfig, yaml.safe_load((run.run_dir / "config.yaml").read_text())) == config
+    assert [row["step"] for row in run.steps()] == [1, 2, 3, 4]
+    assert [row["step"] for row in run.rows("samples")] == [1] * 5 + [2] * 5 + [3] * 5 + [4] * 5
+    assert (run.run_dir / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(path.name for path in (run.run_dir / "checkpoints").iterdir()) == ["step-3", "step-4"]
+    summary = json.loads((run.run_dir / "summary.json").read_text())
+    assert summary == run.summary
+    for block, keys in SUMMARY.items():
+        assert keys <= (summary[block] if block else summary).keys()
+    assert (summary["status"], summary["reason"], summary["steps"]) == ("finished", "", 4)
+    assert summary["wall_s"] > 0
+    assert summary["throughput"]["samples_per_s"] == pytest.approx(4 * 16 / summary["wall_s"])
+
+
+def test_a_second_run_of_the_same_name_moves_the_first_aside(lab, make_config):
+    first = lab.run(make_config(seed=1))
+    kept = (first.run_dir / "summary.json").read_bytes()
+    second = lab.run(make_config(seed=2))
+    lab.run(make_config(seed=3))
+    assert second.run_dir == first.run_dir
+    seeds = [yaml.safe_load((path / "config.yaml").read_text())["seed"] for path in sorted(first.run_dir.parent.iterdir())]
+    assert [path.name for path in sorted(first.run_dir.parent.iterdir())] == ["run", "run.1", "run.2"]
+    assert seeds == [3, 1, 2]
+    assert (first.run_dir.parent / "run.1" / "summary.json").read_bytes() == kept
+
+
+def test_every_second_of_every_role_and_stage_is_accounted_for(lab, make_config, with_validation, monkeypatch):
+    """The ledger's states sum to the wall time since the first event; idle shares are what is left of the busy ones."""
+    ledgers = []
+
+    class Kept(Ledger):
+        def __init__(self, start):
+            super().__init__(start)
+            ledgers.append(self)
+
+    monkeypatch.setattr(rlvr_pipeline, "Ledger", Kept)
+    run = lab.run(make_config(with_validation, max_steps=3, async_generation_ratio=1))
+    (ledger,) = ledgers
+    busy = flow_module.State.PROCESSING.value
+    expected = {"stage.train", "stage.generate", "stage.reward", "stage.parameter_update", "actor_train", "actor_infer", "rewards"}
+    assert expected <= set(ledger.names())
+    for name in ledger.names():
+        first = min([s.begin for s in ledger.segments() if s.name == name], default=ledger.current(name).since)
+        until = max(ledger.current(other).since for other in ledger.names()) + 1.0
+        assert sum(ledger.durations(name, until).values()) == pytest.approx(until - first, abs=1e-6)
+    for role, idle in run.summary["idle_share"].items():
+        assert 0 <= idle <= 1
+        seconds = ledger.durations(role, ledger.start + run.summary["wall_s"])
+        assert idle == pytest.approx(1 - seconds[busy] / sum(seconds.values()), abs=0.05)
+
+
+# -- how a run ends -----------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_fails_says_who_and_why_and_its_accounts_still_balance(lab, make_config, monkeypatch):
+    """The trainer breaks in its second step."""
+    from roll.pipeline.base_worker import TrainWorker
+
+    train, calls = TrainWorker.train, []
+
+    def breaks(self, *args):
+        calls.append(1)
+        if len(calls) == 2:
+            raise RuntimeError("out of memory on a Tuesday")
+        return train(self, *args)
+
+    monkeypatch.setattr(TrainWorker, "train", breaks)
+    run = lab.run_local(make_config(max_steps=5, async_generation_ratio=1))
+    assert run.summary["status"] == "failed"
+    assert run.summary["steps"] == 1
+    assert "train" in run.summary["reason"] and "out of memory on a Tuesday" in run.summary["reason"]
+    groups = run.summary["groups"]
+    assert groups["trained"] == 4
+    assert groups["admitted"] == groups["trained"] + groups["buffered"] + groups["in_flight"] + sum(groups["dropped"].values())
+
+
+def test_an_interrupted_run_ends_after_its_step_with_a_checkpoint_and_is_continued(lab, make_config, monkeypatch):
+    """What Ctrl-C does. The groups that were under way keep their prompts: each is trained once, before or after."""
+    add_step = rlvr_pipeline.RunRecord.add_step
+    pipelines = []
+    original = rlvr_pipeline.RLVRPipeline.__init__
+
+    def remember(self, *args, **kwargs):
+        original(self, *args, **kwargs)
+        pipelines.append(self)
+
+    def stop_after_two(self, version, groups, metrics):
+        add_step(self, version, groups, metrics)
+        if version == 1:
+            pipelines[-1].interrupt()
+
+    monkeypatch.setattr(rlvr_pipeline.RLVRPipeline, "__init__", remember)
+    monkeypatch.setattr(rlvr_pipeline.RunRecord, "add_step", stop_after_two)
+    changes = {"max_steps": 6, "async_generation_ratio": 2, "async_pipeline_depth": 2.0, "staleness_policy": "wait"}
+    stopped = lab.start(make_config(changes), LocalBackend())
+    assert stopped.summary["status"] == "interrupted"
+    assert stopped.summary["steps"] == 2
+    assert (stopped.run_dir / "checkpoints" / "step-2" / "manifest.json").is_file()
+    config = make_config(changes, resume_from_checkpoint=True)
+    resumed = lab.start(config, LocalBackend())
+    assert resumed.summary["status"] == "finished" and resumed.summary["resumed_from_step"] == 2
+    trained = [row for row in resumed.rows("groups") if row["fate"] == "trained"]
+    assert len(trained) == len({row["prompt_uid"] for row in trained}) == 24
+    assert [row["step"] for row in resumed.steps()] == [1, 2, 3, 4, 5, 6]
