@@ -1,4 +1,4 @@
-# make env | demo | test | lint | bench | clean
+# make env | demo | test | lint | bench | bench-env | clean
 #
 # Needs Python >= 3.11 with venv, git, make and a package index; everything else is installed into .venv.
 # `make demo ARGS="max_steps=50 async_generation_ratio=2"` passes overrides on, `make test ARGS="-k admission"` pytest's options.
@@ -21,24 +21,25 @@ export PIP_NO_INPUT := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TOKENIZERS_PARALLELISM := false
 
-PIP := $(BIN)/python -m pip install -qq --no-compile
+PIP := python -m pip install -qq --no-compile
+TORCH = $$(sed -n 's/^\(torch==[^ ]*\).*/\1/p' $(1))
 
-.PHONY: env demo test lint bench clean
+.PHONY: env demo test lint bench bench-env clean
 
 env: $(STAMP)
 
 # Removed first and written last: an installation that was interrupted is taken up again.
 $(STAMP): $(FILES) setup.py
 	@rm -f $@
-	@test -n "$(PYTHON)" || { echo "no Python >= 3.11 found: install one, or run make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@test -x $(BIN)/pip || test -n "$(PYTHON)" || { echo "no Python >= 3.11 found: install one, or run make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@test -x $(BIN)/pip || "$(PYTHON)" -m venv $(VENV) || \
 		{ echo "$(PYTHON) cannot make environments: install its venv module (Debian: apt install python3-venv)" >&2; exit 1; }
 	@echo "[1/3] torch (the largest download)"
-	@$(PIP) "$$(sed -n 's/^\(torch==[^ #]*\).*/\1/p' requirements/base.txt)"
+	@$(BIN)/$(PIP) "$(call TORCH,requirements/base.txt)"
 	@echo "[2/3] $(STACK)"
-	@$(PIP) $(FILES:%=-r %)
+	@$(BIN)/$(PIP) $(FILES:%=-r %)
 	@echo "[3/3] roll"
-	@$(PIP) --no-deps --editable .
+	@$(BIN)/$(PIP) --no-deps --editable .
 	@touch $@
 
 demo: env
@@ -54,10 +55,24 @@ lint: env
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: env
-	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+# Minutes each; every one prints its table. Run one alone for its options: .venv/bin/python benchmarks/sync_vs_async.py --help
+bench: env bench-env
+	$(BIN)/python examples/embedded/make_embedded.py
+	$(BIN)/python benchmarks/exact_world_table.py
+	$(BIN)/python benchmarks/hf_infer_vs_generate.py
+	$(BIN)/python benchmarks/sync_vs_async.py
+	$(BIN)/python benchmarks/rlvr_vs_trl.py
+
+# TRL's pins are not ours.
+bench-env: $(VENV)-bench/.complete
+
+$(VENV)-bench/.complete: requirements/bench.txt | $(STAMP)
+	@$(BIN)/python -m venv $(VENV)-bench
+	@$(VENV)-bench/bin/$(PIP) "$(call TORCH,$<)"
+	@$(VENV)-bench/bin/$(PIP) -r $<
+	@touch $@
 
 # What was installed and made here; the runs in output/ stay.
 clean:
-	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis examples/embedded/cache
+	rm -rf $(VENV) $(VENV)-bench build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis examples/embedded/cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -35,7 +35,7 @@ def run_pipeline(config: Path, overrides: list[str], out: Path, local: bool) -> 
     out.mkdir(parents=True, exist_ok=True)
     name = [f"--config_path={config.parent}", f"--config_name={config.stem}", *(["--local"] if local else [])]
     always = [f"output_dir={out}", "exp_name=run", "track_with=none", "rollout_log_per_step=0", "validation=null"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "benchmarks"), "HF_HUB_OFFLINE": "1"}
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'benchmarks'}", "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, "examples/start_rlvr_pipeline.py", *name, *always, *overrides]
     with (out / "console.txt").open("w") as console:
         code = subprocess.run(

@@ -1,6 +1,6 @@
 """This project's RLVR pipeline against TRL's GRPOTrainer on the same CPU cores: trained samples a second.
 
-Same model (random Qwen2, about 0.8 M parameters), prompts, group size, response lengths (long-tailed, see letters.py), reward, loss
+Same model (random Qwen2, 0.8 M parameters), prompts, group size, response lengths (long-tailed, see letters.py), reward, loss
 (GRPO, clipped, beta 0), AdamW, and one optimiser step a batch of 128 samples, in float32. The sides alternate, each run in a
 process of its own on the same two cores. Start-up and the first steps are left out on both sides; on ours also the last ones, so
 that what was rolled out ahead before the first measured step is made up for after the last.
@@ -96,7 +96,10 @@ def main() -> None:
         folder = Path(name)
         prompts = letters.PROMPTS_PER_STEP * (letters.WARM_UP + args.steps + WIND_DOWN)
         parameters = letters.make(folder, args.hidden, args.layers, prompts)
-        print(f"{parameters / 1e6:.2f} M parameters; {args.rounds} rounds of {args.steps} steps of {samples // args.steps} samples")
+        print(
+            f"{parameters / 1e6:.2f} M parameters; {args.rounds} rounds of {args.steps} steps of {samples // args.steps} samples",
+            flush=True,
+        )
         for number in range(args.rounds):
             runs: dict[str, Callable[[], dict[str, float]]] = {
                 "pipeline": lambda: ours(folder, folder / f"pipeline-{number}", args.steps, local=False),  # noqa: B023

@@ -1,6 +1,6 @@
 """Synchronous against asynchronous training under a slow reward: does the wall time come down to what the slower half needs?
 
-The embedded task, with a reward that takes a log-normal time a sample (mean 0.3 s, as a remote judge's would; the same for the same
+The embedded task, with a reward that takes a log-normal time a sample (mean 0.3 s, like a remote judge; the same for the same
 sample in every run) and any number of samples at once. For each `async_generation_ratio` two runs of the real pipeline:
 
 * the run itself: its wall time, and of that the seconds in which the trainer had a batch in its hands (train busy);
@@ -9,7 +9,7 @@ sample in every run) and any number of samples at once. For each `async_generati
 
 No schedule can beat max(train busy, rollouts alone), the bound. Start-up, the first steps and the last ones are left out.
 
-    python benchmarks/sync_vs_async.py [--local] [--steps 16] [--ratios 0 1 2]
+    python benchmarks/sync_vs_async.py [--local] [--steps 14] [--ratios 0 1 2] [--epochs 1]
 """
 
 from __future__ import annotations
@@ -60,11 +60,12 @@ class InstantTrainer(TrainWorker):
         return [{"actor_train/lr": 0.0} for _ in batches]
 
 
-def overrides(ratio: float, steps: int) -> list[str]:
+def overrides(ratio: float, steps: int, epochs: int) -> list[str]:
     reward = "rewards.arithmetic"
     return [
         f"async_generation_ratio={ratio:g}",
         f"max_steps={WARM_UP + steps + WIND_DOWN}",
+        f"ppo_epochs={epochs}",
         "save_steps=1000000",
         f"{reward}.worker_cls=sync_vs_async.SlowReward",
         f"{reward}.reward_args={{mean_s: {MEAN_S}, sigma: {SIGMA}}}",
@@ -99,28 +100,31 @@ def measured(ratio: float, run: Run, alone: Run, steps: int) -> dict[str, Any]:
 def line(row: dict[str, Any]) -> str:
     lag, idle = row["staleness"], row["idle_share"]
     return (
-        f"{row['ratio']:5g} {row['wall_s']:8.1f} {row['train_busy_s']:11.1f} {row['rollouts_alone_s']:15.1f} {row['bound_s']:8.1f} "
-        f"{row['wall_over_bound']:10.2f} {lag['mean']:12.2f} {lag['max']:4d} {idle['actor_train']:12.0%} {idle['actor_infer']:12.0%}"
+        f"{row['ratio']:5g} {row['wall_s']:8.1f} {row['train_busy_s']:11.1f} {row['rollouts_alone_s']:15.1f} "
+        f"{row['bound_s']:8.1f} {row['wall_over_bound']:10.2f} {lag['mean']:12.2f} {lag['max']:4d} "
+        f"{idle['actor_train']:12.0%} {idle['actor_infer']:12.0%}"
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--local", action="store_true", help="in one process, without Ray")
-    parser.add_argument("--steps", type=int, default=16, help="steps measured")
+    parser.add_argument("--steps", type=int, default=14, help="steps measured")
     parser.add_argument("--ratios", type=float, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--epochs", type=int, default=1, help="passes over each batch: how long training takes")
     args = parser.parse_args()
 
-    print(f"reward: log-normal, mean {MEAN_S} s, sigma {SIGMA}; {args.steps} steps; {'--local' if args.local else 'Ray'}; seconds")
+    backend = "--local" if args.local else "Ray"
+    print(f"reward: log-normal, mean {MEAN_S} s, sigma {SIGMA}; {args.steps} steps, {args.epochs} epochs; {backend}; seconds")
     print(
         f"{'ratio':>5} {'wall':>8} {'train busy':>11} {'rollouts alone':>15} {'bound':>8} {'wall/bound':>10} "
-        f"{'staleness: mean':>12} {'max':>4} {'idle: train':>12} {'infer':>12}"
+        f"{'lag: mean':>12} {'max':>4} {'idle: train':>12} {'infer':>12}"
     )
     rows = []
     config = ROOT / "examples" / "config" / "rlvr_config_async.yaml"
     with tempfile.TemporaryDirectory() as folder:
         for ratio in args.ratios:
-            common = overrides(ratio, args.steps)
+            common = overrides(ratio, args.steps, args.epochs)
             run = run_pipeline(config, common, Path(folder) / f"run-{ratio:g}", args.local)
             instant = [*common, "actor_train.worker_cls=sync_vs_async.InstantTrainer"]
             alone = run_pipeline(config, instant, Path(folder) / f"alone-{ratio:g}", args.local)
@@ -129,7 +133,7 @@ def main() -> None:
     if one := next((row for row in rows if row["ratio"] == 1), None):
         verdict = "met" if one["wall_over_bound"] <= TARGET else "missed"
         print(f"target at ratio 1: wall <= bound / 0.85, that is wall/bound <= {TARGET:.2f}: {verdict}")
-    save_results("sync_vs_async" + ("_local" if args.local else ""), {"steps": args.steps, "rows": rows})
+    save_results("sync_vs_async" + ("_local" if args.local else ""), {"steps": args.steps, "epochs": args.epochs, "rows": rows})
 
 
 if __name__ == "__main__":

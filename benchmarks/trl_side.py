@@ -24,11 +24,11 @@ class Clock(TrainerCallback):
         self.ends: list[float] = []
         self.logs: list[dict[str, Any]] = []
 
-    def on_step_end(self, *_: Any, **__: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.ends.append(time.perf_counter())
 
-    def on_log(self, *args: Any, logs: dict[str, Any], **__: Any) -> None:
-        self.logs.append(logs)
+    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.logs.append(kwargs["logs"])
 
 
 def reward(completions: list[str], **_: Any) -> list[float]:

@@ -1,8 +1,8 @@
 """Makes the embedded task: a tiny real language model that is noisy at two-digit addition, and its prompt files.
 
 `python examples/embedded/make_embedded.py [--out DIR] [--force]` writes `model/` (Qwen2 architecture, safetensors, with its
-tokenizer), `train.jsonl` and `validation.jsonl`. Nothing is downloaded. The model is first taught to add, then to misprint: it knows
-the answer (greedy decoding is right) but rarely says it (sampling is wrong), which is what reinforcement learning can mend.
+tokenizer), `train.jsonl` and `validation.jsonl`. Nothing is downloaded. The model is first taught to add, then to misprint: it
+knows the answer (greedy decoding is right) but rarely says it (sampling is wrong), which is what reinforcement learning can mend.
 
 Invariant: the folder is complete or absent. It is written aside and renamed, and `manifest.json` (settings and SHA-256 of every
 file) decides whether it has to be made again. The same settings and torch version give the same bytes.

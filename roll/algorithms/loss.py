@@ -1,18 +1,20 @@
-"""The loss of one micro-batch: policy gradient, KL to the reference, entropy, and their metrics.
+"""The loss of one micro-batch: policy gradient, train/infer correction, KL to the reference, entropy, and their metrics.
 
 Invariant: loss and gradient add up. The sum over micro-batches and ranks is that of one big batch, because everything is
-normalised by the totals of the optimiser batch. Masked entries of any field change nothing.
+normalised by the totals of the optimiser batch, tokens that a correction leaves out included. Masked entries of any field
+change nothing.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from roll.algorithms.aggregation import AggregationMode, aggregate, check_mode
+from roll.algorithms.correction import Correction, ImportanceWeight, correct, correction_metrics, mismatch_metrics
 from roll.algorithms.kl import approx_kl
 from roll.algorithms.loss_metrics import (
     EffectiveSizeMetric,
@@ -23,13 +25,16 @@ from roll.algorithms.loss_metrics import (
     masked_mean,
     reduce_metrics,
 )
-from roll.algorithms.policy_loss import DEFAULT_VARIANT, LossInputs, PolicyLossArgs, get_policy_loss
+from roll.algorithms.policy_loss import DEFAULT_VARIANT, LossInputs, PolicyLossArgs, get_policy_loss, traits_of
 from roll.algorithms.ratio import bounded_exp, log_ratio, select
 
 if TYPE_CHECKING:
-    from roll.data.token_batch import Padded
+    from roll.data.token_batch import Padded, TokenBatch
 
-__all__ = ["LossSpec", "Metrics", "compute_loss", "reduce_metrics"]
+__all__ = ["LossSpec", "Metrics", "compute_loss", "prepare_batch", "reduce_metrics"]
+
+DECOUPLED_WEIGHT = ImportanceWeight()
+"""Proximal over behaviour, by token, truncated: what a decoupled loss is weighted by unless the correction says otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,16 +48,25 @@ class LossSpec:
     norm_length: int | None = None
     """Tokens; needed by the aggregation `seq-mean-token-sum-norm` alone."""
     kl_loss_coef: float = 0.0
-    """Weight of KL(policy ‖ reference), estimator k3."""
+    """Weight of KL(policy ‖ reference)."""
+    kl_estimator: str = "k3"
+    """See `approx_kl`."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus."""
-    behaviour_weight_cap: float = 5.0
-    """Decoupled losses: upper bound of the weight proximal / behaviour of a token."""
+    correction: Correction = field(default_factory=Correction)
+    """What to do about the distance to the policy that sampled."""
 
     def __post_init__(self) -> None:
         check_mode(self.aggregation, self.norm_length)
-        if not self.behaviour_weight_cap > 0:
-            raise ValueError(f"behaviour_weight_cap must be > 0, got {self.behaviour_weight_cap}")
+
+
+def prepare_batch(batch: TokenBatch, spec: LossSpec) -> TokenBatch:
+    """A whole optimiser batch, with its advantages, as the variant wants it (see `policy_loss.Traits`), before it is cut over
+    ranks and micro-batches. `ValueError` if it lacks the proximal log-probs that the variant needs."""
+    wish = traits_of(get_policy_loss(spec.pg_variant))
+    if wish.needs_proximal and batch.proximal_logprobs is None:
+        raise ValueError(f"{spec.pg_variant} needs proximal_logprobs, but the batch has none")
+    return batch if wish.prepare is None else wish.prepare(batch, spec.args)
 
 
 def compute_loss(
@@ -65,35 +79,45 @@ def compute_loss(
 ) -> tuple[Tensor, Metrics]:
     """This micro-batch's share of the batch loss (a scalar to call `backward` on) and its metrics for `reduce_metrics`.
 
-    The ratio is taken to the proximal policy if the batch has `proximal_logprobs`, and the loss of each token is then weighted by
-    min(proximal / behaviour, cap), without gradient (decoupled objective, arXiv 2110.00641); else to the behaviour policy.
+    If the batch has `proximal_logprobs` (those of the step's first weights), the ratio is taken to them and the loss of each
+    token weighted by proximal over behaviour (decoupled objective, arXiv 2110.00641): by `DECOUPLED_WEIGHT`, or as
+    `spec.correction` says. Else the ratio is taken to the behaviour policy, and the correction compares the current policy.
 
     Args:
         logprobs: [B, T] float32 or wider, under the current weights, aligned like the batch's fields.
         entropy: [B, T] of the token distributions, or None; needed if `spec.entropy_coef` is not 0.
-        batch: the micro-batch; needs `reference_logprobs` if `spec.kl_loss_coef` is not 0.
+        batch: the micro-batch; needs `reference_logprobs` if `spec.kl_loss_coef` is not 0. A trained token whose behaviour
+            log-prob is not finite is left out and counted in `actor/behaviour_not_finite`.
         totals_tokens, totals_sequences: of the optimiser batch, over all micro-batches and ranks (see `aggregate`).
     """
-    mask = batch.loss_mask
-    proximal = batch.proximal_logprobs
-    anchor = batch.behaviour_logprobs if proximal is None else proximal
-    inputs = LossInputs(logprobs, anchor, batch.advantages, mask, batch.scores)
+    mask, proximal, behaviour = batch.loss_mask, batch.proximal_logprobs, batch.behaviour_logprobs
+    variant = get_policy_loss(spec.pg_variant)
+    decoupled = proximal is not None and traits_of(variant).anchor == "step"
+    trained = logprobs.detach() if proximal is None else proximal
+    usable = mask & behaviour.isfinite()
+    inputs = LossInputs(logprobs, trained if decoupled else behaviour, batch.advantages, usable, batch.scores)
 
-    def total(per_token: Tensor) -> Tensor:
-        return aggregate(per_token, mask, spec.aggregation, totals_tokens, totals_sequences, spec.norm_length)
+    def total(per_token: Tensor, chosen: Tensor = mask) -> Tensor:
+        return aggregate(select(per_token, chosen), mask, spec.aggregation, totals_tokens, totals_sequences, spec.norm_length)
 
-    per_token, sums = get_policy_loss(spec.pg_variant)(inputs, spec.args)
-    metrics = _ratio_metrics(inputs, batch.behaviour_logprobs)
+    per_token, sums = variant(inputs, spec.args)
+    metrics = _ratio_metrics(inputs, behaviour)
     metrics |= {f"actor/{name}": MeanMetric(value.detach(), mask.sum()) for name, value in sums.items()}
-    if proximal is not None:
-        weight = bounded_exp(log_ratio(proximal, batch.behaviour_logprobs, mask)).clamp(max=spec.behaviour_weight_cap).detach()
-        per_token = per_token * weight
-        metrics["actor/behaviour_weight_mean"] = masked_mean(weight, mask)
-    loss = pg_loss = total(per_token)
+    metrics |= mismatch_metrics(trained, behaviour, usable)
+    metrics["actor/behaviour_not_finite"] = MeanMetric((mask & ~usable).sum(), mask.sum())
+    correction = spec.correction
+    if decoupled and correction.weight is None:
+        correction = replace(correction, weight=DECOUPLED_WEIGHT)
+    if correction != Correction():
+        corrected = correct(trained, behaviour, usable, correction)
+        per_token, usable = per_token * corrected.weight, corrected.kept
+        metrics |= correction_metrics(corrected, mask)
+    pg_loss = total(per_token, usable)
+    loss = pg_loss
     metrics["actor/pg_loss"] = SumMetric(pg_loss.detach())
 
     if batch.reference_logprobs is not None:
-        kl_loss = total(approx_kl(logprobs, batch.reference_logprobs.detach(), "k3", mask))
+        kl_loss = total(approx_kl(logprobs, batch.reference_logprobs.detach(), spec.kl_estimator, mask))
         metrics["actor/kl_loss"] = SumMetric(kl_loss.detach())
         if spec.kl_loss_coef:
             loss = loss + spec.kl_loss_coef * kl_loss

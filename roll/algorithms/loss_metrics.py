@@ -33,14 +33,38 @@ class MeanMetric(NamedTuple):
 
 
 class EffectiveSizeMetric(NamedTuple):
-    """Effective sample size of importance weights w as a share of their number: (Σw)² / (n Σw²), in (0, 1]."""
+    """Effective sample size of importance weights w as a share of their number: (Σw)² / (n Σw²), in (0, 1]; none if all are 0."""
 
     weights: Tensor
     squares: Tensor
     size: Tensor
 
     def result(self) -> float | None:
-        return float(self.weights.square() / (self.size * self.squares)) if self.size > 0 else None
+        return float(self.weights.square() / (self.size * self.squares)) if self.squares > 0 else None
+
+
+class CorrelationMetric(NamedTuple):
+    """Pearson's correlation of two variables, from their sums in float64."""
+
+    size: Tensor
+    x: Tensor
+    y: Tensor
+    xx: Tensor
+    yy: Tensor
+    xy: Tensor
+
+    @classmethod
+    def of(cls, x: Tensor, y: Tensor, mask: Tensor) -> CorrelationMetric:
+        """Over the entries where `mask`, of the same shape, is True."""
+        x, y = select(x, mask).double(), select(y, mask).double()
+        return cls(mask.sum().double(), x.sum(), y.sum(), x.square().sum(), y.square().sum(), (x * y).sum())
+
+    def result(self) -> float | None:
+        variance_x, variance_y = self.size * self.xx - self.x.square(), self.size * self.yy - self.y.square()
+        # Below this share of its terms a variance is only their rounding: the values are equal, and correlate with nothing.
+        if not (variance_x > 1e-14 * self.size * self.xx and variance_y > 1e-14 * self.size * self.yy):
+            return None
+        return float((self.size * self.xy - self.x * self.y) / (variance_x * variance_y).sqrt())
 
 
 class MaxMetric(NamedTuple):
@@ -52,7 +76,7 @@ class MaxMetric(NamedTuple):
         return float(self.value)
 
 
-Metric: TypeAlias = SumMetric | MeanMetric | EffectiveSizeMetric | MaxMetric
+Metric: TypeAlias = SumMetric | MeanMetric | EffectiveSizeMetric | CorrelationMetric | MaxMetric
 Metrics: TypeAlias = dict[str, Metric]
 Operation: TypeAlias = Literal["sum", "max"]
 AllReduce: TypeAlias = Callable[[Tensor, Operation], None]

@@ -26,3 +26,13 @@ def log_ratio(numerator: Tensor, denominator: Tensor, mask: Tensor) -> Tensor:
 def bounded_exp(log_ratios: Tensor) -> Tensor:
     """`exp` with its argument clamped to ±`LOG_RATIO_BOUND`."""
     return log_ratios.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
+
+
+def sequence_sum(values: Tensor, mask: Tensor) -> Tensor:
+    """[B, 1], sum over the trained tokens of each row; a row is one whole sequence."""
+    return select(values, mask).sum(dim=1, keepdim=True)
+
+
+def sequence_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """[B, 1], mean over the trained tokens of each row; 0 where there are none."""
+    return sequence_sum(values, mask) / mask.sum(dim=1, keepdim=True).clamp(min=1)

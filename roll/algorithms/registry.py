@@ -55,7 +55,7 @@ class Registry(Generic[F]):
         # Boundary: the path was written by a user, whatever is wrong with it becomes one clear error.
         try:
             function = getattr(importlib.import_module(module_name), attribute)
-        except (ImportError, AttributeError, ValueError) as error:
+        except Exception as error:
             raise ValueError(f"cannot load {self.kind} {path!r}: {error}") from error
         if not callable(function):
             raise ValueError(f"cannot load {self.kind} {path!r}: it is not a function")

@@ -1,13 +1,14 @@
-"""Rewards of sequences normalised over the batch or over their group, in any combination of mean and standard deviation."""
+"""Rewards of sequences normalised over the batch, their group, or all rewards so far; mean and deviation each on its own."""
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-Scope = Literal["batch", "group"]
+Scope = Literal["batch", "group", "running"]
 
 EPSILON = 1e-6
 """Added to a standard deviation before dividing by it."""
@@ -41,8 +42,48 @@ def group_moments(values: Tensor, group_ids: Tensor) -> Moments:
     return Moments(means[index], stds[index], counts[index])
 
 
+def batch_moments(values: Tensor) -> Moments:
+    """`group_moments` with all values in one group."""
+    return group_moments(values, torch.zeros_like(values, dtype=torch.int64))
+
+
+@dataclass(slots=True)
+class RunningMoments:
+    """Moments of all rewards so far, carried from step to step (Welford's method, whole batches at a time; Chan et al. 1979)."""
+
+    count: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+    """Sum of squared deviations from the mean."""
+
+    @property
+    def std(self) -> float:
+        """Unbiased; 0 with fewer than two values."""
+        return float((self.squares / max(self.count - 1, 1)) ** 0.5)
+
+    def update(self, values: Tensor) -> None:
+        """Takes in `values` [S]."""
+        if values.numel() == 0:
+            return
+        new = int(values.numel())
+        mean, std, _ = (float(moment[0]) for moment in batch_moments(values))
+        shift, total = mean - self.mean, self.count + new
+        self.squares += std**2 * (new - 1) + shift**2 * self.count * new / total
+        self.mean = mean if self.count == 0 else self.mean + shift * new / total
+        self.count = total
+
+    def state(self) -> dict[str, float]:
+        """Plain values for a checkpoint; `RunningMoments(**state)` is the inverse."""
+        return asdict(self)
+
+
 def normalize_rewards(
-    rewards: Tensor, group_ids: Tensor, mean: Scope | None, std: Scope | None, clip: float | None = None
+    rewards: Tensor,
+    group_ids: Tensor,
+    mean: Scope | None,
+    std: Scope | None,
+    clip: float | None = None,
+    running: RunningMoments | None = None,
 ) -> Tensor:
     """(R − mean) / (std + 1e-6), then clipped to ±`clip`: [S], finite for finite rewards, in the dtype of `rewards`.
 
@@ -51,9 +92,14 @@ def normalize_rewards(
         group_ids: [S] int64, the group (prompt) of each.
         mean, std: over what; None leaves that part out. Standard deviations are unbiased. Where there is no spread to divide by
             (equal rewards, a group of one) the result is 0: such rewards say nothing, whatever is subtracted.
+        running: needed by the scope "running"; `update` it with these rewards first.
     """
-    batch_ids = torch.zeros_like(group_ids)
-    moments = {"group": group_moments(rewards, group_ids), "batch": group_moments(rewards, batch_ids)}
+    moments = {"group": group_moments(rewards, group_ids), "batch": batch_moments(rewards)}
+    if running is not None:
+        full = torch.full_like(rewards, 0.0, dtype=torch.float64)
+        moments["running"] = Moments(full + running.mean, full + running.std, full + running.count)
+    elif "running" in (mean, std):
+        raise ValueError("the scope 'running' needs the running moments")
     result = rewards.double()
     if mean is not None:
         result = result - moments[mean].mean

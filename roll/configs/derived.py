@@ -9,6 +9,7 @@ from pathlib import PurePath
 
 from roll.configs.arguments import HFInferConfig
 from roll.configs.base import BaseConfig
+from roll.configs.pg_variants import old_logprobs_recomputed
 from roll.configs.rlvr import RLVRConfig
 
 
@@ -38,6 +39,9 @@ class Derived:
     """`max_running_requests`, or fewer where the engine's KV cache holds fewer whole sequences."""
     pg_clip_low: float
     pg_clip_high: float
+    recompute_old_logprobs: bool
+    """Log-probs are recomputed at the start of a step, and ratios taken to them."""
+    old_logprobs_reason: str
     domain_shares: Mapping[str, float]
     """Share of each domain in a batch; they sum to 1."""
     tag_to_domain: Mapping[str, str]
@@ -75,6 +79,7 @@ def derive(config: RLVRConfig) -> Derived:
     optimizer_batch = optimizer_batch_size(config)
     optimizer_steps = samples // optimizer_batch * config.ppo_epochs
     validation = config.validation.generating_args if config.validation else None
+    recompute, reason = old_logprobs_recomputed(config)
     return Derived(
         prompt_length=prompt_length,
         response_length=response_length,
@@ -92,6 +97,8 @@ def derive(config: RLVRConfig) -> Derived:
         requests_per_engine=_requests_per_engine(config, sequence_length),
         pg_clip_low=config.pg_clip_low if config.use_pg_clip_range else config.pg_clip,
         pg_clip_high=config.pg_clip_high if config.use_pg_clip_range else config.pg_clip,
+        recompute_old_logprobs=recompute,
+        old_logprobs_reason=reason,
         domain_shares=_domain_shares(config),
         tag_to_domain={tag: domain for domain, reward in config.rewards.items() for tag in reward.tags(domain)},
         trackers=tuple(

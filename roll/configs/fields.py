@@ -86,11 +86,13 @@ def all_range_problems(config: Any, key: str = "") -> Iterator[Problem]:
     """Out-of-range numbers anywhere in a configuration that was built in Python, not loaded."""
     for item in fields(config):
         value, path = getattr(config, item.name), f"{key}.{item.name}" if key else item.name
-        children = value if isinstance(value, dict) else {}
+        children = {f".{name}": child for name, child in value.items()} if isinstance(value, dict) else {}
+        if isinstance(value, list):
+            children = {f"[{index}]": child for index, child in enumerate(value)}
         if is_dataclass(value):
             yield from all_range_problems(value, path)
         elif any(is_dataclass(child) for child in children.values()):
             for name, child in children.items():
-                yield from all_range_problems(child, f"{path}.{name}")
+                yield from all_range_problems(child, f"{path}{name}")
         else:
             yield from range_problems(item, value, path)

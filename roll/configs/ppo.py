@@ -6,11 +6,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 from roll.configs.base import BaseConfig
+from roll.configs.correction import TrainInferCorrectionConfig
 from roll.configs.fields import Bounds, option
 from roll.configs.worker import ActorInferConfig, ActorTrainConfig, ReferenceConfig
 
-AdvantageEstimator = Literal["reinforce", "grpo", "rloo", "dr_grpo"]
-NormType = Literal["batch", "group"]
+AdvantageEstimator = Literal[
+    "reinforce", "grpo", "rloo", "dr_grpo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "opo", "gpg",
+    "gae", "remax", "step_reinforce", "agentic_reinforce", "gigpo",
+]  # fmt: skip
+NormType = Literal["batch", "group", "running"]
+KLEstimator = Literal["kl", "k1", "mse", "k2", "k3", "abs"]
+KLLossEstimator = Literal["kl", "k1", "mse", "k2", "k3", "abs", "kl+", "k1+", "mse+", "k2+", "k3+", "abs+"]
 LossAggregation = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 
 POSITIVE = Bounds(gt=0)
@@ -19,10 +25,23 @@ POSITIVE = Bounds(gt=0)
 @dataclass(frozen=True, kw_only=True)
 class PPOConfig(BaseConfig):
     # Rewards to advantages.
-    adv_estimator: AdvantageEstimator = option("grpo", "How advantages come from the rewards of a group.")
-    norm_mean_type: NormType | None = option(None, "Over what the mean reward is subtracted (reinforce).")
-    norm_std_type: NormType | None = option(None, "Over what the reward is divided by its deviation (reinforce).")
-    reward_clip: float | None = option(None, "Rewards are clipped to ± this after normalisation.", bounds=POSITIVE)
+    adv_estimator: AdvantageEstimator | str = option(
+        "grpo", "How advantages come from rewards; your own function by its dotted path, my_package.my_module.my_estimator."
+    )
+    norm_mean_type: NormType | None = option(
+        None, "Over what the mean reward is subtracted (reinforce, reinforce_plus_plus); running: all rewards so far, by domain."
+    )
+    norm_std_type: NormType | None = option(None, "Over what the reward is divided by its deviation; as norm_mean_type.")
+    reward_clip: float | None = option(
+        None, "Rewards are clipped to ± this after normalisation, and token rewards after the KL penalty.", bounds=POSITIVE
+    )
+    gamma: float = option(1.0, "Discount of later rewards per response token.", bounds=Bounds(gt=0, le=1))
+    add_token_level_kl: bool = option(False, "Subtract the KL divergence from the reference policy from each token's reward.")
+    kl_penalty: KLEstimator = option("kl", "Its estimator; kl is k1, mse is k2.")
+    init_kl_coef: float = option(0.2, "Its weight, or the first one with target_kl.", bounds=Bounds(ge=0))
+    target_kl: float | None = option(None, "Adapt the weight to this mean KL divergence of a token.", bounds=POSITIVE)
+    kl_horizon: int = option(10000, "target_kl: samples in which the weight changes by at most a fifth.", bounds=Bounds(ge=1))
+    whiten_rewards: bool = option(False, "Divide token rewards by their deviation over the trained tokens of the batch.")
     advantage_clip: float | None = option(None, "Advantages are clipped to ± this.", bounds=POSITIVE)
     whiten_advantages: bool = option(False, "Shift and scale advantages to mean 0, deviation 1 over the tokens of the batch.")
 
@@ -37,13 +56,26 @@ class PPOConfig(BaseConfig):
     dual_clip_c: float = option(3.0, "PPO: that bound.", bounds=Bounds(gt=1))
     loss_agg_mode: LossAggregation = option("seq-mean-token-mean", "How token losses become one number.")
     entropy_loss_coef: float = option(0.0, "Weight of the entropy bonus.", bounds=Bounds(ge=0))
-    use_kl_loss: bool = option(False, "Add the k3 estimate of the KL divergence from the reference policy to the loss.")
+    use_kl_loss: bool = option(False, "Add an estimate of the KL divergence from the reference policy to the loss.")
     kl_loss_coef: float = option(0.0, "Its weight.", bounds=Bounds(ge=0))
-    enable_old_logprobs_recompute: bool = option(
-        False, "Recompute log-probs at the start of a step and take ratios to them (decoupled), not to the sampler's."
+    kl_loss_type: KLLossEstimator = option("k3", "Its estimator; with + it has the gradient of k2, the unbiased one on-policy.")
+    old_logprobs: Literal["auto", "bypass", "recompute"] = option(
+        "auto",
+        "What ratios are taken to: the sampler's log-probs (bypass), those recomputed at the start of a step, with the loss "
+        "weighted for the difference (recompute, decoupled), or auto: bypass unless pg_variant or is_weight needs the others.",
+    )
+    enable_old_logprobs_recompute: bool = option(False, "ROLL's name for old_logprobs: recompute.")
+    train_infer_correction: TrainInferCorrectionConfig = option(
+        TrainInferCorrectionConfig(), "What to do about the distance between the policy that is trained and the one that sampled."
     )
 
     # Roles.
     actor_train: ActorTrainConfig = option(ActorTrainConfig(), "The policy that is trained.")
     actor_infer: ActorInferConfig = option(ActorInferConfig(), "The engines that sample from it, one a device.")
-    reference: ReferenceConfig | None = option(None, "The frozen policy of the KL loss; started only with use_kl_loss.")
+    reference: ReferenceConfig | None = option(
+        None, "The frozen policy of the KL terms; started only with use_kl_loss or add_token_level_kl."
+    )
+
+    @property
+    def uses_reference(self) -> bool:
+        return self.use_kl_loss or self.add_token_level_kl

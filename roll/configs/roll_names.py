@@ -6,7 +6,7 @@ _ALWAYS_ON = "remove it; micro-batches are always cut by tokens (max_tokens_per_
 _ONE_DEVICE = "remove it; one worker runs on each device of device_mapping"
 _RUN_FOLDER = "remove it; everything is written to <output_dir>/<exp_name>"
 _NO_CRITIC = "remove it; advantages come from groups, no critic is trained"
-_KL_LOSS = "use use_kl_loss and kl_loss_coef"
+_REFERENCE = "remove it; the reference is started if use_kl_loss or add_token_level_kl needs it"
 _NOT_SAMPLED = "remove it; only temperature, top_p and top_k shape the samples"
 _NO_EFFECT = "remove it; it has no effect"
 
@@ -28,13 +28,12 @@ ADVICE = {
     "critic": _NO_CRITIC,
     "critic_warmup": _NO_CRITIC,
     "value_clip": _NO_CRITIC,
-    "gamma": _NO_CRITIC,
     "lambd": _NO_CRITIC,
-    "init_kl_coef": _KL_LOSS,
-    "add_token_level_kl": _KL_LOSS,
-    "kl_penalty": _KL_LOSS,
-    "enable_reference": _KL_LOSS,
-    "whiten_rewards": "use norm_mean_type: batch and norm_std_type: batch",
+    "enable_reference": _REFERENCE,
+    "force_disable_old_logprobs_recompute": "use old_logprobs: bypass",
+    "importance_sampling": "use actor_train.pg_variant: gspo",
+    "ratio_type": "use actor_train.pg_variant: gspo",
+    "detach": "remove it; importance weights never carry a gradient",
     "do_sample": "remove it; temperature 0 is greedy",
     "num_beams": _NOT_SAMPLED,
     "repetition_penalty": _NOT_SAMPLED,

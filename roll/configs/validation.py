@@ -2,26 +2,51 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 from collections.abc import Iterator
 from dataclasses import fields
+from typing import get_args
 
 from roll.configs.derived import lengths, optimizer_batch_size
 from roll.configs.fields import all_range_problems
+from roll.configs.pg_variants import NEED_PROXIMAL, PG_VARIANTS, WITH_RATIO
+from roll.configs.ppo import AdvantageEstimator
 from roll.configs.problems import MISSING_VALUE, Problem
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.worker import WorkerConfig
 
 _STRATEGY_OF_ROLE = {"actor_train": "fsdp2_train", "actor_infer": "hf_infer", "reference": "fsdp2_infer"}
-_GROUP_RELATIVE = ("grpo", "rloo", "dr_grpo")
+_GROUP_RELATIVE = ("grpo", "rloo", "dr_grpo", "reinforce_plus_plus_baseline", "opo", "gpg")
+_TURNS = "compares the turns of multi-turn episodes; an RLVR response is one turn"
+_NOT_IN_RLVR = {
+    "gae": "needs a critic, and no critic is trained",
+    "remax": "needs the reward of a greedy response to each prompt, and none is generated",
+    "step_reinforce": _TURNS,
+    "agentic_reinforce": _TURNS,
+    "gigpo": _TURNS,
+}
 _DOTTED_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
 
 def check_config(config: RLVRConfig, device_count: int) -> list[Problem]:
     """Everything that would go wrong later and can be known now. `device_count`: devices of the whole cluster."""
     problems = list(all_range_problems(config)) + list(_devices(config, device_count))
-    for rule in (_run, _lengths, _batch, _asynchrony, _advantages, _kl, _roles, _data, _domains, _sampling):
+    for rule in (
+        _run,
+        _lengths,
+        _batch,
+        _asynchrony,
+        _advantages,
+        _policy_loss,
+        _correction,
+        _kl,
+        _roles,
+        _data,
+        _domains,
+        _sampling,
+    ):
         problems += rule(config)
     return problems
 
@@ -87,6 +112,13 @@ def _advantages(config: RLVRConfig) -> Iterator[Problem]:
     size = config.num_return_sequences_in_group
     alone = "compares the responses of a group, but num_return_sequences_in_group is 1"
     larger = "set num_return_sequences_in_group to 2 or more"
+    estimator, known = config.adv_estimator, [name for name in get_args(AdvantageEstimator) if name not in _NOT_IN_RLVR]
+    if estimator in _NOT_IN_RLVR:
+        yield Problem("adv_estimator", estimator, _NOT_IN_RLVR[estimator], "e.g. grpo or rloo")
+    elif estimator not in known and not _DOTTED_PATH.fullmatch(estimator):
+        nearest = difflib.get_close_matches(estimator, known, n=1)
+        fix = f"did you mean {nearest[0]}?" if nearest else f"one of {', '.join(known)}, or the dotted path of your own function"
+        yield Problem("adv_estimator", estimator, "is not an advantage estimator", fix)
     if size == 1 and config.adv_estimator in _GROUP_RELATIVE:
         yield Problem("adv_estimator", config.adv_estimator, alone, f"{larger}, or use adv_estimator: reinforce")
     for key, value in (("norm_mean_type", config.norm_mean_type), ("norm_std_type", config.norm_std_type)):
@@ -100,10 +132,44 @@ def _advantages(config: RLVRConfig) -> Iterator[Problem]:
         yield Problem("difficulty_low_threshold", low, f"{low:g} >= difficulty_high_threshold {high:g}: no group passes")
     if config.difficulty_mask and size == 1:
         yield Problem("difficulty_mask", True, alone, larger)
-    knobs = config.actor_train
+
+
+def _policy_loss(config: RLVRConfig) -> Iterator[Problem]:
+    knobs, variant, key = config.actor_train, config.actor_train.pg_variant, "actor_train.pg_variant"
+    if variant not in PG_VARIANTS and not _DOTTED_PATH.fullmatch(variant):
+        nearest = difflib.get_close_matches(variant, PG_VARIANTS, n=1)
+        known = f"one of {', '.join(PG_VARIANTS)}, or the dotted path of your own function"
+        yield Problem(key, variant, "is not a policy loss", f"did you mean {nearest[0]}?" if nearest else known)
     if knobs.tis_lower_bound >= knobs.tis_upper_bound:
         message = f"{knobs.tis_lower_bound:g} >= tis_upper_bound {knobs.tis_upper_bound:g}"
         yield Problem("actor_train.tis_lower_bound", knobs.tis_lower_bound, message)
+    if config.old_logprobs == "bypass":
+        if config.enable_old_logprobs_recompute:
+            yield Problem("old_logprobs", "bypass", "enable_old_logprobs_recompute is true", "keep one of them")
+        if variant in NEED_PROXIMAL:
+            message = f"pg_variant {variant} needs the log-probs of the step's first weights"
+            yield Problem("old_logprobs", "bypass", message, "old_logprobs: auto")
+        elif config.train_infer_correction.is_weight.enabled and variant in WITH_RATIO:
+            message = f"pg_variant {variant} takes its ratio to the sampler already, is_weight would correct for it twice"
+            yield Problem("old_logprobs", "bypass", message, "old_logprobs: auto, or is_weight.enabled: false")
+
+
+def _correction(config: RLVRConfig) -> Iterator[Problem]:
+    weight, key = config.train_infer_correction.is_weight, "train_infer_correction"
+    if weight.enabled and config.actor_train.pg_variant == "m2po":
+        message = "m2po takes its ratio to the sampler itself, is_weight would correct for it twice"
+        yield Problem(f"{key}.is_weight.enabled", True, message, "false, or another pg_variant")
+    if weight.mode == "mask" and weight.lower_bound >= weight.upper_bound:
+        message = f"{weight.lower_bound:g} >= upper_bound {weight.upper_bound:g}: every token is masked"
+        yield Problem(f"{key}.is_weight.lower_bound", weight.lower_bound, message)
+    for index, rule in enumerate(config.train_infer_correction.filters):
+        name = f"{key}.filters[{index}]"
+        if rule.enabled and not (rule.ratio_enabled or rule.diff_enabled):
+            yield Problem(f"{name}.enabled", True, "filters by nothing", "ratio_enabled: true or diff_enabled: true")
+        for low, high in (("ratio_low", "ratio_high"), ("diff_low", "diff_high")):
+            if getattr(rule, low) >= getattr(rule, high):
+                message = f"{getattr(rule, low):g} >= {high} {getattr(rule, high):g}: every token is left out"
+                yield Problem(f"{name}.{low}", getattr(rule, low), message)
 
 
 def _kl(config: RLVRConfig) -> Iterator[Problem]:
@@ -111,8 +177,13 @@ def _kl(config: RLVRConfig) -> Iterator[Problem]:
         yield Problem("kl_loss_coef", 0.0, "use_kl_loss is true, but the weight is 0", "e.g. 0.001")
     if config.kl_loss_coef > 0 and not config.use_kl_loss:
         yield Problem("kl_loss_coef", config.kl_loss_coef, "has no effect: use_kl_loss is false", "use_kl_loss: true")
-    if config.use_kl_loss and config.reference is None:
-        yield Problem("reference", MISSING_VALUE, "use_kl_loss needs it", "reference: {device_mapping: ...}")
+    if config.add_token_level_kl and config.init_kl_coef == 0:
+        yield Problem("init_kl_coef", 0.0, "add_token_level_kl is true, but the weight is 0 and stays so", "e.g. 0.01")
+    if config.target_kl is not None and not config.add_token_level_kl:
+        yield Problem("target_kl", config.target_kl, "has no effect: add_token_level_kl is false", "add_token_level_kl: true")
+    if config.uses_reference and config.reference is None:
+        user = "use_kl_loss" if config.use_kl_loss else "add_token_level_kl"
+        yield Problem("reference", MISSING_VALUE, f"{user} needs it", "reference: {device_mapping: ...}")
 
 
 def _roles(config: RLVRConfig) -> Iterator[Problem]:

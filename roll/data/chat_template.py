@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 
 def render(row: PromptRow, tokenizer: PreTrainedTokenizerBase, template: Template) -> str:
-    """The prompt's text. `native`: the tokenizer's chat template, applied to the row's messages (or to its prompt as the one message
-    of a user), ending where the assistant's turn begins. `none`: the row's prompt as it stands. Raises `PromptFileError`."""
+    """The prompt's text. `native`: the tokenizer's chat template, applied to the row's messages (or to its prompt as the one
+    message of a user), ending where the assistant's turn begins. `none`: the row's prompt as it stands. Raises
+    `PromptFileError`."""
     if template == "none":
         if row.prompt is None:
             raise PromptFileError(f"{row.where}: template none needs a prompt column, and the row has messages only")
@@ -33,8 +34,8 @@ def render(row: PromptRow, tokenizer: PreTrainedTokenizerBase, template: Templat
 
 
 def encode(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, template: Template) -> list[list[int]]:
-    """Token ids of each text. A chat template writes its special tokens itself; a raw prompt gets those that the tokenizer adds (such
-    as BOS)."""
+    """Token ids of each text. A chat template writes its special tokens itself; a raw prompt gets those that the tokenizer adds
+    (such as BOS)."""
     if not texts:
         return []
     ids: list[list[int]] = tokenizer(list(texts), add_special_tokens=template == "none")["input_ids"]

@@ -1,7 +1,7 @@
 """Prompt files: JSON Lines, one prompt a line, in ROLL's form with configurable column names.
 
-Invariant: every row that is returned is complete and well typed, and its identity is unique among all files read together. The first
-row that is not ends the reading with one error that names file, line and what is wrong.
+Invariant: every row that is returned is complete and well typed, and its identity is unique among all files read together. The
+first row that is not ends the reading with one error that names file, line and what is wrong.
 """
 
 from __future__ import annotations

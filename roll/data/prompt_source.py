@@ -1,7 +1,8 @@
 """The sequence of prompts of a run: infinite, deterministic, resumable.
 
-`Prompt` number k of a domain is row `k mod n` of epoch `k div n`, in an order shuffled by (seed, domain, epoch); domains take turns so
-that at every moment each has had its share. The whole state is therefore one count for each domain, plus the prompts given back.
+`Prompt` number k of a domain is row `k mod n` of epoch `k div n`, in an order shuffled by (seed, domain, epoch); domains take
+turns so that at every moment each has had its share. The whole state is therefore one count for each domain, plus the prompts
+given back.
 Invariant: every row of a domain is served once in an epoch, and `restore(cursor())` continues as if nothing had happened.
 """
 
@@ -48,8 +49,8 @@ def tokenize_prompts(
     prompt_length: int,
     tag_to_domain: Mapping[str, str],
 ) -> tuple[list[TokenizedRow], dict[str, int]]:
-    """The rows that can be used, in order, and how many cannot, by reason: "too_long" (more than `prompt_length` tokens), "empty" (no
-    token). Raises `PromptFileError` for a tag that belongs to no domain."""
+    """The rows that can be used, in order, and how many cannot, by reason: "too_long" (more than `prompt_length` tokens), "empty"
+    (no token). Raises `PromptFileError` for a tag that belongs to no domain."""
     rows = list(rows)
     for row in rows:
         if row.tag not in tag_to_domain:
@@ -82,8 +83,8 @@ class PromptSource:
     def __init__(
         self, rows_by_domain: Mapping[str, Sequence[TokenizedRow]], domain_probs: Mapping[str, float], seed: int
     ) -> None:
-        """`domain_probs`: relative share of each domain; empty means equal shares. Raises `ValueError` if a domain has a share and no
-        rows, or rows and no share."""
+        """`domain_probs`: relative share of each domain; empty means equal shares. Raises `ValueError` if a domain has a share
+        and no rows, or rows and no share."""
         shares = dict(domain_probs) or dict.fromkeys(rows_by_domain, 1.0)
         if any("/" in domain for domain in shares):
             raise ValueError(f"a domain's name has no '/': {sorted(shares)}")

@@ -1,5 +1,5 @@
-"""One seed from many names. Every random decision of a run derives its seed from what it decides about, never from a shared stream,
-so it does not depend on the order of events."""
+"""One seed from many names. Every random decision of a run derives its seed from what it decides about, never from a shared
+stream, so it does not depend on the order of events."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ of a sample has none, so its `loss_mask` is always False.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -111,8 +112,8 @@ class Padded:
     reference_logprobs: Tensor | None = None
 
     def to(self, device: torch.device) -> Padded:
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        return Padded(**{name: value if value is None else value.to(device) for name, value in values.items()})
+        moved: dict[str, Any] = {f.name: v.to(device) if (v := getattr(self, f.name)) is not None else None for f in fields(self)}
+        return Padded(**moved)
 
     def flatten(self, values: Tensor) -> Tensor:
         """[N], the non-padding entries of a [B, T] tensor, in the order of the `TokenBatch` it was cut from."""

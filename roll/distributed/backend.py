@@ -1,7 +1,7 @@
 """Where workers run: in this process (`LocalBackend`) or as Ray actors (`RayBackend`), behind one interface.
 
-A worker is a plain class. Its coroutine methods may run many at a time; its ordinary methods run one after another on the worker's
-own thread, so a worker needs no locks and torch keeps its per-thread settings.
+A worker is a plain class. Its coroutine methods may run many at a time; its ordinary methods run one after another on the
+worker's own thread, so a worker needs no locks and torch keeps its per-thread settings.
 """
 
 from __future__ import annotations

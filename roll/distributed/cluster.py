@@ -62,7 +62,8 @@ class Cluster:
         try:
             return await asyncio.wait_for(answer, self._deadline_s)
         except TimeoutError as error:
-            raise TimeoutError(f"{self.role}[{rank}].{method} gave no answer in {self._deadline_s:.0f} s (rpc_timeout)") from error
+            who = f"{self.role}[{rank}].{method}"
+            raise TimeoutError(f"{who} gave no answer in {self._deadline_s:.0f} s (rpc_timeout)") from error
 
 
 async def _start(backend: Backend, spec: WorkerSpec, deadline_s: float) -> WorkerHandle:

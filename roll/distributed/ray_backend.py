@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import sys
+import threading
 from typing import Any
 
 import ray
@@ -52,8 +54,9 @@ class RayHandle:
             raise self._death(error) from error
 
     def _death(self, error: RayActorError) -> WorkerDied:
-        first = str(error).strip().splitlines()
-        detail = next((line.strip() for line in first if "exit" in line.lower() or "kill" in line.lower()), first[0] if first else "")
+        lines = str(error).strip().splitlines()
+        telling = [line.strip() for line in lines if "exit" in line.lower() or "kill" in line.lower()]
+        detail = next(iter([*telling, *lines]), "")
         return WorkerDied(f"worker {self.name} died: {detail}")
 
 
@@ -63,33 +66,49 @@ class _Actor(WorkerHost):
 
 
 class RayBackend:
-    """Starts a Ray instance of its own on this machine, or joins the cluster that `RAY_ADDRESS` names."""
+    """Starts a Ray instance of its own on this machine, or joins the cluster that `RAY_ADDRESS` names, when first used."""
 
     isolated = True
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
         self._handles: list[RayHandle] = []
+        self._nodes: list[str] = []
+        self._addresses: list[str] = []
+
+    def _connect(self) -> None:
+        if self._nodes:
+            return
         address = os.environ.get("RAY_ADDRESS", "local")
         local = address == "local"
         logging.getLogger("ray").setLevel(logging.ERROR)
         # Ray listens on all interfaces. From 2.60 on, a private instance serves only who has the token it made for this user.
+        # It also takes SIGTERM over, for an exit on the spot; who listened before listens on.
+        listener = signal.getsignal(signal.SIGTERM)
         ray.init(address=address, include_dashboard=False if local else None, configure_logging=False)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, listener)
         alive = sorted((node["NodeID"], node["NodeManagerAddress"]) for node in ray.nodes() if node["Alive"])
         self._nodes = [node_id for node_id, _ in alive]
-        self._addresses = [node_address for _, node_address in alive]
-        if len(self._nodes) < inventory.nodes:
-            raise ValueError(f"num_nodes is {inventory.nodes}, but the Ray cluster has {len(self._nodes)} live nodes")
+        self._addresses = [str(node_address) for _, node_address in alive]
+        if len(self._nodes) < self._inventory.nodes:
+            raise ValueError(f"num_nodes is {self._inventory.nodes}, but the Ray cluster has {len(self._nodes)} live nodes")
 
     def node_address(self, node: int) -> str:
-        return str(self._addresses[node])
+        self._connect()
+        return self._addresses[node]
 
     async def start(self, spec: WorkerSpec) -> WorkerHandle:
-        # No CPU or GPU is reserved: `device_mapping` alone says who is where, and overlapping roles share a device.
+        self._connect()
         # The class has the worker's name, for Ray shows it in process titles and log lines.
         named = type(spec.name, (_Actor,), {})
-        actor_class = ray.remote(num_cpus=0, num_gpus=0, max_concurrency=CONCURRENT_CALLS, max_restarts=0)(named)
+        # No CPU or GPU is reserved: `device_mapping` alone says who is where, and overlapping roles share a device.
+        actor_class: Any = ray.remote(named)
         actor = actor_class.options(
+            num_cpus=0,
+            num_gpus=0,
+            max_concurrency=CONCURRENT_CALLS,
+            max_restarts=0,
             runtime_env={"env_vars": self._environment(spec.placement)},
             scheduling_strategy=NodeAffinitySchedulingStrategy(self._nodes[spec.placement.node], soft=False),
         ).remote(spec)
@@ -109,4 +128,3 @@ class RayBackend:
     async def shutdown(self) -> None:
         ray.shutdown()
         self._handles.clear()
-

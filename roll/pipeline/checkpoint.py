@@ -1,8 +1,8 @@
 """Checkpoints: complete or absent.
 
 `checkpoints/step-N/` holds what the next step needs: the trainer's files, the pipeline's state (accounts, data cursor, staleness
-figures, positions in the journals) and the buffered groups. It is written aside, described by a manifest with a hash of every file,
-synced, and renamed; a folder without a valid manifest is never resumed from.
+figures, positions in the journals) and the buffered groups. It is written aside, described by a manifest with a hash of every
+file, synced, and renamed; a folder without a valid manifest is never resumed from.
 """
 
 from __future__ import annotations

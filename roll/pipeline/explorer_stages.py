@@ -1,4 +1,5 @@
-"""The explorer half of a run: prompts are admitted, generated, rewarded, filtered and put into the buffer, each group on its own."""
+"""The explorer half of a run: prompts are admitted, generated, rewarded, filtered and put into the buffer, each group on its
+own."""
 
 from __future__ import annotations
 

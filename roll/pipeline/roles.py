@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
+from roll.algorithms.correction import Correction, Filter, ImportanceWeight
 from roll.algorithms.loss import LossSpec
 from roll.algorithms.policy_loss import PolicyLossArgs
+from roll.configs.correction import TrainInferCorrectionConfig
 from roll.configs.derived import Derived
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.worker import ActorTrainConfig, ReferenceConfig, RewardConfig, WorkerConfig
@@ -21,18 +23,12 @@ INFER_WORKER = "roll.pipeline.base_worker.InferWorker"
 
 def loss_spec(config: RLVRConfig, derived: Derived) -> LossSpec:
     train = config.actor_train
+    own = {item.name: getattr(train, item.name) for item in fields(PolicyLossArgs) if hasattr(train, item.name)}
     args = PolicyLossArgs(
+        **own,
         pg_clip_low=derived.pg_clip_low,
         pg_clip_high=derived.pg_clip_high,
         dual_clip_c=config.dual_clip_c if config.dual_clip_loss else None,
-        tis_lower_bound=train.tis_lower_bound,
-        tis_upper_bound=train.tis_upper_bound,
-        topr_positive_weight=train.topr_positive_weight,
-        topr_negative_weight=train.topr_negative_weight,
-        cispo_epsilon_low=train.cispo_epsilon_low,
-        cispo_epsilon_high=train.cispo_epsilon_high,
-        cispo_use_unified_mask=train.cispo_use_unified_mask,
-        kimi15_tau=train.kimi15_tau,
     )
     return LossSpec(
         pg_variant=train.pg_variant,
@@ -40,8 +36,25 @@ def loss_spec(config: RLVRConfig, derived: Derived) -> LossSpec:
         aggregation=config.loss_agg_mode,
         norm_length=derived.response_length,
         kl_loss_coef=config.kl_loss_coef if config.use_kl_loss else 0.0,
+        kl_estimator=config.kl_loss_type,
         entropy_coef=config.entropy_loss_coef,
+        correction=_correction(config.train_infer_correction),
     )
+
+
+def _correction(config: TrainInferCorrectionConfig) -> Correction:
+    wish = config.is_weight
+    weight = ImportanceWeight(level=wish.weight_type, upper_bound=wish.upper_bound, mode=wish.mode, lower_bound=wish.lower_bound)
+    filters = tuple(
+        Filter(
+            level=rule.agg_type,
+            ratio=(rule.ratio_low, rule.ratio_high) if rule.ratio_enabled else None,
+            difference=(rule.diff_low, rule.diff_high) if rule.diff_enabled else None,
+        )
+        for rule in config.filters
+        if rule.enabled
+    )
+    return Correction(weight=weight if wish.enabled else None, filters=filters, veto_threshold=config.veto_threshold)
 
 
 def train_specs(
@@ -55,11 +68,6 @@ def train_specs(
 ) -> list[WorkerSpec]:
     """One worker a device, together the ranks of one data-parallel group."""
     placements = place(worker.devices, inventory)
-    if len(placements) > 1 and not backend.isolated:
-        raise ValueError(
-            f"{role}.device_mapping has {len(placements)} devices, but the in-process back end trains on one rank; "
-            "give one device or run without --local"
-        )
     address, port = backend.node_address(placements[0].node), _free_port()
     model = worker.model_args
     options: dict[str, Any] = {

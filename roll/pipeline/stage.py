@@ -212,4 +212,3 @@ class Stage(Generic[In, Out]):
         async with self.devices.hold(self.role):
             acquired()
             return await self.process(item)
-

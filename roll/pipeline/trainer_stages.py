@@ -152,12 +152,14 @@ class ReferenceStage(Stage[TrainItem, TrainItem]):
 class AdvantageStage(Stage[TrainItem, TrainItem]):
     name = "advantage"
 
-    def __init__(self, with_advantages: Callable[[TokenBatch, Lease], TokenBatch]) -> None:
+    def __init__(self, with_advantages: Callable[[TokenBatch, Lease], tuple[TokenBatch, dict[str, float]]]) -> None:
+        """`with_advantages`: the batch with its advantages, and metrics; called once a step, in order."""
         super().__init__()
         self._with_advantages = with_advantages
 
     async def process(self, item: TrainItem) -> TrainItem:
-        item.batch = self._with_advantages(item.batch, item.lease)
+        item.batch, metrics = self._with_advantages(item.batch, item.lease)
+        item.metrics |= metrics
         return item
 
 

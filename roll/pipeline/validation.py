@@ -1,7 +1,7 @@
 """Validation of a policy version on a fixed set, beside the training rollouts.
 
-While it generates, the engines keep that version: the next weight update waits for the last of its requests (which go first in every
-queue), so a validation speaks of one version only."""
+While it generates, the engines keep that version: the next weight update waits for the last of its requests (which go first in
+every queue), so a validation speaks of one version only."""
 
 from __future__ import annotations
 

@@ -71,6 +71,8 @@ class Admission:
         self.trained = version * batch_groups
         self.dropped: Counter[str] = Counter()
         self.live: dict[int, Ticket] = {}
+        self.next_step = version
+        """The first step that a group which starts now could be trained by: the one whose groups are not selected yet."""
 
     # -- admission ------------------------------------------------------------------------------------------------------
 
@@ -81,8 +83,7 @@ class Admission:
 
     def may_start(self, depth: float | None = None) -> bool:
         """Whether one more group may start; `depth` (<= α) asks for a tighter limit than the staleness bound needs."""
-        next_step = self.trained // self.batch_groups
-        if next_step >= self.max_steps or self.version + self.bound < next_step:
+        if self.next_step >= self.max_steps or self.version + self.bound < self.next_step:
             return False  # nothing left to train, or (a redundant group before a publication) stale at birth
         return self.trained + len(self.live) < self.limit(self.ratio if depth is None else depth)
 
@@ -136,6 +137,7 @@ class Admission:
 
     def select(self, step: int) -> Selection:
         """The B groups that step `step` (= steps done before it) trains, or why it has to wait."""
+        self.next_step = step
         drop = {t.group_id: "stale" for t in self.live.values() if self.deadline(t) < step}
         live = sorted((t for i, t in self.live.items() if i not in drop), key=lambda t: (t.start_version, t.group_id))
         ready = [t for t in live if t.state is GroupState.BUFFERED]
@@ -150,6 +152,7 @@ class Admission:
                 ids = ", ".join(str(t.group_id) for t in late[:3])
                 return Selection(drop=drop, waiting_for=f"group {ids} in flight, which must not become staler than {self.bound}")
             drop |= {t.group_id: "redundant" for t in late}
+        self.next_step = step + 1
         return Selection(tuple(sorted(taken)), drop)
 
     def _late(self, left: list[Ticket], step: int) -> list[Ticket]:
@@ -191,6 +194,7 @@ class Admission:
         """`buffered`: group id -> start version of the groups that the buffer brought back."""
         self.next_group_id = state["next_group_id"]
         self.trained = state["trained"]
+        self.next_step = self.trained // self.batch_groups
         self.dropped = Counter(state["dropped"])
         self.live = {i: Ticket(i, version, GroupState.BUFFERED) for i, version in buffered.items()}
         self.admitted = self.trained + len(self.live) + self.dropped.total()

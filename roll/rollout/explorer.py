@@ -16,6 +16,7 @@ from roll.data.seeding import derive_seed
 from roll.distributed.cluster import Cluster
 from roll.rollout.router import Route, Router
 from roll.strategies.infer.interface import GenerateRequest, GenerateResult, SamplingParams
+from roll.strategies.infer.stop_strings import cut_at_stop
 
 
 class GroupCancelled(Exception):
@@ -44,7 +45,7 @@ class _Partial:
         self.token_ids += result.token_ids
         self.logprobs += result.logprobs
         self.finish_reason = result.finish_reason
-        # The text of one call is the engine's; a response made in several calls is decoded as a whole at the end.
+        # The text of one call is the engine's; a response made in several calls is decoded (and cut) as a whole at the end.
         self.text = result.text if offset == 0 else None
         self.request = replace(self.request, partial_ids=tuple(self.token_ids))
 
@@ -63,8 +64,8 @@ class Explorer:
     def __init__(
         self, engines: Cluster, router: Router, decode: Callable[[list[int]], str], seed: int, expand: bool = False
     ) -> None:
-        """`decode`: token ids -> text. `expand`: the samples of a group are requests of their own (`is_num_return_sequences_expand`), routed one by one;
-        else one engine serves them all with one call."""
+        """`decode`: token ids -> text. `expand`: the samples of a group are requests of their own
+        (`is_num_return_sequences_expand`), routed one by one; else one engine serves them all with one call."""
         self._engines = engines
         self._router = router
         self._decode = decode
@@ -138,6 +139,11 @@ class Explorer:
 
     def _sample(self, prompt: Prompt, index: int, partial: _Partial) -> Sample:
         assert partial.finish_reason in ("stop", "length")
+        text, sampling = partial.text, partial.request.sampling
+        if text is None:
+            text = self._decode(partial.token_ids)
+            if partial.finish_reason == "stop":
+                text = cut_at_stop(text, sampling.stop_strings, sampling.include_stop_str_in_output)
         return Sample(
             prompt=prompt,
             index=index,
@@ -145,7 +151,5 @@ class Explorer:
             behaviour_logprobs=partial.logprobs,
             versions=partial.versions,
             finish_reason="stop" if partial.finish_reason == "stop" else "length",
-            response_text=partial.text if partial.text is not None else self._decode(partial.token_ids),
+            response_text=text,
         )
-
-

@@ -1,13 +1,13 @@
 """How many batches ahead rollouts are really started: as few as keep the trainer busy. Pure: fed with measured seconds.
 
-`async_generation_ratio` bounds staleness; it does not say how much of it is needed. Filling the whole allowance at once pins every
-sample at the bound even when generation is instant. The depth therefore starts at 0 and follows what the trainer sees:
+`async_generation_ratio` bounds staleness; it does not say how much of it is needed. Filling the whole allowance at once pins
+every sample at the bound even when generation is instant. The depth therefore starts at 0 and follows what the trainer sees:
 
-* it waited `wait_s` for its batch. One more batch of depth gives one more train step of lead, so the depth grows by
-  `wait_s / train_s`, at once;
-* its batch lay complete for `slack_s` before it was needed: the depth shrinks by a probe. A probe after which the trainer
-  waits is taken back and the next one comes only after four times as many steps, so a latency-bound run does not wait
-  every other step.
+* it waited `wait_s` for its batch. One more batch of depth gives the last group of a batch one more train step of lead, and
+  only a whole one does, so the depth grows by `wait_s / train_s`, rounded up, at once;
+* its batch lay complete for `slack_s` before it was needed. If that was nearly a train step, a step of lead may be one too
+  many: the depth shrinks by a probe. A probe after which the trainer waits is taken back and the next one comes only after
+  four times as many steps, so a latency-bound run does not wait every other step.
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ TOLERATED_WAIT = 0.05
 
 PROBE = 0.125
 """Batches by which the depth shrinks when data came early: eight steps to give up one batch of staleness."""
+
+EARLY = 0.75
+"""Share of a train step that a batch must have lain complete before a probe: with less, the groups that the probe starts one
+step later would be waited for."""
 
 LONGEST_HOLD = 64
 """Steps between two probes at the most, so that the depth follows a run whose responses become shorter."""
@@ -49,11 +53,11 @@ class PipelineDepth:
                 self._patience = min(4 * self._patience, LONGEST_HOLD)
                 self._hold = self._patience
             else:
-                self._change_to(self.depth + max(wait_s / max(train_s, 1e-9), PROBE))
+                self._change_to(math.ceil(self.depth + wait_s / max(train_s, 1e-9)))
             self._probed = False
         elif self._hold > 0:
             self._hold -= 1
-        elif slack_s > tolerated and self.depth > 0:
+        elif slack_s > EARLY * train_s and self.depth > 0:
             self._change_to(self.depth - PROBE)
             self._probed = True
 

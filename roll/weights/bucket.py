@@ -48,7 +48,7 @@ class Manifest:
 def checksum(tensors: dict[str, Tensor]) -> int:
     crc = 0
     for name in sorted(tensors):
-        crc = zlib.crc32(memoryview(_as_bytes(tensors[name]).numpy()), crc)
+        crc = zlib.crc32(_as_bytes(tensors[name]).numpy().data, crc)
     return crc
 
 

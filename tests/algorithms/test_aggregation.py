@@ -28,10 +28,23 @@ def test_golden_values(mode, right):
     assert aggregate(LOSS, MASK, mode, totals_tokens=4, totals_sequences=2, norm_length=8).item() == right
 
 
-def test_token_mean_leaves_masked_tokens_out_of_the_numerator():
+@pytest.mark.parametrize(("mode", "right"), [*((mode, 1.0) for mode in MODES[:3]), ("seq-mean-token-sum-norm", 0.5)])
+def test_masked_tokens_stay_out_of_the_numerator(mode, right):
+    """(1 + 1) / 2 tokens or sequences; with the sum over the tokens divided by a length of 2, half of it."""
     loss = torch.tensor([[1.0, 100.0], [1.0, -50.0]])
     mask = torch.tensor([[True, False], [True, False]])
-    assert aggregate(loss, mask, "token-mean", 2, 2).item() == 1.0
+    assert aggregate(loss, mask, mode, 2, 2, 2).item() == right
+
+
+@pytest.mark.parametrize("rows", [1, 4, 40])
+@pytest.mark.parametrize(
+    ("mode", "right"),
+    [("token-mean", 1.0), ("seq-mean-token-sum", 10.0), ("seq-mean-token-mean", 1.0), ("seq-mean-token-sum-norm", 1.0)],
+)
+def test_ones_have_the_same_value_in_a_batch_of_any_size(mode, right, rows):
+    """A mean of ones is 1, a sum over 10 tokens 10, divided by a length of 10 again 1."""
+    ones = torch.ones(rows, 10)
+    assert aggregate(ones, ones.bool(), mode, 10 * rows, rows, 10).item() == pytest.approx(right)
 
 
 @pytest.mark.parametrize("mode", MODES)

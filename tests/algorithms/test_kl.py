@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from roll.algorithms.kl import ESTIMATORS, approx_kl
+from roll.algorithms.kl import ESTIMATORS, KLController, approx_kl
 
 POLICY = torch.tensor([math.log(0.5), math.log(0.2)], dtype=torch.float64)
 REFERENCE = torch.tensor([math.log(0.25), math.log(0.4)], dtype=torch.float64)
@@ -43,6 +43,16 @@ def test_gradient_matches_finite_differences(estimator):
 
 
 @pytest.mark.parametrize("estimator", sorted(ESTIMATORS))
+def test_a_plus_keeps_the_value_and_takes_the_gradient_of_k2(estimator):
+    """The gradient of k2 in log π is log π − log reference."""
+    policy = POLICY.clone().requires_grad_()
+    values = approx_kl(policy, REFERENCE, f"{estimator}+")
+    values.sum().backward()
+    assert torch.equal(values.detach(), approx_kl(POLICY, REFERENCE, estimator))
+    torch.testing.assert_close(policy.grad, POLICY - REFERENCE)
+
+
+@pytest.mark.parametrize("estimator", sorted([*ESTIMATORS, *(f"{name}+" for name in ESTIMATORS)]))
 @pytest.mark.parametrize("junk", [float("nan"), float("inf"), float("-inf")])
 def test_masked_junk_adds_neither_value_nor_gradient(estimator, junk):
     policy = torch.tensor([-1.0, junk], dtype=torch.float64).requires_grad_()
@@ -71,3 +81,32 @@ def test_k3_keeps_its_precision_near_zero():
 def test_unknown_estimator_names_the_nearest():
     with pytest.raises(ValueError, match="unknown KL estimator 'k33'; did you mean 'k3'"):
         approx_kl(POLICY, REFERENCE, "k33")
+
+
+def test_the_controller_moves_by_at_most_a_fifth_towards_its_target():
+    """β ← β·(1 + clip(KL/target − 1, ±0.2)·n/horizon): 0.5·(1 + 0.1·0.5), then clipped up, then clipped down."""
+    controller = KLController(0.5, target=0.1, horizon=20)
+    controller.update(0.11, samples=10)
+    assert controller.coefficient == pytest.approx(0.525)
+    controller.update(9.0, samples=10)
+    assert controller.coefficient == pytest.approx(0.525 * 1.1)
+    controller.update(-1.0, samples=20)
+    assert controller.coefficient == pytest.approx(0.525 * 1.1 * 0.8)
+
+
+def test_the_controller_stays_positive_however_large_the_batch():
+    controller = KLController(0.5, target=0.1, horizon=1)
+    for _ in range(50):
+        controller.update(-1.0, samples=1000)
+    assert controller.coefficient == pytest.approx(0.5 * 0.8**50)
+
+
+def test_without_a_target_the_coefficient_stays():
+    controller = KLController(0.3)
+    controller.update(100.0, samples=10000)
+    assert controller.coefficient == 0.3
+
+
+def test_full_divergences_cannot_be_had_from_sampled_tokens():
+    with pytest.raises(ValueError, match="unknown KL estimator 'full'"):
+        approx_kl(POLICY, REFERENCE, "full")

@@ -2,7 +2,7 @@
 
 import math
 import pickle
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import get_args
 
 import pytest
@@ -11,13 +11,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roll.algorithms.aggregation import AggregationMode
-from roll.algorithms.loss import LossSpec, compute_loss, reduce_metrics
-from roll.algorithms.policy_loss import PolicyLossArgs
+from roll.algorithms.correction import Correction, Filter, ImportanceWeight
+from roll.algorithms.loss import LossSpec, compute_loss, prepare_batch, reduce_metrics
+from roll.algorithms.policy_loss import PolicyLossArgs, get_policy_loss, policy_loss, traits_of
 from roll.data.token_batch import TokenBatch
 
-VARIANTS = ["vanilla", "ppo", "tis", "topr", "cispo", "kimi15"]
+get_policy_loss()
+VARIANTS = policy_loss.names
+CORRECTIONS = [
+    Correction(),
+    Correction(weight=ImportanceWeight(level="segment", upper_bound=1.5)),
+    Correction(weight=ImportanceWeight(level="sequence", mode="mask", lower_bound=0.2, upper_bound=4.0)),
+    Correction(filters=(Filter(level="geometric", ratio=(0.7, 1.6)), Filter(ratio=None, difference=(-0.3, 0.1)))),
+    Correction(weight=ImportanceWeight(level="geometric"), veto_threshold=0.2),
+]
 MODES = get_args(AggregationMode)
 DOUBLE = torch.float64
+NO_REFERENCE = "reference_logprobs"
 
 
 def random_batch(seed, samples=5, decoupled=True):
@@ -60,9 +70,16 @@ def run(batch, flat_logprobs, flat_entropy, spec, sizes=None):
     return compute_loss(pad(flat_logprobs, attention), pad(flat_entropy, attention), padded, spec, *(sizes or totals(batch)))
 
 
-def full_spec(variant, mode):
-    args = PolicyLossArgs(dual_clip_c=3.0, cispo_use_unified_mask=True)
-    return LossSpec(pg_variant=variant, args=args, aggregation=mode, norm_length=9, kl_loss_coef=0.3, entropy_coef=0.2)
+def full_spec(variant, mode, correction=CORRECTIONS[0]):
+    return LossSpec(
+        pg_variant=variant,
+        args=PolicyLossArgs(dual_clip_c=3.0, cispo_use_unified_mask=True),
+        aggregation=mode,
+        norm_length=9,
+        kl_loss_coef=0.3,
+        entropy_coef=0.2,
+        correction=correction,
+    )
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -72,9 +89,15 @@ def full_spec(variant, mode):
     owner=st.lists(st.integers(0, 2), min_size=5, max_size=5),
     mode=st.sampled_from(MODES),
     decoupled=st.booleans(),
+    correction=st.sampled_from(CORRECTIONS),
 )
-def test_any_cut_into_micro_batches_gives_the_loss_gradient_and_metrics_of_one_batch(variant, seed, owner, mode, decoupled):
-    batch, spec = random_batch(seed, decoupled=decoupled), full_spec(variant, mode)
+def test_any_cut_into_micro_batches_gives_the_loss_gradient_and_metrics_of_one_batch(
+    variant, seed, owner, mode, decoupled, correction
+):
+    """Micro-batches and data-parallel ranks alike: `owner` says which of three parts a sample goes to."""
+    spec = full_spec(variant, mode, correction)
+    batch = random_batch(seed, decoupled=decoupled or traits_of(get_policy_loss(variant)).needs_proximal)
+    batch = prepare_batch(batch, spec)
     generator = torch.Generator().manual_seed(seed + 1)
     logprobs = (batch.behaviour_logprobs + torch.randn(batch.num_tokens, dtype=DOUBLE, generator=generator)).requires_grad_()
     entropy = torch.rand(batch.num_tokens, dtype=DOUBLE, generator=generator).requires_grad_()
@@ -105,15 +128,16 @@ def test_any_cut_into_micro_batches_gives_the_loss_gradient_and_metrics_of_one_b
     seed=st.integers(0, 2**20),
     junk=st.lists(st.sampled_from([math.nan, math.inf, -math.inf, 1e38, -1e4, 0.0]), min_size=6, max_size=6),
     mode=st.sampled_from(MODES),
+    correction=st.sampled_from(CORRECTIONS),
 )
-def test_masked_entries_of_any_field_change_nothing(variant, seed, junk, mode):
-    batch, spec = random_batch(seed), full_spec(variant, mode)
+def test_masked_entries_of_any_field_change_nothing(variant, seed, junk, mode, correction):
+    batch, spec = random_batch(seed), full_spec(variant, mode, correction)
     mask = batch.loss_mask
     logprobs, entropy = batch.behaviour_logprobs + 0.3, torch.ones(batch.num_tokens, dtype=DOUBLE)
 
     def evaluate(batch, logprobs, entropy):
         logprobs, entropy = logprobs.clone().requires_grad_(), entropy.clone().requires_grad_()
-        loss, metrics = run(batch, logprobs, entropy, spec)
+        loss, metrics = run(prepare_batch(batch, spec), logprobs, entropy, spec)
         return loss, *torch.autograd.grad(loss, (logprobs, entropy)), reduce_metrics([metrics])
 
     clean = evaluate(batch, logprobs, entropy)
@@ -182,13 +206,107 @@ def test_decoupled_takes_the_ratio_to_the_proximal_policy_and_weights_by_proxima
     loss, gradient, metrics = evaluate(batch, [-1.0, -1.0], LossSpec())
     assert loss == pytest.approx(-(2 + 5) / 2)
     assert gradient == pytest.approx([-1.0, -2.5])
-    assert metrics["actor/behaviour_weight_mean"] == pytest.approx(3.5)
+    assert metrics["actor/is_weight_mean"] == pytest.approx(3.5)
+    assert metrics["actor/is_weight_max"] == pytest.approx(5)
     assert metrics["actor/clipfrac"] == 0
 
 
-def test_behaviour_weight_cap_is_a_knob():
+def test_the_weight_of_a_decoupled_loss_is_the_corrections_if_it_has_one():
     batch = one_sequence([-1 - math.log(50)], [1], proximal_logprobs=[-1])
-    assert evaluate(batch, [-1.0], LossSpec(behaviour_weight_cap=7.0))[0] == pytest.approx(-7)
+    spec = LossSpec(correction=Correction(weight=ImportanceWeight(upper_bound=7.0)))
+    assert evaluate(batch, [-1.0], spec)[0] == pytest.approx(-7)
+
+
+@pytest.mark.parametrize("variant", ["ppo", "decoupled_ppo"])
+def test_decoupled_with_proximal_equal_to_behaviour_is_ppo(variant):
+    """Loss and gradient of ppo in bypass, bit for bit: w = 1."""
+    batch = one_sequence([-1, -2, -0.5], [1, -2, 3])
+    current = [-0.5, -2.5, -0.6]
+    bypass = evaluate(batch, current, LossSpec(pg_variant="ppo"))
+    decoupled = evaluate(batch.with_(proximal_logprobs=batch.behaviour_logprobs), current, LossSpec(pg_variant=variant))
+    assert decoupled[:2] == bypass[:2]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_decoupled_with_current_equal_to_proximal_weighs_the_bypass_gradient_of_on_policy_data(variant):
+    """At the step's first weights (ℓ = ℓ_p) the gradient is w times that of on-policy data, w = e^0.5 and e^-1."""
+    current = [-1.0, -2.0]
+    weight = [math.exp(0.5), math.exp(-1)]
+    on_policy = evaluate(one_sequence(current, [1, -2]), current, LossSpec(pg_variant=variant))[1]
+    batch = one_sequence([-1.5, -1.0], [1, -2], proximal_logprobs=current)
+    got = evaluate(batch, current, LossSpec(pg_variant=variant))[1]
+    assert got == pytest.approx([w * g for w, g in zip(weight, on_policy, strict=True)], rel=1e-12)
+
+
+def test_m2po_takes_its_ratio_to_the_behaviour_policy_without_a_second_weight():
+    """Current = proximal, ratios 2 and 1/8 to behaviour: −M·r·A with M = 0 on the second, whose (ln 8)² breaks the bound."""
+    batch = one_sequence([-1 - math.log(2), -1 + math.log(8)], [-1, -1], proximal_logprobs=[-1, -1])
+    spec = LossSpec(pg_variant="m2po")
+    prepared = prepare_batch(batch, spec)
+    assert prepared.advantages.tolist() == [-1, 0]
+    assert evaluate(prepared, [-1.0, -1.0], spec)[1] == pytest.approx([2 / 2, 0])
+
+
+def test_m2po_bounds_the_whole_batch_not_its_parts():
+    """Squared log-ratios 0.01 and 0.06: together their mean is below 0.04, alone the second would go."""
+    rows = [one_sequence([-1 - math.sqrt(x)], [1], proximal_logprobs=[-1]) for x in (0.01, 0.06)]
+    both = TokenBatch(
+        **{f.name: torch.cat([getattr(r, f.name) for r in rows]) for f in fields(TokenBatch) if f.name != NO_REFERENCE}
+    )
+    spec = LossSpec(pg_variant="m2po")
+    assert prepare_batch(both, spec).advantages.tolist() == [1, 1]
+    assert prepare_batch(rows[1], spec).advantages.tolist() == [0]
+
+
+@pytest.mark.parametrize("variant", ["decoupled_ppo", "m2po"])
+def test_variants_that_need_proximal_log_probs_say_so(variant):
+    with pytest.raises(ValueError, match=f"{variant} needs proximal_logprobs"):
+        prepare_batch(one_sequence([-1], [1]), LossSpec(pg_variant=variant))
+
+
+def test_tokens_that_a_correction_leaves_out_still_count_in_the_normaliser():
+    """Ratios 1 and 3 to behaviour, the second filtered: −A·ℓ of the first over two tokens."""
+    batch = one_sequence([-1, -1 - math.log(3)], [1, 1])
+    spec = LossSpec(pg_variant="vanilla", correction=Correction(filters=(Filter(),)))
+    loss, gradient, metrics = evaluate(batch, [-1.0, -1.0], spec)
+    assert loss == pytest.approx(0.5)
+    assert gradient == pytest.approx([-0.5, 0])
+    assert metrics["actor/train_infer_final_mask_mean"] == 0.5
+
+
+def test_without_a_correction_reinforce_can_be_weighted_by_the_current_policy():
+    """Bypass: the weight is current over behaviour, 3 truncated at 2, and has no gradient."""
+    batch = one_sequence([-1 - math.log(3)], [1])
+    spec = LossSpec(pg_variant="vanilla", correction=Correction(weight=ImportanceWeight(upper_bound=2.0)))
+    loss, gradient, _ = evaluate(batch, [-1.0], spec)
+    assert loss == pytest.approx(2)
+    assert gradient == pytest.approx([-2])
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("broken", [math.nan, math.inf, -math.inf])
+def test_a_trained_token_without_finite_behaviour_log_prob_is_left_out_and_counted(variant, broken):
+    """One bad token of an engine must not poison the run: the others are trained as if it were masked, over the same totals."""
+    proximal = {"proximal_logprobs": [-1.1, -1, -1.2]}
+    spec = LossSpec(pg_variant=variant, aggregation="token-mean", correction=CORRECTIONS[4])
+    bad = one_sequence([-1, broken, -1.5], [1, 1, -1], **proximal)
+    clean = one_sequence([-1, -1, -1.5], [1, 1, -1], mask=[True, False, True], **proximal)
+    flat = torch.tensor([[-1.2, -1.0, -1.3]], dtype=DOUBLE, requires_grad=True)
+    results = []
+    for batch in (bad, clean):
+        loss, metrics = compute_loss(flat, None, prepare_batch(batch, spec).padded(), spec, 3, 1)
+        results.append((loss.item(), torch.autograd.grad(loss, flat)[0].tolist()))
+        share = reduce_metrics([metrics])["actor/behaviour_not_finite"]
+        assert share == pytest.approx(1 / 3 if batch is bad else 0)
+    assert results[0] == results[1]
+
+
+def test_kl_estimator_is_a_knob():
+    """k1 with d = ln 2 is -ln 2; k1+ has its value and the gradient of k2, which is -d."""
+    batch = one_sequence([-1], [0], reference_logprobs=[-1 + math.log(2)])
+    loss, gradient, _ = evaluate(batch, [-1.0], LossSpec(pg_variant="vanilla", kl_loss_coef=1.0, kl_estimator="k1+"))
+    assert loss == pytest.approx(-math.log(2))
+    assert gradient == pytest.approx([-math.log(2)])
 
 
 def test_off_policy_metrics():
@@ -277,10 +395,8 @@ def test_spec_refuses_what_cannot_be_computed():
         LossSpec(aggregation="seq-mean-token-means")
     with pytest.raises(ValueError, match="norm_length"):
         LossSpec(aggregation="seq-mean-token-sum-norm")
-    with pytest.raises(ValueError, match="behaviour_weight_cap"):
-        LossSpec(behaviour_weight_cap=0)
 
 
 def test_spec_travels():
-    spec = full_spec("cispo", "seq-mean-token-mean")
+    spec = full_spec("cispo", "seq-mean-token-mean", CORRECTIONS[3])
     assert pickle.loads(pickle.dumps(spec)) == spec

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from roll.distributed.backend import LocalBackend, WorkerDied, WorkerSpec, import_object
+from roll.distributed.backend import LocalBackend, WorkerDied, WorkerSpec, WorkerStartError, import_object
 from roll.distributed.cluster import Cluster
 from roll.distributed.devices import detect, place
 
@@ -40,7 +40,7 @@ async def check_contract(backend, inventory):
     assert await cluster.call(1, "length", reference) == 1000
     with pytest.raises(ValueError, match="no such thing"):
         await cluster.call(0, "fail")
-    with pytest.raises(FileNotFoundError, match="model folder is gone"):
+    with pytest.raises(WorkerStartError, match=r"worker role-\d cannot start: FileNotFoundError: .*model folder is gone"):
         await start(backend, inventory, "backend_worker.Broken")
     hasty = Cluster("role", cluster.workers, deadline_s=0.2)
     with pytest.raises(TimeoutError, match=r"role\[1\].hang gave no answer in 0 s \(rpc_timeout\)"):

@@ -49,7 +49,8 @@ def make_model(folder: Path) -> None:
     core = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     core.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     core.decoder = decoders.Fuse()
-    PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<eos>", pad_token="<pad>", unk_token="<unk>").save_pretrained(folder)
+    special = {"eos_token": "<eos>", "pad_token": "<pad>", "unk_token": "<unk>"}
+    PreTrainedTokenizerFast(tokenizer_object=core, **special).save_pretrained(folder)
 
 
 def prompt_row(number: int) -> dict[str, Any]:
@@ -81,7 +82,11 @@ def settings(folder: Path) -> dict[str, Any]:
         "actor_train": {
             "device_mapping": "0",
             "pg_variant": "tis",
-            "training_args": {"learning_rate": 1.0e-3, "lr_scheduler_type": "constant", "per_device_train_batch_size": BATCH * GROUP},
+            "training_args": {
+                "learning_rate": 1.0e-3,
+                "lr_scheduler_type": "constant",
+                "per_device_train_batch_size": BATCH * GROUP,
+            },
             "data_args": {"file_name": str(folder / "train.jsonl"), "template": "none"},
         },
         "actor_infer": {"device_mapping": "1"},
@@ -99,6 +104,9 @@ def settings(folder: Path) -> dict[str, Any]:
 class World:
     folder: Path
     """Holds model, prompt files and the YAML; read by all tests."""
+
+    workers: Path = HERE
+    """Folder of `fault_workers`."""
 
     def arguments(self, *overrides: str) -> list[str]:
         return ["--config_path", str(self.folder), "--config_name", "run", *overrides]
@@ -130,7 +138,8 @@ def process_table() -> dict[int, tuple[int, str]]:
         with contextlib.suppress(OSError):
             state, parent, *_ = (entry / "stat").read_text().rpartition(")")[2].split()
             if state not in "ZX":
-                table[int(entry.name)] = (int(parent), (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+                title = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                table[int(entry.name)] = (int(parent), title)
     return table
 
 
@@ -193,9 +202,19 @@ class Run:
         self.family = descendants(self.process.pid)
         return self.family
 
-    def wait_for_orphans_to_end(self, deadline_s: float = 60.0) -> None:
-        """Until none of the family is left, though nobody is there to end them."""
-        wait_for("end of the orphaned processes", lambda: not self.family.keys() & process_table().keys(), deadline_s)
+    def worker(self, name: str) -> int:
+        """The pid of a Ray worker, which its title names. Titles change with every call, and may be read half-changed."""
+
+        def look() -> list[int]:
+            return [pid for pid, title in self.look_up_family().items() if title.startswith(f"ray::{name}")]
+
+        return int(self.wait_for(f"process of {name}", look)[0])
+
+    def wait_for_family_to_end(self, deadline_s: float = 60.0) -> None:
+        """Until no worker and no server is left. Ray's two agents do not count: orphaned, they stay for a minute."""
+        agents = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
+        ours = {pid for pid, title in self.family.items() if not title.startswith(agents)}
+        wait_for("end of the driver's processes", lambda: not ours & process_table().keys(), deadline_s)
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
@@ -245,10 +264,10 @@ def launch(world: World, tmp_path: Path) -> Iterator[Launch]:
             run.process.wait()
 
 
-def check_accounts(run_dir: Path, steps: int = STEPS) -> None:
+def check_accounts(run_dir: Path, validated: tuple[int, ...] = (0, 6, 12)) -> None:
     """That a finished run lost nothing and doubled nothing, from what it wrote down."""
     summary = json.loads((run_dir / "summary.json").read_text())
-    assert (summary["status"], summary["reason"], summary["steps"]) == ("finished", "", steps)
+    assert (summary["status"], summary["reason"], summary["steps"]) == ("finished", "", STEPS)
 
     rows = read_json_lines(run_dir / "groups.jsonl")
     trained = [row for row in rows if row["fate"] == "trained"]
@@ -257,25 +276,25 @@ def check_accounts(run_dir: Path, steps: int = STEPS) -> None:
     assert all(row["reason"] for row in dropped)
     assert max(Counter(row["group_id"] for row in rows).values()) == 1, "a group has two fates"
     assert max(Counter(row["prompt_uid"] for row in rows).values()) == 1, "a prompt has two fates"
-    assert Counter(row["step"] for row in trained) == dict.fromkeys(range(1, steps + 1), BATCH)
+    assert Counter(row["step"] for row in trained) == dict.fromkeys(range(1, STEPS + 1), BATCH)
     assert all(0 <= row["lag"] <= 1 for row in trained)
 
-    # The order of prompts is fixed, and at the end every prompt that was taken has met its fate: complete epochs, then a part of one.
+    # The order of prompts is fixed, and at the end every prompt that was taken has met its fate: whole epochs, then a part.
     epochs = Counter(int(row["prompt_uid"].split("/")[1]) for row in rows)
     assert len(rows) > PROMPTS, "the run is too short to complete an epoch"
     assert [epochs[i] for i in range(len(rows) // PROMPTS)] == [PROMPTS] * (len(rows) // PROMPTS), "prompts of an epoch are lost"
     assert epochs[len(rows) // PROMPTS] == len(rows) % PROMPTS
 
     groups = summary["groups"]
-    assert (groups["trained"], groups["buffered"], groups["in_flight"]) == (steps * BATCH, 0, 0)
+    assert (groups["trained"], groups["buffered"], groups["in_flight"]) == (STEPS * BATCH, 0, 0)
     assert groups["dropped"] == Counter(row["reason"] for row in dropped)
     assert groups["admitted"] == len(rows)
     assert groups["dropped"], "the filter dropped nothing: the test is blind"
 
     metrics = read_json_lines(run_dir / "metrics.jsonl")
-    assert [row["step"] for row in metrics if "actor_train/lr" in row] == list(range(1, steps + 1))
-    assert sum(summary["staleness"]["histogram"].values()) == steps * BATCH * GROUP
-    assert [entry["step"] for entry in summary["validation"]] == [0, 6, 12]
+    assert [row["step"] for row in metrics if "actor_train/lr" in row] == list(range(1, STEPS + 1))
+    assert sum(summary["staleness"]["histogram"].values()) == STEPS * BATCH * GROUP
+    assert [entry["step"] for entry in summary["validation"]] == list(validated)
 
 
 @pytest.fixture(scope="session")

@@ -1,15 +1,26 @@
-"""Workers that the fault tests name in their YAML (`worker_cls`)."""
+"""Workers that the fault tests name in their YAML (`worker_cls`). The folder `$FAULTS` is their telephone to the test."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import random
+import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from roll.data.sample import Sample
 from roll.pipeline.base_worker import TrainWorker
 from roll.pipeline.rlvr.rewards.reward_worker import RewardWorker
+
+
+def hang(what: str) -> None:
+    """Reports `what`, and goes on only if the test says so."""
+    folder = Path(os.environ["FAULTS"])
+    (folder / what).touch()
+    while not (folder / "released").exists():
+        time.sleep(0.02)
 
 
 class EvenRewardWorker(RewardWorker):
@@ -21,11 +32,33 @@ class EvenRewardWorker(RewardWorker):
 
 
 class StuckInSave(TrainWorker):
-    """Stops for good in the middle of saving step 6: the model is written, the optimiser is not."""
+    """Stops in the middle of saving step 6: the model is written, the optimiser is not."""
 
     def save(self, directory: str) -> None:
         super().save(directory)
-        if ".step-6." in directory and not (Path(os.environ["FAULTS"]) / "released").exists():
+        if ".step-6." in directory:
             (Path(directory) / "optimizer.safetensors").unlink()
-            (Path(os.environ["FAULTS"]) / "half-written").touch()
-            os.read(os.pipe()[0], 1)
+            hang("half-written")
+
+
+class StuckInStep(TrainWorker):
+    """Stops in the middle of step 3."""
+
+    calls = 0
+
+    def train(self, batches: Sequence[Any], *args: Any) -> list[dict[str, float]]:
+        self.calls += 1
+        if self.calls == 3:
+            hang("stuck")
+        return super().train(batches, *args)
+
+
+class SlowToStart(TrainWorker):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        hang("starting")
+        super().__init__(*args, **kwargs)
+
+
+class CannotStart(TrainWorker):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        raise KeyError("no such\nthing")

@@ -20,6 +20,7 @@ def refused(world, tmp_path, capsys, monkeypatch):
         raise AssertionError(f"worker {spec.name} was started")
 
     monkeypatch.setattr(LocalBackend, "start", start)
+    monkeypatch.syspath_prepend(str(world.workers))
 
     def run(*overrides: str) -> str:
         given = list(overrides)
@@ -50,31 +51,28 @@ def prompts(path: Path, *rows: object) -> Path:
 
 GOOD = {"id": "a", "tag": "even", "prompt": "1+1=", "ground_truth": "2"}
 
-KEYS = [
-    pytest.param("rollout_batchsize=4", ["rollout_batchsize", "unknown key", "did you mean rollout_batch_size?"], id="unknown-key"),
-    pytest.param("actor_train.training_args.lr=1", ["actor_train.training_args.lr", "unknown key", "fix:"], id="unknown-inner-key"),
-    pytest.param("max_steps=ten", ["max_steps", "'ten'", "an integer"], id="wrong-type"),
-    pytest.param("actor_train.pg_variant=pop", ["actor_train.pg_variant", "'pop'", "did you mean"], id="wrong-choice"),
-    pytest.param("actor_infer.device_mapping='7'", ["actor_infer.device_mapping", "'7'", "no device 7", "fix:"], id="no-such-device"),
-    pytest.param("rollout_batch_size=5", ["rollout_batch_size = 5", "20 samples", "fix: rollout_batch_size 4 or 8"], id="divide"),
-    pytest.param("actor_train.data_args.file_name=/no/such.jsonl", ["actor_train.data_args.file_name", "/no/such.jsonl", "fix:"], id="no-file"),
-    pytest.param("pretrain=/no/such/model", ["pretrain", "/no/such/model", "no such folder", "fix:"], id="no-model"),
-    pytest.param(
-        "rewards.even.worker_cls=no.such.Worker", ["rewards.even.worker_cls", "no.such.Worker", "No module named", "fix:"], id="reward-cls"
-    ),
-    pytest.param("actor_train.worker_cls=roll.pipeline.Nobody", ["actor_train.worker_cls", "roll.pipeline.Nobody", "fix:"], id="train-cls"),
-    pytest.param("resume_from_checkpoint=true", ["resume_from_checkpoint", "True", "no complete checkpoint", "auto"], id="no-checkpoint"),
-    pytest.param("resume_from_checkpoint=/no/such", ["resume_from_checkpoint", "/no/such", "no such folder", "fix:"], id="no-such-checkpoint"),
-    pytest.param("track_with=swanlab", ["track_with", "swanlab", "pip install swanlab"], id="tracker"),
-    pytest.param("--lokal", ["--lokal", "unknown option", "did you mean --local?"], id="unknown-option"),
-    pytest.param("-q", ["-q", "unknown option", "key=value"], id="unknown-short-option"),
-    pytest.param("--config_path", ["--config_path", "expected one argument"], id="option-without-value"),
-    pytest.param("--config_name=nosuch", ["config_name", "nosuch", "choose one of run"], id="no-such-config"),
-    pytest.param("max_steps", ["max_steps", "key=value"], id="not-an-override"),
-]
+KEYS = {
+    "rollout_batchsize=4": ["rollout_batchsize", "unknown key", "did you mean rollout_batch_size?"],
+    "actor_train.training_args.lr=1": ["actor_train.training_args.lr", "unknown key", "fix:"],
+    "max_steps=ten": ["max_steps", "'ten'", "an integer"],
+    "actor_train.pg_variant=pop": ["actor_train.pg_variant", "'pop'", "did you mean ppo?"],
+    "actor_infer.device_mapping='7'": ["actor_infer.device_mapping", "'7'", "no device 7", "fix:"],
+    "rollout_batch_size=5": ["rollout_batch_size = 5", "20 samples", "fix: rollout_batch_size 4 or 8"],
+    "actor_train.data_args.file_name=/no/such.jsonl": ["actor_train.data_args.file_name", "/no/such.jsonl", "fix:"],
+    "pretrain=/no/such/model": ["pretrain", "/no/such/model", "does not exist", "fix:"],
+    "rewards.even.worker_cls=no.such.Worker": ["rewards.even.worker_cls", "no.such.Worker", "No module named", "fix:"],
+    "actor_train.worker_cls=roll.pipeline.Nobody": ["actor_train.worker_cls", "has no Nobody", "fix:"],
+    "resume_from_checkpoint=true": ["resume_from_checkpoint", "True", "no complete checkpoint", "auto"],
+    "resume_from_checkpoint=/no/such": ["resume_from_checkpoint", "/no/such", "no such folder", "fix:"],
+    "track_with=swanlab": ["track_with", "swanlab", "pip install swanlab"],
+    "--lokal": ["--lokal", "unknown option", "did you mean --local?"],
+    "-q": ["-q", "unknown option", "key=value"],
+    "--config_name=nosuch": ["config_name", "nosuch", "choose one of run"],
+    "max_steps": ["max_steps", "key=value"],
+}
 
 
-@pytest.mark.parametrize(("override", "parts"), KEYS)
+@pytest.mark.parametrize(("override", "parts"), KEYS.items(), ids=KEYS.keys())
 def test_one_line_names_key_value_and_fix(refused, override, parts):
     line = refused(override)
     assert all(part in line for part in parts), line
@@ -146,6 +144,34 @@ def test_output_below_a_regular_file(refused, tmp_path):
 
 
 def test_every_problem_is_named_at_once(world, tmp_path, capsys):
-    overrides = (f"output_dir={tmp_path}", "pretrain=/no/such", "actor_train.data_args.file_name=/no.jsonl", "rewards.even.worker_cls=a.B")
-    assert main(["--local", *world.arguments(*overrides)]) == 2
+    bad = ("pretrain=/no/such", "actor_train.data_args.file_name=/no.jsonl", "rewards.even.worker_cls=a.B")
+    assert main(["--local", *world.arguments(f"output_dir={tmp_path}", *bad)]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 3
+
+
+def test_option_without_its_value(capsys):
+    assert main(["--local", "--config_path"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ") and "--config_path" in line and "expected one argument" in line
+
+
+def test_long_prompts_are_skipped_and_counted(world, tmp_path, capsys, monkeypatch):
+    monkeypatch.syspath_prepend(str(world.workers))
+    rows = (world.folder / "train.jsonl").read_text().splitlines()
+    path = prompts(tmp_path / "mixed.jsonl", *rows, *(GOOD | {"id": f"long-{i}", "prompt": "1" * 9} for i in range(3)))
+    overrides = (f"actor_train.data_args.file_name={path}", f"output_dir={tmp_path}", "max_steps=1")
+    assert main(["--local", *world.arguments(*overrides)]) == 0
+    assert json.loads((tmp_path / "run/summary.json").read_text())["prompts_skipped"] == {"too_long": 3}
+
+
+def test_worker_that_cannot_start_fails_the_run(world, tmp_path, capsys, monkeypatch):
+    """That cannot be known before: exit code 1, a reason in one line, the details in a file."""
+    monkeypatch.syspath_prepend(str(world.workers))
+    overrides = ("actor_train.worker_cls=fault_workers.CannotStart", f"output_dir={tmp_path}")
+    assert main(["--local", *world.arguments(*overrides)]) == 1
+    out, err = capsys.readouterr()
+    reason = "worker actor_train-0 cannot start: KeyError: 'no such\\nthing'"
+    assert err == f"error: {reason}\n" and "Traceback" not in out
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert (summary["status"], summary["reason"], summary["steps"]) == ("failed", reason, 0)
+    assert "KeyError" in (tmp_path / "run/traceback.txt").read_text()

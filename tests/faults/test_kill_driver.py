@@ -32,12 +32,26 @@ def test_resume_after_kill(launch, accounts, steps):
 
 
 @pytest.mark.ray
+@pytest.mark.timeout(300)  # three runs; on a machine that is busy each takes a while to start
 def test_resume_after_kill_with_ray(launch, accounts):
-    run = launch(RESUME, local=False)
-    kill_at(run, 4, seed=4)
-    titles = " ".join(run.family.values())
-    assert "raylet" in titles and titles.count("ray::") >= 3, f"not the processes of a Ray run: {titles}"
-    run.wait_for_orphans_to_end()
-    resumed = launch(RESUME, local=False)
-    assert resumed.end(120) == 0, resumed.output
-    accounts(resumed.dir)
+    """Killed, resumed, asked to stop (by SIGTERM, which Ray would take for itself), and finished without Ray."""
+    killed = launch(RESUME, local=False)
+    killed.wait_for_steps(1, 120)
+    workers = {killed.worker(name) for name in ("actor_train-0", "actor_infer-0", "rewards.even-0")}
+    kill_at(killed, 4, seed=4)
+    assert workers < killed.family.keys() and any("raylet" in title for title in killed.family.values())
+    killed.wait_for_family_to_end()
+
+    stopped = launch(RESUME, local=False)
+    stopped.wait_for_steps(6, 120)
+    stopped.look_up_family()
+    stopped.signal(signal.SIGTERM)
+    assert stopped.end(30) == 130, stopped.output
+    summary = stopped.summary()
+    assert summary["status"] == "interrupted" and "Traceback" not in stopped.output
+    stopped.wait_for_family_to_end()
+
+    last = launch(RESUME)
+    assert last.end() == 0, last.output
+    assert last.summary()["resumed_from_step"] == summary["steps"]
+    accounts(last.dir)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -111,7 +112,7 @@ def make_config(material, tmp_path):
             "actor_train": {
                 "device_mapping": "0",
                 "training_args": {
-                    "learning_rate": 0.01,
+                    "learning_rate": 0.003,
                     "lr_scheduler_type": "constant",
                     "per_device_train_batch_size": 16,
                 },
@@ -183,7 +184,7 @@ def check_sample(sample: dict[str, Any]) -> None:
     spans = sample["versions"]
     assert [spans[0][0], spans[-1][1]] == [0, len(sample["response_ids"])]
     assert len(sample["behaviour_logprobs"]) == len(sample["response_ids"])
-    assert all(one[1] == other[0] and one[2] < other[2] for one, other in zip(spans, spans[1:], strict=False))
+    assert all(one[1] == other[0] and one[2] < other[2] for one, other in itertools.pairwise(spans))
     assert all(start < stop for start, stop, _ in spans)
     assert spans[-1][2] < sample["step"]
 

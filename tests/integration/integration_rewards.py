@@ -1,19 +1,20 @@
-"""Judges for a random model: they look at the text alone, so their verdict is a function of the sample. Ray workers import them too."""
+"""Judges for a random model. They look at the text alone, so a verdict is a function of the sample."""
 
 import asyncio
 import random
+import threading
 
 from roll.pipeline.rlvr.rewards.reward_worker import RewardWorker
 
 
-def letters_win(text: str) -> float:
-    """1 if at least half of the characters are letters: about half of a random model's responses."""
-    return float(2 * sum(char.isalpha() for char in text) >= max(len(text), 1))
+def verdict(text: str) -> float:
+    """1 if at least a third of the characters are in a .. j: about half of a random model's responses."""
+    return float(3 * sum("a" <= char <= "j" for char in text) >= max(len(text), 1))
 
 
 class Letters(RewardWorker):
     async def grade(self, sample):
-        return letters_win(sample.response_text)
+        return verdict(sample.response_text)
 
 
 class SlowLetters(Letters):
@@ -22,7 +23,22 @@ class SlowLetters(Letters):
     async def grade(self, sample):
         delay = random.Random(f"{sample.prompt.uid}/{sample.index}").uniform(0, self.reward_args["max_s"])
         await asyncio.sleep(delay)
-        return letters_win(sample.response_text)
+        return verdict(sample.response_text)
+
+
+class Meeting(Letters):
+    """Refuses to start if another one of it starts at the same time."""
+
+    _met = threading.Barrier(2)
+
+    def __init__(self, config):
+        super().__init__(config)
+        try:
+            self._met.wait(timeout=0.2)
+        except threading.BrokenBarrierError:
+            self._met.reset()
+        else:
+            raise RuntimeError("two workers of one process started at the same time")
 
 
 class Unreliable(Letters):
@@ -31,7 +47,7 @@ class Unreliable(Letters):
     async def grade(self, sample):
         if int(sample.prompt.uid.rpartition("/")[2]) % self.reward_args["every"] == 0:
             raise ConnectionError("the judge is away")
-        return letters_win(sample.response_text)
+        return verdict(sample.response_text)
 
 
 class Hiccup(Letters):
@@ -46,7 +62,7 @@ class Hiccup(Letters):
         if name not in self._seen:
             self._seen.add(name)
             raise ConnectionError("try again")
-        return letters_win(sample.response_text)
+        return verdict(sample.response_text)
 
 
 class StragglingLetters(Letters):
@@ -64,4 +80,4 @@ class StragglingLetters(Letters):
         async with self._another:
             self._given += 1
             self._another.notify_all()
-        return letters_win(sample.response_text)
+        return verdict(sample.response_text)

@@ -1,22 +1,22 @@
 """`async_generation_ratio: 0` is the plain sequential loop: with `deterministic`, bit for bit.
 
-The loop below is that algorithm written down: one prompt, one request, one reward after another, from the product's primitives but
-without its pipeline, stages, explorer, admission, buffer or back end."""
+The loop below is that algorithm written down: one prompt, one request, one reward after another, from the product's primitives
+but without its pipeline, stages, explorer, admission, buffer or back end."""
 
 import asyncio
 
 import pytest
 import torch
-from integration_rewards import letters_win
+from integration_rewards import verdict
 from safetensors.torch import load_file
 
-from roll.algorithms.loss import LossSpec
+from roll.algorithms.loss import LossSpec, prepare_batch
 from roll.data.prompt_file import read_rows
 from roll.data.prompt_source import PromptSource, by_domain, tokenize_prompts
 from roll.data.sample import Sample, SampleGroup
 from roll.data.seeding import derive_seed
-from roll.distributed.backend import LocalBackend
-from roll.pipeline.rlvr.batch import optimiser_batches, token_batch, totals_of, with_advantages
+from roll.pipeline.rlvr.advantages import Advantages
+from roll.pipeline.rlvr.batch import optimiser_batches, token_batch, totals_of
 from roll.pipeline.rlvr.preparation import load_tokenizer
 from roll.strategies.infer.hf_infer import HFInferStrategy
 from roll.strategies.infer.interface import GenerateRequest, SamplingParams
@@ -61,30 +61,29 @@ async def sequential_loop(config, loss, optimiser_batch_size):
     tags = {"odd": "sums", "even": "sums"}
     rows, _ = tokenize_prompts(rows, load_tokenizer(model), "none", config.prompt_length, tags)
     prompts = PromptSource(by_domain(rows), {}, SEED)
-    trainer = FSDP2Strategy(RankContext(seed=SEED, deterministic=True), model, learning_rate=0.01)
+    trainer = FSDP2Strategy(RankContext(seed=SEED, deterministic=True), model, learning_rate=0.003)
     engine = HFInferStrategy(model, max_running_requests=1, max_length=16, threads=1, deterministic=True)
+    advantages = Advantages(config)
     trained = []
     for step in range(STEPS):
         groups = []
         while len(groups) < config.rollout_batch_size:
             group = SampleGroup(len(trained) + len(groups), step, prompts.next())
             for i in range(config.num_return_sequences_in_group):
-                sampling = SamplingParams(
-                    max_new_tokens=8, stop_token_ids=(EOS,), seed=derive_seed(SEED, group.prompt.uid, i)
-                )
+                sampling = SamplingParams(max_new_tokens=8, stop_token_ids=(EOS,), seed=derive_seed(SEED, group.prompt.uid, i))
                 done = await engine.generate(GenerateRequest(str(i), tuple(group.prompt.input_ids), sampling))
                 assert done.finish_reason in ("stop", "length")
                 group.samples.append(
                     Sample(group.prompt, i, done.token_ids, done.logprobs, done.versions, done.finish_reason, done.text)
                 )
-                group.samples[-1].reward = letters_win(done.text)
+                group.samples[-1].reward = verdict(done.text)
             if worth_training(config, group.rewards):
                 groups.append(group)
         trained += [group.prompt.uid for group in groups]
-        batch = with_advantages(token_batch(groups, 1.0, config), groups, config)
+        batch, _ = advantages(token_batch(groups, 1.0, config), groups)
         shuffle = derive_seed(SEED, "shuffle", step)
         for part in optimiser_batches(batch, optimiser_batch_size, config.ppo_epochs, shuffle):
-            trainer.train_step(part, loss, totals_of(part))
+            trainer.train_step(prepare_batch(part, loss), loss, totals_of(part))
         buckets = list(trainer.export_weights(1 << 20))
         for bucket in buckets:
             await engine.receive_bucket(step + 1, bucket)

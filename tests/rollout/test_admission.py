@@ -27,7 +27,9 @@ RATIOS = [0, 0.25, 0.5, 1, 1.5, 2, 4]
     slots=st.sampled_from([1, 4, 10**9]),
     heavy_tail=st.floats(0.1, 3.0),
 )
-def test_staleness_is_bounded_and_nothing_is_lost_whatever_happens(seed, ratio, batch, policy, extra, adaptive, slots, heavy_tail):
+def test_staleness_is_bounded_and_nothing_is_lost_whatever_happens(
+    seed, ratio, batch, policy, extra, adaptive, slots, heavy_tail
+):
     """Random durations, failures, filters, pauses and slow publications: every trained group is at most ceil(ratio) versions
     old, accounts balance at every event (checked inside), each id is trained at most once, and the run always ends."""
     rng = random.Random(seed)

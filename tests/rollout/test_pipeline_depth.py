@@ -6,10 +6,18 @@ def settle(depth, steps=10, **seen):
         depth.observe(**seen)
 
 
-def test_the_first_wait_is_answered_with_just_the_lead_it_needs():
-    depth = PipelineDepth(4)
+def test_the_first_wait_is_answered_with_the_whole_steps_of_lead_it_needs():
+    for wait_s, lead in ((0.5, 1), (2.5, 3), (9.0, 4)):
+        depth = PipelineDepth(4)
+        depth.observe(wait_s=wait_s, train_s=1.0, slack_s=0)
+        assert depth.depth == lead
+
+
+def test_a_step_of_lead_is_not_given_up_while_a_batch_takes_longer_than_a_probe_would_leave_it():
+    depth = PipelineDepth(2)
     depth.observe(wait_s=0.5, train_s=1.0, slack_s=0)
-    assert depth.depth == 0.5
+    settle(depth, steps=100, wait_s=0.0, train_s=1.0, slack_s=0.5)
+    assert depth.depth == 1
 
 
 def test_depth_never_passes_the_bound_and_a_fixed_one_stays():

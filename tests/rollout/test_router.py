@@ -46,7 +46,7 @@ def test_loads_are_never_exceeded_and_every_request_is_served(seed, engines, cap
     rng = random.Random(seed)
     router = Router(engines, capacity)
     waiting, running, served = [], [], 0
-    for i in range(60):
+    for _ in range(60):
         route, granted = router.request(rng.randint(1, capacity), f"p{rng.randint(0, 5)}", rng.randint(0, 1))
         waiting.append(route)
         running += granted

@@ -9,8 +9,6 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from roll.algorithms.advantages import clip, sequence_advantages, whiten
-from roll.algorithms.reward_normalization import normalize_rewards
 from roll.configs.rlvr import RLVRConfig
 from roll.data.microbatch import split_across_ranks
 from roll.data.sample import Sample, SampleGroup
@@ -58,24 +56,6 @@ def _in_difficulty_range(group: SampleGroup, config: RLVRConfig) -> bool:
 
 def _flat(rows: Sequence[Sequence[T]]) -> list[T]:
     return [value for row in rows for value in row]
-
-
-def with_advantages(batch: TokenBatch, groups: Sequence[SampleGroup], config: RLVRConfig) -> TokenBatch:
-    """Advantages from the scores: rewards normalised and clipped, the estimator, whitening, clipping; each domain on its own,
-    so that an easy domain does not shift a hard one. A sample's advantage stands on all its trained tokens."""
-    group_ids = torch.tensor([i for i, group in enumerate(groups) for _ in group.samples])
-    domains = [group.prompt.domain for group in groups for _ in group.samples]
-    per_sample = torch.zeros(len(batch))
-    for domain in sorted(set(domains)):
-        rows = torch.tensor([i for i, name in enumerate(domains) if name == domain])
-        rewards = normalize_rewards(
-            batch.scores[rows], group_ids[rows], config.norm_mean_type, config.norm_std_type, config.reward_clip
-        )
-        per_sample[rows] = sequence_advantages(rewards, group_ids[rows], config.adv_estimator)
-    advantages = per_sample[batch.sample_ids] * batch.loss_mask
-    if config.whiten_advantages:
-        advantages = whiten(advantages, batch.loss_mask)
-    return batch.with_(advantages=clip(advantages, config.advantage_clip))
 
 
 def totals_of(batch: TokenBatch) -> BatchTotals:

@@ -12,10 +12,8 @@ from roll.pipeline import roles
 from roll.pipeline.rlvr.preparation import Prepared
 
 
-async def start_clusters(
-    config: RLVRConfig, prepared: Prepared, inventory: Inventory, backend: Backend
-) -> dict[str, Cluster]:
-    """By role: actor_train, actor_infer, reference (if the loss uses it), rewards.<domain>. With a checkpoint, trainer and
+async def start_clusters(config: RLVRConfig, prepared: Prepared, inventory: Inventory, backend: Backend) -> dict[str, Cluster]:
+    """By role: actor_train, actor_infer, reference (if something uses it), rewards.<domain>. With a checkpoint, trainer and
     engines start from it."""
     checkpoint, derived = prepared.checkpoint, prepared.derived
     pretrain = config.pretrain or ""
@@ -25,7 +23,7 @@ async def start_clusters(
         "actor_train": roles.train_specs("actor_train", config, derived, config.actor_train, pretrain, inventory, backend),
         "actor_infer": roles.infer_specs(config, derived, model, version, inventory, backend),
     }
-    if config.use_kl_loss and config.reference is not None:
+    if config.uses_reference and config.reference is not None:
         specs["reference"] = roles.train_specs("reference", config, derived, config.reference, pretrain, inventory, backend)
     for domain, reward in config.rewards.items():
         specs[f"rewards.{domain}"] = roles.reward_specs(domain, reward, inventory)

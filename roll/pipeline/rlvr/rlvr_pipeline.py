@@ -14,15 +14,18 @@ import contextlib
 import math
 import signal
 import time
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from torch import Tensor
 
+from roll.algorithms.loss import prepare_batch
 from roll.buffer.interface import Lease
 from roll.buffer.memory import MemoryBuffer
+from roll.configs.derived import Derived
 from roll.configs.loading import to_mapping
 from roll.configs.rlvr import RLVRConfig
 from roll.data.seeding import derive_seed
@@ -36,8 +39,9 @@ from roll.pipeline import roles
 from roll.pipeline.checkpoint import TRAINER, CheckpointStore
 from roll.pipeline.explorer_stages import DataloaderStage, GenerateStage, Rewards, RewardStage, RolloutStage, group_key
 from roll.pipeline.fates import Fates
-from roll.pipeline.flow import Flow, FlowError
+from roll.pipeline.flow import Flow
 from roll.pipeline.rlvr import batch as batching
+from roll.pipeline.rlvr.advantages import Advantages
 from roll.pipeline.rlvr.clusters import start_clusters
 from roll.pipeline.rlvr.preparation import Prepared, sampling_params
 from roll.pipeline.run_record import ACCURACY, RunRecord
@@ -103,9 +107,11 @@ class RLVRPipeline:
         self._wiring: Wiring | None = None
         self._engine_stats: list[EngineStats] = []
         self._interrupted = False
+        self._running: asyncio.Task[Any] | None = None
         self._background: set[asyncio.Task[None]] = set()
 
         derived, checkpoint = prepared.derived, prepared.checkpoint
+        self._loss = roles.loss_spec(config, derived)
         first_step = checkpoint.step if checkpoint else 0
         self.admission = Admission(
             config.rollout_batch_size,
@@ -118,6 +124,9 @@ class RLVRPipeline:
         self.depth = PipelineDepth(
             config.async_generation_ratio, None if config.async_pipeline_depth == "auto" else config.async_pipeline_depth
         )
+        self.checkpoints = CheckpointStore(prepared.checkpoints, config.max_ckpt_to_keep)
+        if prepared.continues:
+            self.checkpoints.set_aside_after(first_step)
         self.record = RunRecord(
             prepared.run_dir,
             to_mapping(config),
@@ -132,10 +141,10 @@ class RLVRPipeline:
         )
         self.fates = Fates(self.admission, self.record.groups)
         self.buffer = MemoryBuffer(self.admission, self.fates.drop, clock)
-        self.checkpoints = CheckpointStore(prepared.checkpoints, config.max_ckpt_to_keep)
         self._saved_step = first_step
         self._first_step = first_step
         self.store = MemoryWeightStore()
+        self.advantages = Advantages(config)
         if checkpoint is not None:
             self._restore(checkpoint.state, checkpoint.buffer)
 
@@ -147,9 +156,12 @@ class RLVRPipeline:
             # Not on Windows, and not outside the main thread.
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, self.interrupt)
+        self._running = asyncio.current_task()
         status, reason = "finished", ""
         started = self._clock()
         try:
+            for line in decisions(self.config, self.prepared.derived):
+                self.record.display.note(line)
             self.record.display.note("starting workers ...")
             self._clusters = await start_clusters(self.config, self.prepared, self._inventory, self._backend)
             started = self._clock()
@@ -157,9 +169,15 @@ class RLVRPipeline:
             await self._run(self._wire(started))
             if self._interrupted:
                 status, reason = "interrupted", f"stopped by a signal after step {self.record.step}"
-        except (FlowError, OSError, ValueError, RuntimeError) as error:
-            status, reason = "failed", " ".join(str(error).split())
+        except asyncio.CancelledError:
+            if not self._interrupted:
+                raise
+            status, reason = "interrupted", f"stopped at once by a signal after step {self.record.step}"
+        except Exception as error:  # the boundary: whatever goes wrong in a role is the run's one-line reason
+            status, reason = "failed", one_line(error)
+            (self.prepared.run_dir / "traceback.txt").write_text(traceback.format_exc())
         finally:
+            self._running = None
             wall_s = self._clock() - started
             for task in self._background:
                 task.cancel()
@@ -169,10 +187,14 @@ class RLVRPipeline:
         return summary
 
     def interrupt(self) -> None:
-        """Ends the run after the step that is being trained, with a checkpoint."""
-        self._interrupted = True
-        if self._wiring is not None:
+        """Ends the run after the step that is being trained, with a checkpoint; at once, without one, if that was asked for
+        before or workers are only just starting."""
+        if self._running is not None and (self._interrupted or self._wiring is None):
+            self._running.cancel()
+        elif self._wiring is not None:
+            self.record.display.note("stopping after this step; once more to stop at once")
             self._wiring.stop()
+        self._interrupted = True
 
     async def _run(self, wiring: Wiring) -> None:
         self._wiring = wiring
@@ -236,15 +258,15 @@ class RLVRPipeline:
 
         update = ParameterUpdateStage(self.store, engines, config.weight_update_mode, publish, validation.engines_free)
         half: list[Stage[Any, Any]] = [batches]
-        if config.enable_old_logprobs_recompute:
+        if derived.recompute_old_logprobs:
             half.append(LogProbStage(lambda batch: self._log_probs(trainers, batch)))
         if "reference" in clusters:
             half.append(ReferenceStage(lambda batch: self._log_probs(clusters["reference"], batch)))
         half += [
-            AdvantageStage(lambda batch, lease: batching.with_advantages(batch, lease.groups, config)),
+            AdvantageStage(lambda batch, lease: self.advantages(batch, lease.groups)),
             TrainStage(
                 trainers,
-                roles.loss_spec(config, derived),
+                self._loss,
                 self._optimiser_batches,
                 batching.shards,
                 batching.totals_of,
@@ -281,7 +303,9 @@ class RLVRPipeline:
 
     def _validation_due(self, version: int) -> bool:
         due = version % self.config.eval_steps == 0 or version == self.config.max_steps
-        return bool(self.prepared.validation) and due
+        # The checkpoint that a run resumes from may have been evaluated already.
+        done = any(step == version for step, _ in self.record.validation)
+        return bool(self.prepared.validation) and due and not done
 
     # -- what happens to a step -----------------------------------------------------------------------------------------
 
@@ -291,7 +315,9 @@ class RLVRPipeline:
 
     def _optimiser_batches(self, batch: TokenBatch, step: int) -> list[TokenBatch]:
         size = self.prepared.derived.optimizer_batch_size
-        return batching.optimiser_batches(batch, size, self.config.ppo_epochs, derive_seed(self.config.seed, "shuffle", step))
+        seed = derive_seed(self.config.seed, "shuffle", step)
+        batches = batching.optimiser_batches(batch, size, self.config.ppo_epochs, seed)
+        return [prepare_batch(one, self._loss) for one in batches]
 
     async def _log_probs(self, cluster: Cluster, batch: TokenBatch) -> Tensor:
         ranks = len(cluster)
@@ -305,14 +331,18 @@ class RLVRPipeline:
         samples = [sample for group in groups for sample in group.samples]
         counts = self.admission.counts()
         now = self._clock()
-        metrics = item.metrics | batching.reward_metrics(samples) | {
-            "time/wait_for_batch_s": item.wait_s,
-            "time/step_s": now - item.leased_at,
-            "scheduler/pipeline_depth": self.depth.depth,
-            "scheduler/buffered_groups": float(counts["buffered"]),
-            "scheduler/in_flight_groups": float(counts["in_flight"]),
-            "scheduler/dropped_groups": float(sum(counts["dropped"].values())),
-        }
+        metrics = (
+            item.metrics
+            | batching.reward_metrics(samples)
+            | {
+                "time/wait_for_batch_s": item.wait_s,
+                "time/step_s": now - item.leased_at,
+                "scheduler/pipeline_depth": self.depth.depth,
+                "scheduler/buffered_groups": float(counts["buffered"]),
+                "scheduler/in_flight_groups": float(counts["in_flight"]),
+                "scheduler/dropped_groups": float(sum(counts["dropped"].values())),
+            }
+        )
         self.record.add_step(item.step, groups, metrics)
         if self.record.step % self.config.save_steps == 0 or self.record.step == self.config.max_steps:
             await self._save()
@@ -337,6 +367,7 @@ class RLVRPipeline:
             "admission": self.admission.state(),
             "cursor": self.prepared.prompts.cursor(self.fates.in_flight_prompts()),
             "record": self.record.state(),
+            "advantages": self.advantages.state(),
         }
         rows = self.buffer.snapshot()
         partial = self.checkpoints.begin(step)
@@ -347,6 +378,7 @@ class RLVRPipeline:
     def _restore(self, state: dict[str, Any], rows: list[dict[str, Any]]) -> None:
         self.admission.restore(state["admission"], self.buffer.restore(rows))
         self.fates.restore(self.buffer.groups)
+        self.advantages.restore(state["advantages"])
 
     def _decode(self, token_ids: list[int]) -> str:
         return str(self.prepared.tokenizer.decode(token_ids, skip_special_tokens=True))
@@ -378,3 +410,16 @@ class RLVRPipeline:
             "reward_errors": dict(wiring.rewards.errors) if wiring else {},
             "resumed_from_step": self._first_step,
         }
+
+
+def decisions(config: RLVRConfig, derived: Derived) -> Iterator[str]:
+    """What was chosen for the user, and why."""
+    chosen = "recomputed at the start of each step" if derived.recompute_old_logprobs else "the sampler's"
+    yield f"old log-probs: {chosen} ({derived.old_logprobs_reason})"
+    if config.reference is not None and not config.uses_reference:
+        yield "reference: not started (neither use_kl_loss nor add_token_level_kl is set)"
+
+
+def one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if isinstance(error, OSError | RuntimeError | ValueError) and text else f"{type(error).__name__}: {text}"

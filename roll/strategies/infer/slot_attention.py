@@ -28,7 +28,8 @@ def slot_sdpa_attention(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Output [n, tokens, heads, d] for query [n, heads, tokens, d], key and value [n, kv_heads, cached, d], mask [n, 1, 1, cached]."""
+    """Output [n, tokens, heads, d] for query [n, heads, tokens, d], key and value [n, kv_heads, cached, d], mask [n, 1, 1,
+    cached]."""
     rows, heads, tokens, width = query.shape
     kv_heads = key.shape[1]
     if tokens > 1 or heads == kv_heads:

@@ -41,7 +41,8 @@ class SlotModel:
         self.cache.begin_prefill(first, len(contexts), width)
         hidden = self._hidden(ids, positions, None)
         last = torch.tensor(lengths, device=self.device) - 1
-        return self._head(hidden[torch.arange(len(contexts), device=self.device), last])
+        logits: Tensor = self._head(hidden[torch.arange(len(contexts), device=self.device), last])
+        return logits
 
     def forward_tokens(self, first: int, tokens: list[int], positions: list[int]) -> Tensor:
         """Logits [n, vocabulary] that follow one more token, at its position, for each slot from `first` on."""
@@ -54,7 +55,8 @@ class SlotModel:
             mask = torch.zeros(beyond.shape, dtype=self.dtype, device=self.device).masked_fill_(beyond, -math.inf)
             mask = mask[:, None, None]
         self.cache.begin_decode(first, at, width)
-        return self._head(self._hidden(ids[:, None], at[:, None], mask)[:, 0])
+        logits: Tensor = self._head(self._hidden(ids[:, None], at[:, None], mask)[:, 0])
+        return logits
 
     def replay(self, slot: int, prompt: tuple[int, ...], response: tuple[int, ...]) -> Tensor:
         """Logits [vocabulary] after prompt and response, computed alone and as a first run does it: the prompt at once, then
@@ -66,7 +68,8 @@ class SlotModel:
 
     def _hidden(self, ids: Tensor, positions: Tensor, mask: Tensor | None) -> Tensor:
         out = self._trunk(input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=self.cache, use_cache=True)
-        return out.last_hidden_state
+        hidden: Tensor = out.last_hidden_state
+        return hidden
 
     def _refuse_unsupported(self, config: Any) -> None:
         if config._attn_implementation not in ("sdpa", "eager", SLOT_SDPA):

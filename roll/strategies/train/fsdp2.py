@@ -1,7 +1,7 @@
 """The embedded training back end: a transformers causal LM, AdamW, and FSDP2 when there are several ranks.
 
-Invariant: an optimiser step is a function of the whole batch. How it is cut into micro-batches and ranks changes the sums' order of
-addition, nothing else: every loss is normalised by the batch's totals, gradients are summed, and ranks run equally many
+Invariant: an optimiser step is a function of the whole batch. How it is cut into micro-batches and ranks changes the sums' order
+of addition, nothing else: every loss is normalised by the batch's totals, gradients are summed, and ranks run equally many
 micro-batches (the missing ones without a token) so that their collectives match.
 """
 
@@ -119,8 +119,9 @@ class FSDP2Strategy:
         return out
 
     def train_step(self, batch: TokenBatch, loss: LossSpec, totals: BatchTotals) -> dict[str, float]:
-        """Besides the loss's metrics: `actor_train/grad_norm` (before clipping), `actor_train/lr` and `actor_train/skipped_steps`, the
-        number so far of steps not taken, nor counted by the schedule, because the gradient was not finite."""
+        """Besides the loss's metrics: `actor_train/grad_norm` (before clipping), `actor_train/lr` and
+        `actor_train/skipped_steps`, the number so far of steps not taken, nor counted by the schedule, because the gradient was
+        not finite."""
         optimizer = self._trainable_optimizer()
         parts: list[Metrics] = []
         for _, micro in self._microbatches(batch, self._train_budget):
@@ -289,7 +290,8 @@ def _resolve_dtype(name: DTypeName, device: torch.device) -> torch.dtype:
 
 
 def _without_samples(batch: TokenBatch) -> Padded:
-    """A micro-batch of one masked token, with the fields that `batch` has: it adds 0 to the loss, the gradient and all metrics."""
+    """A micro-batch of one masked token, with the fields that `batch` has: it adds 0 to the loss, the gradient and all
+    metrics."""
     values = {}
     for field in fields(batch):
         value = getattr(batch, field.name)

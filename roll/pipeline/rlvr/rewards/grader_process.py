@@ -1,8 +1,8 @@
 """The child side of `TimedPool`: `python -m roll.pipeline.rlvr.rewards.grader_process module:function timeout_s`.
 
-Reads one JSON value a line from standard input, calls the function with it, and writes one JSON object a line: `{"value": ...}` or
-`{"error": reason}`. The first line says whether the function could be loaded. Ends when standard input does; should the parent die
-in the middle of a call, a kernel timer ends the process even if the interpreter is stuck inside one C call.
+Reads one JSON value a line from standard input, calls the function with it, and writes one JSON object a line: `{"value": ...}`
+or `{"error": reason}`. The first line says whether the function could be loaded. Ends when standard input does; should the parent
+die in the middle of a call, a kernel timer ends the process even if the interpreter is stuck inside one C call.
 """
 
 from __future__ import annotations

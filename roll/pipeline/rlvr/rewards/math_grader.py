@@ -16,7 +16,8 @@ MARKED = re.compile(r"\$|\\\(|\\\[|\\boxed|\\begin")
 def grade(item: dict[str, str]) -> float:
     """1.0 if `item["response"]` ends with an answer equal to `item["ground_truth"]`, else 0.0.
 
-    The ground truth is a number, LaTeX with or without dollar signs, or a \\boxed{...}. Raises `ValueError` if it has no meaning."""
+    The ground truth is a number, LaTeX with or without dollar signs, or a \\boxed{...}. Raises `ValueError` if it has no
+    meaning."""
     gold = parse(delimited(item["ground_truth"]), parsing_timeout=None)
     if not gold:
         raise ValueError(f"the ground truth {item['ground_truth']!r} is not a mathematical expression")

@@ -1,7 +1,7 @@
 """What every reward worker is: samples in, one number or one reason each out.
 
-Invariant: a reward is a judgement of the answer. What goes wrong with the judge (time limit, crash, refused connection) is an error
-with a reason, never a number.
+Invariant: a reward is a judgement of the answer. What goes wrong with the judge (time limit, crash, refused connection) is an
+error with a reason, never a number.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Calls a function in persistent child processes, each call with a hard limit on its wall-clock time.
 
-Invariants: no call outlives its limit, whatever it does (its process group is killed, and replaced for the next call); a call that
-has no value raises, with the reason; no process outlives the pool or the pool's own process, and none stays unreaped.
+Invariants: no call outlives its limit, whatever it does (its process group is killed, and replaced for the next call); a call
+that has no value raises, with the reason; no process outlives the pool or the pool's own process, and none stays unreaped.
 Children get a minimal environment (no secrets) and speak JSON lines over pipes: nothing is forked or pickled per call.
 """
 
@@ -29,8 +29,8 @@ class GraderError(Exception):
 
 class TimedPool:
     def __init__(self, processes: int, timeout_s: float, target: str) -> None:
-        """`target`: "module:function" of one JSON value, returning one. `timeout_s` counts from the moment a process takes a call;
-        the wait for a free process is not limited."""
+        """`target`: "module:function" of one JSON value, returning one. `timeout_s` counts from the moment a process takes a
+        call; the wait for a free process is not limited."""
         self._closed = False
         self._graders = [_Grader(target, timeout_s) for _ in range(processes)]
         self._free: asyncio.LifoQueue[_Grader] = asyncio.LifoQueue()
@@ -42,7 +42,8 @@ class TimedPool:
         await asyncio.gather(*(self._start_one() for _ in self._graders))
 
     async def run(self, item: Any) -> Any:
-        """The function's value. Raises `TimeoutError` at the limit, and `GraderError` if the function raised or its process ended."""
+        """The function's value. Raises `TimeoutError` at the limit, and `GraderError` if the function raised or its process
+        ended."""
         grader = await self._free.get()
         try:
             if self._closed:

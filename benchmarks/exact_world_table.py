@@ -1,0 +1,97 @@
+"""Bias and noise of every registered policy loss against the age of its data, and bias of advantages: prints two exact tables.
+
+The world is a tabular softmax policy over all sequences of at most 3 tokens (`tests/algorithms/exact_world.py`). The policy has
+made `max(lags)` exact gradient steps; data of lag k come from the policy k steps back. Advantages are rewards minus the behaviour
+policy's mean reward, losses have their default settings and are summed over the tokens of a sequence. Nothing is sampled.
+
+    bias   ‖E[update] − g‖ / ‖g‖, g the true policy gradient: 0 is right
+    angle  between E[update] and g, in degrees: what is left of the bias if only the direction matters
+    noise  √(trace of the covariance of one sample's update) / ‖g‖
+
+`sequence weight, not cut` is −w·A·ℓ with w the whole sequence's importance weight: the one unbiased estimator. A clipped loss is
+meant to stop where a policy has moved far from its data; the table shows by how much it then misses the gradient.
+
+The second table is on-policy: the exact mean of A·∇log π over all groups of 2 and 3 samples of one prompt with real-valued
+rewards, before any whitening.
+
+    python benchmarks/exact_world_table.py [--lags 0 1 2 4 8] [--rate 1.0]
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "algorithms"))
+
+from exact_world import Estimate, World, baseline_expectation, estimate
+
+from roll.algorithms.advantages import advantage_estimator
+from roll.algorithms.loss import LossSpec
+from roll.algorithms.policy_loss import get_policy_loss, policy_loss
+
+EXACT = "sequence weight, not cut"
+
+
+def bias_and_angle(mean: Tensor, truth: Tensor) -> tuple[float, float]:
+    cosine = float(mean @ truth / (mean.norm() * truth.norm()).clamp(min=1e-300))
+    return float((mean - truth).norm() / truth.norm()), math.degrees(math.acos(max(-1.0, min(1.0, cosine))))
+
+
+def cell(found: Estimate, truth: Tensor) -> str:
+    bias, angle = bias_and_angle(found.mean, truth)
+    return f"| {bias:6.3f} {angle:6.1f} {math.sqrt(found.variance) / float(truth.norm()):7.2f}".ljust(26)
+
+
+def print_baselines(sizes: tuple[int, ...] = (2, 3)) -> None:
+    world = World(binary=False)
+    policy = world.policy(seed=5)
+    truth = world.true_gradient(policy)
+    print(f"\n{'':30}" + "".join(f"| groups of {size}".ljust(18) for size in sizes))
+    print(f"{'adv_estimator':30}" + f"{'|   bias  angle':18}" * len(sizes))
+    for name in advantage_estimator.names:
+        if name != "gpg":  # that is dr_grpo, times a factor that only a batch of several groups has
+            found = [bias_and_angle(baseline_expectation(world, policy, name, size), truth) for size in sizes]
+            print(f"{name:30}" + "".join(f"| {bias:6.3f} {angle:6.1f}".ljust(18) for bias, angle in found))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lags", type=int, nargs="+", default=[0, 1, 2, 4, 8])
+    parser.add_argument("--rate", type=float, default=1.0, help="step size of the gradient steps between the policies")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+
+    get_policy_loss()  # registers the built-in ones
+    world = World()
+    policies = world.ascent(world.policy(seed=1), max(args.lags), args.rate)
+    current = policies[-1]
+    truth = world.true_gradient(current)
+    behaviours = [policies[-1 - lag] for lag in args.lags]
+
+    print(f"{len(world.sequences)} sequences, {current.numel()} parameters, expected reward of the policies by lag:")
+    print(
+        "  "
+        + "  ".join(f"{lag}: {world.probabilities(b) @ world.rewards:.3f}" for lag, b in zip(args.lags, behaviours, strict=True))
+    )
+    head = "".join(f"| lag {lag}".ljust(26) for lag in args.lags)
+    print(f"\n{'':26}{head}\n{'pg_variant':26}" + f"{'|   bias  angle   noise':26}" * len(args.lags))
+    for name in [EXACT, *policy_loss.names]:
+        cells = []
+        for behaviour in behaviours:
+            advantages = world.rewards - world.probabilities(behaviour) @ world.rewards
+            if name == EXACT:
+                advantages = advantages * world.probabilities(current) / world.probabilities(behaviour)
+            spec = LossSpec(pg_variant="vanilla" if name == EXACT else name, aggregation="seq-mean-token-sum")
+            cells.append(cell(estimate(world, spec, current, behaviour, advantages), truth))
+        print(f"{name:26}" + "".join(cells))
+    print_baselines()
+
+
+if __name__ == "__main__":
+    main()

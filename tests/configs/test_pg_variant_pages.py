@@ -1,0 +1,36 @@
+"""The pages of docs_roll/pg_variants: one for each variant, with every key of its own and the default that it really has."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from roll.configs.pg_variants import NEED_PROXIMAL, PG_VARIANTS
+from roll.configs.ppo import PPOConfig
+from roll.configs.worker import ActorTrainConfig
+
+PAGES = Path(__file__).parents[2] / "docs_roll" / "pg_variants"
+ROW = re.compile(r"^\| `(\w+)` \| `([^`]+)` \|", re.MULTILINE)
+
+
+@pytest.mark.parametrize("variant", PG_VARIANTS)
+def test_the_page_of_a_variant_tells_its_keys_and_defaults(variant):
+    page = (PAGES / f"{variant}.md").read_text()
+    assert page.startswith(f"# `{variant}`")
+    assert "**Source.**" in page
+    told = dict(ROW.findall(page))
+    own = {item.name for item in fields(ActorTrainConfig) if item.name.startswith(f"{variant}_")}
+    assert own <= told.keys()
+    for key, shown in told.items():
+        default = getattr(ActorTrainConfig(), key) if hasattr(ActorTrainConfig(), key) else getattr(PPOConfig(), key)
+        right = str(default).lower() if isinstance(default, bool) else default
+        assert type(default)(float(shown)) == right if isinstance(default, float) else shown == right
+
+
+def test_the_index_links_every_page_and_says_which_need_recomputed_log_probs():
+    index = (PAGES / "index.md").read_text()
+    rows = dict(re.findall(r"^\| \[`(\w+)`\]\(\1\.md\) \| [^|]+ \| (yes|no) \|", index, re.MULTILINE))
+    assert sorted(rows) == sorted(PG_VARIANTS)
+    assert {name for name, needs in rows.items() if needs == "yes"} == set(NEED_PROXIMAL)
+    assert {path.stem for path in PAGES.glob("*.md")} == {*PG_VARIANTS, "index"}

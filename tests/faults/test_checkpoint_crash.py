@@ -1,0 +1,111 @@
+"""A checkpoint is complete or absent, and what is resumed from one is the same run."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from roll.cli.train import main
+
+AUTO = "resume_from_checkpoint=auto"
+
+
+def weights(run_dir, step):
+    return load_file(run_dir / f"checkpoints/step-{step}/trainer/model/model.safetensors")
+
+
+@pytest.fixture
+def in_process(world, tmp_path, monkeypatch, capsys):
+    """The command line in this process; returns its exit code and what it wrote to standard error."""
+    monkeypatch.syspath_prepend(str(world.workers))
+
+    def run(*overrides, output="output"):
+        code = main(["--local", *world.arguments(f"output_dir={tmp_path / output}", *overrides)])
+        return code, capsys.readouterr().err
+
+    yield run
+    torch.use_deterministic_algorithms(False)
+
+
+def test_killed_while_saving(launch, in_process, accounts, tmp_path):
+    run = launch("actor_train.worker_cls=fault_workers.StuckInSave")
+    run.wait_for("half a checkpoint", (tmp_path / "half-written").exists)
+    run.signal(signal.SIGKILL)
+    run.end()
+    partial = run.dir / "checkpoints/.step-6.partial"
+    assert (partial / "trainer/model/model.safetensors").exists() and not (run.dir / "checkpoints/step-6").exists()
+
+    # Asked for by name, the half-written one is refused, and so it is when someone moved it to its final place.
+    shutil.copytree(partial, run.dir / "checkpoints/step-6")
+    for path in (partial, run.dir / "checkpoints/step-6"):
+        code, err = in_process(f"resume_from_checkpoint={path}")
+        assert code == 2 and len(err.splitlines()) == 1, err
+        assert "no manifest.json" in err and f"the last complete one is {run.dir / 'checkpoints/step-4'}" in err
+    assert not (run.dir / "summary.json").exists()
+
+    shutil.copytree(run.dir, tmp_path / "again/run")
+    for output in ("output", "again"):
+        code, err = in_process(AUTO, output=output)
+        assert (code, err) == (0, "")
+        accounts(tmp_path / output / "run")
+
+
+def test_damaged_checkpoint_is_refused(in_process, tmp_path):
+    assert in_process("max_steps=4")[0] == 0
+    checkpoints = tmp_path / "output/run/checkpoints"
+    with (checkpoints / "step-4/trainer/model/model.safetensors").open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"\xff")
+    code, err = in_process(AUTO)
+    assert code == 2 and len(err.splitlines()) == 1
+    assert "hash differs" in err and f"the last complete one is {checkpoints / 'step-2'}" in err
+
+
+DETERMINISTIC = ("deterministic=true", "async_generation_ratio=0", "max_steps=8")
+
+
+def test_resumed_run_equals_the_uninterrupted_one(in_process, tmp_path):
+    """Bit for bit: ratio 0, deterministic. Twice from the same checkpoint, too."""
+    assert in_process(*DETERMINISTIC, output="whole") == (0, "")
+    assert in_process(*DETERMINISTIC[:2], "max_steps=4", output="first")[0] == 0
+    shutil.copytree(tmp_path / "first", tmp_path / "second")
+    expected = weights(tmp_path / "whole/run", 8)
+    start = weights(tmp_path / "whole/run", 2)
+    assert any(not torch.equal(expected[name], start[name]) for name in expected), "nothing was learnt: the test is blind"
+    for output in ("first", "second"):
+        assert in_process(*DETERMINISTIC, AUTO, output=output) == (0, "")
+        resumed = weights(tmp_path / output / "run", 8)
+        assert resumed.keys() == expected.keys()
+        assert all(torch.equal(resumed[name], expected[name]) for name in expected)
+
+
+def test_going_back_to_an_older_checkpoint(in_process, accounts, tmp_path):
+    """The later checkpoints belong to a course that was given up: `auto` must not pick them up afterwards."""
+    run_dir = tmp_path / "output/run"
+    assert in_process("max_steps=6")[0] == 0
+    assert in_process(f"resume_from_checkpoint={run_dir / 'checkpoints/step-2'}", "max_steps=3", "save_steps=100")[0] == 0
+    assert sorted(path.name for path in (run_dir / "checkpoints").glob("step-*")) == ["step-2", "step-3"]
+    assert in_process(AUTO) == (0, "")
+    accounts(run_dir, validated=(0, 3, 6, 12))
+
+
+def test_starting_from_another_runs_checkpoint(in_process, tmp_path):
+    """Weights and position are taken over, journals are not; an earlier run of the same name is moved aside whole."""
+    assert in_process("max_steps=2", output="other")[0] == 0
+    assert in_process("max_steps=4")[0] == 0
+    path = tmp_path / "other/run/checkpoints/step-2"
+    assert in_process(f"resume_from_checkpoint={path}", "max_steps=4")[0] == 0
+    assert (tmp_path / "output/run.1/summary.json").exists()
+    rows = (tmp_path / "output/run/metrics.jsonl").read_text()
+    assert '"step": 3' in rows and '"step": 1,' not in rows
+
+
+def test_changed_batch_size_is_refused(in_process):
+    assert in_process("max_steps=2")[0] == 0
+    code, err = in_process(AUTO, "rollout_batch_size=8")
+    assert code == 2 and len(err.splitlines()) == 1
+    assert "resume_from_checkpoint" in err and "rollout_batch_size 4, not 8" in err

@@ -1,0 +1,292 @@
+"""The explorer against engines that do what the test says, token by token."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+import pytest
+
+from roll.data.sample import Prompt, VersionSpan
+from roll.data.seeding import derive_seed
+from roll.rollout.explorer import Explorer, GroupCancelled
+from roll.rollout.router import Router
+from roll.strategies.infer.interface import GenerateRequest, GenerateResult, SamplingParams
+
+SEED = 5
+
+
+@dataclass
+class OnEngine:
+    """A request that an engine has, and what it has made of it."""
+
+    engine: int
+    request: GenerateRequest
+    done: asyncio.Future = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    tokens: list[int] = field(default_factory=list)
+    versions: list[VersionSpan] = field(default_factory=list)
+
+    def make(self, count, version):
+        """`count` more tokens; token k of a response is 100 + k."""
+        start = len(self.tokens)
+        first = 100 + len(self.request.partial_ids) + start
+        self.tokens += range(first, first + count)
+        self.versions.append(VersionSpan(start, start + count, version))
+
+    def end(self, reason="stop"):
+        logprobs = [-token / 1000 for token in self.tokens]
+        text = f"engine text of {len(self.tokens)}"
+        if not self.done.done():
+            self.done.set_result(GenerateResult(self.request.request_id, self.tokens, logprobs, self.versions, reason, text))
+
+
+class Engines:
+    """Looks like a cluster of engines. `sent`: calls of `generate` as (engine, requests), in order."""
+
+    def __init__(self, count):
+        self.count = count
+        self.here: dict[str, OnEngine] = {}
+        self.sent: list[tuple[int, list[GenerateRequest]]] = []
+        self.aborted: list[tuple[int, list[str]]] = []
+
+    def __len__(self):
+        return self.count
+
+    async def call(self, engine, method, argument):
+        if method == "abort":
+            self.aborted.append((engine, argument))
+            for name in argument:
+                assert self.here[name].engine == engine, "the abort goes where the request is"
+                self.here[name].end("abort")
+            return None
+        assert method == "generate"
+        self.sent.append((engine, argument))
+        mine = [OnEngine(engine, request) for request in argument]
+        self.here |= {one.request.request_id: one for one in mine}
+        return list(await asyncio.gather(*(one.done for one in mine)))
+
+
+def prompt(uid="p"):
+    return Prompt(uid, [1, 2, 3], "abc", "tag", "domain", "truth")
+
+
+def make(engines=1, capacity=8, expand=False):
+    cluster, router = Engines(engines), Router(engines, capacity)
+    return cluster, router, Explorer(cluster, router, lambda ids: f"decoded {len(ids)}", SEED, expand)
+
+
+async def until(condition):
+    while not condition():
+        await asyncio.sleep(0)
+
+
+def run(main):
+    asyncio.run(asyncio.wait_for(main(), 5))
+
+
+SAMPLING = SamplingParams(max_new_tokens=16)
+
+
+def test_an_aborted_response_is_sent_again_with_its_tokens_and_its_spans_are_merged():
+    async def main():
+        cluster, router, explorer = make()
+        task = asyncio.create_task(explorer.rollout("g0", prompt(), 2, SAMPLING))
+        await until(lambda: len(cluster.here) == 2)
+        whole, cut = cluster.here["g0/0"], cluster.here["g0/1"]
+        whole.make(5, version=0)
+        whole.end("stop")
+        cut.make(2, version=0)
+        cut.make(1, version=1)
+        cut.end("abort")
+        await until(lambda: len(cluster.sent) == 2)
+        (again,) = cluster.sent[1][1]
+        assert again.partial_ids == (100, 101, 102), "only what is unfinished is sent again, with what it has"
+        assert again.request_id == "g0/1" and again.prompt_ids == (1, 2, 3)
+        assert again.sampling == cut.request.sampling, "the seed is that of the response, not of the call"
+        second = cluster.here["g0/1"]
+        second.make(2, version=1)
+        second.make(1, version=2)
+        second.end("abort")
+        await until(lambda: len(cluster.sent) == 3)
+        assert cluster.sent[2][1][0].partial_ids == (100, 101, 102, 103, 104, 105)
+        third = cluster.here["g0/1"]
+        third.make(1, version=2)
+        third.end("length")
+        finished, resumed = await task
+        assert finished.response_ids == [100, 101, 102, 103, 104]
+        assert finished.response_text == "engine text of 5"
+        assert finished.finish_reason == "stop"
+        assert resumed.response_ids == list(range(100, 107))
+        assert resumed.behaviour_logprobs == [-token / 1000 for token in range(100, 107)]
+        assert resumed.versions == [(0, 2, 0), (2, 5, 1), (5, 7, 2)], "neighbouring spans of one version are one span"
+        assert resumed.response_text == "decoded 7", "a response made in several calls is decoded as a whole"
+        assert resumed.finish_reason == "length"
+        assert (finished.index, resumed.index) == (0, 1)
+        assert router.load == [0] and router.queued == 0
+
+    run(main)
+
+
+@pytest.mark.parametrize(("include", "text"), [(True, "answer 4\n"), (False, "answer 4")])
+def test_a_resumed_response_ends_at_its_stop_string_like_any_other(include, text):
+    """The stop string began in the first call, so no engine sees it whole; the judge must not see what comes after it."""
+
+    async def main():
+        cluster = Engines(1)
+        explorer = Explorer(cluster, Router(1, 1), lambda ids: "answer 4\nquestion"[: 3 * len(ids)], SEED)
+        sampling = SamplingParams(stop_strings=("\n",), include_stop_str_in_output=include)
+        task = asyncio.create_task(explorer.rollout("g0", prompt(), 1, sampling))
+        for reason in ("abort", "stop"):
+            await until(lambda: "g0/0" in cluster.here)
+            cluster.here["g0/0"].make(2, version=0)
+            cluster.here.pop("g0/0").end(reason)
+        (sample,) = await task
+        assert len(sample.response_ids) == 4, "the tokens stay"
+        assert sample.response_text == text
+
+    run(main)
+
+
+def test_an_abort_before_the_first_token_costs_nothing():
+    async def main():
+        cluster, _, explorer = make()
+        task = asyncio.create_task(explorer.rollout("g0", prompt(), 1, SAMPLING))
+        await until(lambda: cluster.here)
+        cluster.here["g0/0"].end("abort")
+        await until(lambda: len(cluster.sent) == 2)
+        cluster.here["g0/0"].make(3, version=1)
+        cluster.here["g0/0"].end()
+        (sample,) = await task
+        assert sample.versions == [(0, 3, 1)] and sample.response_ids == [100, 101, 102]
+
+    run(main)
+
+
+def test_a_group_cancelled_in_the_queue_never_reaches_an_engine():
+    async def main():
+        cluster, router, explorer = make(capacity=2)
+        first, second, third = (asyncio.create_task(explorer.rollout(f"g{i}", prompt(f"p{i}"), 2, SAMPLING)) for i in range(3))
+        await until(lambda: router.queued == 2)
+        await explorer.cancel("g1")
+        with pytest.raises(GroupCancelled):
+            await second
+        assert router.queued == 1
+        for name in ("g0/0", "g0/1"):
+            cluster.here[name].end()
+        await first
+        await until(lambda: "g2/1" in cluster.here)
+        for name in ("g2/0", "g2/1"):
+            cluster.here[name].end()
+        await third
+        assert not any(request.request_id.startswith("g1") for _, requests in cluster.sent for request in requests)
+        assert cluster.aborted == []
+        assert router.load == [0]
+
+    run(main)
+
+
+@pytest.mark.parametrize("expand", [False, True])
+def test_a_group_cancelled_on_its_engines_is_aborted_there_and_its_slots_are_free_again(expand):
+    async def main():
+        cluster, router, explorer = make(engines=2, expand=expand)
+        task = asyncio.create_task(explorer.rollout("g0", prompt(), 4, SAMPLING))
+        await until(lambda: len(cluster.here) == 4)
+        await explorer.cancel("g0")
+        with pytest.raises(GroupCancelled):
+            await task
+        await until(lambda: router.load == [0, 0])
+        assert sorted(name for _, names in cluster.aborted for name in names) == ["g0/0", "g0/1", "g0/2", "g0/3"]
+        assert sum(len(requests) for _, requests in cluster.sent) == 4, "nothing is sent again"
+
+    run(main)
+
+
+def test_cancelling_what_is_unknown_or_complete_does_nothing():
+    async def main():
+        cluster, _, explorer = make()
+        await explorer.cancel("g7")
+        task = asyncio.create_task(explorer.rollout("g0", prompt(), 1, SAMPLING))
+        await until(lambda: cluster.here)
+        cluster.here["g0/0"].end()
+        await task
+        await explorer.cancel("g0")
+        assert cluster.aborted == []
+
+    run(main)
+
+
+def test_a_group_is_one_call_to_one_engine():
+    async def main():
+        cluster, router, explorer = make(engines=2)
+        task = asyncio.create_task(explorer.rollout("g0", prompt(), 4, SAMPLING))
+        await until(lambda: cluster.sent)
+        assert [len(requests) for _, requests in cluster.sent] == [4]
+        assert sorted(router.load) == [0, 4]
+        task.cancel()
+
+    run(main)
+
+
+def test_expanded_every_sample_is_a_call_and_the_order_of_samples_stays():
+    """`is_num_return_sequences_expand`: least loaded first, so two engines share the group once its prompt's engine is full."""
+
+    async def main():
+        cluster, _, explorer = make(engines=2, capacity=2, expand=True)
+        task = asyncio.create_task(explorer.rollout("g0", prompt(), 4, SAMPLING))
+        await until(lambda: len(cluster.sent) == 4)
+        assert all(len(requests) == 1 for _, requests in cluster.sent)
+        assert sorted(engine for engine, _ in cluster.sent) == [0, 0, 1, 1]
+        for i in (2, 0, 3, 1):
+            cluster.here[f"g0/{i}"].make(i + 1, version=0)
+            cluster.here[f"g0/{i}"].end()
+        samples = await task
+        assert [sample.index for sample in samples] == [0, 1, 2, 3]
+        assert [len(sample.response_ids) for sample in samples] == [1, 2, 3, 4]
+
+    run(main)
+
+
+@pytest.mark.parametrize("expand", [False, True])
+def test_a_sample_is_a_function_of_seed_prompt_and_index_alone(expand):
+    async def main():
+        cluster, _, explorer = make(expand=expand)
+        tasks = [asyncio.create_task(explorer.rollout(f"g{i}", prompt(uid), 2, SAMPLING)) for i, uid in enumerate("aab")]
+        await until(lambda: len(cluster.here) == 6)
+        seeds = {name: one.request.sampling.seed for name, one in cluster.here.items()}
+        assert seeds["g0/0"] == seeds["g1/0"] == derive_seed(SEED, "a", 0), "not of the group's number"
+        assert len({seeds["g0/0"], seeds["g0/1"], seeds["g2/0"], seeds["g2/1"]}) == 4
+        for task in tasks:
+            task.cancel()
+
+    run(main)
+
+
+def test_validation_goes_before_training_in_the_queue():
+    async def main():
+        cluster, router, explorer = make(capacity=1)
+        tasks = [asyncio.create_task(explorer.rollout(f"g{i}", prompt(f"p{i}"), 1, SAMPLING)) for i in range(2)]
+        await until(lambda: router.queued == 1)
+        tasks.append(asyncio.create_task(explorer.rollout("v", prompt("v"), 1, SAMPLING, priority=0)))
+        await until(lambda: router.queued == 2)
+        cluster.here["g0/0"].end()
+        await until(lambda: len(cluster.sent) == 2)
+        assert cluster.sent[1][1][0].request_id == "v/0" and cluster.sent[1][1][0].priority == 0
+        for task in tasks:
+            task.cancel()
+
+    run(main)
+
+
+def test_an_engine_that_fails_is_heard_and_its_slots_are_given_back():
+    async def main():
+        cluster, router, explorer = make(capacity=1)
+        failing = asyncio.create_task(explorer.rollout("g0", prompt("a"), 1, SAMPLING))
+        waiting = asyncio.create_task(explorer.rollout("g1", prompt("b"), 1, SAMPLING))
+        await until(lambda: router.queued == 1)
+        cluster.here["g0/0"].done.set_exception(RuntimeError("the engine is on fire"))
+        with pytest.raises(RuntimeError, match="on fire"):
+            await failing
+        await until(lambda: "g1/0" in cluster.here)
+        cluster.here["g1/0"].end()
+        await waiting
+        assert router.load == [0]
+
+    run(main)

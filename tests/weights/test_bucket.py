@@ -1,0 +1,110 @@
+import itertools
+import pickle
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roll.weights.bucket import Bucket, checksum, make_buckets, manifest_of
+
+cloudpickle = pytest.importorskip("ray.cloudpickle", reason="the pickler that carries buckets between Ray's workers")
+TENSORS = {
+    "matrix.bf16": torch.randn(7, 5, generator=torch.Generator().manual_seed(0)).bfloat16(),
+    "vector.fp32": torch.randn(11, generator=torch.Generator().manual_seed(1)),
+    "scalar.fp32": torch.tensor(3.25),
+    "scalar.bf16": torch.tensor(-1.5, dtype=torch.bfloat16),
+    "counter.int64": torch.tensor([1, -(2**40)]),
+    "mask.bool": torch.tensor([True, False, True]),
+    "half": torch.randn(3, 1, 2, generator=torch.Generator().manual_seed(2)).half(),
+    "empty": torch.zeros(0, 4),
+    "transposed": torch.arange(6.0).reshape(2, 3).T,
+}
+
+
+def one_bucket():
+    (bucket,) = make_buckets(TENSORS.items(), 1 << 20)
+    return bucket
+
+
+def assert_same(bucket, tensors):
+    assert list(bucket.tensors) == list(tensors)
+    for name, tensor in tensors.items():
+        got = bucket.tensors[name]
+        assert (got.dtype, got.shape) == (tensor.dtype, tensor.shape)
+        assert torch.equal(got, tensor)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=20), st.integers(4, 400))
+def test_buckets_keep_order_and_bound_and_lose_nothing(sizes, bound):
+    """float32 tensors of 1 to 50 numbers. Only a tensor that is larger than the bound makes a larger bucket, alone."""
+    named = [(f"w{i}", torch.full((size,), float(i))) for i, size in enumerate(sizes)]
+    buckets = list(make_buckets(named, bound))
+    assert [name for bucket in buckets for name in bucket.tensors] == [name for name, _ in named]
+    for bucket in buckets:
+        assert bucket.nbytes == sum(4 * t.numel() for t in bucket.tensors.values())
+        assert bucket.nbytes <= bound or len(bucket.tensors) == 1
+        bucket.verify()
+    for one, following in itertools.pairwise(buckets):
+        first = next(iter(following.tensors.values()))
+        assert one.nbytes + 4 * first.numel() > bound, "no bucket is closed before it is full"
+    manifest = manifest_of(3, buckets)
+    assert manifest.version == 3
+    assert manifest.names == [name for name, _ in named]
+    assert manifest.nbytes == 4 * sum(sizes)
+    assert manifest.checksums == [bucket.checksum for bucket in buckets]
+
+
+def test_a_bucket_stays_what_it_was_while_training_goes_on():
+    weight = torch.nn.Parameter(torch.ones(4))
+    (bucket,) = make_buckets([("w", weight)], 100)
+    with torch.no_grad():
+        weight.add_(1)
+    assert torch.equal(bucket.tensors["w"], torch.ones(4))
+    assert not bucket.tensors["w"].requires_grad
+    bucket.verify()
+
+
+@pytest.mark.parametrize("name", [name for name in TENSORS if TENSORS[name].numel()])
+def test_one_flipped_bit_of_any_tensor_is_refused(name):
+    bucket = one_bucket()
+    raw = bucket.tensors[name].reshape(-1).view(torch.uint8)
+    raw[len(raw) // 2] ^= 1
+    with pytest.raises(ValueError, match=f"corrupt.*{name}"):
+        bucket.verify()
+
+
+def test_two_exchanged_tensors_are_refused():
+    """Equal shapes, equal bytes in all: only the names tell."""
+    bucket = one_bucket()
+    bucket.tensors["vector.fp32"], bucket.tensors["x"] = torch.zeros(11), bucket.tensors["vector.fp32"]
+    with pytest.raises(ValueError, match="corrupt"):
+        bucket.verify()
+
+
+def test_the_checksum_does_not_depend_on_the_order_of_the_dict():
+    assert checksum(TENSORS) == checksum(dict(reversed(TENSORS.items())))
+
+
+@pytest.mark.parametrize("dumps", [cloudpickle.dumps, pickle.dumps])
+def test_a_bucket_travels_unchanged(dumps):
+    arrived = pickle.loads(dumps(one_bucket()))
+    assert_same(arrived, TENSORS)
+    arrived.verify()
+
+
+def test_the_bytes_of_the_tensors_travel_out_of_band():
+    """So they go through shared memory without a copy, as Ray does it; the receiver gets them read-only."""
+    bucket = one_bucket()
+    buffers = []
+    stream = cloudpickle.dumps(bucket, protocol=5, buffer_callback=buffers.append)
+    assert sum(len(buffer.raw()) for buffer in buffers) == bucket.nbytes
+    arrived = pickle.loads(stream, buffers=[bytes(buffer.raw()) for buffer in buffers])
+    assert_same(arrived, TENSORS)
+    arrived.verify()
+
+
+def test_an_empty_model_has_no_bucket():
+    assert list(make_buckets([], 10)) == []
+    Bucket({}, checksum({})).verify()
