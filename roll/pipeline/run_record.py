@@ -13,6 +13,7 @@ from roll.data.sample import SampleGroup
 from roll.metrics import learning_curve
 from roll.metrics.display import Display, RoleLine, RunSnapshot, print_summary
 from roll.metrics.ledger import Ledger
+from roll.metrics.redact import redact
 from roll.metrics.run_log import GroupLog, read_rows
 from roll.metrics.sample_log import SampleLog
 from roll.metrics.staleness import StalenessStats
@@ -46,7 +47,7 @@ class RunRecord:
         self._max_steps = max_steps
         self._clock = clock
         self._started = self._began = clock()
-        (run_dir / "config.yaml").write_text(yaml.safe_dump(dict(config), sort_keys=False))
+        (run_dir / "config.yaml").write_text(yaml.safe_dump(redact(config), sort_keys=False))
         self.groups = GroupLog(run_dir)
         self._samples = SampleLog(run_dir, samples_per_step)
         self.staleness = StalenessStats(staleness_bound)

@@ -239,12 +239,13 @@ def test_decoupled_with_current_equal_to_proximal_weighs_the_bypass_gradient_of_
 
 
 def test_m2po_takes_its_ratio_to_the_behaviour_policy_without_a_second_weight():
-    """Current = proximal, ratios 2 and 1/8 to behaviour: −M·r·A with M = 0 on the second, whose (ln 8)² breaks the bound."""
-    batch = one_sequence([-1 - math.log(2), -1 + math.log(8)], [-1, -1], proximal_logprobs=[-1, -1])
+    """Current = proximal, ratios 10 and 1/8 to behaviour: −M·r·A, M = 0 on the second, whose (ln 8)² breaks the bound. The first,
+    that PPO would not clip either, is not truncated at the decoupled weight's 5."""
+    batch = one_sequence([-1 - math.log(10), -1 + math.log(8)], [-1, -1], proximal_logprobs=[-1, -1])
     spec = LossSpec(pg_variant="m2po")
     prepared = prepare_batch(batch, spec)
     assert prepared.advantages.tolist() == [-1, 0]
-    assert evaluate(prepared, [-1.0, -1.0], spec)[1] == pytest.approx([2 / 2, 0])
+    assert evaluate(prepared, [-1.0, -1.0], spec)[1] == pytest.approx([10 / 2, 0])
 
 
 def test_m2po_bounds_the_whole_batch_not_its_parts():
