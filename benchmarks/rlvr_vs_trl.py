@@ -10,7 +10,7 @@ that what was rolled out ahead before the first measured step is made up for aft
 * trl: GRPOTrainer is one process that generates and trains in turn, so it gets both threads
 
     make bench-env    # TRL has an environment of its own: .venv-bench, from requirements/bench.txt
-    python benchmarks/rlvr_vs_trl.py [--rounds 2] [--steps 16] [--hidden 128] [--layers 4] [--sides pipeline local trl]
+    python benchmarks/rlvr_vs_trl.py [--rounds 2] [--steps 10] [--hidden 128] [--layers 4] [--sides pipeline local trl]
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def trl(python: Path, folder: Path, steps: int) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=16, help="steps measured in each run")
+    parser.add_argument("--steps", type=int, default=10, help="steps measured in each run")
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--sides", nargs="+", default=["pipeline", "local", "trl"], choices=["pipeline", "local", "trl"])

@@ -58,11 +58,14 @@ class BatchStage(Stage[TrainItem, TrainItem]):
         buffer: Buffer,
         make_batch: Callable[[Lease], TokenBatch],
         depth: PipelineDepth,
+        depth_changed: Callable[[], None],
         clock: Clock,
         first_step: int,
         max_steps: int,
     ) -> None:
+        """`depth_changed` is called after the depth took a step into account: more groups may start now."""
         super().__init__()
+        self._depth_changed = depth_changed
         self._buffer = buffer
         self._make_batch = make_batch
         self._depth = depth
@@ -94,6 +97,7 @@ class BatchStage(Stage[TrainItem, TrainItem]):
         now = self._clock()
         if self._leased_at is not None:
             self._depth.observe(wait_s=now - asked, train_s=asked - self._leased_at, slack_s=lease.slack_s)
+            self._depth_changed()
         self._leased_at = now
         self._trained.clear()
         self._step += 1

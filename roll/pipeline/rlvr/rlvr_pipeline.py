@@ -248,7 +248,9 @@ class RLVRPipeline:
         self.fates.on_drop += [self.buffer.drop, lambda group_id: self._spawn(explorer.cancel(group_key(group_id)))]
         self.fates.on_change.append(self.buffer.changed)
 
-        batches = BatchStage(self.buffer, self._make_batch, self.depth, self._clock, self._first_step, config.max_steps)
+        batches = BatchStage(
+            self.buffer, self._make_batch, self.depth, self.fates.changed, self._clock, self._first_step, config.max_steps
+        )
         validation = self._validation_stage(explorer, rewards)
 
         def publish(version: int) -> None:
