@@ -1,7 +1,7 @@
 """The load of `rlvr_vs_trl.py`, the same for both sides: a random model whose responses have long-tailed lengths, prompts.
 
 The next token of a freshly initialised model is nearly uniform, so with a vocabulary of 40 tokens each token is the end of the
-sequence with probability 1/40: lengths are geometric, mean 39 when cut off at 160, four times shorter than the longest.
+sequence with probability 1/40: lengths are geometric, mean about 38 when cut off at 160, a quarter of the longest.
 Only the standard library is needed to import this file: the two sides live in different environments.
 """
 

@@ -42,10 +42,11 @@ class LetterReward(RewardWorker):
         return letters.reward(sample.response_text)
 
 
-def ours(folder: Path, out: Path, steps: int, local: bool) -> dict[str, float]:
+def ours(folder: Path, out: Path, steps: int, seed: int, local: bool) -> dict[str, float]:
     first, last = letters.WARM_UP, letters.WARM_UP + steps
     overrides = [
         f"max_steps={last + WIND_DOWN}",
+        f"seed={seed}",
         f"pretrain={folder / 'model'}",
         f"actor_train.data_args.file_name={folder / 'prompts.jsonl'}",
     ]
@@ -66,9 +67,9 @@ def ours(folder: Path, out: Path, steps: int, local: bool) -> dict[str, float]:
     }
 
 
-def trl(python: Path, folder: Path, steps: int) -> dict[str, float]:
+def trl(python: Path, folder: Path, steps: int, seed: int) -> dict[str, float]:
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    command = [str(python), str(ROOT / "benchmarks" / "trl_side.py"), str(folder), str(steps), str(CORES)]
+    command = [str(python), str(ROOT / "benchmarks" / "trl_side.py"), str(folder), str(steps), str(CORES), str(seed)]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     if done.returncode:
         raise RuntimeError(f"exit code {done.returncode} of {' '.join(command)}\n{done.stderr[-3000:]}")
@@ -102,9 +103,9 @@ def main() -> None:
         )
         for number in range(args.rounds):
             runs: dict[str, Callable[[], dict[str, float]]] = {
-                "pipeline": lambda: ours(folder, folder / f"pipeline-{number}", args.steps, local=False),  # noqa: B023
-                "local": lambda: ours(folder, folder / f"local-{number}", args.steps, local=True),  # noqa: B023
-                "trl": lambda: trl(args.trl_python, folder, args.steps),
+                "pipeline": lambda: ours(folder, folder / f"pipeline-{number}", args.steps, number, local=False),  # noqa: B023
+                "local": lambda: ours(folder, folder / f"local-{number}", args.steps, number, local=True),  # noqa: B023
+                "trl": lambda: trl(args.trl_python, folder, args.steps, number),  # noqa: B023
             }
             for side in args.sides:
                 result = runs[side]()

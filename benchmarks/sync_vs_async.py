@@ -7,7 +7,7 @@ sample in every run) and any number of samples at once. For each `async_generati
 * the same run with a trainer that trains nothing, in no time: how long the rollouts take when they never wait for training
   (rollouts alone; admission, staleness bound, rewards and weight updates are the same).
 
-No schedule can beat max(train busy, rollouts alone), the bound. Start-up, the first steps and the last ones are left out.
+The bound is max(train busy, rollouts alone). Start-up, the first steps and the last ones are left out.
 
     python benchmarks/sync_vs_async.py [--local] [--steps 14] [--ratios 0 1 2] [--epochs 1]
 """

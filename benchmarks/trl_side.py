@@ -1,4 +1,4 @@
-"""TRL's half of `rlvr_vs_trl.py`; runs in TRL's own environment: `python trl_side.py FOLDER STEPS THREADS`.
+"""TRL's half of `rlvr_vs_trl.py`; runs in TRL's own environment: `python trl_side.py FOLDER STEPS THREADS SEED`.
 
 Everything that costs TRL time and that the other side does not do is switched off (gradient checkpointing, logging, saving)."""
 
@@ -35,14 +35,14 @@ def reward(completions: list[str], **_: Any) -> list[float]:
     return [letters.reward(text) for text in completions]
 
 
-def main(folder: Path, steps: int, threads: int) -> None:
+def main(folder: Path, steps: int, threads: int, seed: int) -> None:
     torch.set_num_threads(threads)
     clock = Clock()
     config = GRPOConfig(
         output_dir=str(folder / "trl"),
         use_cpu=True,
         bf16=False,
-        seed=0,
+        seed=seed,
         max_steps=letters.WARM_UP + steps,
         per_device_train_batch_size=letters.PROMPTS_PER_STEP * letters.GROUP,
         gradient_accumulation_steps=1,
@@ -83,4 +83,4 @@ def main(folder: Path, steps: int, threads: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
