@@ -124,6 +124,19 @@ class RunRecord:
             )
         )
 
+    def figures(self, wall_s: float) -> dict[str, Any]:
+        """Steps, validation, staleness and throughput, for summary.json."""
+        seconds = max(wall_s, 1e-9)
+        return {
+            "steps": self.step,
+            "validation": [{"step": step, "accuracy": accuracy} for step, accuracy in self.validation],
+            "staleness": self.staleness.summary(),
+            "throughput": {
+                "samples_per_s": self.samples / seconds,
+                "response_tokens_per_s": self.response_tokens / seconds,
+            },
+        }
+
     def finish(self, summary: Mapping[str, Any], ledger: Ledger | None) -> None:
         """Writes the summary, the picture and the trace (chrome://tracing), closes everything, and says where the results are."""
         self.display.close()

@@ -123,6 +123,14 @@ def sampling_params(args: GeneratingArguments, max_new_tokens: int, tokenizer: A
     )
 
 
+def decisions(config: RLVRConfig, derived: Derived) -> Iterator[str]:
+    """What was chosen for the user, and why."""
+    chosen = "recomputed at the start of each step" if derived.recompute_old_logprobs else "the sampler's"
+    yield f"old log-probs: {chosen} ({derived.old_logprobs_reason})"
+    if config.reference is not None and not config.uses_reference:
+        yield "reference: not started (neither use_kl_loss nor add_token_level_kl is set)"
+
+
 def load_tokenizer(folder: str) -> Any:
     """The tokenizer of a local model folder; an error names what the folder lacks."""
     check_model_folder(Path(folder))

@@ -15,7 +15,7 @@ import math
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,7 +25,6 @@ from torch import Tensor
 from roll.algorithms.loss import prepare_batch
 from roll.buffer.interface import Lease
 from roll.buffer.memory import MemoryBuffer
-from roll.configs.derived import Derived
 from roll.configs.loading import to_mapping
 from roll.configs.rlvr import RLVRConfig
 from roll.data.seeding import derive_seed
@@ -43,7 +42,7 @@ from roll.pipeline.flow import Flow
 from roll.pipeline.rlvr import batch as batching
 from roll.pipeline.rlvr.advantages import Advantages
 from roll.pipeline.rlvr.clusters import start_clusters
-from roll.pipeline.rlvr.preparation import Prepared, sampling_params
+from roll.pipeline.rlvr.preparation import Prepared, decisions, sampling_params
 from roll.pipeline.run_record import ACCURACY, RunRecord
 from roll.pipeline.stage import Stage
 from roll.pipeline.trainer_stages import (
@@ -182,7 +181,7 @@ class RLVRPipeline:
             for task in self._background:
                 task.cancel()
             await self._backend.shutdown()
-        summary = self._summary(status, reason, wall_s)
+        summary = {"status": status, "reason": reason, "wall_s": wall_s} | self._figures(wall_s)
         self.record.finish(summary, self._wiring.flow.ledger if self._wiring else None)
         return summary
 
@@ -390,20 +389,14 @@ class RLVRPipeline:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
-    def _summary(self, status: str, reason: str, wall_s: float) -> dict[str, Any]:
-        record, wiring = self.record, self._wiring
-        speed = max(wall_s, 1e-9)
+    def _figures(self, wall_s: float) -> dict[str, Any]:
+        """Of the run, for summary.json."""
+        wiring = self._wiring
         return {
-            "status": status,
-            "reason": reason,
-            "steps": record.step,
-            "wall_s": wall_s,
-            "validation": [{"step": step, "accuracy": accuracy} for step, accuracy in record.validation],
+            **self.record.figures(wall_s),
             "groups": self.admission.counts(),
-            "staleness": record.staleness.summary(),
             "idle_share": {role: wiring.flow.idle_share(role) for role in ("actor_train", "actor_infer")} if wiring else {},
             "weight_updates": (wiring.update.stats if wiring else UpdateStats()).summary(),
-            "throughput": {"samples_per_s": record.samples / speed, "response_tokens_per_s": record.response_tokens / speed},
             "engines": [
                 {"generated_tokens": e.generated_tokens, "prefill_tokens": e.prefill_tokens, "busy_s": e.busy_s}
                 for e in self._engine_stats
@@ -412,14 +405,6 @@ class RLVRPipeline:
             "reward_errors": dict(wiring.rewards.errors) if wiring else {},
             "resumed_from_step": self._first_step,
         }
-
-
-def decisions(config: RLVRConfig, derived: Derived) -> Iterator[str]:
-    """What was chosen for the user, and why."""
-    chosen = "recomputed at the start of each step" if derived.recompute_old_logprobs else "the sampler's"
-    yield f"old log-probs: {chosen} ({derived.old_logprobs_reason})"
-    if config.reference is not None and not config.uses_reference:
-        yield "reference: not started (neither use_kl_loss nor add_token_level_kl is set)"
 
 
 def one_line(error: Exception) -> str:
