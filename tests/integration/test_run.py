@@ -11,6 +11,7 @@ from roll.configs.loading import load_config
 from roll.configs.rlvr import RLVRConfig
 from roll.distributed.backend import LocalBackend
 from roll.metrics.ledger import Ledger
+from roll.pipeline import run_record
 from roll.pipeline.rlvr import rlvr_pipeline
 from roll.pipeline.stage import State
 
@@ -338,7 +339,7 @@ def test_a_run_that_fails_says_who_and_why_and_its_accounts_still_balance(lab, m
 
 def test_an_interrupted_run_ends_after_its_step_with_a_checkpoint_and_is_continued(lab, make_config, monkeypatch):
     """What Ctrl-C does. The groups that were under way keep their prompts: each is trained once, before or after."""
-    add_step = rlvr_pipeline.RunRecord.add_step
+    add_step = run_record.RunRecord.add_step
     pipelines = []
     original = rlvr_pipeline.RLVRPipeline.__init__
 
@@ -352,7 +353,7 @@ def test_an_interrupted_run_ends_after_its_step_with_a_checkpoint_and_is_continu
             pipelines[-1].interrupt()
 
     monkeypatch.setattr(rlvr_pipeline.RLVRPipeline, "__init__", remember)
-    monkeypatch.setattr(rlvr_pipeline.RunRecord, "add_step", stop_after_two)
+    monkeypatch.setattr(run_record.RunRecord, "add_step", stop_after_two)
     changes = {"max_steps": 6, "async_generation_ratio": 2, "async_pipeline_depth": 2.0, "staleness_policy": "wait"}
     stopped = lab.start(make_config(changes), LocalBackend())
     assert stopped.summary["status"] == "interrupted"

@@ -24,8 +24,6 @@ from torch import Tensor
 
 from roll.algorithms.loss import prepare_batch
 from roll.buffer.interface import Lease
-from roll.buffer.memory import MemoryBuffer
-from roll.configs.loading import to_mapping
 from roll.configs.rlvr import RLVRConfig
 from roll.data.seeding import derive_seed
 from roll.data.token_batch import TokenBatch
@@ -35,15 +33,13 @@ from roll.distributed.device_locks import DeviceLocks
 from roll.distributed.devices import Inventory
 from roll.metrics.ledger import Ledger
 from roll.pipeline import roles
-from roll.pipeline.checkpoint import TRAINER, CheckpointStore
 from roll.pipeline.explorer_stages import DataloaderStage, GenerateStage, Rewards, RewardStage, RolloutStage, group_key
-from roll.pipeline.fates import Fates
 from roll.pipeline.flow import Flow
 from roll.pipeline.rlvr import batch as batching
-from roll.pipeline.rlvr.advantages import Advantages
 from roll.pipeline.rlvr.clusters import start_clusters
 from roll.pipeline.rlvr.preparation import Prepared, decisions, sampling_params
-from roll.pipeline.run_record import ACCURACY, RunRecord
+from roll.pipeline.rlvr.run_state import RunState
+from roll.pipeline.run_record import ACCURACY
 from roll.pipeline.stage import Stage
 from roll.pipeline.trainer_stages import (
     AdvantageStage,
@@ -56,9 +52,7 @@ from roll.pipeline.trainer_stages import (
     UpdateStats,
 )
 from roll.pipeline.validation import ValidationResult, ValidationStage
-from roll.rollout.admission import Admission
 from roll.rollout.explorer import Explorer
-from roll.rollout.pipeline_depth import PipelineDepth
 from roll.rollout.router import Router
 from roll.strategies.infer.interface import EngineStats
 from roll.weights.store import MemoryWeightStore
@@ -109,43 +103,8 @@ class RLVRPipeline:
         self._running: asyncio.Task[Any] | None = None
         self._background: set[asyncio.Task[None]] = set()
 
-        derived, checkpoint = prepared.derived, prepared.checkpoint
-        self._loss = roles.loss_spec(config, derived)
-        first_step = checkpoint.step if checkpoint else 0
-        self.admission = Admission(
-            config.rollout_batch_size,
-            config.async_generation_ratio,
-            config.max_steps,
-            policy=config.staleness_policy,
-            extra_groups=config.max_additional_running_prompts if config.is_use_additional_prompts else 0,
-            version=first_step,
-        )
-        self.depth = PipelineDepth(
-            config.async_generation_ratio, None if config.async_pipeline_depth == "auto" else config.async_pipeline_depth
-        )
-        self.checkpoints = CheckpointStore(prepared.checkpoints, config.max_ckpt_to_keep)
-        if prepared.continues:
-            self.checkpoints.set_aside_after(first_step)
-        self.record = RunRecord(
-            prepared.run_dir,
-            to_mapping(config),
-            exp_name=config.exp_name,
-            trackers=derived.trackers,
-            tracker_kwargs=config.tracker_kwargs,
-            samples_per_step=config.rollout_log_per_step,
-            staleness_bound=derived.staleness_bound,
-            max_steps=config.max_steps,
-            resumed=prepared.resumed_record,
-            clock=clock,
-        )
-        self.fates = Fates(self.admission, self.record.groups)
-        self.buffer = MemoryBuffer(self.admission, self.fates.drop, clock)
-        self._saved_step = first_step
-        self._first_step = first_step
-        self.store = MemoryWeightStore()
-        self.advantages = Advantages(config)
-        if checkpoint is not None:
-            self._restore(checkpoint.state, checkpoint.buffer)
+        self._loss = roles.loss_spec(config, prepared.derived)
+        self.state = RunState(config, prepared, clock)
 
     # -- running --------------------------------------------------------------------------------------------------------
 
@@ -160,18 +119,18 @@ class RLVRPipeline:
         started = self._clock()
         try:
             for line in decisions(self.config, self.prepared.derived):
-                self.record.display.note(line)
-            self.record.display.note("starting workers ...")
+                self.state.record.display.note(line)
+            self.state.record.display.note("starting workers ...")
             self._clusters = await start_clusters(self.config, self.prepared, self._inventory, self._backend)
             started = self._clock()
-            self.record.begin()
+            self.state.record.begin()
             await self._run(self._wire(started))
             if self._interrupted:
-                status, reason = "interrupted", f"stopped by a signal after step {self.record.step}"
+                status, reason = "interrupted", f"stopped by a signal after step {self.state.record.step}"
         except asyncio.CancelledError:
             if not self._interrupted:
                 raise
-            status, reason = "interrupted", f"stopped at once by a signal after step {self.record.step}"
+            status, reason = "interrupted", f"stopped at once by a signal after step {self.state.record.step}"
         except Exception as error:  # the boundary: whatever goes wrong in a role is the run's one-line reason
             status, reason = "failed", one_line(error)
             (self.prepared.run_dir / "traceback.txt").write_text(traceback.format_exc())
@@ -182,7 +141,7 @@ class RLVRPipeline:
                 task.cancel()
             await self._backend.shutdown()
         summary = {"status": status, "reason": reason, "wall_s": wall_s} | self._figures(wall_s)
-        self.record.finish(summary, self._wiring.flow.ledger if self._wiring else None)
+        self.state.record.finish(summary, self._wiring.flow.ledger if self._wiring else None)
         return summary
 
     def interrupt(self) -> None:
@@ -191,7 +150,7 @@ class RLVRPipeline:
         if self._running is not None and (self._interrupted or self._wiring is None):
             self._running.cancel()
         elif self._wiring is not None:
-            self.record.display.note("stopping after this step; once more to stop at once")
+            self.state.record.display.note("stopping after this step; once more to stop at once")
             self._wiring.stop()
         self._interrupted = True
 
@@ -205,17 +164,17 @@ class RLVRPipeline:
         finally:
             display.cancel()
         if not self._interrupted:
-            for group_id in list(self.admission.live):
-                self.fates.drop(group_id, "surplus")
-        if self.record.step > self._saved_step:
-            await self._save()
+            for group_id in list(self.state.admission.live):
+                self.state.fates.drop(group_id, "surplus")
+        if self.state.record.step > self.state.saved_step:
+            await self.state.save(self._clusters["actor_train"])
         self._engine_stats = await self._clusters["actor_infer"].call_all("stats")
 
     async def _refresh(self, wiring: Wiring) -> None:
         roles = [role for role in self._clusters if not role.startswith("rewards.")] + ["rewards"]
         while True:
-            waits_for = {"actor_train": self.buffer.waiting_for, "actor_infer": wiring.dataloader.waiting_reason()}
-            self.record.show(wiring.flow.ledger, roles, waits_for, self.admission.counts())
+            waits_for = {"actor_train": self.state.buffer.waiting_for, "actor_infer": wiring.dataloader.waiting_reason()}
+            self.state.record.show(wiring.flow.ledger, roles, waits_for, self.state.admission.counts())
             await asyncio.sleep(REFRESH_S)
 
     # -- wiring ---------------------------------------------------------------------------------------------------------
@@ -233,38 +192,44 @@ class RLVRPipeline:
         router = Router(len(engines), derived.requests_per_engine + n)
         explorer = Explorer(engines, router, self._decode, config.seed, config.is_num_return_sequences_expand)
         rewards = Rewards({domain: clusters[f"rewards.{domain}"] for domain in config.rewards})
-        lanes = math.ceil((1 + config.async_generation_ratio) * config.rollout_batch_size) + self.admission.extra_groups
+        lanes = math.ceil((1 + config.async_generation_ratio) * config.rollout_batch_size) + self.state.admission.extra_groups
         sampling = sampling_params(config.actor_infer.generating_args, derived.max_new_tokens, self.prepared.tokenizer)
 
         flow = Flow(Ledger(now), locks, self._clock)
-        dataloader = DataloaderStage(self.prepared.prompts, self.fates, self.depth)
+        dataloader = DataloaderStage(self.prepared.prompts, self.state.fates, self.state.depth)
         flow.chain(
             dataloader,
             GenerateStage(explorer, sampling, n, lanes),
-            RewardStage(rewards, self.fates, lanes),
-            RolloutStage(self.prepared.filters, self.fates, self.buffer),
+            RewardStage(rewards, self.state.fates, lanes),
+            RolloutStage(self.prepared.filters, self.state.fates, self.state.buffer),
         )
-        self.fates.on_drop += [self.buffer.drop, lambda group_id: self._spawn(explorer.cancel(group_key(group_id)))]
-        self.fates.on_change.append(self.buffer.changed)
+        self.state.fates.on_drop += [self.state.buffer.drop, lambda group_id: self._spawn(explorer.cancel(group_key(group_id)))]
+        self.state.fates.on_change.append(self.state.buffer.changed)
 
         batches = BatchStage(
-            self.buffer, self._make_batch, self.depth, self.fates.changed, self._clock, self._first_step, config.max_steps
+            self.state.buffer,
+            self._make_batch,
+            self.state.depth,
+            self.state.fates.changed,
+            self._clock,
+            self.state.first_step,
+            config.max_steps,
         )
         validation = self._validation_stage(explorer, rewards)
 
         def publish(version: int) -> None:
             validation.expect(version)
-            self.admission.publish(version)
-            self.fates.changed()
+            self.state.admission.publish(version)
+            self.state.fates.changed()
 
-        update = ParameterUpdateStage(self.store, engines, config.weight_update_mode, publish, validation.engines_free)
+        update = ParameterUpdateStage(MemoryWeightStore(), engines, config.weight_update_mode, publish, validation.engines_free)
         half: list[Stage[Any, Any]] = [batches]
         if derived.recompute_old_logprobs:
             half.append(LogProbStage(lambda batch: self._log_probs(trainers, batch)))
         if "reference" in clusters:
             half.append(ReferenceStage(lambda batch: self._log_probs(clusters["reference"], batch)))
         half += [
-            AdvantageStage(lambda batch, lease: self.advantages(batch, lease.groups)),
+            AdvantageStage(lambda batch, lease: self.state.advantages(batch, lease.groups)),
             TrainStage(
                 trainers,
                 self._loss,
@@ -278,7 +243,7 @@ class RLVRPipeline:
             validation,
         ]
         flow.chain(*half)
-        validation.begin(self._first_step)
+        validation.begin(self.state.first_step)
         return Wiring(flow, dataloader, batches, update, validation, rewards, tuple(half))
 
     def _take_turns(self, locks: DeviceLocks) -> None:
@@ -305,7 +270,7 @@ class RLVRPipeline:
     def _validation_due(self, version: int) -> bool:
         due = version % self.config.eval_steps == 0 or version == self.config.max_steps
         # The checkpoint that a run resumes from may have been evaluated already.
-        done = any(step == version for step, _ in self.record.validation)
+        done = any(step == version for step, _ in self.state.record.validation)
         return bool(self.prepared.validation) and due and not done
 
     # -- what happens to a step -----------------------------------------------------------------------------------------
@@ -327,10 +292,10 @@ class RLVRPipeline:
 
     async def _after_step(self, item: TrainItem, batches: BatchStage) -> None:
         groups = item.lease.groups
-        await self.buffer.ack(item.lease)
-        self.fates.trained(item.lease)
+        await self.state.buffer.ack(item.lease)
+        self.state.fates.trained(item.lease)
         samples = [sample for group in groups for sample in group.samples]
-        counts = self.admission.counts()
+        counts = self.state.admission.counts()
         now = self._clock()
         metrics = (
             item.metrics
@@ -338,15 +303,15 @@ class RLVRPipeline:
             | {
                 "time/wait_for_batch_s": item.wait_s,
                 "time/step_s": now - item.leased_at,
-                "scheduler/pipeline_depth": self.depth.depth,
+                "scheduler/pipeline_depth": self.state.depth.depth,
                 "scheduler/buffered_groups": float(counts["buffered"]),
                 "scheduler/in_flight_groups": float(counts["in_flight"]),
                 "scheduler/dropped_groups": float(sum(counts["dropped"].values())),
             }
         )
-        self.record.add_step(item.step, groups, metrics)
-        if self.record.step % self.config.save_steps == 0 or self.record.step == self.config.max_steps:
-            await self._save()
+        self.state.record.add_step(item.step, groups, metrics)
+        if self.state.record.step % self.config.save_steps == 0 or self.state.record.step == self.config.max_steps:
+            await self.state.save(self._clusters["actor_train"])
         batches.step_trained()
 
     def _report_validation(self, result: ValidationResult) -> None:
@@ -357,29 +322,7 @@ class RLVRPipeline:
             "time/validation_s": result.seconds,
         }
         metrics |= {f"val_correct/{tag}/mean": accuracy for tag, accuracy in result.by_tag.items()}
-        self.record.add_validation(result.version, metrics)
-
-    # -- state ----------------------------------------------------------------------------------------------------------
-
-    async def _save(self) -> None:
-        """A checkpoint of this very moment: the state is taken before the first await."""
-        step = self.record.step
-        state = {
-            "admission": self.admission.state(),
-            "cursor": self.prepared.prompts.cursor(self.fates.in_flight_prompts()),
-            "record": self.record.state(),
-            "advantages": self.advantages.state(),
-        }
-        rows = self.buffer.snapshot()
-        partial = self.checkpoints.begin(step)
-        await self._clusters["actor_train"].call_all("save", str(partial / TRAINER))
-        await asyncio.to_thread(self.checkpoints.commit, step, state, rows)
-        self._saved_step = step
-
-    def _restore(self, state: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-        self.admission.restore(state["admission"], self.buffer.restore(rows))
-        self.fates.restore(self.buffer.groups)
-        self.advantages.restore(state["advantages"])
+        self.state.record.add_validation(result.version, metrics)
 
     def _decode(self, token_ids: list[int]) -> str:
         return str(self.prepared.tokenizer.decode(token_ids, skip_special_tokens=True))
@@ -393,8 +336,8 @@ class RLVRPipeline:
         """Of the run, for summary.json."""
         wiring = self._wiring
         return {
-            **self.record.figures(wall_s),
-            "groups": self.admission.counts(),
+            **self.state.record.figures(wall_s),
+            "groups": self.state.admission.counts(),
             "idle_share": {role: wiring.flow.idle_share(role) for role in ("actor_train", "actor_infer")} if wiring else {},
             "weight_updates": (wiring.update.stats if wiring else UpdateStats()).summary(),
             "engines": [
@@ -403,7 +346,7 @@ class RLVRPipeline:
             ],
             "prompts_skipped": self.prepared.skipped,
             "reward_errors": dict(wiring.rewards.errors) if wiring else {},
-            "resumed_from_step": self._first_step,
+            "resumed_from_step": self.state.first_step,
         }
 
 
