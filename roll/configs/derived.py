@@ -25,14 +25,9 @@ class Derived:
     val_max_new_tokens: int
     val_num_return_sequences: int
     samples_per_step: int
-    dp_size: int
-    """Data-parallel ranks of actor_train."""
     optimizer_batch_size: int
     """Samples of one optimiser step over all ranks."""
-    optimizer_steps_per_step: int
     total_optimizer_steps: int
-    total_groups: int
-    """Groups trained in the whole run."""
     staleness_bound: int
     """No token is trained more than this many versions after it was sampled: ⌈async_generation_ratio⌉."""
     requests_per_engine: int
@@ -88,11 +83,8 @@ def derive(config: RLVRConfig) -> Derived:
         val_max_new_tokens=(validation.max_new_tokens if validation else None) or response_length,
         val_num_return_sequences=(validation.num_return_sequences if validation else None) or 1,
         samples_per_step=samples,
-        dp_size=config.actor_train.world_size,
         optimizer_batch_size=optimizer_batch,
-        optimizer_steps_per_step=optimizer_steps,
         total_optimizer_steps=optimizer_steps * config.max_steps,
-        total_groups=config.rollout_batch_size * config.max_steps,
         staleness_bound=math.ceil(config.async_generation_ratio),
         requests_per_engine=_requests_per_engine(config, sequence_length),
         pg_clip_low=config.pg_clip_low if config.use_pg_clip_range else config.pg_clip,

@@ -114,10 +114,6 @@ class PromptSource:
         self._served[domain] += 1
         return self._rows[domain][self._order(domain, epoch)[position]].prompt(epoch)
 
-    def give_back(self, prompts: Sequence[Prompt]) -> None:
-        """These are served again before anything else, in this order."""
-        self._returned.extendleft(reversed(prompts))
-
     def cursor(self, outstanding: Sequence[Prompt] = ()) -> dict[str, Any]:
         """The position, as plain JSON. `outstanding`: prompts that were served and are to be served again after `restore`."""
         returned = [prompt.uid for prompt in (*outstanding, *self._returned)]

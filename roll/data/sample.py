@@ -54,10 +54,6 @@ class Sample:
     def first_version(self) -> int:
         return self.versions[0].version if self.versions else -1
 
-    @property
-    def last_version(self) -> int:
-        return self.versions[-1].version if self.versions else -1
-
 
 @dataclass(slots=True)
 class SampleGroup:

@@ -55,9 +55,6 @@ class Cluster:
             for task in pending:
                 task.cancel()
 
-    async def close(self) -> None:
-        await asyncio.gather(*(worker.close() for worker in self.workers), return_exceptions=True)
-
     async def _in_time(self, rank: int, method: str, answer: Coroutine[Any, Any, T]) -> T:
         try:
             return await asyncio.wait_for(answer, self._deadline_s)

@@ -72,7 +72,6 @@ class RayBackend:
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
-        self._handles: list[RayHandle] = []
         self._nodes: list[str] = []
         self._addresses: list[str] = []
 
@@ -113,7 +112,6 @@ class RayBackend:
             scheduling_strategy=NodeAffinitySchedulingStrategy(self._nodes[spec.placement.node], soft=False),
         ).remote(spec)
         handle = RayHandle(actor, spec.name)
-        self._handles.append(handle)
         await handle.start()
         return handle
 
@@ -127,4 +125,3 @@ class RayBackend:
 
     async def shutdown(self) -> None:
         ray.shutdown()
-        self._handles.clear()

@@ -56,12 +56,13 @@ class RunSnapshot:
 
 
 class Display:
-    """`live`: None decides by itself: a terminal, and no continuous integration."""
+    """`live`: None decides by itself: a terminal, and no continuous integration. `logging_steps`: steps between plain lines."""
 
-    def __init__(self, console: Console | None = None, live: bool | None = None) -> None:
+    def __init__(self, console: Console | None = None, live: bool | None = None, logging_steps: int = 1) -> None:
         self.console = console or Console()
         if live is None:
             live = self.console.is_terminal and not self.console.is_dumb_terminal and not os.environ.get("CI")
+        self._logging_steps = logging_steps
         self._printed: tuple[int, int] | None = None
         self._live: Live | None = None
         self._moved: list[tuple[logging.StreamHandler[Any], Any]] = []
@@ -75,11 +76,11 @@ class Display:
                     handler.setStream(sys.stderr)
 
     def update(self, snapshot: RunSnapshot) -> None:
-        """Redraws the view; without a terminal, prints a line if a step or a validation has been completed since the last."""
+        """Redraws the view; without a terminal, prints a line if `logging_steps` steps or a validation have been completed."""
         if self._live:
             self._live.update(draw(snapshot), refresh=True)
             return
-        progress = (snapshot.step, len(snapshot.validation))
+        progress = (snapshot.step // self._logging_steps, len(snapshot.validation))
         if progress != self._printed:
             self._printed = progress
             self._print(plain_line(snapshot))

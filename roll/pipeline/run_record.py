@@ -37,6 +37,7 @@ class RunRecord:
         tracker_kwargs: Mapping[str, Any],
         samples_per_step: int,
         staleness_bound: int,
+        logging_steps: int,
         max_steps: int,
         resumed: Mapping[str, Any] | None,
         clock: Callable[[], float],
@@ -60,7 +61,7 @@ class RunRecord:
         self._trackers = make_trackers(
             trackers, run_dir, exp_name, config, tracker_kwargs, first_step if resumed is not None else -1
         )
-        self.display = Display()
+        self.display = Display(logging_steps=logging_steps)
         self.step = self._first_step = first_step
         self._reward: float | None = None
         self._lag: float | None = None

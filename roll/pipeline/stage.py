@@ -161,10 +161,6 @@ class Stage(Generic[In, Out]):
     def state(self) -> State:
         return combined(self._states)
 
-    @property
-    def busy_lanes(self) -> int:
-        return self._states[State.PROCESSING]
-
     async def run(self) -> None:
         """All lanes to their end. The output channel is closed when the last lane is done."""
         try:

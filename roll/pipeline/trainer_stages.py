@@ -162,7 +162,8 @@ class AdvantageStage(Stage[TrainItem, TrainItem]):
         self._with_advantages = with_advantages
 
     async def process(self, item: TrainItem) -> TrainItem:
-        item.batch, metrics = self._with_advantages(item.batch, item.lease)
+        # Aside: the tensors of a large batch take their time, and the event loop serves the rollouts.
+        item.batch, metrics = await asyncio.to_thread(self._with_advantages, item.batch, item.lease)
         item.metrics |= metrics
         return item
 

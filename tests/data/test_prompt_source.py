@@ -68,14 +68,13 @@ def test_a_restored_source_serves_the_outstanding_first_and_continues_identicall
     assert [restored.next() for _ in range(20 + len(waiting))] == expected
 
 
-def test_returned_prompts_come_first_in_order() -> None:
+def test_outstanding_prompts_come_first_in_order() -> None:
     source = source_of({"math": 9})
-    a, b, c, d = (source.next() for _ in range(4))
-    source.give_back([c, d])
-    source.give_back([a, b])
-    assert source.cursor()["returned"] == [prompt.uid for prompt in (a, b, c, d)]
-    assert [source.next() for _ in range(4)] == [a, b, c, d]
-    assert source.next().uid not in {prompt.uid for prompt in (a, b, c, d)}
+    outstanding = [source.next() for _ in range(4)]
+    restored = source_of({"math": 9})
+    restored.restore(source.cursor(outstanding))
+    assert [restored.next() for _ in range(4)] == outstanding
+    assert restored.next().uid not in {prompt.uid for prompt in outstanding}
 
 
 def test_epochs_and_seeds_differ_in_order() -> None:

@@ -53,6 +53,15 @@ def test_plain_mode_prints_a_line_a_step_and_a_validation_not_a_refresh():
     ]
 
 
+def test_logging_steps_thins_out_the_lines_but_never_a_validation():
+    out = io.StringIO()
+    display = Display(Console(file=out, width=200), live=False, logging_steps=5)
+    for step in range(1, 13):
+        display.update(RunSnapshot(step=step, max_steps=12, validation=[(7, 0.5)] if step >= 7 else []))
+    steps = [int(line.split()[1].split("/")[0]) for line in out.getvalue().splitlines()]
+    assert steps == [1, 5, 7, 10]
+
+
 @pytest.mark.parametrize(("terminal", "ci", "live"), [(True, "", True), (True, "true", False), (False, "", False)])
 def test_the_view_is_for_terminals_outside_ci(monkeypatch, terminal, ci, live):
     monkeypatch.setenv("CI", ci)

@@ -46,6 +46,7 @@ class RunState:
             tracker_kwargs=config.tracker_kwargs,
             samples_per_step=config.rollout_log_per_step,
             staleness_bound=prepared.derived.staleness_bound,
+            logging_steps=config.logging_steps,
             max_steps=config.max_steps,
             resumed=prepared.resumed_record,
             clock=clock,

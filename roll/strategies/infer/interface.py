@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from roll.data.sample import FinishReason, VersionSpan
 from roll.weights.bucket import Bucket, Manifest
@@ -91,6 +91,3 @@ class InferStrategy(Protocol):
     async def stats(self) -> EngineStats: ...
 
     async def close(self) -> None: ...
-
-
-EngineOptions = dict[str, Any]
