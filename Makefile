@@ -1,13 +1,12 @@
-# make env | demo | test | lint | bench | bench-env | clean
+# make env | env-core | demo | test | lint | bench | bench-env | clean
 #
 # Needs Python >= 3.11 with venv, git, make and a package index; everything else is installed into .venv.
 # `make demo ARGS="max_steps=50 async_generation_ratio=2"` passes overrides on, `make test ARGS="-k admission"` pytest's options.
 
 VENV  := .venv
 BIN   := $(VENV)/bin
-STAMP := $(VENV)/.complete
-STACK := base ray math dev
-FILES := $(STACK:%=requirements/%.txt)
+CORE  := base ray math agentic
+EXTRA := deepspeed megatron lora vllm dev
 WORKERS ?= 2
 ARGS  ?=
 
@@ -21,28 +20,39 @@ export PIP_NO_INPUT := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TOKENIZERS_PARALLELISM := false
 
-PIP := python -m pip install -qq --no-compile
-TORCH = $$(sed -n 's/^\(torch==[^ ]*\).*/\1/p' $(1))
+# uv resolves all stacks at once and can drop what an engine asks for without need (requirements/overrides.txt). It does not read
+# pip's configuration, so the package index, local wheels and certificates that pip knows of are handed over.
+from_pip = $$($(BIN)/python -m pip config get :env:.$(1) 2>/dev/null || $(BIN)/python -m pip config get global.$(1) 2>/dev/null)
+UV = UV_FIND_LINKS="$(call from_pip,find-links)" UV_DEFAULT_INDEX="$(call from_pip,index-url)" \
+	SSL_CERT_FILE="$${SSL_CERT_FILE:-$(call from_pip,cert)}" $(BIN)/uv pip install -q -p $(BIN)/python
 
-.PHONY: env demo test lint bench bench-env clean
+.PHONY: env env-core demo test lint bench bench-env clean
 
-env: $(STAMP)
+# Everything, for `make test`; `make demo` needs only the core.
+env: $(VENV)/.complete
+env-core: $(VENV)/.core
 
-# Removed first and written last: an installation that was interrupted is taken up again.
-$(STAMP): $(FILES) setup.py
-	@rm -f $@
+$(BIN)/uv:
 	@test -x $(BIN)/pip || test -n "$(PYTHON)" || { echo "no Python >= 3.11 found: install one, or run make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@test -x $(BIN)/pip || "$(PYTHON)" -m venv $(VENV) || \
 		{ echo "$(PYTHON) cannot make environments: install its venv module (Debian: apt install python3-venv)" >&2; exit 1; }
-	@echo "[1/3] torch (the largest download)"
-	@$(BIN)/$(PIP) "$(call TORCH,requirements/base.txt)"
-	@echo "[2/3] $(STACK)"
-	@$(BIN)/$(PIP) $(FILES:%=-r %)
-	@echo "[3/3] roll"
-	@$(BIN)/$(PIP) --no-deps --editable .
+	@$(BIN)/python -m pip install -qq --no-compile uv
+
+# A stamp is removed first and written last: an installation that was interrupted is taken up again.
+$(VENV)/.core: $(CORE:%=requirements/%.txt) requirements/overrides.txt setup.py | $(BIN)/uv
+	@rm -f $@
+	@echo "installing $(CORE)"
+	@$(UV) --override requirements/overrides.txt $(CORE:%=-r requirements/%.txt)
+	@$(UV) --no-deps --editable .
 	@touch $@
 
-demo: env
+$(VENV)/.complete: $(EXTRA:%=requirements/%.txt) $(VENV)/.core
+	@rm -f $@
+	@echo "installing $(EXTRA)"
+	@$(UV) --override requirements/overrides.txt $(CORE:%=-r requirements/%.txt) $(EXTRA:%=-r requirements/%.txt)
+	@touch $@
+
+demo: env-core
 	$(BIN)/python examples/embedded/make_embedded.py
 	$(BIN)/python examples/start_rlvr_pipeline.py --config_name rlvr_config_async $(ARGS)
 
@@ -66,10 +76,9 @@ bench: env bench-env
 # TRL's pins are not ours.
 bench-env: $(VENV)-bench/.complete
 
-$(VENV)-bench/.complete: requirements/bench.txt | $(STAMP)
+$(VENV)-bench/.complete: requirements/bench.txt | $(BIN)/uv
 	@$(BIN)/python -m venv $(VENV)-bench
-	@$(VENV)-bench/bin/$(PIP) "$(call TORCH,$<)"
-	@$(VENV)-bench/bin/$(PIP) -r $<
+	@$(UV:$(BIN)/python=$(VENV)-bench/bin/python) -r $<
 	@touch $@
 
 # What was installed and made here; the runs in output/ stay.

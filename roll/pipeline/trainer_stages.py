@@ -204,9 +204,9 @@ class TrainStage(Stage[TrainItem, NewWeights]):
         if not batches:
             return {"actor_train/optimiser_steps": 0.0}
         totals = [self._totals_of(batch) for batch in batches]
-        by_batch = [self._shards(batch, len(self._cluster)) for batch in batches]
-        by_rank = [list(of_rank) for of_rank in zip(*by_batch, strict=True)]
-        metrics: list[dict[str, float]] = (await self._cluster.scatter("train", by_rank, self._loss, totals))[0]
+        by_batch = [self._shards(batch, self._cluster.num_shards) for batch in batches]
+        by_shard = [list(of_shard) for of_shard in zip(*by_batch, strict=True)]
+        metrics: list[dict[str, float]] = (await self._cluster.scatter("train", by_shard, self._loss, totals))[0]
         mean = {name: sum(m[name] for m in metrics) / len(metrics) for name in metrics[0]}
         return mean | {"actor_train/optimiser_steps": float(len(batches))}
 

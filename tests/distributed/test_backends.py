@@ -31,8 +31,10 @@ async def check_contract(backend, inventory):
     cluster = await start(backend, inventory)
     assert await cluster.call_all("add", 3) == [3, 4]
     assert await cluster.scatter("add", [10, 20]) == [10, 21]
-    with pytest.raises(ValueError, match="2 ranks, got 1 shards"):
+    with pytest.raises(ValueError, match="2 data-parallel ranks, got 1 shards"):
         await cluster.scatter("add", [1])
+    replicated = Cluster("role", [*cluster.workers, *cluster.workers], 60.0, shard_of=(0, 0, 1, 1))
+    assert await replicated.scatter("add", [10, 20]) == [10, 20], "two ranks a shard; the first one's answer counts"
     together = [cluster.call(0, "rendezvous", last) for last in (False, False, True)]
     assert await asyncio.gather(*together) == ["together"] * 3
     reference, size = await cluster.keep(0, "make", 1000)
@@ -73,6 +75,21 @@ def test_ray_and_the_death_of_a_worker_nobody_is_calling():
                 await asyncio.wait_for(watch, 30)
             with pytest.raises(WorkerDied, match="role-1"):
                 await cluster.call(1, "add", 1)
+
+            restarted = asyncio.Event()
+
+            async def replace(rank):
+                await cluster.restart(rank)
+                restarted.set()
+
+            watch = asyncio.ensure_future(cluster.watch(replace))
+            await asyncio.wait_for(restarted.wait(), 60)
+            assert await cluster.call_all("add", 3) == [3, 4]
+            os.kill(await cluster.call(0, "process"), signal.SIGKILL)
+            restarted.clear()
+            await asyncio.wait_for(restarted.wait(), 60)
+            assert await cluster.call_all("add", 3) == [3, 4] and not watch.done()
+            watch.cancel()
         finally:
             await backend.shutdown()
 
