@@ -1,0 +1,215 @@
+"""`sglang`: an `InferStrategy` that speaks to an SGLang server of its own.
+
+SGLang and vLLM cannot share an environment, so the server runs in another interpreter (`strategy_config.python`). Tokens go in
+and come out; log-probs are those of `log_softmax(logits / temperature)` before top_p and top_k, and the server itself stamps each
+token with the version of its weights. New weights are staged as files in memory while it generates, and loaded while it pauses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+from transformers import AutoTokenizer
+
+from roll.data.sample import FinishReason, VersionSpan
+from roll.strategies.infer.gate import Aborted, Gate
+from roll.strategies.infer.interface import EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
+from roll.strategies.infer.sglang_server import SGLangServer
+from roll.strategies.infer.stop_strings import cut_at_stop
+from roll.weights.bucket import Bucket, Manifest
+from roll.weights.staged import StagedWeights
+
+# What running requests go through. retract: back to the queue with their tokens, prefilled again; in_place: their KV cache stays.
+_PAUSE: dict[WeightUpdateMode, str] = {"interrupt": "retract", "in_flight": "in_place"}
+
+
+class SGLangInferStrategy:
+    """Implements `InferStrategy`. Raises `ServerFailed` once the server is gone.
+
+    A request's seed is honoured on GPUs only: SGLang ignores it with the attention back end for CPUs."""
+
+    def __init__(
+        self,
+        model_path: str,
+        *,
+        python: str,
+        max_running_requests: int,
+        max_length: int,
+        dtype: str = "float32",
+        device: str = "cpu",
+        threads: int = 1,
+        seed: int = 0,
+        version: int = 0,
+        startup_timeout_s: float = 600.0,
+        server_args: dict[str, Any] | None = None,
+    ) -> None:
+        """`python`: the interpreter that has SGLang. `max_length` bounds prompt + response tokens of a request. `version`: the
+        policy version of the folder's weights. `server_args`: fields of SGLang's `ServerArgs`."""
+        arguments: dict[str, Any] = {
+            "model_path": model_path,
+            "device": device.split(":")[0],
+            "dtype": dtype,
+            "max_running_requests": max_running_requests,
+            # One more: SGLang counts the token that follows.
+            "context_length": max_length + 1,
+            "random_seed": seed,
+            "weight_version": str(version),
+            "skip_server_warmup": True,
+            "log_level": "warning",
+        }
+        if device == "cpu":
+            arguments |= {"attention_backend": "torch_native", "max_total_tokens": max_running_requests * (max_length + 1)}
+        self._model_path = Path(model_path)
+        self._max_length = max_length
+        self._tokenizer = AutoTokenizer.from_pretrained(model_path)
+        self._server = SGLangServer(python, arguments | (server_args or {}), device.split(":")[0], threads, startup_timeout_s)
+        # A response may take as long as it takes: the caller's own deadline (rpc_timeout) ends the wait.
+        limits = httpx.Limits(max_connections=None)
+        self._client = httpx.AsyncClient(base_url=self._server.url, timeout=None, limits=limits, trust_env=False)
+        self._gate = Gate(max_running_requests)
+        self._staged = StagedWeights()
+        self._stats = EngineStats(version=version, free_slots=max_running_requests)
+        self._slots = max_running_requests
+        self._busy_since: float | None = None
+
+    async def generate(self, request: GenerateRequest) -> GenerateResult:
+        """Cancelling the call aborts the request in the engine."""
+        limit = min(request.sampling.max_new_tokens, self._max_length - len(request.prompt_ids)) - len(request.partial_ids)
+        if limit < 1:
+            raise ValueError(f"request {request.request_id!r}: nothing left to sample in max_length={self._max_length}")
+        try:
+            async with self._gate.enter(request.request_id, request.priority):
+                self._count_busy()
+                try:
+                    answer = await self._post("generate", self._body(request, limit))
+                except asyncio.CancelledError:
+                    await asyncio.shield(self._post("abort_request", {"rid": request.request_id}))
+                    raise
+        except Aborted:
+            return GenerateResult(request.request_id, [], [], [], "abort")
+        finally:
+            self._count_busy()
+        return self._result(request, answer)
+
+    async def abort(self, request_ids: Sequence[str] | None = None) -> None:
+        self._gate.abort(request_ids)
+        named = self._gate.inside if request_ids is None else self._gate.inside & set(request_ids)
+        await asyncio.gather(*(self._post("abort_request", {"rid": name}) for name in named))
+
+    async def receive_bucket(self, version: int, bucket: Bucket) -> None:
+        await asyncio.to_thread(self._staged.receive, version, bucket)
+
+    async def activate_weights(self, manifest: Manifest, mode: WeightUpdateMode) -> float:
+        """The pause is measured from the request to pause (`drain`: from the end of the last running request) until the server
+        goes on: a little more than its token steps really stood still."""
+        folder = self._staged.complete(manifest)
+        for file in self._model_path.glob("*.json"):
+            if not file.name.endswith(".index.json"):
+                shutil.copy(file, folder)
+        self._gate.close()
+        try:
+            if mode == "drain":
+                await self._gate.empty()
+            began = time.monotonic()
+            if mode != "drain":
+                await self._post("pause_generation", {"mode": _PAUSE[mode]})
+            await self._post(
+                "update_weights_from_disk",
+                # Flushing with the cache of running requests in use is refused; a version of its own keys the cache then.
+                {"model_path": str(folder), "weight_version": str(manifest.version), "flush_cache": mode != "in_flight"},
+            )
+            if mode != "drain":
+                await self._post("continue_generation", {})
+            pause = time.monotonic() - began
+            self._stats.version = manifest.version
+        finally:
+            self._gate.open()
+        self._staged.discard()
+        self._stats.weight_updates += 1
+        self._stats.pauses_s.append(pause)
+        return pause
+
+    async def sleep(self) -> None:
+        await self._post("release_memory_occupation", {"tags": ["kv_cache"]})
+
+    async def wake(self) -> None:
+        await self._post("resume_memory_occupation", {"tags": ["kv_cache"]})
+
+    async def stats(self) -> EngineStats:
+        self._count_busy()
+        self._stats.running, self._stats.queued = len(self._gate.inside), self._gate.queued
+        self._stats.free_slots = self._slots - self._stats.running
+        return self._stats
+
+    async def close(self) -> None:
+        await self._client.aclose()
+        await asyncio.to_thread(self._server.close)
+        self._staged.close()
+
+    def _body(self, request: GenerateRequest, limit: int) -> dict[str, Any]:
+        sampling = request.sampling
+        return {
+            "rid": request.request_id,
+            "input_ids": [*request.prompt_ids, *request.partial_ids],
+            "return_logprob": True,
+            # Cached prefixes of other weights are never met.
+            "extra_key": str(self._stats.version),
+            "sampling_params": {
+                "max_new_tokens": limit,
+                "temperature": sampling.temperature,
+                "top_p": sampling.top_p,
+                "top_k": sampling.top_k or -1,
+                "stop": list(sampling.stop_strings),
+                "stop_token_ids": list(sampling.stop_token_ids),
+                "skip_special_tokens": False,
+                **({"sampling_seed": sampling.seed % 2**31} if sampling.seed is not None else {}),
+            },
+        }
+
+    def _result(self, request: GenerateRequest, answer: dict[str, Any]) -> GenerateResult:
+        meta = answer["meta_info"]
+        tokens: list[int] = answer.get("output_ids") or []
+        logprobs = [float(entry[0]) for entry in meta.get("output_token_logprobs") or []]
+        if len(logprobs) != len(tokens):
+            raise RuntimeError(f"SGLang returned {len(tokens)} tokens and {len(logprobs)} log-probs for {request.request_id!r}")
+        spans = [
+            VersionSpan(span["start"], min(span["end"], len(tokens)), int(span["version"]))
+            for span in meta.get("weight_versions") or []
+            if span["start"] < min(span["end"], len(tokens))
+        ]
+        reason: FinishReason = meta["finish_reason"]["type"]
+        self._stats.generated_tokens += len(tokens)
+        self._stats.prefill_tokens += meta["prompt_tokens"] - meta.get("cached_tokens", 0)
+        text = self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        if reason == "stop":
+            text = cut_at_stop(text, request.sampling.stop_strings, request.sampling.include_stop_str_in_output)
+        return GenerateResult(request.request_id, tokens, logprobs, spans, reason, text)
+
+    async def _post(self, route: str, body: dict[str, Any]) -> Any:
+        """The answer's JSON. SGLang reports many a refusal with `success: false` only."""
+        try:
+            response = await self._client.post(f"/{route}", json=body)
+        except httpx.TransportError as error:
+            if not self._server.alive:
+                raise self._server.failure("is gone") from error
+            raise
+        answer: Any = None
+        with contextlib.suppress(ValueError):
+            answer = response.json()
+        refused = isinstance(answer, dict) and answer.get("success") is False
+        if refused or response.status_code != 200:
+            raise RuntimeError(f"SGLang refused /{route} ({response.status_code}): {response.text[:500]}")
+        return answer
+
+    def _count_busy(self) -> None:
+        now = time.monotonic()
+        if self._busy_since is not None:
+            self._stats.busy_s += now - self._busy_since
+        self._busy_since = now if self._gate.inside else None

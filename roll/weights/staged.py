@@ -1,0 +1,69 @@
+"""Weights on their way into an engine that is another process: files in memory, verified before anyone reads them."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+from pathlib import Path
+
+from safetensors.torch import save_file
+
+from roll.weights.bucket import Bucket, Manifest
+
+MEMORY = Path("/dev/shm")
+"""A file system in memory, on Linux; elsewhere the folder of temporary files."""
+
+
+class StagedWeights:
+    """Keeps the buckets of one version, each a safetensors file. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._folder = Path(tempfile.mkdtemp(prefix="roll-weights-", dir=MEMORY if MEMORY.is_dir() else None))
+        self._version: int | None = None
+        self._files: dict[Path, Bucket] = {}
+        """File -> its names and checksum (a bucket without tensors' data)."""
+        self._count = 0
+
+    def receive(self, version: int, bucket: Bucket) -> None:
+        """`ValueError` if the bucket is corrupt. One of another version than the one before begins a new set; one that was
+        received before replaces what it held."""
+        bucket.verify()
+        with self._lock:
+            if version != self._version:
+                self._clear()
+                self._version = version
+            names = bucket.tensors.keys()
+            for file in [file for file, held in self._files.items() if not names.isdisjoint(held.tensors)]:
+                file.unlink()
+                del self._files[file]
+            file = self._folder / f"{self._count:05}.safetensors"
+            self._count += 1
+            save_file(bucket.tensors, file)
+            self._files[file] = Bucket({name: tensor.new_empty(0) for name, tensor in bucket.tensors.items()}, bucket.checksum)
+
+    def complete(self, manifest: Manifest) -> Path:
+        """The folder with the files. `ValueError` unless exactly what the manifest names was received, intact."""
+        with self._lock:
+            if manifest.version != self._version:
+                raise ValueError(f"weights of version {manifest.version} asked for, those received are of {self._version}")
+            received = {name for bucket in self._files.values() for name in bucket.tensors}
+            if difference := received.symmetric_difference(manifest.names):
+                raise ValueError(f"weights of version {manifest.version}: received and manifest differ in {sorted(difference)}")
+            if sorted(bucket.checksum for bucket in self._files.values()) != sorted(manifest.checksums):
+                raise ValueError(f"weights of version {manifest.version}: checksums differ from the manifest's")
+            return self._folder
+
+    def discard(self) -> None:
+        """Gives the memory back."""
+        with self._lock:
+            self._clear()
+
+    def close(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _clear(self) -> None:
+        for file in self._files:
+            file.unlink()
+        self._files, self._version = {}, None

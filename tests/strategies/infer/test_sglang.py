@@ -1,0 +1,230 @@
+"""The real SGLang server. `make test-sglang` makes its environment and names the interpreter; else these are skipped."""
+
+import asyncio
+import os
+import random
+import signal
+
+import pytest
+import torch
+
+from roll.strategies.infer.interface import GenerateRequest, SamplingParams
+from roll.strategies.infer.sglang_infer import SGLangInferStrategy
+from roll.strategies.infer.sglang_server import ServerFailed, SGLangServer, command_line
+from roll.weights.bucket import make_buckets, manifest_of
+
+from .conftest import make_model, make_tokenizer
+
+PYTHON = os.environ.get("SGLANG_PYTHON")
+real = pytest.mark.skipif(PYTHON is None, reason="needs SGLANG_PYTHON, an interpreter with SGLang (make test-sglang)")
+PROMPT = (65, 66, 67, 68)
+CLOSE = 1e-4
+"""Largest difference of log-probs between the engine and a plain float32 forward pass."""
+
+
+def model_of(version):
+    return make_model(seed=version)
+
+
+def rescored(version, result, temperature=1.0):
+    """[n] log-probs of the result's tokens under the weights of `version`."""
+    with torch.no_grad():
+        logits = model_of(version)(torch.tensor([[*PROMPT, *result.token_ids]])).logits[0, len(PROMPT) - 1 : -1]
+    return (logits / temperature).log_softmax(-1).gather(-1, torch.tensor(result.token_ids)[:, None])[:, 0]
+
+
+def distance(version, result, start=0, stop=None, temperature=1.0):
+    expected = rescored(version, result, temperature)[start:stop]
+    return (expected - torch.tensor(result.logprobs)[start:stop]).abs().max().item()
+
+
+def request(name, length=60, partial=(), **sampling):
+    return GenerateRequest(name, PROMPT, SamplingParams(max_new_tokens=length, **sampling), tuple(partial))
+
+
+class Engine:
+    """The server with the event loop that its client lives in, and the weights it serves."""
+
+    def __init__(self, folder):
+        self.version = 0
+        self.loop = asyncio.new_event_loop()
+        self.strategy = SGLangInferStrategy(str(folder), python=PYTHON, max_running_requests=8, max_length=200)
+
+    def run(self, coroutine):
+        return self.loop.run_until_complete(asyncio.wait_for(coroutine, 60))
+
+    async def generate(self, *requests):
+        return await asyncio.gather(*(self.strategy.generate(one) for one in requests))
+
+    async def update(self, mode):
+        version = self.version + 1
+        buckets = list(make_buckets(model_of(version).named_parameters(), 20_000))
+        for bucket in buckets:
+            await self.strategy.receive_bucket(version, bucket)
+        self.version = version
+        return await self.strategy.activate_weights(manifest_of(version, buckets), mode)
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    model_of(0).save_pretrained(folder)
+    make_tokenizer().save_pretrained(folder)
+    engine = Engine(folder)
+    yield engine
+    engine.run(engine.strategy.close())
+    engine.loop.close()
+
+
+@real
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+@pytest.mark.parametrize("limits", [{}, {"top_p": 0.5}, {"top_k": 3}])
+def test_log_probs_are_those_of_the_whole_distribution_at_the_temperature(engine, temperature, limits):
+    for result in engine.run(engine.generate(*(request(f"r{i}", temperature=temperature, **limits) for i in range(4)))):
+        assert len(result.token_ids) == len(result.logprobs) == 60 and result.finish_reason == "length"
+        assert distance(engine.version, result, temperature=temperature) < CLOSE
+
+
+@real
+def test_stops_at_a_token_and_at_a_text(engine):
+    (result,) = engine.run(engine.generate(request("free", 20, temperature=0)))
+    token = result.token_ids[7]
+    first = result.token_ids.index(token)
+    (stopped,) = engine.run(engine.generate(request("token", 20, temperature=0, stop_token_ids=(token,))))
+    assert stopped.finish_reason == "stop" and stopped.token_ids == result.token_ids[: first + 1]
+    words = make_tokenizer().decode([next(t for t in result.token_ids if t < 94)])
+    (cut,) = engine.run(
+        engine.generate(request("text", 20, temperature=0, stop_strings=(words,), include_stop_str_in_output=False))
+    )
+    assert cut.finish_reason == "stop" and words not in cut.text
+    assert cut.token_ids == result.token_ids[: len(cut.token_ids)], "the tokens that spell the stop string stay"
+
+
+@real
+def test_an_aborted_request_keeps_its_tokens_and_is_resumed_from_them(engine):
+    async def main():
+        tasks = [asyncio.ensure_future(engine.strategy.generate(request(f"a{i}", 150))) for i in range(12)]
+        while engine.strategy._gate.queued != 4:
+            await asyncio.sleep(0.01)
+        await engine.strategy.abort(["a0", "a11"])
+        return await asyncio.gather(*tasks)
+
+    results = engine.run(main())
+    assert [result.finish_reason for result in results] == ["abort", *["length"] * 10, "abort"]
+    assert results[11].token_ids == [] and len(results[0].token_ids) < 150
+    (rest,) = engine.run(engine.generate(request("again", 150, partial=results[0].token_ids)))
+    assert len(results[0].token_ids) + len(rest.token_ids) == 150
+    whole = rest
+    whole.token_ids, whole.logprobs = results[0].token_ids + rest.token_ids, results[0].logprobs + rest.logprobs
+    assert distance(engine.version, whole) < CLOSE
+
+
+@real
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mode", ["interrupt", "in_flight", "drain"])
+def test_every_token_has_the_log_prob_that_the_weights_of_its_version_give_it(engine, mode):
+    generator = random.Random(mode)
+
+    async def main():
+        tasks = [asyncio.ensure_future(engine.strategy.generate(request(f"{mode}{i}", 150))) for i in range(12)]
+        for _ in range(2):
+            await asyncio.sleep(generator.uniform(0.05, 0.4))  # an update at any moment, so nothing to wait for
+            assert await engine.update(mode) > 0
+        return await asyncio.gather(*tasks)
+
+    before = engine.version
+    results = engine.run(main())
+    assert {span.version for result in results for span in result.versions} <= {before, before + 1, before + 2}
+    for result in results:
+        assert [span.start for span in result.versions] == [0, *(span.stop for span in result.versions[:-1])]
+        assert result.versions[-1].stop == 150
+        if mode == "drain":
+            assert len(result.versions) == 1
+        # Later spans of an in-flight update are sampled over the KV cache of older weights: no model of one version gives them.
+        for span in result.versions[:1] if mode == "in_flight" else result.versions:
+            assert distance(span.version, result, span.start, span.stop) < CLOSE
+    if mode != "drain":
+        assert any(len(result.versions) > 1 for result in results)
+
+
+@real
+def test_new_requests_never_meet_the_cache_of_older_weights(engine):
+    async def main():
+        await engine.generate(request("warm", 100))
+        running = asyncio.ensure_future(engine.strategy.generate(request("running", 150)))
+        while not engine.strategy._gate.inside:
+            await asyncio.sleep(0.01)
+        await engine.update("in_flight")
+        fresh = await engine.generate(*(request(f"fresh{i}") for i in range(3)))
+        await running
+        return fresh
+
+    for result in engine.run(main()):
+        assert distance(engine.version, result) < CLOSE
+
+
+@real
+def test_a_refused_update_leaves_the_engine_as_it_was(engine):
+    async def main():
+        buckets = list(make_buckets(model_of(99).named_parameters(), 20_000))
+        await engine.strategy.receive_bucket(99, buckets[0])
+        with pytest.raises(ValueError, match="received and manifest differ"):
+            await engine.strategy.activate_weights(manifest_of(99, buckets), "interrupt")
+        return await engine.generate(request("after"))
+
+    (result,) = engine.run(main())
+    assert [span.version for span in result.versions] == [engine.version]
+    assert distance(engine.version, result) < CLOSE
+
+
+@real
+def test_memory_is_released_and_taken_again(engine):
+    async def main():
+        await engine.strategy.sleep()
+        await engine.strategy.wake()
+        return await engine.generate(request("awake"))
+
+    assert distance(engine.version, engine.run(main())[0]) < CLOSE
+
+
+@real
+@pytest.mark.timeout(120)
+def test_a_wrong_argument_is_answered_with_the_end_of_the_log():
+    with pytest.raises(ServerFailed, match=r"before it was ready(.|\n)*no-such-flag"):
+        SGLangServer(PYTHON, {"model_path": "/nowhere", "no_such_flag": 1}, "cpu", 1, 100.0)
+
+
+@real
+@pytest.mark.timeout(120)
+def test_when_the_server_dies_whoever_waits_is_told(engine):
+    """The last test of the module: it kills the server."""
+
+    async def main():
+        waiting = asyncio.ensure_future(engine.strategy.generate(request("waiting", 150)))
+        while not engine.strategy._gate.inside:
+            await asyncio.sleep(0.01)
+        os.killpg(engine.strategy._server._process.pid, signal.SIGKILL)
+        engine.strategy._server._process.wait()
+        with pytest.raises(ServerFailed, match="is gone"):
+            await waiting
+        with pytest.raises(ServerFailed, match="is gone"):
+            await engine.generate(request("late"))
+
+    engine.run(main())
+
+
+def test_arguments_become_flags():
+    arguments = {
+        "tp_size": 2,
+        "disable_radix_cache": True,
+        "enable_metrics": False,
+        "lora_paths": ["a", "b"],
+        "quantization": None,
+    }
+    assert command_line(arguments) == ["--tp-size", "2", "--disable-radix-cache", "--lora-paths", "a", "b"]
+
+
+def test_a_missing_interpreter_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no-python"):
+        SGLangServer(str(tmp_path / "no-python"), {}, "cpu", 1, 5.0)
