@@ -88,6 +88,9 @@ class WorkerHandle(Protocol):
     async def died(self) -> None:
         """Returns only when the worker's process is gone."""
 
+    def kill(self) -> None:
+        """Ends the worker's process at once, whatever it is doing; it may be gone already."""
+
     async def close(self) -> None: ...
 
 
@@ -121,6 +124,9 @@ class LocalHandle:
 
     async def died(self) -> None:
         await asyncio.Event().wait()
+
+    def kill(self) -> None:
+        raise RuntimeError(f"worker {self.name} shares this process and cannot be killed")
 
     async def close(self) -> None:
         await self._host.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -25,12 +26,15 @@ class RayHandle:
     def __init__(self, actor: Any, name: str) -> None:
         self.name = name
         self._actor = actor
+        self._process: tuple[str, int] | None = None
+        """Node and process of the worker, once it runs."""
 
     async def call(self, method: str, *args: Any) -> Any:
         return await self._result(self._actor.call.remote(method, *args))
 
     async def start(self) -> None:
         await self._result(self._actor.start.remote())
+        self._process = await self._result(self._actor.process.remote())
 
     async def keep(self, method: str, *args: Any) -> tuple[Ref, Any]:
         reference, info = self._actor.call.options(num_returns=2).remote(method, *args)
@@ -41,6 +45,14 @@ class RayHandle:
             await self._result(self._actor.wait_forever.remote())
         except WorkerDied:
             return
+
+    def kill(self) -> None:
+        if self._process is not None and self._process[0] == ray.get_runtime_context().get_node_id():
+            # A stopped or spinning process does not hear Ray, only the kernel.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process[1], signal.SIGKILL)
+        else:
+            ray.kill(self._actor)
 
     async def close(self) -> None:
         await self._result(self._actor.close.remote())
@@ -61,6 +73,9 @@ class RayHandle:
 
 
 class _Actor(WorkerHost):
+    async def process(self) -> tuple[str, int]:
+        return ray.get_runtime_context().get_node_id(), os.getpid()
+
     async def wait_forever(self) -> None:
         await asyncio.Event().wait()
 

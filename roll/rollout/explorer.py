@@ -1,8 +1,9 @@
 """The rollout side: sends a prompt's requests to the engines and brings back its samples, whatever happens on the way.
 
 A request that an engine ends early (`abort`) is sent again with the tokens it has, to the same or another engine, until it is
-complete; its samples carry the policy version of every token. A group that was given up is aborted on its engine and raises
-`GroupCancelled` in whoever waits for it.
+complete; its samples carry the policy version of every token. An engine that dies is like an abort whose tokens are lost: the
+request goes elsewhere with those of earlier calls. A group that was given up is aborted on its engine and raises `GroupCancelled`
+in whoever waits for it.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from dataclasses import dataclass, field, replace
 
 from roll.data.sample import Prompt, Sample, VersionSpan
 from roll.data.seeding import derive_seed
+from roll.distributed.backend import WorkerDied
 from roll.distributed.cluster import Cluster
 from roll.rollout.router import Route, Router
-from roll.strategies.infer.interface import GenerateRequest, GenerateResult, SamplingParams
+from roll.strategies.infer.interface import EngineDied, GenerateRequest, GenerateResult, SamplingParams
 from roll.strategies.infer.stop_strings import cut_at_stop
 
 
@@ -62,15 +64,23 @@ class _Group:
 
 class Explorer:
     def __init__(
-        self, engines: Cluster, router: Router, decode: Callable[[list[int]], str], seed: int, expand: bool = False
+        self,
+        engines: Cluster,
+        router: Router,
+        decode: Callable[[list[int]], str],
+        seed: int,
+        expand: bool = False,
+        on_death: Callable[[int, Exception], None] | None = None,
     ) -> None:
         """`decode`: token ids -> text. `expand`: the samples of a group are requests of their own
-        (`is_num_return_sequences_expand`), routed one by one; else one engine serves them all with one call."""
+        (`is_num_return_sequences_expand`), routed one by one; else one engine serves them all with one call. `on_death(engine,
+        error)` is told of an engine that died under a request, and has to close it; without it the error is the caller's."""
         self._engines = engines
         self._router = router
         self._decode = decode
         self._seed = seed
         self._expand = expand
+        self._on_death = on_death
         self._granted: dict[int, asyncio.Event] = {}
         self._groups: dict[str, _Group] = {}
 
@@ -103,7 +113,21 @@ class Explorer:
         for event in group.waiting:
             event.set()
         calls = list(group.on_engine.values())
-        await asyncio.gather(*(self._engines.call(engine, "abort", ids) for engine, ids in calls))
+        await asyncio.gather(*(self._abort(engine, ids) for engine, ids in calls))
+
+    def close(self, engine: int) -> None:
+        """No request goes to the engine any more."""
+        self._router.close(engine)
+
+    def open(self, engine: int) -> None:
+        """The engine is there again."""
+        self._wake(self._router.open(engine))
+
+    async def _abort(self, engine: int, request_ids: list[str]) -> None:
+        try:
+            await self._engines.call(engine, "abort", request_ids)
+        except (WorkerDied, EngineDied) as error:
+            self._report(engine, error)
 
     async def _complete(self, group: _Group, affinity: str, requests: list[GenerateRequest], priority: int) -> list[_Partial]:
         partials = [_Partial(request, [], [], []) for request in requests]
@@ -125,13 +149,22 @@ class Explorer:
             if group.cancelled or route.engine is None:
                 raise GroupCancelled
             group.on_engine[id(route)] = (route.engine, [request.request_id for request in requests])
-            results: list[GenerateResult] = await self._engines.call(route.engine, "generate", requests)
+            try:
+                results: list[GenerateResult] = await self._engines.call(route.engine, "generate", requests)
+            except (WorkerDied, EngineDied) as error:
+                self._report(route.engine, error)
+                return [GenerateResult(request.request_id, [], [], [], "abort") for request in requests]
             return results
         finally:
             group.waiting.discard(event)
             group.on_engine.pop(id(route), None)
             del self._granted[id(route)]
             self._wake(self._router.release(route))
+
+    def _report(self, engine: int, error: Exception) -> None:
+        if self._on_death is None:
+            raise error
+        self._on_death(engine, error)
 
     def _wake(self, granted: Sequence[Route]) -> None:
         for route in granted:

@@ -34,6 +34,7 @@ class Router:
     def __init__(self, engines: int, capacity: int) -> None:
         self.capacity = capacity
         self.load: list[int] = [0] * engines
+        self._closed: set[int] = set()
         self._home: OrderedDict[str, int] = OrderedDict()
         self._queue: list[_Waiting] = []
         self._arrivals = 0
@@ -59,6 +60,15 @@ class Router:
             route.engine = None
         return self._grant()
 
+    def close(self, engine: int) -> None:
+        """The engine gets nothing new. What it has stays with it until it is released."""
+        self._closed.add(engine)
+
+    def open(self, engine: int) -> list[Route]:
+        """The engine is served again; returns the routes that are granted now."""
+        self._closed.discard(engine)
+        return self._grant()
+
     def _grant(self) -> list[Route]:
         granted = []
         while self._queue:
@@ -80,9 +90,10 @@ class Router:
         home = self._home.get(route.affinity)
         if home is not None and self._fits(home, route):
             return home
-        engine = min(range(len(self.load)), key=lambda i: self.load[i])
-        return engine if self._fits(engine, route) else None
+        open_ = [engine for engine in range(len(self.load)) if engine not in self._closed]
+        engine = min(open_, key=lambda i: self.load[i], default=None)
+        return engine if engine is not None and self._fits(engine, route) else None
 
     def _fits(self, engine: int, route: Route) -> bool:
         # A request larger than an engine goes to an empty one: its own queue takes the rest.
-        return self.load[engine] == 0 or self.load[engine] + route.samples <= self.capacity
+        return engine not in self._closed and (self.load[engine] == 0 or self.load[engine] + route.samples <= self.capacity)

@@ -26,9 +26,13 @@ class WeightStore(Protocol):
     async def pull(self, version: int, into: Receive) -> Manifest:
         """Hands every bucket of `version` to the receiver. `KeyError` if the store has it no longer."""
 
+    def retire(self, before: int) -> None:
+        """Versions older than `before` are asked for no more."""
+
 
 class MemoryWeightStore:
-    """Keeps references to the buckets of the newest version; the bytes lie with the back end (shared memory under Ray)."""
+    """Keeps references to the buckets of the versions not yet retired; the bytes lie with the back end (shared memory under
+    Ray)."""
 
     def __init__(self) -> None:
         self._latest = -1
@@ -39,7 +43,7 @@ class MemoryWeightStore:
         if manifest.version <= self._latest:
             raise ValueError(f"version {manifest.version} published after version {self._latest}")
         async with self._published:
-            self._held = {manifest.version: (manifest, buckets)}
+            self._held[manifest.version] = (manifest, buckets)
             self._latest = manifest.version
             self._published.notify_all()
 
@@ -55,3 +59,6 @@ class MemoryWeightStore:
         for bucket in buckets:
             await into(version, bucket)
         return manifest
+
+    def retire(self, before: int) -> None:
+        self._held = {version: held for version, held in self._held.items() if version >= before}

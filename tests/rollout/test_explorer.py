@@ -7,6 +7,7 @@ import pytest
 
 from roll.data.sample import Prompt, VersionSpan
 from roll.data.seeding import derive_seed
+from roll.distributed.backend import WorkerDied
 from roll.rollout.explorer import Explorer, GroupCancelled
 from roll.rollout.router import Router
 from roll.strategies.infer.interface import GenerateRequest, GenerateResult, SamplingParams
@@ -287,6 +288,52 @@ def test_an_engine_that_fails_is_heard_and_its_slots_are_given_back():
         await until(lambda: "g1/0" in cluster.here)
         cluster.here["g1/0"].end()
         await waiting
+        assert router.load == [0]
+
+    run(main)
+
+
+def test_requests_of_an_engine_that_dies_go_elsewhere_with_the_tokens_they_had():
+    async def main():
+        cluster, router, explorer = make(engines=2, capacity=1)
+        dead = []
+
+        def on_death(engine, error):
+            dead.append((engine, str(error)))
+            explorer.close(engine)
+
+        explorer._on_death = on_death
+        rollout = asyncio.ensure_future(explorer.rollout("g0", prompt(), 1, SAMPLING))
+        await until(lambda: "g0/0" in cluster.here)
+        first = cluster.here["g0/0"]
+        first.make(3, version=0)
+        first.end("abort")  # interrupted once: three tokens are safe
+        await until(lambda: len(cluster.sent) == 2)
+        second = cluster.here["g0/0"]
+        second.make(2, version=1)
+        second.done.set_exception(WorkerDied("killed"))
+        await until(lambda: len(cluster.sent) == 3)
+        third = cluster.here["g0/0"]
+        assert third.engine != second.engine and dead == [(second.engine, "killed")]
+        assert third.request.partial_ids == (100, 101, 102)
+        third.make(2, version=2)
+        third.end()
+        (sample,) = await rollout
+        assert sample.response_ids == [100, 101, 102, 103, 104]
+        assert sample.versions == [VersionSpan(0, 3, 0), VersionSpan(3, 5, 2)]
+        assert router.load == [0, 0]
+
+    run(main)
+
+
+def test_without_anyone_to_replace_it_an_engine_that_dies_is_the_callers_error():
+    async def main():
+        cluster, router, explorer = make()
+        rollout = asyncio.ensure_future(explorer.rollout("g0", prompt(), 1, SAMPLING))
+        await until(lambda: "g0/0" in cluster.here)
+        cluster.here["g0/0"].done.set_exception(WorkerDied("killed"))
+        with pytest.raises(WorkerDied, match="killed"):
+            await rollout
         assert router.load == [0]
 
     run(main)

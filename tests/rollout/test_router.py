@@ -59,3 +59,15 @@ def test_loads_are_never_exceeded_and_every_request_is_served(seed, engines, cap
         served += 1
     assert served == 60
     assert router.load == [0] * engines
+
+
+def test_a_closed_engine_gets_nothing_until_it_is_opened():
+    router = Router(engines=2, capacity=2)
+    first, _ = router.request(1, "p")
+    router.close(first.engine)
+    second, _ = router.request(1, "p")
+    assert second.engine == 1 - first.engine, "not even a prompt that is at home there"
+    router.close(second.engine)
+    waiting, granted = router.request(1, "p")
+    assert granted == [] and router.release(second) == []
+    assert router.open(0) == [waiting]

@@ -47,11 +47,13 @@ def test_the_past_is_not_published_again(version):
     run(main)
 
 
-def test_only_the_newest_version_is_kept():
+def test_versions_are_kept_until_they_are_retired():
     async def main():
         store = MemoryWeightStore()
         await store.publish(Manifest(1), ["one"])
         await store.publish(Manifest(4), ["four"])
+        assert (await pull(store, 1))[1] == [(1, "one")], "an engine that comes up between sending and flipping needs it"
+        store.retire(before=4)
         with pytest.raises(KeyError):
             await pull(store, 1)
         assert (await pull(store, 4))[1] == [(4, "four")]

@@ -66,6 +66,10 @@ class EngineStats:
     """For each weight update, the time from the end of the last token step before it to the moment the next could begin."""
 
 
+class EngineDied(RuntimeError):
+    """The engine is gone, though its worker lives; whatever it was doing is lost."""
+
+
 class InferStrategy(Protocol):
     """An engine in its worker. Methods are coroutines; `generate` may be called many times at once."""
 

@@ -14,6 +14,8 @@ from typing import Any
 
 import httpx
 
+from roll.strategies.infer.interface import EngineDied
+
 CPU_SHIMS = Path(__file__).parent / "sglang_cpu"
 LOG_LINES = 12
 """Lines of the server's log that an error shows."""
@@ -25,7 +27,7 @@ _LAUNCH = (
 )
 
 
-class ServerFailed(RuntimeError):
+class ServerFailed(EngineDied):
     """The server did not come up, or is gone; the message ends with its log's last lines."""
 
 

@@ -1,0 +1,167 @@
+"""Keeps the inference engines alive and on the current policy version.
+
+An engine that dies, or does not answer a health check in time, is taken out at once and killed; a new worker takes its place,
+gets the weights of the current version, says that it serves them, and only then is served again. Its requests went elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from roll.distributed.backend import WorkerDied, WorkerStartError
+from roll.distributed.cluster import Cluster
+from roll.rollout.fleet import Fleet
+from roll.strategies.infer.interface import EngineDied, WeightUpdateMode
+from roll.weights.bucket import Manifest
+from roll.weights.store import BucketRef, WeightStore
+
+LOST = (WorkerDied, EngineDied)
+
+
+class EngineFleet:
+    def __init__(
+        self,
+        engines: Cluster,
+        store: WeightStore,
+        fleet: Fleet,
+        mode: WeightUpdateMode,
+        *,
+        restartable: bool,
+        health_interval_s: float,
+        health_timeout_s: float,
+        rolling: bool,
+    ) -> None:
+        """`restartable`: engines are processes of their own (with --local they are not, and a dead one ends the run). `rolling`:
+        weights flip engine by engine, so that generation never stops everywhere."""
+        self.engines = engines
+        self.fleet = fleet
+        self.on_down: list[Callable[[int], None]] = []
+        """Called when an engine is taken out: no request may go to it."""
+        self.on_up: list[Callable[[int], None]] = []
+        """Called when it is there again, as a new worker of the cluster."""
+        self.recovered_s: list[float] = []
+        """Of each recovery, the time from the death to the first moment of service."""
+        self._store = store
+        self._mode = mode
+        self._restartable = restartable
+        self._interval_s, self._timeout_s = health_interval_s, health_timeout_s
+        self._rolling = rolling
+        self._disk_version = fleet.version
+        self._staged: dict[int, int] = {}
+        """Engine -> the version whose buckets it has received."""
+        self._weights = asyncio.Lock()
+        """One exchange of weights at a time: an engine that comes up must not meet half an update."""
+        self._down_since: dict[int, float] = {}
+
+    async def supervise(self) -> None:
+        """Runs as long as the run does; ends only by raising `WorkerDied` or `FleetLost`."""
+        if not self._restartable:
+            await self.engines.watch()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.engines.watch(self._replace))
+            group.create_task(self._check_health())
+
+    def report(self, engine: int, error: Exception) -> None:
+        """Someone met an engine that is gone, or hangs. Raises the error if it cannot be replaced."""
+        if not self._restartable:
+            raise error
+        if self.fleet.died(engine):
+            self._down_since[engine] = asyncio.get_running_loop().time()
+            self._staged.pop(engine, None)
+            for taken_out in self.on_down:
+                taken_out(engine)
+            self.engines.workers[engine].kill()
+
+    async def send(self, version: int) -> None:
+        """Brings the buckets of a version that lies in the store to the serving engines, while they generate."""
+        async with self._weights:
+            await asyncio.gather(*(self._send(engine, version) for engine in self.fleet.serving))
+
+    async def flip(self, manifest: Manifest) -> list[float]:
+        """Makes the version the one that is served, and returns the pauses in seconds. An engine that is down gets it when it comes
+        up."""
+        version = manifest.version
+        async with self._weights:
+            # One that came up between sending and flipping has not got it yet.
+            late = [engine for engine in self.fleet.serving if self._staged.get(engine) != version]
+            await asyncio.gather(*(self._send(engine, version) for engine in late))
+            ready = [engine for engine in self.fleet.serving if self._staged.get(engine) == version]
+            if self._rolling:
+                pauses = [await self._roll(engine, manifest) for engine in ready]
+            else:
+                pauses = list(await asyncio.gather(*(self._activate(engine, manifest) for engine in ready)))
+            self.fleet.version = version
+            self._store.retire(version)
+            return [pause for pause in pauses if pause is not None]
+
+    async def _send(self, engine: int, version: int) -> None:
+        async def receive(version: int, bucket: BucketRef) -> None:
+            await self.engines.call(engine, "receive_bucket", version, bucket)
+
+        try:
+            await self._store.pull(version, receive)
+            self._staged[engine] = version
+        except LOST as error:
+            self.report(engine, error)
+
+    async def _activate(self, engine: int, manifest: Manifest) -> float | None:
+        try:
+            pause: float = await self.engines.call(engine, "activate_weights", manifest, self._mode)
+            return pause
+        except LOST as error:
+            self.report(engine, error)
+            return None
+
+    async def _roll(self, engine: int, manifest: Manifest) -> float | None:
+        for taken_out in self.on_down:
+            taken_out(engine)
+        pause = await self._activate(engine, manifest)
+        if pause is not None:
+            for back in self.on_up:
+                back(engine)
+        return pause
+
+    async def _replace(self, engine: int) -> None:
+        """The engine's process is gone."""
+        self.report(engine, WorkerDied(f"worker {self.engines.workers[engine].name} died"))
+        while True:
+            self.fleet.restart(engine)
+            try:
+                await self.engines.restart(engine)
+                self.fleet.started(engine)
+                async with self._weights:
+                    await self._load(engine)
+                break
+            except (*LOST, WorkerStartError):
+                self.fleet.died(engine)
+        self.recovered_s.append(asyncio.get_running_loop().time() - self._down_since.pop(engine))
+        for back in self.on_up:
+            back(engine)
+
+    async def _load(self, engine: int) -> None:
+        """A new worker has the weights of the folder that the run began with."""
+        version = self.fleet.version
+        if version != self._disk_version:
+
+            async def receive(version: int, bucket: BucketRef) -> None:
+                await self.engines.call(engine, "receive_bucket", version, bucket)
+
+            manifest = await self._store.pull(version, receive)
+            await self.engines.call(engine, "activate_weights", manifest, self._mode)
+        stats = await self.engines.call(engine, "stats")
+        self.fleet.verified(engine, stats.version)
+
+    async def _check_health(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval_s)
+            await asyncio.gather(*(self._check(engine) for engine in self.fleet.serving))
+
+    async def _check(self, engine: int) -> None:
+        try:
+            await asyncio.wait_for(self.engines.workers[engine].call("stats"), self._timeout_s)
+        except TimeoutError:
+            message = f"engine {engine} gave no sign of life in {self._timeout_s:g} s (engine_health_timeout_s)"
+            self.report(engine, EngineDied(message))
+        except LOST as error:
+            self.report(engine, error)

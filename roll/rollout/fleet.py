@@ -1,0 +1,88 @@
+"""The life of the inference engines' replicas: which may serve, and with which weights. Pure.
+
+    SERVING ──died──▶ DEAD ──restart──▶ STARTING ──started──▶ LOADING ──verified──▶ SERVING
+                       ▲                   │ died                │ died
+                       └───────────────────┴─────────────────────┘
+
+The only way back to SERVING is a verified load of the current policy version.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Life(StrEnum):
+    SERVING = "serving"
+    DEAD = "dead"
+    STARTING = "starting"
+    LOADING = "loading"
+
+
+class Event(StrEnum):
+    DIED = "died"
+    RESTART = "restart"
+    STARTED = "started"
+    VERIFIED = "verified"
+
+
+TRANSITIONS: dict[tuple[Life, Event], Life] = {
+    (Life.SERVING, Event.DIED): Life.DEAD,
+    (Life.STARTING, Event.DIED): Life.DEAD,
+    (Life.LOADING, Event.DIED): Life.DEAD,
+    (Life.DEAD, Event.RESTART): Life.STARTING,
+    (Life.STARTING, Event.STARTED): Life.LOADING,
+    (Life.LOADING, Event.VERIFIED): Life.SERVING,
+}
+"""What is not here cannot happen, and is refused."""
+
+
+class IllegalTransition(RuntimeError):
+    pass
+
+
+class FleetLost(RuntimeError):
+    """More engines died than may be restarted."""
+
+
+class Fleet:
+    def __init__(self, replicas: int, version: int, max_restarts: int) -> None:
+        """All replicas serve `version`. `max_restarts`: over all replicas, in a run."""
+        self.version = version
+        """The policy version that serving replicas have."""
+        self.lives = [Life.SERVING] * replicas
+        self.restarts = 0
+        self._max_restarts = max_restarts
+
+    @property
+    def serving(self) -> list[int]:
+        return [replica for replica, life in enumerate(self.lives) if life is Life.SERVING]
+
+    def died(self, replica: int) -> bool:
+        """False if that was known already."""
+        if self.lives[replica] is Life.DEAD:
+            return False
+        self._take(replica, Event.DIED)
+        return True
+
+    def restart(self, replica: int) -> None:
+        """Raises `FleetLost` if the restarts are used up."""
+        if self.restarts >= self._max_restarts:
+            raise FleetLost(f"engine {replica} died, and max_engine_restarts ({self._max_restarts}) are used up")
+        self._take(replica, Event.RESTART)
+        self.restarts += 1
+
+    def started(self, replica: int) -> None:
+        self._take(replica, Event.STARTED)
+
+    def verified(self, replica: int, version: int) -> None:
+        """`version`: what the replica itself says it serves. `ValueError` unless it is the current one."""
+        if version != self.version:
+            raise ValueError(f"engine {replica} serves version {version}, the others {self.version}")
+        self._take(replica, Event.VERIFIED)
+
+    def _take(self, replica: int, event: Event) -> None:
+        following = TRANSITIONS.get((self.lives[replica], event))
+        if following is None:
+            raise IllegalTransition(f"engine {replica} is {self.lives[replica]}: {event} cannot happen")
+        self.lives[replica] = following

@@ -1,0 +1,53 @@
+"""The life of a replica: every path back to service goes over a verified load of the current version."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roll.rollout.fleet import TRANSITIONS, Event, Fleet, FleetLost, IllegalTransition, Life
+
+
+def test_no_edge_leads_to_serving_but_a_verified_load():
+    assert [key for key, life in TRANSITIONS.items() if life is Life.SERVING] == [(Life.LOADING, Event.VERIFIED)]
+    assert [life for (life, _), following in TRANSITIONS.items() if following is Life.LOADING] == [Life.STARTING]
+
+
+def test_a_replica_comes_back_with_the_current_version_only():
+    fleet = Fleet(2, version=3, max_restarts=1)
+    assert fleet.died(0) and not fleet.died(0)
+    assert fleet.serving == [1]
+    fleet.restart(0)
+    with pytest.raises(IllegalTransition, match="engine 0 is starting: verified cannot happen"):
+        fleet.verified(0, 3)
+    fleet.started(0)
+    fleet.version = 4
+    with pytest.raises(ValueError, match="engine 0 serves version 3, the others 4"):
+        fleet.verified(0, 3)
+    assert fleet.serving == [1]
+    fleet.verified(0, 4)
+    assert fleet.serving == [0, 1]
+    fleet.died(1)
+    with pytest.raises(FleetLost, match=r"engine 1 died, and max_engine_restarts \(1\) are used up"):
+        fleet.restart(1)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["died", "restart", "started", "verified", "publish"])), max_size=60)
+)
+def test_whatever_happens_serving_means_verified_at_the_version_of_that_moment(events):
+    fleet, loaded, version = Fleet(3, 0, max_restarts=1000), {}, 0
+    for replica, event in events:
+        was = fleet.lives[replica]
+        try:
+            if event == "publish":
+                version += 1
+                fleet.version = version
+            elif event == "verified":
+                fleet.verified(replica, version)
+                loaded[replica] = version
+            else:
+                getattr(fleet, event)(replica)
+        except IllegalTransition:
+            assert fleet.lives[replica] is was, "a refused event changes nothing"
+        if was is not Life.SERVING and fleet.lives[replica] is Life.SERVING:
+            assert was is Life.LOADING and loaded[replica] == version
