@@ -1,4 +1,4 @@
-# make env | env-core | demo | test | lint | bench | bench-env | clean
+# make env | env-core | env-sglang | demo | demo-agentic | test | test-sglang | lint | bench | bench-env | lab | clean
 #
 # Needs Python >= 3.11 with venv, git, make and a package index; everything else is installed into .venv.
 # `make demo ARGS="max_steps=50 async_generation_ratio=2"` passes overrides on, `make test ARGS="-k admission"` pytest's options.
@@ -26,7 +26,7 @@ from_pip = $$($(BIN)/python -m pip config get :env:.$(1) 2>/dev/null || $(BIN)/p
 UV = UV_FIND_LINKS="$(call from_pip,find-links)" UV_DEFAULT_INDEX="$(call from_pip,index-url)" \
 	SSL_CERT_FILE="$${SSL_CERT_FILE:-$(call from_pip,cert)}" $(BIN)/uv pip install -q -p $(BIN)/python
 
-.PHONY: env env-core demo test lint bench bench-env clean
+.PHONY: env env-core env-sglang demo demo-agentic test test-sglang lint bench bench-env lab clean
 
 # Everything, for `make test`; `make demo` needs only the core.
 env: $(VENV)/.complete
@@ -52,6 +52,20 @@ $(VENV)/.complete: $(EXTRA:%=requirements/%.txt) $(VENV)/.core
 	@$(UV) --override requirements/overrides.txt $(CORE:%=-r requirements/%.txt) $(EXTRA:%=-r requirements/%.txt)
 	@touch $@
 
+# SGLang pins against vLLM, and runs from an interpreter of its own. torchvision comes second: what SGLang asks for would bring a
+# CUDA torch, and the wheel is only imported (roll/strategies/infer/sglang_cpu).
+env-sglang: $(VENV)-sglang/.complete
+
+$(VENV)-sglang/.complete: requirements/sglang.txt requirements/sglang-overrides.txt | $(BIN)/uv
+	@rm -f $@
+	@test -x $(VENV)-sglang/bin/python || $(BIN)/python -m venv --without-pip $(VENV)-sglang
+	@echo "installing sglang"
+	@$(UV_SGLANG) --override requirements/sglang-overrides.txt -r requirements/sglang.txt
+	@$(UV_SGLANG) --no-deps torchvision==0.28.0
+	@touch $@
+
+UV_SGLANG = $(subst -p $(BIN)/python,-p $(VENV)-sglang/bin/python,$(UV))
+
 demo: env-core
 	$(BIN)/python examples/embedded/make_embedded.py
 	$(BIN)/python examples/start_rlvr_pipeline.py --config_name rlvr_config_async $(ARGS)
@@ -65,6 +79,9 @@ lint: env
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+test-sglang: env env-sglang
+	SGLANG_PYTHON=$(CURDIR)/$(VENV)-sglang/bin/python OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -m sglang $(ARGS)
+
 # Minutes each; every one prints its table. Run one alone for its options: .venv/bin/python benchmarks/sync_vs_async.py --help
 bench: env bench-env
 	$(BIN)/python examples/embedded/make_embedded.py
@@ -73,15 +90,20 @@ bench: env bench-env
 	$(BIN)/python benchmarks/sync_vs_async.py
 	$(BIN)/python benchmarks/rlvr_vs_trl.py
 
+# How much staleness each policy loss stands: 120 runs, half an hour on two quiet cores. Stopped and started again, it goes on.
+lab: env-core
+	$(BIN)/python examples/embedded/make_embedded.py
+	$(BIN)/python benchmarks/staleness_lab.py $(ARGS)
+
 # TRL's pins are not ours.
 bench-env: $(VENV)-bench/.complete
 
 $(VENV)-bench/.complete: requirements/bench.txt | $(BIN)/uv
 	@$(BIN)/python -m venv $(VENV)-bench
-	@$(UV:$(BIN)/python=$(VENV)-bench/bin/python) -r $<
+	@$(subst -p $(BIN)/python,-p $(VENV)-bench/bin/python,$(UV)) -r $<
 	@touch $@
 
 # What was installed and made here; the runs in output/ stay.
 clean:
-	rm -rf $(VENV) $(VENV)-bench build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis examples/embedded/cache
+	rm -rf $(VENV) $(VENV)-bench $(VENV)-sglang build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis examples/embedded/cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -12,6 +12,8 @@ def requirements(name: str) -> list[str]:
     return [line.split("#")[0].strip() for line in lines if line.split("#")[0].strip() and not line.startswith("-")]
 
 
+EXTRAS = ("ray", "math", "agentic", "vllm", "deepspeed", "megatron", "lora", "dev")
+
 setup(
     name="roll",
     version="0.1.0",
@@ -19,6 +21,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(include=["roll", "roll.*"]),
+    entry_points={"console_scripts": ["roll = roll.cli.main:main"]},
     install_requires=requirements("base"),
-    extras_require={"ray": requirements("ray"), "math": requirements("math"), "dev": requirements("dev")},
+    extras_require={name: requirements(name) for name in EXTRAS},
 )
