@@ -44,9 +44,14 @@ def run_pipeline(config: Path, overrides: list[str], out: Path, local: bool) -> 
         ).returncode
     if code:
         raise RuntimeError(f"exit code {code} of {' '.join(command)}\n{(out / 'console.txt').read_text()[-3000:]}")
-    rows = [json.loads(line) for line in (out / "run" / "metrics.jsonl").read_text().splitlines()]
+    return read_run(out / "run")
+
+
+def read_run(folder: Path) -> Run:
+    """What a finished run left in `<output_dir>/<exp_name>`."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     steps = [row for row in rows if "time/step_s" in row]
-    return Run(steps, json.loads((out / "run" / "summary.json").read_text()))
+    return Run(steps, json.loads((folder / "summary.json").read_text()))
 
 
 def save_results(name: str, result: dict[str, Any]) -> None:

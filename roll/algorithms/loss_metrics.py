@@ -67,6 +67,31 @@ class CorrelationMetric(NamedTuple):
         return float((self.size * self.xy - self.x * self.y) / (variance_x * variance_y).sqrt())
 
 
+class ExplainedVarianceMetric(NamedTuple):
+    """1 − Var(target − prediction) / Var(target), from sums in float64: 1 is perfect, 0 no better than a constant; none where
+    all targets are equal."""
+
+    size: Tensor
+    target: Tensor
+    target_square: Tensor
+    error: Tensor
+    error_square: Tensor
+
+    @classmethod
+    def of(cls, prediction: Tensor, target: Tensor, mask: Tensor) -> ExplainedVarianceMetric:
+        """Over the entries where `mask`, of the same shape, is True."""
+        target = select(target, mask).double()
+        error = target - select(prediction, mask).double()
+        return cls(mask.sum().double(), target.sum(), target.square().sum(), error.sum(), error.square().sum())
+
+    def result(self) -> float | None:
+        variance = self.size * self.target_square - self.target.square()
+        # As with a correlation: what is left of equal values is rounding.
+        if not variance > 1e-14 * self.size * self.target_square:
+            return None
+        return float(1 - (self.size * self.error_square - self.error.square()) / variance)
+
+
 class MaxMetric(NamedTuple):
     """A maximum of values >= 0; 0 is that of none."""
 
@@ -76,7 +101,7 @@ class MaxMetric(NamedTuple):
         return float(self.value)
 
 
-Metric: TypeAlias = SumMetric | MeanMetric | EffectiveSizeMetric | CorrelationMetric | MaxMetric
+Metric: TypeAlias = SumMetric | MeanMetric | EffectiveSizeMetric | CorrelationMetric | ExplainedVarianceMetric | MaxMetric
 Metrics: TypeAlias = dict[str, Metric]
 Operation: TypeAlias = Literal["sum", "max"]
 AllReduce: TypeAlias = Callable[[Tensor, Operation], None]

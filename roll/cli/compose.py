@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +19,20 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from roll.configs.loading import load_config, to_mapping
+import roll
+from roll.cli.origins import files, origins
+from roll.configs.agentic import AgenticConfig
+from roll.configs.from_roll.defaults import other_defaults
+from roll.configs.from_roll.translation import Translation, translate
+from roll.configs.loading import load_config, load_lenient, to_mapping
+from roll.configs.pipelines import pipeline_of
 from roll.configs.problems import ConfigError, Problem
+from roll.configs.report import LoadReport, Note, origin
 from roll.configs.rlvr import RLVRConfig
+from roll.configs.schema import count_keys
+from roll.configs.variables import references_in, variables_of
 
-__all__ = ["compose", "load_rlvr_config", "to_mapping"]
+__all__ = ["compose", "load", "load_to_start", "to_mapping"]
 
 
 def compose(config_path: str | Path, config_name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -28,6 +40,94 @@ def compose(config_path: str | Path, config_name: str, overrides: Sequence[str] 
 
     An override is `key=value`, `+key=value` or `~key`; a value that is no Hydra value (`0-3,6`, `list(range(0,4))`) is text.
     Raises `ConfigError` with one problem for a missing file, an override that cannot be read, or a reference to nothing."""
+    return _compose(config_path, config_name, overrides)[0]
+
+
+def load(
+    config_path: str | Path, config_name: str, overrides: Sequence[str] = (), *, compat: bool = False
+) -> tuple[RLVRConfig | AgenticConfig, LoadReport]:
+    """The configuration of an RLVR or an agentic run, told apart by their keys, and what became of every key.
+
+    ROLL's names and values are read as from_roll/keys.py says. `compat`: what is unknown or lacking is reported, not refused; so
+    is every default that is not ROLL's. Raises `ConfigError` with every problem found, each with its file and line;
+    `check_config` is the caller's next step."""
+    mapping, references = _compose(config_path, config_name, overrides)
+    folder, name = Path(config_path).resolve(), config_name.removesuffix(".yaml")
+    where = origins(folder, name, overrides)
+    try:
+        cls: type[RLVRConfig | AgenticConfig] = AgenticConfig if pipeline_of(mapping) == "agentic" else RLVRConfig
+        included = set[str]().union(*list(files(folder, name).values())[1:])
+        variables = variables_of(mapping, cls, references, included)
+        written = {key: value for key, value in mapping.items() if key not in variables}
+        made = translate(written, cls, has_class=_has_class, has_environment=_has_environment, written_for_roll=compat)
+        where |= {target: origin(where, source) for target, source in made.moved.items()}
+        config, unknown, not_offered = _load(cls, made, compat)
+    except ConfigError as error:
+        raise ConfigError(LoadReport(origins=where).located(error.problems)) from error
+    lacking = made.lacking + [Note(problem.key, problem.value, problem.message) for problem in not_offered]
+    report = LoadReport(
+        used=count_keys(cls, made.mapping) - len(not_offered),
+        aliased=_placed(made.aliased, where),
+        without_effect=_placed(made.without_effect, where),
+        lacking=_placed(lacking, where),
+        unknown=_placed([Note(each.key, each.value, f"{each.message}; {each.fix}") for each in unknown], where),
+        variables=sorted(variables),
+        defaults=other_defaults(config, made.mapping) if compat else [],
+        origins=where,
+    )
+    return config, report
+
+
+def load_to_start(
+    config_path: str | Path, config_name: str, overrides: Sequence[str] = (), *, compat: bool = False
+) -> tuple[RLVRConfig | AgenticConfig, LoadReport]:
+    """As `load`; raises `ConfigError` with one problem for a file that loads only because of `compat`: it cannot start."""
+    config, report = load(config_path, config_name, overrides, compat=compat)
+    if report.lacking:
+        needed = ", ".join(note.key for note in report.lacking)
+        message = f"loads, but cannot start: {needed} {'need' if len(report.lacking) > 1 else 'needs'} what is not supported"
+        raise ConfigError([Problem("config_name", config_name, message, "roll check --compat says what to do about each")])
+    return config, report
+
+
+def _load(
+    cls: type[RLVRConfig | AgenticConfig], made: Translation, compat: bool
+) -> tuple[RLVRConfig | AgenticConfig, list[Problem], list[Problem]]:
+    """The configuration, the unknown keys and the values that are not offered. Raises `ConfigError`; strictly, for those, too."""
+    if compat:
+        config, leniency = load_lenient(cls, made.mapping)
+        return config, leniency.unknown, leniency.not_offered
+    problems = [Problem(note.key, note.value, f"is not supported: {note.message}") for note in made.lacking]
+    try:
+        config = load_config(cls, made.mapping)
+    except ConfigError as error:
+        raise ConfigError([*problems, *error.problems]) from error
+    if problems:
+        raise ConfigError(problems)
+    return config, [], []
+
+
+def _placed(notes: Sequence[Note], where: Mapping[str, str]) -> list[Note]:
+    return [replace(note, where=origin(where, note.key)) for note in notes]
+
+
+def _has_class(path: str) -> bool:
+    """Whether a module of this package has a name. Nothing is imported: a module may need packages that are not installed."""
+    *package, module, name = path.split(".")
+    if not all(part.isidentifier() for part in (*package, module, name)):
+        return False
+    file = Path(roll.__path__[0]).joinpath(*package[1:], f"{module}.py")
+    return file.is_file() and re.search(rf"\b{re.escape(name)}\b", file.read_text()) is not None
+
+
+def _has_environment(name: str) -> bool:
+    from roll.pipeline.agentic.env.registry import BUILT_IN
+
+    return name in BUILT_IN or "." in name
+
+
+def _compose(config_path: str | Path, config_name: str, overrides: Sequence[str]) -> tuple[dict[str, Any], set[str]]:
+    """The composed values, and the top-level keys that `${...}` names."""
     folder = Path(config_path).resolve()
     name = config_name.removesuffix(".yaml")
     if not (folder / f"{name}.yaml").is_file():
@@ -37,20 +137,18 @@ def compose(config_path: str | Path, config_name: str, overrides: Sequence[str] 
     prepared = [_prepare(override, folder) for override in overrides]
     GlobalHydra.instance().clear()
     try:
-        with initialize_config_dir(str(folder), version_base=None):
+        # ROLL's files have no _self_ in their defaults list; the file itself then comes last, as they expect.
+        with warnings.catch_warnings(), initialize_config_dir(str(folder), version_base=None):
+            warnings.filterwarnings("ignore", message=".*Defaults list is missing `_self_`.*")
             composed = hydra_compose(name, prepared)
         plain = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
+        unresolved = OmegaConf.to_container(composed, resolve=False)
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError([Problem("config_name", config_name, f"cannot be composed: {reason}")]) from error
     if not isinstance(plain, dict):
         raise ConfigError([Problem("config_name", config_name, "is not a mapping of keys to values")])
-    return {str(key): value for key, value in plain.items() if key != "hydra"}
-
-
-def load_rlvr_config(config_path: str | Path, config_name: str, overrides: Sequence[str] = ()) -> RLVRConfig:
-    """Composes and loads; `check_config` is the caller's next step. Raises `ConfigError`."""
-    return load_config(RLVRConfig, compose(config_path, config_name, overrides))
+    return {str(key): value for key, value in plain.items() if key != "hydra"}, references_in(unresolved)
 
 
 def _prepare(override: str, folder: Path) -> str:

@@ -6,83 +6,115 @@ It is made from the dataclasses themselves; a test checks that the page in the r
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from dataclasses import MISSING, Field, is_dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, Field, fields, is_dataclass
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+from roll.cli.key_readers import owner, readers
+from roll.configs.agentic import AgenticConfig
+from roll.configs.arguments import STRATEGY_CONFIGS
 from roll.configs.fields import default_of
 from roll.configs.rlvr import RLVRConfig
-from roll.configs.roll_names import ADVICE
-from roll.configs.schema import walk
+from roll.configs.schema import hints, walk
 
 INTRODUCTION = """\
 # Configuration
 
 <!-- Made by `python -m roll.cli.config_reference > docs_roll/configuration.md`. -->
 
-Every key there is. Names are ROLL's; unknown keys are refused with the nearest name, wrong types and ranges with the key and the
-rule. A configuration is composed by Hydra from the YAML files of `--config_path` and `key=value` overrides, and written,
-resolved, to `config.yaml` in the run's folder. `<name>` stands for a name of your own.
+Every key there is. Names are ROLL's; [roll_compatibility](roll_compatibility.md) says what becomes of ROLL's other keys. Unknown
+keys are refused with the nearest name, wrong types and ranges with the key and the rule. A configuration is composed by Hydra
+from the YAML files of `--config_path` and `key=value` overrides, and written, resolved, to `config.yaml` in the run's folder.
+`<name>` stands for a name of your own. The last column names the modules of `roll` that read a key, found in their source; what
+only checks or describes a configuration is not listed.
 """
 
-NOT_HERE = """\
-## Keys of ROLL that are not here
-
-Each is refused, with this advice.
-
-| key | what to do |
-|---|---|
-"""
-
-HEADER = "| key | type | default | meaning |\n|---|---|---|---|\n"
+HEADER = "| key | type | default | meaning | read by |\n|---|---|---|---|---|\n"
+PACKAGE = Path(__file__).parents[1]
 
 
-def page(cls: Any) -> str:
-    """The whole page, for a configuration class."""
-    tables: dict[str, list[str]] = {}
-    documented: dict[tuple[Any, str], str] = {}
-    defaults: dict[str, Any] = {}
-    repeated: list[str] = []
-    back_ends: dict[str, Any] = {}
-    for path, item, hint in walk(cls):
-        if any(path.startswith(f"{block}.") for block in repeated):
-            continue
-        above, _, key = path.rpartition(".")
-        default = defaults[path] = _default(item, defaults.get(above))
-        kind, meaning = _type(hint), item.metadata["help"]
-        block = next((member for member in (hint, *get_args(hint)) if is_dataclass(member)), None)
-        if block is not None:
-            name = f"{path}.<name>" if get_origin(hint) is dict else path
-            known = documented.setdefault((block, repr(default)), name)
-            kind = ("list of " if get_origin(hint) is list else "") + f"[block](#{_anchor(known)})"
-            if known != name:
-                repeated.append(name)
-                meaning += f" As `{known}`."
-        back_ends |= item.metadata.get("schema_by", ("", {}))[1]
-        limits = str(item.metadata["bounds"])
-        meaning += f" ({limits})" if limits else ""
-        shown = "" if is_dataclass(default) else _value(default)
-        tables.setdefault(above, []).append(f"| `{key}` | {kind} | {shown} | {_cell(meaning)} |\n")
-    return "\n".join([INTRODUCTION, *_sections(tables), *_back_ends(back_ends), NOT_HERE + "".join(_advice())])
+Read = dict[tuple[str, str], list[str]]
 
 
-def _sections(tables: dict[str, list[str]]) -> Iterator[str]:
-    for name, rows in tables.items():
-        yield (f"## `{name}`\n\n" if name else "## Top level\n\n") + HEADER + "".join(rows)
+def page(rlvr: Any, agentic: Any) -> str:
+    """The whole page, for the configuration classes of the two pipelines."""
+    found = readers(PACKAGE, [rlvr, agentic], STRATEGY_CONFIGS.values())
+    shared = {item.name for item in fields(rlvr)} & {item.name for item in fields(agentic)}
+    both = {name for name in shared if hints(rlvr)[name] == hints(agentic)[name]}
+    chapter = _Chapter(found)
+    sections = [
+        *chapter.sections(rlvr, "", lambda name: name in both),
+        *chapter.sections(rlvr, "RLVR", lambda name: name not in both),
+        *chapter.sections(agentic, "agentic", lambda name: name not in both),
+    ]
+    return "\n".join([INTRODUCTION, *sections, *_back_ends(found)])
 
 
-def _back_ends(classes: dict[str, Any]) -> Iterator[str]:
-    for name, cls in classes.items():
-        rows = [
-            f"| `{path}` | {_type(hint)} | {_value(default_of(item))} | {_cell(item.metadata['help'])} |\n"
-            for path, item, hint in walk(cls)
-        ]
-        yield f"## `strategy_config` of `{name}`\n\n" + HEADER + "".join(rows)
+class _Chapter:
+    """Tables of some of the top-level keys and the blocks below them; a block that was shown before is referred to."""
+
+    def __init__(self, found: Read) -> None:
+        self._found = found
+        self._documented: dict[tuple[Any, str], str] = {}
+
+    def sections(self, cls: Any, pipeline: str, wanted: Callable[[str], bool]) -> Iterator[str]:
+        tables: dict[str, list[str]] = {}
+        defaults: dict[str, Any] = {}
+        owners: dict[str, Any] = {"": cls}
+        repeated: list[str] = []
+        for path, item, hint in walk(cls):
+            if not wanted(path.split(".")[0]) or any(path.startswith(f"{block}.") for block in repeated):
+                continue
+            above, _, key = path.rpartition(".")
+            default = defaults[path] = _default(item, defaults.get(above))
+            kind, meaning = _type(hint), item.metadata["help"]
+            block = next((member for member in (hint, *get_args(hint)) if is_dataclass(member)), None)
+            if block is not None:
+                name = f"{path}.<name>" if get_origin(hint) is dict else path
+                owners[name] = block
+                shown = _titled(name, pipeline)
+                known = self._documented.setdefault((block, repr(default)), shown)
+                kind = ("list of " if get_origin(hint) is list else "") + f"[block](#{_anchor(known)})"
+                if known != shown:
+                    repeated.append(name)
+                    meaning += f" As `{known}`."
+            row = _row(key, kind, "" if is_dataclass(default) else _value(default), meaning, item, self._found, owners[above])
+            tables.setdefault(above, []).append(row)
+        for name, rows in tables.items():
+            title = f"`{name}`{f' ({pipeline})' if _differs(name, pipeline) else ''}" if name else "Top level"
+            yield f"## {title}{f', {pipeline} only' if pipeline and not name else ''}\n\n" + HEADER + "".join(rows)
 
 
-def _advice() -> Iterator[str]:
-    for key, advice in sorted(ADVICE.items()):
-        yield f"| `{key}` | {_cell(advice)} |\n"
+def _differs(name: str, pipeline: str) -> bool:
+    """`validation` has other keys in the two pipelines; other blocks belong to one of them, or are the same."""
+    return bool(pipeline) and name.split(".")[0] == "validation"
+
+
+def _titled(name: str, pipeline: str) -> str:
+    return f"{name} ({pipeline})" if _differs(name, pipeline) else name
+
+
+def _row(key: str, kind: str, default: str, meaning: str, item: Field[Any], found: Read, cls: Any) -> str:
+    limits = str(item.metadata["bounds"])
+    meaning += f" ({limits})" if limits else ""
+    modules = ", ".join(f"`{module}`" for module in found.get((owner(cls, item.name), item.name), []))
+    return f"| `{key}` | {kind} | {default} | {_cell(meaning)} | {modules} |\n"
+
+
+def _back_ends(found: Read) -> Iterator[str]:
+    names: dict[Any, list[str]] = {}
+    for name, cls in STRATEGY_CONFIGS.items():
+        names.setdefault(cls, []).append(f"`{name}`")
+    for cls, users in names.items():
+        blocks: dict[str, Any] = {"": cls}
+        rows = []
+        for path, item, hint in walk(cls):
+            blocks[path] = hint
+            default = default_of(item)
+            shown = "" if is_dataclass(default) else _value(default)
+            rows.append(_row(path, _type(hint), shown, item.metadata["help"], item, found, blocks[path.rpartition(".")[0]]))
+        yield f"## `strategy_config` of {', '.join(users)}\n\n" + HEADER + "".join(rows)
 
 
 def _default(item: Field[Any], above: Any) -> Any:
@@ -116,7 +148,7 @@ def _value(default: Any) -> str:
 
 def _anchor(path: str) -> str:
     """As GitHub makes it from a heading."""
-    return path.lower().replace(".", "").replace("<", "").replace(">", "")
+    return "".join(c for c in path.lower() if c.isalnum() or c in "_- ").replace(" ", "-")
 
 
 def _cell(text: str) -> str:
@@ -124,4 +156,4 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(page(RLVRConfig))
+    sys.stdout.write(page(RLVRConfig, AgenticConfig))

@@ -1,99 +1,135 @@
-"""`start_rlvr_pipeline.py`: from the command line to a running pipeline."""
+"""`roll train`, `start_rlvr_pipeline.py`, `start_agentic_pipeline.py`: from the command line to a running pipeline."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import difflib
 import logging
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING
 
-from roll.configs.problems import MISSING_VALUE, ConfigError, Problem
+from roll.cli.options import OVERRIDES, Parser, complain, config_folder
+from roll.configs.agentic import AgenticConfig
+from roll.configs.problems import ConfigError, Problem
+from roll.configs.rlvr import RLVRConfig
+
+if TYPE_CHECKING:
+    from roll.distributed.backend import Backend
+    from roll.distributed.devices import Inventory
+    from roll.pipeline.preparation import Prepared
+    from roll.pipeline.training_pipeline import TrainingPipeline
 
 EXIT_CODES = {"finished": 0, "failed": 1, "interrupted": 130}
+DEFAULT_CONFIG = {"rlvr": "rlvr_config_async", "agentic": "agent_val_frozen_lake_async"}
+DESCRIPTIONS = {
+    "rlvr": "Reinforcement learning with verifiable rewards.",
+    "agentic": "Reinforcement learning of agents in environments.",
+}
 
 
-class _Parser(argparse.ArgumentParser):
-    """Complains in the form of every other bad input: one line, without the usage."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError([Problem("command line", MISSING_VALUE, message, "see --help")])
-
-
-def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+def parse(arguments: Sequence[str], pipeline: str = "rlvr") -> tuple[argparse.Namespace, list[str]]:
     """Raises `ConfigError`."""
-    parser = _Parser(
-        description="Reinforcement learning with verifiable rewards.",
-        epilog="Any further key=value (or +key=value, ~key) overrides the YAML.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("--config_path", default="examples/config", help="folder of the YAML files (default: examples/config)")
-    parser.add_argument("--config_name", default="rlvr_config_async", help="name of the YAML file (default: rlvr_config_async)")
+    parser = Parser(description=DESCRIPTIONS[pipeline], epilog=OVERRIDES, allow_abbrev=False)
+    parser.add_config_options(DEFAULT_CONFIG[pipeline])
     parser.add_argument("--local", action="store_true", help="one process, no Ray: for debuggers and single machines")
-    known, overrides = parser.parse_known_args(arguments)
-    for option in overrides:
-        if option.startswith("-"):
-            nearest = difflib.get_close_matches(option, ["--config_path", "--config_name", "--local"], n=1)
-            advice = f"did you mean {nearest[0]}?" if nearest else "overrides are written key=value"
-            raise ConfigError([Problem("command line", option, "unknown option", advice)])
-    return known, overrides
+    parser.add_argument("--compat", action="store_true", help="report what is not known here, instead of refusing it")
+    return parser.parse_with_overrides(arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code: 0 finished, 1 failed, 2 bad configuration, 130 interrupted."""
+    """The first argument may be the pipeline, `rlvr` (the default) or `agentic`.
+
+    Returns the exit code: 0 finished, 1 failed, 2 bad configuration, 130 interrupted."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    pipeline = given.pop(0) if given and given[0] in DEFAULT_CONFIG else "rlvr"
     try:
-        return _train(sys.argv[1:] if arguments is None else arguments)
+        return _train(pipeline, given)
     except ConfigError as error:
-        for problem in error.problems:
-            print(f"error: {problem}", file=sys.stderr)
+        complain(error.problems)
         return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return EXIT_CODES["interrupted"]
 
 
-def _train(arguments: Sequence[str]) -> int:
+def _train(pipeline: str, arguments: Sequence[str]) -> int:
     """Raises `ConfigError`."""
-    options, overrides = parse(arguments)
+    options, overrides = parse(arguments, pipeline)
     # Models and data are local folders; a missing one is an error, never a download.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    from roll.cli.compose import load_rlvr_config
+    from roll.cli.compose import load_to_start
 
-    config = load_rlvr_config(Path(options.config_path), options.config_name, overrides)
+    config, report = load_to_start(config_folder(options.config_path), options.config_name, overrides, compat=options.compat)
+    given = "agentic" if isinstance(config, AgenticConfig) else "rlvr"
+    if given != pipeline:
+        fix = f"roll train {given}, or examples/start_{given}_pipeline.py"
+        raise ConfigError([Problem("config_name", options.config_name, f"is the configuration of the {given} pipeline", fix)])
+    if report.summary:
+        print(report.summary)
+    try:
+        return _run(config, options.local)
+    except ConfigError as error:
+        raise ConfigError(report.located(error.problems)) from error
 
+
+def _run(config: RLVRConfig | AgenticConfig, local: bool) -> int:
+    """Raises `ConfigError`."""
     # Heavy imports come after the configuration: a typo is answered at once.
-    from roll.distributed.backend import Backend, LocalBackend
+    from roll.cli.check import announce
+    from roll.distributed.backend import LocalBackend
     from roll.distributed.devices import detect
-    from roll.metrics.remote_trackers import TrackerError
-    from roll.pipeline.rlvr.preparation import prepare
-    from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
     from roll.pipeline.run_record import archive_previous
 
     inventory = detect(config.num_nodes, config.num_gpus_per_node)
-    prepared = prepare(config, inventory, one_process=options.local)
+    prepared = _prepare(config, inventory, local)
     if not prepared.continues and (aside := archive_previous(prepared.run_dir)):
         print(f"the earlier run of this name was moved to {aside}")
+    print("\n".join(announce(config)))
     backend: Backend
-    if options.local:
+    if local:
         backend = LocalBackend()
     else:
         from roll.distributed.ray_backend import RayBackend
 
         backend = RayBackend(inventory)
+    summary = asyncio.run(_pipeline(config, prepared, inventory, backend).run())
+    if summary["status"] == "failed":
+        print(f"error: {summary['reason']}", file=sys.stderr)
+    return EXIT_CODES[summary["status"]]
+
+
+def _prepare(config: RLVRConfig | AgenticConfig, inventory: Inventory, local: bool) -> Prepared:
+    """Raises `ConfigError`."""
+    if isinstance(config, AgenticConfig):
+        from roll.pipeline.agentic.preparation import prepare as prepare_agentic
+
+        return prepare_agentic(config, inventory, one_process=local)
+    from roll.pipeline.rlvr.preparation import prepare
+
+    return prepare(config, inventory, one_process=local)
+
+
+def _pipeline(config: RLVRConfig | AgenticConfig, prepared: Prepared, inventory: Inventory, backend: Backend) -> TrainingPipeline:
+    """Raises `ConfigError`."""
+    from roll.metrics.remote_trackers import TrackerError
+    from roll.pipeline.agentic.preparation import AgenticPrepared
+    from roll.pipeline.rlvr.preparation import RLVRPrepared
+
     try:
-        pipeline = RLVRPipeline(config, prepared, inventory, backend)
+        if isinstance(config, AgenticConfig) and isinstance(prepared, AgenticPrepared):
+            from roll.pipeline.agentic.agentic_pipeline import AgenticPipeline
+
+            return AgenticPipeline(config, prepared, inventory, backend)
+        assert isinstance(config, RLVRConfig) and isinstance(prepared, RLVRPrepared)
+        from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
+
+        return RLVRPipeline(config, prepared, inventory, backend)
     except TrackerError as error:
         raise ConfigError([Problem("track_with", config.track_with, str(error).removeprefix("track_with: "))]) from error
     except (ValueError, OSError) as error:  # journals that are not what the checkpoint recorded
         fix = "resume from another checkpoint, or start anew with false"
         raise ConfigError([Problem("resume_from_checkpoint", config.resume_from_checkpoint, str(error), fix)]) from error
-    summary = asyncio.run(pipeline.run())
-    if summary["status"] == "failed":
-        print(f"error: {summary['reason']}", file=sys.stderr)
-    return EXIT_CODES[summary["status"]]

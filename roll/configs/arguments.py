@@ -5,11 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from roll.configs.deepspeed import DeepSpeedConfig
+from roll.configs.engine_arguments import EngineArguments
 from roll.configs.fields import Bounds, option
+from roll.configs.megatron import MegatronConfig
 
 Dtype = Literal["auto", "fp32", "bf16", "fp16"]
 LRSchedule = Literal["constant", "linear", "cosine"]
-StrategyName = Literal["hf_infer", "fsdp2_train", "fsdp2_infer"]
+StrategyName = Literal[
+    "hf_infer",
+    "vllm",
+    "sglang",
+    "fsdp2_train",
+    "fsdp2_infer",
+    "deepspeed_train",
+    "deepspeed_infer",
+    "megatron_train",
+    "megatron_infer",
+]
 Template = Literal["native", "none"]
 
 
@@ -21,6 +34,16 @@ class ModelArguments:
     disable_gradient_checkpointing: bool = option(
         True, "False recomputes activations in the backward pass: less memory, about a third more time."
     )
+    lora_target: str | None = option(
+        None,
+        "Linear layers that get LoRA adapters, the only weights trained then: names separated by commas (q_proj,v_proj), a "
+        "regular expression of the whole path, or all-linear; null trains all weights. Engines always get the merged weights.",
+    )
+    lora_rank: int = option(8, "LoRA: rank r of each adapter.", bounds=Bounds(ge=1))
+    lora_alpha: float | None = option(
+        None, "LoRA: adapters are scaled by lora_alpha / lora_rank; null means 2 x lora_rank.", bounds=Bounds(gt=0)
+    )
+    lora_dropout: float = option(0.0, "LoRA: must be 0; see docs_roll/backends.md.", bounds=Bounds(ge=0, lt=1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,10 +124,15 @@ class FSDP2Config:
     )
 
 
-STRATEGY_CONFIGS: dict[str, type[HFInferConfig] | type[FSDP2Config]] = {
+StrategyConfig = HFInferConfig | FSDP2Config | DeepSpeedConfig | MegatronConfig
+STRATEGY_CONFIGS: dict[str, type[StrategyConfig]] = {
     "hf_infer": HFInferConfig,
     "fsdp2_train": FSDP2Config,
     "fsdp2_infer": FSDP2Config,
+    "deepspeed_train": DeepSpeedConfig,
+    "deepspeed_infer": DeepSpeedConfig,
+    "megatron_train": MegatronConfig,
+    "megatron_infer": MegatronConfig,
 }
 
 
@@ -112,10 +140,14 @@ STRATEGY_CONFIGS: dict[str, type[HFInferConfig] | type[FSDP2Config]] = {
 class StrategyArguments:
     strategy_name: StrategyName = option("fsdp2_train", "Back end of the role.")
     strategy_config: dict[str, Any] = option(
-        {}, "Options of the back end; unknown ones are refused.", schema_by=("strategy_name", STRATEGY_CONFIGS)
+        {},
+        "Options of the back end; unknown ones are refused. vllm, sglang: the engine's own arguments (docs_roll/engines.md).",
+        schema_by=("strategy_name", STRATEGY_CONFIGS),
     )
 
     @property
-    def options(self) -> HFInferConfig | FSDP2Config:
+    def options(self) -> StrategyConfig | EngineArguments:
         """`strategy_config` with the back end's defaults filled in."""
+        if self.strategy_name not in STRATEGY_CONFIGS:
+            return EngineArguments(self.strategy_config)
         return STRATEGY_CONFIGS[self.strategy_name](**self.strategy_config)

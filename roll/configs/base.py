@@ -9,7 +9,7 @@ from roll.configs.fields import Bounds, option
 
 TrackerName = Literal["tensorboard", "wandb", "swanlab", "mlflow", "none"]
 StalenessPolicy = Literal["wait", "drop"]
-WeightUpdateMode = Literal["interrupt", "in_flight"]
+WeightUpdateMode = Literal["interrupt", "in_flight", "drain"]
 
 COUNT = Bounds(ge=1)
 
@@ -25,14 +25,19 @@ class BaseConfig:
     deterministic: bool = option(False, "Bitwise repeatable, slower; needs async_generation_ratio 0.")
     rpc_timeout: float = option(3600.0, "Seconds after which a call to a worker is given up as hung.", bounds=Bounds(gt=0))
 
-    # Batches and lengths, in prompts and tokens.
-    rollout_batch_size: int = option(128, "Prompts a step.", bounds=COUNT)
-    num_return_sequences_in_group: int = option(8, "Responses per prompt: the group.", bounds=COUNT)
-    val_batch_size: int | None = option(None, "Validation prompts evaluated each time; null means all.", bounds=COUNT)
-    prompt_length: int = option(1024, "Longest prompt; longer ones are skipped and counted.", bounds=COUNT)
-    response_length: int | None = option(None, "Longest response; null means sequence_length - prompt_length.", bounds=COUNT)
+    # Batches and lengths, in tokens.
+    rollout_batch_size: int = option(128, "RLVR: prompts a step. Agentic: episodes a step.", bounds=COUNT)
+    val_batch_size: int | None = option(
+        None,
+        "RLVR: validation prompts evaluated each time, null means all. Agentic: validation episodes, null means one for each "
+        "place in val_env_manager.",
+        bounds=COUNT,
+    )
     sequence_length: int | None = option(
-        None, "Longest prompt and response together; null means prompt_length + response_length.", bounds=COUNT
+        None,
+        "RLVR: longest prompt and response together, null means prompt_length + response_length. Agentic: the context of an "
+        "episode, all turns together; needed.",
+        bounds=COUNT,
     )
 
     # Checkpoints, evaluation, tracking.
@@ -58,12 +63,23 @@ class BaseConfig:
         "wait", "wait: the trainer waits for a group that would become too old; drop: the group is dropped and counted."
     )
     weight_update_mode: WeightUpdateMode = option(
-        "interrupt", "Running requests at a weight update. interrupt: prefilled again; in_flight: keep their KV cache."
+        "interrupt",
+        "Running requests at a weight update. interrupt: prefilled again; in_flight: keep their KV cache; drain: the update "
+        "waits until they have ended, and none begins meanwhile.",
+    )
+    weight_update_rolling: bool = option(
+        False, "true: engines take new weights one after another, so that generation never stops everywhere."
     )
     model_update_buffer_size_mb: int = option(1024, "Size of a weight bucket in MiB.", bounds=COUNT)
     max_running_requests: int = option(128, "Requests one engine runs at once.", bounds=COUNT)
-    is_num_return_sequences_expand: bool = option(
-        False, "true: route every response of a group on its own; false: a group stays on one engine and shares its prefill."
+    max_engine_restarts: int = option(
+        3,
+        "Engines that die are started again, so often in a run; 0: a dead engine ends it, as always with --local.",
+        bounds=Bounds(ge=0),
+    )
+    engine_health_interval_s: float = option(10.0, "Time between health checks of an engine.", bounds=Bounds(gt=0))
+    engine_health_timeout_s: float = option(
+        120.0, "An engine that does not answer a health check in this time is killed and started again.", bounds=Bounds(gt=0)
     )
     is_use_additional_prompts: bool = option(False, "Start more prompts than needed, to replace filtered groups sooner.")
     max_additional_running_prompts: int = option(16, "At most this many more.", bounds=Bounds(ge=0))

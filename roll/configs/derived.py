@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from roll.configs.arguments import HFInferConfig
-from roll.configs.base import BaseConfig
 from roll.configs.pg_variants import old_logprobs_recomputed
-from roll.configs.rlvr import RLVRConfig
+from roll.configs.ppo import PPOConfig
+from roll.configs.worker import ActorTrainConfig, CriticConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +25,16 @@ class Derived:
     val_max_new_tokens: int
     val_num_return_sequences: int
     samples_per_step: int
+    """Rollouts; an episode may become more than one sample, or none."""
     optimizer_batch_size: int
-    """Samples of one optimiser step over all ranks."""
+    """Rollouts of one optimiser step over all ranks."""
+    optimizer_steps_per_epoch: int
+    """Of a pipeline step, fixed: the samples there are, however many, are cut into as many parts."""
     total_optimizer_steps: int
+    """Of the policy, in the whole run."""
+    critic_steps_per_epoch: int
+    """Optimiser steps of the critic in a pipeline step; 0 without a critic."""
+    critic_total_steps: int
     staleness_bound: int
     """No token is trained more than this many versions after it was sampled: ⌈async_generation_ratio⌉."""
     requests_per_engine: int
@@ -45,35 +52,20 @@ class Derived:
     run_dir: str
 
 
-def lengths(config: BaseConfig) -> tuple[int, int, int]:
-    """Prompt, response and sequence length. Raises `ValueError` if neither of the last two is given or they do not fit."""
-    prompt, response, sequence = config.prompt_length, config.response_length, config.sequence_length
-    if response is None and sequence is None:
-        raise ValueError("response_length or sequence_length is needed")
-    response = response if response is not None else (sequence or 0) - prompt
-    sequence = sequence if sequence is not None else prompt + response
-    if response < 1:
-        raise ValueError(f"sequence_length {sequence} - prompt_length {prompt} = {response} leaves no room for a response")
-    if prompt + response > sequence:
-        raise ValueError(
-            f"prompt_length {prompt} + response_length {response} = {prompt + response} > sequence_length {sequence}"
-        )
-    return prompt, response, sequence
+def optimizer_batch_size(worker: ActorTrainConfig | CriticConfig) -> int:
+    """Samples of one optimiser step: per_device_train_batch_size x gradient_accumulation_steps x data-parallel ranks."""
+    training = worker.training_args
+    return training.per_device_train_batch_size * training.gradient_accumulation_steps * worker.data_parallel_size
 
 
-def optimizer_batch_size(config: RLVRConfig) -> int:
-    """Samples of one optimiser step: per_device_train_batch_size x gradient_accumulation_steps x devices of actor_train."""
-    training = config.actor_train.training_args
-    return training.per_device_train_batch_size * training.gradient_accumulation_steps * config.actor_train.world_size
-
-
-def derive(config: RLVRConfig) -> Derived:
+def derive(config: PPOConfig) -> Derived:
     """For a configuration without problems (`check_config`)."""
-    prompt_length, response_length, sequence_length = lengths(config)
-    samples = config.rollout_batch_size * config.num_return_sequences_in_group
-    optimizer_batch = optimizer_batch_size(config)
-    optimizer_steps = samples // optimizer_batch * config.ppo_epochs
-    validation = config.validation.generating_args if config.validation else None
+    prompt_length, response_length, sequence_length = config.lengths()
+    samples = config.rollouts_per_step
+    optimizer_batch = optimizer_batch_size(config.actor_train)
+    optimizer_steps = samples // optimizer_batch
+    critic_steps = samples // optimizer_batch_size(config.critic) if config.uses_critic and config.critic is not None else 0
+    validation = config.val_generating_args
     recompute, reason = old_logprobs_recomputed(config)
     return Derived(
         prompt_length=prompt_length,
@@ -84,15 +76,18 @@ def derive(config: RLVRConfig) -> Derived:
         val_num_return_sequences=(validation.num_return_sequences if validation else None) or 1,
         samples_per_step=samples,
         optimizer_batch_size=optimizer_batch,
-        total_optimizer_steps=optimizer_steps * config.max_steps,
+        optimizer_steps_per_epoch=optimizer_steps,
+        total_optimizer_steps=optimizer_steps * config.ppo_epochs * (config.max_steps - config.critic_warmup),
+        critic_steps_per_epoch=critic_steps,
+        critic_total_steps=critic_steps * config.ppo_epochs * config.max_steps,
         staleness_bound=math.ceil(config.async_generation_ratio),
         requests_per_engine=_requests_per_engine(config, sequence_length),
         pg_clip_low=config.pg_clip_low if config.use_pg_clip_range else config.pg_clip,
         pg_clip_high=config.pg_clip_high if config.use_pg_clip_range else config.pg_clip,
         recompute_old_logprobs=recompute,
         old_logprobs_reason=reason,
-        domain_shares=_domain_shares(config),
-        tag_to_domain={tag: domain for domain, reward in config.rewards.items() for tag in reward.tags(domain)},
+        domain_shares=_domain_shares(config.domain_weights),
+        tag_to_domain=config.tag_to_domain,
         trackers=tuple(
             name for name in ([config.track_with] if isinstance(config.track_with, str) else config.track_with) if name != "none"
         ),
@@ -100,14 +95,13 @@ def derive(config: RLVRConfig) -> Derived:
     )
 
 
-def _requests_per_engine(config: RLVRConfig, sequence_length: int) -> int:
+def _requests_per_engine(config: PPOConfig, sequence_length: int) -> int:
     options = config.actor_infer.strategy_args.options
     if isinstance(options, HFInferConfig) and options.kv_cache_tokens is not None:
         return min(config.max_running_requests, options.kv_cache_tokens // sequence_length)
     return config.max_running_requests
 
 
-def _domain_shares(config: RLVRConfig) -> dict[str, float]:
-    weights = config.actor_train.data_args.domain_interleave_probs or dict.fromkeys(config.rewards, 1.0)
+def _domain_shares(weights: Mapping[str, float]) -> dict[str, float]:
     total = sum(weights.values())
     return {domain: weight / total for domain, weight in weights.items()}

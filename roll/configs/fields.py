@@ -93,6 +93,7 @@ def all_range_problems(config: Any, key: str = "") -> Iterator[Problem]:
             yield from all_range_problems(value, path)
         elif any(is_dataclass(child) for child in children.values()):
             for name, child in children.items():
-                yield from all_range_problems(child, f"{path}{name}")
+                if is_dataclass(child):
+                    yield from all_range_problems(child, f"{path}{name}")
         else:
             yield from range_problems(item, value, path)

@@ -10,12 +10,11 @@ import re
 import sys
 import types
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, fields, is_dataclass, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 from roll.configs.fields import default_of, range_problems
 from roll.configs.problems import MISSING_VALUE, ConfigError, Problem
-from roll.configs.roll_names import ADVICE
 from roll.configs.schema import hints, walk
 
 T = TypeVar("T")
@@ -39,9 +38,29 @@ def to_mapping(config: Any) -> dict[str, Any]:
     return asdict(config)
 
 
+@dataclass(slots=True)
+class Leniency:
+    """What a lenient loading left out: each as the problem that it is to a strict one."""
+
+    unknown: list[Problem] = field(default_factory=list)
+    """Keys that no block has."""
+    not_offered: list[Problem] = field(default_factory=list)
+    """Texts that are none of a key's choices; the default stands in."""
+
+
+def load_lenient(cls: type[T], mapping: Mapping[str, Any]) -> tuple[T, Leniency]:
+    """As `load_config`, but unknown keys and unknown choices are left out and told. Raises `ConfigError` for the rest."""
+    loader = _Loader(cls, Leniency())
+    config = loader.load(cls, mapping, "", None)
+    if loader.problems:
+        raise ConfigError(loader.problems)
+    return cast(T, config), cast(Leniency, loader.leniency)
+
+
 class _Loader:
-    def __init__(self, root: type[Any]) -> None:
+    def __init__(self, root: type[Any], leniency: Leniency | None = None) -> None:
         self.root = root
+        self.leniency = leniency
         self.problems: list[Problem] = []
 
     def load(self, cls: Any, mapping: Mapping[Any, Any], key: str, base: Any) -> Any:
@@ -52,11 +71,15 @@ class _Loader:
         for name, value in mapping.items():
             path = f"{key}.{name}" if key else str(name)
             if name not in known:
-                self.problems.append(Problem(path, value, "unknown key", _advice(str(name), list(known), self.root)))
+                problem = Problem(path, value, "unknown key", _advice(str(name), list(known), self.root))
+                (self.leniency.unknown if self.leniency else self.problems).append(problem)
                 continue
             found = len(self.problems)
             default = default_of(known[name]) if base is None else getattr(base, name)
-            values[name] = self.convert(hints(cls)[name], value, path, default)
+            converted = self.convert(hints(cls)[name], value, path, default)
+            if self.leniency and len(self.problems) > found and self._not_offered(hints(cls)[name], value, path):
+                continue
+            values[name] = converted
             if len(self.problems) == found:
                 self.problems += range_problems(known[name], values[name], path)
         for name, item in known.items():
@@ -68,10 +91,18 @@ class _Loader:
                 schema = schemas.get(values.get(selector, getattr(base or cls, selector)))
                 if schema is not None:
                     checked = self.load(schema, values[name], path, None)
-                    values[name] = {option: getattr(checked, option, None) for option in values[name]}
+                    values[name] = {option: getattr(checked, option) for option in values[name] if hasattr(checked, option)}
         if len(self.problems) > before:
             return None
         return cls(**values) if base is None else replace(base, **values)
+
+    def _not_offered(self, hint: Any, value: Any, path: str) -> bool:
+        """Whether the last problem is a text that is none of the key's choices; if so it is no problem any more."""
+        own = isinstance(value, str) and self.problems[-1].key == path
+        if own and any(isinstance(choice, str) for choice in _choices(hint)):
+            cast(Leniency, self.leniency).not_offered.append(self.problems.pop())
+            return True
+        return False
 
     def convert(self, hint: Any, value: Any, key: str, default: Any = None) -> Any:
         """`value` as the type `hint`; a mapping is laid over `default` if that is a dataclass instance."""
@@ -106,7 +137,7 @@ class _Loader:
             return self.convert(shaped[0], value, key, default)
         # The value's own type first: text stays text where text is allowed.
         for member in sorted(members, key=lambda member: type(value) is not member):
-            attempt = _Loader(self.root)
+            attempt = _Loader(self.root, self.leniency)
             converted = attempt.convert(member, value, key, default)
             if not attempt.problems:
                 return converted
@@ -115,12 +146,10 @@ class _Loader:
 
 
 def _advice(name: str, known: list[str], root: type[Any]) -> str:
-    """A key spelt like one of this block, a key of ROLL's that went, or a key of that name in another block."""
+    """A key spelt like one of this block, or a key of that name in another block."""
     nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
     if nearest:
         return f"did you mean {nearest[0]}?"
-    if name in ADVICE:
-        return ADVICE[name]
     elsewhere = [path for path, item, _ in walk(root) if item.name == name]
     if elsewhere:
         return f"it belongs to {' or '.join(elsewhere)}"

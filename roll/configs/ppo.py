@@ -2,40 +2,48 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
+from roll.configs.arguments import GeneratingArguments
 from roll.configs.base import BaseConfig
 from roll.configs.correction import TrainInferCorrectionConfig
 from roll.configs.fields import Bounds, option
-from roll.configs.worker import ActorInferConfig, ActorTrainConfig, ReferenceConfig
+from roll.configs.worker import ActorInferConfig, ActorTrainConfig, CriticConfig, ReferenceConfig
 
 AdvantageEstimator = Literal[
     "reinforce", "grpo", "rloo", "dr_grpo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "opo", "gpg",
     "gae", "remax", "step_reinforce", "agentic_reinforce", "gigpo",
 ]  # fmt: skip
-NormType = Literal["batch", "group", "running"]
 KLEstimator = Literal["kl", "k1", "mse", "k2", "k3", "abs"]
 KLLossEstimator = Literal["kl", "k1", "mse", "k2", "k3", "abs", "kl+", "k1+", "mse+", "k2+", "k3+", "abs+"]
 LossAggregation = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 
 POSITIVE = Bounds(gt=0)
+SHARE = Bounds(ge=0, le=1)
+
+
+class Lengths(NamedTuple):
+    """In tokens."""
+
+    prompt: int
+    response: int
+    sequence: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class PPOConfig(BaseConfig):
+class PPOConfig(BaseConfig, ABC):
     # Rewards to advantages.
     adv_estimator: AdvantageEstimator | str = option(
         "grpo", "How advantages come from rewards; your own function by its dotted path, my_package.my_module.my_estimator."
     )
-    norm_mean_type: NormType | None = option(
-        None, "Over what the mean reward is subtracted (reinforce, reinforce_plus_plus); running: all rewards so far, by domain."
-    )
-    norm_std_type: NormType | None = option(None, "Over what the reward is divided by its deviation; as norm_mean_type.")
     reward_clip: float | None = option(
         None, "Rewards are clipped to ± this after normalisation, and token rewards after the KL penalty.", bounds=POSITIVE
     )
-    gamma: float = option(1.0, "Discount of later rewards per response token.", bounds=Bounds(gt=0, le=1))
+    gamma: float = option(
+        1.0, "Discount of later rewards. RLVR: per response token. Agentic: per turn.", bounds=Bounds(gt=0, le=1)
+    )
     add_token_level_kl: bool = option(False, "Subtract the KL divergence from the reference policy from each token's reward.")
     kl_penalty: KLEstimator = option("kl", "Its estimator; kl is k1, mse is k2.")
     init_kl_coef: float = option(0.2, "Its weight, or the first one with target_kl.", bounds=Bounds(ge=0))
@@ -43,6 +51,9 @@ class PPOConfig(BaseConfig):
     kl_horizon: int = option(10000, "target_kl: samples in which the weight changes by at most a fifth.", bounds=Bounds(ge=1))
     whiten_rewards: bool = option(False, "Divide token rewards by their deviation over the trained tokens of the batch.")
     advantage_clip: float | None = option(None, "Advantages are clipped to ± this.", bounds=POSITIVE)
+    lambd: float = option(
+        0.95, "gae: λ; the smaller, the more the critic's errors bias advantages, and the less they vary.", bounds=SHARE
+    )
     whiten_advantages: bool = option(False, "Shift and scale advantages to mean 0, deviation 1 over the tokens of the batch.")
 
     # Loss.
@@ -59,6 +70,12 @@ class PPOConfig(BaseConfig):
     use_kl_loss: bool = option(False, "Add an estimate of the KL divergence from the reference policy to the loss.")
     kl_loss_coef: float = option(0.0, "Its weight.", bounds=Bounds(ge=0))
     kl_loss_type: KLLossEstimator = option("k3", "Its estimator; with + it has the gradient of k2, the unbiased one on-policy.")
+    value_clip: float | None = option(
+        None, "gae: within a step a value moves by no more than this; null is no limit.", bounds=POSITIVE
+    )
+    critic_warmup: int = option(
+        0, "gae: the first steps, in which only the critic is trained and the policy stays as it is.", bounds=Bounds(ge=0)
+    )
     old_logprobs: Literal["auto", "bypass", "recompute"] = option(
         "auto",
         "What ratios are taken to: the sampler's log-probs (bypass), those recomputed at the start of a step, with the loss "
@@ -75,7 +92,46 @@ class PPOConfig(BaseConfig):
     reference: ReferenceConfig | None = option(
         None, "The frozen policy of the KL terms; started only with use_kl_loss or add_token_level_kl."
     )
+    critic: CriticConfig | None = option(None, "The value model that adv_estimator: gae needs, and nothing else.")
 
     @property
     def uses_reference(self) -> bool:
         return self.use_kl_loss or self.add_token_level_kl
+
+    @property
+    def uses_critic(self) -> bool:
+        return self.adv_estimator == "gae"
+
+    # What a pipeline's own keys mean to the parts that all pipelines share.
+
+    @property
+    @abstractmethod
+    def group_size(self) -> int:
+        """Rollouts of one group: answers to one prompt, episodes of one environment."""
+
+    @property
+    @abstractmethod
+    def groups_per_step(self) -> int: ...
+
+    @property
+    def rollouts_per_step(self) -> int:
+        return self.groups_per_step * self.group_size
+
+    @abstractmethod
+    def lengths(self) -> Lengths:
+        """Raises `ValueError` if the keys do not fit together."""
+
+    @property
+    @abstractmethod
+    def domain_weights(self) -> dict[str, float]:
+        """How often each domain (RLVR) or tag (agentic) is drawn, relative to the others."""
+
+    @property
+    @abstractmethod
+    def tag_to_domain(self) -> dict[str, str]:
+        """The domain of each tag; a tag of an environment is its own."""
+
+    @property
+    @abstractmethod
+    def val_generating_args(self) -> GeneratingArguments | None:
+        """The sampling of validations; None means that of training."""

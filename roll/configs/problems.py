@@ -19,11 +19,14 @@ class Problem:
     """The rule that is broken, with its arithmetic."""
     fix: str = ""
     """What to write instead."""
+    where: str = ""
+    """`file:line` of the key, or "command line"; empty if unknown."""
 
     def __str__(self) -> str:
         shown = MISSING_VALUE if self.value is MISSING_VALUE else repr(self.value)
         shown = shown if len(shown) <= 80 else shown[:77] + "..."
-        return f"{self.key} = {shown}: {self.message}" + (f"; fix: {self.fix}" if self.fix else "")
+        place = f"{self.where}: " if self.where else ""
+        return f"{place}{self.key} = {shown}: {self.message}" + (f"; fix: {self.fix}" if self.fix else "")
 
 
 class ConfigError(ValueError):

@@ -3,19 +3,69 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
+from roll.configs.arguments import GeneratingArguments
+from roll.configs.base import COUNT
 from roll.configs.fields import option
-from roll.configs.ppo import PPOConfig
+from roll.configs.ppo import Lengths, PPOConfig
 from roll.configs.worker import RewardConfig, ValidationConfig
+
+NormType = Literal["batch", "group", "running"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RLVRConfig(PPOConfig):
     rewards: dict[str, RewardConfig] = option({}, "Reward workers by domain.")
     validation: ValidationConfig | None = option(None, "Fixed prompts evaluated every eval_steps; null means none.")
+    num_return_sequences_in_group: int = option(8, "Responses per prompt: the group.", bounds=COUNT)
+    is_num_return_sequences_expand: bool = option(
+        False, "true: route every response of a group on its own; false: a group stays on one engine and shares its prefill."
+    )
+    prompt_length: int = option(1024, "Longest prompt; longer ones are skipped and counted.", bounds=COUNT)
+    response_length: int | None = option(None, "Longest response; null means sequence_length - prompt_length.", bounds=COUNT)
+    norm_mean_type: NormType | None = option(
+        None, "Over what the mean reward is subtracted (reinforce, reinforce_plus_plus); running: all rewards so far, by domain."
+    )
+    norm_std_type: NormType | None = option(None, "Over what the reward is divided by its deviation; as norm_mean_type.")
     max_len_mask: bool = option(False, "Leave responses that were cut off at the length limit out of the loss.")
     difficulty_mask: bool = option(
         False, "Leave groups out of the loss unless difficulty_low_threshold < mean reward < difficulty_high_threshold."
     )
     difficulty_low_threshold: float = option(0.0, "Mean reward at or below which a group is too hard.")
     difficulty_high_threshold: float = option(1.0, "Mean reward at or above which a group is too easy.")
+
+    @property
+    def group_size(self) -> int:
+        return self.num_return_sequences_in_group
+
+    @property
+    def groups_per_step(self) -> int:
+        return self.rollout_batch_size
+
+    def lengths(self) -> Lengths:
+        """Raises `ValueError` if neither response_length nor sequence_length is given or they do not fit."""
+        prompt, response, sequence = self.prompt_length, self.response_length, self.sequence_length
+        if response is None and sequence is None:
+            raise ValueError("response_length or sequence_length is needed")
+        response = response if response is not None else (sequence or 0) - prompt
+        sequence = sequence if sequence is not None else prompt + response
+        if response < 1:
+            raise ValueError(f"sequence_length {sequence} - prompt_length {prompt} = {response} leaves no room for a response")
+        if prompt + response > sequence:
+            raise ValueError(
+                f"prompt_length {prompt} + response_length {response} = {prompt + response} > sequence_length {sequence}"
+            )
+        return Lengths(prompt, response, sequence)
+
+    @property
+    def domain_weights(self) -> dict[str, float]:
+        return self.actor_train.data_args.domain_interleave_probs or dict.fromkeys(self.rewards, 1.0)
+
+    @property
+    def tag_to_domain(self) -> dict[str, str]:
+        return {tag: domain for domain, reward in self.rewards.items() for tag in reward.tags(domain)}
+
+    @property
+    def val_generating_args(self) -> GeneratingArguments | None:
+        return self.validation.generating_args if self.validation else None

@@ -4,33 +4,33 @@ from __future__ import annotations
 
 import difflib
 import math
-import re
 from collections.abc import Iterator
-from dataclasses import fields
-from typing import get_args
 
-from roll.configs.derived import lengths, optimizer_batch_size
+from roll.configs.agentic import AgenticConfig
+from roll.configs.agentic_rules import agentic_problems
+from roll.configs.deepspeed import DeepSpeedConfig, deepspeed_problems
+from roll.configs.derived import optimizer_batch_size
+from roll.configs.dotted_path import DOTTED_PATH
+from roll.configs.engine_rules import engine_problems
 from roll.configs.fields import all_range_problems
+from roll.configs.megatron import MegatronConfig, megatron_problems
 from roll.configs.pg_variants import NEED_PROXIMAL, PG_VARIANTS, WITH_RATIO
-from roll.configs.ppo import AdvantageEstimator
+from roll.configs.ppo import PPOConfig
 from roll.configs.problems import MISSING_VALUE, Problem
 from roll.configs.rlvr import RLVRConfig
-from roll.configs.worker import WorkerConfig
+from roll.configs.rlvr_rules import rlvr_problems
+from roll.configs.worker import ActorTrainConfig, CriticConfig, WorkerConfig
 
-_STRATEGY_OF_ROLE = {"actor_train": "fsdp2_train", "actor_infer": "hf_infer", "reference": "fsdp2_infer"}
-_GROUP_RELATIVE = ("grpo", "rloo", "dr_grpo", "reinforce_plus_plus_baseline", "opo", "gpg")
-_TURNS = "compares the turns of multi-turn episodes; an RLVR response is one turn"
-_NOT_IN_RLVR = {
-    "gae": "needs a critic, and no critic is trained",
-    "remax": "needs the reward of a greedy response to each prompt, and none is generated",
-    "step_reinforce": _TURNS,
-    "agentic_reinforce": _TURNS,
-    "gigpo": _TURNS,
+_STRATEGIES_OF_ROLE: dict[str, tuple[str, ...]] = {
+    "actor_train": ("fsdp2_train", "deepspeed_train", "megatron_train"),
+    "actor_infer": ("hf_infer", "vllm", "sglang"),
+    "reference": ("fsdp2_infer", "deepspeed_infer", "megatron_infer"),
+    "critic": ("fsdp2_train", "deepspeed_train"),
 }
-_DOTTED_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+LORA_STRATEGIES = ("fsdp2_train", "deepspeed_train")
 
 
-def check_config(config: RLVRConfig, device_count: int) -> list[Problem]:
+def check_config(config: PPOConfig, device_count: int) -> list[Problem]:
     """Everything that would go wrong later and can be known now. `device_count`: devices of the whole cluster."""
     problems = list(all_range_problems(config)) + list(_devices(config, device_count))
     for rule in (
@@ -38,25 +38,33 @@ def check_config(config: RLVRConfig, device_count: int) -> list[Problem]:
         _lengths,
         _batch,
         _asynchrony,
-        _advantages,
         _policy_loss,
         _correction,
         _kl,
+        _critic,
         _roles,
-        _data,
-        _domains,
+        engine_problems,
         _sampling,
     ):
         problems += rule(config)
+    if isinstance(config, RLVRConfig):
+        problems += rlvr_problems(config)
+    if isinstance(config, AgenticConfig):
+        problems += agentic_problems(config)
     return problems
 
 
-def _workers(config: RLVRConfig) -> dict[str, WorkerConfig]:
-    roles = {"actor_train": config.actor_train, "actor_infer": config.actor_infer, "reference": config.reference}
+def _workers(config: PPOConfig) -> dict[str, WorkerConfig]:
+    roles = {
+        "actor_train": config.actor_train,
+        "actor_infer": config.actor_infer,
+        "reference": config.reference,
+        "critic": config.critic,
+    }
     return {name: role for name, role in roles.items() if role is not None}
 
 
-def _run(config: RLVRConfig) -> Iterator[Problem]:
+def _run(config: PPOConfig) -> Iterator[Problem]:
     if config.exp_name in ("", ".", "..") or "/" in config.exp_name:
         yield Problem("exp_name", config.exp_name, "must be a plain folder name", 'no "/", not empty')
     if config.resume_from_checkpoint == "":
@@ -74,20 +82,11 @@ def _run(config: RLVRConfig) -> Iterator[Problem]:
         yield Problem("deterministic", True, "excludes is_use_additional_prompts: timing decides which prompts are used")
 
 
-def _lengths(config: RLVRConfig) -> Iterator[Problem]:
+def _lengths(config: PPOConfig) -> Iterator[Problem]:
     try:
-        _, response_length, sequence_length = lengths(config)
-    except ValueError as error:
-        key = "response_length" if config.sequence_length is None else "sequence_length"
-        value = MISSING_VALUE if config.sequence_length is None else config.sequence_length
-        yield Problem(key, value, str(error), "give prompt_length and one of response_length, sequence_length")
+        sequence_length = config.lengths().sequence
+    except ValueError:  # reported by the pipeline's own rules, which know its keys
         return
-    for name, role in (("actor_infer", config.actor_infer), ("validation", config.validation)):
-        longest = role.generating_args.max_new_tokens if role is not None else None
-        if longest is not None and longest > response_length:
-            yield Problem(
-                f"{name}.generating_args.max_new_tokens", longest, f"{longest} > response_length {response_length}", "remove it"
-            )
     cache = config.actor_infer.strategy_args.strategy_config.get("kv_cache_tokens")
     if isinstance(cache, int) and cache < sequence_length:
         yield Problem(
@@ -98,7 +97,7 @@ def _lengths(config: RLVRConfig) -> Iterator[Problem]:
         )
 
 
-def _asynchrony(config: RLVRConfig) -> Iterator[Problem]:
+def _asynchrony(config: PPOConfig) -> Iterator[Problem]:
     depth, ratio = config.async_pipeline_depth, config.async_generation_ratio
     if depth != "auto" and depth > ratio:
         yield Problem(
@@ -108,35 +107,9 @@ def _asynchrony(config: RLVRConfig) -> Iterator[Problem]:
         yield Problem("staleness_policy", "drop", "has nothing to drop at async_generation_ratio 0", "use wait")
 
 
-def _advantages(config: RLVRConfig) -> Iterator[Problem]:
-    size = config.num_return_sequences_in_group
-    alone = "compares the responses of a group, but num_return_sequences_in_group is 1"
-    larger = "set num_return_sequences_in_group to 2 or more"
-    estimator, known = config.adv_estimator, [name for name in get_args(AdvantageEstimator) if name not in _NOT_IN_RLVR]
-    if estimator in _NOT_IN_RLVR:
-        yield Problem("adv_estimator", estimator, _NOT_IN_RLVR[estimator], "e.g. grpo or rloo")
-    elif estimator not in known and not _DOTTED_PATH.fullmatch(estimator):
-        nearest = difflib.get_close_matches(estimator, known, n=1)
-        fix = f"did you mean {nearest[0]}?" if nearest else f"one of {', '.join(known)}, or the dotted path of your own function"
-        yield Problem("adv_estimator", estimator, "is not an advantage estimator", fix)
-    if size == 1 and config.adv_estimator in _GROUP_RELATIVE:
-        yield Problem("adv_estimator", config.adv_estimator, alone, f"{larger}, or use adv_estimator: reinforce")
-    for key, value in (("norm_mean_type", config.norm_mean_type), ("norm_std_type", config.norm_std_type)):
-        if value is not None and config.adv_estimator in _GROUP_RELATIVE:
-            message = f"{config.adv_estimator} already normalises within the group"
-            yield Problem(key, value, message, f"remove {key}, or use adv_estimator: reinforce")
-        elif value == "group" and size == 1:
-            yield Problem(key, value, alone, f"{larger}, or use batch")
-    low, high = config.difficulty_low_threshold, config.difficulty_high_threshold
-    if low >= high:
-        yield Problem("difficulty_low_threshold", low, f"{low:g} >= difficulty_high_threshold {high:g}: no group passes")
-    if config.difficulty_mask and size == 1:
-        yield Problem("difficulty_mask", True, alone, larger)
-
-
-def _policy_loss(config: RLVRConfig) -> Iterator[Problem]:
+def _policy_loss(config: PPOConfig) -> Iterator[Problem]:
     knobs, variant, key = config.actor_train, config.actor_train.pg_variant, "actor_train.pg_variant"
-    if variant not in PG_VARIANTS and not _DOTTED_PATH.fullmatch(variant):
+    if variant not in PG_VARIANTS and not DOTTED_PATH.fullmatch(variant):
         nearest = difflib.get_close_matches(variant, PG_VARIANTS, n=1)
         known = f"one of {', '.join(PG_VARIANTS)}, or the dotted path of your own function"
         yield Problem(key, variant, "is not a policy loss", f"did you mean {nearest[0]}?" if nearest else known)
@@ -154,7 +127,7 @@ def _policy_loss(config: RLVRConfig) -> Iterator[Problem]:
             yield Problem("old_logprobs", "bypass", message, "old_logprobs: auto, or is_weight.enabled: false")
 
 
-def _correction(config: RLVRConfig) -> Iterator[Problem]:
+def _correction(config: PPOConfig) -> Iterator[Problem]:
     weight, key = config.train_infer_correction.is_weight, "train_infer_correction"
     if weight.enabled and config.actor_train.pg_variant == "m2po":
         message = "m2po takes its ratio to the sampler itself, is_weight would correct for it twice"
@@ -172,7 +145,7 @@ def _correction(config: RLVRConfig) -> Iterator[Problem]:
                 yield Problem(f"{name}.{low}", getattr(rule, low), message)
 
 
-def _kl(config: RLVRConfig) -> Iterator[Problem]:
+def _kl(config: PPOConfig) -> Iterator[Problem]:
     if config.use_kl_loss and config.kl_loss_coef == 0:
         yield Problem("kl_loss_coef", 0.0, "use_kl_loss is true, but the weight is 0", "e.g. 0.001")
     if config.kl_loss_coef > 0 and not config.use_kl_loss:
@@ -186,80 +159,85 @@ def _kl(config: RLVRConfig) -> Iterator[Problem]:
         yield Problem("reference", MISSING_VALUE, f"{user} needs it", "reference: {device_mapping: ...}")
 
 
-def _roles(config: RLVRConfig) -> Iterator[Problem]:
+def _critic(config: PPOConfig) -> Iterator[Problem]:
+    estimator = config.adv_estimator
+    if config.uses_critic:
+        if config.critic is None:
+            fix = "critic: {device_mapping: ...}, or another adv_estimator"
+            yield Problem("critic", MISSING_VALUE, "adv_estimator gae needs it", fix)
+        if config.critic_warmup >= config.max_steps:
+            message = f"{config.critic_warmup} >= max_steps {config.max_steps}: the policy would never be trained"
+            yield Problem("critic_warmup", config.critic_warmup, message, f"at most {config.max_steps - 1}")
+        return
+    if config.critic is not None:
+        yield Problem("critic", "given", f"adv_estimator {estimator} uses no critic", "remove it, or adv_estimator: gae")
+    unread = {"lambd": 0.95, "value_clip": None, "critic_warmup": 0}
+    for key, unset in unread.items():
+        if (value := getattr(config, key)) != unset:
+            yield Problem(key, value, f"has no effect: adv_estimator is {estimator}", "remove it, or adv_estimator: gae")
+
+
+def _roles(config: PPOConfig) -> Iterator[Problem]:
     for name, role in _workers(config).items():
-        wanted, strategy = _STRATEGY_OF_ROLE[name], role.strategy_args.strategy_name
-        if strategy != wanted:
-            yield Problem(f"{name}.strategy_args.strategy_name", strategy, f"does not fit {name}", f"use {wanted}")
+        wanted, strategy = _STRATEGIES_OF_ROLE[name], role.strategy_args.strategy_name
+        if strategy not in wanted:
+            yield Problem(f"{name}.strategy_args.strategy_name", strategy, f"does not fit {name}", f"use {' or '.join(wanted)}")
+        elif isinstance(role.strategy_args.options, DeepSpeedConfig):
+            yield from deepspeed_problems(name, role.strategy_args.options, role.model_args.dtype, name != "reference")
+        elif isinstance(role.strategy_args.options, MegatronConfig):
+            yield from _megatron(name, role, role.strategy_args.options)
+        yield from _lora(name, role)
         if not (role.model_args.model_name_or_path or config.pretrain):
             yield Problem(f"{name}.model_args.model_name_or_path", MISSING_VALUE, "names no model", "set pretrain")
-        if role.worker_cls is not None and not _DOTTED_PATH.fullmatch(role.worker_cls):
+        if role.worker_cls is not None and not DOTTED_PATH.fullmatch(role.worker_cls):
             yield Problem(f"{name}.worker_cls", role.worker_cls, "is not a dotted path", "my_package.my_module.MyWorker")
 
 
-def _data(config: RLVRConfig) -> Iterator[Problem]:
-    for name, role in (("actor_train", config.actor_train), ("validation", config.validation)):
-        if role is not None and (not role.data_args.files or "" in role.data_args.files):
-            yield Problem(f"{name}.data_args.file_name", MISSING_VALUE, "names no prompt file", "a JSONL file or a list of them")
+def _megatron(name: str, role: WorkerConfig, options: MegatronConfig) -> Iterator[Problem]:
+    try:
+        devices = role.devices
+    except ValueError:  # a device_mapping that cannot be read: reported as such
+        return
+    yield from megatron_problems(name, options, devices, role.model_args.attn_implementation)
 
 
-def _domains(config: RLVRConfig) -> Iterator[Problem]:
-    if not config.rewards:
-        yield Problem("rewards", MISSING_VALUE, "has no domain", "rewards: {<domain>: {worker_cls: ...}}")
-    owner: dict[str, str] = {}
-    for domain, reward in config.rewards.items():
-        key = f"rewards.{domain}"
-        if not _DOTTED_PATH.fullmatch(reward.worker_cls):
-            yield Problem(f"{key}.worker_cls", reward.worker_cls, "is not a dotted path", "my_package.my_module.MyRewardWorker")
-        for tag in reward.tags(domain):
-            if tag in owner:
-                yield Problem(f"{key}.tag_included", tag, f"the tag belongs to rewards.{owner[tag]} already", "name it once")
-            owner.setdefault(tag, domain)
-        yield from _query_filter(config, key, domain)
-    shares = config.actor_train.data_args.domain_interleave_probs
-    key = "actor_train.data_args.domain_interleave_probs"
-    for domain in shares:
-        if domain not in config.rewards:
-            known = ", ".join(config.rewards) or "none"
-            yield Problem(f"{key}.{domain}", shares[domain], f"there is no rewards.{domain} (domains: {known})")
-    for domain in config.rewards:
-        if shares and domain not in shares:
-            yield Problem(f"{key}.{domain}", MISSING_VALUE, f"rewards.{domain} would never be sampled", "give its share")
+def _lora(name: str, role: WorkerConfig) -> Iterator[Problem]:
+    model, key = role.model_args, f"{name}.model_args"
+    if model.lora_target is None:
+        if model.lora_alpha is not None:
+            yield Problem(f"{key}.lora_alpha", model.lora_alpha, "has no effect without lora_target", "lora_target: all-linear")
+        return
+    if name == "reference":
+        yield Problem(f"{key}.lora_target", model.lora_target, "the reference is the model without adapters", "remove it")
+    elif name == "critic":
+        yield Problem(f"{key}.lora_target", model.lora_target, "all weights of the critic are trained", "remove it")
+    elif name == "actor_train" and role.strategy_args.strategy_name not in LORA_STRATEGIES:
+        fix = f"use {' or '.join(LORA_STRATEGIES)}, or remove lora_target"
+        yield Problem(f"{key}.lora_target", model.lora_target, f"{role.strategy_args.strategy_name} trains no adapters", fix)
+    if model.lora_dropout:
+        message = "dropout makes the ratio of two log-probs depend on chance instead of on the weights alone"
+        yield Problem(f"{key}.lora_dropout", model.lora_dropout, message, "0")
 
 
-def _query_filter(config: RLVRConfig, key: str, domain: str) -> Iterator[Problem]:
-    chosen = config.rewards[domain].query_filter_config
-    given = chosen.filter_args
-    read = {"no_filter": (), "mean_filter": ("threshold_down", "threshold_up"), "std_filter": ("std_threshold",)}[chosen.type]
-    values = {item.name: getattr(given, item.name) for item in fields(given)}
-    for name, value in values.items():
-        if value is not None and name not in read:
-            yield Problem(f"{key}.query_filter_config.filter_args.{name}", value, f"{chosen.type} does not read it", "remove it")
-    if read and all(values[name] is None for name in read):
-        yield Problem(f"{key}.query_filter_config.filter_args", MISSING_VALUE, f"{chosen.type} needs {' or '.join(read)}")
-    low, high = given.threshold_down, given.threshold_up
-    if low is not None and high is not None and low >= high:
-        name = f"{key}.query_filter_config.filter_args.threshold_down"
-        yield Problem(name, low, f"{low:g} >= threshold_up {high:g}: every group is dropped")
-    if chosen.type == "std_filter" and config.num_return_sequences_in_group == 1:
-        message = "needs groups, but num_return_sequences_in_group is 1: every group is dropped"
-        yield Problem(f"{key}.query_filter_config.type", chosen.type, message)
+def _group_key(config: PPOConfig) -> str:
+    return "num_return_sequences_in_group" if isinstance(config, RLVRConfig) else "train_env_manager.group_size"
 
 
-def _sampling(config: RLVRConfig) -> Iterator[Problem]:
+def _sampling(config: PPOConfig) -> Iterator[Problem]:
     generating, key = config.actor_infer.generating_args, "actor_infer.generating_args"
-    size, asked = config.num_return_sequences_in_group, generating.num_return_sequences
+    size, asked = config.group_size, generating.num_return_sequences
     if generating.temperature == 0:
         yield Problem(f"{key}.temperature", 0.0, "greedy responses of a group are all equal", "a temperature > 0, e.g. 1.0")
     if asked is not None and asked != size:
-        yield Problem(f"{key}.num_return_sequences", asked, f"{asked} != num_return_sequences_in_group {size}", "remove it")
-    training = config.actor_train.training_args
-    if training.warmup_ratio > 0 and training.warmup_steps > 0:
-        key = "actor_train.training_args.warmup_ratio"
-        yield Problem(key, training.warmup_ratio, f"warmup_steps {training.warmup_steps} is given too", "keep one of them")
+        yield Problem(f"{key}.num_return_sequences", asked, f"{asked} != {_group_key(config)} {size}", "remove it")
+    for name, worker in (("actor_train", config.actor_train), ("critic", config.critic)):
+        if worker is not None and worker.training_args.warmup_ratio > 0 and worker.training_args.warmup_steps > 0:
+            ratio, steps = worker.training_args.warmup_ratio, worker.training_args.warmup_steps
+            message = f"warmup_steps {steps} is given too"
+            yield Problem(f"{name}.training_args.warmup_ratio", ratio, message, "keep one of them")
 
 
-def _devices(config: RLVRConfig, device_count: int) -> Iterator[Problem]:
+def _devices(config: PPOConfig, device_count: int) -> Iterator[Problem]:
     for name, role in _workers(config).items():
         key = f"{name}.device_mapping"
         if role.device_mapping is None:
@@ -276,25 +254,32 @@ def _devices(config: RLVRConfig, device_count: int) -> Iterator[Problem]:
             yield Problem(key, role.device_mapping, message, "name existing devices, or set num_gpus_per_node on CPUs")
 
 
-def _batch(config: RLVRConfig) -> Iterator[Problem]:
+def _batch(config: PPOConfig) -> Iterator[Problem]:
+    yield from _whole_batches(config, config.actor_train, "optimiser batch")
+    if config.uses_critic and config.critic is not None:
+        yield from _whole_batches(config, config.critic, "critic's optimiser batch")
+
+
+def _whole_batches(config: PPOConfig, worker: ActorTrainConfig | CriticConfig, name: str) -> Iterator[Problem]:
     try:
-        batch = optimizer_batch_size(config)
+        batch = optimizer_batch_size(worker)
     except ValueError:  # a device_mapping that cannot be read: reported as such
         return
-    training, ranks = config.actor_train.training_args, config.actor_train.world_size
-    prompts, size = config.rollout_batch_size, config.num_return_sequences_in_group
-    samples = prompts * size
-    if batch > 0 and samples % batch:
+    training, ranks = worker.training_args, worker.data_parallel_size
+    groups, size, samples = config.groups_per_step, config.group_size, config.rollouts_per_step
+    units = ("prompts", "responses") if isinstance(config, RLVRConfig) else ("groups", "episodes")
+    if batch > 0 and groups > 0 and samples % batch:
         message = (
-            f"{prompts} prompts x {size} responses = {samples} samples, not a multiple of the optimiser batch: "
+            f"{groups} {units[0]} x {size} {units[1]} = {samples} samples, not a multiple of the {name}: "
             f"per_device_train_batch_size {training.per_device_train_batch_size} x gradient_accumulation_steps "
-            f"{training.gradient_accumulation_steps} x {ranks} devices = {batch}"
+            f"{training.gradient_accumulation_steps} x {ranks} data-parallel ranks = {batch}"
         )
-        yield Problem("rollout_batch_size", prompts, message, _batch_fix(prompts, size, batch))
+        yield Problem("rollout_batch_size", config.rollout_batch_size, message, _batch_fix(config, batch))
 
 
-def _batch_fix(prompts: int, size: int, batch: int) -> str:
-    """The nearest numbers of prompts whose samples divide into whole optimiser batches."""
-    unit = batch // math.gcd(batch, size)
-    below = prompts // unit * unit
-    return f"rollout_batch_size {f'{below} or ' if below else ''}{below + unit}"
+def _batch_fix(config: PPOConfig, batch: int) -> str:
+    """The nearest numbers of groups whose samples divide into whole optimiser batches, as rollout_batch_size counts them."""
+    unit = batch // math.gcd(batch, config.group_size)
+    counted = config.rollout_batch_size // config.groups_per_step
+    below = config.groups_per_step // unit * unit
+    return f"rollout_batch_size {f'{below * counted} or ' if below else ''}{(below + unit) * counted}"

@@ -15,6 +15,7 @@ from roll.configs.arguments import (
 )
 from roll.configs.device_mapping import parse_device_mapping
 from roll.configs.fields import Bounds, option, required
+from roll.configs.megatron import MegatronConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +37,20 @@ class WorkerConfig:
     @property
     def world_size(self) -> int:
         return len(self.devices)
+
+    @property
+    def data_parallel_size(self) -> int:
+        """Parts that a batch is divided into: one a worker, unless several divide a model among them."""
+        options = self.strategy_args.options
+        return options.data_parallel_size(self.world_size) if isinstance(options, MegatronConfig) else self.world_size
+
+    @property
+    def data_parallel_ranks(self) -> tuple[int, ...]:
+        """Which part each worker is given, by rank."""
+        options, size = self.strategy_args.options, self.world_size
+        if isinstance(options, MegatronConfig):
+            return tuple(options.data_parallel_rank(rank, size) for rank in range(size))
+        return tuple(range(size))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +119,19 @@ class ReferenceConfig(WorkerConfig):
 
     strategy_args: StrategyArguments = option(StrategyArguments(strategy_name="fsdp2_infer"), "Back end.")
     max_tokens_per_microbatch_in_infer: int = option(16384, "Tokens, padding included, of a micro-batch.", bounds=Bounds(ge=1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CriticConfig(WorkerConfig):
+    """The value model of adv_estimator: gae."""
+
+    training_args: TrainingArguments = option(TrainingArguments(), "Optimiser.")
+    max_tokens_per_microbatch_in_train: int = option(
+        8192, "Tokens, padding included, of a micro-batch that is trained.", bounds=Bounds(ge=1)
+    )
+    max_tokens_per_microbatch_in_infer: int = option(
+        16384, "Tokens, padding included, of a micro-batch whose values are computed.", bounds=Bounds(ge=1)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,12 +35,54 @@ class Prompt:
 
 
 @dataclass(slots=True)
+class Turn:
+    """One action of an agent and what came of it."""
+
+    observation: str
+    """What it saw before."""
+    action: str
+    """What it wrote, whole."""
+    reward: float
+    state_key: str
+    """Equal for equal states of the environment before the action; empty if the environment does not say."""
+    is_valid: bool
+    is_effective: bool
+    tokens: int
+    """Of the action."""
+
+
+EpisodeEnd = Literal["terminated", "truncated", "max_steps", "context"]
+"""The task has ended; the environment cut it short; so did `max_steps`; there was no room for another turn in the context."""
+
+
+@dataclass(slots=True)
+class Trajectory:
+    """The episode that a sample belongs to: the sample holds its turns, all of them or one."""
+
+    turns: list[Turn]
+    first_turn: int
+    """Position in the episode of the first of `turns`."""
+    num_turns: int
+    """Of the whole episode."""
+    score: float
+    """Sum of the rewards of the whole episode."""
+    success: bool
+    end: EpisodeEnd
+    generation_s: float = 0.0
+    environment_s: float = 0.0
+    waiting_s: float = 0.0
+    """For a free place in an environment (`max_env_step_concurrent`)."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """The environment's own, of its last step."""
+
+
+@dataclass(slots=True)
 class Sample:
     """One response. All per-token lists have the length of `response_ids`."""
 
     prompt: Prompt
     index: int
-    """Position in the group, 0 .. n-1."""
+    """Position in the group, 0 .. n-1; the turns of an episode share that of the episode."""
     response_ids: list[int]
     behaviour_logprobs: list[float]
     """log-prob of each token under the policy that sampled it, `log_softmax(logits / temperature)`."""
@@ -49,10 +91,29 @@ class Sample:
     response_text: str = ""
     reward: float | None = None
     """Verifiable reward; None until a reward worker has spoken. A failed reward is an error, never a number."""
+    loss_mask: list[bool] | None = None
+    """True on the policy's own tokens; the others are what an environment said, with log-prob 0. None: all are the policy's."""
+    trajectory: Trajectory | None = None
+    """None for a response to a prompt."""
 
     @property
     def first_version(self) -> int:
         return self.versions[0].version if self.versions else -1
+
+    @property
+    def begins_rollout(self) -> bool:
+        """False for the later turns of an episode whose turns are samples of their own: figures count each rollout once."""
+        return self.trajectory is None or self.trajectory.first_turn == 0
+
+    @property
+    def succeeded(self) -> bool:
+        """Full reward, or what the environment calls success."""
+        return self.reward == 1.0 if self.trajectory is None else self.trajectory.success
+
+    @property
+    def policy_mask(self) -> list[bool]:
+        """Of the response tokens, which are the policy's own."""
+        return [True] * len(self.response_ids) if self.loss_mask is None else self.loss_mask
 
 
 @dataclass(slots=True)
@@ -74,11 +135,19 @@ class SampleGroup:
             raise ValueError(f"group {self.group_id} has samples without a reward")
         return rewards
 
+    @property
+    def outcomes(self) -> list[float]:
+        """The reward of each rollout; raises as `rewards` does."""
+        return [reward for sample, reward in zip(self.samples, self.rewards, strict=True) if sample.begins_rollout]
+
     def to_json(self) -> dict[str, Any]:
         samples = []
         for sample in self.samples:
-            row = {name: getattr(sample, name) for name in Sample.__slots__ if name != "prompt"}
+            row = {name: getattr(sample, name) for name in Sample.__slots__}
             row["versions"] = [list(span) for span in sample.versions]
+            row["trajectory"] = None if sample.trajectory is None else asdict(sample.trajectory)
+            # A turn has a prompt of its own, responses to one prompt share it.
+            row["prompt"] = None if sample.prompt == self.prompt else asdict(sample.prompt)
             samples.append(row)
         return {
             "group_id": self.group_id,
@@ -90,8 +159,14 @@ class SampleGroup:
     @classmethod
     def from_json(cls, row: dict[str, Any]) -> SampleGroup:
         prompt = Prompt(**row["prompt"])
-        samples = [
-            Sample(prompt=prompt, **{**sample, "versions": [VersionSpan(*span) for span in sample["versions"]]})
-            for sample in row["samples"]
-        ]
+        samples = [_sample_from_json(prompt, sample) for sample in row["samples"]]
         return cls(row["group_id"], row["start_version"], prompt, samples)
+
+
+def _sample_from_json(shared: Prompt, row: dict[str, Any]) -> Sample:
+    values = dict(row)
+    values["prompt"] = shared if row["prompt"] is None else Prompt(**row["prompt"])
+    values["versions"] = [VersionSpan(*span) for span in row["versions"]]
+    if (trajectory := row["trajectory"]) is not None:
+        values["trajectory"] = Trajectory(**{**trajectory, "turns": [Turn(**turn) for turn in trajectory["turns"]]})
+    return Sample(**values)

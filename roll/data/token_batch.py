@@ -36,6 +36,10 @@ class TokenBatch:
     """[N] float32, log-probs recomputed at the start of the step (decoupled losses); None means bypass."""
     reference_logprobs: Tensor | None = None
     """[N] float32, log-probs of the frozen reference policy."""
+    values: Tensor | None = None
+    """[N] float32, the critic's value of the state that each token was taken in, 0 where the mask is False."""
+    returns: Tensor | None = None
+    """[N] float32, what the critic learns to predict, 0 where the mask is False."""
 
     def __len__(self) -> int:
         return int(self.lengths.numel())
@@ -110,6 +114,8 @@ class Padded:
     advantages: Tensor
     proximal_logprobs: Tensor | None = None
     reference_logprobs: Tensor | None = None
+    values: Tensor | None = None
+    returns: Tensor | None = None
 
     def to(self, device: torch.device) -> Padded:
         moved: dict[str, Any] = {f.name: v.to(device) if (v := getattr(self, f.name)) is not None else None for f in fields(self)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ class SampleLog:
 def as_row(step: int, group_id: int, sample: Sample) -> dict[str, Any]:
     """What a person reads first comes first."""
     prompt = sample.prompt
-    return {
+    row = {
         "step": step,
         "prompt": prompt.text,
         "response": sample.response_text,
@@ -57,3 +58,6 @@ def as_row(step: int, group_id: int, sample: Sample) -> dict[str, Any]:
         "response_ids": sample.response_ids,
         "behaviour_logprobs": [round(logprob, 6) for logprob in sample.behaviour_logprobs],
     }
+    if sample.trajectory is not None:
+        row |= {"loss_mask": sample.policy_mask, "trajectory": asdict(sample.trajectory)}
+    return row

@@ -20,6 +20,7 @@ MANIFEST = "manifest.json"
 STATE = "pipeline.json"
 BUFFER = "buffer.jsonl"
 TRAINER = "trainer"
+CRITIC = "critic"
 _NAME = re.compile(r"step-(\d+)")
 
 
@@ -39,6 +40,11 @@ class Checkpoint:
         return self.path / TRAINER
 
     @property
+    def critic(self) -> Path:
+        """Only there if a critic was trained."""
+        return self.path / CRITIC
+
+    @property
     def model(self) -> Path:
         """The weights as a Hugging Face model folder."""
         return self.trainer / "model"
@@ -56,7 +62,7 @@ class CheckpointStore:
         return sorted(int(match[1]) for match in found if match)
 
     def begin(self, step: int) -> Path:
-        """An empty folder to write a checkpoint into; the trainer writes to its `TRAINER` part."""
+        """An empty folder to write a checkpoint into; the trainer writes to its `TRAINER` part, a critic to `CRITIC`."""
         partial = self.root / f".step-{step}.partial"
         shutil.rmtree(partial, ignore_errors=True)
         (partial / TRAINER).mkdir(parents=True)

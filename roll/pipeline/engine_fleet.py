@@ -11,12 +11,12 @@ from collections.abc import Callable
 
 from roll.distributed.backend import WorkerDied, WorkerStartError
 from roll.distributed.cluster import Cluster
-from roll.rollout.fleet import Fleet
-from roll.strategies.infer.interface import EngineDied, WeightUpdateMode
+from roll.rollout.fleet import Fleet, Life
+from roll.strategies.infer.interface import EngineError, EngineStats, WeightUpdateMode
 from roll.weights.bucket import Manifest
 from roll.weights.store import BucketRef, WeightStore
 
-LOST = (WorkerDied, EngineDied)
+LOST = (WorkerDied, EngineError)
 
 
 class EngineFleet:
@@ -42,9 +42,9 @@ class EngineFleet:
         """Called when it is there again, as a new worker of the cluster."""
         self.recovered_s: list[float] = []
         """Of each recovery, the time from the death to the first moment of service."""
-        self._store = store
+        self.store = store
         self._mode = mode
-        self._restartable = restartable
+        self.restartable = restartable
         self._interval_s, self._timeout_s = health_interval_s, health_timeout_s
         self._rolling = rolling
         self._disk_version = fleet.version
@@ -56,7 +56,7 @@ class EngineFleet:
 
     async def supervise(self) -> None:
         """Runs as long as the run does; ends only by raising `WorkerDied` or `FleetLost`."""
-        if not self._restartable:
+        if not self.restartable:
             await self.engines.watch()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.engines.watch(self._replace))
@@ -64,9 +64,11 @@ class EngineFleet:
 
     def report(self, engine: int, error: Exception) -> None:
         """Someone met an engine that is gone, or hangs. Raises the error if it cannot be replaced."""
-        if not self._restartable:
+        if not self.restartable:
             raise error
-        if self.fleet.died(engine):
+        # One that is being replaced is watched by `_replace`; what others say of it is late news of its predecessor.
+        if self.fleet.lives[engine] is Life.SERVING:
+            self.fleet.died(engine)
             self._down_since[engine] = asyncio.get_running_loop().time()
             self._staged.pop(engine, None)
             for taken_out in self.on_down:
@@ -79,8 +81,8 @@ class EngineFleet:
             await asyncio.gather(*(self._send(engine, version) for engine in self.fleet.serving))
 
     async def flip(self, manifest: Manifest) -> list[float]:
-        """Makes the version the one that is served, and returns the pauses in seconds. An engine that is down gets it when it comes
-        up."""
+        """Makes the version the one that is served, and returns the pauses in seconds. An engine that is down gets it when it
+        comes up."""
         version = manifest.version
         async with self._weights:
             # One that came up between sending and flipping has not got it yet.
@@ -92,15 +94,19 @@ class EngineFleet:
             else:
                 pauses = list(await asyncio.gather(*(self._activate(engine, manifest) for engine in ready)))
             self.fleet.version = version
-            self._store.retire(version)
+            self.store.retire(version)
             return [pause for pause in pauses if pause is not None]
+
+    async def stats(self) -> list[EngineStats]:
+        """Of the engines that serve now."""
+        return list(await asyncio.gather(*(self.engines.call(engine, "stats") for engine in self.fleet.serving)))
 
     async def _send(self, engine: int, version: int) -> None:
         async def receive(version: int, bucket: BucketRef) -> None:
             await self.engines.call(engine, "receive_bucket", version, bucket)
 
         try:
-            await self._store.pull(version, receive)
+            await self.store.pull(version, receive)
             self._staged[engine] = version
         except LOST as error:
             self.report(engine, error)
@@ -147,7 +153,7 @@ class EngineFleet:
             async def receive(version: int, bucket: BucketRef) -> None:
                 await self.engines.call(engine, "receive_bucket", version, bucket)
 
-            manifest = await self._store.pull(version, receive)
+            manifest = await self.store.pull(version, receive)
             await self.engines.call(engine, "activate_weights", manifest, self._mode)
         stats = await self.engines.call(engine, "stats")
         self.fleet.verified(engine, stats.version)
@@ -162,6 +168,6 @@ class EngineFleet:
             await asyncio.wait_for(self.engines.workers[engine].call("stats"), self._timeout_s)
         except TimeoutError:
             message = f"engine {engine} gave no sign of life in {self._timeout_s:g} s (engine_health_timeout_s)"
-            self.report(engine, EngineDied(message))
+            self.report(engine, EngineError(message))
         except LOST as error:
             self.report(engine, error)

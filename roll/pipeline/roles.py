@@ -10,18 +10,21 @@ from roll.algorithms.correction import Correction, Filter, ImportanceWeight
 from roll.algorithms.loss import LossSpec
 from roll.algorithms.policy_loss import PolicyLossArgs
 from roll.configs.correction import TrainInferCorrectionConfig
+from roll.configs.deepspeed import DeepSpeedConfig
 from roll.configs.derived import Derived
-from roll.configs.rlvr import RLVRConfig
-from roll.configs.worker import ActorTrainConfig, ReferenceConfig, RewardConfig, WorkerConfig
+from roll.configs.engine_arguments import EngineArguments
+from roll.configs.ppo import PPOConfig
+from roll.configs.worker import ActorTrainConfig, CriticConfig, ReferenceConfig, RewardConfig, WorkerConfig
 from roll.distributed.backend import Backend, WorkerSpec
 from roll.distributed.devices import Inventory, Placement, place, place_on_cpus
 from roll.strategies.train.interface import RankContext
 
 TRAIN_WORKER = "roll.pipeline.base_worker.TrainWorker"
+CRITIC_WORKER = "roll.pipeline.critic_worker.CriticWorker"
 INFER_WORKER = "roll.pipeline.base_worker.InferWorker"
 
 
-def loss_spec(config: RLVRConfig, derived: Derived) -> LossSpec:
+def loss_spec(config: PPOConfig, derived: Derived) -> LossSpec:
     train = config.actor_train
     own = {item.name: getattr(train, item.name) for item in fields(PolicyLossArgs) if hasattr(train, item.name)}
     args = PolicyLossArgs(
@@ -59,9 +62,9 @@ def _correction(config: TrainInferCorrectionConfig) -> Correction:
 
 def train_specs(
     role: str,
-    config: RLVRConfig,
+    config: PPOConfig,
     derived: Derived,
-    worker: ActorTrainConfig | ReferenceConfig,
+    worker: ActorTrainConfig | ReferenceConfig | CriticConfig,
     model_path: str,
     inventory: Inventory,
     backend: Backend,
@@ -76,9 +79,9 @@ def train_specs(
         "attn_implementation": model.attn_implementation,
         "max_tokens_per_microbatch_infer": worker.max_tokens_per_microbatch_in_infer,
         "collective_timeout_s": config.rpc_timeout,
-        **asdict(worker.strategy_args.options),
+        **_backend_options(worker),
     }
-    if isinstance(worker, ActorTrainConfig):
+    if not isinstance(worker, ReferenceConfig):
         training = worker.training_args
         options |= {
             "gradient_checkpointing": not model.disable_gradient_checkpointing,
@@ -88,10 +91,12 @@ def train_specs(
             "lr_scheduler_type": training.lr_scheduler_type,
             "warmup_steps": training.warmup_steps,
             "warmup_ratio": training.warmup_ratio,
-            "total_optimizer_steps": derived.total_optimizer_steps,
+            "total_optimizer_steps": derived.critic_total_steps if role == "critic" else derived.total_optimizer_steps,
             "max_grad_norm": config.max_grad_norm,
             "max_tokens_per_microbatch": worker.max_tokens_per_microbatch_in_train,
         }
+        if model.lora_target is not None:
+            options |= {"lora_target": model.lora_target, "lora_rank": model.lora_rank, "lora_alpha": model.lora_alpha}
     specs = []
     for placement in placements:
         context = RankContext(
@@ -105,30 +110,38 @@ def train_specs(
             deterministic=config.deterministic,
         )
         kwargs = {"strategy_name": worker.strategy_args.strategy_name, "context": context, "options": options}
-        specs.append(WorkerSpec(f"{role}-{placement.rank}", worker.worker_cls or TRAIN_WORKER, placement, kwargs))
+        built_in = CRITIC_WORKER if role == "critic" else TRAIN_WORKER
+        specs.append(WorkerSpec(f"{role}-{placement.rank}", worker.worker_cls or built_in, placement, kwargs))
     return specs
 
 
 def infer_specs(
-    config: RLVRConfig, derived: Derived, model_path: str, version: int, inventory: Inventory, backend: Backend
+    config: PPOConfig, derived: Derived, model_path: str, version: int, inventory: Inventory, backend: Backend
 ) -> list[WorkerSpec]:
-    """One engine a device, serving `version` from the start."""
+    """One engine a device (or `tensor_parallel_size` devices), serving `version` from the start."""
     worker: WorkerConfig = config.actor_infer
-    model = worker.model_args
+    model, chosen = worker.model_args, worker.strategy_args.options
+    per_engine = chosen.tensor_parallel_size if isinstance(chosen, EngineArguments) else 1
     specs = []
-    for placement in place(worker.devices, inventory):
-        options = {
+    for placement in place(worker.devices, inventory, per_engine):
+        options: dict[str, Any] = {
             "model_path": model_path,
             "max_running_requests": derived.requests_per_engine,
             "max_length": derived.sequence_length,
             "dtype": _infer_dtype(model.dtype, inventory),
-            "device": _torch_device(placement, inventory, backend),
-            "attn_implementation": model.attn_implementation,
             "threads": placement.threads,
             "seed": config.seed,
-            "deterministic": config.deterministic,
             "version": version,
         }
+        devices = _torch_devices(placement, inventory, backend)
+        if isinstance(chosen, EngineArguments):
+            options |= {"devices": devices, "engine_args": chosen.given}
+        else:
+            options |= {
+                "device": devices[0],
+                "attn_implementation": model.attn_implementation,
+                "deterministic": config.deterministic,
+            }
         kwargs = {"strategy_name": worker.strategy_args.strategy_name, "options": options}
         specs.append(WorkerSpec(f"actor_infer-{placement.rank}", worker.worker_cls or INFER_WORKER, placement, kwargs))
     return specs
@@ -139,6 +152,11 @@ def reward_specs(domain: str, reward: RewardConfig, inventory: Inventory) -> lis
     return [WorkerSpec(f"rewards.{domain}-{p.rank}", reward.worker_cls, p, {"config": asdict(reward)}) for p in placements]
 
 
+def _backend_options(worker: WorkerConfig) -> dict[str, Any]:
+    chosen = worker.strategy_args.options
+    return chosen.strategy_options(worker.model_args.dtype) if isinstance(chosen, DeepSpeedConfig) else asdict(chosen)
+
+
 def _infer_dtype(dtype: str, inventory: Inventory) -> str:
     if dtype == "auto":
         dtype = "bf16" if inventory.kind == "cuda" else "fp32"
@@ -146,10 +164,15 @@ def _infer_dtype(dtype: str, inventory: Inventory) -> str:
 
 
 def _torch_device(placement: Placement, inventory: Inventory, backend: Backend) -> str:
+    return _torch_devices(placement, inventory, backend)[0]
+
+
+def _torch_devices(placement: Placement, inventory: Inventory, backend: Backend) -> list[str]:
     if inventory.kind == "cpu":
-        return "cpu"
+        return ["cpu"]
     # An isolated worker sees its own devices only, counted from 0.
-    return f"cuda:{0 if backend.isolated else placement.local_devices[0]}"
+    seen = range(len(placement.local_devices)) if backend.isolated else placement.local_devices
+    return [f"cuda:{index}" for index in seen]
 
 
 def _free_port() -> int:

@@ -6,18 +6,20 @@ The batch of a step moves through the stages as one `TrainItem`. The next step's
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+
+from torch import Tensor
 
 from roll.algorithms.loss import LossSpec
+from roll.algorithms.value_loss import ValueLossSpec
 from roll.buffer.interface import Buffer, Lease
 from roll.data.token_batch import TokenBatch
 from roll.distributed.cluster import Cluster
+from roll.pipeline.batch import shards, totals_of
+from roll.pipeline.engine_fleet import EngineFleet
 from roll.pipeline.stage import Closed, Stage
 from roll.rollout.pipeline_depth import PipelineDepth
-from roll.strategies.infer.interface import WeightUpdateMode
-from roll.strategies.train.interface import BatchTotals
 from roll.weights.bucket import Manifest
 from roll.weights.store import BucketRef, WeightStore
 
@@ -119,8 +121,8 @@ class BatchStage(Stage[TrainItem, TrainItem]):
         return item
 
 
-LogProbs = Callable[[TokenBatch], Awaitable[Any]]
-"""TokenBatch -> [N] log-probs, by some cluster."""
+PerToken = Callable[[TokenBatch], Awaitable[Tensor]]
+"""TokenBatch -> [N], by some cluster: log-probs, values."""
 
 
 class LogProbStage(Stage[TrainItem, TrainItem]):
@@ -129,12 +131,13 @@ class LogProbStage(Stage[TrainItem, TrainItem]):
     name = "log_prob"
     role = "actor_train"
 
-    def __init__(self, log_probs: LogProbs) -> None:
+    def __init__(self, log_probs: PerToken) -> None:
         super().__init__()
         self._log_probs = log_probs
 
     async def process(self, item: TrainItem) -> TrainItem:
-        item.batch = item.batch.with_(proximal_logprobs=await self._log_probs(item.batch))
+        log_probs = await self._log_probs(item.batch)
+        item.batch = item.batch.with_(proximal_logprobs=log_probs)
         return item
 
 
@@ -144,12 +147,13 @@ class ReferenceStage(Stage[TrainItem, TrainItem]):
     name = "reference"
     role = "reference"
 
-    def __init__(self, log_probs: LogProbs) -> None:
+    def __init__(self, log_probs: PerToken) -> None:
         super().__init__()
         self._log_probs = log_probs
 
     async def process(self, item: TrainItem) -> TrainItem:
-        item.batch = item.batch.with_(reference_logprobs=await self._log_probs(item.batch))
+        log_probs = await self._log_probs(item.batch)
+        item.batch = item.batch.with_(reference_logprobs=log_probs)
         return item
 
 
@@ -168,47 +172,72 @@ class AdvantageStage(Stage[TrainItem, TrainItem]):
         return item
 
 
-class TrainStage(Stage[TrainItem, NewWeights]):
-    """The optimiser steps of a batch, then the gathering of the new weights. What follows a step (accounts, metrics, a
-    checkpoint) happens in `on_trained`, while the weights are exactly those of the step."""
+class PolicyStage(Stage[TrainItem, TrainItem]):
+    """The policy's optimiser steps."""
 
-    name = "train"
+    name = "policy"
     role = "actor_train"
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        loss: LossSpec,
-        optimiser_batches: Callable[[TokenBatch, int], list[TokenBatch]],
-        shards: Callable[[TokenBatch, int], list[TokenBatch]],
-        totals_of: Callable[[TokenBatch], BatchTotals],
-        bucket_bytes: int,
-        on_trained: Callable[[TrainItem], Awaitable[None]],
-    ) -> None:
+    def __init__(self, cluster: Cluster, loss: LossSpec, batches: Callable[[TokenBatch, int], list[TokenBatch]]) -> None:
+        """`batches`: the optimiser batches of a step's batch and number."""
         super().__init__()
         self._cluster = cluster
         self._loss = loss
-        self._optimiser_batches = optimiser_batches
-        self._shards = shards
-        self._totals_of = totals_of
+        self._batches = batches
+
+    async def process(self, item: TrainItem) -> TrainItem:
+        metrics = await optimise(self._cluster, self._batches(item.batch, item.step), self._loss)
+        item.metrics |= metrics
+        return item
+
+
+class GatherStage(Stage[TrainItem, NewWeights]):
+    """The gathering of the new weights. What follows a step (accounts, metrics, a checkpoint) happens in `on_trained`, while the
+    weights are exactly those of the step."""
+
+    name = "gather"
+    role = "actor_train"
+
+    def __init__(self, cluster: Cluster, bucket_bytes: int, on_trained: Callable[[TrainItem], Awaitable[None]]) -> None:
+        super().__init__()
+        self._cluster = cluster
         self._bucket_bytes = bucket_bytes
         self._on_trained = on_trained
 
     async def process(self, item: TrainItem) -> NewWeights:
-        item.metrics |= await self._train(item)
         await self._on_trained(item)
         return await gather_weights(self._cluster, item.step + 1, self._bucket_bytes)
 
-    async def _train(self, item: TrainItem) -> dict[str, float]:
-        batches = [b for b in self._optimiser_batches(item.batch, item.step) if self._totals_of(b).tokens > 0]
-        if not batches:
-            return {"actor_train/optimiser_steps": 0.0}
-        totals = [self._totals_of(batch) for batch in batches]
-        by_batch = [self._shards(batch, self._cluster.num_shards) for batch in batches]
-        by_shard = [list(of_shard) for of_shard in zip(*by_batch, strict=True)]
-        metrics: list[dict[str, float]] = (await self._cluster.scatter("train", by_shard, self._loss, totals))[0]
-        mean = {name: sum(m[name] for m in metrics) / len(metrics) for name in metrics[0]}
-        return mean | {"actor_train/optimiser_steps": float(len(batches))}
+
+class TrainStage(Stage[TrainItem, NewWeights]):
+    """Both, without letting go of the devices."""
+
+    name = "train"
+    role = "actor_train"
+
+    def __init__(self, policy: PolicyStage, gather: GatherStage) -> None:
+        super().__init__()
+        self._policy = policy
+        self._gather = gather
+
+    async def process(self, item: TrainItem) -> NewWeights:
+        return await self._gather.process(await self._policy.process(item))
+
+
+async def optimise(cluster: Cluster, batches: Sequence[TokenBatch], loss: LossSpec | ValueLossSpec) -> dict[str, float]:
+    """An optimiser step for each batch that has a token to train; the mean of their metrics."""
+    batches = [batch for batch in batches if totals_of(batch).tokens > 0]
+    taken = {f"{cluster.role}/optimiser_steps": float(len(batches))}
+    if not batches:
+        return taken
+    totals = [totals_of(batch) for batch in batches]
+    by_batch = [shards(batch, cluster.num_shards) for batch in batches]
+    by_shard = [list(of_shard) for of_shard in zip(*by_batch, strict=True)]
+    metrics: list[dict[str, float]] = (await cluster.scatter("train", by_shard, loss, totals))[0]
+    # A metric that one of the steps has no value for is the mean of the others.
+    names = dict.fromkeys(name for of_step in metrics for name in of_step)
+    told = {name: [of_step[name] for of_step in metrics if name in of_step] for name in names}
+    return {name: sum(values) / len(values) for name, values in told.items()} | taken
 
 
 async def gather_weights(cluster: Cluster, version: int, bucket_bytes: int) -> NewWeights:
@@ -261,8 +290,7 @@ class ParameterUpdateStage(Stage[NewWeights, int]):
     def __init__(
         self,
         store: WeightStore,
-        engines: Cluster,
-        mode: WeightUpdateMode,
+        engines: EngineFleet,
         publish: Callable[[int], None],
         engines_free: Callable[[], Awaitable[None]],
     ) -> None:
@@ -270,7 +298,6 @@ class ParameterUpdateStage(Stage[NewWeights, int]):
         super().__init__()
         self._store = store
         self._engines = engines
-        self._mode = mode
         self._publish = publish
         self._engines_free = engines_free
         self.stats = UpdateStats()
@@ -278,17 +305,11 @@ class ParameterUpdateStage(Stage[NewWeights, int]):
     async def process(self, item: NewWeights) -> int:
         version = item.manifest.version
         await self._store.publish(item.manifest, item.buckets)
-        await asyncio.gather(*(self._send(rank, version) for rank in range(len(self._engines))))
+        await self._engines.send(version)
         await self._engines_free()
-        pauses = await self._engines.call_all("activate_weights", item.manifest, self._mode)
+        pauses = await self._engines.flip(item.manifest)
         self.stats.count += 1
-        self.stats.bytes += item.manifest.nbytes * len(self._engines)
+        self.stats.bytes += item.manifest.nbytes * len(pauses)
         self.stats.pauses_s += pauses
         self._publish(version)
         return version
-
-    async def _send(self, rank: int, version: int) -> None:
-        async def receive(version: int, bucket: BucketRef) -> None:
-            await self._engines.call(rank, "receive_bucket", version, bucket)
-
-        await self._store.pull(version, receive)

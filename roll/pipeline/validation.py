@@ -7,28 +7,40 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Protocol
 
-from roll.data.sample import Prompt, Sample
-from roll.pipeline.explorer_stages import Rewards
+from roll.data.sample import Sample
 from roll.pipeline.stage import Stage
-from roll.rollout.explorer import Explorer
-from roll.strategies.infer.interface import SamplingParams
 
 FIRST = 0
 """Priority of validation requests: before training rollouts."""
+
+
+class Evaluation(Protocol):
+    """How a pipeline rolls its validation set out."""
+
+    async def rollouts(self, version: int) -> tuple[list[Sample], int]:
+        """The samples of the whole set, and how many rollouts failed; the engines serve `version` until it returns."""
+
+    async def grade(self, samples: Sequence[Sample]) -> None:
+        """Sets rewards that are not known yet; a sample that cannot be graded keeps None."""
+
+    def metrics(self, samples: Sequence[Sample]) -> dict[str, float]:
+        """More to report, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValidationResult:
     version: int
     accuracy: float
-    """Share of samples with reward 1."""
+    """Share of rollouts that succeeded: reward 1, or what the environment calls success."""
     reward: float
     by_tag: dict[str, float]
     errors: int
-    """Samples that could not be graded; they count in neither figure."""
+    """Rollouts that failed or could not be graded; they count in no other figure."""
     seconds: float
+    more: dict[str, float] = field(default_factory=dict)
 
 
 class ValidationStage(Stage[int, None]):
@@ -39,21 +51,13 @@ class ValidationStage(Stage[int, None]):
 
     def __init__(
         self,
-        explorer: Explorer,
-        rewards: Rewards,
-        prompts: Sequence[Prompt],
-        sampling: SamplingParams,
-        n: int,
+        evaluation: Evaluation,
         due: Callable[[int], bool],
         report: Callable[[ValidationResult], None],
         clock: Callable[[], float],
     ) -> None:
         super().__init__()
-        self._explorer = explorer
-        self._rewards = rewards
-        self._prompts = prompts
-        self._sampling = sampling
-        self._n = n
+        self._evaluation = evaluation
         self._due = due
         self._report = report
         self._clock = clock
@@ -79,32 +83,33 @@ class ValidationStage(Stage[int, None]):
             return
         started = self._clock()
         try:
-            rollouts = await asyncio.gather(*(self._rollout(item, prompt) for prompt in self._prompts))
+            samples, failed = await self._evaluation.rollouts(item)
         finally:
             self._engines_free.set()
-        await asyncio.gather(*(self._rewards.fill(samples) for samples in rollouts))
-        samples = [sample for samples in rollouts for sample in samples]
-        self._report(summarise(item, samples, self._clock() - started))
-
-    async def _rollout(self, version: int, prompt: Prompt) -> list[Sample]:
-        return await self._explorer.rollout(f"v{version}/{prompt.uid}", prompt, self._n, self._sampling, FIRST)
+        await self._evaluation.grade(samples)
+        more = self._evaluation.metrics(samples)
+        self._report(summarise(item, samples, self._clock() - started, failed, more))
 
 
-def summarise(version: int, samples: Sequence[Sample], seconds: float) -> ValidationResult:
-    graded = [sample for sample in samples if sample.reward is not None]
+def summarise(
+    version: int, samples: Sequence[Sample], seconds: float, failed: int = 0, more: dict[str, float] | None = None
+) -> ValidationResult:
     foreign = {span.version for sample in samples for span in sample.versions} - {version}
     if foreign:
         raise RuntimeError(f"validation of version {version} was answered by versions {sorted(foreign)}")
+    rollouts = [sample for sample in samples if sample.begins_rollout]
+    graded = [sample for sample in rollouts if sample.reward is not None]
     tags = sorted({sample.prompt.tag for sample in graded})
     return ValidationResult(
         version,
         _accuracy(graded),
         sum(sample.reward or 0.0 for sample in graded) / max(len(graded), 1),
         {tag: _accuracy([sample for sample in graded if sample.prompt.tag == tag]) for tag in tags},
-        len(samples) - len(graded),
+        failed + len(rollouts) - len(graded),
         seconds,
+        more or {},
     )
 
 
 def _accuracy(samples: Sequence[Sample]) -> float:
-    return sum(sample.reward == 1.0 for sample in samples) / max(len(samples), 1)
+    return sum(sample.succeeded for sample in samples) / max(len(samples), 1)

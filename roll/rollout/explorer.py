@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 
 from roll.data.sample import Prompt, Sample, VersionSpan
 from roll.data.seeding import derive_seed
-from roll.distributed.backend import WorkerDied
+from roll.distributed.backend import WorkerDied, WorkerHandle
 from roll.distributed.cluster import Cluster
 from roll.rollout.router import Route, Router
-from roll.strategies.infer.interface import EngineDied, GenerateRequest, GenerateResult, SamplingParams
+from roll.strategies.infer.interface import EngineError, GenerateRequest, GenerateResult, SamplingParams
 from roll.strategies.infer.stop_strings import cut_at_stop
 
 
@@ -26,8 +26,8 @@ class GroupCancelled(Exception):
 
 
 @dataclass(slots=True)
-class _Partial:
-    """One response in the making."""
+class Completion:
+    """One response, in the making or complete."""
 
     request: GenerateRequest
     token_ids: list[int]
@@ -35,6 +35,11 @@ class _Partial:
     versions: list[VersionSpan]
     finish_reason: str = "abort"
     text: str | None = None
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it came to its end by itself, rather than at the length limit."""
+        return self.finish_reason == "stop"
 
     def take(self, result: GenerateResult) -> None:
         offset = len(self.token_ids)
@@ -83,10 +88,10 @@ class Explorer:
         self._on_death = on_death
         self._granted: dict[int, asyncio.Event] = {}
         self._groups: dict[str, _Group] = {}
+        self._aborting: set[asyncio.Future[None]] = set()
 
     async def rollout(self, key: str, prompt: Prompt, n: int, sampling: SamplingParams, priority: int = 1) -> list[Sample]:
         """`n` samples of the prompt. `key` names the group for `cancel`; sample i is a function of (seed, prompt uid, i)."""
-        group = self._groups[key] = _Group()
         requests = [
             GenerateRequest(
                 f"{key}/{i}",
@@ -96,13 +101,26 @@ class Explorer:
             )
             for i in range(n)
         ]
-        batches = [[request] for request in requests] if self._expand else [requests]
+        completions = await self.complete(key, prompt.uid, requests, priority)
+        return [self._sample(prompt, i, completion) for i, completion in enumerate(completions)]
+
+    async def complete(self, key: str, affinity: str, requests: Sequence[GenerateRequest], priority: int = 1) -> list[Completion]:
+        """Every request's whole answer. `key` names them for `cancel` until then; requests of one `affinity` go to one engine
+        if there is room, which may have their common beginning in its cache."""
+        group = self._groups[key] = _Group()
+        batches = [[request] for request in requests] if self._expand else [list(requests)]
         try:
-            done = await asyncio.gather(*(self._complete(group, prompt.uid, batch, priority) for batch in batches))
+            done = await asyncio.gather(*(self._complete(group, affinity, batch, priority) for batch in batches))
         finally:
             del self._groups[key]
-        partials = [partial for batch in done for partial in batch]
-        return [self._sample(prompt, i, partial) for i, partial in enumerate(partials)]
+        return [completion for batch in done for completion in batch]
+
+    def text(self, completion: Completion) -> str:
+        """Of a complete answer, cut at its stop string."""
+        if completion.text is not None:
+            return completion.text
+        text, sampling = self._decode(completion.token_ids), completion.request.sampling
+        return cut_at_stop(text, sampling.stop_strings, sampling.include_stop_str_in_output) if completion.stopped else text
 
     async def cancel(self, key: str) -> None:
         """Gives a group up, wherever its requests are."""
@@ -124,13 +142,14 @@ class Explorer:
         self._wake(self._router.open(engine))
 
     async def _abort(self, engine: int, request_ids: list[str]) -> None:
+        worker = self._engines.workers[engine]
         try:
             await self._engines.call(engine, "abort", request_ids)
-        except (WorkerDied, EngineDied) as error:
-            self._report(engine, error)
+        except (WorkerDied, EngineError) as error:
+            self._report(engine, worker, error)
 
-    async def _complete(self, group: _Group, affinity: str, requests: list[GenerateRequest], priority: int) -> list[_Partial]:
-        partials = [_Partial(request, [], [], []) for request in requests]
+    async def _complete(self, group: _Group, affinity: str, requests: list[GenerateRequest], priority: int) -> list[Completion]:
+        partials = [Completion(request, [], [], []) for request in requests]
         while open_ := [partial for partial in partials if partial.finish_reason == "abort"]:
             results = await self._send(group, affinity, [partial.request for partial in open_], priority)
             for partial, result in zip(open_, results, strict=True):
@@ -149,11 +168,18 @@ class Explorer:
             if group.cancelled or route.engine is None:
                 raise GroupCancelled
             group.on_engine[id(route)] = (route.engine, [request.request_id for request in requests])
+            worker = self._engines.workers[route.engine]
             try:
                 results: list[GenerateResult] = await self._engines.call(route.engine, "generate", requests)
-            except (WorkerDied, EngineDied) as error:
-                self._report(route.engine, error)
+            except (WorkerDied, EngineError) as error:
+                self._report(route.engine, worker, error)
                 return [GenerateResult(request.request_id, [], [], [], "abort") for request in requests]
+            except asyncio.CancelledError:
+                # Who called has gone; the engine, in another process, would go on without being asked.
+                aborting = asyncio.ensure_future(self._abort(route.engine, [request.request_id for request in requests]))
+                self._aborting.add(aborting)
+                aborting.add_done_callback(self._aborting.discard)
+                raise
             return results
         finally:
             group.waiting.discard(event)
@@ -161,28 +187,24 @@ class Explorer:
             del self._granted[id(route)]
             self._wake(self._router.release(route))
 
-    def _report(self, engine: int, error: Exception) -> None:
+    def _report(self, engine: int, worker: WorkerHandle, error: Exception) -> None:
         if self._on_death is None:
             raise error
-        self._on_death(engine, error)
+        # Else it is late news of a worker that has a successor.
+        if self._engines.workers[engine] is worker:
+            self._on_death(engine, error)
 
     def _wake(self, granted: Sequence[Route]) -> None:
         for route in granted:
             self._granted[id(route)].set()
 
-    def _sample(self, prompt: Prompt, index: int, partial: _Partial) -> Sample:
-        assert partial.finish_reason in ("stop", "length")
-        text, sampling = partial.text, partial.request.sampling
-        if text is None:
-            text = self._decode(partial.token_ids)
-            if partial.finish_reason == "stop":
-                text = cut_at_stop(text, sampling.stop_strings, sampling.include_stop_str_in_output)
+    def _sample(self, prompt: Prompt, index: int, completion: Completion) -> Sample:
         return Sample(
             prompt=prompt,
             index=index,
-            response_ids=partial.token_ids,
-            behaviour_logprobs=partial.logprobs,
-            versions=partial.versions,
-            finish_reason="stop" if partial.finish_reason == "stop" else "length",
-            response_text=text,
+            response_ids=completion.token_ids,
+            behaviour_logprobs=completion.logprobs,
+            versions=completion.versions,
+            finish_reason="stop" if completion.stopped else "length",
+            response_text=self.text(completion),
         )

@@ -30,3 +30,8 @@ def std_filter(threshold: float) -> GroupFilter:
         return "filter_std" if statistics.pstdev(rewards) <= threshold else None
 
     return apply
+
+
+def equal_rewards(rewards: Sequence[float]) -> str | None:
+    """A `GroupFilter` without thresholds: drops groups whose rewards are all the same."""
+    return "equal_rewards" if len(set(rewards)) == 1 else None

@@ -27,7 +27,8 @@ CORRECTIONS = [
 ]
 MODES = get_args(AggregationMode)
 DOUBLE = torch.float64
-NO_REFERENCE = "reference_logprobs"
+ABSENT = ("reference_logprobs", "values", "returns")
+"""Fields that these batches have not."""
 
 
 def random_batch(seed, samples=5, decoupled=True):
@@ -252,7 +253,7 @@ def test_m2po_bounds_the_whole_batch_not_its_parts():
     """Squared log-ratios 0.01 and 0.06: together their mean is below 0.04, alone the second would go."""
     rows = [one_sequence([-1 - math.sqrt(x)], [1], proximal_logprobs=[-1]) for x in (0.01, 0.06)]
     both = TokenBatch(
-        **{f.name: torch.cat([getattr(r, f.name) for r in rows]) for f in fields(TokenBatch) if f.name != NO_REFERENCE}
+        **{f.name: torch.cat([getattr(r, f.name) for r in rows]) for f in fields(TokenBatch) if f.name not in ABSENT}
     )
     spec = LossSpec(pg_variant="m2po")
     assert prepare_batch(both, spec).advantages.tolist() == [1, 1]

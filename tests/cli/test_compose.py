@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from roll.cli.compose import compose, load_rlvr_config, to_mapping
+from roll.cli.compose import compose, load, to_mapping
 from roll.configs.derived import derive
 from roll.configs.loading import load_config
 from roll.configs.problems import ConfigError
@@ -111,7 +111,7 @@ def test_deleting_what_is_not_there_is_a_problem(folder):
 
 @pytest.mark.parametrize(("name", "ratio", "overlap"), [("rlvr_config", 0, True), ("rlvr_config_async", 1, False)])
 def test_the_examples_run_on_two_devices(name, ratio, overlap):
-    config = load_rlvr_config(EXAMPLES, name)
+    config, _ = load(EXAMPLES, name)
     assert check_config(config, device_count=2) == []
     assert config.async_generation_ratio == ratio
     assert bool(set(config.actor_train.devices) & set(config.actor_infer.devices)) == overlap
@@ -123,11 +123,11 @@ def test_the_examples_run_on_two_devices(name, ratio, overlap):
 @pytest.mark.parametrize("ratio", [0, 0.5, 1, 2, 4])
 def test_variant_and_ratio_are_switched_on_the_command_line(variant, ratio):
     overrides = [f"actor_train.pg_variant={variant}", f"async_generation_ratio={ratio}"]
-    config = load_rlvr_config(EXAMPLES, "rlvr_config_async", overrides)
+    config, _ = load(EXAMPLES, "rlvr_config_async", overrides)
     assert check_config(config, device_count=2) == []
     assert (config.actor_train.pg_variant, config.async_generation_ratio) == (variant, ratio)
 
 
 def test_a_misspelt_override_names_the_right_key():
-    problem = problem_of(load_rlvr_config, EXAMPLES, "rlvr_config", ["actor_train.pg_varient=tis"])
-    assert (problem.key, problem.fix) == ("actor_train.pg_varient", "did you mean pg_variant?")
+    problem = problem_of(load, EXAMPLES, "rlvr_config", ["actor_train.pg_varient=tis"])
+    assert (problem.key, problem.fix, problem.where) == ("actor_train.pg_varient", "did you mean pg_variant?", "command line")

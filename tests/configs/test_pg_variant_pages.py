@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from roll.configs.pg_variants import NEED_PROXIMAL, PG_VARIANTS
-from roll.configs.ppo import PPOConfig
+from roll.configs.rlvr import RLVRConfig
 from roll.configs.worker import ActorTrainConfig
 
 PAGES = Path(__file__).parents[2] / "docs_roll" / "pg_variants"
@@ -23,7 +23,7 @@ def test_the_page_of_a_variant_tells_its_keys_and_defaults(variant):
     own = {item.name for item in fields(ActorTrainConfig) if item.name.startswith(f"{variant}_")}
     assert own <= told.keys()
     for key, shown in told.items():
-        default = getattr(ActorTrainConfig(), key) if hasattr(ActorTrainConfig(), key) else getattr(PPOConfig(), key)
+        default = getattr(ActorTrainConfig(), key) if hasattr(ActorTrainConfig(), key) else getattr(RLVRConfig(), key)
         right = str(default).lower() if isinstance(default, bool) else default
         assert type(default)(float(shown)) == right if isinstance(default, float) else shown == right
 
@@ -33,4 +33,4 @@ def test_the_index_links_every_page_and_says_which_need_recomputed_log_probs():
     rows = dict(re.findall(r"^\| \[`(\w+)`\]\(\1\.md\) \| [^|]+ \| (yes|no) \|", index, re.MULTILINE))
     assert sorted(rows) == sorted(PG_VARIANTS)
     assert {name for name, needs in rows.items() if needs == "yes"} == set(NEED_PROXIMAL)
-    assert {path.stem for path in PAGES.glob("*.md")} == {*PG_VARIANTS, "index"}
+    assert {path.stem for path in PAGES.glob("*.md")} == {*PG_VARIANTS, "index", "choosing"}

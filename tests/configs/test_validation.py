@@ -125,7 +125,7 @@ def filtered(**config):
             "the weight is 0",
         ),
         ({"target_kl": 0.1}, "target_kl", "add_token_level_kl is false"),
-        ({"adv_estimator": "gae"}, "adv_estimator", "no critic is trained"),
+        ({"adv_estimator": "gae"}, "critic", "gae needs it"),
         ({"adv_estimator": "remax"}, "adv_estimator", "greedy"),
         ({"adv_estimator": "gigpo"}, "adv_estimator", "one turn"),
         ({"adv_estimator": "gpro"}, "adv_estimator", "not an advantage estimator"),
@@ -196,7 +196,7 @@ def filtered(**config):
             {"rollout_batch_size": 30},
             "rollout_batch_size",
             "30 prompts x 8 responses = 240 samples, not a multiple of the optimiser batch: "
-            "per_device_train_batch_size 4 x gradient_accumulation_steps 8 x 2 devices = 64",
+            "per_device_train_batch_size 4 x gradient_accumulation_steps 8 x 2 data-parallel ranks = 64",
         ),
     ],
 )

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.ray
 
 @pytest.mark.parametrize("role", ["actor_infer", "actor_train", "rewards.even"])
 def test_run_fails_soon_and_names_the_role(launch, role):
-    run = launch("max_steps=100000", local=False)
+    run = launch("max_steps=100000", "max_engine_restarts=0", local=False)
     run.wait_for_steps(2, 120)
     os.kill(run.worker(f"{role}-0"), signal.SIGKILL)
     killed = time.monotonic()

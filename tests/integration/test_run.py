@@ -11,7 +11,7 @@ from roll.configs.loading import load_config
 from roll.configs.rlvr import RLVRConfig
 from roll.distributed.backend import LocalBackend
 from roll.metrics.ledger import Ledger
-from roll.pipeline import run_record
+from roll.pipeline import run_record, wiring
 from roll.pipeline.rlvr import rlvr_pipeline
 from roll.pipeline.stage import State
 
@@ -294,7 +294,7 @@ def test_every_second_of_every_role_and_stage_is_accounted_for(lab, make_config,
             super().__init__(start)
             ledgers.append(self)
 
-    monkeypatch.setattr(rlvr_pipeline, "Ledger", Kept)
+    monkeypatch.setattr(wiring, "Ledger", Kept)
     run = lab.run(make_config(with_validation, max_steps=3, async_generation_ratio=1))
     (ledger,) = ledgers
     busy = State.PROCESSING.value

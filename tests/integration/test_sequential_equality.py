@@ -15,9 +15,9 @@ from roll.data.prompt_file import read_rows
 from roll.data.prompt_source import PromptSource, by_domain, tokenize_prompts
 from roll.data.sample import Sample, SampleGroup
 from roll.data.seeding import derive_seed
-from roll.pipeline.rlvr.advantages import Advantages
-from roll.pipeline.rlvr.batch import optimiser_batches, token_batch, totals_of
-from roll.pipeline.rlvr.preparation import load_tokenizer
+from roll.pipeline.batch import optimiser_batches, token_batch, totals_of
+from roll.pipeline.preparation import load_tokenizer
+from roll.pipeline.rlvr.advantages import RLVRAdvantages
 from roll.strategies.infer.hf_infer import HFInferStrategy
 from roll.strategies.infer.interface import GenerateRequest, SamplingParams
 from roll.strategies.train.fsdp2 import FSDP2Strategy
@@ -63,7 +63,7 @@ async def sequential_loop(config, loss, optimiser_batch_size):
     prompts = PromptSource(by_domain(rows), {}, SEED)
     trainer = FSDP2Strategy(RankContext(seed=SEED, deterministic=True), model, learning_rate=0.003)
     engine = HFInferStrategy(model, max_running_requests=1, max_length=16, threads=1, deterministic=True)
-    advantages = Advantages(config)
+    advantages = RLVRAdvantages(config)
     trained = []
     for step in range(STEPS):
         groups = []
@@ -80,9 +80,9 @@ async def sequential_loop(config, loss, optimiser_batch_size):
             if worth_training(config, group.rewards):
                 groups.append(group)
         trained += [group.prompt.uid for group in groups]
-        batch, _ = advantages(token_batch(groups, 1.0, config), groups)
+        batch, _ = advantages(token_batch(groups, 1.0), groups)
         shuffle = derive_seed(SEED, "shuffle", step)
-        for part in optimiser_batches(batch, optimiser_batch_size, config.ppo_epochs, shuffle):
+        for part in optimiser_batches(batch, len(batch) // optimiser_batch_size, config.ppo_epochs, shuffle):
             trainer.train_step(prepare_batch(part, loss), loss, totals_of(part))
         buckets = list(trainer.export_weights(1 << 20))
         for bucket in buckets:

@@ -44,6 +44,7 @@ class Engines:
 
     def __init__(self, count):
         self.count = count
+        self.workers = [object() for _ in range(count)]
         self.here: dict[str, OnEngine] = {}
         self.sent: list[tuple[int, list[GenerateRequest]]] = []
         self.aborted: list[tuple[int, list[str]]] = []
@@ -322,6 +323,25 @@ def test_requests_of_an_engine_that_dies_go_elsewhere_with_the_tokens_they_had()
         assert sample.response_ids == [100, 101, 102, 103, 104]
         assert sample.versions == [VersionSpan(0, 3, 0), VersionSpan(3, 5, 2)]
         assert router.load == [0, 0]
+
+    run(main)
+
+
+def test_late_news_of_a_worker_that_was_replaced_closes_nothing():
+    async def main():
+        cluster, _, explorer = make(engines=1)
+        dead = []
+        explorer._on_death = lambda engine, error: dead.append(engine)
+        rollout = asyncio.ensure_future(explorer.rollout("g0", prompt(), 1, SAMPLING))
+        await until(lambda: "g0/0" in cluster.here)
+        first = cluster.here["g0/0"]
+        cluster.workers[0] = object()  # its successor is there before the call has failed
+        first.done.set_exception(WorkerDied("killed"))
+        await until(lambda: len(cluster.sent) == 2)
+        cluster.here["g0/0"].make(1, version=0)
+        cluster.here["g0/0"].end()
+        await rollout
+        assert dead == []
 
     run(main)
 

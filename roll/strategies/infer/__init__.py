@@ -12,4 +12,12 @@ def make_infer_strategy(name: str, options: dict[str, Any]) -> InferStrategy:
         from roll.strategies.infer.hf_infer import HFInferStrategy
 
         return HFInferStrategy(**options)
-    raise ValueError(f"unknown inference strategy '{name}'; known: hf_infer")
+    if name == "vllm":
+        from roll.strategies.infer.vllm_infer import VLLMInferStrategy
+
+        return VLLMInferStrategy(**options)
+    if name == "sglang":
+        from roll.strategies.infer.sglang_infer import SGLangInferStrategy
+
+        return SGLangInferStrategy(**options)
+    raise ValueError(f"unknown inference strategy '{name}'; known: hf_infer, vllm, sglang")

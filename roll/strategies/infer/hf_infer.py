@@ -19,15 +19,11 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
-from roll.strategies.infer.interface import EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
+from roll.strategies.infer.interface import EngineClosed, EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
 from roll.strategies.infer.slot_engine import SlotEngine
 from roll.weights.bucket import Bucket, Manifest
 
 T = TypeVar("T")
-
-
-class EngineClosed(RuntimeError):
-    """The call came after `close`, or was pending then."""
 
 
 class HFInferStrategy:
@@ -101,6 +97,8 @@ class HFInferStrategy:
         self._threads = threads
         self._waiting: dict[str, Future[GenerateResult]] = {}
         """By request id; touched by the engine thread only."""
+        self._when_drained: list[tuple[Callable[[], None], Future[Any]]] = []
+        """To do when no request is running; touched by the engine thread only."""
         self._posted: queue.SimpleQueue[tuple[Callable[[], None], Future[Any]]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._ended: BaseException | None = None
@@ -134,8 +132,18 @@ class HFInferStrategy:
         await asyncio.to_thread(self._engine.shadow.receive, version, bucket)
 
     async def activate_weights(self, manifest: Manifest, mode: WeightUpdateMode) -> float:
-        """Takes effect when the token step under way ends; see `SlotEngine.activate` for what the returned pause holds."""
-        return await asyncio.wrap_future(self._call(lambda: self._engine.activate(manifest, mode)))
+        """Takes effect when the token step under way ends (`drain`: when the running requests have ended); see
+        `SlotEngine.activate` for what the returned pause holds."""
+        if mode != "drain":
+            return await asyncio.wrap_future(self._call(lambda: self._engine.activate(manifest, mode)))
+        done: Future[float] = Future()
+
+        def begin() -> None:
+            self._engine.hold_queue(True)
+            self._when_drained.append((lambda: done.set_result(self._engine.activate(manifest, mode)), done))
+
+        self._post(begin, done)
+        return await asyncio.wrap_future(done)
 
     async def sleep(self) -> None:
         await asyncio.wrap_future(self._call(self._engine.sleep))
@@ -178,12 +186,21 @@ class HFInferStrategy:
                 self._act()
                 for result in self._engine.step():
                     self._waiting.pop(result.request_id).set_result(result)
+                if self._when_drained and self._engine.drained:
+                    self._engine.hold_queue(False)
+                    actions, self._when_drained = self._when_drained, []
+                    for action, done in actions:
+                        self._perform(action, done)
             reason: BaseException = EngineClosed("the inference engine was closed")
         except BaseException as error:
             reason = error
         with self._lock:
             self._ended = reason
-        left = [*self._waiting.values(), *(self._posted.get()[1] for _ in range(self._posted.qsize()))]
+        left = [
+            *self._waiting.values(),
+            *(done for _, done in self._when_drained),
+            *(self._posted.get()[1] for _ in range(self._posted.qsize())),
+        ]
         for done in left:
             if not done.done():
                 done.set_exception(reason)
@@ -192,12 +209,14 @@ class HFInferStrategy:
         """Runs what was posted by now; waits for something if the engine has nothing to do."""
         for _ in range(self._posted.qsize() or int(self._engine.idle)):
             action, done = self._posted.get()
-            if not done.set_running_or_notify_cancel():
-                continue
-            try:
-                action()
-            except ValueError as refusal:
-                done.set_exception(refusal)
-            except BaseException as failure:
-                done.set_exception(failure)
-                raise
+            if done.set_running_or_notify_cancel():
+                self._perform(action, done)
+
+    def _perform(self, action: Callable[[], None], done: Future[Any]) -> None:
+        try:
+            action()
+        except ValueError as refusal:
+            done.set_exception(refusal)
+        except BaseException as failure:
+            done.set_exception(failure)
+            raise

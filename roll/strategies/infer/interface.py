@@ -9,7 +9,15 @@ from typing import Literal, Protocol
 from roll.data.sample import FinishReason, VersionSpan
 from roll.weights.bucket import Bucket, Manifest
 
-WeightUpdateMode = Literal["interrupt", "in_flight"]
+WeightUpdateMode = Literal["interrupt", "in_flight", "drain"]
+
+
+class EngineError(RuntimeError):
+    """The engine did not start, or has ended and serves nobody any more."""
+
+
+class EngineClosed(EngineError):
+    """The call came after `close`, or was pending then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +33,8 @@ class SamplingParams:
     stop_strings: tuple[str, ...] = ()
     include_stop_str_in_output: bool = True
     seed: int | None = None
-    """With a seed the response is a function of weights, prompt and seed alone, however requests are batched or interrupted."""
+    """With a seed the response is a function of weights, prompt and seed alone, however requests are batched or interrupted.
+    (vllm: up to rounding, which depends on the batch; and a request resumed from `partial_ids` draws other numbers.)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +75,6 @@ class EngineStats:
     """For each weight update, the time from the end of the last token step before it to the moment the next could begin."""
 
 
-class EngineDied(RuntimeError):
-    """The engine is gone, though its worker lives; whatever it was doing is lost."""
-
-
 class InferStrategy(Protocol):
     """An engine in its worker. Methods are coroutines; `generate` may be called many times at once."""
 
@@ -85,7 +90,8 @@ class InferStrategy(Protocol):
         """At the next token border makes the received weights those in use; returns the pause in seconds.
 
         Refuses (`ValueError`) if what was received is not what the manifest names. `interrupt`: running requests keep their
-        tokens and are prefilled again under the new weights; `in_flight`: they keep their KV cache."""
+        tokens and are prefilled again under the new weights; `in_flight`: they keep their KV cache; `drain`: the update waits
+        until they have ended, and none begins meanwhile."""
 
     async def sleep(self) -> None:
         """Frees what can be made again (KV cache); needs no running request."""

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ import httpx
 from transformers import AutoTokenizer
 
 from roll.data.sample import FinishReason, VersionSpan
-from roll.strategies.infer.gate import Aborted, Gate
+from roll.strategies.infer.entry_queue import Aborted, EntryQueue
 from roll.strategies.infer.interface import EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
+from roll.strategies.infer.sglang_arguments import STARTUP_TIMEOUT_S, server_arguments
 from roll.strategies.infer.sglang_server import SGLangServer
 from roll.strategies.infer.stop_strings import cut_at_stop
 from roll.weights.bucket import Bucket, Manifest
@@ -39,41 +40,38 @@ class SGLangInferStrategy:
         self,
         model_path: str,
         *,
-        python: str,
         max_running_requests: int,
         max_length: int,
         dtype: str = "float32",
-        device: str = "cpu",
+        devices: Sequence[str] = ("cpu",),
         threads: int = 1,
         seed: int = 0,
         version: int = 0,
-        startup_timeout_s: float = 600.0,
-        server_args: dict[str, Any] | None = None,
+        engine_args: Mapping[str, Any] | None = None,
     ) -> None:
-        """`python`: the interpreter that has SGLang. `max_length` bounds prompt + response tokens of a request. `version`: the
-        policy version of the folder's weights. `server_args`: fields of SGLang's `ServerArgs`."""
-        arguments: dict[str, Any] = {
-            "model_path": model_path,
-            "device": device.split(":")[0],
-            "dtype": dtype,
-            "max_running_requests": max_running_requests,
-            # One more: SGLang counts the token that follows.
-            "context_length": max_length + 1,
-            "random_seed": seed,
-            "weight_version": str(version),
-            "skip_server_warmup": True,
-            "log_level": "warning",
-        }
-        if device == "cpu":
-            arguments |= {"attention_backend": "torch_native", "max_total_tokens": max_running_requests * (max_length + 1)}
+        """`max_length` bounds prompt + response tokens of a request. `devices`: torch devices as this process counts them, one
+        for each rank of `tensor_parallel_size`. `version`: the policy version of the folder's weights. `engine_args`:
+        `python`, the interpreter that has SGLang, and further fields of SGLang's `ServerArgs`."""
+        given = dict(engine_args or {})
+        python, timeout_s = given.pop("python"), given.pop("startup_timeout_s", STARTUP_TIMEOUT_S)
+        arguments = server_arguments(
+            model_path,
+            given,
+            devices=devices,
+            dtype=dtype,
+            seed=seed,
+            max_length=max_length,
+            max_running_requests=max_running_requests,
+            version=version,
+        )
         self._model_path = Path(model_path)
         self._max_length = max_length
-        self._tokenizer = AutoTokenizer.from_pretrained(model_path)
-        self._server = SGLangServer(python, arguments | (server_args or {}), device.split(":")[0], threads, startup_timeout_s)
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(model_path)
+        self._server = SGLangServer(python, arguments, arguments["device"], threads, timeout_s)
         # A response may take as long as it takes: the caller's own deadline (rpc_timeout) ends the wait.
         limits = httpx.Limits(max_connections=None)
         self._client = httpx.AsyncClient(base_url=self._server.url, timeout=None, limits=limits, trust_env=False)
-        self._gate = Gate(max_running_requests)
+        self._queue = EntryQueue(max_running_requests)
         self._staged = StagedWeights()
         self._stats = EngineStats(version=version, free_slots=max_running_requests)
         self._slots = max_running_requests
@@ -85,7 +83,7 @@ class SGLangInferStrategy:
         if limit < 1:
             raise ValueError(f"request {request.request_id!r}: nothing left to sample in max_length={self._max_length}")
         try:
-            async with self._gate.enter(request.request_id, request.priority):
+            async with self._queue.enter(request.request_id, request.priority):
                 self._count_busy()
                 try:
                     answer = await self._post("generate", self._body(request, limit))
@@ -99,8 +97,8 @@ class SGLangInferStrategy:
         return self._result(request, answer)
 
     async def abort(self, request_ids: Sequence[str] | None = None) -> None:
-        self._gate.abort(request_ids)
-        named = self._gate.inside if request_ids is None else self._gate.inside & set(request_ids)
+        self._queue.abort(request_ids)
+        named = self._queue.inside if request_ids is None else self._queue.inside & set(request_ids)
         await asyncio.gather(*(self._post("abort_request", {"rid": name}) for name in named))
 
     async def receive_bucket(self, version: int, bucket: Bucket) -> None:
@@ -113,10 +111,10 @@ class SGLangInferStrategy:
         for file in self._model_path.glob("*.json"):
             if not file.name.endswith(".index.json"):
                 shutil.copy(file, folder)
-        self._gate.close()
+        self._queue.close()
         try:
             if mode == "drain":
-                await self._gate.empty()
+                await self._queue.empty()
             began = time.monotonic()
             if mode != "drain":
                 await self._post("pause_generation", {"mode": _PAUSE[mode]})
@@ -130,7 +128,7 @@ class SGLangInferStrategy:
             pause = time.monotonic() - began
             self._stats.version = manifest.version
         finally:
-            self._gate.open()
+            self._queue.open()
         self._staged.discard()
         self._stats.weight_updates += 1
         self._stats.pauses_s.append(pause)
@@ -143,8 +141,10 @@ class SGLangInferStrategy:
         await self._post("resume_memory_occupation", {"tags": ["kv_cache"]})
 
     async def stats(self) -> EngineStats:
+        if not self._server.alive:
+            raise self._server.failure("is gone")
         self._count_busy()
-        self._stats.running, self._stats.queued = len(self._gate.inside), self._gate.queued
+        self._stats.running, self._stats.queued = len(self._queue.inside), self._queue.queued
         self._stats.free_slots = self._slots - self._stats.running
         return self._stats
 
@@ -187,7 +187,7 @@ class SGLangInferStrategy:
         reason: FinishReason = meta["finish_reason"]["type"]
         self._stats.generated_tokens += len(tokens)
         self._stats.prefill_tokens += meta["prompt_tokens"] - meta.get("cached_tokens", 0)
-        text = self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        text = str(self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
         if reason == "stop":
             text = cut_at_stop(text, request.sampling.stop_strings, request.sampling.include_stop_str_in_output)
         return GenerateResult(request.request_id, tokens, logprobs, spans, reason, text)
@@ -212,4 +212,4 @@ class SGLangInferStrategy:
         now = time.monotonic()
         if self._busy_since is not None:
             self._stats.busy_s += now - self._busy_since
-        self._busy_since = now if self._gate.inside else None
+        self._busy_since = now if self._queue.inside else None

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from roll.strategies.infer.interface import EngineDied
+from roll.strategies.infer.interface import EngineError
 
 CPU_SHIMS = Path(__file__).parent / "sglang_cpu"
 LOG_LINES = 12
@@ -27,7 +27,7 @@ _LAUNCH = (
 )
 
 
-class ServerFailed(EngineDied):
+class ServerFailed(EngineError):
     """The server did not come up, or is gone; the message ends with its log's last lines."""
 
 

@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -71,9 +71,19 @@ class SlotEngine:
         """Parameters of all running rows; None when the rows have changed."""
         self._finished: list[GenerateResult] = []
         self._asleep = False
+        self._queue_held = False
         self._stats = EngineStats(version=version)
         self._step_ended = 0.0
         self._busy_since: float | None = None
+
+    @property
+    def drained(self) -> bool:
+        """No request is running."""
+        return not self._rows and not self._interrupted
+
+    def hold_queue(self, held: bool) -> None:
+        """While it is held, queued requests stay queued, so that the engine drains."""
+        self._queue_held = held
 
     @property
     def idle(self) -> bool:
@@ -110,8 +120,10 @@ class SlotEngine:
         """Swaps in the received weights; returns the pause in seconds: from the end of the last token step (from now, if no
         request is running) to the end of the swap. The wait for the token step under way, at most one step, is not pause:
         tokens are made in it."""
-        if mode not in ("interrupt", "in_flight"):
+        if mode not in get_args(WeightUpdateMode):
             raise ValueError(f"unknown weight update mode {mode!r}")
+        if mode == "drain" and not self.drained:
+            raise ValueError(f"{len(self._rows) + len(self._interrupted)} requests are running: drain them first")
         began = self._step_ended if self._rows else time.perf_counter()
         self.shadow.flip(manifest)
         self._prefixes.clear()
@@ -170,7 +182,7 @@ class SlotEngine:
         while len(self._rows) + len(joining) < self.slots:
             while self._queue and self._queued.get(self._queue[0][2].request_id) is not self._queue[0][2]:
                 heapq.heappop(self._queue)
-            if not self._interrupted and not self._queue:
+            if not self._interrupted and (self._queue_held or not self._queue):
                 break
             row = self._interrupted[0] if self._interrupted else self._queue[0][2]
             key = row.context

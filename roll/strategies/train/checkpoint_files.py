@@ -1,6 +1,7 @@
 """The files of a training checkpoint and of a model folder: JSON and safetensors only, nothing pickled.
 
-model/                  Hugging Face folder: config, generation config, tokenizer, float32 master weights
+model/                  Hugging Face folder: config, generation config, tokenizer, float32 master weights (LoRA: merged)
+adapter/                LoRA only: the adapters' float32 master weights, as peft reads them
 optimizer.safetensors   full (unsharded) AdamW moments, `<parameter>.exp_avg` and `<parameter>.exp_avg_sq`
 trainer.json            counters
 rng-<rank>.safetensors  state of each rank's random generators
@@ -63,6 +64,12 @@ def load_model(path: Path, dtype: torch.dtype, attn_implementation: str) -> PreT
 def load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
     tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path, local_files_only=True)
     return tokenizer
+
+
+def write_model(path: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, weights: dict[str, Tensor]) -> None:
+    """A Hugging Face folder with these weights, whatever the model itself holds at the moment."""
+    model.save_pretrained(path, state_dict=weights)
+    tokenizer.save_pretrained(path)
 
 
 def rng_path(directory: Path, rank: int) -> Path:

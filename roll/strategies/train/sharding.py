@@ -16,6 +16,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from roll.strategies.train.interface import RankContext
+from roll.strategies.train.value_head import ValueHead
 
 
 class Ranks:
@@ -43,7 +44,9 @@ class Ranks:
             return
         policy = MixedPrecisionPolicy(param_dtype=param_dtype, reduce_dtype=torch.float32)
         for module in list(model.modules()):
-            if type(module).__name__ in layer_names:
+            if isinstance(module, ValueHead):
+                fully_shard(module, mesh=self._mesh, mp_policy=MixedPrecisionPolicy(torch.float32, torch.float32))
+            elif type(module).__name__ in layer_names:
                 fully_shard(module, mesh=self._mesh, mp_policy=policy, reshard_after_forward=reshard)
         fully_shard(model, mesh=self._mesh, mp_policy=policy, reshard_after_forward=reshard)
         for sharded in _sharded_modules(model):

@@ -8,8 +8,9 @@ import torch
 
 from roll.configs.rlvr import RLVRConfig
 from roll.data.sample import Prompt, Sample, SampleGroup, VersionSpan
-from roll.pipeline.rlvr.advantages import Advantages
-from roll.pipeline.rlvr.batch import token_batch
+from roll.pipeline.batch import token_batch
+from roll.pipeline.rlvr.advantages import RLVRAdvantages
+from roll.pipeline.rlvr.masks import kept
 
 
 def group(number, rewards, lengths, domain="a", finish="stop"):
@@ -24,7 +25,7 @@ def group(number, rewards, lengths, domain="a", finish="stop"):
 
 def step(advantages, groups, config, **fields):
     """The advantages of each sample's response, and the metrics. `fields`: further per-token values, [N] or one for all."""
-    batch = token_batch(groups, 1.0, config)
+    batch = token_batch(groups, 1.0, kept(config))
     fields = {name: torch.full((batch.num_tokens,), v) if isinstance(v, float) else v for name, v in fields.items()}
     batch, metrics = advantages(batch.with_(**fields), groups)
     assert (batch.advantages[~batch.loss_mask] == 0).all()
@@ -36,7 +37,7 @@ def test_the_kl_penalty_reaches_a_token_and_all_before_it():
     """k1 is -1 - (-1.5) = 0.5 a token, the weight 0.2: a token loses 0.1 for itself and for each one after it."""
     config = RLVRConfig(adv_estimator="reinforce", add_token_level_kl=True, init_kl_coef=0.2)
     groups = [group(0, [1.0, 0.0], [3, 1])]
-    (first, second), metrics = step(Advantages(config), groups, config, reference_logprobs=-1.5)
+    (first, second), metrics = step(RLVRAdvantages(config), groups, config, reference_logprobs=-1.5)
     assert first == pytest.approx([0.7, 0.8, 0.9])
     assert second == pytest.approx([-0.1])
     assert metrics["critic/kl"] == pytest.approx(0.5)
@@ -46,7 +47,7 @@ def test_the_kl_penalty_reaches_a_token_and_all_before_it():
 def test_the_divergence_is_that_of_the_policy_the_loss_starts_from():
     """With recomputed log-probs of -1.2: 0.3 a token."""
     config = RLVRConfig(adv_estimator="reinforce", add_token_level_kl=True)
-    _, metrics = step(Advantages(config), [group(0, [1.0], [3])], config, reference_logprobs=-1.5, proximal_logprobs=-1.2)
+    _, metrics = step(RLVRAdvantages(config), [group(0, [1.0], [3])], config, reference_logprobs=-1.5, proximal_logprobs=-1.2)
     assert metrics["critic/kl"] == pytest.approx(0.3)
 
 
@@ -54,7 +55,7 @@ def test_the_divergence_is_that_of_the_policy_the_loss_starts_from():
 def test_a_token_without_a_log_prob_has_no_penalty(junk):
     config = RLVRConfig(adv_estimator="reinforce", add_token_level_kl=True, init_kl_coef=0.2)
     reference = torch.tensor([junk, junk, -1.5, junk, -1.5])
-    (only,), metrics = step(Advantages(config), [group(0, [1.0], [3])], config, reference_logprobs=reference)
+    (only,), metrics = step(RLVRAdvantages(config), [group(0, [1.0], [3])], config, reference_logprobs=reference)
     assert only == pytest.approx([0.8, 0.9, 0.9])
     assert metrics["critic/kl"] == pytest.approx(1 / 3)
 
@@ -62,35 +63,35 @@ def test_a_token_without_a_log_prob_has_no_penalty(junk):
 def test_hopeless_tokens_are_held_by_the_reward_clip():
     """k3 of a token that the reference finds e^20 times likelier is 4.9e8."""
     config = RLVRConfig(adv_estimator="reinforce", add_token_level_kl=True, kl_penalty="k3", reward_clip=5.0)
-    (only,), _ = step(Advantages(config), [group(0, [1.0], [2])], config, reference_logprobs=19.0)
+    (only,), _ = step(RLVRAdvantages(config), [group(0, [1.0], [2])], config, reference_logprobs=19.0)
     assert only == pytest.approx([-10, -5])
 
 
 def test_the_weight_adapts_from_step_to_step_and_through_a_checkpoint():
     config = RLVRConfig(adv_estimator="reinforce", add_token_level_kl=True, init_kl_coef=0.2, target_kl=0.1, kl_horizon=10)
     groups = [group(0, [1.0, 0.0], [2, 2])]
-    advantages = Advantages(config)
+    advantages = RLVRAdvantages(config)
     seen = []
     for _ in range(3):
         seen.append(step(advantages, groups, config, reference_logprobs=-1.5)[1]["critic/kl_coef"])
         state = json.loads(json.dumps(advantages.state()))
-        advantages = Advantages(config)
+        advantages = RLVRAdvantages(config)
         advantages.restore(state)
     assert seen == pytest.approx([0.2, 0.2 * 1.04, 0.2 * 1.04**2])  # 1 + 0.2 · 2 samples / 10
 
 
 def test_a_weight_that_does_not_adapt_is_the_one_of_the_configuration():
-    advantages = Advantages(RLVRConfig(init_kl_coef=0.5))
+    advantages = RLVRAdvantages(RLVRConfig(init_kl_coef=0.5))
     state = advantages.state()
     config = RLVRConfig(adv_estimator="reinforce", add_token_level_kl=True, init_kl_coef=0.1)
-    changed = Advantages(config)
+    changed = RLVRAdvantages(config)
     changed.restore(state)
     assert step(changed, [group(0, [1.0], [1])], config, reference_logprobs=-1.0)[1]["critic/kl_coef"] == 0.1
 
 
 def test_a_step_of_masked_samples_alone_leaves_the_weight():
     config = RLVRConfig(adv_estimator="reinforce", add_token_level_kl=True, target_kl=0.1, kl_horizon=1, max_len_mask=True)
-    advantages = Advantages(config)
+    advantages = RLVRAdvantages(config)
     rows, metrics = step(advantages, [group(0, [1.0, 0.0], [2, 2], finish="length")], config, reference_logprobs=-1.5)
     assert rows == [[0, 0], [0, 0]]
     assert "critic/kl" not in metrics
@@ -99,7 +100,7 @@ def test_a_step_of_masked_samples_alone_leaves_the_weight():
 
 def test_gamma_discounts_towards_the_end_of_the_response():
     config = RLVRConfig(adv_estimator="reinforce", gamma=0.5)
-    (first, second), _ = step(Advantages(config), [group(0, [1.0, 2.0], [3, 1])], config)
+    (first, second), _ = step(RLVRAdvantages(config), [group(0, [1.0, 2.0], [3, 1])], config)
     assert first == [0.25, 0.5, 1.0]
     assert second == [2.0]
 
@@ -107,7 +108,7 @@ def test_gamma_discounts_towards_the_end_of_the_response():
 def test_whitened_rewards_are_scaled_not_shifted():
     """Token rewards 0, 0, 1 and 0: deviation 0.5. A shift would reward or punish every further token: length, not merit."""
     config = RLVRConfig(adv_estimator="reinforce", whiten_rewards=True)
-    (first, second), _ = step(Advantages(config), [group(0, [1.0, 0.0], [3, 1])], config)
+    (first, second), _ = step(RLVRAdvantages(config), [group(0, [1.0, 0.0], [3, 1])], config)
     assert first == pytest.approx([2.0] * 3, rel=1e-5)
     assert second == [0.0]
 
@@ -118,7 +119,7 @@ def test_whitened_rewards_are_scaled_not_shifted():
 def test_reinforce_plus_plus_is_whitened_over_the_tokens(estimator, centred):
     """Rewards 1, 0 | 0, 0 of one token each, but the first has two."""
     config = RLVRConfig(adv_estimator=estimator)
-    rows, _ = step(Advantages(config), [group(0, [1.0, 0.0], [2, 1]), group(1, [0.0, 0.0], [1, 1])], config)
+    rows, _ = step(RLVRAdvantages(config), [group(0, [1.0, 0.0], [2, 1]), group(1, [0.0, 0.0], [1, 1])], config)
     tokens = torch.tensor([centred[0], *centred], dtype=torch.float64)
     right = (tokens - tokens.mean()) / tokens.std()
     assert [value for row in rows for value in row] == pytest.approx(right.tolist(), abs=1e-5)
@@ -127,7 +128,7 @@ def test_reinforce_plus_plus_is_whitened_over_the_tokens(estimator, centred):
 def test_opo_weighs_by_trained_tokens():
     """(1·3 + 0·1)/4 = 0.75."""
     config = RLVRConfig(adv_estimator="opo")
-    (first, second), _ = step(Advantages(config), [group(0, [1.0, 0.0], [3, 1])], config)
+    (first, second), _ = step(RLVRAdvantages(config), [group(0, [1.0, 0.0], [3, 1])], config)
     assert first == pytest.approx([0.25] * 3)
     assert second == pytest.approx([-0.75])
 
@@ -135,10 +136,10 @@ def test_opo_weighs_by_trained_tokens():
 def test_running_moments_go_on_from_step_to_step_each_domain_its_own():
     """Domain a sees 1, 0 and then 2, 3: mean 1.5, deviation √(5/3). Domain b sees 10, 10 alone."""
     config = RLVRConfig(adv_estimator="reinforce", norm_mean_type="running", norm_std_type="running")
-    advantages = Advantages(config)
+    advantages = RLVRAdvantages(config)
     step(advantages, [group(0, [1.0, 0.0], [1, 1])], config)
     state = json.loads(json.dumps(advantages.state()))
-    advantages = Advantages(config)
+    advantages = RLVRAdvantages(config)
     advantages.restore(state)
     rows, _ = step(advantages, [group(1, [2.0, 3.0], [1, 1]), group(2, [10.0, 10.0], [1, 1], domain="b")], config)
     spread = math.sqrt(5 / 3)
@@ -147,7 +148,7 @@ def test_running_moments_go_on_from_step_to_step_each_domain_its_own():
 
 def test_metrics_describe_normalised_rewards_and_advantages():
     config = RLVRConfig(adv_estimator="dr_grpo")
-    _, metrics = step(Advantages(config), [group(0, [1.0, 0.0], [3, 1])], config)
+    _, metrics = step(RLVRAdvantages(config), [group(0, [1.0, 0.0], [3, 1])], config)
     assert [metrics[f"critic/rewards/{name}"] for name in ("mean", "max", "min")] == [0.5, 1.0, 0.0]
     assert [metrics[f"critic/advantages/{name}"] for name in ("mean", "max", "min")] == [0.25, 0.5, -0.5]
 
@@ -155,4 +156,4 @@ def test_metrics_describe_normalised_rewards_and_advantages():
 def test_token_level_kl_without_a_reference_is_an_error():
     config = RLVRConfig(adv_estimator="reinforce", add_token_level_kl=True)
     with pytest.raises(ValueError, match="needs the log-probs of the reference"):
-        step(Advantages(config), [group(0, [1.0], [1])], config)
+        step(RLVRAdvantages(config), [group(0, [1.0], [1])], config)

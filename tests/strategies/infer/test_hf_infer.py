@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from roll.strategies.infer.hf_infer import EngineClosed, HFInferStrategy
+from roll.strategies.infer.hf_infer import HFInferStrategy
+from roll.strategies.infer.interface import EngineClosed
 
 
 def with_strategy(model: Any, body: Callable[[HFInferStrategy], Awaitable[None]], **options: Any) -> None:
@@ -68,6 +69,29 @@ def test_an_update_drains_none_of_twenty_requests_on_four_slots(lab: Any, mode: 
         assert all(len(result.token_ids) == 150 for result in results)
         versions = [[span.version for span in result.versions] for result in results]
         assert versions == [[0, 1]] * 4 + [[1]] * 16  # a drained request would be of version 0 alone
+
+    with_strategy(lab.model(seed=0), body)
+
+
+def test_a_draining_update_waits_for_what_runs_and_lets_nothing_begin(lab: Any) -> None:
+    """20 requests on 4 slots: those that run end under the old weights, all others begin under the new ones."""
+    buckets, manifest = lab.weights(lab.model(seed=1), 1)
+
+    async def body(strategy: HFInferStrategy) -> None:
+        for bucket in buckets:
+            await strategy.receive_bucket(1, bucket)
+        calls = [asyncio.create_task(strategy.generate(lab.request(str(i), [i + 1], max_new_tokens=50 + i))) for i in range(20)]
+        await asyncio.sleep(0)  # lets the calls post their requests
+        await strategy.stats()
+        await strategy.activate_weights(manifest, "drain")
+        assert (await strategy.stats()).version == 1
+        results = await asyncio.gather(*calls)
+        assert [[tuple(span) for span in result.versions] for result in results] == [
+            [(0, 50 + i, 0 if i < 4 else 1)] for i in range(20)
+        ]
+        with pytest.raises(ValueError, match="asked for"):
+            await strategy.activate_weights(manifest, "drain")  # refused after the drain; the queue moves on
+        assert len((await strategy.generate(lab.request("later", [1], max_new_tokens=3))).token_ids) == 3
 
     with_strategy(lab.model(seed=0), body)
 

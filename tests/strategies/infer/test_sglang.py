@@ -4,11 +4,13 @@ import asyncio
 import os
 import random
 import signal
+import sys
 
 import pytest
 import torch
 
 from roll.strategies.infer.interface import GenerateRequest, SamplingParams
+from roll.strategies.infer.sglang_arguments import check_argument, check_interpreter
 from roll.strategies.infer.sglang_infer import SGLangInferStrategy
 from roll.strategies.infer.sglang_server import ServerFailed, SGLangServer, command_line
 from roll.weights.bucket import make_buckets, manifest_of
@@ -49,7 +51,7 @@ class Engine:
     def __init__(self, folder):
         self.version = 0
         self.loop = asyncio.new_event_loop()
-        self.strategy = SGLangInferStrategy(str(folder), python=PYTHON, max_running_requests=8, max_length=200)
+        self.strategy = SGLangInferStrategy(str(folder), max_running_requests=8, max_length=200, engine_args={"python": PYTHON})
 
     def run(self, coroutine):
         return self.loop.run_until_complete(asyncio.wait_for(coroutine, 60))
@@ -106,7 +108,7 @@ def test_stops_at_a_token_and_at_a_text(engine):
 def test_an_aborted_request_keeps_its_tokens_and_is_resumed_from_them(engine):
     async def main():
         tasks = [asyncio.ensure_future(engine.strategy.generate(request(f"a{i}", 150))) for i in range(12)]
-        while engine.strategy._gate.queued != 4:
+        while engine.strategy._queue.queued != 4:
             await asyncio.sleep(0.01)
         await engine.strategy.abort(["a0", "a11"])
         return await asyncio.gather(*tasks)
@@ -154,7 +156,7 @@ def test_new_requests_never_meet_the_cache_of_older_weights(engine):
     async def main():
         await engine.generate(request("warm", 100))
         running = asyncio.ensure_future(engine.strategy.generate(request("running", 150)))
-        while not engine.strategy._gate.inside:
+        while not engine.strategy._queue.inside:
             await asyncio.sleep(0.01)
         await engine.update("in_flight")
         fresh = await engine.generate(*(request(f"fresh{i}") for i in range(3)))
@@ -203,7 +205,7 @@ def test_when_the_server_dies_whoever_waits_is_told(engine):
 
     async def main():
         waiting = asyncio.ensure_future(engine.strategy.generate(request("waiting", 150)))
-        while not engine.strategy._gate.inside:
+        while not engine.strategy._queue.inside:
             await asyncio.sleep(0.01)
         os.killpg(engine.strategy._server._process.pid, signal.SIGKILL)
         engine.strategy._server._process.wait()
@@ -213,6 +215,26 @@ def test_when_the_server_dies_whoever_waits_is_told(engine):
             await engine.generate(request("late"))
 
     engine.run(main())
+
+
+@real
+def test_arguments_are_checked_without_starting_or_importing_anything():
+    check_interpreter(PYTHON)
+    check_argument(PYTHON, "mem_fraction_static")
+    for name, message in (
+        ("mem_fraction_statics", "is no argument of SGLang's server; did you mean mem_fraction_static?"),
+        ("model_path", "is not the user's to set: the model is"),
+        ("tp_size", "write tensor_parallel_size"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            check_argument(PYTHON, name)
+
+
+def test_an_interpreter_without_sglang_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="has no sglang: make one by `make env-sglang`"):
+        check_interpreter(sys.executable)
+    with pytest.raises(ValueError, match="no-python"):
+        check_interpreter(str(tmp_path / "no-python"))
 
 
 def test_arguments_become_flags():

@@ -1,0 +1,229 @@
+"""How much staleness does each policy loss stand? Trains the embedded model for every pg_variant x staleness x seed.
+
+By default the pipeline keeps samples as fresh as it can, far below the bound. Here they are kept *at* the bound:
+`async_pipeline_depth` is fixed at `async_generation_ratio`, so that in a run of ratio 8 rollouts are always eight batches ahead
+and a batch is trained eight versions after it was sampled. The lag in the table is the measured one, over the second half of a
+run. Every run has the same number of samples (32 prompts x 8 responses a step), one optimiser step a batch, and the defaults
+of its loss.
+
+The learning rate is chosen so that staleness can hurt: where nothing breaks, nothing can be compared (LEARNING_RATE, the second
+command below, with --steps 60).
+
+Runs are processes of their own, forked from one that has imported the pipeline once. Stop the script whenever you like: the same
+command goes on with the runs that are not finished, as long as the code is the same (it compares settings, not code). Seeds are
+the outer loop, so that an interrupted grid is complete for the first seeds.
+
+    python benchmarks/staleness_lab.py [--variants ppo tis] [--ratios 0 4] [--seeds 1 2] [--jobs 2]  # trains, prints the table
+    python benchmarks/staleness_lab.py --learning_rates 3e-4 6e-4 1e-3 2e-3 --variants vanilla ppo --ratios 0 4 8 --seeds 1
+    python benchmarks/staleness_lab.py --page  # trains nothing; redraws docs_roll/pg_variants from the CSV files there
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline_run import LIMIT_S, ROOT, Run, read_run
+from staleness_report import FINAL, Row, draw, read_rows, table, write_pages, write_rows
+
+VARIANTS = ("vanilla", "ppo", "tis", "topr", "cispo", "kimi15", "gspo", "decoupled_ppo")
+RATIOS = (0.0, 1.0, 2.0, 4.0, 8.0)
+SEEDS = (1, 2, 3)
+STEPS = 80
+EVAL_STEPS = 5
+LEARNING_RATE = 6e-4
+"""The best of 3e-4, 6e-4, 1e-3 and 2e-3 at ratio 0 (final accuracy in 60 steps, seed 1: 0.72, 0.77, 0.70, 0.00), so the one that
+would be chosen on fresh samples. Stale samples hurt there: ppo came to 0.58 at ratio 4 and 0.30 at ratio 8 (3e-4: 0.74, 0.64)."""
+CONFIG = ROOT / "examples" / "config" / "rlvr_config_async.yaml"
+FOLDER = ROOT / "output" / "staleness_lab"
+
+FORKS = multiprocessing.get_context("forkserver")
+IMPORTED_ONCE = [
+    "roll.cli.compose",
+    "roll.cli.train",
+    "roll.pipeline.base_worker",
+    "roll.pipeline.rlvr.preparation",
+    "roll.pipeline.rlvr.rlvr_pipeline",
+    "roll.strategies.infer.hf_infer",
+    "roll.strategies.train.fsdp2",
+    "transformers.models.qwen2.modeling_qwen2",
+]
+"""Half of what a short run would cost."""
+
+Runner = Callable[[list[str], Path], Run]
+"""Overrides, folder -> what the run left there; raises `RuntimeError` if it failed."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run: what is varied."""
+
+    variant: str
+    ratio: float
+    seed: int
+    learning_rate: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.variant}-ratio{self.ratio:g}-lr{self.learning_rate:g}-seed{self.seed}"
+
+    def overrides(self, steps: int) -> list[str]:
+        return [
+            f"actor_train.pg_variant={self.variant}",
+            f"actor_train.training_args.learning_rate={self.learning_rate:g}",
+            f"async_generation_ratio={self.ratio:g}",
+            f"async_pipeline_depth={self.ratio:g}",
+            f"seed={self.seed}",
+            f"max_steps={steps}",
+            f"eval_steps={EVAL_STEPS}",
+            "save_steps=1000000",
+        ]
+
+
+def grid(variants: Iterable[str], ratios: Iterable[float], seeds: Iterable[int], learning_rates: Iterable[float]) -> list[Cell]:
+    """The last ratio first: its runs break first, and a mistake shows at once."""
+    stale_first = sorted(ratios, reverse=True)
+    return [Cell(v, r, seed, lr) for seed, lr, r, v in itertools.product(seeds, learning_rates, stale_first, variants)]
+
+
+def train(overrides: Sequence[str], folder: Path) -> None:
+    """`start_rlvr_pipeline.py --local` as this very process, which ends with its exit code; what it says goes to a file."""
+    console = os.open(folder / "console.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(console, 1)
+    os.dup2(console, 2)
+    os.chdir(ROOT)
+    from roll.cli.train import main
+
+    name = [f"--config_path={CONFIG.parent}", f"--config_name={CONFIG.stem}", "--local"]
+    sys.exit(main([*name, f"output_dir={folder}", "exp_name=run", "track_with=none", "rollout_log_per_step=0", *overrides]))
+
+
+def run_forked(overrides: list[str], folder: Path) -> Run:
+    folder.mkdir(parents=True)
+    process = FORKS.Process(target=train, args=(overrides, folder))
+    process.start()
+    process.join(LIMIT_S)
+    process.kill()  # unless it has ended
+    process.join()
+    if process.exitcode:
+        raise RuntimeError(f"exit code {process.exitcode}\n{(folder / 'console.txt').read_text()[-3000:]}")
+    return read_run(folder / "run")
+
+
+def row_of(cell: Cell, run: Run) -> Row:
+    """Off-policy figures are means over the second half of the steps, when the lag has reached its bound."""
+    late = run.steps[len(run.steps) // 2 :]
+
+    def mean(name: str) -> float:
+        return sum(step[name] for step in late) / len(late)
+
+    return Row(
+        variant=cell.variant,
+        ratio=cell.ratio,
+        seed=cell.seed,
+        learning_rate=cell.learning_rate,
+        steps=len(run.steps),
+        eval_steps=EVAL_STEPS,
+        lag=mean("staleness/token_mean"),
+        lag_all=run.summary["staleness"]["token_mean"],
+        weight=mean("actor/train_infer_ratio_token_mean"),
+        ess=mean("actor/train_infer_ess_token"),
+        kl=mean("actor/train_infer_kl"),
+        accuracy=tuple(point["accuracy"] for point in run.summary["validation"]),
+    )
+
+
+def finished(cell: Cell, folder: Path, steps: int) -> Row | None:
+    """The row of a cell that was run to its end with these settings; None if it was not, or only in part."""
+    path = folder / cell.name / "row.json"
+    if not path.is_file():
+        return None
+    kept = json.loads(path.read_text())
+    return Row.from_mapping(kept["row"]) if kept["overrides"] == cell.overrides(steps) else None
+
+
+def run_cell(cell: Cell, folder: Path, steps: int, run: Runner = run_forked) -> Row:
+    """Runs the cell unless it is finished. `row.json` appears whole or not at all, after everything else."""
+    if row := finished(cell, folder, steps):
+        return row
+    home = folder / cell.name
+    shutil.rmtree(home, ignore_errors=True)
+    overrides = cell.overrides(steps)
+    row = row_of(cell, run(overrides, home))
+    shutil.rmtree(home / "run" / "checkpoints", ignore_errors=True)
+    aside = home / "row.json.partial"
+    aside.write_text(json.dumps({"overrides": overrides, "row": row.as_mapping()}, indent=1))
+    aside.rename(home / "row.json")
+    return row
+
+
+def run_grid(cells: Sequence[Cell], folder: Path, steps: int, jobs: int, run: Runner = run_forked) -> tuple[list[Row], list[str]]:
+    """Rows in the order of the cells, and what went wrong with the others, a line each: one broken run does not stop the grid."""
+    rows: dict[Cell, Row] = {}
+    failures: list[str] = []
+    with ThreadPoolExecutor(jobs) as pool:
+        futures = {pool.submit(run_cell, cell, folder, steps, run): cell for cell in cells}
+        try:
+            for done, future in enumerate(as_completed(futures), start=1):
+                cell = futures[future]
+                try:
+                    rows[cell] = row = future.result()
+                    said = f"lag {row.lag:.2f}  accuracy {row.final:.3f}  worst drop {row.worst_drop:.3f}"
+                except (RuntimeError, OSError) as error:
+                    failures.append(f"{cell.name}: {error}")
+                    said = f"FAILED: {error}"
+                print(f"{done}/{len(cells)} {cell.name}: {said}", flush=True)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return [rows[cell] for cell in cells if cell in rows], failures
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--variants", nargs="+", default=VARIANTS, metavar="NAME", help="default: %(default)s")
+    parser.add_argument(
+        "--ratios", type=float, nargs="+", default=RATIOS, metavar="R", help="async_generation_ratio, depth and lag"
+    )
+    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS, metavar="N")
+    parser.add_argument("--learning_rates", type=float, nargs="+", default=[LEARNING_RATE], metavar="LR")
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--jobs", type=int, default=2, help="runs side by side, one core each")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="of the runs, results.csv and lab.png (default: %(default)s)")
+    parser.add_argument("--page", action="store_true", help="train nothing, redraw the pages from their CSV files")
+    args = parser.parse_args()
+    if args.steps % EVAL_STEPS or args.steps < FINAL * EVAL_STEPS:
+        parser.error(f"--steps {args.steps}: must be a multiple of {EVAL_STEPS}, and at least {FINAL * EVAL_STEPS}")
+    if args.page:
+        for path in write_pages(ROOT / "docs_roll" / "pg_variants"):
+            print(path.relative_to(ROOT))
+        return 0
+
+    # Before the fork server starts, which inherits them.
+    python_path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": python_path}
+    FORKS.set_forkserver_preload(IMPORTED_ONCE)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # no further run begins, and those that are going end
+    cells = grid(args.variants, args.ratios, args.seeds, args.learning_rates)
+    rows, failures = run_grid(cells, args.folder, args.steps, args.jobs)
+    if rows:
+        write_rows(args.folder / "results.csv", rows)
+        draw(read_rows(args.folder / "results.csv"), args.folder / "lab.png")
+        print(f"\n{table(rows)}\n\n{args.folder}: results.csv, lab.png")
+    for failure in failures:
+        print(f"failed: {failure}", file=sys.stderr)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,170 @@
+"""`roll check`: what a configuration will do, or all that is wrong with it. Nothing starts, nothing heavy is imported."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from roll.cli.check_text import condensed, keys, whole
+from roll.cli.machine import Machine, this_machine
+from roll.cli.model_files import read_model_folder
+from roll.cli.options import OVERRIDES, Parser, complain, config_folder
+from roll.configs.planning.memory import Model
+from roll.configs.planning.model_shape import shape_of
+from roll.configs.planning.plan import Plan, make_plan, model_folders
+from roll.configs.ppo import PPOConfig
+from roll.configs.problems import ConfigError, Problem
+from roll.configs.report import LoadReport
+from roll.configs.validation import check_config
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A configuration without problems, and how it meets the machine."""
+
+    plan: Plan
+    machine: Machine
+    remarks: tuple[str, ...]
+    """What may be wrong here though the configuration is right: files and devices that are not on this machine, memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    checked: Checked | None
+    """None where there are problems."""
+    problems: list[Problem]
+    report: LoadReport
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit code: 0 if nothing is wrong, 1 if something is. With `--compat` a file that loads is not wrong: what keeps
+    it from starting is part of the report."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    as_json, compat = "--json" in given, "--compat" in given
+    try:
+        answer = _check(given)
+    except ConfigError as error:
+        answer, compat = Answer(None, error.problems, LoadReport()), False
+    problems = answer.problems
+    if as_json:
+        told = {} if answer.checked is None else asdict(answer.checked)
+        report = {name: value for name, value in asdict(answer.report).items() if name != "origins"}
+        found = {"ok": not problems, "problems": [_plain_problem(problem) for problem in problems], **told, "report": report}
+        print(json.dumps(found, indent=2, default=str))
+    elif answer.checked is not None:
+        print("\n".join(whole(answer.checked.plan, answer.checked.machine, answer.checked.remarks, answer.report)))
+    else:
+        if compat:
+            print("\n".join(keys(answer.report)))
+        complain(problems)
+        print(f"{len(problems)} problem{'s' * (len(problems) > 1)}; nothing was started", file=sys.stderr)
+    return 1 if problems and not compat else 0
+
+
+def _check(arguments: Sequence[str]) -> Answer:
+    """Raises `ConfigError`."""
+    parser = Parser(
+        prog="roll check", description="What a configuration will do, before it runs.", epilog=OVERRIDES, allow_abbrev=False
+    )
+    parser.add_config_options("rlvr_config_async")
+    parser.add_argument("--json", action="store_true", help="the same as data")
+    parser.add_argument("--compat", action="store_true", help="report what is not known here, instead of refusing it")
+    parser.add_argument(
+        "--device_memory_gib", type=float, help="plan for accelerators with this much memory (default: those of this machine)"
+    )
+    options, overrides = parser.parse_with_overrides(arguments)
+    size = options.device_memory_gib
+    if size is not None and not (math.isfinite(size) and size > 0):
+        raise ConfigError([Problem("--device_memory_gib", size, "must be a number > 0", "e.g. 80")])
+    from roll.cli.compose import load
+
+    config, report = load(config_folder(options.config_path), options.config_name, overrides, compat=options.compat)
+    if options.compat:
+        config = replace(config, num_nodes=_nodes_named(config))
+    machine = this_machine()
+    problems = check_config(config, planned_devices(config, machine))
+    problems += [Problem(note.key, note.value, f"is not supported: {note.message}", where=note.where) for note in report.lacking]
+    if problems:
+        return Answer(None, report.located(problems), report)
+    return Answer(check(config, machine, None if size is None else int(size * GIB)), [], report)
+
+
+def _nodes_named(config: PPOConfig) -> int:
+    """ROLL counts its machines by the highest device that a role names; `num_nodes` is not read."""
+    try:
+        roles = (config.actor_train, config.actor_infer, config.reference)
+        highest = max((device for role in roles if role is not None for device in role.devices), default=0)
+    except ValueError:  # a device_mapping that cannot be read: reported as such
+        return config.num_nodes
+    return max(config.num_nodes, highest // config.num_gpus_per_node + 1) if config.num_gpus_per_node else config.num_nodes
+
+
+def planned_devices(config: PPOConfig, machine: Machine) -> int:
+    """Those that the configuration names, else those of this machine (`roll.distributed.devices.detect`)."""
+    return config.num_nodes * (config.num_gpus_per_node or len(machine.accelerators) or max(2, machine.cpus))
+
+
+def check(config: PPOConfig, machine: Machine, device_memory: int | None = None) -> Checked:
+    """For a configuration without problems. `device_memory`: bytes of the planned accelerators, if not this machine's."""
+    devices = planned_devices(config, machine)
+    # More devices than this machine's cores are no CPU slots of it.
+    accelerators = bool(machine.accelerators) or device_memory is not None or devices > config.num_nodes * max(2, machine.cpus)
+    remarks: list[str] = []
+    models: dict[str, Model | str] = {}
+    for folder in model_folders(config):
+        models[folder], found = _model(folder)
+        remarks += found
+    there = device_memory or min(machine.accelerators, default=None)
+    plan = make_plan(config, devices, models, accelerators, there)
+    remarks += _devices_here(plan, machine, devices // config.num_nodes)
+    remarks += _memory_here(plan, machine, there)
+    return Checked(plan, machine, tuple(remarks))
+
+
+def announce(config: PPOConfig) -> Iterator[str]:
+    """The short form, for the start of a run."""
+    checked = check(config, this_machine())
+    return condensed(checked.plan, checked.remarks)
+
+
+def _model(folder: str) -> tuple[Model | str, list[str]]:
+    files = read_model_folder(folder)
+    if files.config is None:
+        return f"unknown: {files.note}", [f"{files.note}: no memory figures"]
+    try:
+        shape = shape_of(files.config)
+    except ValueError as error:
+        return f"unknown: {error}", [f"{folder}: {error}: no memory figures"]
+    return Model(shape, files.stored_parameters or shape.parameters), [files.note] if files.note else []
+
+
+def _devices_here(plan: Plan, machine: Machine, per_node: int) -> Iterator[str]:
+    if plan.accelerators and len(machine.accelerators) < per_node:
+        found = f"{len(machine.accelerators)} accelerators" if machine.accelerators else "no accelerator"
+        yield f"the plan is for {per_node} accelerators a node; this machine has {found}, {machine.cpus} CPU cores"
+    if not plan.accelerators and plan.nodes == 1 and plan.device_count > machine.cpus:
+        yield f"{plan.device_count} CPU slots share {machine.cpus} cores"
+
+
+def _memory_here(plan: Plan, machine: Machine, there: int | None) -> Iterator[str]:
+    if plan.accelerators:
+        for group in plan.devices:
+            if there is not None and group.bytes > there:
+                names = " and ".join(group.roles)
+                yield f"{names}: about {group.bytes / GIB:.1f} GiB a device, but a device has {there / GIB:.1f} GiB"
+        return
+    needed = sum(group.bytes * len(group.devices) for group in plan.devices) + sum(part.bytes for part in plan.host)
+    if needed > machine.memory:
+        yield f"all roles together: about {needed / GIB:.1f} GiB, but this machine has {machine.memory / GIB:.1f} GiB"
+
+
+def _plain_problem(problem: Problem) -> dict[str, Any]:
+    value = problem.value
+    plain = value if value is None or isinstance(value, (bool, int, float, str, list, dict)) else str(value)
+    return asdict(problem) | {"value": plain}

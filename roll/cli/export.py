@@ -1,0 +1,93 @@
+"""`roll export`: the trained model of a checkpoint as a Hugging Face folder, whichever back end trained it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from roll.cli.options import Parser, complain
+from roll.configs.problems import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+CONFIG = "config.json"
+DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit code: 2 if nothing could be written."""
+    parser = Parser(prog="roll export", description="Weights, configuration and tokenizer; LoRA adapters are merged.")
+    parser.add_argument("--checkpoint", required=True, metavar="FOLDER", help="<output_dir>/<exp_name>/checkpoints/step-<n>")
+    parser.add_argument("--output", required=True, metavar="FOLDER", help="is made; must not be there, or be empty")
+    parser.add_argument("--dtype", choices=DTYPES, default="fp32", help="type of the weights (default: fp32, the masters')")
+    try:
+        options = parser.parse_args(arguments)
+        parameters = export(Path(options.checkpoint), Path(options.output), options.dtype)
+    except ConfigError as error:
+        complain(error.problems)
+        return 2
+    print(f"{options.output}: {parameters:,} parameters in {options.dtype}")
+    return 0
+
+
+def export(checkpoint: Path, output: Path, dtype: str) -> int:
+    """Writes the folder whole or not at all, a tensor at a time, and returns the number of parameters.
+
+    Raises `ConfigError`: the checkpoint is not complete or not what was saved (its hashes are checked), or the output cannot be
+    written."""
+    from roll.pipeline.checkpoint import CheckpointError, CheckpointStore
+
+    try:
+        model = CheckpointStore(checkpoint.parent).load(checkpoint).model
+    except CheckpointError as error:
+        raise ConfigError([Problem("--checkpoint", str(checkpoint), str(error), "name a complete one")]) from None
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise ConfigError([Problem("--output", str(output), "is there already, and not empty", "name another folder")])
+    partial = output.parent / f".{output.name}.partial"
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        count = _write(model, partial, dtype)
+        if output.exists():
+            output.rmdir()
+        partial.rename(output)
+    except OSError as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise ConfigError([Problem("--output", str(output), f"cannot be written: {error}", "name another folder")]) from None
+    return count
+
+
+def _write(model: Path, folder: Path, dtype: str) -> int:
+    from roll.strategies.train.megatron.tensor_files import INDEX, write_model
+
+    for path in model.iterdir():
+        if path.is_file() and path.suffix != ".safetensors" and path.name not in (INDEX, CONFIG):
+            shutil.copyfile(path, folder / path.name)
+    config = json.loads((model / CONFIG).read_text())
+    config.pop("torch_dtype", None)  # the name that transformers gave it before
+    (folder / CONFIG).write_text(json.dumps({**config, "dtype": DTYPES[dtype]}, indent=2) + "\n")
+    sizes: list[int] = []
+    write_model(folder, _tensors(model, DTYPES[dtype], sizes))
+    return sum(sizes)
+
+
+def _tensors(model: Path, dtype: str, sizes: list[int]) -> Iterator[tuple[str, Tensor]]:
+    """Integers keep their type. The number of elements of each tensor goes to `sizes`."""
+    import torch
+    from safetensors import safe_open
+
+    for path in sorted(model.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118
+                tensor = file.get_tensor(name)
+                sizes.append(tensor.numel())
+                yield name, tensor.to(getattr(torch, dtype)) if tensor.is_floating_point() else tensor
+
+
+if __name__ == "__main__":
+    sys.exit(main())

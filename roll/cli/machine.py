@@ -1,0 +1,57 @@
+"""What this machine has, found without torch: cores, memory, accelerators."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    cpus: int
+    memory: int
+    """Bytes that processes here may use together."""
+    accelerators: tuple[int, ...]
+    """Bytes of each."""
+
+
+def this_machine() -> Machine:
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return Machine(cpus, _memory(), _accelerators())
+
+
+def _memory() -> int:
+    """Of the machine, or of the container if its limit is lower."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            text = Path(limit).read_text().strip()
+        except OSError:
+            continue
+        if text.isdigit():
+            return min(physical, int(text))
+    return physical
+
+
+def _accelerators() -> tuple[int, ...]:
+    """Those that `CUDA_VISIBLE_DEVICES` leaves visible, as far as nvidia-smi can say."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return ()
+    command = [tool, "--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    rows = [[cell.strip() for cell in line.split(",")] for line in answer.splitlines()]
+    found = [(index, uuid, int(size) * MIB) for index, uuid, size in (row for row in rows if len(row) == 3) if size.isdigit()]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return tuple(size for _, _, size in found)
+    names = [name.strip() for name in visible.split(",")]
+    return tuple(size for index, uuid, size in found if index in names or any(name and uuid.startswith(name) for name in names))

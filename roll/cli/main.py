@@ -1,0 +1,58 @@
+"""The `roll` command. A subcommand's module is imported only when it is called, so that `roll --help` answers at once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+HELP = """\
+usage: roll <command> [options] [key=value ...]
+
+  check                  what a configuration will do, and everything that is wrong with it
+  train rlvr|agentic     run it
+  env-check              try an environment: contract, seeds, reachable rewards, speed
+  play                   watch a model play an environment
+  export                 the model of a checkpoint as a Hugging Face folder
+
+roll <command> --help says more; roll --version.
+"""
+
+COMMANDS = {
+    "check": "roll.cli.check",
+    "train": "roll.cli.train",
+    "env-check": "roll.cli.env_check",
+    "play": "roll.cli.play",
+    "export": "roll.cli.export",
+}
+USAGE_ERROR = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the command's exit code; 2 if there is no such command."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if not given or given[0] in ("--help", "-h", "help"):
+        print(HELP, end="")
+        return 0 if given else USAGE_ERROR
+    if given[0] == "--version":
+        from importlib.metadata import version
+
+        print(version("roll"))
+        return 0
+    command, rest = given[0], given[1:]
+    if command not in COMMANDS:
+        import difflib
+
+        nearest = difflib.get_close_matches(command, COMMANDS, n=1)
+        advice = f"did you mean {nearest[0]}?" if nearest else f"one of {', '.join(COMMANDS)}"
+        print(f"error: roll {command}: no such command; {advice}", file=sys.stderr)
+        return USAGE_ERROR
+    if command == "train" and (not rest or rest[0] not in ("rlvr", "agentic")):
+        print("error: roll train: say what: roll train rlvr, or roll train agentic", file=sys.stderr)
+        return USAGE_ERROR
+    code: int = import_module(COMMANDS[command]).main(rest)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

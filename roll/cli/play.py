@@ -1,0 +1,139 @@
+"""`roll play`: a model plays one episode of an environment, turn by turn, in the terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from roll.cli.options import Parser, complain
+from roll.configs.agentic import AgenticConfig, EnvConfig
+from roll.configs.loading import load_config
+from roll.configs.problems import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from roll.data.sample import Trajectory
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit code: 0 played, 1 the environment failed, 2 bad input."""
+    parser = Parser(description="A model plays one episode of an environment.", allow_abbrev=False)
+    parser.add_argument("--env", help="environment: a built-in name or the dotted path of your own class")
+    parser.add_argument("--model", required=True, help="folder of a Hugging Face model, e.g. a checkpoint's trainer/model")
+    parser.add_argument("--run", help="folder of an agentic run: plays what its config.yaml says, as --tag")
+    parser.add_argument("--tag", help="which of the run's custom_envs (default: the first)")
+    parser.add_argument("--seed", type=int, default=0, help="of the environment (default: 0)")
+    parser.add_argument("--temperature", type=float, default=1.0, help="0 is greedy (default: 1)")
+    parser.add_argument("--max_steps", type=int, default=20, help="turns (default: 20; a run's own with --run)")
+    parser.add_argument("--max_tokens_per_step", type=int, default=64, help="tokens of an answer (default: 64)")
+    parser.add_argument("--sequence_length", type=int, default=2048, help="tokens of the episode (default: 2048)")
+    try:
+        options, pairs = parser.parse_with_overrides(list(sys.argv[1:] if arguments is None else arguments))
+        env, template, answer, context = _what_to_play(vars(options), pairs)
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        return asyncio.run(_play(env, template, answer, context, options.model, options.seed, options.temperature))
+    except ConfigError as error:
+        complain(error.problems)
+        return 2
+
+
+def _what_to_play(options: Mapping[str, Any], pairs: Sequence[str]) -> tuple[EnvConfig, str, int, int]:
+    """The environment, the template, tokens of an answer and of the episode. Raises `ConfigError`."""
+    if options["run"]:
+        path = Path(options["run"]) / "config.yaml"
+        if not path.is_file():
+            raise ConfigError([Problem("--run", options["run"], "has no config.yaml", "name the folder of an agentic run")])
+        config = load_config(AgenticConfig, yaml.safe_load(path.read_text()))
+        tag = options["tag"] or next(iter(config.custom_envs), "")
+        if tag not in config.custom_envs:
+            raise ConfigError(
+                [Problem("--tag", tag, "is not in the run's custom_envs", f"one of {', '.join(config.custom_envs)}")]
+            )
+        template = config.actor_train.data_args.template
+        return config.custom_envs[tag], template, config.answer_tokens(tag), config.lengths().sequence
+    if not options["env"]:
+        raise ConfigError([Problem("--env", "", "is needed, or --run", "e.g. --env frozen_lake")])
+    known = [item.name for item in fields(EnvConfig)]
+    given: dict[str, Any] = {"max_steps": options["max_steps"], "env_config": {}}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise ConfigError([Problem("command line", pair, "cannot be read", "write key=value")])
+        (given if key in known else given["env_config"])[key] = yaml.safe_load(value)
+    env = load_config(EnvConfig, {"env_type": options["env"], "agent_system_template": "{instructions}\n", **given})
+    return env, "auto", options["max_tokens_per_step"], options["sequence_length"]
+
+
+async def _play(
+    env: EnvConfig, template: str, answer_tokens: int, context: int, model: str, seed: int, temperature: float
+) -> int:
+    from roll.distributed.backend import import_object
+    from roll.pipeline.agentic.env.host import EnvFailure, EnvHost
+    from roll.pipeline.agentic.env.registry import make_env
+    from roll.pipeline.agentic.env_manager.base import Answer, EnvManager, EpisodeTask
+    from roll.pipeline.agentic.env_manager.dialogue import Dialogue
+    from roll.pipeline.preparation import load_tokenizer
+    from roll.strategies.infer.hf_infer import HFInferStrategy
+    from roll.strategies.infer.interface import GenerateRequest, SamplingParams
+
+    try:
+        tokenizer = load_tokenizer(model)
+        form = ("native" if tokenizer.chat_template else "none") if template == "auto" else template
+        dialogue = Dialogue(tokenizer, "native" if form == "native" else "none")
+    except (ValueError, OSError) as error:
+        fix = "a Hugging Face folder: config.json, tokenizer, *.safetensors"
+        raise ConfigError([Problem("--model", model, str(error), fix)]) from error
+    made = make_env(env.env_type, env.env_config)
+    made.close()
+    engine = HFInferStrategy(model, max_running_requests=1, max_length=context)
+    manager_cls: type[EnvManager] = import_object(env.env_manager_cls)
+    manager = manager_cls(env, dialogue, instructions=made.instructions, context=context, answer_tokens=answer_tokens)
+    stops = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
+
+    async def ask(tokens: Sequence[int], turn: int, most: int) -> Answer:
+        sampling = SamplingParams(temperature=temperature, max_new_tokens=most, stop_token_ids=stops, seed=seed + turn)
+        done = await engine.generate(GenerateRequest(str(turn), tuple(tokens), sampling))
+        text = str(tokenizer.decode(done.token_ids, skip_special_tokens=True))
+        return Answer(done.token_ids, done.logprobs, done.versions, text, done.finish_reason == "stop")
+
+    host = EnvHost(env.execution, env.step_timeout_s, env.reset_timeout_s)
+    handle = await host.open("play", env.env_type, env.env_config)
+    try:
+        samples = await manager.play(handle, EpisodeTask(uid="play", tag="play", index=0, env_seed=seed), ask)
+    except EnvFailure as failure:
+        print(f"error: {failure}", file=sys.stderr)
+        return 1
+    finally:
+        await host.close()
+        await engine.close()
+    episodes = [sample.trajectory for sample in samples if sample.trajectory is not None]
+    print(f"{env.env_type}, seed {seed}, {model}\n\n{_shown(episodes)}")
+    return 0
+
+
+def _shown(parts: Sequence[Trajectory]) -> str:
+    from roll.pipeline.agentic.env.render import Turn, render
+
+    turns = [turn for part in parts for turn in part.turns]
+    end, success = parts[-1].end, parts[-1].success
+    shown = [
+        Turn(
+            turn.observation,
+            turn.action,
+            turn.reward,
+            terminated=last and end == "terminated",
+            truncated=last and end != "terminated",
+            action_is_valid=turn.is_valid,
+            action_is_effective=turn.is_effective,
+            success=success if last else None,
+        )
+        for turn, last in ((turn, i == len(turns) - 1) for i, turn in enumerate(turns))
+    ]
+    return render(shown)

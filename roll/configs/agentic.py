@@ -1,0 +1,168 @@
+"""Agents in environments: an episode of many turns, one reward a turn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from roll.configs.arguments import GeneratingArguments
+from roll.configs.base import COUNT
+from roll.configs.fields import Bounds, option, required
+from roll.configs.ppo import Lengths, PPOConfig
+
+EnvFailurePolicy = Literal["retry", "drop_sample", "drop_group"]
+EnvExecution = Literal["inline", "thread", "process"]
+RewardGrouping = Literal["batch", "tags", "traj_group_id", "state"]
+
+TRAJ_ENV_MANAGER = "roll.pipeline.agentic.env_manager.traj_env_manager.TrajEnvManager"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvConfig:
+    """A kind of environment, named by its tag under `custom_envs`."""
+
+    env_type: str = required("Environment: a built-in name (docs_roll/environments.md) or the dotted path of your own class.")
+    env_config: dict[str, Any] = option({}, "Handed to the environment; unknown keys are refused.")
+    env_manager_cls: str = option(
+        TRAJ_ENV_MANAGER,
+        "Dotted path of the class that plays an episode. TrajEnvManager: one sample an episode; "
+        "roll.pipeline.agentic.env_manager.step_env_manager.StepEnvManager: one sample a turn.",
+    )
+    max_steps: int = option(10, "Turns of an episode; a longer one is truncated.", bounds=COUNT)
+    max_tokens_per_step: int | None = option(
+        None, "Longest answer of one turn, in tokens; null means the top level's.", bounds=COUNT
+    )
+    agent_system_template: str = option("", "System prompt; {instructions} are the environment's rules; empty means none.")
+    agent_template: str = option(
+        "{observation}",
+        "User message of a turn: {observation}, {turn_idx} (from 1), {actions_left}, {max_response_length}, {suffix} (what the "
+        "environment adds), {instructions}; StepEnvManager: also {history}, {history_length}.",
+    )
+    history_length: int = option(
+        2, "StepEnvManager: turns before this one that {history} shows; 0 means none.", bounds=Bounds(ge=0)
+    )
+    execution: EnvExecution = option(
+        "inline", "Where steps run. inline: in the event loop (fast or asynchronous ones); thread; process: can be killed."
+    )
+    max_env_step_concurrent: int = option(
+        0, "Most steps and resets of this tag at once in one worker; 0 means no limit.", bounds=Bounds(ge=0)
+    )
+    step_timeout_s: float = option(60.0, "A step that takes longer has failed; inline: only that of an environment with coroutines.", bounds=Bounds(gt=0))
+    reset_timeout_s: float = option(60.0, "A reset that takes longer has failed; as step_timeout_s.", bounds=Bounds(gt=0))
+    on_env_failure: EnvFailurePolicy = option(
+        "retry",
+        "A failed environment costs its episode. retry: it is played again, once, then the group is dropped; drop_sample: the "
+        "group goes on without it; drop_group.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvManagerConfig:
+    """Which episodes are played, and by how many workers."""
+
+    tags: list[str] = option([], "Kinds of environments, keys of custom_envs; empty means all of them.")
+    num_env_groups: int = option(128, "Groups of environments played at the same time, over all tags.", bounds=COUNT)
+    num_groups_partition: list[int] = option(
+        [], "Of num_env_groups, how many are of each tag; empty means equal parts.", bounds=Bounds(ge=0)
+    )
+    group_size: int = option(1, "Episodes of a group: the same environment and seed.", bounds=COUNT)
+    group_size_redundancy: int = option(
+        0, "More episodes than needed in each group; the first group_size to finish count.", bounds=Bounds(ge=0)
+    )
+    max_env_num_per_worker: int = option(
+        16, "Environments that one worker process plays at once; there are no more workers than CPU cores.", bounds=COUNT
+    )
+    group_filter_cls: str | None = option(
+        None,
+        "Dotted path of your own filter: a function of a group's rewards that returns the reason to drop the group, or None; "
+        "roll.rollout.filters.equal_rewards drops groups that teach nothing. null means no filter.",
+    )
+
+    @property
+    def env_count(self) -> int:
+        """Environments that exist at the same time."""
+        return self.num_env_groups * (self.group_size + self.group_size_redundancy)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardNormalizationConfig:
+    """How the rewards of episodes become comparable before the estimator reads them."""
+
+    grouping: RewardGrouping = option(
+        "traj_group_id",
+        "Who is compared: all episodes (batch), those of a tag, those of a group (traj_group_id), or, step_reinforce only, "
+        "turns from the same state of a group's environment (state).",
+    )
+    norm_mean_type: Literal["batch", "group"] | None = option(
+        None, "Subtract the mean over the grouping (group) or over all (batch)."
+    )
+    norm_std_type: Literal["batch", "group"] | None = option(
+        None, "Divide by the deviation over the grouping (group) or over all (batch)."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgenticValidationConfig:
+    generating_args: GeneratingArguments = option(GeneratingArguments(), "Sampling.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgenticConfig(PPOConfig):
+    custom_envs: dict[str, EnvConfig] = option({}, "Kinds of environments by tag.")
+    train_env_manager: EnvManagerConfig = option(EnvManagerConfig(), "Training episodes.")
+    val_env_manager: EnvManagerConfig | None = option(None, "Validation episodes, the same at every evaluation; null means none.")
+    validation: AgenticValidationConfig | None = option(None, "Sampling of validation episodes; null means training's.")
+    max_tokens_per_step: int = option(64, "Longest answer of one turn, in tokens.", bounds=COUNT)
+    reward_normalization: RewardNormalizationConfig = option(RewardNormalizationConfig(), "Normalisation of rewards.")
+    episode_reward_weight: float = option(1.0, "gigpo: weight of the episode's advantage.", bounds=Bounds(ge=0))
+    step_reward_weight: float = option(1.0, "gigpo: weight of the step's advantage.", bounds=Bounds(ge=0))
+    step_reward_gamma: float = option(
+        0.95, "agentic_reinforce, step_reinforce, gigpo: discount of later rewards per turn.", bounds=Bounds(gt=0, le=1)
+    )
+
+    @property
+    def group_size(self) -> int:
+        return self.train_env_manager.group_size
+
+    @property
+    def groups_per_step(self) -> int:
+        return self.rollout_batch_size // self.group_size
+
+    def lengths(self) -> Lengths:
+        """Raises `ValueError` if sequence_length is missing or has no room for a turn."""
+        if self.sequence_length is None:
+            raise ValueError("sequence_length is needed: the context of an episode, all turns together")
+        answer = min([self.answer_tokens(tag) for tag in self.custom_envs], default=self.max_tokens_per_step)
+        if self.sequence_length <= answer:
+            raise ValueError(f"sequence_length {self.sequence_length} <= max_tokens_per_step {answer}: no room for a prompt")
+        return Lengths(self.sequence_length - 1, self.sequence_length, self.sequence_length)
+
+    def answer_tokens(self, tag: str) -> int:
+        """Longest answer of one turn in environments of this tag."""
+        return self.custom_envs[tag].max_tokens_per_step or self.max_tokens_per_step
+
+    def partition(self, manager: EnvManagerConfig) -> dict[str, float]:
+        """Relative share of each tag in the groups of a manager."""
+        tags = manager.tags or list(self.custom_envs)
+        counts = manager.num_groups_partition or [1] * len(tags)
+        return {tag: float(count) for tag, count in zip(tags, counts, strict=False) if count}
+
+    @property
+    def domain_weights(self) -> dict[str, float]:
+        return self.partition(self.train_env_manager)
+
+    @property
+    def tag_to_domain(self) -> dict[str, str]:
+        return {tag: tag for tag in self.custom_envs}
+
+    @property
+    def val_generating_args(self) -> GeneratingArguments | None:
+        return self.validation.generating_args if self.validation else None
+
+    @property
+    def val_episodes(self) -> int:
+        """Episodes of one validation."""
+        manager = self.val_env_manager
+        if manager is None:
+            return 0
+        return self.val_batch_size or manager.num_env_groups * manager.group_size

@@ -1,0 +1,134 @@
+"""Rules of the agentic pipeline's own keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from roll.configs.agentic import AgenticConfig, EnvManagerConfig
+from roll.configs.dotted_path import DOTTED_PATH
+from roll.configs.estimators import GROUP_RELATIVE, STEP_ESTIMATORS, unusable_estimator
+from roll.configs.problems import MISSING_VALUE, Problem
+
+
+def agentic_problems(config: AgenticConfig) -> Iterator[Problem]:
+    for rule in (_lengths, _environments, _groups, _validation, _advantages, _normalisation, _data):
+        yield from rule(config)
+
+
+def _lengths(config: AgenticConfig) -> Iterator[Problem]:
+    try:
+        config.lengths()
+    except ValueError as error:
+        value = MISSING_VALUE if config.sequence_length is None else config.sequence_length
+        yield Problem("sequence_length", value, str(error), "e.g. 8192, and max_tokens_per_step well below it")
+
+
+def _environments(config: AgenticConfig) -> Iterator[Problem]:
+    if not config.custom_envs:
+        yield Problem("custom_envs", MISSING_VALUE, "has no environment", "custom_envs: {<tag>: {env_type: ...}}")
+    for tag, env in config.custom_envs.items():
+        key = f"custom_envs.{tag}"
+        if "/" in tag:
+            yield Problem(key, tag, "a tag has no '/'")
+        if not DOTTED_PATH.fullmatch(env.env_manager_cls):
+            yield Problem(f"{key}.env_manager_cls", env.env_manager_cls, "is not a dotted path", "my_package.my_module.MyManager")
+        if "{observation}" not in env.agent_template:
+            yield Problem(f"{key}.agent_template", env.agent_template, "lacks {observation}: the policy would see nothing")
+
+
+def _groups(config: AgenticConfig) -> Iterator[Problem]:
+    managers = {"train_env_manager": config.train_env_manager, "val_env_manager": config.val_env_manager}
+    for key, manager in managers.items():
+        if manager is not None:
+            yield from _partition(config, key, manager)
+    size, batch = config.group_size, config.rollout_batch_size
+    if batch % size:
+        below = batch // size * size
+        fix = f"rollout_batch_size {f'{below} or ' if below else ''}{below + size}"
+        yield Problem("rollout_batch_size", batch, f"{batch} episodes are no whole number of groups of {size}", fix)
+
+
+def _partition(config: AgenticConfig, key: str, manager: EnvManagerConfig) -> Iterator[Problem]:
+    tags, counts = manager.tags or list(config.custom_envs), manager.num_groups_partition
+    for tag in tags:
+        if tag not in config.custom_envs:
+            known = ", ".join(config.custom_envs) or "none"
+            yield Problem(f"{key}.tags", tag, f"there is no custom_envs.{tag} (known: {known})")
+    if len(set(tags)) < len(tags):
+        yield Problem(f"{key}.tags", tags, "names a tag more than once")
+    if counts and len(counts) != len(tags):
+        yield Problem(f"{key}.num_groups_partition", counts, f"{len(counts)} parts for {len(tags)} tags", "one part a tag")
+    elif counts and sum(counts) != manager.num_env_groups:
+        message = f"{' + '.join(map(str, counts))} = {sum(counts)}, but num_env_groups is {manager.num_env_groups}"
+        yield Problem(f"{key}.num_groups_partition", counts, message, f"num_env_groups: {sum(counts)}")
+    if manager.group_filter_cls is not None and not DOTTED_PATH.fullmatch(manager.group_filter_cls):
+        yield Problem(f"{key}.group_filter_cls", manager.group_filter_cls, "is not a dotted path", "my_module.my_filter")
+
+
+def _validation(config: AgenticConfig) -> Iterator[Problem]:
+    manager, count = config.val_env_manager, config.val_batch_size
+    if manager is None:
+        for key, value in (("validation", config.validation), ("val_batch_size", count)):
+            if value is not None:
+                yield Problem(key, "given", "has no effect: there is no val_env_manager", "add val_env_manager, or remove it")
+        return
+    if count is not None and count % manager.group_size:
+        message = f"{count} episodes are no whole number of groups of {manager.group_size}"
+        yield Problem("val_batch_size", count, message, f"a multiple of {manager.group_size}")
+    if manager.group_size_redundancy:
+        message = "a validation counts every episode"
+        yield Problem("val_env_manager.group_size_redundancy", manager.group_size_redundancy, message, "remove it")
+    if manager.group_filter_cls is not None:
+        yield Problem("val_env_manager.group_filter_cls", manager.group_filter_cls, "a validation counts all groups", "remove it")
+
+
+def _advantages(config: AgenticConfig) -> Iterator[Problem]:
+    estimator = config.adv_estimator
+    yield from unusable_estimator(estimator, {})
+    if config.group_size == 1 and estimator in (*GROUP_RELATIVE, "gigpo"):
+        message = "compares the episodes of a group, but train_env_manager.group_size is 1"
+        yield Problem("adv_estimator", estimator, message, "a larger group_size, or adv_estimator: reinforce")
+    if estimator == "gae":
+        yield from _gae(config)
+    if estimator in STEP_ESTIMATORS:
+        kl, whiten = config.add_token_level_kl, config.whiten_rewards
+        unread = {"gamma": config.gamma != 1, "add_token_level_kl": kl, "whiten_rewards": whiten}
+        instead = {"gamma": "step_reward_gamma", "add_token_level_kl": "use_kl_loss", "whiten_rewards": "whiten_advantages"}
+        for key, given in unread.items():
+            if given:
+                message = f"{estimator} gives every turn its own advantage and does not read it"
+                yield Problem(key, getattr(config, key), message, f"use {instead[key]}")
+        if config.reward_clip is not None and estimator != "agentic_reinforce":
+            message = f"{estimator} normalises returns, not rewards"
+            yield Problem("reward_clip", config.reward_clip, message, "use advantage_clip")
+
+
+def _gae(config: AgenticConfig) -> Iterator[Problem]:
+    """A critic judges each token of an episode that is one sample; observations between the turns are no actions."""
+    if config.gamma != 1:
+        message = "discounts by turn, but gae takes each token as an action"
+        yield Problem("gamma", config.gamma, message, "gamma: 1, and lambd below 1 to look less far ahead")
+    for tag in config.custom_envs:
+        if "StepEnvManager" in config.custom_envs[tag].env_manager_cls:
+            message = "makes a sample of each turn, and no value is carried from one sample to the next"
+            key = f"custom_envs.{tag}.env_manager_cls"
+            yield Problem(key, config.custom_envs[tag].env_manager_cls, message, "TrajEnvManager, or another adv_estimator")
+
+
+def _normalisation(config: AgenticConfig) -> Iterator[Problem]:
+    wish, estimator, key = config.reward_normalization, config.adv_estimator, "reward_normalization"
+    if wish.grouping == "state" and estimator != "step_reinforce":
+        yield Problem(f"{key}.grouping", "state", f"{estimator} does not compare single states", "use step_reinforce or gigpo")
+    if wish.grouping in ("batch", "tags") and estimator in (*GROUP_RELATIVE, "gigpo"):
+        message = f"{estimator} compares the episodes of a group"
+        yield Problem(f"{key}.grouping", wish.grouping, message, "traj_group_id, or adv_estimator: reinforce")
+    for name, value in (("norm_mean_type", wish.norm_mean_type), ("norm_std_type", wish.norm_std_type)):
+        if value == "group" and wish.grouping == "traj_group_id" and config.group_size == 1 and estimator not in STEP_ESTIMATORS:
+            message = "a group of one has nothing to compare with, and train_env_manager.group_size is 1"
+            yield Problem(f"{key}.{name}", value, message, "grouping: tags or batch, or a larger group_size")
+
+
+def _data(config: AgenticConfig) -> Iterator[Problem]:
+    if config.actor_train.data_args.files:
+        key, value = "actor_train.data_args.file_name", config.actor_train.data_args.file_name
+        yield Problem(key, value, "episodes come from environments, not from a file", "remove it")

@@ -1,0 +1,121 @@
+"""`strategy_config` of deepspeed_train and deepspeed_infer: the keys of a DeepSpeed JSON, as in ROLL's `${deepspeed_zero3}`.
+
+What belongs to the run (batch sizes, optimiser, schedule, clipping, number type) is set by other keys of the role; its places in
+the JSON are read only to refuse a value that contradicts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from roll.configs.fields import Bounds, option
+from roll.configs.problems import Problem
+
+Auto = Literal["auto"]
+_ELEMENTS = Bounds(ge=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffloadConfig:
+    device: Literal["none", "cpu"] = option("none", "Where it is kept: none, on the accelerator; cpu, in the host's memory.")
+    pin_memory: bool = option(True, "Page-locked host memory: faster copies.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZeroConfig:
+    """`zero_optimization`. Sizes are numbers of elements; auto means DeepSpeed's own default."""
+
+    stage: Literal[0, 1, 2, 3] = option(
+        2, "What the ranks divide among them: 1 optimiser state, 2 gradients too, 3 weights too, 0 nothing."
+    )
+    overlap_comm: bool | Auto = option("auto", "Reduce gradients while the backward pass goes on.")
+    contiguous_gradients: bool | Auto = option("auto", "Copy gradients into one buffer as they come.")
+    reduce_scatter: bool | Auto = option("auto", "Stages 1, 2: reduce each gradient to its owner only.")
+    reduce_bucket_size: float | Auto = option("auto", "Elements reduced at a time.", bounds=_ELEMENTS)
+    allgather_partitions: bool | Auto = option("auto", "Stages 1, 2: gather new weights by all-gather, not by broadcasts.")
+    allgather_bucket_size: float | Auto = option("auto", "Stages 1, 2: elements gathered at a time.", bounds=_ELEMENTS)
+    round_robin_gradients: bool | Auto = option("auto", "Stages 1, 2: spread the copying of offloaded gradients over the ranks.")
+    sub_group_size: float | Auto = option("auto", "Stage 3: elements updated at a time.", bounds=_ELEMENTS)
+    stage3_prefetch_bucket_size: float | Auto = option("auto", "Stage 3: elements gathered ahead of use.", bounds=Bounds(ge=0))
+    stage3_param_persistence_threshold: float | Auto = option(
+        "auto", "Stage 3: parameters with fewer elements are not divided.", bounds=Bounds(ge=0)
+    )
+    stage3_max_live_parameters: float | Auto = option("auto", "Stage 3: most elements gathered at once.", bounds=Bounds(ge=0))
+    stage3_max_reuse_distance: float | Auto = option(
+        "auto", "Stage 3: gathered weights stay if used again within so many elements.", bounds=Bounds(ge=0)
+    )
+    stage3_gather_16bit_weights_on_model_save: bool = option(
+        True, "Accepted, no effect: checkpoints always hold whole weights, gathered one by one."
+    )
+    offload_optimizer: OffloadConfig = option(OffloadConfig(), "Stages 1 to 3: masters, moments and the optimiser's step.")
+    offload_param: OffloadConfig = option(OffloadConfig(), "Stage 3: the weights.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bf16Config:
+    enabled: bool | Auto = option("auto", "auto: as model_args.dtype says; true where that is auto: bf16.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeepSpeedConfig:
+    zero_optimization: ZeroConfig = option(ZeroConfig(), "ZeRO.")
+    bf16: Bf16Config = option(Bf16Config(), "Mixed precision.")
+    fp16: dict[str, Any] = option({}, "Accepted where `enabled` is false or auto: training is bf16 or fp32.")
+    train_batch_size: int | Auto = option("auto", "auto: micro-batches are cut by tokens (max_tokens_per_microbatch_in_train).")
+    train_micro_batch_size_per_gpu: int | Auto = option("auto", "auto, as train_batch_size.")
+    gradient_accumulation_steps: int | Auto = option("auto", "auto: training_args.gradient_accumulation_steps.")
+    gradient_clipping: float | Auto = option("auto", "auto: max_grad_norm.")
+    optimizer: dict[str, Any] | None = option(None, "null: AdamW as training_args says.")
+    scheduler: dict[str, Any] | None = option(None, "null: training_args.lr_scheduler_type.")
+    zero_allow_untested_optimizer: bool = option(True, "true: torch's AdamW is used, which DeepSpeed does not list.")
+    zero_force_ds_cpu_optimizer: bool = option(False, "false: DeepSpeed's own CPU Adam needs a compiler at run time.")
+
+    def strategy_options(self, dtype: str) -> dict[str, Any]:
+        """What `DeepSpeedStrategy` takes: `zero` as DeepSpeed reads it, and the type to compute in, `dtype` in `model_args`."""
+        zero = {name: value for name, value in asdict(self.zero_optimization).items() if value != "auto"}
+        for name, value in list(zero.items()):
+            if isinstance(value, float):
+                zero[name] = int(value)
+            elif isinstance(value, dict) and value["device"] == "none":
+                del zero[name]
+        return {"zero": zero, "dtype": "bf16" if self.bf16.enabled is True else dtype}
+
+
+_SET_ELSEWHERE = {
+    "train_batch_size": "training_args.per_device_train_batch_size and gradient_accumulation_steps",
+    "train_micro_batch_size_per_gpu": "training_args.per_device_train_batch_size and max_tokens_per_microbatch_in_train",
+    "gradient_accumulation_steps": "training_args.gradient_accumulation_steps",
+    "gradient_clipping": "max_grad_norm",
+    "optimizer": "training_args (learning_rate, weight_decay, adam_beta1, adam_beta2)",
+    "scheduler": "training_args (lr_scheduler_type, warmup_steps, warmup_ratio)",
+}
+
+
+def deepspeed_problems(key: str, config: DeepSpeedConfig, dtype: str, trained: bool) -> Iterator[Problem]:
+    """Values that contradict the role's other keys, or each other. `key`: dotted path of the role."""
+    block, zero = f"{key}.strategy_args.strategy_config", config.zero_optimization
+    for name, owner in _SET_ELSEWHERE.items():
+        value = getattr(config, name)
+        if value not in ("auto", None):
+            yield Problem(f"{block}.{name}", value, f"is set by {owner}", "auto, or remove it")
+    if config.fp16.get("enabled", False) not in (False, "auto"):
+        yield Problem(f"{block}.fp16.enabled", config.fp16["enabled"], "fp16 gradients underflow", "bf16: {enabled: true}")
+    for name, wanted in (("zero_allow_untested_optimizer", True), ("zero_force_ds_cpu_optimizer", False)):
+        if getattr(config, name) is not wanted:
+            message = "the optimiser is torch's AdamW, for every ZeRO stage"
+            yield Problem(f"{block}.{name}", not wanted, message, f"{str(wanted).lower()}, or remove it")
+    enabled = config.bf16.enabled
+    if (enabled is True and dtype not in ("auto", "bf16")) or (enabled is False and dtype == "bf16"):
+        fix = f"bf16.enabled: auto, or model_args.dtype: {'bf16' if enabled else 'fp32'}"
+        yield Problem(f"{block}.bf16.enabled", enabled, f"model_args.dtype is {dtype}", fix)
+    if trained and zero.stage == 0 and (dtype == "bf16" or enabled is True):
+        message = "stage 0 keeps no float32 masters and would train in pure bf16"
+        yield Problem(f"{block}.zero_optimization.stage", 0, message, "stage: 1, which needs less memory as well")
+    if zero.offload_optimizer.device == "cpu" and zero.stage == 0:
+        message = "stage 0 does not offload"
+        yield Problem(f"{block}.zero_optimization.offload_optimizer.device", "cpu", message, "stage: 1, 2 or 3")
+    if zero.offload_param.device == "cpu" and zero.stage != 3:
+        message = f"stage {zero.stage} does not divide the weights"
+        yield Problem(f"{block}.zero_optimization.offload_param.device", "cpu", message, "stage: 3, or device: none")

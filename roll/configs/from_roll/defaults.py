@@ -1,0 +1,50 @@
+"""Keys whose default is another than ROLL's, where it matters: told for a file of ROLL that leaves them out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from roll.configs.report import Note
+
+# Key, ROLL's default, why it matters.
+DEFAULTS: tuple[tuple[str, Any, str], ...] = (
+    ("actor_infer.generating_args.temperature", 0.95, "the policy that is sampled"),
+    ("actor_infer.generating_args.top_p", 0.7, "here the whole distribution is sampled, the one that is trained"),
+    ("actor_infer.generating_args.top_k", 50, "here the whole distribution is sampled, the one that is trained"),
+    ("validation.generating_args.temperature", 0.95, "how validation samples"),
+    ("validation.generating_args.top_p", 0.7, "how validation samples"),
+    ("validation.generating_args.top_k", 50, "how validation samples"),
+    ("adv_estimator", "gae", "ROLL trains a critic unless told otherwise"),
+    ("num_return_sequences_in_group", 1, "responses per prompt"),
+    ("actor_train.training_args.learning_rate", 5e-5, "the learning rate"),
+    ("actor_train.model_args.disable_gradient_checkpointing", False, "memory and time of the backward pass"),
+    ("actor_train.model_args.dtype", "bf16", "auto means bf16 on an accelerator and fp32 on a CPU"),
+    ("val_batch_size", 128, "how many prompts (episodes) a validation has"),
+    ("exp_name", "the start script's name", "where the run's files go"),
+    ("reward_normalization.grouping", "batch", "which episodes are compared"),
+    ("train_env_manager.tags", ["SimpleSokoban"], "which environments are played"),
+)
+
+
+def other_defaults(config: Any, mapping: Mapping[str, Any]) -> list[Note]:
+    """A note for each key of DEFAULTS that `config` has and `mapping`, what was written, has not."""
+    return [
+        Note(".".join(path), ours, f"the default here; ROLL's is {theirs!r}: {why}")
+        for key, theirs, why in DEFAULTS
+        for path, ours in _left_out(config, mapping, tuple(key.split(".")), ())
+        if ours != theirs
+    ]
+
+
+def _left_out(config: Any, mapping: Any, rest: tuple[str, ...], done: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    name, *below = rest
+    if name == "<name>":
+        for key, block in config.items():
+            yield from _left_out(block, (mapping or {}).get(key), tuple(below), (*done, key))
+    elif hasattr(config, name):
+        value, written = getattr(config, name), mapping.get(name) if isinstance(mapping, Mapping) else None
+        if below and value is not None:
+            yield from _left_out(value, written, tuple(below), (*done, name))
+        elif not below and written is None:
+            yield (*done, name), value

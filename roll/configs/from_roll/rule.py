@@ -1,0 +1,110 @@
+"""One statement about a key of ROLL's YAML files: read under another name or value, without effect here, or not there at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from roll.configs.schema import hints
+
+Kind = Literal["alias", "without effect", "lacking"]
+Siblings = Mapping[str, Any]
+"""The block that the key is written in."""
+
+ROLES = ("actor_train", "actor_infer", "reference", "critic")
+
+Translate = Callable[[Any, Siblings], Mapping[str, Any]]
+"""From the value and its block to the values to write instead, by dotted path; `.name` is in the same block."""
+
+# Reasons that several blocks share.
+RUN_FOLDER = "everything of a run is written to <output_dir>/<exp_name>"
+NO_CRITIC = "no critic is trained: only adv_estimator: gae has one"
+DEAD_IN_ROLL = "ROLL does not read it either"
+ENVIRONMENT = "no process's environment is changed: set the variables before the start"
+VISION = "vision models are not there"
+
+
+class _Drop:
+    """Stands for "remove this key" among the targets of a rule."""
+
+
+DROP = _Drop()
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What becomes of a key, or of some of its values."""
+
+    path: str
+    """Dotted; `<role>` is any of `ROLES`, `<name>` a name of the user's own. Deeper keys go with it."""
+    kind: Kind
+    note: str
+    """Why, and what is read instead or what to do."""
+    to: Translate = lambda value, block: {}
+    """What to write instead. A key of this project that the user wrote stays."""
+    when: Callable[[Any, Siblings], bool] | None = None
+    """Holds for the values that the rule is about; None: for all."""
+    values: str = ""
+    """Those values, for the reference page."""
+    absent: bool = False
+    """The rule is for a key that has no field here although it has a `when`."""
+
+    def matches(self, path: tuple[str, ...]) -> bool:
+        pattern = self.path.split(".")
+        return len(pattern) == len(path) and all(map(_fits, pattern, path))
+
+    @property
+    def for_absent(self) -> bool:
+        """Whether a field of that name would do away with the rule."""
+        return self.absent or self.when is None
+
+    def about(self, value: Any, block: Siblings) -> bool:
+        return self.when is None or self.when(value, block)
+
+
+def renamed(path: str, to: str, note: str = "") -> Rule:
+    """The same value under another name."""
+    return Rule(path, "alias", f"read as `{to.lstrip('.')}`" + (f"; {note}" if note else ""), lambda value, block: {to: value})
+
+
+def ignored(path: str, why: str) -> Rule:
+    return Rule(path, "without effect", why)
+
+
+def lacking(path: str, note: str) -> Rule:
+    return Rule(path, "lacking", note)
+
+
+def off_or_lacking(path: str, off: tuple[Any, ...], note: str) -> tuple[Rule, Rule]:
+    """A switch that may stand there as long as it is off."""
+    harmless = "it changes nothing as it stands"
+    return (
+        Rule(path, "without effect", harmless, when=lambda v, b: v in off, values=_shown(off), absent=True),
+        Rule(path, "lacking", note, when=lambda v, b: v not in off, values="else", absent=True),
+    )
+
+
+def value_read_as(path: str, values: tuple[Any, ...], to: Any, note: str, *, unless: tuple[Any, str] | None = None) -> Rule:
+    """Some values of a key that is here mean another one. `unless`: (class, field) that may accept them itself by now."""
+    name = f".{path.rpartition('.')[2]}"
+    accepted = choices(*unless) if unless else ()
+    meant = tuple(value for value in values if value not in accepted)
+    return Rule(path, "alias", note, lambda v, b: {name: to}, lambda v, b: any(v is m or v == m for m in meant), _shown(meant))
+
+
+def _shown(values: tuple[Any, ...]) -> str:
+    """As in YAML. 1 and 1.0 are one value."""
+    words = {None: "null", True: "true", False: "false"}
+    texts = [words[value] if value is None or isinstance(value, bool) else str(value) for value in values]
+    return ", ".join(dict.fromkeys(text.removesuffix(".0") for text in texts))
+
+
+def choices(cls: Any, field: str) -> tuple[Any, ...]:
+    """The values of a `Literal` field."""
+    hint = hints(cls)[field]
+    return get_args(hint) if get_args(hint) else ()
+
+
+def _fits(pattern: str, name: str) -> bool:
+    return pattern == name or pattern == "<name>" or (pattern == "<role>" and name in ROLES)

@@ -1,0 +1,67 @@
+"""`strategy_config` of megatron_train and megatron_infer: how the ranks divide the model, and what is recomputed.
+
+Ranks are numbered in Megatron's order: those that share tensors first, then data-parallel ones, then pipeline stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from roll.configs.fields import Bounds, option
+from roll.configs.problems import Problem
+
+_SIZE = Bounds(ge=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MegatronConfig:
+    tensor_model_parallel_size: int = option(1, "Ranks that divide each layer's matrices.", bounds=_SIZE)
+    pipeline_model_parallel_size: int = option(1, "Ranks that divide the layers, as stages of a 1F1B pipeline.", bounds=_SIZE)
+    sequence_parallel: bool = option(
+        False, "The ranks of tensor parallelism divide the tokens between its matrices as well: less memory for activations."
+    )
+    use_distributed_optimizer: bool = option(
+        True, "Data-parallel ranks divide masters and moments among them (ZeRO 1), instead of each keeping all."
+    )
+    overlap_grad_reduce: bool = option(False, "Reduce gradients over data-parallel ranks while the backward pass goes on.")
+    recompute_granularity: Literal["full", "selective"] | None = option(
+        None,
+        "Recompute in the backward pass: full, whole layers; selective, attention; null: as disable_gradient_checkpointing says.",
+    )
+    recompute_method: Literal["uniform", "block"] | None = option(
+        None, "full only. uniform (null): all layers, in chunks; block: the first layers of a stage."
+    )
+    recompute_num_layers: int | None = option(
+        None, "full only: layers of a chunk (uniform), or how many of a stage (block); null: 1.", bounds=_SIZE
+    )
+
+    def data_parallel_rank(self, rank: int, world_size: int) -> int:
+        """Which share of the samples a rank is given; ranks that divide a model among them have the same."""
+        return rank // self.tensor_model_parallel_size % self.data_parallel_size(world_size)
+
+    def data_parallel_size(self, world_size: int) -> int:
+        return world_size // (self.tensor_model_parallel_size * self.pipeline_model_parallel_size)
+
+
+def megatron_problems(key: str, config: MegatronConfig, devices: Sequence[int], attention: str) -> Iterator[Problem]:
+    """`key`: dotted path of the role; `devices` and `attention`: its `device_mapping` and `attn_implementation`."""
+    block = f"{key}.strategy_args.strategy_config"
+    tensor, pipeline = config.tensor_model_parallel_size, config.pipeline_model_parallel_size
+    if len(devices) % (tensor * pipeline):
+        message = (
+            f"{len(devices)} devices, not a multiple of tensor_model_parallel_size {tensor} x pipeline_model_parallel_size "
+            f"{pipeline} = {tensor * pipeline}"
+        )
+        enough = -(-len(devices) // (tensor * pipeline)) * tensor * pipeline
+        yield Problem(f"{key}.device_mapping", list(devices), message, f"{enough} devices")
+    if config.sequence_parallel and tensor == 1:
+        message = "has no effect: tensor_model_parallel_size is 1"
+        yield Problem(f"{block}.sequence_parallel", True, message, "false, or tensor_model_parallel_size: 2")
+    for name in ("recompute_method", "recompute_num_layers"):
+        value = getattr(config, name)
+        if value is not None and config.recompute_granularity != "full":
+            yield Problem(f"{block}.{name}", value, "belongs to whole layers", "recompute_granularity: full, or remove it")
+    if attention != "sdpa":
+        yield Problem(f"{key}.model_args.attn_implementation", attention, "Megatron's attention is torch's sdpa here", "sdpa")

@@ -1,0 +1,72 @@
+"""Which pipeline a configuration is for, told by its keys; ROLL's pipelines that are not here are refused by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from roll.configs.problems import ConfigError, Problem
+
+AGENTIC_KEYS = ("custom_envs", "train_env_manager", "val_env_manager")
+
+_OTHERS = {
+    "distillation": ("student", "student_pretrain", "teacher_pretrain", "distill_loss_weight", "kd_objective"),
+    "on-policy distillation": ("student_train", "student_infer", "is_pure_opd", "use_opd", "opsd_mode", "teacher"),
+    "DPO": ("chosen_key", "rejected_key"),
+    "SFT": ("sft_train",),
+}
+_DIFFUSION = ("diffusion_module", "diffusion_deepspeed_train")
+# A model's name as in Qwen2.5-VL-7B-Instruct; a template as in qwen2-vl; a class as in VLTrajEnvManager.
+_VISION_NAME = re.compile(r"(^|[-_/.0-9])(vl|omni)([-_/.]|$)", re.IGNORECASE)
+_VISION_VALUES = {
+    "pretrain": _VISION_NAME,
+    "model_name_or_path": _VISION_NAME,
+    "template": _VISION_NAME,
+    "env_manager_cls": re.compile(r"\.VL\w*EnvManager$"),
+    "render_mode": re.compile(r"rgb_array$"),
+}
+_VISION_KEYS = ("limit_mm_per_prompt", "disable_mm_preprocessor_cache", "image_folder", "video_folder", "audio_folder")
+_SENSES, _DIFFUSION_NAME, _COMPUTER_NAME = "models that see or hear", "diffusion models", "computer use"
+_COMPUTER = re.compile(r"computer|osworld|android|browser", re.IGNORECASE)
+
+REFUSED = {name: ", ".join(f"`{key}`" for key in keys) for name, keys in _OTHERS.items()} | {
+    _DIFFUSION_NAME: ", ".join(f"`{value}`" for value in _DIFFUSION),
+    _SENSES: "a model or template named VL or Omni, a VL env manager, options of images",
+    _COMPUTER_NAME: "the name of an `env_type`",
+}
+"""Pipelines of ROLL that are not here, and what tells them."""
+
+
+def pipeline_of(mapping: Mapping[str, Any]) -> Literal["rlvr", "agentic"]:
+    """Raises `ConfigError` with one problem for a pipeline that is not here."""
+    for problem in _refused(mapping):
+        raise ConfigError([problem])
+    return "agentic" if any(key in mapping for key in AGENTIC_KEYS) else "rlvr"
+
+
+def _refused(mapping: Mapping[str, Any]) -> Iterator[Problem]:
+    for name, keys in _OTHERS.items():
+        for key in keys:
+            if mapping.get(key):
+                yield _problem(key, mapping[key], name)
+    for key, value in _leaves(mapping, ""):
+        name = key.rpartition(".")[2]
+        if value in _DIFFUSION:
+            yield _problem(key, value, _DIFFUSION_NAME)
+        if name in _VISION_KEYS or (name in _VISION_VALUES and isinstance(value, str) and _VISION_VALUES[name].search(value)):
+            yield _problem(key, value, _SENSES)
+        if name == "env_type" and isinstance(value, str) and _COMPUTER.search(value):
+            yield _problem(key, value, _COMPUTER_NAME)
+
+
+def _problem(key: str, value: Any, pipeline: str) -> Problem:
+    return Problem(key, value, f"belongs to a pipeline that is not supported: {pipeline}", "RLVR and agentic text pipelines are")
+
+
+def _leaves(mapping: Mapping[str, Any], above: str) -> Iterator[tuple[str, Any]]:
+    for name, value in mapping.items():
+        key = f"{above}.{name}" if above else str(name)
+        if isinstance(value, Mapping):
+            yield from _leaves(value, key)
+        yield key, value

@@ -1,0 +1,143 @@
+"""From prompts to optimiser steps: how much of everything a pipeline step and the whole run have, with the arithmetic. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from roll.configs.agentic import AgenticConfig
+from roll.configs.derived import Derived
+from roll.configs.ppo import PPOConfig
+from roll.configs.rlvr import RLVRConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    name: str
+    step: int | None
+    """In one pipeline step; None where that says nothing."""
+    run: int
+    """In all `max_steps` of them."""
+    arithmetic: str
+    """Of the first of the two that is there."""
+    at_most: bool = False
+    """An upper bound: every sample at its full length."""
+
+
+def quantities(config: PPOConfig, derived: Derived, data_parallel: int) -> list[Quantity]:
+    return [
+        Quantity("pipeline steps", None, config.max_steps, "max_steps"),
+        *_rollouts(config, derived),
+        *_optimisation(config, derived, data_parallel),
+        *_versions(config),
+    ]
+
+
+def _rollouts(config: PPOConfig, derived: Derived) -> Iterator[Quantity]:
+    steps, groups, size = config.max_steps, config.groups_per_step, config.group_size
+    rollouts, samples = config.rollouts_per_step, config.rollouts_per_step * samples_per_rollout(config)
+    if isinstance(config, AgenticConfig):
+        turns = max(config.custom_envs[tag].max_steps for tag in config.partition(config.train_env_manager))
+        batch = config.rollout_batch_size
+        yield Quantity("env groups", groups, groups * steps, f"rollout_batch_size {batch:,} / group_size {size}")
+        yield Quantity("episodes", rollouts, rollouts * steps, f"{groups:,} groups × {size} episodes of the same seed")
+        total = rollouts * turns
+        yield Quantity("turns", total, total * steps, f"{rollouts:,} episodes × max_steps {turns}", at_most=True)
+        if samples > rollouts:
+            yield Quantity("samples", samples, samples * steps, "one a turn (StepEnvManager)", at_most=True)
+    else:
+        yield Quantity("prompts", groups, groups * steps, "rollout_batch_size")
+        arithmetic = f"{groups:,} prompts × num_return_sequences_in_group {size}"
+        yield Quantity("samples", samples, samples * steps, arithmetic)
+    tokens = samples * derived.sequence_length
+    arithmetic = f"{samples:,} × sequence_length {derived.sequence_length:,}"
+    yield Quantity("tokens", tokens, tokens * steps, arithmetic, at_most=True)
+
+
+def samples_per_rollout(config: PPOConfig) -> int:
+    """At most: a rollout is one sample, but an episode of a StepEnvManager one a turn."""
+    if not isinstance(config, AgenticConfig):
+        return 1
+    played = [config.custom_envs[tag] for tag in config.partition(config.train_env_manager)]
+    return max((env.max_steps for env in played if "StepEnvManager" in env.env_manager_cls), default=1)
+
+
+def _optimisation(config: PPOConfig, derived: Derived, data_parallel: int) -> Iterator[Quantity]:
+    train, training = config.actor_train, config.actor_train.training_args
+    batch, longest = derived.optimizer_batch_size, derived.sequence_length
+    per_epoch = derived.optimizer_steps_per_epoch
+    optimiser_steps = per_epoch * config.ppo_epochs
+    each, accumulated = training.per_device_train_batch_size, training.gradient_accumulation_steps
+    arithmetic = f"{derived.samples_per_step:,} / ({each} × {accumulated} × {data_parallel} data-parallel = {batch:,})"
+    if config.ppo_epochs > 1:
+        arithmetic += f" × ppo_epochs {config.ppo_epochs}"
+    training_steps = config.max_steps - config.critic_warmup
+    yield Quantity("optimiser steps", optimiser_steps, optimiser_steps * training_steps, arithmetic)
+    samples = samples_per_rollout(config)
+    micro, shown = _micro_batches(samples * batch // data_parallel, train.max_tokens_per_microbatch_in_train, longest)
+    total = micro * optimiser_steps
+    name = "micro-batches a rank trains"
+    yield Quantity(
+        name,
+        total,
+        total * training_steps,
+        f"{optimiser_steps:,} optimiser step{'s' * (optimiser_steps > 1)} × {shown}",
+        at_most=True,
+    )
+    if derived.critic_steps_per_epoch:
+        critic_steps = derived.critic_steps_per_epoch * config.ppo_epochs
+        arithmetic = f"{derived.samples_per_step:,} / {derived.samples_per_step // derived.critic_steps_per_epoch:,} samples"
+        if config.ppo_epochs > 1:
+            arithmetic += f" × ppo_epochs {config.ppo_epochs}"
+        yield Quantity("critic's optimiser steps", critic_steps, derived.critic_total_steps, arithmetic)
+    if derived.recompute_old_logprobs:
+        share = -(-samples * derived.samples_per_step // data_parallel)
+        total, shown = _micro_batches(share, train.max_tokens_per_microbatch_in_infer, longest)
+        yield Quantity("micro-batches a rank recomputes", total, total * config.max_steps, shown, at_most=True)
+
+
+def _micro_batches(samples: int, budget: int, longest: int) -> tuple[int, str]:
+    """Micro-batches of a rank's samples at full length, and how that comes about; shorter samples need no more."""
+    rows = max(1, budget // longest)
+    count = -(-samples // rows)
+    fit = (
+        f"{budget:,} tokens // {longest:,} = {budget // longest}" if budget >= longest else f"{longest:,} tokens > {budget:,}: 1"
+    )
+    return count, f"⌈{samples:,} samples / {rows}⌉ ({fit} a micro-batch)"
+
+
+def _versions(config: PPOConfig) -> Iterator[Quantity]:
+    steps = config.max_steps
+    yield Quantity("weight updates", 1, steps, "one a pipeline step, to every engine")
+    if evaluates(config):
+        count = validations(steps, config.eval_steps)
+        every = f"at step 0, every {config.eval_steps:,} (eval_steps) and at the last"
+        yield Quantity("validations", None, count, every)
+        per = _validation_rollouts(config)
+        if per is not None:
+            yield Quantity("validation rollouts", None, count * per[0], f"{count:,} × {per[1]}")
+    saved = validations(steps, config.save_steps) - 1
+    yield Quantity("checkpoints", None, saved, f"every {config.save_steps:,} (save_steps) and at the last")
+
+
+def evaluates(config: PPOConfig) -> bool:
+    if isinstance(config, AgenticConfig):
+        return config.val_env_manager is not None
+    return isinstance(config, RLVRConfig) and config.validation is not None
+
+
+def validations(max_steps: int, every: int) -> int:
+    """Versions 0, `every`, 2·`every`, ... and `max_steps`."""
+    return 1 + math.ceil(max_steps / every)
+
+
+def _validation_rollouts(config: PPOConfig) -> tuple[int, str] | None:
+    """Of one validation; None where the prompt file decides."""
+    if isinstance(config, AgenticConfig):
+        return config.val_episodes, f"{config.val_episodes:,} episodes"
+    sampling = config.val_generating_args
+    each = (sampling.num_return_sequences if sampling else None) or 1
+    if config.val_batch_size is None:
+        return None
+    return config.val_batch_size * each, f"(val_batch_size {config.val_batch_size:,} × {each})"

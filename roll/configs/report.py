@@ -1,0 +1,73 @@
+"""What became of each key of a configuration file: used, renamed, without effect, or nothing that is known here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from roll.configs.problems import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """One remark about one key."""
+
+    key: str
+    """Dotted path of the key as it was written."""
+    value: Any
+    message: str
+    where: str = ""
+    """`file:line`, or "command line"; empty if unknown."""
+
+    def __str__(self) -> str:
+        shown = repr(self.value)
+        shown = shown if len(shown) <= 60 else shown[:57] + "..."
+        return (f"{self.where}: " if self.where else "") + f"{self.key} = {shown}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """`lacking` and `unknown` are empty unless the file was loaded with `compat`: strictly, they are errors."""
+
+    used: int = 0
+    """Keys with a value that reached a field."""
+    aliased: list[Note] = field(default_factory=list)
+    """Read under this project's name or value; the message has both."""
+    without_effect: list[Note] = field(default_factory=list)
+    """Accepted and ignored; the message says why."""
+    lacking: list[Note] = field(default_factory=list)
+    """What ROLL has and this project has not: a run cannot start with it."""
+    unknown: list[Note] = field(default_factory=list)
+    """Neither a key of this project nor of ROLL."""
+    variables: list[str] = field(default_factory=list)
+    """Top-level keys that only feed `${...}`."""
+    defaults: list[Note] = field(default_factory=list)
+    """Keys left out whose default is not ROLL's, where that matters; the value is this project's. Only with `compat`."""
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """Where each key was written."""
+
+    @property
+    def summary(self) -> str:
+        """One line, empty if every key was used as it stands."""
+        told = [
+            (len(self.aliased), "read under another name or value"),
+            (len(self.without_effect), "without effect"),
+            (len(self.unknown), "unknown"),
+            (len(self.defaults), "left out whose default is not ROLL's"),
+        ]
+        shown = ", ".join(f"{count} {what}" for count, what in told if count)
+        return f"{self.used} keys used, {shown} (roll check tells which)" if shown else ""
+
+    def located(self, problems: Iterable[Problem]) -> list[Problem]:
+        """The problems with the place where their key, or the block around it, was written."""
+        return [replace(problem, where=problem.where or origin(self.origins, problem.key)) for problem in problems]
+
+
+def origin(origins: Mapping[str, str], key: str) -> str:
+    """Where `key`, or the nearest block around it, was written; empty if unknown."""
+    while key:
+        if key in origins:
+            return origins[key]
+        key = key[: max(key.rfind("."), key.rfind("["), 0)]
+    return ""

@@ -1,0 +1,103 @@
+"""Rules of RLVR's own keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+
+from roll.configs.dotted_path import DOTTED_PATH
+from roll.configs.estimators import GROUP_RELATIVE, STEP_ESTIMATORS, unusable_estimator
+from roll.configs.problems import MISSING_VALUE, Problem
+from roll.configs.rlvr import RLVRConfig
+
+_TURNS = "compares the turns of multi-turn episodes; an RLVR response is one turn"
+
+
+def rlvr_problems(config: RLVRConfig) -> Iterator[Problem]:
+    for rule in (_lengths, _advantages, _data, _domains):
+        yield from rule(config)
+
+
+def _lengths(config: RLVRConfig) -> Iterator[Problem]:
+    try:
+        response_length = config.lengths().response
+    except ValueError as error:
+        key = "response_length" if config.sequence_length is None else "sequence_length"
+        value = MISSING_VALUE if config.sequence_length is None else config.sequence_length
+        yield Problem(key, value, str(error), "give prompt_length and one of response_length, sequence_length")
+        return
+    for name, role in (("actor_infer", config.actor_infer), ("validation", config.validation)):
+        longest = role.generating_args.max_new_tokens if role is not None else None
+        if longest is not None and longest > response_length:
+            yield Problem(
+                f"{name}.generating_args.max_new_tokens", longest, f"{longest} > response_length {response_length}", "remove it"
+            )
+
+
+def _advantages(config: RLVRConfig) -> Iterator[Problem]:
+    size = config.num_return_sequences_in_group
+    alone = "compares the responses of a group, but num_return_sequences_in_group is 1"
+    larger = "set num_return_sequences_in_group to 2 or more"
+    yield from unusable_estimator(config.adv_estimator, dict.fromkeys(STEP_ESTIMATORS, _TURNS))
+    if size == 1 and config.adv_estimator in GROUP_RELATIVE:
+        yield Problem("adv_estimator", config.adv_estimator, alone, f"{larger}, or use adv_estimator: reinforce")
+    for key, value in (("norm_mean_type", config.norm_mean_type), ("norm_std_type", config.norm_std_type)):
+        if value is not None and config.adv_estimator in GROUP_RELATIVE:
+            message = f"{config.adv_estimator} already normalises within the group"
+            yield Problem(key, value, message, f"remove {key}, or use adv_estimator: reinforce")
+        elif value == "group" and size == 1:
+            yield Problem(key, value, alone, f"{larger}, or use batch")
+    low, high = config.difficulty_low_threshold, config.difficulty_high_threshold
+    if low >= high:
+        yield Problem("difficulty_low_threshold", low, f"{low:g} >= difficulty_high_threshold {high:g}: no group passes")
+    if config.difficulty_mask and size == 1:
+        yield Problem("difficulty_mask", True, alone, larger)
+
+
+def _data(config: RLVRConfig) -> Iterator[Problem]:
+    for name, role in (("actor_train", config.actor_train), ("validation", config.validation)):
+        if role is not None and (not role.data_args.files or "" in role.data_args.files):
+            yield Problem(f"{name}.data_args.file_name", MISSING_VALUE, "names no prompt file", "a JSONL file or a list of them")
+
+
+def _domains(config: RLVRConfig) -> Iterator[Problem]:
+    if not config.rewards:
+        yield Problem("rewards", MISSING_VALUE, "has no domain", "rewards: {<domain>: {worker_cls: ...}}")
+    owner: dict[str, str] = {}
+    for domain, reward in config.rewards.items():
+        key = f"rewards.{domain}"
+        if not DOTTED_PATH.fullmatch(reward.worker_cls):
+            yield Problem(f"{key}.worker_cls", reward.worker_cls, "is not a dotted path", "my_package.my_module.MyRewardWorker")
+        for tag in reward.tags(domain):
+            if tag in owner:
+                yield Problem(f"{key}.tag_included", tag, f"the tag belongs to rewards.{owner[tag]} already", "name it once")
+            owner.setdefault(tag, domain)
+        yield from _query_filter(config, key, domain)
+    shares = config.actor_train.data_args.domain_interleave_probs
+    key = "actor_train.data_args.domain_interleave_probs"
+    for domain in shares:
+        if domain not in config.rewards:
+            known = ", ".join(config.rewards) or "none"
+            yield Problem(f"{key}.{domain}", shares[domain], f"there is no rewards.{domain} (domains: {known})")
+    for domain in config.rewards:
+        if shares and domain not in shares:
+            yield Problem(f"{key}.{domain}", MISSING_VALUE, f"rewards.{domain} would never be sampled", "give its share")
+
+
+def _query_filter(config: RLVRConfig, key: str, domain: str) -> Iterator[Problem]:
+    chosen = config.rewards[domain].query_filter_config
+    given = chosen.filter_args
+    read = {"no_filter": (), "mean_filter": ("threshold_down", "threshold_up"), "std_filter": ("std_threshold",)}[chosen.type]
+    values = {item.name: getattr(given, item.name) for item in fields(given)}
+    for name, value in values.items():
+        if value is not None and name not in read:
+            yield Problem(f"{key}.query_filter_config.filter_args.{name}", value, f"{chosen.type} does not read it", "remove it")
+    if read and all(values[name] is None for name in read):
+        yield Problem(f"{key}.query_filter_config.filter_args", MISSING_VALUE, f"{chosen.type} needs {' or '.join(read)}")
+    low, high = given.threshold_down, given.threshold_up
+    if low is not None and high is not None and low >= high:
+        name = f"{key}.query_filter_config.filter_args.threshold_down"
+        yield Problem(name, low, f"{low:g} >= threshold_up {high:g}: every group is dropped")
+    if chosen.type == "std_filter" and config.num_return_sequences_in_group == 1:
+        message = "needs groups, but num_return_sequences_in_group is 1: every group is dropped"
+        yield Problem(f"{key}.query_filter_config.type", chosen.type, message)

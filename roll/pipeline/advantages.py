@@ -1,0 +1,107 @@
+"""From the scores of a step to the advantages of its tokens."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from roll.algorithms.advantages import WHITENED, clip, whiten
+from roll.algorithms.kl import KLController, approx_kl
+from roll.algorithms.returns import Action, discounted_returns, gae, on_last_token
+from roll.configs.ppo import PPOConfig
+from roll.data.sample import SampleGroup
+from roll.data.token_batch import TokenBatch
+
+
+class Estimate(NamedTuple):
+    rewards: Tensor
+    """[S] as they were normalised, for metrics."""
+    advantages: Tensor
+    """[S] of whole samples, or [N] of tokens."""
+    of_tokens: bool = False
+
+
+class Advantages(ABC):
+    """Called once a step, in order: what is carried from step to step (the KL coefficient, whatever a pipeline's own estimate
+    needs) moves on, and is part of a checkpoint."""
+
+    discounted: Action = "token"
+    """What `gamma` discounts by."""
+
+    def __init__(self, config: PPOConfig) -> None:
+        self._config = config
+        self._kl = KLController(config.init_kl_coef, config.target_kl, config.kl_horizon)
+
+    @abstractmethod
+    def estimate(self, batch: TokenBatch, groups: Sequence[SampleGroup]) -> Estimate:
+        """From the scores: rewards normalised and clipped, the estimator applied."""
+
+    def __call__(self, batch: TokenBatch, groups: Sequence[SampleGroup]) -> tuple[TokenBatch, dict[str, float]]:
+        """The batch with advantages, and metrics: the estimate, then token-level KL, discount, whitening, clipping.
+
+        Without KL and discount a sample's advantage stands on all its trained tokens. An estimate that is of tokens already is
+        only whitened and clipped. With a critic what is estimated of a sample is its reward, and the batch has values: it gets
+        the critic's returns, too."""
+        config = self._config
+        rewards, advantages, of_tokens = self.estimate(batch, groups)
+        metrics = _spread("critic/rewards", rewards)
+        if of_tokens:
+            advantages = advantages * batch.loss_mask
+        elif config.uses_critic or config.add_token_level_kl or config.whiten_rewards or config.gamma != 1:
+            batch, more = self._of_tokens(batch, advantages)
+            advantages = batch.advantages
+            metrics |= more
+        else:
+            advantages = advantages[batch.sample_ids] * batch.loss_mask
+        if config.whiten_advantages or config.adv_estimator in WHITENED:
+            advantages = whiten(advantages, batch.loss_mask)
+        advantages = clip(advantages, config.advantage_clip)
+        return batch.with_(advantages=advantages), metrics | _spread("critic/advantages", advantages[batch.loss_mask])
+
+    def _of_tokens(self, batch: TokenBatch, per_sample: Tensor) -> tuple[TokenBatch, dict[str, float]]:
+        """Of token rewards (what the sample earned on its last trained token, minus the KL penalty on each): their returns, or
+        what they are worth beside the critic's values."""
+        config, metrics = self._config, {}
+        padded = batch.padded()
+        mask = padded.loss_mask
+        rewards = on_last_token(per_sample, mask)
+        if config.add_token_level_kl:
+            if padded.reference_logprobs is None:
+                raise ValueError("add_token_level_kl needs the log-probs of the reference")
+            # The policy that the samples, or at least the ratios of the loss, start from: no gradient flows through a reward.
+            policy = padded.behaviour_logprobs if padded.proximal_logprobs is None else padded.proximal_logprobs
+            known = mask & policy.isfinite() & padded.reference_logprobs.isfinite()
+            kl = approx_kl(policy, padded.reference_logprobs, config.kl_penalty, known)
+            rewards = clip(rewards - self._kl.coefficient * kl, config.reward_clip)
+            trained = mask.sum(1)
+            if bool(trained.any()):
+                mean = float((kl.sum(1) / trained.clamp(min=1)).sum() / (trained > 0).sum())
+                metrics = {"critic/kl": mean, "critic/kl_coef": self._kl.coefficient}
+                self._kl.update(mean, len(batch))
+        if config.whiten_rewards:
+            rewards = whiten(rewards, mask, shift=False)
+        if not config.uses_critic:
+            returns = discounted_returns(rewards, mask, config.gamma, self.discounted)
+            return batch.with_(advantages=padded.flatten(returns)), metrics
+        if padded.values is None:
+            raise ValueError("adv_estimator gae needs the critic's values")
+        advantages, returns = gae(rewards, padded.values, mask, config.gamma, config.lambd)
+        return batch.with_(advantages=padded.flatten(advantages), returns=padded.flatten(returns)), metrics
+
+    def state(self) -> dict[str, Any]:
+        """Plain values for a checkpoint."""
+        return {"kl_coef": self._kl.coefficient}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on from `state()`. A coefficient that does not adapt stays the configuration's."""
+        if self._config.target_kl is not None:
+            self._kl.coefficient = state["kl_coef"]
+
+
+def _spread(name: str, values: Tensor) -> dict[str, float]:
+    if values.numel() == 0:
+        return {}
+    return {f"{name}/mean": float(values.mean()), f"{name}/max": float(values.max()), f"{name}/min": float(values.min())}

@@ -1,0 +1,158 @@
+"""Advantages of episodes and of their turns. Discounts are per turn: an environment's tokens are no actions.
+
+An episode counts once in every comparison, whether it became one sample (TrajEnvManager) or one a turn (StepEnvManager).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from roll.algorithms.advantages import sequence_advantages
+from roll.algorithms.reward_normalization import Scope, normalize_rewards
+from roll.algorithms.step_advantages import TurnArgs, Turns, step_advantages
+from roll.configs.agentic import AgenticConfig
+from roll.configs.estimators import STEP_ESTIMATORS
+from roll.data.sample import Sample, SampleGroup, Trajectory
+from roll.data.token_batch import TokenBatch
+from roll.pipeline.advantages import Advantages, Estimate
+
+
+class _Layout(NamedTuple):
+    """Who belongs to what, in the order of the batch's samples (S), its episodes (E) and turns (K)."""
+
+    episode_of_sample: Tensor
+    """[S]"""
+    group_of_episode: Tensor
+    """[E]"""
+    tag_of_episode: Tensor
+    """[E]"""
+    score_of_episode: Tensor
+    """[E] float32."""
+    tokens_of_episode: Tensor
+    """[E], those that are trained."""
+    turns_after_sample: Tensor
+    """[S], turns of the episode that follow the sample's last one."""
+
+
+class AgenticAdvantages(Advantages):
+    discounted = "turn"
+
+    def __init__(self, config: AgenticConfig) -> None:
+        super().__init__(config)
+        self._wish = config
+
+    def estimate(self, batch: TokenBatch, groups: Sequence[SampleGroup]) -> Estimate:
+        layout = _layout(batch, groups)
+        config, wish = self._wish, self._wish.reward_normalization
+        comparable = {"batch": torch.zeros_like(layout.group_of_episode), "tags": layout.tag_of_episode}
+        compared = comparable.get(wish.grouping, layout.group_of_episode)
+        rewards = normalize_rewards(
+            layout.score_of_episode, compared, wish.norm_mean_type, wish.norm_std_type, config.reward_clip
+        )
+        if config.adv_estimator in STEP_ESTIMATORS:
+            per_token = self._of_turns(batch, groups, layout, rewards)
+            return Estimate(rewards[layout.episode_of_sample], per_token, of_tokens=True)
+        if config.uses_critic:  # an episode is one sample
+            return Estimate(rewards[layout.episode_of_sample], rewards[layout.episode_of_sample])
+        of_episodes = sequence_advantages(rewards, layout.group_of_episode, config.adv_estimator, layout.tokens_of_episode)
+        discount = config.gamma ** layout.turns_after_sample.float()
+        return Estimate(rewards[layout.episode_of_sample], of_episodes[layout.episode_of_sample] * discount)
+
+    def _of_turns(self, batch: TokenBatch, groups: Sequence[SampleGroup], layout: _Layout, rewards: Tensor) -> Tensor:
+        """[N] the advantage of each token's turn."""
+        config, wish = self._wish, self._wish.reward_normalization
+        samples = [sample for group in groups for sample in group.samples]
+        of_sample = [_trajectory(sample) for sample in samples]
+        episodes = [e for e, told in zip(layout.episode_of_sample.tolist(), of_sample, strict=True) for _ in told.turns]
+        turns = [turn for told in of_sample for turn in told.turns]
+        positions = [told.first_turn + i for told in of_sample for i in range(len(told.turns))]
+        lasts = [told.num_turns - 1 for told in of_sample for _ in told.turns]
+        episode_ids = torch.tensor(episodes)
+        tasks = layout.group_of_episode[episode_ids]
+        states: list[Hashable] = [turn.state_key for turn in turns]
+        earned = torch.tensor([turn.reward for turn in turns], dtype=torch.float32)
+        mean: Scope | None = wish.norm_mean_type
+        if config.adv_estimator == "agentic_reinforce" and (wish.norm_mean_type or wish.norm_std_type):
+            # A normalisation speaks of whole episodes: the normalised score stands where the episode ended.
+            ended = torch.tensor([p == last for p, last in zip(positions, lasts, strict=True)])
+            earned = torch.where(ended, rewards[episode_ids], 0.0)
+        elif config.adv_estimator == "step_reinforce":
+            tasks = self._compared_turns(layout, episode_ids, tasks, states)
+        elif config.adv_estimator == "gigpo":
+            mean = mean or "group"
+        values = step_advantages(
+            Turns(
+                rewards=earned,
+                episode_ids=episode_ids,
+                positions=torch.tensor(positions),
+                task_ids=tasks,
+                states=states,
+            ),
+            config.adv_estimator,
+            TurnArgs(
+                gamma=config.step_reward_gamma,
+                mean=mean,
+                std=wish.norm_std_type,
+                episode_weight=config.episode_reward_weight,
+                step_weight=config.step_reward_weight,
+            ),
+        )
+        return _on_tokens(batch, samples, values)
+
+    def _compared_turns(self, layout: _Layout, episode_ids: Tensor, tasks: Tensor, states: Sequence[Hashable]) -> Tensor:
+        """[K] turns with equal numbers are compared with each other."""
+        grouping = self._wish.reward_normalization.grouping
+        if grouping == "batch":
+            return torch.zeros_like(tasks)
+        if grouping == "tags":
+            return layout.tag_of_episode[episode_ids]
+        if grouping == "traj_group_id":
+            return tasks
+        numbers: dict[tuple[int, Hashable], int] = {}
+        keys = zip(tasks.tolist(), states, strict=True)
+        return torch.tensor([numbers.setdefault(key, len(numbers)) for key in keys])
+
+
+def _trajectory(sample: Sample) -> Trajectory:
+    assert sample.trajectory is not None, "a sample of an agentic run tells of its episode"
+    return sample.trajectory
+
+
+def _layout(batch: TokenBatch, groups: Sequence[SampleGroup]) -> _Layout:
+    numbers: dict[tuple[int, int], int] = {}
+    tags = sorted({group.prompt.tag for group in groups})
+    episode_of_sample, groups_, tags_, scores = [], [], [], []
+    for i, group in enumerate(groups):
+        for sample in group.samples:
+            key = (i, sample.index)
+            if key not in numbers:
+                numbers[key] = len(numbers)
+                groups_.append(i)
+                tags_.append(tags.index(group.prompt.tag))
+                scores.append(_trajectory(sample).score)
+            episode_of_sample.append(numbers[key])
+    of_sample = torch.tensor(episode_of_sample)
+    told = [_trajectory(sample) for group in groups for sample in group.samples]
+    trained = batch.sums_per_sample(batch.loss_mask.long())
+    return _Layout(
+        of_sample,
+        torch.tensor(groups_),
+        torch.tensor(tags_),
+        torch.tensor(scores, dtype=torch.float32),
+        torch.zeros(len(groups_), dtype=torch.int64).index_add_(0, of_sample, trained),
+        torch.tensor([one.num_turns - one.first_turn - len(one.turns) for one in told]),
+    )
+
+
+def _on_tokens(batch: TokenBatch, samples: Sequence[Sample], values: Tensor) -> Tensor:
+    """[N] the value of each turn on the policy's tokens of that turn, 0 elsewhere. `values` [K] in the order of the samples."""
+    on_tokens = torch.zeros(batch.num_tokens, dtype=torch.float32)
+    lengths = [turn.tokens for sample in samples for turn in _trajectory(sample).turns]
+    masks = [[False] * len(sample.prompt.input_ids) + sample.policy_mask for sample in samples]
+    policy = torch.tensor([value for mask in masks for value in mask], dtype=torch.bool)
+    on_tokens[policy] = torch.repeat_interleave(values.float(), torch.tensor(lengths))
+    return on_tokens

@@ -1,0 +1,107 @@
+"""The driver's side of the coordinators: which of them plays a group, and what happens when one dies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+from roll.distributed.backend import WorkerDied
+from roll.distributed.cluster import Cluster
+from roll.pipeline.agentic.environment_worker import GroupResult, GroupTask
+
+MAX_DEATHS = 8
+"""Deaths of coordinators in a row, no group finished between them, after which the run ends: something kills them all."""
+
+
+class CoordinatorDied(Exception):
+    """The group was lost with its coordinator, which has been replaced."""
+
+
+class CoordinatorsLost(RuntimeError):
+    """Coordinators die faster than they play."""
+
+
+class Coordinators:
+    def __init__(self, cluster: Cluster, engines: Cluster, replaced: bool) -> None:
+        """`replaced`: whether an engine that dies comes back."""
+        self._cluster = cluster
+        self._engines = engines
+        self._replaced = replaced
+        self._load = [0] * len(cluster)
+        self._at: dict[str, int] = {}
+        """Group being played -> coordinator."""
+        self._restarting = [asyncio.Lock() for _ in range(len(cluster))]
+        self._notices: set[asyncio.Task[None]] = set()
+        self._deaths_in_a_row = 0
+        self.deaths = 0
+        self.failures: Counter[str] = Counter()
+        """Failed episodes of training, by kind."""
+        self.aborted = 0
+        """Redundant episodes that were not needed in the end."""
+
+    async def connect(self) -> None:
+        await asyncio.gather(*(self._connect(rank) for rank in range(len(self._cluster))))
+
+    async def play(self, task: GroupTask) -> GroupResult:
+        """On the coordinator with the fewest groups. Raises `CoordinatorDied` if that one dies over it (another is in its place
+        by then), and `CoordinatorsLost`."""
+        rank = min(range(len(self._load)), key=lambda rank: self._load[rank])
+        worker = self._cluster.workers[rank]
+        self._load[rank] += 1
+        self._at[task.key] = rank
+        try:
+            result: GroupResult = await self._cluster.call(rank, "play_group", task)
+        except WorkerDied as death:
+            await self._replace(rank, worker)
+            raise CoordinatorDied(str(death)) from death
+        finally:
+            self._load[rank] -= 1
+            del self._at[task.key]
+        self._deaths_in_a_row = 0
+        if not task.validation:
+            self.failures += result.failures
+            self.aborted += result.aborted
+        return result
+
+    async def cancel(self, key: str) -> None:
+        rank = self._at.get(key)
+        if rank is not None:
+            try:
+                await self._cluster.call(rank, "cancel", key)
+            except WorkerDied:
+                return  # the group died with it, which whoever plays it is told
+
+    def engine_down(self, engine: int) -> None:
+        self._tell("engine_down", engine)
+
+    def engine_up(self, engine: int) -> None:
+        self._tell("engine_up", engine, self._engines.workers[engine])
+
+    def _tell(self, method: str, *args: object) -> None:
+        async def tell(rank: int) -> None:
+            try:
+                await self._cluster.call(rank, method, *args)
+            except WorkerDied:
+                return  # its successor is connected to the engines as they are then
+
+        for rank in range(len(self._cluster)):
+            notice = asyncio.ensure_future(tell(rank))
+            self._notices.add(notice)
+            notice.add_done_callback(self._notices.discard)
+
+    async def _replace(self, rank: int, dead: object) -> None:
+        """Once, however many groups report the death."""
+        async with self._restarting[rank]:
+            if self._cluster.workers[rank] is not dead:
+                return
+            self.deaths += 1
+            self._deaths_in_a_row += 1
+            if self._deaths_in_a_row > MAX_DEATHS:
+                raise CoordinatorsLost(f"environment workers died {MAX_DEATHS + 1} times in a row, without finishing a group")
+            await self._cluster.restart(rank)
+            # What the dead one had asked for has no reader; whose requests are interrupted with it, asks again.
+            await self._engines.call_all("abort")
+            await self._connect(rank)
+
+    async def _connect(self, rank: int) -> None:
+        await self._cluster.call(rank, "connect", list(self._engines.workers), self._replaced)

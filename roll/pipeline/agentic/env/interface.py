@@ -1,0 +1,81 @@
+"""What an environment is: text in, text and a reward out.
+
+Life of an environment: made once, then any number of episodes, each `reset(seed)` followed by `step(text)` until one returns
+terminated or truncated. The next episode begins with the next `reset`; nothing of an earlier one may show in it. `close` is the
+last call. One environment is never called twice at the same time.
+
+Everything random comes from the seed of `reset`: the same seed and the same actions give the same observations and rewards, in
+every process (`roll env-check` tests it). All episodes of a group share the seed, so they start alike.
+
+`reset` and `step` are either both plain functions or both coroutine functions. Plain ones compute; where they run (event loop,
+thread, process) is `host.EnvHost`'s business. Coroutines wait, for a network or a browser say; they are awaited on an event loop,
+so thousands of them cost neither threads nor processes.
+
+What `info` may say. The first two keys are in every `step`'s; metrics, GiGPO and the terminal read them all:
+
+    action_is_valid      bool   the text could be read as an action
+    action_is_effective  bool   the action changed the state
+    success              bool   the task is solved; in the info of an episode's last step
+    state_key            str    equal exactly for equal states of a task (GiGPO compares actions taken in equal states); also
+                                in `reset`'s
+    suffix               str    what to remind the agent of below the observation, e.g. the actions it may choose; also in
+                                `reset`'s
+
+Numbers under further keys are the environment's own metrics.
+
+Two more methods are optional: `sample_action(rng: random.Random) -> str`, a random action's text, and `oracle_action() -> str |
+None`, that of a good player in the present state. `roll env-check` plays with them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Protocol
+
+Info = dict[str, Any]
+Reset = tuple[str, Info]
+"""First observation, info."""
+Step = tuple[str, float, bool, bool, Info]
+"""Observation, reward, terminated (the task has ended), truncated (it was cut short), info."""
+
+
+class TextEnv(Protocol):
+    """A computing environment. Its constructor takes the keys of `env_config`, and nothing else."""
+
+    instructions: str
+    """The rules of the game, for the system prompt. Complete: an agent that reads them needs no other."""
+
+    def reset(self, seed: int) -> Reset:
+        """Begins an episode; `seed` is in [0, 2**63)."""
+
+    def step(self, action_text: str) -> Step:
+        """Takes what the agent wrote, whole, whatever it is: text that is no action is no error but an invalid action."""
+
+    def close(self) -> None:
+        """Gives back what the environment holds. May follow any call."""
+
+
+class AsyncTextEnv(Protocol):
+    """A waiting environment: the same, as coroutines. They may be cancelled, at a time limit or with their episode."""
+
+    instructions: str
+
+    async def reset(self, seed: int) -> Reset: ...
+
+    async def step(self, action_text: str) -> Step: ...
+
+    def close(self) -> None: ...
+
+
+AnyTextEnv = TextEnv | AsyncTextEnv
+
+
+def is_async(env: Any) -> bool:
+    """Whether an environment, or a class of them, waits (coroutines) or computes."""
+    return inspect.iscoroutinefunction(env.step)
+
+
+def is_thread_safe(env: Any) -> bool:
+    """Whether environments of this class may run in several threads of one process. One that uses state of the whole process
+    (the global random generator, the working directory) says `thread_safe = False`, and gets processes or the event loop."""
+    return bool(getattr(env, "thread_safe", True))

@@ -1,0 +1,96 @@
+"""One group of episodes: the same environment and seed, played until enough of them are finished.
+
+A failed environment costs its episode; what then happens to the group is a rule, applied and counted here. Pure scheduling: how
+an episode is played is the caller's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from roll.configs.agentic import EnvFailurePolicy
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a failed episode means for its group."""
+
+    retries: int
+    """How often an episode is played again."""
+    may_shrink: bool
+    """Whether the group goes on without it."""
+
+
+RULES: dict[EnvFailurePolicy, Rule] = {
+    "retry": Rule(1, False),
+    "drop_sample": Rule(0, True),
+    "drop_group": Rule(0, False),
+}
+VALIDATION = Rule(1, True)
+"""A validation counts what can be played, and tells how many could not."""
+
+
+class EpisodeFailed(Exception):
+    """The episode cannot be finished; `kind` names why, for the counters."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        self.kind = kind
+        super().__init__(f"{kind}: {message}")
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of a group."""
+
+    failures: Counter[str] = field(default_factory=Counter)
+    """Failed episodes by kind, those that were played again included."""
+    last_failure: str = ""
+    lost: int = 0
+    """Episodes that failed for good."""
+    aborted: int = 0
+    """Redundant episodes that were ended because enough others had finished."""
+
+
+async def play_group(play: Callable[[int, int], Awaitable[T]], started: int, needed: int, rule: Rule) -> tuple[list[T], Outcome]:
+    """Plays `started` episodes at once; the first `needed` to finish are the result, in the order of their numbers, and the
+    rest is cancelled. Fewer come back where the rule lets the group shrink; none if it does not and too few are left.
+
+    `play(episode, attempt)` plays one, or raises `EpisodeFailed`; any other exception ends the group and is the caller's."""
+    outcome = Outcome()
+    finished: dict[int, T] = {}
+    attempts = dict.fromkeys(range(started), 0)
+    running = {asyncio.ensure_future(play(episode, 0)): episode for episode in range(started)}
+    try:
+        while running and len(finished) < needed:
+            done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in sorted(done, key=lambda task: running[task]):
+                episode = running.pop(task)
+                try:
+                    result = task.result()
+                except EpisodeFailed as failure:
+                    outcome.failures[failure.kind] += 1
+                    outcome.last_failure = str(failure)
+                    if attempts[episode] < rule.retries:
+                        attempts[episode] += 1
+                        running[asyncio.ensure_future(play(episode, attempts[episode]))] = episode
+                    else:
+                        outcome.lost += 1
+                    continue
+                if len(finished) < needed:
+                    finished[episode] = result
+                else:
+                    outcome.aborted += 1
+            if not rule.may_shrink and started - outcome.lost < needed:
+                return [], outcome
+        outcome.aborted += len(running)
+        return [finished[episode] for episode in sorted(finished)], outcome
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)

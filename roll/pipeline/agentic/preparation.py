@@ -1,0 +1,123 @@
+"""Everything about an agentic run that can be known, and be wrong, before the first worker starts."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from roll.algorithms.advantages import try_estimator
+from roll.configs.agentic import AgenticConfig, EnvConfig, EnvManagerConfig
+from roll.configs.estimators import STEP_ESTIMATORS
+from roll.data.sample import Prompt
+from roll.distributed.backend import import_object
+from roll.distributed.devices import Inventory
+from roll.pipeline.agentic.env.registry import make_env
+from roll.pipeline.agentic.env_manager.base import EnvManager, Record
+from roll.pipeline.agentic.env_manager.dialogue import Dialogue
+from roll.pipeline.agentic.episode_source import EpisodeSource
+from roll.pipeline.preparation import Preparation, Prepared
+from roll.rollout.filters import GroupFilter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgenticPrepared(Prepared):
+    instructions: dict[str, str]
+    """Tag -> the rules of its environments."""
+    validation: list[Prompt]
+    """The environments of every evaluation, one for each group."""
+    tokenizer_folder: str
+
+
+def prepare(config: AgenticConfig, inventory: Inventory, one_process: bool = False) -> AgenticPrepared:
+    """Raises `ConfigError` with every problem found: keys that contradict each other, devices, model folders, environments and
+    their keys, templates, classes, output folder, checkpoint. `one_process`: all roles share this process (`--local`)."""
+    envs, estimator = config.custom_envs, config.adv_estimator
+    managers = {f"custom_envs.{tag}.env_manager_cls": env.env_manager_cls for tag, env in envs.items()}
+    shared = Preparation(config, inventory, one_process, managers)
+    collect = shared.collect
+    if estimator not in STEP_ESTIMATORS and not config.uses_critic:
+        collect("adv_estimator", estimator, partial(try_estimator, estimator), "package.module.function, importable here")
+    template = config.actor_train.data_args.template
+    dialogue: Dialogue | None = None
+    if shared.tokenizer is not None:
+        key = "actor_train.data_args.template"
+        dialogue = collect(key, template, lambda: Dialogue(shared.tokenizer, template), "native or none")
+    instructions: dict[str, str] = {}
+    for tag, env in envs.items():
+        rules: str | None = collect(f"custom_envs.{tag}.env_type", env.env_type, partial(_rules, env, tag), "")
+        if rules is not None:
+            instructions[tag] = rules
+            if dialogue is not None:
+                key = f"custom_envs.{tag}.agent_template"
+                fix = "see docs_roll/agentic.md for the fields of templates"
+                collect(key, env.agent_template, partial(_try_templates, config, tag, dialogue, rules), fix)
+    group_filter: GroupFilter | None = None
+    if (path := config.train_env_manager.group_filter_cls) is not None:
+        key = "train_env_manager.group_filter_cls"
+        group_filter = collect(key, path, partial(_filter, path), "a function of rewards, importable here")
+    configured = {tag: json.dumps([env.env_type, env.env_config], sort_keys=True, default=str) for tag, env in envs.items()}
+    source = EpisodeSource(config.domain_weights, configured, config.seed)
+    shared.restore(source)
+    filters = dict.fromkeys(envs, group_filter) if group_filter is not None else {}
+    return AgenticPrepared(
+        **shared.common(source, filters),
+        instructions=instructions,
+        validation=_validation(config, configured),
+        tokenizer_folder=config.actor_train.model_args.model_name_or_path or config.pretrain or "",
+    )
+
+
+def environment_workers(config: AgenticConfig, inventory: Inventory) -> int:
+    """Coordinators: enough for all environments at once, but no more than there are cores to run them."""
+    needed = 0
+    managers: list[EnvManagerConfig | None] = [config.train_env_manager, config.val_env_manager]
+    for manager in managers:
+        if manager is not None:
+            needed += -(-manager.env_count // manager.max_env_num_per_worker)
+    return max(1, min(needed, inventory.nodes * inventory.cpus_per_node))
+
+
+def _validation(config: AgenticConfig, configured: dict[str, str]) -> list[Prompt]:
+    manager = config.val_env_manager
+    if manager is None:
+        return []
+    source = EpisodeSource(config.partition(manager), configured, config.seed, "validation")
+    return [source.next() for _ in range(config.val_episodes // manager.group_size)]
+
+
+def _rules(env: EnvConfig, tag: str) -> str:
+    """Of the environment, from an instance that is made only to see that it can be."""
+    made = make_env(env.env_type, env.env_config, f"custom_envs.{tag}.env_config")
+    made.close()
+    return made.instructions
+
+
+def _try_templates(config: AgenticConfig, tag: str, dialogue: Dialogue, rules: str) -> None:
+    """Renders the first message for an empty observation."""
+    env = config.custom_envs[tag]
+    manager_cls: type[EnvManager] = import_object(env.env_manager_cls)
+    context = config.lengths().sequence
+    manager = manager_cls(env, dialogue, instructions=rules, context=context, answer_tokens=config.answer_tokens(tag))
+    try:
+        tokens = len(dialogue.first(manager.system(), manager.message(Record(), "", {})))
+    except (KeyError, IndexError) as error:
+        raise ValueError(f"the templates have no field {error}") from error
+    if tokens >= context:
+        raise ValueError(f"the first message alone has {tokens} tokens, sequence_length is {context}")
+
+
+def _filter(path: str) -> GroupFilter:
+    """A function of a group's rewards, or a class whose instances are one."""
+    found: Any = import_object(path)
+    made: Any = found() if inspect.isclass(found) else found
+    try:
+        verdict = made([0.0, 1.0])
+    except Exception as error:  # boundary: a user's code
+        raise ValueError(f"it fails on the rewards [0.0, 1.0]: {type(error).__name__}: {error}") from error
+    if verdict is not None and not isinstance(verdict, str):
+        raise ValueError(f"it must return the reason to drop a group (text) or None, not {verdict!r}")
+    chosen: GroupFilter = made
+    return chosen

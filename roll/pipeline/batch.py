@@ -1,0 +1,111 @@
+"""From rewarded groups to the tensors of a training step. Pure."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from roll.data.microbatch import split_across_ranks
+from roll.data.sample import Sample, SampleGroup
+from roll.data.seeding import derive_seed
+from roll.data.token_batch import TokenBatch
+from roll.strategies.train.interface import BatchTotals
+
+T = TypeVar("T")
+
+
+Keep = Callable[[SampleGroup, Sample], bool]
+"""Whether the tokens of a sample are trained."""
+
+
+def token_batch(groups: Sequence[SampleGroup], temperature: float, keep: Keep | None = None) -> TokenBatch:
+    """The samples of the groups, in order, without advantages. `loss_mask` is True on the policy's own tokens of those samples
+    that `keep` keeps (None: all)."""
+    samples = [sample for group in groups for sample in group.samples]
+    kept = [keep is None or keep(group, sample) for group in groups for sample in group.samples]
+    prompts = [sample.prompt.input_ids for sample in samples]
+    responses = [sample.response_ids for sample in samples]
+    masks = [
+        [False] * len(p) + (s.policy_mask if k else [False] * len(s.response_ids))
+        for s, p, k in zip(samples, prompts, kept, strict=True)
+    ]
+    behaviour = [
+        [0.0] * len(p) + (s.behaviour_logprobs if k else [0.0] * len(s.response_ids))
+        for s, p, k in zip(samples, prompts, kept, strict=True)
+    ]
+    tokens = [p + r for p, r in zip(prompts, responses, strict=True)]
+    return TokenBatch(
+        lengths=torch.tensor([len(row) for row in tokens]),
+        scores=torch.tensor([reward for group in groups for reward in group.rewards], dtype=torch.float32),
+        temperatures=torch.full((len(samples),), temperature),
+        tokens=torch.tensor(_flat(tokens)),
+        loss_mask=torch.tensor(_flat(masks), dtype=torch.bool),
+        behaviour_logprobs=torch.tensor(_flat(behaviour), dtype=torch.float32),
+        advantages=torch.zeros(sum(map(len, tokens))),
+    )
+
+
+def _flat(rows: Sequence[Sequence[T]]) -> list[T]:
+    return [value for row in rows for value in row]
+
+
+def totals_of(batch: TokenBatch) -> BatchTotals:
+    tokens_per_sample = batch.sums_per_sample(batch.loss_mask.long())
+    return BatchTotals(tokens=int(tokens_per_sample.sum()), sequences=int((tokens_per_sample > 0).sum()))
+
+
+def optimiser_batches(batch: TokenBatch, count: int, epochs: int, seed: int) -> list[TokenBatch]:
+    """The batch cut into `count` optimiser steps of nearly equal numbers of samples, `epochs` times; shuffled if there is more
+    than one. `count` is fixed by the configuration: a batch with more or fewer samples than planned does not change the number
+    of optimiser steps, nor any sample's weight in its step."""
+    count = min(count, max(len(batch), 1))
+    if count == 1:
+        return [batch] * epochs
+    order = list(range(len(batch)))
+    borders = [len(order) * i // count for i in range(count + 1)]
+    batches = []
+    for epoch in range(epochs):
+        random.Random(derive_seed(seed, epoch)).shuffle(order)
+        batches += [batch.select(sorted(order[start:stop])) for start, stop in itertools.pairwise(borders)]
+    return batches
+
+
+def shards(batch: TokenBatch, ranks: int) -> list[TokenBatch]:
+    """The batch divided over data-parallel ranks, tokens balanced."""
+    if ranks == 1:
+        return [batch]
+    return [batch.select(indices) for indices in split_across_ranks(batch.lengths.tolist(), ranks)]
+
+
+def gather(values: Sequence[Tensor], batch: TokenBatch, ranks: int) -> Tensor:
+    """[N], per-token results of the ranks' `shards` put back into the order of the batch."""
+    if ranks == 1:
+        return values[0]
+    out = torch.zeros(batch.num_tokens)
+    offsets = batch.offsets.tolist()
+    for indices, part in zip(split_across_ranks(batch.lengths.tolist(), ranks), values, strict=True):
+        position = 0
+        for i in indices:
+            length = offsets[i + 1] - offsets[i]
+            out[offsets[i] : offsets[i + 1]] = part[position : position + length]
+            position += length
+    return out
+
+
+def reward_metrics(samples: Sequence[Sample]) -> dict[str, float]:
+    """What the rollouts of a step were like; lengths are in tokens of the policy."""
+    rewards = [sample.reward for sample in samples if sample.reward is not None and sample.begins_rollout]
+    lengths = [sum(sample.policy_mask) for sample in samples]
+    return {
+        "critic/score/mean": sum(rewards) / len(rewards),
+        "critic/score/max": max(rewards),
+        "critic/score/min": min(rewards),
+        "tokens/response_length/mean": sum(lengths) / len(lengths),
+        "tokens/response_length/max": max(lengths),
+        "tokens/response_length/clip": sum(sample.finish_reason == "length" for sample in samples) / len(samples),
+    }

@@ -1,0 +1,49 @@
+"""Starts the clusters of a run, all at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from roll.configs.ppo import PPOConfig
+from roll.distributed.backend import Backend, WorkerSpec
+from roll.distributed.cluster import Cluster
+from roll.distributed.devices import Inventory
+from roll.pipeline import roles
+from roll.pipeline.preparation import Prepared
+
+
+async def start_clusters(
+    config: PPOConfig,
+    prepared: Prepared,
+    own: Mapping[str, Sequence[WorkerSpec]],
+    inventory: Inventory,
+    backend: Backend,
+) -> dict[str, Cluster]:
+    """By role: actor_train, actor_infer, reference and critic (if something uses them), and the pipeline's `own`. With a
+    checkpoint, trainers and engines start from it."""
+    checkpoint, derived = prepared.checkpoint, prepared.derived
+    pretrain = config.pretrain or ""
+    version = checkpoint.step if checkpoint else 0
+    model = str(checkpoint.model) if checkpoint else config.actor_infer.model_args.model_name_or_path or pretrain
+    specs = {
+        "actor_train": roles.train_specs("actor_train", config, derived, config.actor_train, pretrain, inventory, backend),
+        "actor_infer": roles.infer_specs(config, derived, model, version, inventory, backend),
+    }
+    shards = {"actor_train": config.actor_train.data_parallel_ranks}
+    if config.uses_reference and config.reference is not None:
+        specs["reference"] = roles.train_specs("reference", config, derived, config.reference, pretrain, inventory, backend)
+        shards["reference"] = config.reference.data_parallel_ranks
+    if config.uses_critic and config.critic is not None:
+        specs["critic"] = roles.train_specs("critic", config, derived, config.critic, pretrain, inventory, backend)
+        shards["critic"] = config.critic.data_parallel_ranks
+    specs |= {role: list(of_role) for role, of_role in own.items()}
+    started = await asyncio.gather(
+        *(Cluster.start(role, backend, of_role, config.rpc_timeout, shards.get(role)) for role, of_role in specs.items())
+    )
+    clusters = dict(zip(specs, started, strict=True))
+    if checkpoint is not None:
+        await clusters["actor_train"].call_all("load", str(checkpoint.trainer))
+        if "critic" in clusters:
+            await clusters["critic"].call_all("load", str(checkpoint.critic))
+    return clusters

@@ -1,0 +1,280 @@
+"""Everything about a run that can be known, and be wrong, before the first worker starts: what all pipelines share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from transformers import AutoTokenizer
+
+from roll.algorithms.policy_loss import traits_of, try_policy_loss
+from roll.configs.arguments import GeneratingArguments, StrategyArguments
+from roll.configs.derived import Derived, derive
+from roll.configs.megatron import MegatronConfig
+from roll.configs.ppo import PPOConfig
+from roll.configs.problems import MISSING_VALUE, ConfigError, Problem
+from roll.configs.validation import check_config
+from roll.configs.worker import WorkerConfig
+from roll.data.sample import Prompt
+from roll.distributed.backend import import_object
+from roll.distributed.devices import Inventory
+from roll.pipeline.checkpoint import Checkpoint, CheckpointStore
+from roll.pipeline.roles import loss_spec
+from roll.rollout.filters import GroupFilter
+from roll.strategies.infer import sglang_arguments, vllm_arguments
+from roll.strategies.infer.interface import SamplingParams
+from roll.strategies.train.checkpoint_files import check_model_folder
+from roll.strategies.train.megatron.supported import check_folder
+
+
+class Source(Protocol):
+    """The tasks of a run: infinite, deterministic, resumable."""
+
+    def next(self) -> Prompt: ...
+
+    def cursor(self, outstanding: Sequence[Prompt] = ()) -> dict[str, Any]:
+        """The position, as plain JSON. `outstanding`: tasks that were served and are to be served again after `restore`."""
+
+    def restore(self, cursor: Mapping[str, Any]) -> None:
+        """Continues from a `cursor()`. Raises `ValueError` if it speaks of another seed or other tasks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A run that is ready to start."""
+
+    derived: Derived
+    tokenizer: Any
+    source: Source
+    filters: dict[str, GroupFilter]
+    """By domain."""
+    checkpoint: Checkpoint | None
+    run_dir: Path
+    resumed_record: dict[str, Any] | None
+    """The run record's state in the checkpoint; journal positions are 0 if the checkpoint is another run's."""
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.run_dir / "checkpoints"
+
+    @property
+    def continues(self) -> bool:
+        """Whether the run goes on in its own folder; one that starts from another run's checkpoint does not."""
+        return _continues(self.checkpoint, self.run_dir)
+
+
+class Preparation:
+    """The checks that all pipelines share. What is wrong is gathered in `collect`, to which a pipeline adds its own."""
+
+    def __init__(self, config: PPOConfig, inventory: Inventory, one_process: bool, own_classes: Mapping[str, str]) -> None:
+        """`own_classes`: the dotted paths that the pipeline's own keys name, by key. Raises `ConfigError` at once for keys that
+        contradict each other."""
+        problems = check_config(config, inventory.count) or (list(_one_process(config)) if one_process else [])
+        if problems:
+            raise ConfigError(problems)
+        self._config = config
+        self.derived = derive(config)
+        self.run_dir = Path(self.derived.run_dir)
+        self.collect = collect = Collector()
+        collect("output_dir", config.output_dir, partial(_check_writable, self.run_dir), "name a folder that can be written to")
+        for key, path in (_worker_classes(config) | dict(own_classes)).items():
+            collect(key, path, partial(import_object, path), "package.module.Class, importable here (see PYTHONPATH)")
+        _check_engine(config.actor_infer.strategy_args, collect)
+        collect(
+            "actor_train.pg_variant",
+            config.actor_train.pg_variant,
+            partial(_check_policy_loss, config, self.derived),
+            "package.module.function, importable here (see PYTHONPATH); docs_roll/pg_variants shows one",
+        )
+        self.checkpoint: Checkpoint | None = collect(
+            "resume_from_checkpoint",
+            config.resume_from_checkpoint,
+            lambda: _checkpoint(CheckpointStore(self.run_dir / "checkpoints"), config),
+            "name a complete checkpoint, or write auto or false",
+        )
+        tokenizers = [
+            collect(key, folder, partial(load_tokenizer, folder), "a Hugging Face folder: config.json, tokenizer, *.safetensors")
+            for folder, key in _model_folders(config).items()
+        ]
+        for key, value, check in _divided_by_megatron(config):
+            collect(key, value, check, "sizes that divide the model, or another model or strategy_name")
+        self.tokenizer: Any = tokenizers[0]
+        """None if it cannot be loaded."""
+
+    def restore(self, source: Source | None) -> None:
+        """Sets the source to where the checkpoint left it, if there is one."""
+        if source is not None and self.checkpoint is not None:
+            cursor = self.checkpoint.state["cursor"]
+            fix = "keep seed, prompts or environments, and tokenizer, or start anew with false"
+            self.collect("resume_from_checkpoint", self._config.resume_from_checkpoint, lambda: source.restore(cursor), fix)
+
+    def common(self, source: Source, filters: dict[str, GroupFilter]) -> dict[str, Any]:
+        """The fields of `Prepared`. Raises `ConfigError` with everything that was found."""
+        self.collect.raise_if_any()
+        record = dict(self.checkpoint.state["record"]) if self.checkpoint is not None else None
+        if record is not None and not _continues(self.checkpoint, self.run_dir):
+            record |= {"groups": 0, "samples": 0}
+        return {
+            "derived": self.derived,
+            "tokenizer": self.tokenizer,
+            "source": source,
+            "filters": filters,
+            "checkpoint": self.checkpoint,
+            "run_dir": self.run_dir,
+            "resumed_record": record,
+        }
+
+
+def _continues(checkpoint: Checkpoint | None, run_dir: Path) -> bool:
+    return checkpoint is not None and run_dir.resolve() in checkpoint.path.resolve().parents
+
+
+def sampling_params(args: GeneratingArguments, max_new_tokens: int, tokenizer: Any) -> SamplingParams:
+    return SamplingParams(
+        temperature=args.temperature,
+        top_p=args.top_p,
+        top_k=args.top_k,
+        max_new_tokens=max_new_tokens,
+        stop_token_ids=() if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,),
+        stop_strings=tuple(args.stop_strings),
+        include_stop_str_in_output=args.include_stop_str_in_output,
+    )
+
+
+def decisions(config: PPOConfig, derived: Derived) -> Iterator[str]:
+    """What was chosen for the user, and why."""
+    chosen = "recomputed at the start of each step" if derived.recompute_old_logprobs else "the sampler's"
+    yield f"old log-probs: {chosen} ({derived.old_logprobs_reason})"
+    if config.reference is not None and not config.uses_reference:
+        yield "reference: not started (neither use_kl_loss nor add_token_level_kl is set)"
+
+
+def load_tokenizer(folder: str) -> Any:
+    """The tokenizer of a local model folder; an error names what the folder lacks."""
+    check_model_folder(Path(folder))
+    try:
+        return AutoTokenizer.from_pretrained(folder)
+    except Exception as error:  # transformers and tokenizers raise whatever a broken file makes them stumble over
+        raise ValueError(f"the tokenizer cannot be loaded: {error}") from error
+
+
+def _one_process(config: PPOConfig) -> Iterator[Problem]:
+    for name, role in (("actor_train", config.actor_train), ("reference", config.reference), ("critic", config.critic)):
+        if role is not None and role.world_size > 1:
+            message = f"{role.world_size} devices, but with --local one process is one training rank"
+            yield Problem(f"{name}.device_mapping", role.device_mapping, message, "name one device, or leave --local out")
+
+
+def _check_policy_loss(config: PPOConfig, derived: Derived) -> None:
+    spec = loss_spec(config, derived)
+    needs = traits_of(try_policy_loss(spec.pg_variant, spec.args))
+    if needs.needs_proximal and not derived.recompute_old_logprobs:
+        raise ValueError("it needs the log-probs of the step's first weights: write old_logprobs: recompute")
+
+
+def _check_engine(chosen: StrategyArguments, collect: Collector) -> None:
+    """That the engine is installed in a version this project knows, and has the arguments it is given."""
+    key, given = "actor_infer.strategy_args", chosen.strategy_config
+    if chosen.strategy_name == "vllm":
+        found = collect(f"{key}.strategy_name", "vllm", vllm_arguments.check_installed, vllm_arguments.INSTALL)
+        check_argument = vllm_arguments.check_argument
+    elif chosen.strategy_name == "sglang":
+        python = given.get("python", MISSING_VALUE)
+        found = collect(f"{key}.strategy_config.python", python, partial(_interpreter, python), sglang_arguments.INSTALL)
+        check_argument = partial(sglang_arguments.check_argument, python)
+    else:
+        return
+    if found is not None:
+        for name, value in given.items():
+            collect(f"{key}.strategy_config.{name}", value, partial(check_argument, name), "correct or remove it")
+
+
+def _interpreter(python: Any) -> Path:
+    if python is MISSING_VALUE or not isinstance(python, str):
+        raise ValueError("SGLang runs from an interpreter of its own, which is not named")
+    return sglang_arguments.check_interpreter(python)
+
+
+def _worker_classes(config: PPOConfig) -> dict[str, str]:
+    """Path of each class that the roles name, by key."""
+    roles: dict[str, WorkerConfig | None] = {
+        "actor_train": config.actor_train,
+        "actor_infer": config.actor_infer,
+        "reference": config.reference,
+        "critic": config.critic,
+    }
+    return {f"{name}.worker_cls": role.worker_cls for name, role in roles.items() if role is not None and role.worker_cls}
+
+
+def _model_folders(config: PPOConfig) -> dict[str, str]:
+    """The key that names each folder; that of actor_train, whose tokenizer is used, comes first."""
+    folders: dict[str, str] = {}
+    roles: tuple[tuple[str, WorkerConfig | None], ...] = (
+        ("actor_train", config.actor_train),
+        ("actor_infer", config.actor_infer),
+        ("reference", config.reference if config.uses_reference else None),
+        ("critic", config.critic),
+    )
+    for name, role in roles:
+        if role is not None:
+            own = role.model_args.model_name_or_path
+            folders.setdefault(own or config.pretrain or "", f"{name}.model_args.model_name_or_path" if own else "pretrain")
+    return folders
+
+
+def _divided_by_megatron(config: PPOConfig) -> Iterator[tuple[str, Any, Callable[[], None]]]:
+    """Key, value and check of each role's parallel sizes; folders that are not there are reported as such."""
+    for name, role in (("actor_train", config.actor_train), ("reference", config.reference)):
+        if role is None:
+            continue
+        options, folder = role.strategy_args.options, role.model_args.model_name_or_path or config.pretrain or ""
+        if isinstance(options, MegatronConfig) and (Path(folder) / "config.json").is_file():
+            check = partial(check_folder, folder, options.tensor_model_parallel_size, options.pipeline_model_parallel_size)
+            yield f"{name}.strategy_args.strategy_config", role.strategy_args.strategy_config, check
+
+
+def _checkpoint(store: CheckpointStore, config: PPOConfig) -> Checkpoint | None:
+    checkpoint = store.resolve(config.resume_from_checkpoint)
+    if checkpoint is not None:
+        if config.uses_critic and not checkpoint.critic.is_dir():
+            raise ValueError(f"{checkpoint.path} was made without a critic, which adv_estimator gae needs")
+        trained = checkpoint.state["admission"]["trained"]
+        if trained != checkpoint.step * config.groups_per_step:
+            was = trained // max(checkpoint.step, 1)
+            raise ValueError(f"{checkpoint.path} was made with {was} groups a step, not {config.groups_per_step}")
+    return checkpoint
+
+
+def _check_writable(run_dir: Path) -> None:
+    run_dir.mkdir(parents=True, exist_ok=True)
+    if not os.access(run_dir, os.W_OK):
+        raise ValueError(f"{run_dir} cannot be written to")
+
+
+class Collector:
+    """Runs checks, and gathers what they complain about under the key that is to blame."""
+
+    def __init__(self) -> None:
+        self._problems: list[Problem] = []
+
+    def __call__(self, key: str, value: Any, check: Callable[[], Any], fix: str) -> Any:
+        """What the check returns; None if it complains. A `ConfigError` names its keys itself."""
+        try:
+            return check()
+        except ConfigError as error:
+            self._problems += error.problems
+            return None
+        except (ValueError, OSError) as error:
+            message = " ".join(str(error).split())
+            if isinstance(error, OSError) and error.strerror:
+                message = f"{error.filename}: {error.strerror}"
+            self._problems.append(Problem(key, value, message.removeprefix(f"{key}: "), fix))
+            return None
+
+    def raise_if_any(self) -> None:
+        if self._problems:
+            raise ConfigError(self._problems)

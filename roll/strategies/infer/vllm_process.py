@@ -1,0 +1,92 @@
+"""Starts vLLM: the environment of its engine process, and the figures it reports. The engine's front end (`AsyncLLM`) lives in
+the worker's process; scheduler and model are in one process below it, with tensor parallelism in several.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from roll.strategies.infer.interface import EngineError
+
+OWNER = "ROLL_ENGINE_OWNER"
+"""Names the process without which the engine's are to end."""
+
+
+@dataclass(slots=True)
+class EngineFigures:
+    """What the engine counted since its start."""
+
+    generated_tokens: int = 0
+    prefill_tokens: int = 0
+    """Computed; those found in the prefix cache are not among them."""
+
+
+def engine_environment(devices: Sequence[str], threads: int | None, arguments: Mapping[str, Any]) -> dict[str, str]:
+    """Variables of an engine on these torch devices. Logging is left alone if the user has set it."""
+    env = {
+        OWNER: str(os.getpid()),
+        "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "ERROR"),
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_HOST_IP": "127.0.0.1",
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+        "PYTHONWARNINGS": "ignore::FutureWarning",
+        "VLLM_USE_V2_MODEL_RUNNER": "0",  # it has another sampler, whose log-probs leave the temperature out
+    }
+    if threads is not None:
+        env["OMP_NUM_THREADS"] = str(threads)
+    if devices == ["cpu"]:
+        env["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # engines would all be bound to the first cores
+        if arguments.get("tensor_parallel_size", 1) == 1:
+            env["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the model is in the scheduler's process, as on a GPU
+        if arguments.get("enforce_eager"):
+            env["TORCHDYNAMO_DISABLE"] = "1"  # a helper for log-probs is compiled all the same: 20 s at the first request
+    else:
+        seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+        indices = [int(device.partition(":")[2] or 0) for device in devices]
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(seen.split(",")[i] if seen else str(i) for i in indices)
+    return env
+
+
+def start_engine(arguments: Mapping[str, Any], environment: Mapping[str, str], figures: EngineFigures) -> Any:
+    """An `AsyncLLM`, ready. `ValueError` if vLLM refuses an argument."""
+    with _environment(environment), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # vLLM's own, at its import
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
+        from vllm.v1.metrics.loggers import StatLoggerBase
+
+        class Counter(StatLoggerBase):  # type: ignore[misc]
+            def __init__(self, vllm_config: Any, engine_index: int = 0) -> None: ...
+
+            def log_engine_initialized(self) -> None: ...
+
+            def record(self, scheduler_stats: Any, iteration_stats: Any, *args: Any, **kwargs: Any) -> None:
+                if iteration_stats is not None:
+                    figures.generated_tokens += iteration_stats.num_generation_tokens
+                    figures.prefill_tokens += iteration_stats.prompt_token_stats.computed
+
+        try:
+            config = AsyncEngineArgs(**arguments)
+            return AsyncLLM.from_engine_args(config, stat_loggers=[Counter])
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"vLLM refuses its arguments: {error}") from error
+        except Exception as error:
+            raise EngineError(f"the vLLM engine did not start: {error} (its own messages are above)") from error
+
+
+@contextmanager
+def _environment(changes: Mapping[str, str]) -> Iterator[None]:
+    """What is started meanwhile inherits the changes. After it the environment is as before, also where vLLM wrote to it."""
+    before = dict(os.environ)
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)

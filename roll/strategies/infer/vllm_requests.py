@@ -1,0 +1,98 @@
+"""Requests and results in vLLM's words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from vllm import SamplingParams as VLLMSamplingParams
+from vllm.sampling_params import RequestOutputKind
+
+from roll.data.sample import FinishReason, VersionSpan
+from roll.data.seeding import derive_seed
+from roll.strategies.infer.interface import EngineError, GenerateRequest, GenerateResult
+from roll.strategies.infer.stop_strings import StopStringMatcher, cut_at_stop
+
+
+def vllm_prompt(request: GenerateRequest, version: int) -> dict[str, Any]:
+    """`version` is that of the weights that will read the prompt: a prefix cached under other weights has another salt."""
+    return {"prompt_token_ids": [*request.prompt_ids, *request.partial_ids], "cache_salt": str(version)}
+
+
+def vllm_sampling(request: GenerateRequest, limit: int) -> Any:
+    """For `limit` more tokens. With stop strings the outputs come token by token, to be searched here."""
+    ours = request.sampling
+    seed = ours.seed
+    if seed is not None and request.partial_ids:
+        # The numbers of the tokens before would be drawn once more.
+        seed = derive_seed(seed, len(request.partial_ids))
+    return VLLMSamplingParams(
+        temperature=ours.temperature,
+        top_p=ours.top_p,
+        top_k=ours.top_k,
+        max_tokens=limit,
+        stop_token_ids=list(ours.stop_token_ids),
+        ignore_eos=True,  # the stop tokens are those of the request, nothing the model folder says
+        seed=seed,
+        logprobs=0,  # the sampled token's alone
+        flat_logprobs=True,
+        detokenize=False,
+        output_kind=RequestOutputKind.DELTA if ours.stop_strings else RequestOutputKind.FINAL_ONLY,
+        skip_clone=True,
+    )
+
+
+class Response:
+    """What vLLM has sampled for a request so far. Stop strings are found here, so that they mean the same in every engine, also
+    one that began before an interruption."""
+
+    def __init__(self, request: GenerateRequest, tokenizer: Any) -> None:
+        self._request = request
+        self._tokenizer = tokenizer
+        self._matcher: StopStringMatcher | None = None
+        if request.sampling.stop_strings:
+            self._matcher = StopStringMatcher(tokenizer, request.sampling.stop_strings, request.partial_ids)
+        self._tokens: list[int] = []
+        self._logprobs: list[float] = []
+        self.stopped = False
+        """A stop string has ended it; what vLLM samples beyond is ignored."""
+
+    def take(self, output: Any) -> GenerateResult | None:
+        """A `RequestOutput`; the result with the last one. `FloatingPointError` if a log-prob is not finite."""
+        part = output.outputs[0]
+        if part.token_ids and not self.stopped:
+            for token, logprob in zip(part.token_ids, part.logprobs.logprobs, strict=True):
+                self._tokens.append(token)
+                self._logprobs.append(logprob)
+                if self._matcher is not None and self._matcher.push(token):
+                    self.stopped = True
+                    break
+        if not output.finished:
+            return None
+        reason: FinishReason = "stop" if self.stopped else _finish_reason(part.finish_reason)
+        return self._result(_spans(part.weight_versions or [], len(self._tokens)), reason)
+
+    def _result(self, spans: list[VersionSpan], reason: FinishReason) -> GenerateResult:
+        if not math.isfinite(sum(self._logprobs)):
+            versions = ", ".join(str(span.version) for span in spans)
+            raise FloatingPointError(f"the logits are not finite under the weights of version {versions}")
+        params = self._request.sampling
+        text = self._tokenizer.decode(self._tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        if reason == "stop":
+            text = cut_at_stop(text, params.stop_strings, params.include_stop_str_in_output)
+        return GenerateResult(self._request.request_id, self._tokens, self._logprobs, spans, reason, text)
+
+
+def _finish_reason(reason: str | None) -> FinishReason:
+    if reason == "stop":
+        return "stop"
+    if reason == "length":
+        return "length"
+    if reason == "abort":
+        return "abort"
+    raise EngineError(f"the vLLM engine ended a request with reason {reason!r}")
+
+
+def _spans(versions: Sequence[Any], length: int) -> list[VersionSpan]:
+    return [VersionSpan(v.start, min(v.end, length), int(v.version)) for v in versions if v.start < length]

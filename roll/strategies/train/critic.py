@@ -1,0 +1,83 @@
+"""The critic: a value model trained by the same back ends as the policy, which differ in nothing but the head and the loss."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from roll.algorithms.loss_metrics import Metrics
+from roll.algorithms.value_loss import ValueLossSpec, value_loss
+from roll.data.token_batch import Padded, TokenBatch
+from roll.strategies.train.deepspeed import DeepSpeedStrategy
+from roll.strategies.train.fsdp2 import FSDP2Strategy
+from roll.strategies.train.hf_train import HFTrainStrategy
+from roll.strategies.train.interface import BatchTotals, RankContext
+from roll.strategies.train.logprobs import predictor_columns
+from roll.strategies.train.value_head import load_value_model, write_value_model
+
+
+class CriticStrategy(Protocol):
+    def values(self, batch: TokenBatch) -> Tensor:
+        """[N] float32, the value of the state that each token of this rank's samples was taken in: what the model says where it
+        has read all tokens before that one. 0 where `loss_mask` is False."""
+
+    def train_values(self, batch: TokenBatch, loss: ValueLossSpec, totals: BatchTotals) -> dict[str, float]:
+        """One optimiser step towards `batch.returns` on this rank's share of the batch; the same metrics on every rank."""
+
+    def save(self, directory: Path) -> None: ...
+
+    def load(self, directory: Path) -> None: ...
+
+    def offload(self) -> None: ...
+
+    def reload(self) -> None: ...
+
+
+class _ValueModel(HFTrainStrategy):
+    """Checkpoints hold the value model in `model/` (see `value_head`) instead of a causal LM. All weights are trained."""
+
+    metrics_of = "critic"
+
+    def values(self, batch: TokenBatch) -> Tensor:
+        return self._per_token(batch, self._values)
+
+    def train_values(self, batch: TokenBatch, loss: ValueLossSpec, totals: BatchTotals) -> dict[str, float]:
+        def loss_of(micro: Padded) -> tuple[Tensor, Metrics]:
+            assert micro.values is not None and micro.returns is not None, "a critic learns from values and returns"
+            return value_loss(self._values(micro), micro.values, micro.returns, micro.loss_mask, loss, totals.tokens)
+
+        return self._optimise(batch, loss_of)
+
+    def _values(self, micro: Padded) -> Tensor:
+        """[B, T]"""
+        columns = predictor_columns(micro.loss_mask)
+        said = self._outputs(micro, columns).squeeze(2).float()
+        rows, predictors = micro.loss_mask[:, 1:].nonzero(as_tuple=True)
+        chosen = said[rows, torch.searchsorted(columns, predictors)]
+        return said.new_zeros(micro.tokens.shape).index_put((rows, predictors + 1), chosen)
+
+    def _load_model(self, path: Path, dtype: torch.dtype) -> PreTrainedModel:
+        return load_value_model(path, dtype, self._attention)
+
+    def _write_model(self, path: Path, weights: dict[str, Tensor]) -> None:
+        write_value_model(path, self._model, self._tokenizer, weights)
+
+
+class FSDP2Critic(_ValueModel, FSDP2Strategy):
+    pass
+
+
+class DeepSpeedCritic(_ValueModel, DeepSpeedStrategy):
+    pass
+
+
+def make_critic(strategy_name: str, context: RankContext, options: dict[str, Any]) -> CriticStrategy:
+    """Options as for the policy's strategy of that name."""
+    critics: dict[str, type[FSDP2Critic | DeepSpeedCritic]] = {"fsdp2_train": FSDP2Critic, "deepspeed_train": DeepSpeedCritic}
+    if strategy_name not in critics:
+        raise ValueError(f"strategy '{strategy_name}' trains no critic; known: {', '.join(critics)}")
+    return critics[strategy_name](context, **options)

@@ -1,0 +1,150 @@
+"""Starting DeepSpeed in a process, and whole tensors out of and into the parts that ZeRO leaves on each rank."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from roll.strategies.train.optimizer import MOMENTS
+
+
+def prepare_deepspeed(device: torch.device) -> None:
+    """Before the first import of deepspeed, with the process group up or not.
+
+    A group of one is made where there is none: DeepSpeed does not work without. It stays for the life of the process, because
+    DeepSpeed holds on to the first group that it sees."""
+    os.environ["LOCAL_RANK"] = str(device.index or 0)  # DeepSpeed's way to learn its device
+    if device.type == "cpu":
+        os.environ["DS_ACCELERATOR"] = "cpu"
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", store=dist.HashStore(), rank=0, world_size=1)
+    # Calls inside DeepSpeed that the user can do nothing about.
+    warnings.filterwarnings("ignore", message=r"`torch\.distributed\.\w+` is deprecated", category=FutureWarning)
+    import deepspeed
+
+    deepspeed.utils.logger.setLevel(logging.ERROR)
+    # Its shared-memory all-reduce would be compiled by the first worker that starts.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+
+
+def engine_config(zero: dict[str, Any], bf16: bool, max_grad_norm: float) -> dict[str, Any]:
+    """The JSON that DeepSpeed gets. Nothing in it scales the gradient: see `DeepSpeedStrategy._backward`."""
+    config: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "gradient_clipping": max_grad_norm if max_grad_norm < float("inf") else 0.0,
+        "zero_optimization": zero,
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+    }
+    if bf16:
+        # Sums of micro-batches in bfloat16 would lose the small ones; without the check a NaN would be stepped on.
+        config |= {"bf16": {"enabled": True, "check_grad_overflow": True}, "data_types": {"grad_accum_dtype": "fp32"}}
+    return config
+
+
+class ZeroState:
+    """The float32 masters and moments of an engine with ZeRO stage 1, 2 or 3."""
+
+    def __init__(self, engine: Any, optimizer: torch.optim.AdamW) -> None:
+        self._zero, self._optimizer = engine.optimizer, optimizer
+        for name in ("fp32_partitioned_groups_flat", "single_partition_of_fp32_groups", "fp32_groups_flat_partition"):
+            if hasattr(self._zero, name):
+                self._flat: list[Tensor] = getattr(self._zero, name)
+                break
+        # Made here rather than by the first step, so that they can be saved and loaded before it; and DeepSpeed would link
+        # those of its first parameter group only.
+        self.set_step(0)
+        for flat in self._flat:
+            self._optimizer.state[flat] |= {moment: torch.zeros_like(flat) for moment in MOMENTS}
+        self._link()
+
+    def weight(self, parameter: nn.Parameter) -> Tensor:
+        """Whole, float32. A collective."""
+        from deepspeed.utils import safe_get_full_fp32_param
+
+        full: Tensor = safe_get_full_fp32_param(parameter)
+        return full
+
+    def moment(self, parameter: nn.Parameter, moment: str) -> Tensor:
+        """Whole, float32. A collective."""
+        from deepspeed.utils import safe_get_full_optimizer_state
+
+        full: Tensor = safe_get_full_optimizer_state(parameter, moment)
+        return full
+
+    def set_weight(self, parameter: nn.Parameter, full: Tensor) -> None:
+        """The master and what is computed with. A collective in stage 3."""
+        from deepspeed.utils import safe_set_full_fp32_param, safe_set_local_fp32_param
+
+        if is_divided(parameter):
+            safe_set_local_fp32_param(parameter, _own_part(parameter, full))
+        else:
+            safe_set_full_fp32_param(parameter, full.float())
+        set_computed(parameter, full)
+
+    def set_moment(self, parameter: nn.Parameter, moment: str, full: Tensor) -> None:
+        from deepspeed.utils import safe_set_full_optimizer_state, safe_set_local_optimizer_state
+
+        if is_divided(parameter):
+            safe_set_local_optimizer_state(parameter, _own_part(parameter, full), moment)
+        else:
+            safe_set_full_optimizer_state(parameter, full.float(), moment)
+
+    def set_step(self, step: int) -> None:
+        for flat in self._flat:
+            self._optimizer.state.setdefault(flat, {})["step"] = torch.tensor(float(step), device=flat.device)
+
+    def move_moments(self, device: torch.device | None) -> None:
+        """To `device`, or back to their masters (None)."""
+        for flat in self._flat:
+            state = self._optimizer.state[flat]
+            state.update({moment: state[moment].to(device or flat.device) for moment in MOMENTS})
+        self._link()
+
+    def _link(self) -> None:
+        """Stages 1 and 2 keep, with each parameter, views of its moments."""
+        if hasattr(self._zero, "_lazy_init_hp_params_optimizer_state"):
+            self._zero._hp_optimizer_states_linked = False
+            self._zero._lazy_init_hp_params_optimizer_state()
+
+
+def is_divided(parameter: nn.Parameter) -> bool:
+    """Stage 3: no rank holds it whole, but for the time that it is gathered."""
+    return hasattr(parameter, "ds_id")
+
+
+def computed(tensors: Iterator[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    """Copies of what layers compute with, whole, one at a time. A collective in stage 3."""
+    for name, tensor in tensors:
+        with _gathered(tensor):
+            whole = tensor.detach().clone()
+        yield name, whole
+
+
+def set_computed(tensor: Tensor, full: Tensor) -> None:
+    with _gathered(tensor, modified=True):
+        tensor.detach().copy_(full)
+
+
+def _gathered(tensor: Tensor, modified: bool = False) -> Any:
+    if not is_divided(tensor):
+        return nullcontext()
+    import deepspeed
+
+    return deepspeed.zero.GatheredParameters([tensor], modifier_rank=0 if modified else None)
+
+
+def _own_part(parameter: nn.Parameter, full: Tensor) -> Tensor:
+    """This rank's elements of a parameter that stage 3 divides, filled up with zeros as DeepSpeed does."""
+    size = parameter.ds_tensor.numel()  # type: ignore[attr-defined]
+    part = full.flatten().float()[dist.get_rank() * size : (dist.get_rank() + 1) * size]
+    return nn.functional.pad(part, (0, size - part.numel()))

@@ -1,0 +1,321 @@
+"""What the back ends that train a transformers causal LM have in common; each adds how its ranks divide the model.
+
+Invariant: an optimiser step is a function of the whole batch. How it is cut into micro-batches and ranks changes the sums' order
+of addition, nothing else: every loss is normalised by the batch's totals, gradients are summed, and ranks run equally many
+micro-batches (the missing ones without a token) so that their collectives match.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from roll.algorithms.loss import LossSpec, Metrics, compute_loss, reduce_metrics
+from roll.data.token_batch import Padded, TokenBatch
+from roll.strategies.train import checkpoint_files as files
+from roll.strategies.train.interface import BatchTotals, RankContext
+from roll.strategies.train.logprobs import EntropyMode, predictor_columns, token_logprobs
+from roll.strategies.train.lr_schedule import LRSchedulerType, lr_scale, warmup_length
+from roll.strategies.train.optimizer import MOMENTS, make_adamw
+from roll.strategies.train.process import DTypeName, prepare_process, resolve_dtype
+from roll.strategies.train.rank_microbatches import rank_microbatches
+from roll.strategies.train.sharding import Ranks
+from roll.weights.bucket import Bucket, make_buckets
+
+MakeOptimizer = Callable[[], torch.optim.AdamW | None]
+"""AdamW over the model's parameters as they are when it is called; None for a frozen model."""
+
+
+class HFTrainStrategy(ABC):
+    """A `TrainStrategy` (see the interface for its methods) but for what is abstract here. `trainable=False` is a frozen model
+    without an optimiser.
+
+    Trained master weights and moments are float32; layers compute in `dtype`. Dropout is off: the ratio of two log-probs must
+    come from the weights alone. Weight decay acts on matrices only. With `lora_target` only adapters are trained (see `lora`):
+    checkpoints hold them and the merged model, engines get merged weights.
+
+    Raises:
+        FileNotFoundError: `model_path` lacks the model's or the tokenizer's files.
+        ValueError: a schedule without its total, training in fp16, or a `lora_target` that the model does not have.
+    """
+
+    frozen_name: ClassVar[str]
+    """`strategy_name` without training."""
+    metrics_of: ClassVar[str] = "actor_train"
+    """Prefix of the optimiser's metrics."""
+
+    def __init__(
+        self,
+        context: RankContext,
+        model_path: str,
+        *,
+        dtype: DTypeName = "auto",
+        attn_implementation: str = "sdpa",
+        trainable: bool = True,
+        learning_rate: float = 1e-6,
+        weight_decay: float = 0.0,
+        betas: tuple[float, float] = (0.9, 0.999),
+        lr_scheduler_type: LRSchedulerType = "constant",
+        warmup_steps: int = 0,
+        warmup_ratio: float = 0.0,
+        total_optimizer_steps: int | None = None,
+        max_grad_norm: float = 1.0,
+        max_tokens_per_microbatch: int = 16384,
+        max_tokens_per_microbatch_infer: int = 16384,
+        gradient_checkpointing: bool = False,
+        collective_timeout_s: float = 600.0,
+        lora_target: str | None = None,
+        lora_rank: int = 8,
+        lora_alpha: float | None = None,
+    ) -> None:
+        if trainable and dtype == "fp16":
+            raise ValueError("fp16 gradients underflow; train in bf16 or fp32")
+        path = Path(model_path)
+        files.check_model_folder(path)
+        self._learning_rate = learning_rate
+        self._total, self._schedule = total_optimizer_steps, lr_scheduler_type
+        self._warmup = warmup_length(total_optimizer_steps, warmup_steps, warmup_ratio)
+        lr_scale(0, self._total, self._schedule, self._warmup)
+        self._max_grad_norm = max_grad_norm
+        self._train_budget, self._infer_budget = max_tokens_per_microbatch, max_tokens_per_microbatch_infer
+
+        self._device = torch.device(context.device)
+        prepare_process(context, self._device)
+        self._compute_dtype = resolve_dtype(dtype, self._device)
+        self._attention = attn_implementation
+        self._ranks = Ranks(context, self._device, collective_timeout_s)
+        self._tokenizer = files.load_tokenizer(path)
+        masters = trainable and lora_target is None
+        self._model = self._load_model(path, torch.float32 if masters else self._compute_dtype)
+        self._model.requires_grad_(masters).eval()
+        self._adapters = None
+        if trainable and lora_target is not None:
+            from roll.strategies.train.lora import Adapters
+
+            self._adapters = Adapters(self._model, lora_target, lora_rank, lora_alpha or 2.0 * lora_rank)
+        if trainable and gradient_checkpointing:
+            self._model.gradient_checkpointing_enable({"use_reentrant": False})
+            for module in self._model.modules():
+                # Checkpointing layers act in training mode only; what is inside them stays without dropout.
+                if isinstance(module, GradientCheckpointingLayer):
+                    module.training = True
+
+        self._state = files.TrainerState()
+        self._shapes = {name: tensor.shape for name, tensor in self._named_tensors()}
+        self._mixed = trainable and self._compute_dtype != torch.float32
+        self._autocast = False
+        self._optimizer: torch.optim.AdamW | None = None
+        self._place(lambda: make_adamw(self._model.parameters(), learning_rate, weight_decay, betas) if trainable else None)
+
+    def _load_model(self, path: Path, dtype: torch.dtype) -> PreTrainedModel:
+        """From a Hugging Face folder, on the CPU."""
+        return files.load_model(path, dtype, self._attention)
+
+    # How the ranks divide the model
+
+    @abstractmethod
+    def _place(self, make_optimizer: MakeOptimizer) -> None:
+        """Divides `self._model` and sets `self._optimizer`."""
+
+    @abstractmethod
+    def _call_model(self, tokens: Tensor, columns: Tensor) -> Tensor:
+        """Logits [B, C, V] of the positions `columns` [C] of `tokens` [B, T]."""
+
+    @abstractmethod
+    def _backward(self, loss: Tensor, last: bool) -> None:
+        """Adds the gradient of this rank's share of the loss; after the `last` one of a step they are summed over the ranks."""
+
+    @abstractmethod
+    def _step(self) -> float:
+        """Clips the gradients to the global norm `max_grad_norm`, moves the weights unless the norm is not finite, and clears
+        the gradients. Returns the norm before clipping."""
+
+    @abstractmethod
+    def _full_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """A collective: every tensor of `_named_tensors`, whole and in its master precision, one at a time."""
+
+    @abstractmethod
+    def _full_moments(self) -> Iterator[tuple[str, Tensor]]:
+        """A collective: `<parameter>.<moment>`, whole, one at a time; nothing before the first step."""
+
+    @abstractmethod
+    def _set_weights(self, full: Mapping[str, Tensor]) -> None:
+        """Replaces the tensors of these names, on every rank."""
+
+    @abstractmethod
+    def _set_moments(self, full: Mapping[str, Tensor], step: int) -> None:
+        """Replaces the optimiser's state by that after `step` steps."""
+
+    @abstractmethod
+    def _move(self, device: torch.device) -> None: ...
+
+    @abstractmethod
+    def close(self) -> None:
+        """Leaves the process group; the last call."""
+
+    def _after_inference(self) -> None:  # noqa: B027
+        """Frees what a forward pass without a backward pass leaves gathered."""
+
+    # The interface
+
+    def log_probs(self, batch: TokenBatch) -> Tensor:
+        return self._per_token(batch, lambda micro: self._forward(micro, "none")[0])
+
+    def train_step(self, batch: TokenBatch, loss: LossSpec, totals: BatchTotals) -> dict[str, float]:
+        """Besides the loss's metrics: `actor_train/grad_norm` (before clipping), `actor_train/lr` and
+        `actor_train/skipped_steps`, the number so far of steps not taken, nor counted by the schedule, because the gradient was
+        not finite."""
+
+        def policy_loss(micro: Padded) -> tuple[Tensor, Metrics]:
+            logprobs, entropy = self._forward(micro, "differentiable" if loss.entropy_coef else "detached")
+            return compute_loss(logprobs, entropy, micro, loss, totals.tokens, totals.sequences)
+
+        return self._optimise(batch, policy_loss)
+
+    def _per_token(self, batch: TokenBatch, compute: Callable[[Padded], Tensor]) -> Tensor:
+        """[N] what `compute` says of each micro-batch, [B, T], without gradients."""
+        out = torch.zeros(batch.num_tokens)
+        offsets = batch.offsets.tolist()
+        with torch.no_grad():
+            for indices, micro, _ in rank_microbatches(batch, self._infer_budget, self._ranks.all_max, self._device):
+                computed = compute(micro)
+                if indices:
+                    values = micro.flatten(computed).cpu().split(micro.lengths.tolist())
+                    for i, sample in zip(indices, values, strict=True):
+                        out[offsets[i] : offsets[i + 1]] = sample
+        self._after_inference()
+        return out
+
+    def _optimise(self, batch: TokenBatch, loss_of: Callable[[Padded], tuple[Tensor, Metrics]]) -> dict[str, float]:
+        """One optimiser step. `loss_of`: a micro-batch's share of the loss, and its metrics."""
+        if self._optimizer is None:
+            raise RuntimeError(f"this model is frozen ({self.frozen_name}) and cannot be trained")
+        parts: list[Metrics] = []
+        for _, micro, last in rank_microbatches(batch, self._train_budget, self._ranks.all_max, self._device):
+            value, metrics = loss_of(micro)
+            self._backward(value, last)
+            parts.append(metrics)
+        lr = self._learning_rate * lr_scale(self._state.optimizer_step, self._total, self._schedule, self._warmup)
+        for group in self._optimizer.param_groups:
+            group["lr"] = lr
+        norm = self._step()
+        if math.isfinite(norm):
+            self._state.optimizer_step += 1
+        else:
+            self._state.skipped_steps += 1
+        return reduce_metrics(parts, self._ranks.all_reduce) | {
+            f"{self.metrics_of}/grad_norm": norm,
+            f"{self.metrics_of}/lr": lr,
+            f"{self.metrics_of}/skipped_steps": float(self._state.skipped_steps),
+        }
+
+    def export_weights(self, bucket_bytes: int) -> Iterator[Bucket]:
+        """In the type the layers compute in; tied weights once."""
+        if self._ranks.rank == 0:
+            weights = self._full_weights()
+            named = self._adapters.merged(weights) if self._adapters else weights
+            yield from make_buckets(((name, self._export_dtype(tensor)) for name, tensor in named), bucket_bytes)
+        else:
+            for _ in self._full_weights():
+                pass
+
+    def save(self, directory: Path) -> None:
+        """Writes the files that `checkpoint_files` lists. A collective; any number of ranks, dividing the model in any way, can
+        load them."""
+        directory.mkdir(parents=True, exist_ok=True)
+        lead = self._ranks.rank == 0
+        weights = self._gathered(self._full_weights())
+        if lead:
+            if self._adapters:
+                self._adapters.save(directory, weights)
+                weights = dict(self._adapters.merged(iter(weights.items())))
+            self._write_model(directory / files.MODEL, weights)
+        if self._optimizer is not None:
+            moments = self._gathered(self._full_moments())
+            if lead:
+                save_file(moments, directory / files.OPTIMIZER)
+                self._state.write(directory / files.TRAINER)
+            save_file(files.rng_state(self._device), files.rng_path(directory, self._ranks.rank))
+
+    @torch.no_grad()
+    def load(self, directory: Path) -> None:
+        """Changes nothing unless the checkpoint fits; `ValueError` says why not."""
+        files.check_model_folder(directory / files.MODEL)
+        trained = self._optimizer is not None
+        state = files.TrainerState.read(directory / files.TRAINER) if trained else self._state
+        source, expected = self._saved_weights(directory)
+        if bad := [name for name, shape in expected.items() if name not in source or source[name].shape != shape]:
+            raise ValueError(f"checkpoint '{directory}' is of another model: '{bad[0]}' is missing or of another shape")
+        moments = load_file(directory / files.OPTIMIZER) if trained and state.optimizer_step else {}
+        wanted = {f"{name}.{moment}" for name in self._trained_names() for moment in MOMENTS} if moments else set()
+        if lost := sorted(wanted - moments.keys()):
+            raise ValueError(f"checkpoint '{directory}' has no '{lost[0]}': other weights were trained (lora_target)")
+        self._set_weights({name: source[name] for name in expected})
+        if trained:
+            self._set_moments(moments, state.optimizer_step)
+            files.restore_rng(files.rng_path(directory, self._ranks.rank), self._device)
+        self._state = state
+
+    def offload(self) -> None:
+        if self._device.type != "cpu":
+            self._move(torch.device("cpu"))
+
+    def reload(self) -> None:
+        if self._device.type != "cpu":
+            self._move(self._device)
+
+    # Shared by the divided forms
+
+    def _forward(self, micro: Padded, entropy: EntropyMode) -> tuple[Tensor, Tensor | None]:
+        columns = predictor_columns(micro.loss_mask)
+        logits = self._outputs(micro, columns)
+        return token_logprobs(logits, micro.tokens, micro.temperatures, micro.loss_mask, columns, entropy)
+
+    def _outputs(self, micro: Padded, columns: Tensor) -> Tensor:
+        """What the model's head says at the positions `columns` [C]: logits [B, C, V]."""
+        precision = torch.autocast(self._device.type, self._compute_dtype) if self._autocast else contextlib.nullcontext()
+        with precision:
+            # Padding is on the right and attention causal: no token sees it, so the kernel needs no mask.
+            return self._call_model(micro.tokens, columns)
+
+    def _named_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Parameters and persistent buffers under the names of `state_dict()`, divided as they are, tied ones once."""
+        seen: set[int] = set()
+        for name, tensor in self._model.state_dict(keep_vars=True).items():
+            if id(tensor) not in seen:
+                seen.add(id(tensor))
+                yield name, tensor
+
+    def _trained_names(self) -> list[str]:
+        return [name for name, tensor in self._named_tensors() if tensor.requires_grad]
+
+    def _saved_weights(self, directory: Path) -> tuple[Mapping[str, Tensor], dict[str, torch.Size]]:
+        """What a checkpoint holds, and the names and shapes that this model takes from it."""
+        if self._adapters:
+            trained = set(self._trained_names())
+            return self._adapters.load(directory), {name: shape for name, shape in self._shapes.items() if name in trained}
+        return self._load_model(directory / files.MODEL, torch.float32).state_dict(), self._shapes
+
+    def _write_model(self, path: Path, weights: dict[str, Tensor]) -> None:
+        files.write_model(path, self._model, self._tokenizer, weights)
+
+    def _gathered(self, named: Iterator[tuple[str, Tensor]]) -> dict[str, Tensor]:
+        """Full tensors on rank 0's CPU; nothing elsewhere."""
+        result = {}
+        for name, tensor in named:
+            if self._ranks.rank == 0:
+                result[name] = tensor.detach().cpu().contiguous()
+        return result
+
+    def _export_dtype(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self._compute_dtype) if tensor.is_floating_point() else tensor

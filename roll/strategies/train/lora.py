@@ -1,0 +1,96 @@
+"""LoRA (arXiv 2106.09685): W + (lora_alpha / r)·B·A with W frozen and A [r, in], B [out, r] trained, through peft's layers.
+
+The model keeps its class and its paths; an adapted linear layer `<path>` holds `<path>.base_layer.*`,
+`<path>.lora_A.default.weight` and `<path>.lora_B.default.weight`. Everything that leaves the trainer has the merged weights under
+the model's own names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from peft import LoraConfig, inject_adapter_in_model
+from peft.tuners.lora import LoraLayer
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+ADAPTER = "adapter"
+WEIGHTS = "adapter_model.safetensors"
+_A, _B, _BASE = ".lora_A.default.weight", ".lora_B.default.weight", ".base_layer."
+_PEFT_PREFIX = "base_model.model."
+
+
+class Adapters:
+    def __init__(self, model: nn.Module, target: str, rank: int, alpha: float) -> None:
+        """Adds adapters to a model in place and freezes all else. B starts at 0, so the model computes what it did.
+
+        Args:
+            target: names of linear layers separated by commas, a regular expression of whole paths, or `all-linear`.
+
+        Raises:
+            ValueError: `target` fits no linear layer, or one whose weights are tied to the embeddings.
+        """
+        names = [name.strip() for name in target.split(",")]
+        single = target == "all-linear" or not all(name.replace("_", "").isalnum() for name in names)
+        self.config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=target if single else names, task_type="CAUSAL_LM")  # type: ignore[arg-type]
+        try:
+            inject_adapter_in_model(self.config, model)
+        except ValueError as error:
+            linear = sorted({name.rsplit(".", 1)[-1] for name, m in model.named_modules() if isinstance(m, nn.Linear)})
+            raise ValueError(f"lora_target '{target}' fits no layer; linear layers: {', '.join(linear)}") from error
+        self.scale = alpha / rank
+        layers = {name: module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
+        if other := [name for name, module in layers.items() if not isinstance(module.get_base_layer(), nn.Linear)]:
+            raise ValueError(f"lora_target '{target}' names '{other[0]}', which is not a linear layer")
+        embeddings = model.get_input_embeddings().weight  # type: ignore[operator]
+        if tied := [name for name, module in layers.items() if module.get_base_layer().weight is embeddings]:
+            raise ValueError(f"lora_target '{target}' names '{tied[0]}', whose weights are tied to the input embeddings")
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(_is_adapter(name))
+            if parameter.requires_grad:
+                parameter.data = parameter.data.float()
+
+    def merged(self, named: Iterator[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+        """From the adapted model's whole tensors to the merged ones, [out, in] float32 where adapted, under the names that the
+        model has without adapters. Holds one layer at a time."""
+        pending: dict[str, Tensor] = {}
+        for name, tensor in named:
+            if name.endswith(f"{_BASE}weight"):
+                pending[name.removesuffix(f"{_BASE}weight")] = tensor
+            elif name.endswith(_A):
+                pending[name] = tensor
+            elif name.endswith(_B):
+                path = name.removesuffix(_B)
+                low_rank = tensor.float() @ pending.pop(path + _A).float()
+                yield f"{path}.weight", pending.pop(path).float() + self.scale * low_rank
+            else:
+                yield name.replace(_BASE, "."), tensor
+
+    def save(self, directory: Path, tensors: Mapping[str, Tensor]) -> None:
+        """A folder as peft (and engines that serve adapters) read it, of the adapted model's whole float32 tensors."""
+        folder = directory / ADAPTER
+        folder.mkdir(exist_ok=True)
+        named = {_PEFT_PREFIX + name.replace(".default.", "."): t for name, t in tensors.items() if _is_adapter(name)}
+        save_file(named, folder / WEIGHTS, metadata={"format": "pt"})
+        self.config.save_pretrained(str(folder))
+
+    def load(self, directory: Path) -> dict[str, Tensor]:
+        """Under the adapted model's names. `ValueError` if the checkpoint has no adapters, or scaled ones of another size."""
+        folder = directory / ADAPTER
+        if not (folder / WEIGHTS).is_file():
+            raise ValueError(f"checkpoint '{directory}' was saved without LoRA; remove lora_target, or train its model folder")
+        saved = LoraConfig.from_pretrained(str(folder))
+        if saved.lora_alpha / saved.r != self.scale:
+            message = f"lora_alpha / lora_rank is {self.scale:g}, that of checkpoint '{directory}' {saved.lora_alpha / saved.r:g}"
+            raise ValueError(message)
+        tensors = load_file(folder / WEIGHTS)
+        return {name.removeprefix(_PEFT_PREFIX).replace(".weight", ".default.weight"): t for name, t in tensors.items()}
+
+
+def is_adapter_checkpoint(directory: Path) -> bool:
+    return (directory / ADAPTER).is_dir()
+
+
+def _is_adapter(name: str) -> bool:
+    return name.endswith((_A, _B))

@@ -1,0 +1,298 @@
+"""The Megatron-core training back end: tensor, pipeline, sequence and data parallelism behind `TrainStrategy`.
+
+Invariant, as in every back end: an optimiser step is a function of the whole batch. Losses are normalised by the batch's totals
+and gradients summed: Megatron would divide by the number of tokens (`calculate_per_token_loss`), but is told that it is 0.
+Data-parallel ranks need not run equally many micro-batches; the ranks that are given the same samples plan alike.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from megatron.core.distributed import DistributedDataParallel, finalize_model_grads
+from megatron.core.optimizer import MegatronOptimizer
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from transformers import AutoConfig
+
+from roll.algorithms.loss import LossSpec, Metrics, compute_loss, reduce_metrics
+from roll.data.token_batch import Padded, TokenBatch
+from roll.strategies.train import checkpoint_files as files
+from roll.strategies.train.interface import BatchTotals, RankContext
+from roll.strategies.train.logprobs import EntropyMode
+from roll.strategies.train.lr_schedule import LRSchedulerType, lr_scale, warmup_length
+from roll.strategies.train.megatron import cpu_shim
+from roll.strategies.train.megatron.convert import WeightMap
+from roll.strategies.train.megatron.distributed_adamw import data_parallel, distributed_adamw
+from roll.strategies.train.megatron.logprobs import vocab_parallel_logprobs
+from roll.strategies.train.megatron.master_state import MOMENTS, MasterState
+from roll.strategies.train.megatron.model import PolicyModel, build_stage, transformer_config
+from roll.strategies.train.megatron.parallel import ModelParallel
+from roll.strategies.train.megatron.schedule import Schedule
+from roll.strategies.train.megatron.stage_weights import StageWeights
+from roll.strategies.train.megatron.storage_offload import StorageOffload
+from roll.strategies.train.megatron.tensor_files import TensorFiles, write_model
+from roll.strategies.train.optimizer import scale_to_norm
+from roll.strategies.train.process import DTypeName, prepare_process, resolve_dtype
+from roll.weights.bucket import Bucket, make_buckets
+
+Recompute = Literal["full", "selective"]
+
+
+class MegatronStrategy:
+    """A `TrainStrategy` (see the interface for its methods). `trainable=False` is a frozen model without an optimiser.
+
+    All ranks of one data-parallel rank are given the same samples. Master weights and moments are float32, layers compute in
+    `dtype`, gradients are summed in float32. Weight decay acts on matrices only.
+
+    Raises:
+        FileNotFoundError: `model_path` lacks the model's or the tokenizer's files.
+        ValueError: a schedule without its total, training in fp16, a model or layout that is not supported.
+    """
+
+    def __init__(
+        self,
+        context: RankContext,
+        model_path: str,
+        *,
+        dtype: DTypeName = "auto",
+        attn_implementation: str = "sdpa",
+        trainable: bool = True,
+        learning_rate: float = 1e-6,
+        weight_decay: float = 0.0,
+        betas: tuple[float, float] = (0.9, 0.999),
+        lr_scheduler_type: LRSchedulerType = "constant",
+        warmup_steps: int = 0,
+        warmup_ratio: float = 0.0,
+        total_optimizer_steps: int | None = None,
+        max_grad_norm: float = 1.0,
+        max_tokens_per_microbatch: int = 16384,
+        max_tokens_per_microbatch_infer: int = 16384,
+        tensor_model_parallel_size: int = 1,
+        pipeline_model_parallel_size: int = 1,
+        sequence_parallel: bool = False,
+        use_distributed_optimizer: bool = True,
+        overlap_grad_reduce: bool = False,
+        gradient_checkpointing: bool = False,
+        recompute_granularity: Recompute | None = None,
+        recompute_method: Literal["uniform", "block"] | None = None,
+        recompute_num_layers: int | None = None,
+        collective_timeout_s: float = 600.0,
+    ) -> None:
+        if trainable and dtype == "fp16":
+            raise ValueError("fp16 gradients underflow; train in bf16 or fp32")
+        if attn_implementation != "sdpa":
+            raise ValueError(f"attn_implementation '{attn_implementation}': the Megatron back end knows sdpa only")
+        self._path = Path(model_path)
+        files.check_model_folder(self._path)
+        self._learning_rate, self._total, self._schedule = learning_rate, total_optimizer_steps, lr_scheduler_type
+        self._warmup = warmup_length(total_optimizer_steps, warmup_steps, warmup_ratio)
+        lr_scale(0, self._total, self._schedule, self._warmup)
+        self._max_grad_norm = max_grad_norm
+        self._train_budget, self._infer_budget = max_tokens_per_microbatch, max_tokens_per_microbatch_infer
+
+        self._device = torch.device(context.device)
+        if self._device.type == "cpu":
+            cpu_shim.install()
+        prepare_process(context, self._device)
+        self._tokenizer = files.load_tokenizer(self._path)
+        self._hf_config = AutoConfig.from_pretrained(self._path, local_files_only=True)
+        self._compute_dtype = resolve_dtype(dtype, self._device)
+        tensor, pipeline = tensor_model_parallel_size, pipeline_model_parallel_size
+        granularity = recompute_granularity or ("full" if gradient_checkpointing else None)
+        full = granularity == "full"
+        config = transformer_config(
+            self._hf_config,
+            self._compute_dtype,
+            tensor_model_parallel_size=tensor,
+            pipeline_model_parallel_size=pipeline,
+            sequence_parallel=sequence_parallel and tensor > 1,
+            recompute_granularity=granularity,
+            recompute_method=(recompute_method or "uniform") if full else None,
+            recompute_num_layers=(recompute_num_layers or 1) if full else None,
+            # Between stages: the shapes of the tensors, then the tensors; gloo has no batches of them.
+            variable_seq_lengths=pipeline > 1,
+            moe_token_dispatcher_type="alltoall",  # no experts, but variable lengths insist on it
+            batch_p2p_comm=self._device.type == "cuda",
+            deallocate_pipeline_outputs=True,
+            finalize_model_grads_func=finalize_model_grads,
+            deterministic_mode=context.deterministic,
+        )
+        self._parallel = ModelParallel(context, self._device, tensor, pipeline, collective_timeout_s)
+        self._stage: PolicyModel = build_stage(config, self._hf_config).to(self._device)
+        self._stage.requires_grad_(trainable).train(trainable and granularity is not None)  # recomputes in training mode only
+
+        self._state = files.TrainerState()
+        self._optimizer: MegatronOptimizer | None = None
+        self._wrapped: DistributedDataParallel | None = None
+        self._masters: MasterState | None = None
+        if trainable:
+            self._wrapped = data_parallel(self._stage, config, use_distributed_optimizer, overlap_grad_reduce)
+            if self._device.type == "cpu":
+                cpu_shim.mark_parameters(self._stage)
+            self._optimizer = distributed_adamw(self._wrapped, learning_rate, weight_decay, betas)
+            self._masters = MasterState(self._optimizer, self._parallel)
+        names = WeightMap(self._hf_config, tensor, self._parallel.tensor_rank, self._stage.decoder.layers[0].layer_number - 1)
+        self._weights = StageWeights(names, self._stage, self._parallel)
+        self._set_weights(self._open_weights(self._path))
+        self._microbatches = Schedule(self._wrapped or self._stage, self._parallel, config.sequence_parallel)
+        self._offloaded = StorageOffload()
+
+    def log_probs(self, batch: TokenBatch) -> Tensor:
+        def score(micro: Padded, logits: Tensor) -> tuple[Tensor, Tensor]:
+            logprobs, _ = self._logprobs(micro, logits, "none")
+            return logprobs, micro.flatten(logprobs)
+
+        out = torch.zeros(batch.num_tokens, device=self._device)
+        offsets = batch.offsets.tolist()
+        with torch.no_grad():
+            for micro, values in self._microbatches.run(batch, self._infer_budget, score, train=False):
+                for i, sample in zip(micro.indices, values.split(micro.padded.lengths.tolist()), strict=False):
+                    out[offsets[i] : offsets[i + 1]] = sample
+        return self._parallel.from_last_stage(out).cpu()
+
+    def train_step(self, batch: TokenBatch, loss: LossSpec, totals: BatchTotals) -> dict[str, float]:
+        """Besides the loss's metrics: `actor_train/grad_norm` (before clipping), `actor_train/lr` and
+        `actor_train/skipped_steps`, the number so far of steps not taken, nor counted by the schedule, because the gradient was
+        not finite."""
+        if self._optimizer is None or self._wrapped is None:
+            raise RuntimeError("this model is frozen (megatron_infer) and cannot be trained")
+
+        def loss_of(micro: Padded, logits: Tensor) -> tuple[Tensor, Metrics]:
+            logprobs, entropy = self._logprobs(micro, logits, "differentiable" if loss.entropy_coef else "detached")
+            return compute_loss(logprobs, entropy, micro, loss, totals.tokens, totals.sequences)
+
+        self._wrapped.zero_grad_buffer()
+        self._optimizer.zero_grad()
+        parts = [metrics for _, metrics in self._microbatches.run(batch, self._train_budget, loss_of, train=True)]
+        metrics = reduce_metrics(parts, self._parallel.reduce_over_data) if self._parallel.last_stage else None
+        self._optimizer.prepare_grads()
+        norm = float(self._optimizer.get_grad_norm())
+        scale_to_norm([p.grad for p in self._optimizer.get_parameters() if p.grad is not None], norm, self._max_grad_norm)
+        lr = self._learning_rate * lr_scale(self._state.optimizer_step, self._total, self._schedule, self._warmup)
+        if math.isfinite(norm):
+            for group in self._optimizer.param_groups:
+                group["lr"] = lr
+            self._optimizer.step_with_ready_grads()
+            self._state.optimizer_step += 1
+        else:
+            self._state.skipped_steps += 1
+        reduced: dict[str, float] = self._parallel.object_from_last_stage(metrics)
+        return reduced | {
+            "actor_train/grad_norm": norm,
+            "actor_train/lr": lr,
+            "actor_train/skipped_steps": float(self._state.skipped_steps),
+        }
+
+    def export_weights(self, bucket_bytes: int) -> Iterator[Bucket]:
+        """In the type the layers compute in; tied weights once."""
+        named = self._weights.gather(nn.Parameter.detach, self._compute_dtype)
+        if self._parallel.rank == 0:
+            yield from make_buckets(named, bucket_bytes)
+        else:
+            for _ in named:
+                pass
+
+    def save(self, directory: Path) -> None:
+        """Writes the files that `checkpoint_files` lists. A collective; any layout can load them, FSDP2's too."""
+        directory.mkdir(parents=True, exist_ok=True)
+        masters, folder = self._masters, directory / files.MODEL
+        weights = self._weights.gather(masters.weight if masters else nn.Parameter.detach, torch.float32)
+        if self._parallel.rank == 0:
+            folder.mkdir(exist_ok=True)
+            self._save_description(folder)
+            write_model(folder, weights)
+        else:
+            for _ in weights:
+                pass
+        if masters is not None:
+            moments: dict[str, Tensor] = {}
+            for moment in MOMENTS if self._state.optimizer_step else ():
+                for name, tensor in self._weights.gather(partial(masters.moment, moment), torch.float32):
+                    moments[f"{name}.{moment}"] = tensor.to("cpu", copy=True).contiguous()
+            if self._parallel.rank == 0:
+                save_file(moments, directory / files.OPTIMIZER)
+                self._state.write(directory / files.TRAINER)
+            save_file(files.rng_state(self._device), files.rng_path(directory, self._parallel.rank))
+
+    @torch.no_grad()
+    def load(self, directory: Path) -> None:
+        """Changes nothing unless the checkpoint fits; `ValueError` says why not."""
+        files.check_model_folder(directory / files.MODEL)
+        masters = self._masters
+        state = files.TrainerState.read(directory / files.TRAINER) if masters is not None else self._state
+        weights = self._open_weights(directory / files.MODEL)
+        kinds = MOMENTS if masters is not None and state.optimizer_step else ()
+        moments = TensorFiles(*([directory / files.OPTIMIZER] if kinds else []))
+        for moment in kinds:
+            self._check(directory, partial(moments.meta, suffix=f".{moment}"))
+        self._set_weights(weights)
+        if masters is not None:
+            masters.clear_moments()
+            for moment in kinds:
+                for parameter, value in self._weights.scatter(partial(moments.read, suffix=f".{moment}")):
+                    masters.set_moment(moment, parameter, value, state.optimizer_step)
+            files.restore_rng(files.rng_path(directory, self._parallel.rank), self._device)
+        self._state = state
+
+    def offload(self) -> None:
+        if self._device.type == "cpu":
+            return
+        kept = list(self._stage.parameters()) + (self._masters.tensors() if self._masters else [])
+        scratch = [buffer.grad_data for buffer in self._wrapped.buffers] if self._wrapped else []
+        self._offloaded.offload(kept, scratch)
+        torch.cuda.empty_cache()
+
+    def reload(self) -> None:
+        self._offloaded.reload()
+
+    def close(self) -> None:
+        """Leaves the process groups; the last call."""
+        self._parallel.close()
+
+    def _logprobs(self, micro: Padded, logits: Tensor, entropy: EntropyMode) -> tuple[Tensor, Tensor | None]:
+        """[B, T] from the logits of the positions before trained tokens; 0 elsewhere."""
+        rows, columns = micro.loss_mask[:, 1:].nonzero(as_tuple=True)
+        targets, temperature = micro.tokens[rows, columns + 1], micro.temperatures[rows]
+        values = vocab_parallel_logprobs(
+            logits, targets, temperature, self._stage.first_column, self._parallel.tensor_group, entropy
+        )
+
+        def place(of_row: Tensor) -> Tensor:
+            return of_row.new_zeros(micro.tokens.shape).index_put((rows, columns + 1), of_row)
+
+        return place(values[0]), None if values[1] is None else place(values[1])
+
+    def _open_weights(self, folder: Path) -> TensorFiles:
+        source = TensorFiles.of_model(folder)
+        self._check(folder, source.meta)
+        return source
+
+    def _check(self, source: Path, meta: Callable[[str], Tensor]) -> None:
+        try:
+            self._weights.check(meta)
+        except ValueError as error:
+            raise ValueError(f"'{source}' is of another model: {error}") from None
+
+    @torch.no_grad()
+    def _set_weights(self, source: TensorFiles) -> None:
+        for parameter, value in self._weights.scatter(source.read):
+            if self._masters is None:
+                parameter.copy_(value)
+            else:
+                self._masters.set_weight(parameter, value)
+
+    def _save_description(self, folder: Path) -> None:
+        """All of a Hugging Face folder but its weights."""
+        self._hf_config.dtype = torch.float32
+        self._hf_config.save_pretrained(folder)
+        self._tokenizer.save_pretrained(folder)
+        generation: Any = self._path / "generation_config.json"
+        if generation.is_file():
+            shutil.copy(generation, folder)

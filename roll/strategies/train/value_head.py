@@ -1,0 +1,68 @@
+"""A causal LM whose head is one number: what is left of the model judges states instead of predicting tokens.
+
+Everything that runs the causal LM runs it unchanged; where logits [.., V] came out, values [.., 1] do. On disk it is the model's
+folder without its own head, and VALUE_HEAD beside it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
+
+from roll.strategies.train import checkpoint_files as files
+
+VALUE_HEAD = "value_head.safetensors"
+_AFTER_THE_HEAD = ("final_logit_softcapping", "logit_scale", "logits_scaling")
+"""Of a model's config: what some families do to what their head says."""
+
+
+class ValueHead(nn.Linear):
+    """Hidden states [.., H] of any type to values [.., 1], in float32; 0 everywhere before it is trained."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__(hidden, 1)
+        nn.init.zeros_(self.weight)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        with torch.autocast(hidden.device.type, enabled=False):
+            return nn.functional.linear(hidden.float(), self.weight.float(), self.bias.float())
+
+
+def load_value_model(path: Path, dtype: torch.dtype, attn_implementation: str) -> PreTrainedModel:
+    """From the folder of a causal LM, whose head is left out, or from one that `write_value_model` made.
+
+    Raises:
+        ValueError: the model changes what its head says, or the folder's value head is of another width.
+    """
+    saved = load_file(path / VALUE_HEAD) if (path / VALUE_HEAD).is_file() else None
+    level = logging.get_verbosity()
+    try:
+        if saved is not None:
+            logging.set_verbosity_error()  # the model's own head is missing, as it should be
+        model = files.load_model(path, dtype, attn_implementation)
+    finally:
+        logging.set_verbosity(level)
+    for name in _AFTER_THE_HEAD:
+        if getattr(model.config, name, None) not in (None, 1):
+            raise ValueError(f"model '{path}' changes what its head says ({name} in config.json), and cannot be a critic")
+    head = ValueHead(model.get_output_embeddings().weight.shape[1])
+    if saved is not None:
+        if {name: tensor.shape for name, tensor in saved.items()} != {n: t.shape for n, t in head.state_dict().items()}:
+            raise ValueError(f"{VALUE_HEAD} in '{path}' is of another model")
+        head.load_state_dict(saved)
+    model.set_output_embeddings(head)
+    return model
+
+
+def write_value_model(path: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, weights: dict[str, Tensor]) -> None:
+    """`weights`: whole, under the names of the model's `state_dict`."""
+    prefix = next(name for name, module in model.named_modules() if isinstance(module, ValueHead)) + "."
+    head = {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
+    files.write_model(path, model, tokenizer, {n: t for n, t in weights.items() if not n.startswith(prefix)})
+    save_file(head, path / VALUE_HEAD)

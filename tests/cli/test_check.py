@@ -1,0 +1,275 @@
+"""`roll check`: the examples, the picture of the devices, the data form, and errors with file, line, value, rule and fix."""
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from roll.cli import machine as machines
+from roll.cli.check import announce, check, main
+from roll.cli.check_text import FREE, SHARED, USED, picture, size
+from roll.cli.compose import load
+from roll.cli.machine import Machine
+from roll.cli.options import config_folder
+from roll.configs.planning.devices import RolePlan
+from roll.configs.problems import ConfigError
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*/*.yaml") if "exp_name:" in path.read_text())
+GIB = 1 << 30
+LAPTOP = Machine(cpus=2, memory=16 * GIB, accelerators=())
+SERVER = Machine(cpus=64, memory=1024 * GIB, accelerators=(80 * GIB,) * 8)
+
+
+def test_the_examples_named_in_the_documentation_are_there():
+    names = {f"{path.parent.name}/{path.stem}" for path in EXAMPLES}
+    assert names >= {
+        "config/rlvr_config",
+        "config/rlvr_config_async",
+        "qwen2.5-7B-rlvr_megatron/rlvr_config_async",
+        "qwen2.5-7B-rlvr-offpolicy/rlvr_config",
+        "qwen2.5-0.5B-agentic/agent_val_frozen_lake_async",
+    }
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_every_example_passes_in_its_strict_form(example, capsys):
+    code = main(["--config_path", str(example.parent), "--config_name", example.stem, "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert code == 0, told["problems"]
+    report = told["report"]
+    assert not report["aliased"] and not report["without_effect"] and not report["lacking"] and not report["unknown"]
+    assert told["plan"]["quantities"][0]["name"] == "pipeline steps"
+
+
+def commands_in(page):
+    return [shlex.split(line)[2:] for line in page.read_text().splitlines() if line.startswith("roll check ")]
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "examples").glob("qwen*/README.md")), ids=lambda path: path.parent.name)
+def test_the_commands_of_an_examples_readme_work(page, capsys):
+    commands = commands_in(page)
+    assert commands
+    for arguments in commands:
+        assert main(arguments) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("folder", "name", "overrides"),
+    [
+        (
+            "qwen2.5-7B-rlvr_megatron",
+            "rlvr_config_async",
+            "num_nodes=1 actor_train.device_mapping=0-3 actor_infer.device_mapping=4-7 "
+            "actor_train.training_args.gradient_accumulation_steps=256",
+        ),
+        (
+            "qwen2.5-7B-rlvr-offpolicy",
+            "rlvr_config",
+            "async_generation_ratio=2 actor_infer.device_mapping=8-15 actor_train.device_mapping=0-7 "
+            "reference.device_mapping=0-7 actor_train.training_args.gradient_accumulation_steps=128",
+        ),
+    ],
+)
+def test_the_changes_that_a_readme_proposes_work(folder, name, overrides):
+    page = (ROOT / "examples" / folder / "README.md").read_text()
+    assert all(override in page for override in overrides.split() if "reference" not in override)
+    assert main(["--config_path", folder, "--config_name", name, *overrides.split()]) == 0
+
+
+@pytest.mark.parametrize("path", ["qwen2.5-7B-rlvr_megatron", "../qwen2.5-7B-rlvr_megatron", "examples/qwen2.5-7B-rlvr_megatron"])
+def test_a_config_path_is_found_from_anywhere(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert config_folder(path) == ROOT / "examples" / "qwen2.5-7B-rlvr_megatron"
+
+
+def test_the_current_folder_comes_first(tmp_path, monkeypatch):
+    (tmp_path / "config").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert config_folder("config") == tmp_path / "config"
+    with pytest.raises(ConfigError, match=r"no such folder.*fix"):
+        config_folder("nowhere")
+
+
+def test_the_real_command(tmp_path):
+    """As a user calls it. The figures are those of examples/config/rlvr_config_async.yaml."""
+    script = Path(sys.executable).with_name("roll")
+    done = subprocess.run([script, "check", "max_steps=10"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert any(line.split()[:4] == ["samples", "256", "2,560", "32"] for line in lines)
+    assert any("at most 64 groups = 512 rollouts" in line for line in lines)
+    assert any("−min(r·A, clip(r, 1−0.2, 1+0.2)·A)" in line for line in lines)
+    headings = [line for line in lines if line and not line.startswith(" ")][1:]
+    assert headings == [
+        "devices",
+        "amounts",
+        "staleness",
+        "log-probs",
+        "loss",
+        "memory a device",
+        "notes",
+        "keys",
+        "on this machine",
+    ]
+
+
+def test_all_errors_come_at_once_with_place_value_rule_and_fix(tmp_path, capsys):
+    text = (ROOT / "examples" / "config" / "rlvr_embedded.yaml").read_text()
+    (tmp_path / "run.yaml").write_text(text.replace("rollout_batch_size: 32", "rollout_batch_size: 31") + "\nmax_stepz: 3\n")
+    line = 1 + text.splitlines().index("rollout_batch_size: 32")
+
+    def errors(*overrides):
+        assert main(["--config_path", str(tmp_path), "--config_name", "run", *overrides]) == 1
+        out, err = capsys.readouterr()
+        assert out == ""
+        return err.splitlines()
+
+    unknown, count = errors()
+    assert "run.yaml:" in unknown and "max_stepz = 3: unknown key; fix: did you mean max_steps?" in unknown
+    assert count.startswith("1 problem;")
+    devices = ["actor_train.device_mapping=0", "actor_infer.device_mapping='0,99'", "num_gpus_per_node=2"]
+    found = errors("~max_stepz", *devices)
+    assert len(found) == 3 and found[-1].startswith("2 problems;")
+    batch = next(each for each in found if "rollout_batch_size" in each)
+    assert f"run.yaml:{line}: rollout_batch_size = 31:" in batch
+    assert "31 prompts x 8 responses = 248 samples" in batch and "fix: rollout_batch_size 32" in batch
+    assert any(each.startswith("error: command line: actor_infer.device_mapping = '0,99': no device 99") for each in found)
+
+
+def test_errors_as_data(capsys):
+    assert main(["--json", "max_steps=0", "actor_train.pg_variant=pop"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["ok"] is False
+    (problem,) = [each for each in told["problems"] if each["key"] == "max_steps"]
+    assert (problem["value"], problem["message"], problem["where"]) == (0, "must be >= 1", "command line")
+
+
+ROLL_FILES = ROOT / "tests" / "configs" / "roll_examples"
+
+
+def test_a_file_of_rolls_is_planned_on_as_many_machines_as_it_names(capsys):
+    arguments = ["--compat", "--json", "--config_path", str(ROLL_FILES / "rlvr"), "--config_name", "async_sglang"]
+    assert main(arguments) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["ok"], told["plan"]["device_count"], told["plan"]["nodes"]) == (True, 24, 3)
+    assert told["report"]["without_effect"] and told["report"]["aliased"]
+
+
+def test_what_keeps_a_file_of_rolls_from_starting_is_reported_and_no_failure(capsys):
+    arguments = ["--config_path", str(ROLL_FILES / "rlvr"), "--config_name", "judge_sglang"]
+    assert main(["--compat", *arguments]) == 0
+    out, err = capsys.readouterr()
+    assert "keys read" in out and "without effect" in out
+    assert "rewards.llm_judge" in err and err.splitlines()[-1].endswith("nothing was started")
+    assert main(arguments) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--config_name", "rlvr_confg"], "rlvr_config"),
+        (["--jsn"], "did you mean --json?"),
+        (["--device_memory_gib", "-1"], "must be a number > 0"),
+        (["--device_memory_gib", "much"], "invalid float"),
+        (["--config_path", "nowhere"], "no such folder"),
+    ],
+)
+def test_a_wrong_command_line_is_one_clear_error(arguments, told, capsys):
+    assert main(arguments) == 1
+    first, _ = capsys.readouterr().err.splitlines()
+    assert first.startswith("error: ") and told in first
+
+
+def role(name, devices, **sizes):
+    return RolePlan(name, "back_end", tuple(devices), 1, 1, 1, len(devices), "", ())
+
+
+def rows(roles, count, nodes=1):
+    header, *lines = picture(roles, count, nodes)
+    return header.strip(), {line.split()[0]: line.split()[1:] for line in lines}
+
+
+def test_the_picture_shows_each_device_of_each_role():
+    header, lines = rows([role("train", [0, 1, 4]), role("infer", [4, 5])], 6)
+    assert header == "012345"
+    assert lines["train"][0] == USED * 2 + FREE * 2 + SHARED + FREE
+    assert lines["infer"][0] == FREE * 4 + SHARED + USED
+
+
+def test_nodes_stand_apart():
+    header, lines = rows([role("train", range(4))], 4, nodes=2)
+    assert header == "01  23"
+    assert lines["train"][:2] == [USED * 2, USED * 2]
+
+
+def test_a_long_row_is_cut_into_spans_of_equal_roles():
+    header, lines = rows([role("train", range(64)), role("infer", range(48, 128))], 128)
+    assert header.split() == ["0-47", "48-63", "64-127"]
+    assert lines["train"][:3] == [USED * 4, SHARED * 5, FREE * 6]
+    assert lines["infer"][:3] == [FREE * 4, SHARED * 5, USED * 6]
+
+
+def config_of(folder, name, *overrides):
+    return load(ROOT / "examples" / folder, name, overrides)[0]
+
+
+def test_memory_is_compared_with_what_is_there(tmp_path):
+    shape = {"model_type": "qwen2", "hidden_size": 3584, "num_hidden_layers": 28, "num_attention_heads": 28,
+             "num_key_value_heads": 4, "intermediate_size": 18944, "vocab_size": 152064}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(shape))
+    config = config_of("qwen2.5-7B-rlvr_megatron", "rlvr_config_async", f"pretrain={tmp_path}", "num_nodes=3")
+    fits = check(config, SERVER)
+    assert fits.plan.accelerators and not [line for line in fits.remarks if "GiB a device" in line]
+    short = check(config, SERVER, device_memory=24 * GIB)
+    assert any(line.startswith("actor_train: about ") and "has 24.0 GiB" in line for line in short.remarks)
+    laptop = check(config, LAPTOP)
+    assert any("no accelerator" in line for line in laptop.remarks)
+    assert not [line for line in laptop.remarks if "GiB a device" in line]
+
+
+def test_cpu_slots_share_the_memory_of_the_machine():
+    config = config_of("config", "rlvr_config_async")
+    assert not check(config, LAPTOP).remarks
+    (told,) = check(config, Machine(cpus=2, memory=1 << 20, accelerators=())).remarks
+    assert told.startswith("all roles together")
+    (crowded,) = check(config_of("config", "rlvr_config_async", "num_gpus_per_node=2"), Machine(1, 16 * GIB, ())).remarks
+    assert "2 CPU slots share 1 cores" in crowded
+
+
+def test_a_run_begins_with_the_short_form():
+    lines = list(announce(config_of("config", "rlvr_config_async")))
+    assert len(lines) <= 8 and all(len(line) < 160 for line in lines)
+    assert "256 samples" in "\n".join(lines) and "at most 1 version" in "\n".join(lines)
+
+
+def test_bytes_in_words():
+    assert [size(n) for n in (0, 1023, 1024, 3 << 20, 5 * GIB // 2)] == ["0 B", "1023 B", "1.0 KiB", "3.0 MiB", "2.5 GiB"]
+
+
+@pytest.fixture
+def nvidia_smi(tmp_path, monkeypatch):
+    """A made-up tool with three devices."""
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\nprintf '0, GPU-aa, 1024\\n1, GPU-bb, 2048\\n2, GPU-cc, [N/A]\\n'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return monkeypatch
+
+
+def test_visible_accelerators_are_counted(nvidia_smi):
+    mib = 1 << 20
+    assert machines.this_machine().accelerators == (1024 * mib, 2048 * mib)
+    for visible, expected in (("1", (2048 * mib,)), ("GPU-aa", (1024 * mib,)), ("", ()), ("-1", ())):
+        nvidia_smi.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert machines.this_machine().accelerators == expected
+
+
+def test_a_machine_without_the_tool_has_none(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = machines.this_machine()
+    assert found.accelerators == () and found.cpus >= 1 and found.memory > GIB // 4

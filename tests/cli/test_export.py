@@ -1,0 +1,76 @@
+"""`roll export`: what it writes is the checkpoint's model, whole or not at all."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+from roll.cli.export import main
+from roll.pipeline.checkpoint import TRAINER, CheckpointStore
+from roll.strategies.train import make_train_strategy
+from roll.strategies.train.interface import RankContext
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """Of a LoRA trainer whose adapters are not zero."""
+    folder = tmp_path_factory.mktemp("run")
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=11, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1
+    )
+    Qwen2ForCausalLM(config).save_pretrained(folder / "model")
+    core = Tokenizer(models.WordLevel({f"t{i}": i for i in range(11)}, unk_token="t0"))
+    PreTrainedTokenizerFast(tokenizer_object=core, eos_token="t1").save_pretrained(folder / "model")
+    options = {"model_path": str(folder / "model"), "lora_target": "q_proj,v_proj"}
+    trainer = make_train_strategy("fsdp2_train", RankContext(), options)
+    with torch.no_grad():
+        for name, parameter in trainer._model.named_parameters():
+            if ".lora_B." in name:
+                parameter.normal_()
+    store = CheckpointStore(folder / "checkpoints")
+    trainer.save(store.begin(3) / TRAINER)
+    return store.commit(3, {}, [])
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_the_folder_is_the_merged_model(checkpoint, tmp_path, capsys, dtype):
+    output = tmp_path / "a" / "model"
+    given = ["--checkpoint", str(checkpoint), "--output", str(output)] + ([] if dtype == "fp32" else ["--dtype", dtype])
+    assert main(given) == 0
+    expected = AutoModelForCausalLM.from_pretrained(checkpoint / "trainer" / "model").state_dict()
+    found = AutoModelForCausalLM.from_pretrained(output)
+    wanted = {"fp32": torch.float32, "bf16": torch.bfloat16}[dtype]
+    assert found.dtype == wanted
+    assert all(found.state_dict()[name].equal(tensor.to(wanted)) for name, tensor in expected.items())
+    start = AutoModelForCausalLM.from_pretrained(checkpoint.parents[1] / "model").state_dict()
+    adapted = {name for name, tensor in expected.items() if not tensor.equal(start[name])}
+    assert adapted == {f"model.layers.0.self_attn.{layer}_proj.weight" for layer in "qv"}
+    assert AutoTokenizer.from_pretrained(output).eos_token == "t1"
+    assert f"{sum(p.numel() for p in found.parameters()):,} parameters in {dtype}" in capsys.readouterr().out
+
+
+def test_bad_input_is_one_line_and_writes_nothing(checkpoint, tmp_path, capsys):
+    def refused(told, *given):
+        assert main(list(given)) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("error: ") and told in line
+
+    good = ("--checkpoint", str(checkpoint))
+    refused("--output", *good)
+    refused("there is no such folder", "--checkpoint", str(tmp_path / "step-9"), "--output", str(tmp_path / "out"))
+    broken = tmp_path / "step-3"
+    shutil.copytree(checkpoint, broken)
+    weights = broken / "trainer" / "model" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    refused("not what was saved", "--checkpoint", str(broken), "--output", str(tmp_path / "out"))
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").write_text("mine")
+    refused("not empty", *good, "--output", str(tmp_path / "full"))
+    (tmp_path / "file").write_text("mine")
+    refused("cannot be written", *good, "--output", str(tmp_path / "file" / "out"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "full", "step-3"]
+    assert json.loads((checkpoint / "manifest.json").read_text())["step"] == 3

@@ -1,0 +1,234 @@
+"""Files as ROLL's users write them (tests/configs/roll_examples: own text, real shapes), loaded strictly and with `compat`."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from roll.cli.compose import load, load_to_start
+from roll.configs.agentic import AgenticConfig
+from roll.configs.loading import load_config, to_mapping
+from roll.configs.problems import ConfigError
+from roll.configs.rlvr import RLVRConfig
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples" / "config"
+ROLL = ROOT / "tests" / "configs" / "roll_examples"
+RLVR = sorted((ROLL / "rlvr").glob("*.yaml"))
+AGENTIC = sorted((ROLL / "agentic").glob("*.yaml"))
+ENVIRONMENT = {"MODEL_PATH": "models/m", "RL_DATA": "data/d.jsonl", "WANDB_API_KEY": "secret"}
+# Keys that ROLL does not know either: no dataclass has them, and nothing refers to them.
+UNKNOWN_TO_BOTH = {"swe_agent": {"model_name"}, "public_training": {"max_actions_per_traj"}}
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+
+
+def name_of(path):
+    return path.stem
+
+
+def compat(path, *overrides):
+    return load(path.parent, path.stem, overrides, compat=True)
+
+
+def problems_of(*arguments, **options):
+    with pytest.raises(ConfigError) as caught:
+        load(*arguments, **options)
+    return caught.value.problems
+
+
+@pytest.mark.parametrize("path", RLVR + AGENTIC, ids=name_of)
+def test_every_shape_of_rolls_files_loads_with_a_complete_report(path):
+    config, report = compat(path)
+    assert type(config) is (RLVRConfig if path in RLVR else AgenticConfig)
+    assert {note.key for note in report.unknown} == UNKNOWN_TO_BOTH.get(path.stem, set())
+    assert report.used > 25
+    for note in [*report.aliased, *report.without_effect, *report.lacking, *report.unknown]:
+        assert note.where.rpartition(":")[2].isdigit() and ".yaml:" in note.where, note
+        assert len(note.message) > 3
+    assert load_config(type(config), to_mapping(config)) == config
+
+
+@pytest.mark.parametrize("path", RLVR + AGENTIC, ids=name_of)
+def test_strictly_what_is_lacking_is_refused_and_nothing_else(path):
+    _, report = compat(path)
+    expected = {note.key for note in [*report.lacking, *report.unknown]}
+    try:
+        _, strict = load(path.parent, path.stem)
+    except ConfigError as error:
+        # A null that needs a value is one more problem to a strict loading.
+        assert expected <= {problem.key for problem in error.problems}
+        assert all(problem.where for problem in error.problems)
+    else:
+        assert expected == set()
+        assert (strict.lacking, strict.unknown, strict.defaults) == ([], [], [])
+
+
+@pytest.mark.parametrize("path", sorted((ROLL / "refused").glob("*.yaml")), ids=name_of)
+@pytest.mark.parametrize("compat", [False, True])
+def test_other_pipelines_are_refused_by_name(path, compat):
+    (problem,) = problems_of(path.parent, path.stem, compat=compat)
+    named = {"vision_rlvr": "see or hear", "vision_agentic": "see or hear", "dpo": "DPO", "sft": "SFT"}
+    assert named.get(path.stem, path.stem.replace("_", " ").replace("on policy", "on-policy")) in problem.message
+    assert problem.where.startswith(f"{path.name}:")
+
+
+def test_what_an_asynchronous_file_of_roll_becomes():
+    config, report = compat(ROLL / "rlvr" / "async_sglang.yaml")
+    assert config.actor_train.devices == tuple(range(16))
+    assert config.actor_infer.devices == tuple(range(16, 24))
+    assert config.actor_infer.generating_args.max_new_tokens == config.response_length == 4096
+    assert config.async_generation_ratio == 1.0
+    assert config.actor_train.data_args.template == "native"
+    assert config.rewards["math_rule"].world_size == 8
+    ignored = {note.key: note.message for note in report.without_effect}
+    assert "critic" in ignored["value_clip"]
+    assert {"system_envs", "checkpoint_config", "logging_dir", "actor_infer.infer_batch_size"} <= ignored.keys()
+    (told,) = [note for note in report.aliased if note.key == "actor_train.data_args.template"]
+    assert (told.value, "tokenizer's own" in told.message) == ("qwen2_5", True)
+
+
+def test_nodes_put_in_by_name_and_overridden_variables():
+    config, report = compat(ROLL / "agentic" / "frozen_lake_async.yaml")
+    lake = config.custom_envs["FrozenLake"]
+    assert (lake.env_type, lake.max_tokens_per_step, lake.max_steps) == ("frozen_lake", 64, 10)
+    assert lake.env_config["is_slippery"] is False
+    symbols = config.custom_envs["SokobanOtherLetters"].env_config["grid_vocabulary"]
+    assert symbols == {"wall": "W", "floor": ".", "target": "G"}
+    assert lake.agent_system_template == "You play a game for a high reward.\n{instructions}"
+    assert {"custom_env", "action_pattern", "max_actions_per_traj", "deepspeed_zero3", "single_prompt_template"} <= set(
+        report.variables
+    )
+    assert config.reward_normalization.norm_std_type == "group"
+
+
+def test_a_deepspeed_node_reaches_the_back_end():
+    config, _ = compat(ROLL / "rlvr" / "lora_zero3.yaml")
+    assert config.actor_train.strategy_args.strategy_config["zero_optimization"].stage == 3
+
+
+def test_the_report_tells_defaults_that_are_not_rolls():
+    _, report = compat(ROLL / "agentic" / "bridge_reinforce.yaml")
+    told = {note.key: note for note in report.defaults}
+    assert told["actor_infer.generating_args.top_p"].value == 1.0
+    assert "0.7" in told["actor_infer.generating_args.top_p"].message
+    assert "adv_estimator" not in told
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "common.yaml").write_text(
+        "definitions:\n  a: 1\nmax_steeps: 3\nactor_train:\n  training_args:\n    learning_rate: fast\n"
+    )
+    (tmp_path / "run.yaml").write_text(
+        "defaults:\n  - parts/common@_here_\n  - _self_\nresponse_length: 8\nname: x\nexp_name: ${name}-1\n"
+        "actor_infer:\n  generating_args:\n    top_p: 7\nunused: 1\nrewards:\n  math:\n    worker_cls: a.B\n"
+        "    tag_included: [1, t]\n"
+    )
+    return tmp_path
+
+
+def test_problems_say_where_their_key_was_written(folder):
+    found = {problem.key: problem.where for problem in problems_of(folder, "run", ["seed=x", "+pg_clip=0"])}
+    assert found == {
+        "max_steeps": "parts/common.yaml:3",
+        "actor_train.training_args.learning_rate": "parts/common.yaml:6",
+        "actor_infer.generating_args.top_p": "run.yaml:9",
+        "rewards.math.tag_included[0]": "run.yaml:14",
+        "unused": "run.yaml:10",
+        "seed": "command line",
+        "pg_clip": "command line",
+    }
+    assert str(problems_of(folder, "run")[0]).startswith("parts/common.yaml:")
+
+
+def test_variables_are_told_from_typing_errors(folder):
+    (folder / "parts" / "common.yaml").write_text("definitions: {a: 1}\nactor_trian: {pg_variant: tis}\n")
+    (folder / "run.yaml").write_text(
+        "defaults: [parts/common@_here_]\nresponse_length: 8\nname: x\nexp_name: ${name}-1\nunused: 1\n"
+    )
+    assert {problem.key for problem in problems_of(folder, "run")} == {"actor_trian", "unused"}
+    _, report = load(folder, "run", compat=True)
+    assert report.variables == ["definitions", "name"]
+    assert {note.key for note in report.unknown} == {"actor_trian", "unused"}
+
+
+def test_problems_found_later_can_be_located(folder):
+    from roll.configs.problems import Problem
+
+    (folder / "run.yaml").write_text("response_length: 8\nactor_train:\n  model_args:\n    flash_attn: fa2\n")
+    _, report = load(folder, "run", ["actor_train.pg_variant=tis"])
+    keys = ["actor_train.model_args.attn_implementation", "actor_train.pg_variant", "actor_train.device_mapping", "pretrain"]
+    placed = report.located([Problem(key, 1, "is wrong") for key in keys])
+    assert [problem.where for problem in placed] == ["run.yaml:4", "command line", "run.yaml:2", ""]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "read"),
+    [
+        (["actor_train.model_args.flash_attn=fa2"], ("actor_train", "model_args", "attn_implementation", "sdpa")),
+        (["+actor_infer.generating_args.top_k=-1"], ("actor_infer", "generating_args", "top_k", 0)),
+        (["adv_estimator=reinforce", "reward_norm=batch"], ("norm_mean_type", "batch")),
+        (["~validation"], ("validation", None)),
+    ],
+)
+def test_rolls_names_work_on_the_command_line(overrides, read):
+    config, _ = load(EXAMPLES, "rlvr_config", overrides)
+    *path, expected = read
+    for name in path:
+        config = getattr(config, name)
+    assert config == expected
+
+
+def test_the_same_values_however_often_a_file_is_loaded():
+    assert compat(RLVR[0]) == compat(RLVR[0])
+
+
+def test_loading_and_checking_is_quick_and_imports_nothing_heavy():
+    """At most 1.5 s, in processor time: what a busy machine adds by waiting is not the loader's."""
+    code = (
+        "import sys, json; from roll.cli.compose import load; from roll.configs.validation import check_config;"
+        f"config, _ = load({str(ROLL / 'rlvr')!r}, 'multi_domain_megatron', compat=True); check_config(config, 16);"
+        f"config, _ = load({str(ROLL / 'agentic')!r}, 'frozen_lake_async', compat=True); check_config(config, 8);"
+        "heavy = ('torch', 'ray', 'vllm', 'transformers', 'deepspeed', 'megatron', 'numpy', 'gymnasium');"
+        "print(json.dumps([name for name in heavy if name in sys.modules]))"
+    )
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **ENVIRONMENT}, cwd=ROOT
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == []
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime <= 1.5
+
+
+def test_a_file_that_loads_only_with_compat_is_one_clear_error_at_the_start():
+    with pytest.raises(ConfigError) as caught:
+        load_to_start(ROLL / "rlvr", "ppo_critic", compat=True)
+    (problem,) = caught.value.problems
+    assert "cannot start: rl_loss_coef needs what is not supported" in problem.message
+    config, report = load_to_start(ROLL / "rlvr", "grpo_gspo", compat=True)
+    assert config.actor_train.pg_variant == "gspo"
+    assert report.summary.startswith(f"{report.used} keys used, {len(report.aliased)} read under another name")
+    assert load_to_start(EXAMPLES, "rlvr_config")[1].summary == ""
+
+
+def test_the_start_script_tells_where_a_problem_was_written(folder, capsys):
+    from roll.cli.train import main
+
+    (folder / "run.yaml").write_text("response_length: 8\nactor_train:\n  device_mapping: '0'\n")
+    assert main(["--config_path", str(folder), "--config_name", "run", "--local"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert any(line.startswith("error: run.yaml:2: actor_train.data_args.file_name") for line in lines)
+    assert main(["--config_path", str(ROLL / "rlvr"), "--config_name", "ppo_critic", "--compat"]) == 2
+    assert capsys.readouterr().err.startswith("error: config_name = 'ppo_critic': loads, but cannot start")

@@ -1,0 +1,53 @@
+import pytest
+
+from roll.cli.play import main
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    import torch
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+    folder = tmp_path_factory.mktemp("play") / "model"
+    vocab = {token: i for i, token in enumerate(["<pad>", "<eos>", *"LDRU_OPG\n abcdefghijklmnopqrstuvwxyz"])}
+    core = Tokenizer(models.WordLevel(vocab, unk_token="<pad>"))
+    core.pre_tokenizer, core.decoder = pre_tokenizers.Split(Regex("[\\s\\S]"), "isolated"), decoders.Fuse()
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = Qwen2Config(vocab_size=len(vocab), num_key_value_heads=1, eos_token_id=1, pad_token_id=0, **sizes)
+    Qwen2ForCausalLM(config).save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<eos>", pad_token="<pad>").save_pretrained(folder)
+    return str(folder)
+
+
+LAKE = ["--env", "frozen_lake", "action_pattern=(.*)", "action_lookup={L: Left, D: Down, R: Right, U: Up}", "p=1.0"]
+
+
+def test_an_episode_is_shown_turn_by_turn(model, capsys):
+    assert main([*LAKE, "--model", model, "--seed", "3", "--max_steps", "4", "--max_tokens_per_step", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"turn {number}" in shown for number in (1, 2, 3, 4)) and "turn 5" not in shown
+    assert "truncated" in shown and "return 0 in 4 turns" in shown
+    again = main([*LAKE, "--model", model, "--seed", "3", "--max_steps", "4", "--max_tokens_per_step", "1"])
+    assert again == 0 and capsys.readouterr().out == shown, "the same seed shows the same episode"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "nowhere", "--env", "frozen_lake"], "--model = 'nowhere'"),
+        (["--model", "x"], "--env"),
+        (["--model", "x", "--run", "nowhere"], "has no config.yaml"),
+        (["--model", "x", "--env", "frozen_lake", "slippery"], "write key=value"),
+    ],
+)
+def test_bad_input_is_one_line(capsys, arguments, message):
+    assert main(arguments) == 2
+    told = capsys.readouterr().err
+    assert message in told and told.count("\n") == 1
+
+
+def test_unknown_keys_of_the_environment_are_refused(model, capsys):
+    assert main(["--env", "frozen_lake", "--model", model, "sise=4"]) == 2
+    assert "did you mean size?" in capsys.readouterr().err

@@ -1,0 +1,84 @@
+"""No key is dead, and configurations are pure values."""
+
+import ast
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+
+import pytest
+
+from roll.configs.agentic import AgenticConfig
+from roll.configs.arguments import STRATEGY_CONFIGS
+from roll.configs.rlvr import RLVRConfig
+from roll.configs.schema import walk
+
+ROOT = Path(__file__).parents[2] / "roll"
+CONFIGS = ROOT / "configs"
+# Files that show or judge every key: reading a key there does not make it do anything.
+LOOK_ONLY = (
+    "configs/validation.py configs/*_rules.py configs/fields.py configs/loading.py configs/schema.py configs/translation.py "
+    "configs/roll_*.py configs/plan*.py configs/formulas*.py configs/memory*.py cli/check*.py "
+    "cli/*reference.py cli/json_schema.py"
+)
+HANDED_ON = {"zero_optimization": "DeepSpeedConfig.strategy_options hands the block on by asdict, to DeepSpeed itself"}
+ONLY_CHECKED = {
+    "lora_dropout": "must be 0 (docs_roll/backends.md)",
+    **dict.fromkeys(
+        (
+            "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_clipping", "scheduler",
+            "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer",
+        ),
+        "a key of every DeepSpeed JSON that another key here sets: deepspeed_problems refuses a contradiction",
+    ),
+}  # fmt: skip
+
+
+def attributes_read(path):
+    return {node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)}
+
+
+def parameters(path):
+    """Of functions: a back end's options are its constructor's keyword arguments."""
+    return {node.arg for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.arg)}
+
+
+@pytest.mark.parametrize("cls", [RLVRConfig, AgenticConfig, *dict.fromkeys(STRATEGY_CONFIGS.values())])
+def test_every_key_is_read_by_something(cls):
+    looking = {path for pattern in LOOK_ONLY.split() for path in ROOT.glob(pattern)}
+    read = set().union(*(attributes_read(path) for path in ROOT.rglob("*.py") if path not in looking))
+    if cls in STRATEGY_CONFIGS.values():
+        read |= set().union(*map(parameters, (ROOT / "strategies").rglob("*.py")))
+    dead = {
+        path
+        for path, item, _ in walk(cls)
+        if item.name not in read | ONLY_CHECKED.keys() and not any(path.startswith(f"{block}.") for block in HANDED_ON)
+    }
+    assert dead == set()
+
+
+def test_what_is_excused_is_a_key():
+    known = {path for cls in (RLVRConfig, *STRATEGY_CONFIGS.values()) for path, _, _ in walk(cls)}
+    names = {path.rpartition(".")[2] for path in known}
+    assert set(ONLY_CHECKED) <= names and set(HANDED_ON) <= names
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.py")), ids=lambda path: path.name)
+def test_a_configuration_module_reads_no_file_environment_clock_or_random_number(path):
+    tree = ast.parse(path.read_text())
+    imported = {alias.name.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {(node.module or "").split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert imported.isdisjoint({"os", "random", "time", "datetime", "socket", "subprocess", "tempfile", "torch", "numpy", "yaml"})
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    assert names.isdisjoint({"open", "eval", "exec", "Path", "input", "globals"})
+
+
+@pytest.mark.parametrize("cls", [RLVRConfig, AgenticConfig, *dict.fromkeys(STRATEGY_CONFIGS.values())])
+def test_configurations_are_frozen_and_do_nothing_when_made(cls):
+    classes = {cls}
+    for _, _, hint in walk(cls):
+        classes |= {
+            member for member in (hint, *getattr(hint, "__args__", ())) if isinstance(member, type) and is_dataclass(member)
+        }
+    for each in classes:
+        assert each.__dataclass_params__.frozen, each
+        assert not hasattr(each, "__post_init__"), each
+        assert fields(each)

@@ -1,0 +1,36 @@
+import json
+
+import pytest
+
+from roll.data.sample import Prompt, Sample, SampleGroup, Trajectory, Turn, VersionSpan
+
+SHARED = Prompt("d/0/1", [1, 2], "text", "tag", "d", "42", {"level": 3})
+OWN = Prompt("d/0/1", [1, 2, 3], "other text", "tag", "d", "42", {"level": 3})
+EPISODE = Trajectory(
+    [Turn("saw", "did", 0.5, "key", True, False, 2)], 1, 4, 1.5, True, "max_steps", 0.1, 0.2, 0.3, {"boxes": 2.0}
+)
+SAMPLES = [
+    Sample(SHARED, 0, [5, 6], [-0.1, -0.2], [VersionSpan(0, 1, 3), VersionSpan(1, 2, 4)], "stop", "ab", 1.0),
+    Sample(OWN, 1, [5, 6], [-0.1, 0.0], [VersionSpan(0, 1, 3)], "length", "a", None, [True, False], EPISODE),
+]
+
+
+def test_a_group_comes_back_from_json_as_it_was():
+    group = SampleGroup(7, 3, SHARED, SAMPLES)
+    row = json.loads(json.dumps(group.to_json()))
+    assert SampleGroup.from_json(row) == group
+
+
+def test_a_prompt_that_all_samples_share_is_written_once():
+    row = SampleGroup(7, 3, SHARED, SAMPLES).to_json()
+    assert [sample["prompt"] is None for sample in row["samples"]] == [True, False]
+    assert SampleGroup.from_json(row).samples[0].prompt.row == {"level": 3}
+
+
+def test_without_a_mask_all_response_tokens_are_the_policys():
+    assert [sample.policy_mask for sample in SAMPLES] == [[True, True], [True, False]]
+
+
+def test_a_missing_reward_is_never_a_number():
+    with pytest.raises(ValueError, match="without a reward"):
+        _ = SampleGroup(7, 3, SHARED, SAMPLES).outcomes

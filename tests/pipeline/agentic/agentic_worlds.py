@@ -1,0 +1,71 @@
+"""Environments for the tests of the agentic pipeline, named by dotted path."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+
+class Letters:
+    """Shows a letter a turn, chosen by the seed and the turn; an answer that begins with it earns 1. `length` turns."""
+
+    instructions = "Write the letter you see."
+
+    def __init__(self, length: int = 3) -> None:
+        self.length = length
+
+    def _show(self) -> str:
+        return f"{'abcd'[(self.seed + self.turn) % 4]}="
+
+    def _info(self, **more):
+        return {"state_key": f"{self.seed % 4}/{self.turn}", **more}
+
+    def reset(self, seed: int):
+        self.seed, self.turn, self.score = seed, 0, 0
+        return self._show(), self._info()
+
+    def step(self, action_text: str):
+        right = action_text.startswith(self._show()[0])
+        self.turn += 1
+        self.score += right
+        over = self.turn >= self.length
+        info = self._info(action_is_valid=bool(action_text), action_is_effective=right, score=float(self.score))
+        if over:
+            info["success"] = self.score == self.length
+        return self._show(), float(right), over, False, info
+
+    def close(self) -> None:
+        pass
+
+
+class Breaking(Letters):
+    """Fails in the second turn where the seed is odd, each time or (`once`) the first time only that a file is not there."""
+
+    def __init__(self, length: int = 3, once: str | None = None) -> None:
+        super().__init__(length)
+        self.once = once
+
+    def step(self, action_text: str):
+        if self.turn == 1 and self.seed % 2:
+            marker = Path(f"{self.once}.{self.seed}") if self.once else None
+            if marker is None or not marker.exists():
+                if marker is not None:
+                    marker.touch()
+                raise RuntimeError("this step was chosen to fail")
+        return super().step(action_text)
+
+
+class Killing(Letters):
+    """Kills the process it runs in, once: whoever makes the file first does."""
+
+    def __init__(self, marker: str, length: int = 3) -> None:
+        super().__init__(length)
+        self.marker = Path(marker)
+
+    def step(self, action_text: str):
+        try:
+            self.marker.touch(exist_ok=False)
+        except FileExistsError:
+            return super().step(action_text)
+        os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(60)

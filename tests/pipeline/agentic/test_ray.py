@@ -1,0 +1,54 @@
+"""Agentic runs whose roles are processes: engines are asked by the coordinators themselves, and a coordinator may be killed."""
+
+import pytest
+
+from roll.distributed.ray_backend import RayBackend
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.mark.parametrize("policy", ["retry", "drop_group"])
+def test_a_coordinator_that_is_killed_costs_its_groups_at_most(lab, make_config, tmp_path, policy):
+    """An inline environment kills the coordinator it runs in (SIGKILL) in the middle of an episode. It is replaced; its groups are
+    played again, or dropped and counted; the run finishes either way."""
+    config = make_config(
+        {
+            "custom_envs.letters.env_config": {"marker": str(tmp_path / "killed")},
+            "custom_envs.letters.on_env_failure": policy,
+            "val_env_manager": {"num_env_groups": 2, "group_size": 2},
+            "rpc_timeout": 120.0,
+        },
+        env_type="Killing",
+        max_steps=2,
+        eval_steps=2,
+        async_generation_ratio=1,
+    )
+    run = lab.start(config, RayBackend(lab.inventory))
+    assert run.summary["status"] == "finished", run.summary["reason"]
+    assert run.summary["environment_worker_deaths"] == 1
+    groups, fates = run.summary["groups"], run.rows("groups")
+    assert groups["trained"] == 2 * config.groups_per_step
+    assert groups["admitted"] == groups["trained"] + sum(groups["dropped"].values())
+    assert sorted(row["group_id"] for row in fates) == list(range(groups["admitted"]))
+    assert "environment_worker_died" not in groups["dropped"] or policy == "drop_group"
+    assert [row["val/errors"] for row in run.rows("metrics") if "val/errors" in row] == [0.0, 0.0]
+
+
+def test_the_drivers_calls_do_not_grow_with_turns(lab, make_config, monkeypatch):
+    """One call to a coordinator a group, and none to an engine, whether an episode has 2 turns or 6."""
+    from roll.distributed.ray_backend import RayHandle
+
+    called: list[str] = []
+    original = RayHandle.call
+
+    async def counted(self, method, *args):
+        called.append(method)
+        return await original(self, method, *args)
+
+    monkeypatch.setattr(RayHandle, "call", counted)
+    config = make_config({"custom_envs.letters.env_config": {"length": 6}, "custom_envs.letters.max_steps": 6}, max_steps=1)
+    run = lab.start(config, RayBackend(lab.inventory))
+    assert run.summary["status"] == "finished", run.summary["reason"]
+    assert run.steps()[0]["env/letters/num_actions"] == 6
+    assert called.count("play_group") == run.summary["groups"]["admitted"]
+    assert "generate" not in called

@@ -1,0 +1,190 @@
+"""Whole runs in this process: real engine, real trainer, small environments."""
+
+import itertools
+
+import pytest
+
+from roll.configs.problems import ConfigError
+from roll.pipeline.agentic.preparation import environment_workers, prepare
+
+VALIDATION = {"val_env_manager": {"num_env_groups": 2, "group_size": 2}, "val_batch_size": 8, "eval_steps": 1}
+
+
+def check(run, config):
+    """What holds for every finished run."""
+    groups, fates = run.summary["groups"], run.rows("groups")
+    trained = [row for row in fates if row["fate"] == "trained"]
+    assert groups["trained"] == len(trained) == config.max_steps * config.groups_per_step
+    assert groups["admitted"] == groups["trained"] + sum(groups["dropped"].values())
+    assert sorted(row["group_id"] for row in fates) == list(range(groups["admitted"])), "each group has exactly one fate"
+    assert all(0 <= row["lag"] <= run.summary["staleness"]["bound"] for row in trained)
+    for sample in run.rows("samples"):
+        own = [i for start, stop, _ in sample["versions"] for i in range(start, stop)]
+        assert own == [i for i, is_own in enumerate(sample["loss_mask"]) if is_own]
+        assert all(one[2] <= other[2] for one, other in itertools.pairwise(sample["versions"]))
+
+
+@pytest.mark.parametrize("ratio", [0, 1])
+def test_a_run_plays_trains_evaluates_and_accounts_for_every_group(lab, make_config, ratio):
+    config = make_config(VALIDATION, async_generation_ratio=ratio, max_steps=3)
+    run = lab.run(config)
+    check(run, config)
+    step = run.steps()[-1]
+    assert step["actor_train/optimiser_steps"] == 1
+    assert step["env/letters/num_actions"] == 3 and 0 <= step["env/letters/success"] <= 1
+    assert step["env/letters/score"] == step["critic/score/mean"]
+    validations = [row for row in run.rows("metrics") if "val_correct/all/mean" in row]
+    assert [row["step"] for row in validations] == [0, 1, 2, 3]
+    assert all(row["val/errors"] == 0 and row["val/env/letters/num_actions"] == 3 for row in validations)
+
+
+def test_the_same_seed_plays_the_same_run(lab, make_config):
+    def told(exp_name, **changes):
+        config = make_config(VALIDATION, max_steps=2, deterministic=True, exp_name=exp_name, **changes)
+        run = lab.run(config)
+        rows = [(s["prompt_uid"], s["index"], s["response_ids"], s["reward"]) for s in run.rows("samples")]
+        scores = [row["val/score/mean"] for row in run.rows("metrics") if "val/score/mean" in row]
+        return rows, scores
+
+    first = told("one")
+    assert told("two") == first
+    assert told("three", seed=7)[0] != first[0]
+
+
+def test_an_episode_that_is_interrupted_by_new_weights_goes_on(lab, make_config):
+    """Environments that wait let several updates pass during an episode: its turns are of several versions, none too old."""
+    config = make_config(
+        {
+            "custom_envs.letters": {
+                "env_type": "latency",
+                "env_config": {"env_type": "agentic_worlds.Letters", "env_config": {"length": 4}, "mean_s": 0.1, "sigma": 0.0},
+                "max_steps": 5,
+            },
+            "train_env_manager.num_env_groups": 12,
+            "rollout_log_per_step": 8,
+        },
+        async_generation_ratio=2,
+        async_pipeline_depth=2,
+        max_steps=6,
+    )
+    run = lab.run(config)
+    check(run, config)
+    versions = [{version for _, _, version in sample["versions"]} for sample in run.rows("samples")]
+    assert any(len(seen) > 1 for seen in versions), "some episode was played by more than one version"
+
+
+@pytest.mark.parametrize(("policy", "size"), [("drop_sample", {1, 2}), ("drop_group", {2}), ("retry", {2})])
+def test_failing_environments_cost_what_the_policy_says(lab, make_config, tmp_path, policy, size):
+    """`Breaking` fails wherever the seed is odd; with `retry`, the first time only. Every episode of a group fails alike here, so
+    a group is whole or gone."""
+    env = {"once": str(tmp_path / "mark")} if policy == "retry" else {}
+    config = make_config(
+        {"custom_envs.letters.on_env_failure": policy, "custom_envs.letters.env_config": env, "rollout_log_per_step": 100},
+        env_type="Breaking",
+        max_steps=3,
+    )
+    run = lab.run(config)
+    check(run, config)
+    failures, dropped = run.summary["environment_failures"], run.summary["groups"]["dropped"]
+    assert failures["exception"] > 0
+    if policy == "retry":
+        assert "environment_failure" not in dropped, "each failed once, and was played again"
+    else:
+        assert dropped["environment_failure"] > 0
+    sizes = {(s["step"], s["group_id"]) for s in run.rows("samples")}
+    counts = {key: sum((s["step"], s["group_id"]) == key for s in run.rows("samples")) for key in sizes}
+    assert set(counts.values()) <= size
+    assert run.steps()[-1]["env/failures/exception"] == failures["exception"]
+
+
+def test_environments_that_all_fail_end_the_run_with_the_reason(lab, make_config, monkeypatch):
+    monkeypatch.setattr("roll.pipeline.agentic.episode_stage.FAILURES_IN_A_ROW", 5)
+    config = make_config(
+        {"custom_envs.letters.env_type": "latency", "custom_envs.letters.on_env_failure": "drop_group"},
+        **{"custom_envs.letters.env_config": {"env_type": "agentic_worlds.Letters", "mean_s": 0.0, "raise_share": 1.0}},
+    )
+    from roll.distributed.backend import LocalBackend
+
+    summary = lab.start(config, LocalBackend()).summary
+    assert summary["status"] == "failed"
+    assert "5 groups in a row failed in their environments" in summary["reason"]
+    assert "this step was chosen to fail" in summary["reason"]
+
+
+def test_redundant_episodes_are_ended_when_enough_have_finished(lab, make_config):
+    config = make_config({"train_env_manager.group_size_redundancy": 2, "rollout_log_per_step": 100}, max_steps=2)
+    run = lab.run(config)
+    check(run, config)
+    assert run.summary["redundant_episodes_aborted"] >= 2 * 4 * 2, "two of four in each of four groups of two steps"
+    assert len(run.rows("samples")) == 2 * config.rollout_batch_size
+
+
+def test_turns_as_samples_keep_the_number_of_optimiser_steps(lab, make_config):
+    """16 episodes of 3 turns are 48 samples a step; two optimiser steps all the same, and each sample in one of them."""
+    config = make_config(
+        {
+            "custom_envs.letters.env_manager_cls": "roll.pipeline.agentic.env_manager.step_env_manager.StepEnvManager",
+            "train_env_manager": {"num_env_groups": 4, "group_size": 4},
+        },
+        rollout_batch_size=16,
+        adv_estimator="gigpo",
+        max_steps=2,
+    )
+    run = lab.run(config)
+    assert [step["actor_train/optimiser_steps"] for step in run.steps()] == [2.0, 2.0]
+    assert all(step["env/letters/num_actions"] == 3 for step in run.steps())
+    assert sum(run.summary["staleness"]["histogram"].values()) == 2 * 16 * 3
+
+
+def test_a_run_goes_on_where_its_checkpoint_was_written(lab, make_config):
+    whole = lab.run(make_config(VALIDATION, max_steps=4, save_steps=2, deterministic=True, exp_name="whole"))
+    lab.run(make_config(VALIDATION, max_steps=2, save_steps=2, deterministic=True, exp_name="parts"))
+    config = make_config(VALIDATION, max_steps=4, save_steps=2, deterministic=True, exp_name="parts", resume_from_checkpoint=True)
+    resumed = lab.run(config)
+    assert [row["prompt_uid"] for row in resumed.rows("groups")] == [row["prompt_uid"] for row in whole.rows("groups")]
+    assert resumed.rows("samples")[-1]["response_ids"] == whole.rows("samples")[-1]["response_ids"]
+
+
+def test_groups_whose_episodes_all_end_alike_can_be_filtered(lab, make_config):
+    config = make_config({"train_env_manager.group_filter_cls": "roll.rollout.filters.equal_rewards"}, max_steps=2)
+    run = lab.run(config)
+    check(run, config)
+    scores = {}
+    for sample in run.rows("samples"):
+        scores.setdefault((sample["step"], sample["group_id"]), set()).add(sample["reward"])
+    assert run.summary["groups"]["dropped"].get("equal_rewards", 0) > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "message"),
+    [
+        ({"custom_envs.letters.env_type": "frozn_lake"}, "custom_envs.letters.env_type", "did you mean frozen_lake?"),
+        ({"custom_envs.letters.env_config": {"lenght": 3}}, "custom_envs.letters.env_config.lenght", "did you mean length?"),
+        (
+            {"custom_envs.letters.agent_template": "{observation}{turns}"},
+            "custom_envs.letters.agent_template",
+            "no field 'turns'",
+        ),
+        ({"custom_envs.letters.agent_template": "look!"}, "custom_envs.letters.agent_template", "lacks {observation}"),
+        ({"actor_train.data_args.template": "native"}, "actor_train.data_args.template", "no chat template"),
+        ({"train_env_manager.group_filter_cls": "math.fsum"}, "train_env_manager.group_filter_cls", "the reason to drop"),
+        ({"sequence_length": 4}, "sequence_length", "no room for a prompt"),
+        ({"rollout_batch_size": 9}, "rollout_batch_size", "no whole number of groups of 2"),
+        ({"train_env_manager.tags": ["words"]}, "train_env_manager.tags", "there is no custom_envs.words (known: letters)"),
+        ({"train_env_manager.num_groups_partition": [3]}, "train_env_manager.num_groups_partition", "num_env_groups is 4"),
+        ({"adv_estimator": "gigpo", "gamma": 0.9}, "gamma", "use step_reward_gamma"),
+        ({"reward_normalization.grouping": "tags"}, "reward_normalization.grouping", "compares the episodes of a group"),
+        ({"actor_train.data_args.file_name": "x.jsonl"}, "actor_train.data_args.file_name", "not from a file"),
+    ],
+)
+def test_bad_input_is_refused_before_any_worker_starts(lab, make_config, changes, key, message):
+    with pytest.raises(ConfigError) as refused:
+        prepare(make_config(changes), lab.inventory)
+    problems = {problem.key: str(problem) for problem in refused.value.problems}
+    assert key in problems and message in problems[key]
+
+
+def test_there_are_as_many_coordinators_as_environments_need_and_cores_allow(lab, make_config):
+    many = make_config({"train_env_manager": {"num_env_groups": 64, "group_size": 4, "max_env_num_per_worker": 128}})
+    assert environment_workers(many, lab.inventory) == 2
+    assert environment_workers(make_config(), lab.inventory) == 1

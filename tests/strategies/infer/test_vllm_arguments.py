@@ -1,0 +1,118 @@
+"""What is wrong with a vLLM role is said before any worker starts, without vLLM being imported."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from transformers import Qwen2Config
+
+from roll.configs.loading import load_config
+from roll.configs.rlvr import RLVRConfig
+from roll.configs.validation import check_config
+from roll.strategies.infer import vllm_arguments
+from roll.strategies.infer.vllm_arguments import OURS, argument_names, check_argument, check_installed, engine_arguments
+
+needs_vllm = pytest.mark.skipif(vllm_arguments.importlib.util.find_spec("vllm") is None, reason="needs requirements/vllm.txt")
+
+
+def arguments(head_size: int = 64, **given: Any) -> dict[str, Any]:
+    model = Qwen2Config(hidden_size=head_size * 4, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=3)
+    sizes = {"dtype": "bfloat16", "seed": 3, "max_length": 300, "max_running_requests": 4, "cpu": True, "model": model}
+    return engine_arguments("folder", given, **sizes)
+
+
+def test_a_missing_vllm_is_named_with_the_series_that_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "vllm", None)  # as if it were not installed
+    with pytest.raises(ValueError, match=r"needs vllm 0\.32, which is not installed"):
+        check_installed()
+
+
+@needs_vllm
+@pytest.mark.parametrize(("found", "fits"), [("0.32.7", True), ("0.32.0+cpu", True), ("0.31.9", False), ("0.320.0", False)])
+def test_only_the_series_that_is_tested_is_accepted(monkeypatch: pytest.MonkeyPatch, found: str, fits: bool) -> None:
+    monkeypatch.setattr(vllm_arguments, "version", lambda name: found)
+    if fits:
+        assert check_installed() == found
+    else:
+        with pytest.raises(ValueError, match=rf"vllm {found} is installed, this project works with 0\.32"):
+            check_installed()
+
+
+@needs_vllm
+def test_a_vllm_without_metadata_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(vllm_arguments, "version", missing)
+    with pytest.raises(ValueError, match="unknown version"):
+        check_installed()
+
+
+@needs_vllm
+def test_the_names_read_from_the_source_are_those_of_the_class() -> None:
+    """In a process of its own, for importing vllm changes the process."""
+    program = (
+        "import dataclasses; from vllm.engine.arg_utils import AsyncEngineArgs\n"
+        "print(*sorted(field.name for field in dataclasses.fields(AsyncEngineArgs) if field.name[0] != '_'))"
+    )
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=110, check=True).stdout
+    assert out.split("\n")[-2].split() == sorted(argument_names())
+
+
+@needs_vllm
+def test_every_argument_that_is_ours_exists() -> None:
+    assert set(OURS) <= argument_names()
+    assert set(arguments()) <= argument_names()
+
+
+@needs_vllm
+def test_unknown_and_reserved_arguments_are_refused_with_advice() -> None:
+    for name in ("gpu_memory_utilization", "block_size", "tensor_parallel_size", "enable_sleep_mode", "quantization"):
+        check_argument(name)
+    with pytest.raises(ValueError, match="did you mean gpu_memory_utilization"):
+        check_argument("gpu_memory_utilisation")
+    with pytest.raises(ValueError, match="write max_running_requests"):
+        check_argument("max_num_seqs")
+    with pytest.raises(ValueError, match=r"strategy_config.trust_remote_code is not the user's"):
+        arguments(trust_remote_code=True)
+
+
+@needs_vllm
+def test_the_cache_on_a_cpu_holds_all_running_requests_unless_the_user_says_otherwise() -> None:
+    assert arguments()["kv_cache_memory_bytes"] == (4 * 3 + 1) * 128 * (2 * 3 * 2 * 64 * 2)  # 300 tokens: 3 blocks of 128
+    given = arguments(kv_cache_memory_bytes=7, enable_prefix_caching=False)
+    assert (given["kv_cache_memory_bytes"], given["enable_prefix_caching"], given["seed"]) == (7, False, 3)
+
+
+@needs_vllm
+def test_a_head_size_that_vllm_does_not_know_is_refused_on_cpus() -> None:
+    with pytest.raises(ValueError, match="the model's have 8: use hf_infer"):
+        arguments(head_size=8)
+
+
+def problems(infer: dict[str, Any], **top: Any) -> dict[str, str]:
+    mapping = {
+        "pretrain": "model",
+        "rollout_batch_size": 8,
+        "prompt_length": 8,
+        "response_length": 8,
+        "num_return_sequences_in_group": 8,
+        "actor_train": {"device_mapping": "0", "data_args": {"file_name": "train.jsonl"}},
+        "actor_infer": {"device_mapping": "1-3", "strategy_args": {"strategy_name": "vllm", "strategy_config": infer}},
+        "rewards": {"math": {"worker_cls": "my.Math"}},
+    }
+    config = load_config(RLVRConfig, mapping | top)
+    return {problem.key: str(problem) for problem in check_config(config, 4)}
+
+
+def test_rules_that_need_no_vllm() -> None:
+    key = "actor_infer.strategy_args.strategy_config.tensor_parallel_size"
+    assert problems({}) == {} == problems({"tensor_parallel_size": 3, "anything": {"of": "vLLM's"}})
+    assert "3 devices of actor_infer do not divide into engines of 2" in problems({"tensor_parallel_size": 2})[key]
+    assert "integer >= 1" in problems({"tensor_parallel_size": 0})[key]
+    assert "integer >= 1" in problems({"tensor_parallel_size": True})[key]
+    assert "hf_infer" in problems({}, deterministic=True)["deterministic"]

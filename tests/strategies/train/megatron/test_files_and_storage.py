@@ -1,0 +1,35 @@
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from roll.strategies.train.megatron.storage_offload import StorageOffload
+from roll.strategies.train.megatron.tensor_files import TensorFiles, write_model
+
+
+def test_large_models_are_written_in_several_files_with_an_index(megatron_models, tmp_path):
+    source = megatron_models / "qwen3-untied"
+    tensors = load_file(source / "model.safetensors")
+    (tmp_path / "config.json").write_text((source / "config.json").read_text())
+    write_model(tmp_path, tensors.items(), shard_bytes=5000)
+    sizes = [path.stat().st_size for path in tmp_path.glob("*.safetensors")]
+    assert len(sizes) > 2 and max(sizes) < 10000
+    model = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert all(torch.equal(tensor, tensors[name]) for name, tensor in model.state_dict().items())
+    files = TensorFiles.of_model(tmp_path)
+    assert all(torch.equal(files.read(name), tensor) for name, tensor in tensors.items())
+    assert all(files.meta(name).shape == tensor.shape for name, tensor in tensors.items())
+
+
+def test_offloaded_memory_comes_back_under_all_views():
+    buffer = torch.arange(8.0)
+    parameter = torch.nn.Parameter(torch.empty(0))
+    parameter.data = buffer[:4].view(2, 2)
+    scratch = torch.ones(16)
+    offload = StorageOffload()
+    offload.offload([parameter, buffer], [scratch])
+    assert buffer.untyped_storage().nbytes() == scratch.untyped_storage().nbytes() == 0
+    offload.offload([parameter, buffer], [scratch])
+    offload.reload()
+    assert torch.equal(buffer, torch.arange(8.0)) and torch.equal(parameter.data, torch.arange(4.0).view(2, 2))
+    buffer[0] = 7
+    assert parameter[0, 0] == 7 and scratch.untyped_storage().nbytes() == 64

@@ -1,0 +1,161 @@
+"""Two gloo processes in every layout, against a plain PyTorch loop over a Hugging Face model."""
+
+import json
+import os
+import runpy
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from roll.algorithms.loss import compute_loss
+from roll.strategies.train.lr_schedule import lr_scale
+
+pytest.importorskip("megatron.core", reason="needs requirements/megatron.txt")
+# One run of the ranks for the whole module; half a minute on quiet cores.
+pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("megatron")]
+
+PROGRAM = Path(__file__).with_name("layout_program.py")
+RANKS = SimpleNamespace(**runpy.run_path(str(PROGRAM)))
+
+
+def forward(model, batch):
+    padded = batch.padded()
+    log_p = torch.log_softmax(model(padded.tokens, attention_mask=padded.attention_mask.long()).logits[:, :-1] / 0.7, -1)
+    zero = torch.zeros(len(batch), 1)
+    logprobs = torch.cat([zero, log_p.gather(2, padded.tokens[:, 1:, None]).squeeze(2)], 1)
+    return padded, logprobs, torch.cat([zero, -(log_p.exp() * log_p).sum(-1)], 1)
+
+
+def plain_run(path):
+    """What a textbook loop gives: log-probs before, and metrics and weights after ten steps, then after one more."""
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    options = RANKS.OPTIONS
+    groups = [
+        {"params": [p for p in model.parameters() if p.ndim > 1]},
+        {"params": [p for p in model.parameters() if p.ndim == 1], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=options["learning_rate"], weight_decay=options["weight_decay"])
+    with torch.no_grad():
+        batch = RANKS.make_batch(9)
+        padded, logprobs, _ = forward(model, batch)
+        before = padded.flatten(logprobs) * batch.loss_mask
+    norms, losses, states = [], [], []
+    for step in range(RANKS.STEPS + 1):
+        batch = RANKS.make_batch(step)
+        padded, logprobs, entropy = forward(model, batch)
+        totals = RANKS.totals(batch)
+        loss, _ = compute_loss(logprobs, entropy, padded, RANKS.LOSS, totals.tokens, totals.sequences)
+        loss.backward()
+        norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), options["max_grad_norm"])))
+        for group in optimizer.param_groups:
+            group["lr"] = options["learning_rate"] * lr_scale(step, 10, "cosine", options["warmup_steps"])
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+        states.append({name: p.detach().clone() for name, p in model.named_parameters()})
+    return SimpleNamespace(logprobs=before, norms=norms, losses=losses, trained=states[-2], continued=states[-1])
+
+
+@pytest.fixture(scope="module")
+def plain(megatron_models):
+    runs = {}
+
+    def of(model):
+        if model not in runs:
+            runs[model] = plain_run(megatron_models / model)
+        return runs[model]
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def out(megatron_models, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("layouts")
+    probes = [socket.socket() for _ in range(2 + len(RANKS.LAYOUTS))]
+    for probe in probes:
+        probe.bind(("127.0.0.1", 0))
+    ports = ",".join(str(probe.getsockname()[1]) for probe in probes)
+    for probe in probes:
+        probe.close()
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[4])}
+    command = [sys.executable, str(PROGRAM), str(megatron_models), str(folder)]
+    processes = [
+        subprocess.Popen([*command, str(rank), ports], env=environment, stderr=subprocess.PIPE, text=True) for rank in range(2)
+    ]
+    try:
+        for process in processes:
+            _, errors = process.communicate(timeout=240)
+            assert process.returncode == 0, errors[-4000:]
+    finally:
+        for process in processes:
+            process.kill()
+    return folder
+
+
+def of_rank(out, layout, rank, part):
+    tensors = load_file(out / f"{layout}-{rank}.safetensors")
+    return {name.removeprefix(part): tensor for name, tensor in tensors.items() if name.startswith(part)}
+
+
+def assert_same_weights(got, expected, tolerance=1e-4):
+    assert got.keys() == expected.keys()
+    for name, tensor in expected.items():
+        torch.testing.assert_close(got[name], tensor, rtol=0, atol=tolerance * float(tensor.abs().max()), msg=name)
+
+
+@pytest.mark.parametrize("divided", ["tensor_model_parallel_size", "pipeline_model_parallel_size"])
+@pytest.mark.parametrize("model", RANKS.MODELS)
+def test_weights_come_back_bit_for_bit(out, megatron_models, model, divided):
+    expected = load_file(megatron_models / model / "model.safetensors")
+    got = load_file(out / f"{model}-{divided}-0.safetensors")
+    assert got.keys() == expected.keys()
+    assert all(torch.equal(got[name], tensor) for name, tensor in expected.items())
+    assert load_file(out / f"{model}-{divided}-1.safetensors") == {}
+
+
+@pytest.mark.parametrize("layout", RANKS.LAYOUTS)
+def test_log_probs(out, plain, layout):
+    expected = plain(RANKS.LAYOUTS[layout][0]).logprobs
+    batch = RANKS.make_batch(9).with_(behaviour_logprobs=expected)
+    for rank in range(2):
+        got = of_rank(out, layout, rank, "logprobs")[""]
+        torch.testing.assert_close(got, RANKS.share(batch, 0, layout, rank).behaviour_logprobs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("layout", RANKS.LAYOUTS)
+def test_ten_steps(out, plain, layout):
+    expected = plain(RANKS.LAYOUTS[layout][0])
+    ranks = [json.loads((out / f"{layout}-{rank}.json").read_text()) for rank in range(2)]
+    assert ranks[0][:-1] == ranks[1][:-1]
+    steps = ranks[0][: RANKS.STEPS]
+    assert [step["actor_train/grad_norm"] for step in steps] == pytest.approx(expected.norms[:-1], rel=1e-4)
+    assert [step["actor/total_loss"] for step in steps] == pytest.approx(expected.losses[:-1], rel=1e-4, abs=1e-5)
+    assert_same_weights(of_rank(out, layout, 0, "trained/"), expected.trained)
+    assert of_rank(out, layout, 1, "trained/") == {}
+
+
+@pytest.mark.parametrize("layout", RANKS.LAYOUTS)
+def test_step_whose_gradient_is_not_finite_on_one_rank_is_skipped_by_all(out, layout):
+    last = [json.loads((out / f"{layout}-{rank}.json").read_text())[-1] for rank in range(2)]
+    assert [metrics["actor_train/skipped_steps"] for metrics in last] == [1, 1]
+    before, after = of_rank(out, layout, 0, "trained/"), of_rank(out, layout, 0, "skipped/")
+    assert before.keys() == after.keys() and all(torch.equal(after[name], tensor) for name, tensor in before.items())
+
+
+@pytest.mark.parametrize("layout", [name for name, (model, _) in RANKS.LAYOUTS.items() if model == "qwen2-tied"])
+def test_checkpoint_of_tp2_continues_in_every_layout(out, plain, layout):
+    assert_same_weights(of_rank(out, layout, 0, "continued/"), plain("qwen2-tied").continued)
+
+
+def test_checkpoint_holds_no_pickle_and_loads_with_transformers(out):
+    saved = AutoModelForCausalLM.from_pretrained(out / "tp2/model", dtype=torch.float32)
+    trained = of_rank(out, "tp2", 0, "trained/")
+    assert all(torch.equal(p.detach(), trained[name]) for name, p in saved.named_parameters())
+    assert {p.suffix for p in (out / "tp2").rglob("*") if p.is_file()} <= {".json", ".safetensors", ".jinja"}

@@ -1,0 +1,209 @@
+"""The critic on the training back ends: what a value is, its gradient, its checkpoints, and one rank against two."""
+
+import json
+import math
+import os
+import runpy
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+from roll.algorithms.value_loss import value_loss
+from roll.strategies.train.critic import FSDP2Critic, make_critic
+from roll.strategies.train.interface import RankContext
+from roll.strategies.train.value_head import VALUE_HEAD, load_value_model
+
+PROGRAM = Path(__file__).with_name("critic_program.py")
+
+
+@pytest.fixture(scope="module")
+def program():
+    return SimpleNamespace(**runpy.run_path(str(PROGRAM)))
+
+
+@pytest.fixture
+def make(model_path, program):
+    def build(path=model_path, **options):
+        return FSDP2Critic(RankContext(), str(path), **{**program.OPTIONS, **options})
+
+    return build
+
+
+def trained(critic, program, steps=2):
+    for step in range(steps):
+        batch = program.make_batch(step)
+        critic.train_values(batch, program.LOSS, program.totals(batch))
+    return critic
+
+
+def plain_values(folder, batch):
+    """[S, T] by the backbone and the head, without any of the strategy's code."""
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    head = load_file(folder / VALUE_HEAD)
+    padded = batch.padded()
+    hidden = model.model(padded.tokens, attention_mask=padded.attention_mask.long()).last_hidden_state
+    said = (hidden @ head["weight"].T + head["bias"]).squeeze(2)
+    return torch.cat([torch.zeros(len(batch), 1), said[:, :-1]], dim=1), padded
+
+
+def test_an_untrained_critic_says_0(make, program):
+    values = make().values(program.make_batch(0))
+    assert values.dtype == torch.float32 and values.eq(0).all()
+
+
+def test_a_value_is_of_the_state_before_the_token(make, program, tmp_path):
+    critic, batch = trained(make(), program), program.make_batch(5)
+    critic.save(tmp_path)
+    expected, padded = plain_values(tmp_path / "model", batch)
+    got = critic.values(batch)
+    torch.testing.assert_close(got, padded.flatten(expected.detach()) * batch.loss_mask, rtol=1e-5, atol=1e-6)
+    changed = batch.tokens.clone()
+    last = int(batch.lengths[0]) - 1
+    changed[last] = (changed[last] + 1) % 37
+    assert critic.values(batch.with_(tokens=changed))[last] == got[last], "the token itself is not part of its state"
+
+
+@pytest.mark.parametrize("budget", [1, 24, 1000])
+def test_gradient_is_that_of_one_big_batch(make, program, monkeypatch, tmp_path, budget):
+    trained(make(), program).save(tmp_path)
+    critic = make(tmp_path / "model", max_tokens_per_microbatch=budget, max_grad_norm=math.inf)
+    batch, captured = program.make_batch(0), {}
+    names = {id(p): name for name, p in critic._model.named_parameters()}
+
+    def capture(optimizer, *args):
+        captured.update({names[id(p)]: p.grad.clone() for group in optimizer.param_groups for p in group["params"]})
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", capture)
+    metrics = critic.train_values(batch, program.LOSS, program.totals(batch))
+    model, padded = load_value_model(tmp_path / "model", torch.float32, "sdpa").eval(), batch.padded()
+    said = model(padded.tokens, attention_mask=padded.attention_mask.long()).logits.squeeze(2)
+    values = torch.cat([torch.zeros(len(batch), 1), said[:, :-1]], dim=1)
+    mask = padded.loss_mask
+    loss, _ = value_loss(values, padded.values, padded.returns, mask, program.LOSS, int(mask.sum()))
+    loss.backward()
+    expected = {name: p.grad for name, p in model.named_parameters()}
+    assert captured.keys() == expected.keys()
+    norm = torch.stack([gradient.norm() for gradient in expected.values()]).norm()
+    for name, gradient in expected.items():
+        torch.testing.assert_close(captured[name], gradient, rtol=1e-5, atol=1e-6 * float(norm), msg=name)
+    assert metrics["critic/value_loss"] == pytest.approx(loss.item(), rel=1e-5)
+    assert metrics["critic/grad_norm"] == pytest.approx(float(norm), rel=1e-5)
+
+
+def test_it_learns_the_returns(make, program):
+    critic = make(learning_rate=1e-2, lr_scheduler_type="constant", weight_decay=0.0, max_grad_norm=math.inf)
+    batch = program.make_batch(0)
+    losses = []
+    for _ in range(60):
+        now = batch.with_(values=critic.values(batch))
+        losses.append(critic.train_values(now, program.LOSS, program.totals(batch))["critic/value_loss"])
+    assert losses[-1] < 0.1 * losses[0]
+    assert (critic.values(batch) - batch.returns).abs().mean() < 0.3 * batch.returns.abs().mean()
+
+
+def test_masked_tokens_teach_nothing(make, program):
+    batch = program.make_batch(0)
+    junk = batch.with_(
+        values=batch.values.masked_fill(~batch.loss_mask, torch.nan),
+        returns=batch.returns.masked_fill(~batch.loss_mask, torch.inf),
+    )
+    one, other = make(), make()
+    assert one.train_values(batch, program.LOSS, program.totals(batch)) == other.train_values(
+        junk, program.LOSS, program.totals(batch)
+    )
+    assert torch.equal(one.values(batch), other.values(batch))
+
+
+def test_a_gradient_that_is_not_finite_is_skipped(make, program):
+    critic, batch = trained(make(), program), program.make_batch(0)
+    before = critic.values(batch)
+    returns = batch.returns.clone()
+    returns[batch.loss_mask.nonzero()[0]] = torch.nan
+    metrics = critic.train_values(batch.with_(returns=returns), program.LOSS, program.totals(batch))
+    assert metrics["critic/skipped_steps"] == 1.0
+    assert torch.equal(critic.values(batch), before)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_checkpoint_goes_on_bit_by_bit(make, model_path, program, tmp_path, tied):
+    path = Path(model_path)
+    if not tied:
+        path = tmp_path / "untied"
+        config = Qwen2Config.from_pretrained(model_path, tie_word_embeddings=False)
+        torch.manual_seed(1)
+        Qwen2ForCausalLM(config).save_pretrained(path)
+        for file in Path(model_path).glob("tokenizer*"):
+            (path / file.name).write_bytes(file.read_bytes())
+    critic = trained(make(path), program)
+    critic.save(tmp_path / "checkpoint")
+    names = load_file(tmp_path / "checkpoint" / "model" / "model.safetensors").keys()
+    assert not any("lm_head" in name for name in names)
+    resumed = make(path, learning_rate=1e-3)
+    resumed.load(tmp_path / "checkpoint")
+    batch = program.make_batch(7)
+    assert torch.equal(resumed.values(batch), critic.values(batch))
+    one, other = (c.train_values(batch, program.LOSS, program.totals(batch)) for c in (critic, resumed))
+    assert one == other
+    assert torch.equal(resumed.values(batch), critic.values(batch))
+
+
+def test_what_cannot_be_a_critic(make, model_path, program, tmp_path):
+    trained(make(), program).save(tmp_path)
+    folder = tmp_path / "model"
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "final_logit_softcapping": 30.0}))
+    with pytest.raises(ValueError, match="final_logit_softcapping"):
+        make(folder)
+    with pytest.raises(ValueError, match="'megatron_train' trains no critic"):
+        make_critic("megatron_train", RankContext(), {"model_path": model_path})
+
+
+@pytest.fixture(scope="module")
+def two_ranks(model_path, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("critic-ranks")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    root = str(Path(__file__).parents[3])
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(PROGRAM), model_path, str(folder), str(rank), str(port)],
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": root},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        for process in processes:
+            _, errors = process.communicate(timeout=200)
+            assert process.returncode == 0, errors
+    finally:
+        for process in processes:
+            process.kill()
+    return folder
+
+
+def test_two_ranks_are_one(two_ranks, make, program):
+    critic, metrics = make(), []
+    for step in range(len(program.SHARES)):
+        batch = program.make_batch(step)
+        metrics.append(critic.train_values(batch, program.LOSS, program.totals(batch)))
+    values = critic.values(program.make_batch(9))
+    batch = program.make_batch(9)
+    restored = make()
+    restored.load(two_ranks / "two")
+    torch.testing.assert_close(restored.values(batch), values, rtol=1e-4, atol=1e-5)
+    for rank, indices in enumerate(program.SHARES[0]):
+        told = json.loads((two_ranks / f"metrics-{rank}.json").read_text())
+        for got, expected in zip(told, metrics, strict=True):
+            assert got == pytest.approx(expected, rel=1e-4, abs=1e-7)
+        got = load_file(two_ranks / f"values-{rank}.safetensors")["values"]
+        torch.testing.assert_close(got, batch.with_(values=values).select(indices).values, rtol=1e-4, atol=1e-5)
