@@ -12,15 +12,18 @@ from safetensors.torch import save_file
 from roll.weights.bucket import Bucket, Manifest
 
 MEMORY = Path("/dev/shm")
-"""A file system in memory, on Linux; elsewhere the folder of temporary files."""
+"""A file system in memory, on Linux."""
 
 
 class StagedWeights:
     """Keeps the buckets of one version, each a safetensors file. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, room: int) -> None:
+        """`room`: bytes that a version may take. Where memory files have less (a container's /dev/shm may have 64 MB), the
+        files lie in the folder of temporary files."""
         self._lock = threading.Lock()
-        self._folder = Path(tempfile.mkdtemp(prefix="roll-weights-", dir=MEMORY if MEMORY.is_dir() else None))
+        in_memory = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= room
+        self._folder = Path(tempfile.mkdtemp(prefix="roll-weights-", dir=MEMORY if in_memory else None))
         self._version: int | None = None
         self._files: dict[Path, Bucket] = {}
         """File -> its names and checksum (a bucket without tensors' data)."""

@@ -65,7 +65,7 @@ def critic(**changes):
         (critic(strategy_args={"strategy_name": "megatron_train"}), "critic.strategy_args.strategy_name", "does not fit critic"),
         (critic(model_args={"lora_target": "all-linear"}), "critic.model_args.lora_target", "all weights"),
         (critic(device_mapping=None), "critic.device_mapping", "needs devices"),
-        (critic(device_mapping="0-2"), "critic.device_mapping", "no device 2"),
+        (critic(device_mapping="1-2"), "critic.device_mapping", "no device 2"),
         (
             critic(training_args={"per_device_train_batch_size": 24}),
             "rollout_batch_size",

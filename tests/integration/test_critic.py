@@ -1,11 +1,15 @@
 """Runs with a critic: it learns the returns, the policy waits for it, and a resumed run is the one that was not interrupted."""
 
+import asyncio
 import math
 
 import pytest
 from safetensors.torch import load_file
 
 from roll.configs.problems import ConfigError
+from roll.distributed.backend import LocalBackend
+from roll.pipeline.rlvr.preparation import prepare
+from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
 
 PPO = {
     "adv_estimator": "gae",
@@ -51,9 +55,28 @@ def test_the_critic_learns_while_the_policy_warms_up(lab, make_config):
     assert not same(weights(run, 4, "head"), weights(run, 8, "head"))
 
 
-def test_a_resumed_run_is_the_run_that_was_not_interrupted(lab, make_config):
+def interrupt_after(config, step, lab):
+    """Ends the run as Ctrl-C does, with a checkpoint that was not due."""
+    pipeline = RLVRPipeline(config, prepare(config, lab.inventory), lab.inventory, LocalBackend())
+    add_step = pipeline.state.record.add_step
+
+    def add_and_interrupt(done, *args):
+        add_step(done, *args)
+        if pipeline.state.record.step == step:
+            pipeline.interrupt()
+
+    pipeline.state.record.add_step = add_and_interrupt
+    assert asyncio.run(pipeline.run())["status"] == "interrupted"
+    assert pipeline.state.saved_step == step
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_resumed_run_is_the_run_that_was_not_interrupted(lab, make_config, interrupted):
     whole = lab.run(make_config(PPO, exp_name="whole", max_steps=4))
-    lab.run(make_config(PPO, exp_name="parts", max_steps=2))
+    if interrupted:
+        interrupt_after(make_config(PPO, exp_name="parts", max_steps=4), 2, lab)
+    else:
+        lab.run(make_config(PPO, exp_name="parts", max_steps=2))
     parts = lab.run_local(make_config(PPO, exp_name="parts", max_steps=4, resume_from_checkpoint=True))
     assert parts.summary["status"] == "finished", parts.summary["reason"]
     for of in NAMES:

@@ -69,10 +69,12 @@ class SGLangInferStrategy:
         self._tokenizer: Any = AutoTokenizer.from_pretrained(model_path)
         self._server = SGLangServer(python, arguments, arguments["device"], threads, timeout_s)
         # A response may take as long as it takes: the caller's own deadline (rpc_timeout) ends the wait.
-        limits = httpx.Limits(max_connections=None)
+        # A connection of its own for every call: a kept one may be closed by the server just when it is used again.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         self._client = httpx.AsyncClient(base_url=self._server.url, timeout=None, limits=limits, trust_env=False)
         self._queue = EntryQueue(max_running_requests)
-        self._staged = StagedWeights()
+        # The trainer's tensors may be twice as wide as the folder's.
+        self._staged = StagedWeights(2 * sum(file.stat().st_size for file in self._model_path.glob("*.safetensors")))
         self._stats = EngineStats(version=version, free_slots=max_running_requests)
         self._slots = max_running_requests
         self._busy_since: float | None = None

@@ -207,3 +207,23 @@ def test_two_ranks_are_one(two_ranks, make, program):
             assert got == pytest.approx(expected, rel=1e-4, abs=1e-7)
         got = load_file(two_ranks / f"values-{rank}.safetensors")["values"]
         torch.testing.assert_close(got, batch.with_(values=values).select(indices).values, rtol=1e-4, atol=1e-5)
+
+
+def test_deepspeed_trains_the_same_critic(make, model_path, program, tmp_path):
+    """ZeRO-2 on one rank against FSDP2 on one rank; its checkpoint is one that FSDP2 goes on from."""
+    arguments = [sys.executable, str(PROGRAM.with_name("deepspeed_critic_program.py")), model_path, str(tmp_path), "2"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[3])}
+    done = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr[-3000:]
+    critic, metrics = make(), []
+    for step in range(2):
+        batch = program.make_batch(step)
+        metrics.append(critic.train_values(batch, program.LOSS, program.totals(batch)))
+    for got, expected in zip(json.loads((tmp_path / "metrics.json").read_text()), metrics, strict=True):
+        assert got == pytest.approx(expected, rel=1e-4, abs=1e-7)
+    values = critic.values(program.make_batch(9))
+    # DeepSpeed clips by norm + 1e-6.
+    torch.testing.assert_close(load_file(tmp_path / "values.safetensors")["values"], values, rtol=1e-4, atol=1e-5)
+    restored = make()
+    restored.load(tmp_path / "checkpoint")
+    torch.testing.assert_close(restored.values(program.make_batch(9)), values, rtol=1e-4, atol=1e-5)

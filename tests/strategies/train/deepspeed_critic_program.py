@@ -1,0 +1,30 @@
+"""The critic on DeepSpeed, in a process of its own (DeepSpeed keeps its process group for life): `... MODEL OUT ZERO_STAGE`."""
+
+import json
+import runpy
+import sys
+from pathlib import Path
+
+from safetensors.torch import save_file
+
+from roll.strategies.train.critic import make_critic
+from roll.strategies.train.interface import RankContext
+
+_CRITIC = runpy.run_path(str(Path(__file__).with_name("critic_program.py")))
+
+
+def main(model, out, stage):
+    folder = Path(out)
+    options = {**_CRITIC["OPTIONS"], "model_path": model, "zero": {"stage": stage}}
+    critic = make_critic("deepspeed_train", RankContext(), options)
+    metrics = []
+    for step in range(2):
+        batch = _CRITIC["make_batch"](step)
+        metrics.append(critic.train_values(batch, _CRITIC["LOSS"], _CRITIC["totals"](batch)))
+    (folder / "metrics.json").write_text(json.dumps(metrics))
+    save_file({"values": critic.values(_CRITIC["make_batch"](9))}, folder / "values.safetensors")
+    critic.save(folder / "checkpoint")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
