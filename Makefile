@@ -1,4 +1,4 @@
-# make env | env-core | env-sglang | demo | demo-agentic | test | test-sglang | lint | bench | bench-env | lab | clean
+# make env | env-core | env-sglang | demo | demo-agentic | test | test-sglang | test-gpu | lint | bench | bench-env | lab | clean
 #
 # Needs Python >= 3.11 with venv, git, make and a package index; everything else is installed into .venv.
 # `make demo ARGS="max_steps=50 async_generation_ratio=2"` passes overrides on, `make test ARGS="-k admission"` pytest's options.
@@ -26,7 +26,7 @@ from_pip = $$($(BIN)/python -m pip config get :env:.$(1) 2>/dev/null || $(BIN)/p
 UV = UV_FIND_LINKS="$(call from_pip,find-links)" UV_DEFAULT_INDEX="$(call from_pip,index-url)" \
 	SSL_CERT_FILE="$${SSL_CERT_FILE:-$(call from_pip,cert)}" $(BIN)/uv pip install -q -p $(BIN)/python
 
-.PHONY: env env-core env-sglang demo demo-agentic test test-sglang lint bench bench-env lab clean
+.PHONY: env env-core env-sglang demo demo-agentic test test-sglang test-gpu lint bench bench-env lab clean
 
 # Everything, for `make test`; `make demo` needs only the core.
 env: $(VENV)/.complete
@@ -72,7 +72,7 @@ demo: env-core
 
 # One thread a process: as many tests run at once as there are cores. Tests marked `ray` share one worker (conftest.py).
 test: lint
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup $(ARGS)
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup --ignore=tests/gpu $(ARGS)
 
 lint: env
 	$(BIN)/ruff check .
@@ -81,6 +81,10 @@ lint: env
 
 test-sglang: env env-sglang
 	SGLANG_PYTHON=$(CURDIR)/$(VENV)-sglang/bin/python OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -m sglang $(ARGS)
+
+# On a machine with a GPU, one test at a time. vLLM is tested if its build for GPUs is installed (docs_roll/engines.md).
+test-gpu: env
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q tests/gpu $(ARGS)
 
 # Minutes each; every one prints its table. Run one alone for its options: .venv/bin/python benchmarks/sync_vs_async.py --help
 bench: env bench-env

@@ -10,20 +10,16 @@ file) decides whether it has to be made again. The same settings and torch versi
 
 from __future__ import annotations
 
-import argparse
-import fcntl
-import hashlib
 import json
 import random
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from made_folder import command_line, make_folder
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
@@ -90,9 +86,9 @@ def row(problem: Problem) -> dict[str, Any]:
     }
 
 
-def make_tokenizer() -> PreTrainedTokenizerFast:
-    """One token a character."""
-    tokenizer = Tokenizer(models.WordLevel({token: i for i, token in enumerate(VOCABULARY)}, unk_token="<unk>"))
+def make_tokenizer(vocabulary: Sequence[str] = VOCABULARY) -> PreTrainedTokenizerFast:
+    """One token a character; the vocabulary begins with <pad>, <eos>, <unk>."""
+    tokenizer = Tokenizer(models.WordLevel({token: i for i, token in enumerate(vocabulary)}, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("[\\s\\S]"), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(
@@ -177,31 +173,8 @@ def write_rows(path: Path, problems: list[Problem]) -> None:
     path.write_text("".join(json.dumps(row(problem)) + "\n" for problem in problems), encoding="utf-8")
 
 
-def file_hashes(folder: Path) -> dict[str, str]:
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json")
-    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-
-
-def is_current(out: Path, settings: Settings) -> bool:
-    """True if `out` holds what these settings make, byte for byte as it was written."""
-    manifest = out / "manifest.json"
-    if not manifest.is_file():
-        return False
-    content: dict[str, Any] = json.loads(manifest.read_text(encoding="utf-8"))
-    return bool(content["settings"] == asdict(settings) and content["files"] == file_hashes(out))
-
-
-@contextmanager
-def one_maker(out: Path) -> Iterator[None]:
-    """Others that want the same folder wait; the lock ends with the process, however it ends."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with open(out.parent / f".{out.name}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def build(folder: Path, settings: Settings) -> dict[str, Any]:
-    """Fills an empty folder; returns its manifest. The caller's random state and thread count are left as they were."""
+def build(folder: Path, settings: Settings) -> dict[str, float]:
+    """Fills an empty folder; returns what was measured. The caller's random state and thread count are left as they were."""
     train_problems, validation_problems = split_problems(settings)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -218,39 +191,13 @@ def build(folder: Path, settings: Settings) -> dict[str, Any]:
     make_tokenizer().save_pretrained(folder / "model")
     write_rows(folder / "train.jsonl", train_problems)
     write_rows(folder / "validation.jsonl", validation_problems)
-    return {"settings": asdict(settings), "measured": measured, "files": file_hashes(folder)}
+    return measured
 
 
 def make(out: Path = DEFAULT_OUT, force: bool = False, settings: Settings = Settings()) -> Path:
-    """Makes the folder `out` unless it is there already; returns it.
-
-    Raises `FileExistsError` if `out` is a folder that this script did not make: it is never overwritten."""
-    out = Path(out).absolute()
-    with one_maker(out):
-        if not force and is_current(out, settings):
-            return out
-        if out.exists() and not (out / "manifest.json").is_file() and any(out.iterdir()):
-            raise FileExistsError(f"{out} exists and has no manifest.json: it was not made by this script, choose another --out")
-        aside = out.with_name(f".{out.name}.making")
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir()
-        manifest = build(aside, settings)
-        (aside / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-        if out.exists():
-            shutil.rmtree(out)
-        aside.rename(out)
-    return out
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Makes the embedded model and its prompt files (about half a minute).")
-    parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="folder to make (default: %(default)s)")
-    parser.add_argument("--force", action="store_true", help="make it again even if it is complete")
-    arguments = parser.parse_args()
-    out = make(arguments.out, arguments.force)
-    measured = json.loads((out / "manifest.json").read_text(encoding="utf-8"))["measured"]
-    print(f"{out}: validation accuracy " + ", ".join(f"{name.split('_')[0]} {value:.2f}" for name, value in measured.items()))
+    """Makes the folder `out` unless it is there already; returns it. Raises `FileExistsError` as `make_folder` does."""
+    return make_folder(out, settings, build, force)
 
 
 if __name__ == "__main__":
-    main()
+    command_line("Makes the embedded model and its prompt files (about half a minute).", DEFAULT_OUT, make)

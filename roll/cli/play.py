@@ -119,21 +119,6 @@ async def _play(
 
 
 def _shown(parts: Sequence[Trajectory]) -> str:
-    from roll.pipeline.agentic.env.render import Turn, render
+    from roll.pipeline.agentic.env.render import render
 
-    turns = [turn for part in parts for turn in part.turns]
-    end, success = parts[-1].end, parts[-1].success
-    shown = [
-        Turn(
-            turn.observation,
-            turn.action,
-            turn.reward,
-            terminated=last and end == "terminated",
-            truncated=last and end != "terminated",
-            action_is_valid=turn.is_valid,
-            action_is_effective=turn.is_effective,
-            success=success if last else None,
-        )
-        for turn, last in ((turn, i == len(turns) - 1) for i, turn in enumerate(turns))
-    ]
-    return render(shown)
+    return render([turn for part in parts for turn in part.turns], parts[-1].end, parts[-1].success)

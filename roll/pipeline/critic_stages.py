@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable
 from roll.algorithms.value_loss import ValueLossSpec
 from roll.data.token_batch import TokenBatch
 from roll.distributed.cluster import Cluster
+from roll.pipeline.optimise import optimise
 from roll.pipeline.stage import Stage
-from roll.pipeline.trainer_stages import PerToken, TrainItem, optimise
+from roll.pipeline.trainer_stages import PerToken, TrainItem
 
 
 class ValueStage(Stage[TrainItem, TrainItem]):

@@ -6,18 +6,17 @@ The batch of a step moves through the stages as one `TrainItem`. The next step's
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from roll.algorithms.loss import LossSpec
-from roll.algorithms.value_loss import ValueLossSpec
 from roll.buffer.interface import Buffer, Lease
 from roll.data.token_batch import TokenBatch
 from roll.distributed.cluster import Cluster
-from roll.pipeline.batch import shards, totals_of
 from roll.pipeline.engine_fleet import EngineFleet
+from roll.pipeline.optimise import optimise
 from roll.pipeline.stage import Closed, Stage
 from roll.rollout.pipeline_depth import PipelineDepth
 from roll.weights.bucket import Manifest
@@ -222,22 +221,6 @@ class TrainStage(Stage[TrainItem, NewWeights]):
 
     async def process(self, item: TrainItem) -> NewWeights:
         return await self._gather.process(await self._policy.process(item))
-
-
-async def optimise(cluster: Cluster, batches: Sequence[TokenBatch], loss: LossSpec | ValueLossSpec) -> dict[str, float]:
-    """An optimiser step for each batch that has a token to train; the mean of their metrics."""
-    batches = [batch for batch in batches if totals_of(batch).tokens > 0]
-    taken = {f"{cluster.role}/optimiser_steps": float(len(batches))}
-    if not batches:
-        return taken
-    totals = [totals_of(batch) for batch in batches]
-    by_batch = [shards(batch, cluster.num_shards) for batch in batches]
-    by_shard = [list(of_shard) for of_shard in zip(*by_batch, strict=True)]
-    metrics: list[dict[str, float]] = (await cluster.scatter("train", by_shard, loss, totals))[0]
-    # A metric that one of the steps has no value for is the mean of the others.
-    names = dict.fromkeys(name for of_step in metrics for name in of_step)
-    told = {name: [of_step[name] for of_step in metrics if name in of_step] for name in names}
-    return {name: sum(values) / len(values) for name, values in told.items()} | taken
 
 
 async def gather_weights(cluster: Cluster, version: int, bucket_bytes: int) -> NewWeights:

@@ -84,4 +84,4 @@ def test_no_token_is_a_loss_of_zero():
     values = torch.ones(1, 2, requires_grad=True)
     loss, _ = value_loss(values, values.detach(), values.detach(), torch.zeros(1, 2).bool(), ValueLossSpec(clip=0.1), 0)
     loss.backward()
-    assert float(loss) == 0.0 and values.grad.abs().sum() == 0
+    assert float(loss.detach()) == 0.0 and values.grad.abs().sum() == 0

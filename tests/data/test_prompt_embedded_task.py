@@ -24,6 +24,7 @@ def maker() -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["make_embedded"] = module
+    sys.path.append(str(SCRIPT.parent))  # the script imports its neighbour
     spec.loader.exec_module(module)
     return module
 
@@ -54,12 +55,14 @@ def test_the_same_settings_give_the_same_bytes(maker: ModuleType, quick: Any, ma
 
 
 def test_it_is_made_again_only_when_it_is_not_what_it_should_be(maker: ModuleType, quick: Any, tmp_path: Path) -> None:
+    from made_folder import is_current
+
     out = maker.make(tmp_path / "cache", settings=quick)
     stamp = (out / "manifest.json").stat().st_mtime_ns
     assert maker.make(out, settings=quick) == out and (out / "manifest.json").stat().st_mtime_ns == stamp
     (out / "train.jsonl").write_text("broken")
     maker.make(out, settings=quick)
-    assert maker.is_current(out, quick) and (out / "manifest.json").stat().st_mtime_ns != stamp
+    assert is_current(out, quick) and (out / "manifest.json").stat().st_mtime_ns != stamp
     assert sorted(path.name for path in tmp_path.iterdir()) == [".cache.lock", "cache"]
 
 

@@ -39,7 +39,7 @@ class DeepSpeedStrategy(HFTrainStrategy):
         prepare_deepspeed(self._device)
         import deepspeed
 
-        self._model.to(self._device)
+        nn.Module.to(self._model, self._device)
         client = make_optimizer()
         if client is None and self._stage < 3:
             return
@@ -123,7 +123,7 @@ class DeepSpeedStrategy(HFTrainStrategy):
         if self._zero is not None:
             self._zero.move_moments(device if device.type == "cpu" else None)
         elif self._engine is None:
-            self._model.to(device)
+            nn.Module.to(self._model, device)
         torch.cuda.empty_cache()
 
     def close(self) -> None:

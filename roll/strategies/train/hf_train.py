@@ -102,7 +102,9 @@ class HFTrainStrategy(ABC):
         if trainable and lora_target is not None:
             from roll.strategies.train.lora import Adapters
 
-            self._adapters = Adapters(self._model, lora_target, lora_rank, lora_alpha or 2.0 * lora_rank)
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(context.seed)  # the same adapters on every rank, however many there are
+                self._adapters = Adapters(self._model, lora_target, lora_rank, lora_alpha or 2.0 * lora_rank)
         if trainable and gradient_checkpointing:
             self._model.gradient_checkpointing_enable({"use_reentrant": False})
             for module in self._model.modules():

@@ -20,12 +20,15 @@ from roll.strategies.train.value_head import ValueHead
 
 
 class Ranks:
-    """The data-parallel ranks of one role. Methods named `all_...` and `full` are collectives: every rank must call them."""
+    """The data-parallel ranks of one role. Methods named `all_...` and `full` are collectives: every rank must call them.
+
+    A process group that stands already is used, and left standing."""
 
     def __init__(self, context: RankContext, device: torch.device, timeout_s: float) -> None:
         self.rank, self.size, self.device = context.rank, context.world_size, device
         self._mesh: DeviceMesh | None = None
-        if self.size > 1:
+        self._made_group = self.size > 1 and not dist.is_initialized()
+        if self._made_group:
             dist.init_process_group(
                 "nccl" if device.type == "cuda" else "gloo",
                 init_method=f"tcp://{context.master_addr}:{context.master_port}",
@@ -33,6 +36,7 @@ class Ranks:
                 world_size=self.size,
                 timeout=timedelta(seconds=timeout_s),
             )
+        if self.size > 1:
             self._mesh = init_device_mesh(device.type, (self.size,))
 
     def shard(self, model: nn.Module, layer_names: set[str], param_dtype: torch.dtype | None, reshard: bool) -> None:
@@ -77,9 +81,9 @@ class Ranks:
         return full
 
     def close(self) -> None:
-        if self._mesh is not None:
+        if self._made_group:
             dist.destroy_process_group()
-            self._mesh = None
+        self._mesh, self._made_group = None, False
 
 
 def local(tensor: Tensor) -> Tensor:

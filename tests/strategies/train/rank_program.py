@@ -1,15 +1,19 @@
-"""One rank of the two-rank test, as a process: `rank_program.py MODEL OUT RANK PORT ONE_RANK_CHECKPOINT`."""
+"""One rank of the two-rank tests, as a process: `rank_program.py MODEL OUT RANK PORT LAYOUT...`.
+
+OUT holds the checkpoints `one` and `one-lora` of one rank.
+"""
 
 import json
 import sys
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from safetensors.torch import save_file
 
 from roll.algorithms.loss import LossSpec
 from roll.data.token_batch import TokenBatch
-from roll.strategies.train.fsdp2 import FSDP2Strategy
+from roll.strategies.train import make_train_strategy
 from roll.strategies.train.interface import BatchTotals, RankContext
 
 OPTIONS = {
@@ -26,6 +30,34 @@ OPTIONS = {
 LOSS = LossSpec(pg_variant="ppo", aggregation="seq-mean-token-mean", kl_loss_coef=0.1, entropy_coef=0.01)
 SHARES = [([0, 1, 2, 3, 4], [5, 6]), ([2, 5], [0, 1, 3, 4, 6]), ([0, 1, 2, 3, 4, 5, 6], [])]
 """Samples of each rank in steps 0, 1, 2: unequal, and once none at all."""
+ON_CPU = {"device": "cpu", "pin_memory": False}
+LORA = {"lora_target": "q_proj,v_proj,down_proj", "lora_rank": 3, "lora_alpha": 12.0}
+BF16 = {"dtype": "bf16"}
+
+
+def zero(stage, offload_optimizer=None, offload_param=None, **options):
+    """Stage 3 divides parameters of any size."""
+    offload = {"offload_optimizer": offload_optimizer, "offload_param": offload_param}
+    block = {name: where for name, where in offload.items() if where}
+    return "deepspeed_train", {"zero": {"stage": stage, "stage3_param_persistence_threshold": 0, **block}, **options}
+
+
+LAYOUTS = {
+    "fsdp2": ("fsdp2_train", {}),
+    "zero0": zero(0),
+    "zero1": zero(1),
+    "zero2": zero(2),
+    "zero3": zero(3),
+    "zero2-offload": zero(2, offload_optimizer=ON_CPU),
+    "zero3-offload": zero(3, offload_optimizer=ON_CPU, offload_param=ON_CPU),
+    "fsdp2-lora": ("fsdp2_train", LORA),
+    "zero2-lora": zero(2, **LORA),
+    "zero3-lora": zero(3, **LORA),
+    "zero1-bf16": zero(1, **BF16),
+    "zero2-bf16": zero(2, **BF16),
+    "zero3-bf16": zero(3, **BF16),
+    "fsdp2-lora-bf16": ("fsdp2_train", {**LORA, **BF16}),
+}
 
 
 def make_batch(seed: int, samples: int = 7, vocab: int = 37) -> TokenBatch:
@@ -51,30 +83,56 @@ def totals(batch: TokenBatch) -> BatchTotals:
     return BatchTotals(int(batch.loss_mask.sum()), len(batch))
 
 
-def main(model: str, out: str, rank: int, port: int, one_rank_checkpoint: str) -> None:
-    folder = Path(out)
-    strategy = FSDP2Strategy(RankContext(rank=rank, world_size=2, master_port=port), model, **OPTIONS)
+def exported(strategy, bucket_bytes=1 << 20):
+    return {name: t for bucket in strategy.export_weights(bucket_bytes) for name, t in bucket.tensors.items()}
+
+
+def run_layout(layout: str, model: str, out: Path, rank: int) -> None:
+    folder = out / layout
+    folder.mkdir(exist_ok=True)
+    name, options = LAYOUTS[layout]
+    strategy = make_train_strategy(name, RankContext(rank=rank, world_size=2), {"model_path": model, **OPTIONS, **options})
+    strategy.save(folder / "fresh")
     batch = make_batch(9)
-    save_file({"logprobs": strategy.log_probs(batch.select(SHARES[0][rank]))}, folder / f"logprobs-{rank}.safetensors")
+    result = {"logprobs": strategy.log_probs(batch.select(SHARES[0][rank]))}
     metrics = []
     for step, shares in enumerate(SHARES):
         batch = make_batch(step)
         metrics.append(strategy.train_step(batch.select(shares[rank]), LOSS, totals(batch)))
-    (folder / f"metrics-{rank}.json").write_text(json.dumps(metrics))
     strategy.save(folder / "checkpoint")
-    exported = {name: t for bucket in strategy.export_weights(2000) for name, t in bucket.tensors.items()}
-    save_file(exported, folder / f"exported-{rank}.safetensors")
+    result |= {f"trained/{name}": tensor for name, tensor in exported(strategy, 2000).items()}
     broken = make_batch(3)
     broken.advantages[-1] = torch.nan
-    last = strategy.train_step(broken.select(SHARES[0][rank]), LOSS, totals(broken))
-    (folder / f"skipped-{rank}.json").write_text(json.dumps(last["actor_train/skipped_steps"]))
-    strategy.load(Path(one_rank_checkpoint))
+    metrics.append(strategy.train_step(broken.select(SHARES[0][rank]), LOSS, totals(broken)))
+    result |= {f"skipped/{name}": tensor for name, tensor in exported(strategy).items()}
+    strategy.load(out / ("one-lora" if "lora" in layout else "one"))
     batch = make_batch(3)
     strategy.train_step(batch.select(SHARES[0][rank]), LOSS, totals(batch))
-    continued = {name: t for bucket in strategy.export_weights(1 << 20) for name, t in bucket.tensors.items()}
-    save_file(continued, folder / f"continued-{rank}.safetensors")
+    result |= {f"continued/{name}": tensor for name, tensor in exported(strategy).items()}
+    save_file(result, folder / f"tensors-{rank}.safetensors")
+    (folder / f"metrics-{rank}.json").write_text(json.dumps(metrics))
     strategy.close()
 
 
+def run_frozen(stage: int, model: str, out: Path, rank: int) -> None:
+    context, (_, options) = RankContext(rank=rank, world_size=2), zero(stage)
+    strategy = make_train_strategy("deepspeed_infer", context, {"model_path": model, "dtype": "fp32", **options})
+    result = {"logprobs": strategy.log_probs(make_batch(9).select(SHARES[0][rank])), **exported(strategy)}
+    save_file(result, out / f"frozen{stage}-{rank}.safetensors")
+    try:
+        strategy.train_step(make_batch(0), LOSS, totals(make_batch(0)))
+    except RuntimeError as error:
+        (out / f"frozen{stage}-{rank}.txt").write_text(str(error))
+    strategy.close()
+
+
+def main(model: str, out: str, rank: int, port: int, layouts: list[str]) -> None:
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    for layout in layouts:
+        run_layout(layout, model, Path(out), rank)
+    for stage in (2, 3):
+        run_frozen(stage, model, Path(out), rank)
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5])
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5:])

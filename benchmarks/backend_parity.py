@@ -1,0 +1,281 @@
+"""Parity and cost of the training back ends: every layout against a plain PyTorch loop, from the same weights and batches.
+
+    python benchmarks/backend_parity.py                     # all layouts, ten steps, the table
+    python benchmarks/backend_parity.py --layouts zero3-2   # some of them
+
+A layout runs in processes of its own (gloo), one a rank. The plain loop pads the whole batch to one tensor and takes one backward
+pass; the back ends cut the same batch into micro-batches and ranks. Compared after the last step: weights (largest difference,
+relative to the largest weight of the tensor), gradient norms of every step, log-probs before the first. `s/step` is the median on
+this machine, all ranks together; `MiB` the peak resident memory of a rank."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, models
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+from roll.algorithms.loss import LossSpec, compute_loss
+from roll.data.microbatch import split_across_ranks
+from roll.data.token_batch import TokenBatch
+from roll.strategies.train import make_train_strategy
+from roll.strategies.train.interface import BatchTotals, RankContext
+from roll.strategies.train.logprobs import token_logprobs
+from roll.strategies.train.lr_schedule import lr_scale
+
+REPO = Path(__file__).resolve().parents[1]
+STEPS = 10
+SAMPLES = 12
+VOCABULARY = 64
+LOSS = LossSpec(pg_variant="ppo", aggregation="token-mean", kl_loss_coef=0.1, entropy_coef=0.01)
+TRAINING: dict[str, Any] = {
+    "learning_rate": 1e-3,
+    "weight_decay": 0.1,
+    "lr_scheduler_type": "cosine",
+    "warmup_steps": 2,
+    "total_optimizer_steps": STEPS,
+    "max_grad_norm": 0.5,
+}
+BUDGET = {"dtype": "fp32", "max_tokens_per_microbatch": 128, "max_tokens_per_microbatch_infer": 128}
+NOISE = "k_proj.bias"
+"""Softmax does not see it: its gradient is rounding error alone, of which AdamW makes whole steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    strategy: str
+    ranks: int
+    options: dict[str, Any] = field(default_factory=dict)
+    ranks_per_shard: int = 1
+    """Ranks that share a data-parallel rank; all of them here."""
+
+
+def zero(stage: int) -> dict[str, Any]:
+    return {"zero": {"stage": stage}}
+
+
+TP2, PP2 = {"tensor_model_parallel_size": 2}, {"pipeline_model_parallel_size": 2}
+LAYOUTS = {
+    "fsdp2-1": Layout("fsdp2_train", 1),
+    "fsdp2-2": Layout("fsdp2_train", 2),
+    "zero0-2": Layout("deepspeed_train", 2, zero(0)),
+    "zero1-2": Layout("deepspeed_train", 2, zero(1)),
+    "zero2-2": Layout("deepspeed_train", 2, zero(2)),
+    "zero3-2": Layout("deepspeed_train", 2, zero(3)),
+    "megatron-tp1": Layout("megatron_train", 1),
+    "megatron-tp2": Layout("megatron_train", 2, TP2, 2),
+    "megatron-tp2+sp": Layout("megatron_train", 2, {**TP2, "sequence_parallel": True}, 2),
+    "megatron-pp2": Layout("megatron_train", 2, PP2, 2),
+    "megatron-dp2": Layout("megatron_train", 2),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    layout: str
+    weights: float
+    """Largest |difference| / largest |weight| of the tensor."""
+    grad_norm: float
+    """Largest relative difference of a step's gradient norm."""
+    logprobs: float
+    """Largest |difference|."""
+    step_s: float
+    memory_mib: float
+
+
+def make_model(folder: Path) -> None:
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        tie_word_embeddings=True,
+        initializer_range=0.1,
+    )
+    Qwen2ForCausalLM(config).save_pretrained(folder)
+    core = Tokenizer(models.WordLevel({f"t{i}": i for i in range(VOCABULARY)}, unk_token="t0"))
+    PreTrainedTokenizerFast(tokenizer_object=core, eos_token="t1").save_pretrained(folder)
+
+
+def make_batch(seed: int) -> TokenBatch:
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(8, 64, (SAMPLES,), generator=generator)
+    count = int(lengths.sum())
+    starts = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)[:-1]])
+    mask = torch.arange(count) - torch.repeat_interleave(starts, lengths) >= 4
+    return TokenBatch(
+        lengths=lengths,
+        scores=torch.rand(SAMPLES, generator=generator),
+        temperatures=torch.full((SAMPLES,), 0.7),
+        tokens=torch.randint(VOCABULARY, (count,), generator=generator),
+        loss_mask=mask,
+        behaviour_logprobs=-4.0 * torch.rand(count, generator=generator) * mask,
+        advantages=torch.randn(count, generator=generator) * mask,
+        reference_logprobs=-4.0 * torch.rand(count, generator=generator) * mask,
+    )
+
+
+def totals_of(batch: TokenBatch) -> BatchTotals:
+    return BatchTotals(int(batch.loss_mask.sum()), len(batch))
+
+
+def plain_loop(model_path: Path, steps: int) -> tuple[dict[str, torch.Tensor], list[float], torch.Tensor, list[float]]:
+    """Weights after the last step, gradient norms, log-probs before the first, seconds of each step."""
+    model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32).eval()
+    decayed = [p for p in model.parameters() if p.ndim > 1]
+    others = [p for p in model.parameters() if p.ndim <= 1]
+    groups = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=TRAINING["learning_rate"], weight_decay=TRAINING["weight_decay"])
+
+    def forward(batch: TokenBatch) -> tuple[torch.Tensor, torch.Tensor | None, Any]:
+        padded = batch.padded()
+        logits = model(input_ids=padded.tokens, attention_mask=padded.attention_mask, use_cache=False).logits
+        columns = torch.arange(padded.tokens.shape[1] - 1)
+        result = token_logprobs(logits[:, :-1], padded.tokens, padded.temperatures, padded.loss_mask, columns, "differentiable")
+        return (*result, padded)
+
+    with torch.no_grad():
+        values, _, padded = forward(make_batch(99))
+    logprobs, norms, seconds = padded.flatten(values), [], []
+    for step in range(steps):
+        began = time.perf_counter()
+        batch = make_batch(step)
+        totals = totals_of(batch)
+        values, entropy, padded = forward(batch)
+        loss, _ = compute_loss(values, entropy, padded, LOSS, totals.tokens, totals.sequences)
+        loss.backward()
+        norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), TRAINING["max_grad_norm"])))
+        scale = lr_scale(step, STEPS, TRAINING["lr_scheduler_type"], TRAINING["warmup_steps"])
+        for group in optimizer.param_groups:
+            group["lr"] = TRAINING["learning_rate"] * scale
+        optimizer.step()
+        optimizer.zero_grad()
+        seconds.append(time.perf_counter() - began)
+    return {name: p.detach() for name, p in model.named_parameters()}, norms, logprobs, seconds
+
+
+def run_rank(layout: Layout, model_path: str, out: Path, rank: int, port: int, steps: int) -> None:
+    """One rank of a layout: ten steps, then what the comparison needs."""
+    context = RankContext(rank=rank, world_size=layout.ranks, master_port=port)
+    strategy = make_train_strategy(layout.strategy, context, {"model_path": model_path, **BUDGET, **TRAINING, **layout.options})
+    shard, shards = rank // layout.ranks_per_shard, layout.ranks // layout.ranks_per_shard
+
+    def mine(batch: TokenBatch) -> list[int]:
+        return split_across_ranks(batch.lengths.tolist(), shards)[shard] if shards > 1 else list(range(len(batch)))
+
+    first = make_batch(99)
+    result = {"logprobs": strategy.log_probs(first.select(mine(first))), "indices": torch.tensor(mine(first))}
+    norms, seconds = [], []
+    for step in range(steps):
+        began = time.perf_counter()
+        batch = make_batch(step)
+        metrics = strategy.train_step(batch.select(mine(batch)), LOSS, totals_of(batch))
+        norms.append(metrics["actor_train/grad_norm"])
+        seconds.append(time.perf_counter() - began)
+    result |= {f"trained/{name}": t for bucket in strategy.export_weights(1 << 20) for name, t in bucket.tensors.items()}
+    save_file(result, out / f"{rank}.safetensors")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    (out / f"{rank}.json").write_text(json.dumps({"norms": norms, "seconds": seconds, "memory_mib": peak}))
+
+
+def run_layout(name: str, model_path: Path, out: Path, steps: int = STEPS, timeout_s: float = 300.0) -> None:
+    """All ranks of a layout, as processes. Raises `RuntimeError` with what the first failing one said."""
+    out.mkdir(parents=True)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    words = [sys.executable, __file__, "--rank_of", name, "--model", str(model_path), "--out", str(out)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPO), "TORCH_COMPILE_DISABLE": "1"}
+    processes = [
+        subprocess.Popen(
+            [*words, "--rank", str(rank), "--port", str(port), "--steps", str(steps)],
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(LAYOUTS[name].ranks)
+    ]
+    try:
+        for process in processes:
+            _, errors = process.communicate(timeout=timeout_s)
+            if process.returncode:
+                raise RuntimeError(f"{name}: a rank ended with code {process.returncode}:\n{errors[-3000:]}")
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def compare(name: str, out: Path, plain: tuple[dict[str, torch.Tensor], list[float], torch.Tensor, list[float]]) -> Row:
+    weights, norms, logprobs, _ = plain
+    layout = LAYOUTS[name]
+    told = [json.loads((out / f"{rank}.json").read_text()) for rank in range(layout.ranks)]
+    files = [load_file(out / f"{rank}.safetensors") for rank in range(layout.ranks)]
+    trained = {key.removeprefix("trained/"): t for key, t in files[0].items() if key.startswith("trained/")}
+    assert trained.keys() == weights.keys(), sorted(trained.keys() ^ weights.keys())
+    reference = make_batch(99).with_(behaviour_logprobs=logprobs)
+    distance = max(
+        float((file["logprobs"] - reference.select(file["indices"].tolist()).behaviour_logprobs).abs().max()) for file in files
+    )
+    relative = [float((trained[key] - w).abs().max() / w.abs().max()) for key, w in weights.items() if NOISE not in key]
+    return Row(
+        name,
+        max(relative),
+        max(abs(got - norm) / norm for one in told for got, norm in zip(one["norms"], norms, strict=True)),
+        distance,
+        statistics.median(told[0]["seconds"]),
+        max(one["memory_mib"] for one in told),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Parity and cost of the training back ends.")
+    parser.add_argument("--layouts", nargs="+", choices=LAYOUTS, default=list(LAYOUTS))
+    parser.add_argument("--steps", type=int, default=STEPS)
+    for hidden in ("--rank_of", "--model", "--out", "--rank", "--port"):
+        parser.add_argument(hidden, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.rank_of:
+        torch.set_num_threads(1)
+        out, rank, port = Path(options.out), int(options.rank), int(options.port)
+        run_rank(LAYOUTS[options.rank_of], options.model, out, rank, port, options.steps)
+        # Process groups that libraries made are left to the end of the process.
+        sys.stderr.flush()
+        os._exit(0)
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        model_path = Path(folder) / "model"
+        make_model(model_path)
+        plain = plain_loop(model_path, options.steps)
+        print(f"plain loop: {statistics.median(plain[3]):.3f} s/step, {options.steps} steps, float32, one thread a rank\n")
+        print(f"{'layout':<18}{'weights':>11}{'grad norm':>11}{'log-probs':>11}{'s/step':>9}{'x plain':>9}{'MiB/rank':>10}")
+        for name in options.layouts:
+            run_layout(name, model_path, Path(folder) / name, options.steps)
+            row = compare(name, Path(folder) / name, plain)
+            ratio = row.step_s / statistics.median(plain[3])
+            print(
+                f"{row.layout:<18}{row.weights:>11.1e}{row.grad_norm:>11.1e}{row.logprobs:>11.1e}"
+                f"{row.step_s:>9.3f}{ratio:>9.2f}{row.memory_mib:>10.0f}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,254 @@
+"""One GPU: tokens/s, model FLOP utilisation and peak memory of training and of generation, in bf16 with random weights.
+
+Every side runs in a process of its own, after the one before has given the device back. A training step is forward, backward and
+AdamW over `--sequences` samples of `--length` tokens, all trained but the first of each; generation is `--requests` at once, of
+24 prompt and `--response` sampled tokens. Both are the median of `--steps`, after two that warm up.
+
+MFU = tokens/s x FLOPs of a token / peak FLOP/s of the device, with the FLOPs that the model needs (PaLM, arXiv:2204.02311,
+appendix B; recomputation for gradient checkpointing is not counted, nor is the causal mask's saving):
+
+    training    6 N + 12 L H Q T     N parameters that multiply (a tied embedding once, an untied input embedding not),
+    generation  2 N +  4 L H Q T     L layers, H heads of size Q; T: length of the sample, or mean context of a sampled token
+                                     (prefill is in the time but not in the FLOPs)
+
+Memory is the peak that torch allocated; that of vllm, whose process is another, is what the device lost to it: mostly the KV
+cache, as large as `--vllm_share` allows.
+
+    python benchmarks/gpu.py [--sides fsdp2 deepspeed megatron hf_infer vllm] [--size 500M] [--steps 5] [--peak_tflops 989]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib.util
+import multiprocessing
+import re
+import statistics
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+from engines import PROMPT, SIZES, make_model, make_prompts, requests, save
+from pipeline_run import save_results
+
+from roll.algorithms.loss import LossSpec
+from roll.data.token_batch import TokenBatch
+from roll.strategies.infer import make_infer_strategy
+from roll.strategies.train import make_train_strategy
+from roll.strategies.train.interface import BatchTotals, RankContext
+
+DEVICE = "cuda:0"
+TRAINERS = {"fsdp2": "torch", "deepspeed": "deepspeed", "megatron": "megatron"}
+"""Side -> the package it needs."""
+ENGINES = ("hf_infer", "vllm")
+WARM_UP = 2
+
+# Dense bf16 Tensor Core FLOP/s of NVIDIA's data sheets (half of what stands there "with sparsity"), by words of the device's
+# name; the first that fits. H100 and H200 without a suffix are the SXM modules.
+PEAKS: tuple[tuple[str, float], ...] = (
+    ("H100 PCIe", 756e12),
+    ("H100 NVL", 835e12),
+    ("H200 NVL", 835e12),
+    ("H100", 989e12),
+    ("H200", 989e12),
+    ("A100", 312e12),
+    ("L40S", 362e12),
+    ("L4", 121e12),
+    ("A10", 125e12),
+)
+
+
+def peak_flops(device_name: str) -> float | None:
+    """Of the device that `torch.cuda.get_device_name` calls so; None if it is not in the table, or a part (MIG) of one."""
+    words = device_name.replace("-", " ")
+    if "MIG" in words.split():
+        return None
+    return next((peak for name, peak in PEAKS if re.search(rf"\b{'.*'.join(name.split())}\b", words)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """What the model multiplies for a token."""
+
+    parameters: int
+    """In matrix products: all but an embedding that is only looked up."""
+    attention: int
+    """L H Q: layers x heads x size of a head."""
+
+    def training(self, length: int) -> float:
+        """FLOPs of a token in samples of this length: forward, and backward, which is two forwards."""
+        return 6.0 * self.parameters + 12.0 * self.attention * length
+
+    def generation(self, prompt: int, response: int) -> float:
+        """FLOPs of a sampled token, in the mean: token i is sampled from `prompt` + i - 1 tokens."""
+        return 2.0 * self.parameters + 4.0 * self.attention * (prompt + (response - 1) / 2)
+
+
+def arithmetic(model: Any) -> Arithmetic:
+    config = model.config
+    looked_up = 0 if config.tie_word_embeddings else model.get_input_embeddings().weight.numel()
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return Arithmetic(model.num_parameters() - looked_up, config.num_hidden_layers * config.num_attention_heads * head)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    side: str
+    tokens_per_s: float
+    flops_per_token: float
+    peak_bytes: int
+
+    def mfu(self, peak: float) -> float:
+        return self.tokens_per_s * self.flops_per_token / peak
+
+
+def measure_training(side: str, folder: str, args: argparse.Namespace, counts: Arithmetic) -> Row:
+    options = {
+        "model_path": folder,
+        "dtype": "bf16",
+        "max_tokens_per_microbatch": args.microbatch_tokens,
+        "gradient_checkpointing": args.gradient_checkpointing,
+        **({"zero": {"stage": args.zero_stage}} if side == "deepspeed" else {}),
+    }
+    strategy: Any = make_train_strategy(f"{side}_train", RankContext(device=DEVICE), options)
+    batch = random_batch(args.sequences, args.length, SIZES[args.size]["vocab_size"])
+    totals = BatchTotals(int(batch.loss_mask.sum()), len(batch))
+    torch.cuda.reset_peak_memory_stats()
+    spent = []
+    for _ in range(WARM_UP + args.steps):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        strategy.train_step(batch, LossSpec(pg_variant="ppo"), totals)
+        torch.cuda.synchronize()
+        spent.append(time.perf_counter() - began)
+    peak = torch.cuda.max_memory_allocated()
+    strategy.close()
+    return Row(side, batch.num_tokens / statistics.median(spent[WARM_UP:]), counts.training(args.length), peak)
+
+
+def random_batch(sequences: int, length: int, vocabulary: int) -> TokenBatch:
+    """Samples of which all but the first token is trained."""
+    generator = torch.Generator().manual_seed(0)
+    count = sequences * length
+    mask = torch.arange(count) % length > 0
+    return TokenBatch(
+        lengths=torch.full((sequences,), length),
+        scores=torch.zeros(sequences),
+        temperatures=torch.ones(sequences),
+        tokens=torch.randint(vocabulary, (count,), generator=generator),
+        loss_mask=mask,
+        behaviour_logprobs=-12.0 * mask,
+        advantages=torch.randn(count, generator=generator) * mask,
+    )
+
+
+async def measure_generation(side: str, folder: str, args: argparse.Namespace, counts: Arithmetic) -> Row:
+    torch.cuda.init()
+    free_before, _ = torch.cuda.mem_get_info()
+    own: dict[str, Any] = {"device": DEVICE}
+    if side == "vllm":
+        own = {"devices": [DEVICE], "engine_args": {"gpu_memory_utilization": args.vllm_share}}
+    longest = PROMPT + args.response
+    options = {"model_path": folder, "max_running_requests": args.requests, "max_length": longest, "dtype": "bfloat16", **own}
+    engine = make_infer_strategy(side, options)
+    prompts = make_prompts(args.requests, SIZES[args.size]["vocab_size"])
+    spent = []
+    for _ in range(WARM_UP + args.steps):
+        began = time.perf_counter()
+        await asyncio.gather(*map(engine.generate, requests(prompts, [args.response] * args.requests)))
+        spent.append(time.perf_counter() - began)
+    lost = free_before - torch.cuda.mem_get_info()[0]
+    peak = lost if side == "vllm" else torch.cuda.max_memory_allocated()
+    await engine.close()
+    rate = args.requests * args.response / statistics.median(spent[WARM_UP:])
+    return Row(side, rate, counts.generation(PROMPT, args.response), peak)
+
+
+def measure(side: str, folder: str, args: argparse.Namespace, counts: Arithmetic) -> Row:
+    if side in TRAINERS:
+        return measure_training(side, folder, args, counts)
+    return asyncio.run(measure_generation(side, folder, args, counts))
+
+
+def in_new_process(side: str, folder: str, args: argparse.Namespace, counts: Arithmetic) -> Row:
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(measure, side, folder, args, counts).result()
+
+
+def missing(side: str) -> str | None:
+    """What must be installed first, if anything."""
+    if side == "vllm":
+        try:
+            version("vllm")
+        except PackageNotFoundError:
+            return "vllm for GPUs (see docs_roll/engines.md)"
+    package = TRAINERS.get(side)
+    return f"requirements/{side}.txt" if package and importlib.util.find_spec(package) is None else None
+
+
+def positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of at least 1")
+    return int(text)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sides", nargs="+", choices=[*TRAINERS, *ENGINES], default=[*TRAINERS, *ENGINES])
+    parser.add_argument("--size", choices=SIZES, default="500M", help="500M: the architecture of Qwen2.5-0.5B")
+    parser.add_argument("--steps", type=positive, default=5)
+    parser.add_argument("--peak_tflops", type=float, help="dense bf16 peak of a device that the table does not know")
+    training = parser.add_argument_group("training")
+    training.add_argument("--sequences", type=positive, default=32)
+    training.add_argument("--length", type=positive, default=2048, help="tokens of a sample, at least 2")
+    training.add_argument("--microbatch_tokens", type=positive, default=16384)
+    training.add_argument("--gradient_checkpointing", action="store_true")
+    training.add_argument("--zero_stage", type=int, choices=(0, 1, 2, 3), default=2, help="of deepspeed")
+    generation = parser.add_argument_group("generation")
+    generation.add_argument("--requests", type=positive, default=128)
+    generation.add_argument("--response", type=positive, default=512)
+    generation.add_argument("--vllm_share", type=float, default=0.5, help="gpu_memory_utilization of vllm")
+    args = parser.parse_args()
+    if args.length < 2:
+        parser.error(f"argument --length: {args.length} leaves no token to train")
+    if not 0 < args.vllm_share <= 1:
+        parser.error(f"argument --vllm_share: {args.vllm_share} is not in (0, 1]")
+    if args.peak_tflops is not None and args.peak_tflops <= 0:
+        parser.error(f"argument --peak_tflops: {args.peak_tflops} is not positive")
+    if not torch.cuda.is_available():
+        parser.error("no GPU: torch.cuda.is_available() is False")
+    if lacking := [f"{side} needs {what}" for side in args.sides if (what := missing(side))]:
+        parser.error(f"argument --sides: {'; '.join(lacking)}")
+    return args
+
+
+def main() -> None:
+    args = parse()
+    name = torch.cuda.get_device_name(DEVICE)
+    peak = args.peak_tflops * 1e12 if args.peak_tflops else peak_flops(name)
+    model = make_model(args.size)
+    model.config.max_position_embeddings = max(args.length, PROMPT + args.response)
+    counts = arithmetic(model)
+    known = f"{peak / 1e12:.0f} TFLOP/s in bf16" if peak else "peak not known: name it with --peak_tflops"
+    print(f"{name} ({known}), torch {torch.__version__}, {counts.parameters / 1e6:.0f} M parameters")
+    print(f"{'side':10} {'tokens/s':>12} {'MFU':>8} {'peak GiB':>10}")
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        save(model, folder)
+        del model
+        for side in args.sides:
+            row = in_new_process(side, folder, args, counts)
+            mfu = row.mfu(peak) if peak else None
+            rows.append(asdict(row) | {"mfu": mfu})
+            share = "-" if mfu is None else f"{mfu:.1%}"
+            print(f"{side:10} {row.tokens_per_s:12,.0f} {share:>8} {row.peak_bytes / 2**30:10.2f}", flush=True)
+    save_results("gpu", {"device": name, "torch": torch.__version__, "arguments": vars(args), "rows": rows})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+"""The optimiser steps of a pipeline step, on the workers of a role: policy or critic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from roll.algorithms.loss import LossSpec
+from roll.algorithms.value_loss import ValueLossSpec
+from roll.data.token_batch import TokenBatch
+from roll.distributed.cluster import Cluster
+from roll.pipeline.batch import shards, totals_of
+
+
+async def optimise(cluster: Cluster, batches: Sequence[TokenBatch], loss: LossSpec | ValueLossSpec) -> dict[str, float]:
+    """An optimiser step for each batch that has a token to train; the mean of their metrics."""
+    batches = [batch for batch in batches if totals_of(batch).tokens > 0]
+    taken = {f"{cluster.role}/optimiser_steps": float(len(batches))}
+    if not batches:
+        return taken
+    totals = [totals_of(batch) for batch in batches]
+    by_batch = [shards(batch, cluster.num_shards) for batch in batches]
+    by_shard = [list(of_shard) for of_shard in zip(*by_batch, strict=True)]
+    metrics: list[dict[str, float]] = (await cluster.scatter("train", by_shard, loss, totals))[0]
+    # A metric that one of the steps has no value for is the mean of the others.
+    names = dict.fromkeys(name for of_step in metrics for name in of_step)
+    told = {name: [of_step[name] for of_step in metrics if name in of_step] for name in names}
+    return {name: sum(values) / len(values) for name, values in told.items()} | taken

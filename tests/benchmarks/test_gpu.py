@@ -1,0 +1,117 @@
+"""benchmarks/gpu.py as far as it needs no GPU: FLOPs of a token, peaks by device name, arguments."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Benchmarks are scripts: they import each other by name."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_training_flops_are_those_that_torch_counts(tied: bool) -> None:
+    """A forward and backward pass over one sample. torch counts matrix products; its fused attention, which computes the scores
+    anew in the backward pass, is left out for one whose products are visible."""
+    from gpu import arithmetic
+
+    length = 64
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=96,
+        hidden_size=32,
+        intermediate_size=80,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        tie_word_embeddings=tied,
+        attn_implementation="eager",
+    )
+    model = Qwen2ForCausalLM(config)
+    with FlopCounterMode(display=False) as counter:
+        model(torch.zeros(1, length, dtype=torch.int64), use_cache=False).logits.sum().backward()
+    # Norms and biases are parameters that multiply no matrix: 1 % here, less in a real model.
+    assert arithmetic(model).training(length) * length == pytest.approx(counter.get_total_flops(), rel=0.02)
+
+
+def test_generation_flops_are_a_third_of_training_at_the_mean_context() -> None:
+    from gpu import Arithmetic
+
+    counts = Arithmetic(parameters=494_000_000, attention=24 * 14 * 64)
+    contexts = [24 + i - 1 for i in range(1, 513)]
+    assert counts.generation(24, 512) == pytest.approx(sum(counts.training(t) / 3 for t in contexts) / len(contexts))
+    assert counts.training(2048) == 6 * 494e6 + 12 * 21504 * 2048
+
+
+def test_utilisation_is_the_share_of_the_peak() -> None:
+    from gpu import Row
+
+    assert Row("fsdp2", tokens_per_s=1e5, flops_per_token=3.12e9, peak_bytes=0).mfu(312e12) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "tflops"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 312),
+        ("NVIDIA A100 80GB PCIe", 312),
+        ("NVIDIA H100 80GB HBM3", 989),
+        ("NVIDIA H100 PCIe", 756),
+        ("NVIDIA H100 NVL", 835),
+        ("NVIDIA H200", 989),
+        ("NVIDIA L4", 121),
+        ("NVIDIA L40S", 362),
+        ("NVIDIA A10", 125),
+        ("NVIDIA A10G", None),
+        ("NVIDIA L40", None),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
+        ("NVIDIA GeForce GTX 1080", None),
+    ],
+)
+def test_peaks_by_device_name(name: str, tflops: int | None) -> None:
+    from gpu import peak_flops
+
+    assert peak_flops(name) == (None if tflops is None else tflops * 1e12)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "no GPU: torch.cuda.is_available() is False"),
+        (["--length", "1"], "--length: 1 leaves no token to train"),
+        (["--steps", "0"], "--steps: '0' is not a number of at least 1"),
+        (["--vllm_share", "1.5"], "--vllm_share: 1.5 is not in (0, 1]"),
+        (["--peak_tflops", "0"], "--peak_tflops: 0.0 is not positive"),
+        (["--sides", "tensorrt"], "invalid choice: 'tensorrt'"),
+    ],
+)
+def test_bad_arguments_are_named(
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from gpu import parse
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["gpu.py", *arguments])
+    with pytest.raises(SystemExit, match="2"):
+        parse()
+    assert message in capsys.readouterr().err
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from gpu import parse
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--sides", "hf_infer", "megatron"])
+    with pytest.raises(SystemExit, match="2"):
+        parse()
+    assert "--sides: megatron needs requirements/megatron.txt" in capsys.readouterr().err

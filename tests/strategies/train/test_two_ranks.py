@@ -1,0 +1,198 @@
+"""FSDP2 and every ZeRO stage on two gloo processes against one plain process: the same losses, weights and checkpoints."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from roll.strategies.train.fsdp2 import FSDP2Strategy
+from roll.strategies.train.interface import RankContext
+
+NOISE = "k_proj.bias"
+"""Softmax does not see it: its gradient is rounding error alone, and AdamW makes whole steps of that."""
+FLOAT32 = (
+    "fsdp2",
+    "zero0",
+    "zero1",
+    "zero2",
+    "zero3",
+    "zero2-offload",
+    "zero3-offload",
+    "fsdp2-lora",
+    "zero2-lora",
+    "zero3-lora",
+)
+BFLOAT16 = ("zero1-bf16", "zero2-bf16", "zero3-bf16", "fsdp2-lora-bf16")
+
+
+def assert_same_weights(got, expected):
+    assert got.keys() == expected.keys()
+    for name, tensor in expected.items():
+        if NOISE not in name:
+            torch.testing.assert_close(got[name], tensor, rtol=1e-5, atol=1e-5 * float(tensor.abs().max()), msg=name)
+
+
+def part(tensors, prefix):
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+@pytest.fixture(scope="module")
+def runs(model_path, rank_program, tmp_path_factory):
+    """Three steps on one rank, then the same on two, which end by continuing from the checkpoint of the one."""
+    folder = tmp_path_factory.mktemp("ranks")
+    ones = {"one": {}, "one-lora": rank_program.LORA}
+    expected = {name: one_rank(rank_program, model_path, options, folder / name) for name, options in ones.items()}
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    program = Path(__file__).with_name("rank_program.py")
+    arguments = [sys.executable, str(program), model_path, str(folder)]
+    processes = [
+        subprocess.Popen(
+            [*arguments, str(rank), str(port), *FLOAT32, *BFLOAT16],
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[3])},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        for process in processes:
+            _, errors = process.communicate(timeout=280)
+            assert process.returncode == 0, errors[-5000:]
+    finally:
+        for process in processes:
+            process.kill()
+    return SimpleNamespace(folder=folder, expected=expected)
+
+
+def one_rank(rank_program, model_path, options, checkpoint):
+    one = FSDP2Strategy(RankContext(), model_path, **rank_program.OPTIONS, **options)
+    logprobs, metrics = one.log_probs(rank_program.make_batch(9)), []
+
+    def step(number):
+        batch = rank_program.make_batch(number)
+        return one.train_step(batch, rank_program.LOSS, rank_program.totals(batch))
+
+    metrics = [step(number) for number in range(3)]
+    trained = rank_program.exported(one)
+    one.save(checkpoint)
+    step(3)
+    return SimpleNamespace(
+        options=options, logprobs=logprobs, metrics=metrics, trained=trained, continued=rank_program.exported(one)
+    )
+
+
+def left_behind(runs, layout):
+    """By both ranks, and what one rank says."""
+    folder = runs.folder / layout
+    return SimpleNamespace(
+        one=runs.expected["one-lora" if "lora" in layout else "one"],
+        tensors=[load_file(folder / f"tensors-{rank}.safetensors") for rank in range(2)],
+        metrics=[json.loads((folder / f"metrics-{rank}.json").read_text()) for rank in range(2)],
+        checkpoint=folder / "checkpoint",
+        fresh=folder / "fresh",
+    )
+
+
+@pytest.fixture(params=FLOAT32)
+def two(runs, request):
+    return left_behind(runs, request.param)
+
+
+@pytest.fixture(params=BFLOAT16)
+def two_bf16(runs, request):
+    return left_behind(runs, request.param)
+
+
+pytestmark = pytest.mark.timeout(400)  # the first test waits for all layouts
+
+
+def shares_of(rank_program, logprobs):
+    batch = rank_program.make_batch(9).with_(behaviour_logprobs=logprobs)
+    return [batch.select(indices).behaviour_logprobs for indices in rank_program.SHARES[0]]
+
+
+def test_log_probs(two, rank_program):
+    for tensors, expected in zip(two.tensors, shares_of(rank_program, two.one.logprobs), strict=True):
+        torch.testing.assert_close(tensors["logprobs"], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_metrics_are_those_of_one_rank_on_every_rank(two):
+    assert two.metrics[0][:3] == two.metrics[1][:3]
+    for step, expected in zip(two.metrics[0], two.one.metrics, strict=False):
+        assert step == pytest.approx(expected, rel=1e-4, abs=1e-6)
+
+
+def test_weights_after_three_steps(two):
+    assert_same_weights(part(two.tensors[0], "trained/"), two.one.trained)
+    assert part(two.tensors[1], "trained/") == {}, "only rank 0 exports"
+
+
+def test_a_gradient_that_is_not_finite_on_one_rank_is_skipped_by_both(two):
+    assert [metrics[3]["actor_train/skipped_steps"] for metrics in two.metrics] == [1, 1]
+    trained, skipped = part(two.tensors[0], "trained/"), part(two.tensors[0], "skipped/")
+    assert all(torch.equal(skipped[name], tensor) for name, tensor in trained.items())
+
+
+def test_checkpoint_of_two_ranks_continues_on_one(two, model_path, rank_program):
+    strategy = FSDP2Strategy(RankContext(), model_path, **rank_program.OPTIONS, **two.one.options)
+    strategy.load(two.checkpoint)
+    saved, trained = rank_program.exported(strategy), part(two.tensors[0], "trained/")
+    assert all(torch.equal(saved[name], tensor) for name, tensor in trained.items())
+    batch = rank_program.make_batch(3)
+    metrics = strategy.train_step(batch, rank_program.LOSS, rank_program.totals(batch))
+    assert metrics["actor_train/skipped_steps"] == 0, "saved before the step that was skipped"
+    assert_same_weights(rank_program.exported(strategy), two.one.continued)
+    assert type(AutoModelForCausalLM.from_pretrained(two.checkpoint / "model")).__name__ == "Qwen2ForCausalLM"
+    assert {path.suffix for path in two.checkpoint.rglob("*") if path.is_file()} <= {".json", ".safetensors", ".jinja"}
+
+
+def test_checkpoint_of_one_rank_continues_on_two(two):
+    assert_same_weights(part(two.tensors[0], "continued/"), two.one.continued)
+
+
+def test_checkpoint_before_the_first_step(two, model_path, rank_program):
+    strategy = FSDP2Strategy(RankContext(), model_path, **rank_program.OPTIONS, **two.one.options)
+    batch = rank_program.make_batch(7)
+    strategy.train_step(batch, rank_program.LOSS, rank_program.totals(batch))
+    strategy.load(two.fresh)
+    batch = rank_program.make_batch(0)
+    assert strategy.train_step(batch, rank_program.LOSS, rank_program.totals(batch)) == pytest.approx(
+        two.one.metrics[0], rel=1e-5
+    )
+
+
+def test_bf16_computes_in_bf16_on_float32_masters(two_bf16, rank_program):
+    for tensors, expected in zip(two_bf16.tensors, shares_of(rank_program, two_bf16.one.logprobs), strict=True):
+        assert 0 < (tensors["logprobs"] - expected).abs().max() < 0.3
+    assert [metrics[3]["actor_train/skipped_steps"] for metrics in two_bf16.metrics] == [1, 1]
+    exported = part(two_bf16.tensors[0], "trained/")
+    assert {tensor.dtype for tensor in exported.values()} == {torch.bfloat16}
+    masters = load_file(two_bf16.checkpoint / "model/model.safetensors")
+    assert any(not torch.equal(masters[name], tensor.float()) for name, tensor in exported.items()), "masters are not rounded"
+    # Three steps of a rate of at most 1e-3 each, from weights that were rounded by at most 2 ** -9 of their size.
+    for name, tensor in two_bf16.one.trained.items():
+        assert (masters[name] - tensor).abs().max() < 6e-3 + 2**-8 * tensor.abs().max(), name
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_frozen_model(runs, stage, model_path, rank_program):
+    one = runs.expected["one"]
+    for rank, expected in enumerate(shares_of(rank_program, one.logprobs)):
+        tensors = load_file(runs.folder / f"frozen{stage}-{rank}.safetensors")
+        torch.testing.assert_close(tensors.pop("logprobs"), expected, rtol=1e-5, atol=1e-6)
+        state = AutoModelForCausalLM.from_pretrained(model_path).state_dict()
+        assert set(tensors) == (state.keys() - {"lm_head.weight"} if rank == 0 else set())
+        assert all(torch.equal(tensor, state[name]) for name, tensor in tensors.items())
+        assert "frozen (deepspeed_infer)" in (runs.folder / f"frozen{stage}-{rank}.txt").read_text()
