@@ -70,6 +70,10 @@ demo: env-core
 	$(BIN)/python examples/embedded/make_embedded.py
 	$(BIN)/python examples/start_rlvr_pipeline.py --config_name rlvr_config_async $(ARGS)
 
+demo-agentic: env-core
+	$(BIN)/python examples/embedded/make_frozen_lake.py
+	$(BIN)/python examples/start_agentic_pipeline.py --config_name agent_val_frozen_lake_async $(ARGS)
+
 # One thread a process: as many tests run at once as there are cores. Tests marked `ray` share one worker (conftest.py).
 test: lint
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup --ignore=tests/gpu $(ARGS)

@@ -141,7 +141,7 @@ def plain_loop(model_path: Path, steps: int) -> tuple[dict[str, torch.Tensor], l
     model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32).eval()
     decayed = [p for p in model.parameters() if p.ndim > 1]
     others = [p for p in model.parameters() if p.ndim <= 1]
-    groups = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
+    groups: list[dict[str, Any]] = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=TRAINING["learning_rate"], weight_decay=TRAINING["weight_decay"])
 
     def forward(batch: TokenBatch) -> tuple[torch.Tensor, torch.Tensor | None, Any]:

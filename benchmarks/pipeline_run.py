@@ -31,13 +31,21 @@ class Run:
         return [row for row in self.steps if first < row["step"] <= last]
 
 
-def run_pipeline(config: Path, overrides: list[str], out: Path, local: bool) -> Run:
-    """`examples/start_rlvr_pipeline.py` with these overrides. Raises `RuntimeError` with its last words if it fails."""
+def run_pipeline(
+    config: Path,
+    overrides: list[str],
+    out: Path,
+    local: bool,
+    script: str = "start_rlvr_pipeline.py",
+    no_validation: str = "validation",
+) -> Run:
+    """A start script of `examples` with these overrides. Raises `RuntimeError` with its last words if it fails.
+    `no_validation`: the block whose absence means that nothing is validated."""
     out.mkdir(parents=True, exist_ok=True)
     name = [f"--config_path={config.parent}", f"--config_name={config.stem}", *(["--local"] if local else [])]
-    always = [f"output_dir={out}", "exp_name=run", "track_with=none", "rollout_log_per_step=0", "validation=null"]
+    always = [f"output_dir={out}", "exp_name=run", "track_with=none", "rollout_log_per_step=0", f"{no_validation}=null"]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'benchmarks'}", "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "examples/start_rlvr_pipeline.py", *name, *always, *overrides]
+    command = [sys.executable, f"examples/{script}", *name, *always, *overrides]
     with (out / "console.txt").open("w") as console:
         code = subprocess.run(
             command, cwd=ROOT, env=environment, stdout=console, stderr=subprocess.STDOUT, timeout=LIMIT_S, check=False

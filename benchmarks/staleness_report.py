@@ -61,7 +61,7 @@ class Row:
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> Row:
         whole, text = ("seed", "steps", "eval_steps"), ("variant",)
-        values = {
+        values: dict[str, Any] = {
             name: value if name in text else int(value) if name in whole else float(value)
             for name, value in mapping.items()
             if name != "accuracy"

@@ -196,7 +196,8 @@ def build(folder: Path, settings: Settings) -> dict[str, float]:
 
 def make(out: Path = DEFAULT_OUT, force: bool = False, settings: Settings = Settings()) -> Path:
     """Makes the folder `out` unless it is there already; returns it. Raises `FileExistsError` as `make_folder` does."""
-    return make_folder(out, settings, build, force)
+    made: Path = make_folder(out, settings, build, force)
+    return made
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +25,7 @@ from roll.pipeline.agentic.env.frozen_lake import FrozenLake
 
 DEFAULT_OUT = Path(__file__).resolve().parent / "cache_frozen_lake"
 LETTERS = {"L": "Left", "D": "Down", "R": "Right", "U": "Up"}
-ENV_CONFIG = {"action_pattern": "(.*)", "action_lookup": LETTERS}
+ENV_CONFIG: dict[str, Any] = {"action_pattern": "(.*)", "action_lookup": LETTERS}
 """As in examples/config/agent_val_frozen_lake_async.yaml: a 4 by 4 lake whose ice is not slippery, one letter a turn."""
 TEMPLATE = "{observation}\n>"
 """Likewise: the message of a turn."""
@@ -186,7 +187,8 @@ def build(folder: Path, settings: Settings) -> dict[str, float]:
 
 def make(out: Path = DEFAULT_OUT, force: bool = False, settings: Settings = Settings()) -> Path:
     """Makes the folder `out` unless it is there already; returns it. Raises `FileExistsError` as `make_folder` does."""
-    return make_folder(out, settings, build, force)
+    made: Path = make_folder(out, settings, build, force)
+    return made
 
 
 if __name__ == "__main__":

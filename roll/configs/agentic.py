@@ -47,7 +47,9 @@ class EnvConfig:
     max_env_step_concurrent: int = option(
         0, "Most steps and resets of this tag at once in one worker; 0 means no limit.", bounds=Bounds(ge=0)
     )
-    step_timeout_s: float = option(60.0, "A step that takes longer has failed; inline: only that of an environment with coroutines.", bounds=Bounds(gt=0))
+    step_timeout_s: float = option(
+        60.0, "A step that takes longer has failed; inline: only that of an environment with coroutines.", bounds=Bounds(gt=0)
+    )
     reset_timeout_s: float = option(60.0, "A reset that takes longer has failed; as step_timeout_s.", bounds=Bounds(gt=0))
     on_env_failure: EnvFailurePolicy = option(
         "retry",

@@ -357,3 +357,19 @@ def test_without_anyone_to_replace_it_an_engine_that_dies_is_the_callers_error()
         assert router.load == [0]
 
     run(main)
+
+
+def test_a_caller_that_goes_away_leaves_no_request_on_the_engine():
+    """The engine is another process: cancelling the call alone would let it generate for nobody."""
+
+    async def main():
+        cluster, router, explorer = make()
+        task = asyncio.create_task(explorer.complete("e0/1", "e0", [GenerateRequest("e0/1", (1, 2), SAMPLING)]))
+        await until(lambda: "e0/1" in cluster.here)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await until(lambda: cluster.aborted == [(0, ["e0/1"])])
+        assert router.load == [0]
+
+    run(main)

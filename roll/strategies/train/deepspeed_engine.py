@@ -25,7 +25,8 @@ def prepare_deepspeed(device: torch.device) -> None:
     if device.type == "cpu":
         os.environ["DS_ACCELERATOR"] = "cpu"
     if not dist.is_initialized():
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", store=dist.HashStore(), rank=0, world_size=1)
+        store = dist.HashStore()  # type: ignore[attr-defined]
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", store=store, rank=0, world_size=1)
     # Calls inside DeepSpeed that the user can do nothing about.
     warnings.filterwarnings("ignore", message=r"`torch\.distributed\.\w+` is deprecated", category=FutureWarning)
     import deepspeed
@@ -117,7 +118,7 @@ class ZeroState:
             self._zero._lazy_init_hp_params_optimizer_state()
 
 
-def is_divided(parameter: nn.Parameter) -> bool:
+def is_divided(parameter: Tensor) -> bool:
     """Stage 3: no rank holds it whole, but for the time that it is gathered."""
     return hasattr(parameter, "ds_id")
 

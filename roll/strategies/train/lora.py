@@ -34,10 +34,13 @@ class Adapters:
         names = [name.strip() for name in target.split(",")]
         single = target == "all-linear" or not all(name.replace("_", "").isalnum() for name in names)
         self.config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=target if single else names, task_type="CAUSAL_LM")  # type: ignore[arg-type]
+        linear = sorted({name.rsplit(".", 1)[-1] for name, m in model.named_modules() if isinstance(m, nn.Linear)})
+        paths = [f".{name}" for name, _ in model.named_modules()]
+        if unknown := [] if single else [name for name in names if not any(path.endswith(f".{name}") for path in paths)]:
+            raise ValueError(f"lora_target: no layer '{unknown[0]}'; linear layers: {', '.join(linear)}")
         try:
             inject_adapter_in_model(self.config, model)
         except ValueError as error:
-            linear = sorted({name.rsplit(".", 1)[-1] for name, m in model.named_modules() if isinstance(m, nn.Linear)})
             raise ValueError(f"lora_target '{target}' fits no layer; linear layers: {', '.join(linear)}") from error
         self.scale = alpha / rank
         layers = {name: module for name, module in model.named_modules() if isinstance(module, LoraLayer)}

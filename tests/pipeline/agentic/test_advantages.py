@@ -151,7 +151,7 @@ def test_step_reinforce_may_compare_the_turns_of_one_state():
 
 
 def test_what_an_environment_said_changes_neither_loss_nor_gradient():
-    """Other log-probs of the environment's and the prompt's tokens, even infinite ones: the same loss and gradient, bit for bit."""
+    """Other log-probs of the environment's and the prompt's tokens, even infinite ones: bit for bit the same."""
     group = grouped(0, [trajectory(i, turns) for i, turns in enumerate(TWO)])
     batch, _ = AgenticAdvantages(configure())(token_batch([group], 1.0), [group])
     padded = batch.padded()

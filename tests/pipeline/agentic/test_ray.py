@@ -9,8 +9,8 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(300)]
 
 @pytest.mark.parametrize("policy", ["retry", "drop_group"])
 def test_a_coordinator_that_is_killed_costs_its_groups_at_most(lab, make_config, tmp_path, policy):
-    """An inline environment kills the coordinator it runs in (SIGKILL) in the middle of an episode. It is replaced; its groups are
-    played again, or dropped and counted; the run finishes either way."""
+    """An inline environment kills the coordinator it runs in (SIGKILL) in the middle of an episode. It is replaced; its groups
+    are played again, or dropped and counted; the run finishes either way."""
     config = make_config(
         {
             "custom_envs.letters.env_config": {"marker": str(tmp_path / "killed")},

@@ -1,6 +1,6 @@
-"""One rank of the two-rank tests, as a process: `rank_program.py MODEL OUT RANK PORT LAYOUT...`.
+"""One rank of the two-rank tests, as a process: `rank_program.py MODEL FAMILIES OUT RANK PORT LAYOUT...`.
 
-OUT holds the checkpoints `one` and `one-lora` of one rank.
+FAMILIES holds folders of models whose weights only go in and out. OUT holds the checkpoints `one` and `one-lora` of one rank.
 """
 
 import json
@@ -126,13 +126,25 @@ def run_frozen(stage: int, model: str, out: Path, rank: int) -> None:
     strategy.close()
 
 
-def main(model: str, out: str, rank: int, port: int, layouts: list[str]) -> None:
+def round_trip(model: Path, out: Path, rank: int) -> None:
+    """From a Hugging Face folder to divided weights and back."""
+    for layout in ("fsdp2", "zero1", "zero3"):
+        name, options = LAYOUTS[layout]
+        context = RankContext(rank=rank, world_size=2)
+        strategy = make_train_strategy(name, context, {"model_path": str(model), "dtype": "fp32", **options})
+        save_file(exported(strategy), out / f"{model.name}-{layout}-{rank}.safetensors")
+        strategy.close()
+
+
+def main(model: str, families: str, out: str, rank: int, port: int, layouts: list[str]) -> None:
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     for layout in layouts:
         run_layout(layout, model, Path(out), rank)
     for stage in (2, 3):
         run_frozen(stage, model, Path(out), rank)
+    for family in sorted(Path(families).iterdir()):
+        round_trip(family, Path(out), rank)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5:])
+    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]), sys.argv[6:])

@@ -45,7 +45,7 @@ def part(tensors, prefix):
 
 
 @pytest.fixture(scope="module")
-def runs(model_path, rank_program, tmp_path_factory):
+def runs(model_path, family_models, rank_program, tmp_path_factory):
     """Three steps on one rank, then the same on two, which end by continuing from the checkpoint of the one."""
     folder = tmp_path_factory.mktemp("ranks")
     ones = {"one": {}, "one-lora": rank_program.LORA}
@@ -55,7 +55,7 @@ def runs(model_path, rank_program, tmp_path_factory):
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     program = Path(__file__).with_name("rank_program.py")
-    arguments = [sys.executable, str(program), model_path, str(folder)]
+    arguments = [sys.executable, str(program), model_path, str(family_models), str(folder)]
     processes = [
         subprocess.Popen(
             [*arguments, str(rank), str(port), *FLOAT32, *BFLOAT16],
@@ -196,3 +196,15 @@ def test_a_frozen_model(runs, stage, model_path, rank_program):
         assert set(tensors) == (state.keys() - {"lm_head.weight"} if rank == 0 else set())
         assert all(torch.equal(tensor, state[name]) for name, tensor in tensors.items())
         assert "frozen (deepspeed_infer)" in (runs.folder / f"frozen{stage}-{rank}.txt").read_text()
+
+
+@pytest.mark.parametrize("layout", ["fsdp2", "zero1", "zero3"])
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
+@pytest.mark.parametrize("tying", ["tied", "untied"])
+def test_hugging_face_weights_come_back_bit_for_bit(runs, family_models, layout, family, tying):
+    state = AutoModelForCausalLM.from_pretrained(family_models / f"{family}-{tying}").state_dict()
+    if tying == "tied":
+        del state["lm_head.weight"]
+    got = load_file(runs.folder / f"{family}-{tying}-{layout}-0.safetensors")
+    assert got.keys() == state.keys()
+    assert all(torch.equal(got[name], tensor) for name, tensor in state.items())

@@ -15,8 +15,8 @@ REAL = {name: getattr(torch, name) for name in ("tensor", "zeros", "ones", "empt
 from roll.strategies.train.megatron import cpu_shim  # noqa: E402
 
 
-def test_only_megatron_sees_the_stand_in(megatron_models):
-    path = megatron_models / "llama-untied"
+def test_only_megatron_sees_the_stand_in(family_models):
+    path = family_models / "llama-untied"
     tokens = torch.arange(12)[None]
     before = AutoModelForCausalLM.from_pretrained(path).eval()(tokens).logits
     cpu_shim.install()

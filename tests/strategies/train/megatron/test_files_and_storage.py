@@ -6,8 +6,8 @@ from roll.strategies.train.megatron.storage_offload import StorageOffload
 from roll.strategies.train.megatron.tensor_files import TensorFiles, write_model
 
 
-def test_large_models_are_written_in_several_files_with_an_index(megatron_models, tmp_path):
-    source = megatron_models / "qwen3-untied"
+def test_large_models_are_written_in_several_files_with_an_index(family_models, tmp_path):
+    source = family_models / "qwen3-untied"
     tensors = load_file(source / "model.safetensors")
     (tmp_path / "config.json").write_text((source / "config.json").read_text())
     write_model(tmp_path, tensors.items(), shard_bytes=5000)

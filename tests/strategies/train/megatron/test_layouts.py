@@ -64,19 +64,19 @@ def plain_run(path):
 
 
 @pytest.fixture(scope="module")
-def plain(megatron_models):
+def plain(family_models):
     runs = {}
 
     def of(model):
         if model not in runs:
-            runs[model] = plain_run(megatron_models / model)
+            runs[model] = plain_run(family_models / model)
         return runs[model]
 
     return of
 
 
 @pytest.fixture(scope="module")
-def out(megatron_models, tmp_path_factory):
+def out(family_models, tmp_path_factory):
     folder = tmp_path_factory.mktemp("layouts")
     probes = [socket.socket() for _ in range(2 + len(RANKS.LAYOUTS))]
     for probe in probes:
@@ -85,7 +85,7 @@ def out(megatron_models, tmp_path_factory):
     for probe in probes:
         probe.close()
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[4])}
-    command = [sys.executable, str(PROGRAM), str(megatron_models), str(folder)]
+    command = [sys.executable, str(PROGRAM), str(family_models), str(folder)]
     processes = [
         subprocess.Popen([*command, str(rank), ports], env=environment, stderr=subprocess.PIPE, text=True) for rank in range(2)
     ]
@@ -112,8 +112,8 @@ def assert_same_weights(got, expected, tolerance=1e-4):
 
 @pytest.mark.parametrize("divided", ["tensor_model_parallel_size", "pipeline_model_parallel_size"])
 @pytest.mark.parametrize("model", RANKS.MODELS)
-def test_weights_come_back_bit_for_bit(out, megatron_models, model, divided):
-    expected = load_file(megatron_models / model / "model.safetensors")
+def test_weights_come_back_bit_for_bit(out, family_models, model, divided):
+    expected = load_file(family_models / model / "model.safetensors")
     got = load_file(out / f"{model}-{divided}-0.safetensors")
     assert got.keys() == expected.keys()
     assert all(torch.equal(got[name], tensor) for name, tensor in expected.items())

@@ -15,11 +15,11 @@ from roll.strategies.train.megatron.strategy import MegatronStrategy
 
 
 @pytest.fixture
-def make(megatron_models, rank_program):
+def make(family_models, rank_program):
     made = []
 
     def build(model="qwen2-tied", **options):
-        made.append(MegatronStrategy(RankContext(), str(megatron_models / model), **{**rank_program.OPTIONS, **options}))
+        made.append(MegatronStrategy(RankContext(), str(family_models / model), **{**rank_program.OPTIONS, **options}))
         return made[-1]
 
     yield build
@@ -28,8 +28,8 @@ def make(megatron_models, rank_program):
 
 
 @pytest.fixture
-def fsdp2(megatron_models, rank_program):
-    return FSDP2Strategy(RankContext(), str(megatron_models / "qwen2-tied"), **rank_program.OPTIONS)
+def fsdp2(family_models, rank_program):
+    return FSDP2Strategy(RankContext(), str(family_models / "qwen2-tied"), **rank_program.OPTIONS)
 
 
 def weights(strategy):
@@ -66,13 +66,13 @@ def test_every_way_to_run_a_step_takes_the_same_step(make, fsdp2, rank_program, 
 
 
 @pytest.mark.parametrize("model", ["qwen2-untied", "qwen3-tied", "llama-untied"])
-def test_log_probs_and_weights_are_those_of_the_hugging_face_model(make, megatron_models, rank_program, model):
-    path = str(megatron_models / model)
+def test_log_probs_and_weights_are_those_of_the_hugging_face_model(make, family_models, rank_program, model):
+    path = str(family_models / model)
     strategy = make(model, trainable=False)
     batch = rank_program.make_batch(0)
     expected = FSDP2Strategy(RankContext(), path, **rank_program.OPTIONS, trainable=False).log_probs(batch)
     torch.testing.assert_close(strategy.log_probs(batch), expected, rtol=1e-5, atol=1e-5)
-    assert same(weights(strategy), load_file(megatron_models / model / "model.safetensors"))
+    assert same(weights(strategy), load_file(family_models / model / "model.safetensors"))
     assert strategy.log_probs(batch.select([])).numel() == 0
     with pytest.raises(RuntimeError, match="frozen"):
         strategy.train_step(batch, rank_program.LOSS, rank_program.totals(batch))
@@ -113,7 +113,7 @@ def test_checkpoint_before_the_first_step(make, rank_program, tmp_path):
     assert train(strategy, rank_program, [0]) == train(other, rank_program, [0])
 
 
-def test_checkpoints_of_fsdp2_and_megatron_are_interchangeable(make, fsdp2, megatron_models, rank_program, tmp_path):
+def test_checkpoints_of_fsdp2_and_megatron_are_interchangeable(make, fsdp2, family_models, rank_program, tmp_path):
     strategy = make()
     train(strategy, rank_program, range(2))
     strategy.save(tmp_path / "megatron")
@@ -185,7 +185,7 @@ def test_exported_weights_do_not_change_with_training(make, rank_program):
     assert same(exported, copies) and not same(weights(strategy), copies)
 
 
-def test_options_that_cannot_be(make, megatron_models):
+def test_options_that_cannot_be(make, family_models):
     with pytest.raises(ValueError, match="fp16"):
         make(dtype="fp16")
     with pytest.raises(ValueError, match="attn_implementation 'eager'"):
@@ -195,7 +195,7 @@ def test_options_that_cannot_be(make, megatron_models):
     with pytest.raises(TypeError, match="tensor_parallel"):
         make(tensor_parallel=2)
     with pytest.raises(FileNotFoundError, match="does not exist"):
-        MegatronStrategy(RankContext(), str(megatron_models / "nowhere"))
+        MegatronStrategy(RankContext(), str(family_models / "nowhere"))
 
 
 @pytest.mark.parametrize(
@@ -210,8 +210,8 @@ def test_options_that_cannot_be(make, megatron_models):
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_models_that_are_not_supported_are_refused_by_name(megatron_models, change, message):
-    config = AutoConfig.from_pretrained(megatron_models / "qwen2-tied")
+def test_models_that_are_not_supported_are_refused_by_name(family_models, change, message):
+    config = AutoConfig.from_pretrained(family_models / "qwen2-tied")
     check_model(config, 2, 2)
     for name, value in change.items():
         setattr(config, name, value)
@@ -219,11 +219,11 @@ def test_models_that_are_not_supported_are_refused_by_name(megatron_models, chan
         check_model(config, 2, 2)
 
 
-def test_missing_package_is_named(megatron_models, monkeypatch):
-    check_folder(megatron_models / "qwen2-tied", 2, 2)
+def test_missing_package_is_named(family_models, monkeypatch):
+    check_folder(family_models / "qwen2-tied", 2, 2)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"not installed: pip install -r requirements/megatron\.txt"):
-        check_folder(megatron_models / "qwen2-tied", 2, 2)
+        check_folder(family_models / "qwen2-tied", 2, 2)
 
 
 def test_mixture_of_experts_is_refused_by_name():
@@ -240,12 +240,12 @@ def test_saved_model_is_a_hugging_face_model(make, rank_program, tmp_path):
     assert same(dict(model.state_dict()), weights(strategy))
 
 
-def test_deterministic_runs_are_equal_bit_for_bit(megatron_models, rank_program):
+def test_deterministic_runs_are_equal_bit_for_bit(family_models, rank_program):
     runs = []
     try:
         for _ in range(2):
             strategy = MegatronStrategy(
-                RankContext(deterministic=True), str(megatron_models / "qwen2-tied"), **rank_program.OPTIONS
+                RankContext(deterministic=True), str(family_models / "qwen2-tied"), **rank_program.OPTIONS
             )
             runs.append((train(strategy, rank_program, range(2)), weights(strategy)))
             strategy.close()

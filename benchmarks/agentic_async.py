@@ -1,0 +1,154 @@
+"""Does asynchrony pay for agents? Episodes whose turns take as long as a tool's answers, trained in four ways, with equal work.
+
+FrozenLake played by the embedded agent; a step of the environment takes a log-normal time (mean 0.5 s, sigma 1), and one in a
+hundred 20 s. The waits follow from the episode's seed and its actions, and cost no processor.
+
+* lock-step: `async_generation_ratio` 0, and all environments of a batch take each turn together, as batched rollout loops do: a
+  turn lasts as long as its slowest environment;
+* ratio 0: every environment goes at its own pace, a step waits for its slowest episode;
+* ratio 1: the next batch is played while this one is completed and trained;
+* ratio 1 + redundancy: two episodes more than needed in each group, the first to finish count.
+
+`wall` is the time of the measured steps (start-up, the first steps and the last ones are left out). `rollouts` is the same run
+with a trainer that takes no time, `train` the seconds in which the trainer had a batch; the bound is the larger one.
+
+    python benchmarks/agentic_async.py [--steps 6] [--groups 8] [--ray]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import tempfile
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pipeline_run import ROOT, Run, run_pipeline, save_results
+
+from roll.pipeline.agentic.env.interface import Reset, Step
+from roll.pipeline.agentic.env.latency import LatencyEnv
+
+GROUP = 8
+WARM_UP, WIND_DOWN = 2, 2
+MEAN_S, SIGMA, SLOW_SHARE, SLOW_S = 0.5, 1.0, 0.01, 20.0
+TARGET_SPEEDUP, TARGET_BOUND = 2.7, 1 / 0.85
+
+
+class Turnstile:
+    """Lets the environments of a batch go on when all of them, but those whose episode has ended, have taken their turn."""
+
+    def __init__(self, batch: int) -> None:
+        self._batch = self._playing = batch
+        self._arrived = self._ended = 0
+        self._turn = asyncio.Event()
+
+    async def pass_(self, ended: bool) -> None:
+        self._arrived += 1
+        self._ended += ended
+        turn = self._turn
+        if self._arrived == self._playing:
+            self._playing = (self._playing - self._ended) or self._batch
+            self._arrived, self._ended, self._turn = 0, 0, asyncio.Event()
+            turn.set()
+        await turn.wait()
+
+
+class LockstepEnv(LatencyEnv):
+    """All environments of this process that have the same `batch` take their turns together."""
+
+    turnstiles: ClassVar[dict[int, Turnstile]] = {}
+
+    def __init__(self, batch: int, max_turns: int, **latency: Any) -> None:
+        super().__init__(**latency)
+        self._turnstile = self.turnstiles.setdefault(batch, Turnstile(batch))
+        self._max_turns = max_turns
+        self._turns = 0
+
+    async def reset(self, seed: int) -> Reset:
+        self._turns = 0
+        return await super().reset(seed)
+
+    async def step(self, action_text: str) -> Step:
+        self._turns += 1
+        step = await super().step(action_text)
+        _, _, terminated, truncated, _ = step
+        await self._turnstile.pass_(terminated or truncated or self._turns == self._max_turns)
+        return step
+
+
+def overrides(mode: str, steps: int, groups: int) -> list[str]:
+    env = "custom_envs.FrozenLake"
+    redundant = 2 if "redundancy" in mode else 0
+    inner = "{is_slippery: false, action_pattern: '(.*)', action_lookup: {L: Left, D: Down, R: Right, U: Up}}"
+    latency = f"env_type: frozen_lake, env_config: {inner}, mean_s: {MEAN_S}, sigma: {SIGMA}, "
+    latency += f"hang_share: {SLOW_SHARE}, hang_s: {SLOW_S}"
+    lockstep = f"batch: {groups * GROUP}, max_turns: 10, "
+    return [
+        f"async_generation_ratio={1 if 'ratio 1' in mode else 0}",
+        f"max_steps={WARM_UP + steps + WIND_DOWN}",
+        "save_steps=1000000",
+        "val_batch_size=null",
+        f"rollout_batch_size={groups * GROUP}",
+        f"actor_train.training_args.per_device_train_batch_size={groups * GROUP}",
+        f"train_env_manager.num_env_groups={2 * groups}",
+        f"train_env_manager.group_size={GROUP}",
+        f"train_env_manager.group_size_redundancy={redundant}",
+        f"train_env_manager.max_env_num_per_worker={4 * groups * GROUP}",
+        "train_env_manager.group_filter_cls=null",
+        f"{env}.env_type=" + ("agentic_async.LockstepEnv" if mode == "lock-step" else "latency"),
+        f"++{env}.env_config={{{lockstep if mode == 'lock-step' else ''}{latency}}}",
+        *(f"~{env}.env_config.{key}" for key in ("is_slippery", "action_pattern", "action_lookup")),
+    ]
+
+
+def run(mode: str, extra: list[str], steps: int, groups: int, out: Path, ray: bool) -> Run:
+    config = ROOT / "examples" / "config" / "agent_val_frozen_lake_async.yaml"
+    given = [*overrides(mode, steps, groups), *extra]
+    return run_pipeline(config, given, out, not ray, "start_agentic_pipeline.py", "val_env_manager")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=6, help="steps measured")
+    parser.add_argument("--groups", type=int, default=8, help=f"groups of {GROUP} episodes in a step")
+    parser.add_argument("--ray", action="store_true", help="on Ray (else in one process)")
+    args = parser.parse_args()
+
+    print(
+        f"{args.steps} steps of {args.groups} x {GROUP} episodes; turns log-normal, mean {MEAN_S} s, 1 % {SLOW_S:.0f} s; seconds"
+    )
+    print(f"{'':<22}{'wall':>8}{'speed-up':>10}{'train':>8}{'rollouts':>10}{'wall/bound':>12}{'lag':>6}{'idle: train':>13}")
+    window = (WARM_UP, WARM_UP + args.steps)
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for mode in ("lock-step", "ratio 0", "ratio 1", "ratio 1 + redundancy"):
+            real = run(mode, [], args.steps, args.groups, Path(folder) / mode.replace(" ", ""), args.ray)
+            instant = ["actor_train.worker_cls=sync_vs_async.InstantTrainer"]
+            alone = run(mode, instant, args.steps, args.groups, Path(folder) / f"{mode.replace(' ', '')}-alone", args.ray)
+            wall, rollouts = real.period_s(*window), alone.period_s(*window)
+            train = sum(row["time/step_s"] for row in real.between(*window))
+            row = {
+                "mode": mode,
+                "wall_s": wall,
+                "speedup": rows[0]["wall_s"] / wall if rows else 1.0,
+                "train_s": train,
+                "rollouts_s": rollouts,
+                "wall_over_bound": wall / max(train, rollouts),
+                "lag": real.summary["staleness"]["mean"],
+                "idle_share": real.summary["idle_share"],
+            }
+            rows.append(row)
+            print(
+                f"{mode:<22}{wall:>8.1f}{row['speedup']:>9.2f}x{train:>8.1f}{rollouts:>10.1f}{row['wall_over_bound']:>12.2f}"
+                f"{row['lag']:>6.2f}{row['idle_share']['actor_train']:>13.0%}",
+                flush=True,
+            )
+    best = max(row["speedup"] for row in rows)
+    print(f"against lock-step: {best:.2f}x (target {TARGET_SPEEDUP}x: {'met' if best >= TARGET_SPEEDUP else 'missed'})")
+    within = rows[2]["wall_over_bound"] <= TARGET_BOUND
+    print(f"ratio 1: wall <= bound / 0.85, that is {TARGET_BOUND:.2f}: {'met' if within else 'missed'}")
+    save_results("agentic_async", {"steps": args.steps, "groups": args.groups, "rows": rows})
+
+
+if __name__ == "__main__":
+    main()
