@@ -30,6 +30,10 @@ def test_the_folder_is_a_model_that_answers_in_the_configurations_form(maker, tm
     assert 0 <= manifest["measured"]["sampled_success"] <= 1
     tokenizer, model = AutoTokenizer.from_pretrained(out / "model"), AutoModelForCausalLM.from_pretrained(out / "model")
     assert model.config.vocab_size == len(tokenizer) == len(maker.VOCABULARY)
+    seen = maker.TEMPLATE.format(observation="O_P_\n____\n_G_O\nX___") + "L"
+    ids = tokenizer(seen, add_special_tokens=False)["input_ids"]
+    assert ids == maker.encode(seen), "the pipeline reads as the maker taught, line ends included"
+    assert [tokenizer.decode([token]) for token in maker.encode("LDRU")] == ["L", "D", "R", "U"]
 
 
 def test_the_configuration_plays_the_lakes_that_were_learned(maker):
