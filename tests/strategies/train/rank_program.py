@@ -48,13 +48,10 @@ LAYOUTS = {
     "zero1": zero(1),
     "zero2": zero(2),
     "zero3": zero(3),
-    "zero2-offload": zero(2, offload_optimizer=ON_CPU),
     "zero3-offload": zero(3, offload_optimizer=ON_CPU, offload_param=ON_CPU),
     "fsdp2-lora": ("fsdp2_train", LORA),
-    "zero2-lora": zero(2, **LORA),
     "zero3-lora": zero(3, **LORA),
     "zero1-bf16": zero(1, **BF16),
-    "zero2-bf16": zero(2, **BF16),
     "zero3-bf16": zero(3, **BF16),
     "fsdp2-lora-bf16": ("fsdp2_train", {**LORA, **BF16}),
 }
