@@ -33,7 +33,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline_run import LIMIT_S, ROOT, Run, read_run
+from pipeline_run import ROOT, Run, read_run
 from staleness_report import FINAL, Row, draw, read_rows, table, write_pages, write_rows
 
 VARIANTS = ("vanilla", "ppo", "tis", "topr", "cispo", "kimi15", "gspo", "decoupled_ppo")
@@ -46,6 +46,8 @@ LEARNING_RATE = 6e-4
 would be chosen on fresh samples. Stale samples hurt there: ppo came to 0.58 at ratio 4 and 0.30 at ratio 8 (3e-4: 0.74, 0.64)."""
 CONFIG = ROOT / "examples" / "config" / "rlvr_config_async.yaml"
 FOLDER = ROOT / "output" / "staleness_lab"
+LIMIT_S = 3600.0
+"""For one run: ends what hangs. A minute of work may take many at low priority on a busy machine."""
 
 FORKS = multiprocessing.get_context("forkserver")
 IMPORTED_ONCE = [

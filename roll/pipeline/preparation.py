@@ -245,7 +245,8 @@ def _checkpoint(store: CheckpointStore, config: PPOConfig) -> Checkpoint | None:
         trained = checkpoint.state["admission"]["trained"]
         if trained != checkpoint.step * config.groups_per_step:
             was = trained // max(checkpoint.step, 1)
-            raise ValueError(f"{checkpoint.path} was made with {was} groups a step, not {config.groups_per_step}")
+            now = f"{config.groups_per_step} (rollout_batch_size)"
+            raise ValueError(f"{checkpoint.path} was made with {was} groups a step, not {now}")
     return checkpoint
 
 

@@ -231,12 +231,16 @@ def test_memory_is_compared_with_what_is_there(tmp_path):
     assert not [line for line in laptop.remarks if "GiB a device" in line]
 
 
-def test_cpu_slots_share_the_memory_of_the_machine():
-    config = config_of("config", "rlvr_config_async")
+def test_cpu_slots_share_the_memory_of_the_machine(tmp_path):
+    shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 32}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2", **shape}))
+    config = config_of("config", "rlvr_config_async", f"pretrain={tmp_path}")
     assert not check(config, LAPTOP).remarks
     (told,) = check(config, Machine(cpus=2, memory=1 << 20, accelerators=())).remarks
     assert told.startswith("all roles together")
-    (crowded,) = check(config_of("config", "rlvr_config_async", "num_gpus_per_node=2"), Machine(1, 16 * GIB, ())).remarks
+    (crowded,) = check(
+        config_of("config", "rlvr_config_async", f"pretrain={tmp_path}", "num_gpus_per_node=2"), Machine(1, 16 * GIB, ())
+    ).remarks
     assert "2 CPU slots share 1 cores" in crowded
 
 
