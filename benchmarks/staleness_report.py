@@ -109,7 +109,7 @@ def accuracy_cell(runs: Sequence[Row]) -> str:
     return f"**{mean(finals):.2f}**{spread}, {collapsed} of {len(runs)} collapsed" if collapsed else f"{mean(finals):.2f}{spread}"
 
 
-FIGURES = ("final accuracy", "worst drop", "lag", "ratio", "ESS", "KL")
+FIGURES = ("final accuracy", "worst drop", "lag", "mean ratio", "ESS", "KL")
 
 
 def figures(runs: Sequence[Row]) -> list[str]:

@@ -110,7 +110,9 @@ def test_a_real_run_gives_every_figure_of_its_row(tmp_path, monkeypatch):
     found = row_of(cell, run_forked([*cell.overrides(5), *here], tmp_path / "cell"))
     assert (found.steps, len(found.accuracy)) == (5, 2)
     assert 0 < found.lag_all <= 1 and 0 < found.lag <= 1
-    assert 0.5 < found.weight < 2 and 0 < found.ess < 1 and found.kl > 0
+    # An untrained model earns no reward, so its weights hardly move: the figures are those of equal policies, up to rounding.
+    assert found.weight == pytest.approx(1, abs=0.1) and found.ess == pytest.approx(1, abs=0.1)
+    assert found.kl == pytest.approx(0, abs=0.1)
 
 
 def test_the_depth_is_fixed_at_the_ratio_so_that_samples_are_as_old_as_allowed():

@@ -235,10 +235,11 @@ def test_cpu_slots_share_the_memory_of_the_machine(tmp_path):
     shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 32}
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2", **shape}))
     config = config_of("config", "rlvr_config_async", f"pretrain={tmp_path}")
-    assert not check(config, LAPTOP).remarks
-    (told,) = check(config, Machine(cpus=2, memory=1 << 20, accelerators=())).remarks
+    (by_formula,) = check(config, LAPTOP).remarks
+    assert "parameters are counted by formula" in by_formula
+    told, _ = sorted(check(config, Machine(cpus=2, memory=1 << 20, accelerators=())).remarks, reverse=True)
     assert told.startswith("all roles together")
-    (crowded,) = check(
+    crowded, _ = check(
         config_of("config", "rlvr_config_async", f"pretrain={tmp_path}", "num_gpus_per_node=2"), Machine(1, 16 * GIB, ())
     ).remarks
     assert "2 CPU slots share 1 cores" in crowded
