@@ -239,10 +239,8 @@ def test_cpu_slots_share_the_memory_of_the_machine(tmp_path):
     assert "parameters are counted by formula" in by_formula
     told, _ = sorted(check(config, Machine(cpus=2, memory=1 << 20, accelerators=())).remarks, reverse=True)
     assert told.startswith("all roles together")
-    crowded, _ = check(
-        config_of("config", "rlvr_config_async", f"pretrain={tmp_path}", "num_gpus_per_node=2"), Machine(1, 16 * GIB, ())
-    ).remarks
-    assert "2 CPU slots share 1 cores" in crowded
+    crowded = config_of("config", "rlvr_config_async", f"pretrain={tmp_path}", "num_gpus_per_node=2")
+    assert any("2 CPU slots share 1 cores" in line for line in check(crowded, Machine(1, 16 * GIB, ())).remarks)
 
 
 def test_a_run_begins_with_the_short_form():
