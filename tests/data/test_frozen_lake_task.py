@@ -22,7 +22,7 @@ def maker(monkeypatch):
 
 
 def test_the_folder_is_a_model_that_answers_in_the_configurations_form(maker, tmp_path):
-    quick = replace(maker.Settings(), episodes=40, learn_steps=3, misstep_steps=2, batch_size=4)
+    quick = replace(maker.Settings(), episodes=40, learn_steps=3, batch_size=4)
     out = maker.make(tmp_path / "lake", settings=quick)
     again = maker.make(tmp_path / "again", settings=quick)
     manifest = json.loads((out / "manifest.json").read_text())
