@@ -84,7 +84,7 @@ def _validation(config: AgenticConfig) -> Iterator[Problem]:
 
 def _advantages(config: AgenticConfig) -> Iterator[Problem]:
     estimator = config.adv_estimator
-    yield from unusable_estimator(estimator, {})
+    yield from unusable_estimator(estimator, {"remax": "takes a greedy response as baseline; an episode has no such thing"})
     if config.group_size == 1 and estimator in (*GROUP_RELATIVE, "gigpo"):
         message = "compares the episodes of a group, but train_env_manager.group_size is 1"
         yield Problem("adv_estimator", estimator, message, "a larger group_size, or adv_estimator: reinforce")

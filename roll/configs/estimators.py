@@ -14,14 +14,10 @@ GROUP_RELATIVE = ("grpo", "rloo", "dr_grpo", "reinforce_plus_plus_baseline", "op
 """They compare the rollouts of a group."""
 STEP_ESTIMATORS = ("step_reinforce", "agentic_reinforce", "gigpo")
 """They give each turn of an episode an advantage of its own."""
-NOT_TRAINED = {
-    "remax": "needs the reward of a greedy response to each prompt, and none is generated",
-}
 
 
 def unusable_estimator(estimator: str, refused: Mapping[str, str]) -> Iterator[Problem]:
     """`refused`: estimators that this pipeline cannot use, and why."""
-    refused = {**NOT_TRAINED, **refused}
     known = [name for name in get_args(AdvantageEstimator) if name not in refused]
     if estimator in refused:
         yield Problem("adv_estimator", estimator, refused[estimator], "e.g. grpo or rloo")

@@ -102,6 +102,10 @@ class PPOConfig(BaseConfig, ABC):
     def uses_critic(self) -> bool:
         return self.adv_estimator == "gae"
 
+    @property
+    def uses_greedy_baseline(self) -> bool:
+        return self.adv_estimator == "remax"
+
     # What a pipeline's own keys mean to the parts that all pipelines share.
 
     @property

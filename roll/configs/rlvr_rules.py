@@ -42,8 +42,8 @@ def _advantages(config: RLVRConfig) -> Iterator[Problem]:
     if size == 1 and config.adv_estimator in GROUP_RELATIVE:
         yield Problem("adv_estimator", config.adv_estimator, alone, f"{larger}, or use adv_estimator: reinforce")
     for key, value in (("norm_mean_type", config.norm_mean_type), ("norm_std_type", config.norm_std_type)):
-        if value is not None and config.adv_estimator in GROUP_RELATIVE:
-            message = f"{config.adv_estimator} already normalises within the group"
+        if value is not None and config.adv_estimator in (*GROUP_RELATIVE, "remax"):
+            message = f"{config.adv_estimator} brings its own baseline"
             yield Problem(key, value, message, f"remove {key}, or use adv_estimator: reinforce")
         elif value == "group" and size == 1:
             yield Problem(key, value, alone, f"{larger}, or use batch")

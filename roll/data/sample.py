@@ -126,6 +126,8 @@ class SampleGroup:
     """Policy version published when the group was admitted: no token of it is older."""
     prompt: Prompt
     samples: list[Sample] = field(default_factory=list)
+    baseline: Sample | None = None
+    """The greedy response, whose reward others are compared with (`adv_estimator: remax`). It is not trained."""
 
     @property
     def rewards(self) -> list[float]:
@@ -141,26 +143,29 @@ class SampleGroup:
         return [reward for sample, reward in zip(self.samples, self.rewards, strict=True) if sample.begins_rollout]
 
     def to_json(self) -> dict[str, Any]:
-        samples = []
-        for sample in self.samples:
-            row = {name: getattr(sample, name) for name in Sample.__slots__}
-            row["versions"] = [list(span) for span in sample.versions]
-            row["trajectory"] = None if sample.trajectory is None else asdict(sample.trajectory)
-            # A turn has a prompt of its own, responses to one prompt share it.
-            row["prompt"] = None if sample.prompt == self.prompt else asdict(sample.prompt)
-            samples.append(row)
         return {
             "group_id": self.group_id,
             "start_version": self.start_version,
             "prompt": asdict(self.prompt),
-            "samples": samples,
+            "samples": [_sample_to_json(self.prompt, sample) for sample in self.samples],
+            "baseline": None if self.baseline is None else _sample_to_json(self.prompt, self.baseline),
         }
 
     @classmethod
     def from_json(cls, row: dict[str, Any]) -> SampleGroup:
         prompt = Prompt(**row["prompt"])
         samples = [_sample_from_json(prompt, sample) for sample in row["samples"]]
-        return cls(row["group_id"], row["start_version"], prompt, samples)
+        baseline = None if row["baseline"] is None else _sample_from_json(prompt, row["baseline"])
+        return cls(row["group_id"], row["start_version"], prompt, samples, baseline)
+
+
+def _sample_to_json(shared: Prompt, sample: Sample) -> dict[str, Any]:
+    row = {name: getattr(sample, name) for name in Sample.__slots__}
+    row["versions"] = [list(span) for span in sample.versions]
+    row["trajectory"] = None if sample.trajectory is None else asdict(sample.trajectory)
+    # A turn has a prompt of its own, responses to one prompt share it.
+    row["prompt"] = None if sample.prompt == shared else asdict(sample.prompt)
+    return row
 
 
 def _sample_from_json(shared: Prompt, row: dict[str, Any]) -> Sample:

@@ -90,16 +90,16 @@ class Explorer:
         self._groups: dict[str, _Group] = {}
         self._aborting: set[asyncio.Future[None]] = set()
 
-    async def rollout(self, key: str, prompt: Prompt, n: int, sampling: SamplingParams, priority: int = 1) -> list[Sample]:
-        """`n` samples of the prompt. `key` names the group for `cancel`; sample i is a function of (seed, prompt uid, i)."""
+    async def rollout(
+        self, key: str, prompt: Prompt, n: int, sampling: SamplingParams, priority: int = 1, with_greedy: bool = False
+    ) -> list[Sample]:
+        """`n` samples of the prompt, and one more, the greedy response, if it is asked for. `key` names the group for `cancel`;
+        sample i is a function of (seed, prompt uid, i)."""
+        wished = [replace(sampling, seed=derive_seed(self._seed, prompt.uid, i)) for i in range(n)]
+        if with_greedy:
+            wished.append(replace(sampling, temperature=0.0))
         requests = [
-            GenerateRequest(
-                f"{key}/{i}",
-                tuple(prompt.input_ids),
-                replace(sampling, seed=derive_seed(self._seed, prompt.uid, i)),
-                priority=priority,
-            )
-            for i in range(n)
+            GenerateRequest(f"{key}/{i}", tuple(prompt.input_ids), params, priority=priority) for i, params in enumerate(wished)
         ]
         completions = await self.complete(key, prompt.uid, requests, priority)
         return [self._sample(prompt, i, completion) for i, completion in enumerate(completions)]

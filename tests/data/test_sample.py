@@ -16,9 +16,10 @@ SAMPLES = [
 
 
 def test_a_group_comes_back_from_json_as_it_was():
-    group = SampleGroup(7, 3, SHARED, SAMPLES)
-    row = json.loads(json.dumps(group.to_json()))
-    assert SampleGroup.from_json(row) == group
+    for baseline in (None, SAMPLES[0]):
+        group = SampleGroup(7, 3, SHARED, SAMPLES, baseline)
+        row = json.loads(json.dumps(group.to_json()))
+        assert SampleGroup.from_json(row) == group
 
 
 def test_a_prompt_that_all_samples_share_is_written_once():

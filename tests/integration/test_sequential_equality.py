@@ -45,6 +45,11 @@ VARIANTS = {
         LossSpec(pg_variant="topr", aggregation="token-mean"),
         16,
     ),
+    "remax": (
+        {"actor_train.pg_variant": "reinforce", "adv_estimator": "remax", "reward_clip": 0.5},
+        LossSpec(pg_variant="reinforce", aggregation="seq-mean-token-mean"),
+        16,
+    ),
 }
 
 
@@ -69,14 +74,18 @@ async def sequential_loop(config, loss, optimiser_batch_size):
         groups = []
         while len(groups) < config.rollout_batch_size:
             group = SampleGroup(len(trained) + len(groups), step, prompts.next())
-            for i in range(config.num_return_sequences_in_group):
-                sampling = SamplingParams(max_new_tokens=8, stop_token_ids=(EOS,), seed=derive_seed(SEED, group.prompt.uid, i))
+            temperatures = [1.0] * config.num_return_sequences_in_group + [0.0] * (config.adv_estimator == "remax")
+            for i, temperature in enumerate(temperatures):
+                seed = derive_seed(SEED, group.prompt.uid, i)
+                sampling = SamplingParams(temperature, max_new_tokens=8, stop_token_ids=(EOS,), seed=seed)
                 done = await engine.generate(GenerateRequest(str(i), tuple(group.prompt.input_ids), sampling))
                 assert done.finish_reason in ("stop", "length")
                 group.samples.append(
                     Sample(group.prompt, i, done.token_ids, done.logprobs, done.versions, done.finish_reason, done.text)
                 )
                 group.samples[-1].reward = verdict(done.text)
+            if config.adv_estimator == "remax":
+                group.baseline = group.samples.pop()
             if worth_training(config, group.rewards):
                 groups.append(group)
         trained += [group.prompt.uid for group in groups]

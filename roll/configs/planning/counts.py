@@ -50,6 +50,8 @@ def _rollouts(config: PPOConfig, derived: Derived) -> Iterator[Quantity]:
         yield Quantity("prompts", groups, groups * steps, "rollout_batch_size")
         arithmetic = f"{groups:,} prompts × num_return_sequences_in_group {size}"
         yield Quantity("samples", samples, samples * steps, arithmetic)
+        if config.uses_greedy_baseline:
+            yield Quantity("greedy responses", groups, groups * steps, "one a prompt, not trained (adv_estimator remax)")
     tokens = samples * derived.sequence_length
     arithmetic = f"{samples:,} × sequence_length {derived.sequence_length:,}"
     yield Quantity("tokens", tokens, tokens * steps, arithmetic, at_most=True)

@@ -107,6 +107,7 @@ _ESTIMATORS = {
     "reinforce_plus_plus": "A = R",
     "reinforce_plus_plus_baseline": "A = R − group mean",
     "opo": "A = R − Σ length·R / Σ length over the group",
+    "remax": "A = R − reward of the greedy response",
     "gpg": "A = (R − group mean)·samples / samples of groups that differ",
 }
 _GROUPINGS = {"batch": "all episodes", "tags": "the tag", "traj_group_id": "the group", "state": "turns from the same state"}

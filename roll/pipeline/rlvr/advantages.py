@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from roll.algorithms.advantages import sequence_advantages
+from roll.algorithms.advantages import clip, remax, sequence_advantages
 from roll.algorithms.reward_normalization import RunningMoments, normalize_rewards
 from roll.configs.rlvr import RLVRConfig
 from roll.data.sample import SampleGroup
@@ -36,7 +36,10 @@ class RLVRAdvantages(Advantages):
             rewards[rows] = normalize_rewards(
                 batch.scores[rows], group_ids[rows], config.norm_mean_type, config.norm_std_type, config.reward_clip, running
             )
-            if not config.uses_critic:
+            if config.uses_greedy_baseline:
+                baselines = torch.tensor([_greedy_reward(groups[i]) for i in group_ids[rows].tolist()])
+                per_sample[rows] = remax(rewards[rows], clip(baselines, config.reward_clip))
+            elif not config.uses_critic:
                 per_sample[rows] = sequence_advantages(rewards[rows], group_ids[rows], config.adv_estimator, trained[rows])
         return Estimate(rewards, rewards if config.uses_critic else per_sample)
 
@@ -46,3 +49,9 @@ class RLVRAdvantages(Advantages):
     def restore(self, state: Mapping[str, Any]) -> None:
         super().restore(state)
         self._running = {name: RunningMoments(**moments) for name, moments in state["rewards"].items()}
+
+
+def _greedy_reward(group: SampleGroup) -> float:
+    if group.baseline is None or group.baseline.reward is None:
+        raise ValueError(f"adv_estimator remax needs the reward of a greedy response; group {group.group_id} has none")
+    return group.baseline.reward

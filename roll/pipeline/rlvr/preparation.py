@@ -29,7 +29,7 @@ def prepare(config: RLVRConfig, inventory: Inventory, one_process: bool = False)
     rewards = {f"rewards.{domain}.worker_cls": reward.worker_cls for domain, reward in config.rewards.items()}
     shared = Preparation(config, inventory, one_process, rewards)
     collect, derived, estimator = shared.collect, shared.derived, config.adv_estimator
-    if not config.uses_critic:
+    if not (config.uses_critic or config.uses_greedy_baseline):
         collect("adv_estimator", estimator, partial(try_estimator, estimator), "package.module.function, importable here")
     train, skipped = _prompts("actor_train", config.actor_train.data_args, shared, collect)
     held_out: list[TokenizedRow] = []

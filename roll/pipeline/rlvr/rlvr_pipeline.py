@@ -51,6 +51,7 @@ class RLVRPipeline(TrainingPipeline):
         explorer = Explorer(engines, router, self._decode, config.seed, expand, self.fleet.report)
         rewards = Rewards({domain: clusters[f"rewards.{domain}"] for domain in config.rewards})
         generating = config.actor_infer.generating_args
+        sampling = sampling_params(generating, derived.max_new_tokens, tokenizer)
         val_generating = config.val_generating_args or generating
         evaluation = PromptEvaluation(
             explorer,
@@ -62,7 +63,7 @@ class RLVRPipeline(TrainingPipeline):
         return ExplorerHalf(
             DataloaderStage(prepared.source, state.fates, state.depth),
             (
-                GenerateStage(explorer, sampling_params(generating, derived.max_new_tokens, tokenizer), n, lanes),
+                GenerateStage(explorer, sampling, n, config.uses_greedy_baseline, lanes),
                 RewardStage(rewards, state.fates, lanes),
             ),
             lambda group_id: explorer.cancel(group_key(group_id)),

@@ -14,23 +14,28 @@ from roll.strategies.infer.interface import SamplingParams
 
 
 class GenerateStage(Stage[SampleGroup, SampleGroup]):
-    """The `n` responses of a group, by the engines."""
+    """The `n` responses of a group, and its greedy one if that is wanted, by the engines."""
 
     name = "generate"
     role = "actor_infer"
 
-    def __init__(self, explorer: Explorer, sampling: SamplingParams, n: int, lanes: int) -> None:
+    def __init__(self, explorer: Explorer, sampling: SamplingParams, n: int, with_greedy: bool, lanes: int) -> None:
         super().__init__()
         self.lanes = lanes
         self._explorer = explorer
         self._sampling = sampling
         self._n = n
+        self._with_greedy = with_greedy
 
     async def process(self, item: SampleGroup) -> SampleGroup | None:
         try:
-            item.samples = await self._explorer.rollout(group_key(item.group_id), item.prompt, self._n, self._sampling)
+            item.samples = await self._explorer.rollout(
+                group_key(item.group_id), item.prompt, self._n, self._sampling, with_greedy=self._with_greedy
+            )
         except GroupCancelled:
             return None
+        if self._with_greedy:
+            item.baseline = item.samples.pop()
         return item
 
 
@@ -76,9 +81,10 @@ class RewardStage(Stage[SampleGroup, SampleGroup]):
         self._fates = fates
 
     async def process(self, item: SampleGroup) -> SampleGroup | None:
-        failure = await self._rewards.fill(item.samples)
+        responses = item.samples if item.baseline is None else [*item.samples, item.baseline]
+        failure = await self._rewards.fill(responses)
         if failure is not None:
-            failure = await self._rewards.fill(item.samples)
+            failure = await self._rewards.fill(responses)
         if failure is None:
             return item
         if self._fates.is_live(item.group_id):

@@ -157,3 +157,18 @@ def test_token_level_kl_without_a_reference_is_an_error():
     config = RLVRConfig(adv_estimator="reinforce", add_token_level_kl=True)
     with pytest.raises(ValueError, match="needs the log-probs of the reference"):
         step(RLVRAdvantages(config), [group(0, [1.0], [1])], config)
+
+
+def test_remax_compares_with_the_greedy_response_of_the_same_prompt():
+    config = RLVRConfig(adv_estimator="remax", reward_clip=2.0)
+    groups = [group(0, [1.0, 0.0], [1, 1], "a"), group(1, [5.0, 1.0], [1, 2], "b")]
+    for of_prompt, greedy in zip(groups, (0.25, -3.0), strict=True):
+        of_prompt.baseline = group(9, [greedy], [4]).samples[0]
+    rows, _ = step(RLVRAdvantages(config), groups, config)
+    assert rows == [[0.75], [-0.25], [4.0], [3.0, 3.0]]
+
+
+def test_a_group_without_a_greedy_response_is_no_baseline_of_zero():
+    config = RLVRConfig(adv_estimator="remax")
+    with pytest.raises(ValueError, match="group 3 has none"):
+        step(RLVRAdvantages(config), [group(3, [1.0], [1])], config)
