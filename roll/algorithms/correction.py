@@ -169,6 +169,22 @@ def mismatch_metrics(trained: Tensor, behaviour: Tensor, mask: Tensor) -> Metric
     }
 
 
+@torch.no_grad()
+def engine_mismatch_metrics(trained: Tensor, behaviour: Tensor, mask: Tensor, fresh_from: Tensor, engines: int) -> Metrics:
+    """|ℓ_t − ℓ_b| where it should be nothing but rounding: of the tokens that were sampled with the very weights of ℓ_t.
+    All [B, T]; `fresh_from` as in `TokenBatch`. By engine, too: one that serves other weights than it says stands out."""
+    fresh = mask & (fresh_from > 0)
+    difference = select((select(trained, fresh) - select(behaviour, fresh)).abs(), fresh)
+    metrics: Metrics = {
+        "actor/engine_mismatch": masked_mean(difference, fresh),
+        "actor/engine_mismatch_max": MaxMetric(difference.max() if difference.numel() else difference.new_zeros(())),
+        "actor/engine_mismatch_k3": masked_mean(approx_kl(select(behaviour, fresh), select(trained, fresh), "k3"), fresh),
+    }
+    for engine in range(engines):
+        metrics[f"actor/engine_mismatch/{engine}"] = masked_mean(difference, fresh & (fresh_from == 1 + engine))
+    return metrics
+
+
 def _ess(weights: Tensor, mask: Tensor) -> EffectiveSizeMetric:
     weights = select(weights, mask).double()
     return EffectiveSizeMetric(weights.sum(), weights.square().sum(), mask.sum())

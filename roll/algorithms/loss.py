@@ -14,7 +14,14 @@ import torch
 from torch import Tensor
 
 from roll.algorithms.aggregation import AggregationMode, aggregate, check_mode
-from roll.algorithms.correction import Correction, ImportanceWeight, correct, correction_metrics, mismatch_metrics
+from roll.algorithms.correction import (
+    Correction,
+    ImportanceWeight,
+    correct,
+    correction_metrics,
+    engine_mismatch_metrics,
+    mismatch_metrics,
+)
 from roll.algorithms.kl import approx_kl
 from roll.algorithms.loss_metrics import (
     EffectiveSizeMetric,
@@ -55,6 +62,8 @@ class LossSpec:
     """Weight of the entropy bonus."""
     correction: Correction = field(default_factory=Correction)
     """What to do about the distance to the policy that sampled."""
+    engines: int = 1
+    """How many sampled; for metrics."""
 
     def __post_init__(self) -> None:
         check_mode(self.aggregation, self.norm_length)
@@ -104,6 +113,8 @@ def compute_loss(
     metrics = _ratio_metrics(inputs, behaviour)
     metrics |= {f"actor/{name}": MeanMetric(value.detach(), mask.sum()) for name, value in sums.items()}
     metrics |= mismatch_metrics(trained, behaviour, usable)
+    if batch.fresh_from is not None:
+        metrics |= engine_mismatch_metrics(trained, behaviour, usable, batch.fresh_from, spec.engines)
     metrics["actor/behaviour_not_finite"] = MeanMetric((mask & ~usable).sum(), mask.sum())
     correction = spec.correction
     if decoupled and correction.weight is None:

@@ -85,6 +85,12 @@ class PPOConfig(BaseConfig, ABC):
     train_infer_correction: TrainInferCorrectionConfig = option(
         TrainInferCorrectionConfig(), "What to do about the distance between the policy that is trained and the one that sampled."
     )
+    mismatch_alarm: float | None = option(
+        0.1,
+        "Warn of an engine whose log-probs differ from the trainer's by more than this, nats, in the mean over the tokens of a "
+        "step that it sampled with the very weights the step starts from; null never.",
+        bounds=POSITIVE,
+    )
 
     # Roles.
     actor_train: ActorTrainConfig = option(ActorTrainConfig(), "The policy that is trained.")

@@ -13,11 +13,12 @@ FinishReason = Literal["stop", "length", "abort"]
 
 
 class VersionSpan(NamedTuple):
-    """Response tokens `[start, stop)` were sampled by the weights of policy version `version`."""
+    """Response tokens `[start, stop)` were sampled by the weights of policy version `version`, on that engine of the cluster."""
 
     start: int
     stop: int
     version: int
+    engine: int = 0
 
 
 @dataclass(slots=True)
@@ -97,8 +98,9 @@ class Sample:
     """None for a response to a prompt."""
 
     @property
-    def first_version(self) -> int:
-        return self.versions[0].version if self.versions else -1
+    def oldest_version(self) -> int:
+        """Not the first token's where a request moved to an engine that serves an older version; -1 without a token."""
+        return min((span.version for span in self.versions), default=-1)
 
     @property
     def begins_rollout(self) -> bool:

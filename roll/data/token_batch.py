@@ -40,6 +40,8 @@ class TokenBatch:
     """[N] float32, the critic's value of the state that each token was taken in, 0 where the mask is False."""
     returns: Tensor | None = None
     """[N] float32, what the critic learns to predict, 0 where the mask is False."""
+    fresh_from: Tensor | None = None
+    """[N] int64, of a token that was sampled with the very weights that it is trained from: 1 + the engine; 0 of all others."""
 
     def __len__(self) -> int:
         return int(self.lengths.numel())
@@ -116,6 +118,7 @@ class Padded:
     reference_logprobs: Tensor | None = None
     values: Tensor | None = None
     returns: Tensor | None = None
+    fresh_from: Tensor | None = None
 
     def to(self, device: torch.device) -> Padded:
         moved: dict[str, Any] = {f.name: v.to(device) if (v := getattr(self, f.name)) is not None else None for f in fields(self)}

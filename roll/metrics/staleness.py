@@ -1,7 +1,7 @@
 """How old the trained tokens were, from the version spans they carry.
 
 The lag of a token is the version of the weights it trained minus the version that sampled it. The lag of a sample is that of its
-oldest (first) token, so it bounds the lag of its other tokens, and is what admission bounds."""
+oldest token, so it bounds the lag of its other tokens, and is what admission bounds."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class StalenessStats:
         tokens: Counter[int] = Counter()
         for group in groups:
             for sample in group.samples:
-                samples[trained_version - (sample.versions[0].version if sample.versions else group.start_version)] += 1
-                for start, stop, version in sample.versions:
-                    tokens[trained_version - version] += stop - start
+                samples[trained_version - (sample.oldest_version if sample.versions else group.start_version)] += 1
+                for span in sample.versions:
+                    tokens[trained_version - span.version] += span.stop - span.start
         newest = min([*samples, *tokens], default=0)
         if newest < 0:
             raise ValueError(f"training from version {trained_version} got tokens of version {trained_version - newest}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
@@ -23,9 +24,11 @@ Keep = Callable[[SampleGroup, Sample], bool]
 """Whether the tokens of a sample are trained."""
 
 
-def token_batch(groups: Sequence[SampleGroup], temperature: float, keep: Keep | None = None) -> TokenBatch:
+def token_batch(
+    groups: Sequence[SampleGroup], temperature: float, keep: Keep | None = None, version: int | None = None
+) -> TokenBatch:
     """The samples of the groups, in order, without advantages. `loss_mask` is True on the policy's own tokens of those samples
-    that `keep` keeps (None: all)."""
+    that `keep` keeps (None: all). `version`: of the weights that are trained; with it the batch has `fresh_from`."""
     samples = [sample for group in groups for sample in group.samples]
     kept = [keep is None or keep(group, sample) for group in groups for sample in group.samples]
     prompts = [sample.prompt.input_ids for sample in samples]
@@ -47,7 +50,20 @@ def token_batch(groups: Sequence[SampleGroup], temperature: float, keep: Keep | 
         loss_mask=torch.tensor(_flat(masks), dtype=torch.bool),
         behaviour_logprobs=torch.tensor(_flat(behaviour), dtype=torch.float32),
         advantages=torch.zeros(sum(map(len, tokens))),
+        fresh_from=None if version is None else _fresh_from(samples, version),
     )
+
+
+def _fresh_from(samples: Sequence[Sample], version: int) -> Tensor:
+    offsets = itertools.accumulate((len(s.prompt.input_ids) + len(s.response_ids) for s in samples), initial=0)
+    *starts, total = offsets
+    fresh = torch.zeros(total, dtype=torch.int64)
+    for sample, start in zip(samples, starts, strict=True):
+        response = fresh[start + len(sample.prompt.input_ids) :]
+        for span in sample.versions:
+            if span.version == version:
+                response[span.start : span.stop] = 1 + span.engine
+    return fresh
 
 
 def _flat(rows: Sequence[Sequence[T]]) -> list[T]:
@@ -62,16 +78,18 @@ def totals_of(batch: TokenBatch) -> BatchTotals:
 def optimiser_batches(batch: TokenBatch, count: int, epochs: int, seed: int) -> list[TokenBatch]:
     """The batch cut into `count` optimiser steps of nearly equal numbers of samples, `epochs` times; shuffled if there is more
     than one. `count` is fixed by the configuration: a batch with more or fewer samples than planned does not change the number
-    of optimiser steps, nor any sample's weight in its step."""
+    of optimiser steps, nor any sample's weight in its step. After the first step no token is fresh any more."""
     count = min(count, max(len(batch), 1))
+    stale = replace(batch, fresh_from=None)
     if count == 1:
-        return [batch] * epochs
+        return [batch, *[stale] * (epochs - 1)]
     order = list(range(len(batch)))
     borders = [len(order) * i // count for i in range(count + 1)]
-    batches = []
+    batches: list[TokenBatch] = []
     for epoch in range(epochs):
         random.Random(derive_seed(seed, epoch)).shuffle(order)
-        batches += [batch.select(sorted(order[start:stop])) for start, stop in itertools.pairwise(borders)]
+        for start, stop in itertools.pairwise(borders):
+            batches.append((stale if batches else batch).select(sorted(order[start:stop])))
     return batches
 
 

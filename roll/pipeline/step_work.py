@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,11 +16,15 @@ from roll.data.sample import Sample
 from roll.data.seeding import derive_seed
 from roll.data.token_batch import TokenBatch
 from roll.distributed.cluster import Cluster
+from roll.metrics.mismatch import suspects
 from roll.pipeline import batch as batching
 from roll.pipeline.run_record import ACCURACY
 from roll.pipeline.run_state import RunState
 from roll.pipeline.trainer_stages import TrainItem
 from roll.pipeline.validation import ValidationResult
+from roll.weights.push_interval import PushInterval
+
+logger = logging.getLogger(__name__)
 
 
 class StepWork:
@@ -35,6 +40,7 @@ class StepWork:
         clock: Callable[[], float],
     ) -> None:
         """`keep`: which samples are trained. `rollout_metrics`: what the pipeline tells of a step's samples."""
+        self.push = PushInterval(config.weight_push_interval, config.max_steps)
         self._config = config
         self._derived = derived
         self._loss = loss
@@ -45,7 +51,7 @@ class StepWork:
         self._clock = clock
 
     def make_batch(self, lease: Lease) -> TokenBatch:
-        return batching.token_batch(lease.groups, self._config.actor_infer.generating_args.temperature, self._keep)
+        return batching.token_batch(lease.groups, self._config.actor_infer.generating_args.temperature, self._keep, lease.step)
 
     def optimiser_batches(self, batch: TokenBatch, step: int) -> list[TokenBatch]:
         """Of the policy: none while the critic warms up."""
@@ -91,12 +97,28 @@ class StepWork:
                 "scheduler/dropped_groups": float(sum(counts["dropped"].values())),
             }
         )
+        self._warn_of_mismatch(item)
         state.record.add_step(item.step, groups, metrics)
         if self.saves(state.record.step):
             await state.save(self._trainers)
 
+    def _warn_of_mismatch(self, item: TrainItem) -> None:
+        alarm = self._config.mismatch_alarm
+        if alarm is None:
+            return
+        for engine, nats in suspects(item.metrics, alarm):
+            logger.warning(
+                "step %d: the log-probs of actor_infer engine %d differ from the trainer's by %.3g nats a token under the same "
+                "weights (mismatch_alarm %g): another dtype, or weights that are not what they should be",
+                item.step + 1,
+                engine,
+                nats,
+                alarm,
+            )
+
     def validation_due(self, has_validation: bool, version: int) -> bool:
-        due = version % self._config.eval_steps == 0 or version == self._config.max_steps
+        """Of a version that is, or could be, published."""
+        due = self.push.reaches(version, self._config.eval_steps) or version == self._config.max_steps
         # The checkpoint that a run resumes from may have been evaluated already.
         done = any(step == version for step, _ in self._state.record.validation)
         return has_validation and due and not done

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -127,7 +127,7 @@ def wire(
         scoring.append(ReferenceStage(partial(work.per_token, clusters["reference"], "log_probs")))
     trainer_half += scoring if len(scoring) <= 1 else [SideBySide("scoring", flow, *scoring)]
     trainer_half.append(AdvantageStage(lambda batch, lease: state.advantages(batch, lease.groups)))
-    policy = PolicyStage(trainers, loss, work.optimiser_batches)
+    policy = PolicyStage(trainers, replace(loss, engines=len(clusters["actor_infer"])), work.optimiser_batches)
     gather = GatherStage(trainers, config.model_update_buffer_size_mb * MIB, trained)
     if critic is None:
         trainer_half.append(TrainStage(policy, gather))

@@ -41,14 +41,14 @@ class Completion:
         """Whether it came to its end by itself, rather than at the length limit."""
         return self.finish_reason == "stop"
 
-    def take(self, result: GenerateResult) -> None:
+    def take(self, result: GenerateResult, engine: int) -> None:
         offset = len(self.token_ids)
-        for start, stop, version in result.versions:
+        for start, stop, version, _ in result.versions:
             last = self.versions[-1] if self.versions else None
-            if last is not None and last.version == version and last.stop == start + offset:
-                self.versions[-1] = VersionSpan(last.start, stop + offset, version)
+            if last is not None and (last.version, last.engine, last.stop) == (version, engine, start + offset):
+                self.versions[-1] = last._replace(stop=stop + offset)
             else:
-                self.versions.append(VersionSpan(start + offset, stop + offset, version))
+                self.versions.append(VersionSpan(start + offset, stop + offset, version, engine))
         self.token_ids += result.token_ids
         self.logprobs += result.logprobs
         self.finish_reason = result.finish_reason
@@ -151,12 +151,15 @@ class Explorer:
     async def _complete(self, group: _Group, affinity: str, requests: list[GenerateRequest], priority: int) -> list[Completion]:
         partials = [Completion(request, [], [], []) for request in requests]
         while open_ := [partial for partial in partials if partial.finish_reason == "abort"]:
-            results = await self._send(group, affinity, [partial.request for partial in open_], priority)
+            engine, results = await self._send(group, affinity, [partial.request for partial in open_], priority)
             for partial, result in zip(open_, results, strict=True):
-                partial.take(result)
+                partial.take(result, engine)
         return partials
 
-    async def _send(self, group: _Group, affinity: str, requests: list[GenerateRequest], priority: int) -> list[GenerateResult]:
+    async def _send(
+        self, group: _Group, affinity: str, requests: list[GenerateRequest], priority: int
+    ) -> tuple[int, list[GenerateResult]]:
+        """The engine that served them, and what it answered."""
         if group.cancelled:
             raise GroupCancelled
         route, granted = self._router.request(len(requests), affinity, priority)
@@ -167,20 +170,21 @@ class Explorer:
             await event.wait()
             if group.cancelled or route.engine is None:
                 raise GroupCancelled
-            group.on_engine[id(route)] = (route.engine, [request.request_id for request in requests])
-            worker = self._engines.workers[route.engine]
+            engine = route.engine
+            group.on_engine[id(route)] = (engine, [request.request_id for request in requests])
+            worker = self._engines.workers[engine]
             try:
-                results: list[GenerateResult] = await self._engines.call(route.engine, "generate", requests)
+                results: list[GenerateResult] = await self._engines.call(engine, "generate", requests)
             except (WorkerDied, EngineError) as error:
-                self._report(route.engine, worker, error)
-                return [GenerateResult(request.request_id, [], [], [], "abort") for request in requests]
+                self._report(engine, worker, error)
+                return engine, [GenerateResult(request.request_id, [], [], [], "abort") for request in requests]
             except asyncio.CancelledError:
                 # Who called has gone; the engine, in another process, would go on without being asked.
-                aborting = asyncio.ensure_future(self._abort(route.engine, [request.request_id for request in requests]))
+                aborting = asyncio.ensure_future(self._abort(engine, [request.request_id for request in requests]))
                 self._aborting.add(aborting)
                 aborting.add_done_callback(self._aborting.discard)
                 raise
-            return results
+            return engine, results
         finally:
             group.waiting.discard(event)
             group.on_engine.pop(id(route), None)

@@ -27,7 +27,7 @@ CORRECTIONS = [
 ]
 MODES = get_args(AggregationMode)
 DOUBLE = torch.float64
-ABSENT = ("reference_logprobs", "values", "returns")
+ABSENT = ("reference_logprobs", "values", "returns", "fresh_from")
 """Fields that these batches have not."""
 
 
@@ -402,3 +402,13 @@ def test_spec_refuses_what_cannot_be_computed():
 def test_spec_travels():
     spec = full_spec("cispo", "seq-mean-token-mean", CORRECTIONS[3])
     assert pickle.loads(pickle.dumps(spec)) == spec
+
+
+def test_engines_are_compared_on_fresh_tokens_alone_each_on_its_own():
+    """|ℓ − ℓ_b| of engine 0: 0.5 and 0.1, of engine 1: 0.2; the stale token and the masked one, however far off, do not count."""
+    batch = one_sequence([-1.5, -0.9, -1.2, -9.0, math.nan], [1] * 5, mask=[True] * 4 + [False])
+    batch = batch.with_(fresh_from=torch.tensor([1, 1, 2, 0, 2]))
+    _, _, metrics = evaluate(batch, [-1.0] * 5, LossSpec(engines=3))
+    right = {"": 0.8 / 3, "_max": 0.5, "/0": 0.3, "/1": 0.2}
+    assert {name: metrics[f"actor/engine_mismatch{name}"] for name in right} == pytest.approx(right)
+    assert "actor/engine_mismatch/2" not in metrics

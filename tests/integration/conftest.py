@@ -185,7 +185,7 @@ def check_sample(sample: dict[str, Any]) -> None:
     assert [spans[0][0], spans[-1][1]] == [0, len(sample["response_ids"])]
     assert len(sample["behaviour_logprobs"]) == len(sample["response_ids"])
     assert all(one[1] == other[0] and one[2] < other[2] for one, other in itertools.pairwise(spans))
-    assert all(start < stop for start, stop, _ in spans)
+    assert all(start < stop for start, stop, *_ in spans)
     assert spans[-1][2] < sample["step"]
 
 

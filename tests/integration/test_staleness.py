@@ -15,7 +15,7 @@ def slow_judge(lab):
 def assert_figures_follow_from_the_samples(run, staleness):
     """samples.jsonl holds every sample of these runs. A sample is as old as its first token, a token as its own version."""
     samples = run.rows("samples")
-    lags = [(row["step"] - 1 - version, stop - start) for row in samples for start, stop, version in row["versions"]]
+    lags = [(row["step"] - 1 - version, stop - start) for row in samples for start, stop, version, _ in row["versions"]]
     first = Counter(row["step"] - 1 - row["versions"][0][2] for row in samples)
     assert {int(lag): count for lag, count in staleness["histogram"].items()} == first
     assert staleness["mean"] == pytest.approx(sum(lag * n for lag, n in first.items()) / first.total(), abs=1e-9)

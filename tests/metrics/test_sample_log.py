@@ -35,7 +35,7 @@ def test_a_row_has_what_produced_the_sample(tmp_path):
             "prompt_uid": "row0",
             "domain": "math",
             "tag": "add",
-            "versions": [[0, 1, 3], [1, 2, 4]],
+            "versions": [[0, 1, 3, 0], [1, 2, 4, 0]],
             "response_ids": [7, 8],
             "behaviour_logprobs": [-0.25, -1.5],
         }

@@ -12,7 +12,7 @@ def group(start_version, *samples):
     prompt = Prompt("p", [1], "", "t", "d", "")
     built = []
     for index, spans in enumerate(samples):
-        length = max((stop for _, stop, _ in spans), default=0)
+        length = max((stop for _, stop, *_ in spans), default=0)
         spans = [VersionSpan(*span) for span in spans]
         built.append(Sample(prompt, index, [0] * length, [0.0] * length, spans, "stop"))
     return SampleGroup(0, start_version, prompt, built)

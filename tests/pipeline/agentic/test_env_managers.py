@@ -79,9 +79,9 @@ def test_an_episode_is_its_tokens_as_they_were_sampled(tokenizer):
 def test_version_spans_cover_the_policys_tokens_and_no_others(tokenizer):
     t = tokenizer()
     (sample,), _, _ = play(t, [[*ids(t, "ab"), t.eos_token_id], ids(t, "bc"), ids(t, "d")])
-    covered = [i for start, stop, _ in sample.versions for i in range(start, stop)]
+    covered = [i for start, stop, *_ in sample.versions for i in range(start, stop)]
     assert covered == [i for i, own in enumerate(sample.loss_mask) if own]
-    assert [version for _, _, version in sample.versions] == [0, 1, 1, 2, 2]
+    assert [span.version for span in sample.versions] == [0, 1, 1, 2, 2]
 
 
 def test_the_trajectory_tells_turns_score_and_success(tokenizer):

@@ -19,7 +19,7 @@ def check(run, config):
     assert sorted(row["group_id"] for row in fates) == list(range(groups["admitted"])), "each group has exactly one fate"
     assert all(0 <= row["lag"] <= run.summary["staleness"]["bound"] for row in trained)
     for sample in run.rows("samples"):
-        own = [i for start, stop, _ in sample["versions"] for i in range(start, stop)]
+        own = [i for start, stop, *_ in sample["versions"] for i in range(start, stop)]
         assert own == [i for i, is_own in enumerate(sample["loss_mask"]) if is_own]
         assert all(one[2] <= other[2] for one, other in itertools.pairwise(sample["versions"]))
 
@@ -69,7 +69,7 @@ def test_an_episode_that_is_interrupted_by_new_weights_goes_on(lab, make_config)
     )
     run = lab.run(config)
     check(run, config)
-    versions = [{version for _, _, version in sample["versions"]} for sample in run.rows("samples")]
+    versions = [{version for _, _, version, _ in sample["versions"]} for sample in run.rows("samples")]
     assert any(len(seen) > 1 for seen in versions), "some episode was played by more than one version"
 
 

@@ -168,3 +168,19 @@ def test_reward_metrics_describe_the_rollouts():
     assert (metrics["critic/score/mean"], metrics["critic/score/max"], metrics["critic/score/min"]) == (0.5, 1.0, 0.0)
     assert (metrics["tokens/response_length/mean"], metrics["tokens/response_length/max"]) == (2.0, 3)
     assert metrics["tokens/response_length/clip"] == pytest.approx(1 / 3)
+
+
+def test_fresh_tokens_are_those_of_the_version_that_is_trained_with_the_engine_that_sampled_them():
+    one = group(1, [1.0, 0.0])
+    first, second = one.samples
+    first.versions = [VersionSpan(0, 1, 4, engine=1), VersionSpan(1, len(first.response_ids), 5, engine=2)]
+    second.versions = [VersionSpan(0, len(second.response_ids), 4)]
+    batch = token_batch([one], 1.0, version=5)
+    told = len(first.prompt.input_ids)
+    assert batch.fresh_from.tolist() == [0] * (told + 1) + [3] * (len(first.response_ids) - 1) + [0] * int(batch.lengths[1])
+
+
+def test_only_the_first_optimiser_step_starts_from_the_weights_that_sampled():
+    batch = token_batch([group(i, [1.0, 0.0]) for i in range(4)], 1.0, version=0)
+    assert [part.fresh_from is not None for part in optimiser_batches(batch, 2, 2, seed=0)] == [True, False, False, False]
+    assert [part.fresh_from is not None for part in optimiser_batches(batch, 1, 2, seed=0)] == [True, False]

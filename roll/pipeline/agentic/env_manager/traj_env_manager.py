@@ -25,7 +25,7 @@ class TrajEnvManager(EnvManager):
         while True:
             answer = await self.act([*prompt_ids, *response_ids], record, ask)
             offset = len(response_ids)
-            versions += [VersionSpan(start + offset, stop + offset, version) for start, stop, version in answer.versions]
+            versions += [span._replace(start=span.start + offset, stop=span.stop + offset) for span in answer.versions]
             response_ids += answer.token_ids
             logprobs += answer.logprobs
             mask += [True] * len(answer.token_ids)
