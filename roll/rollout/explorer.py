@@ -166,6 +166,7 @@ class Explorer:
         event = self._granted[id(route)] = asyncio.Event()
         group.waiting.add(event)
         self._wake(granted)
+        preempted = False
         try:
             await event.wait()
             if group.cancelled or route.engine is None:
@@ -184,12 +185,13 @@ class Explorer:
                 self._aborting.add(aborting)
                 aborting.add_done_callback(self._aborting.discard)
                 raise
+            preempted = any(result.preempted for result in results)
             return engine, results
         finally:
             group.waiting.discard(event)
             group.on_engine.pop(id(route), None)
             del self._granted[id(route)]
-            self._wake(self._router.release(route))
+            self._wake(self._router.release(route, preempted))
 
     def _report(self, engine: int, worker: WorkerHandle, error: Exception) -> None:
         if self._on_death is None:

@@ -1,7 +1,8 @@
 """Which engine serves a request: the least loaded one, or the one that holds the prompt already. Pure.
 
-Load is counted in samples. An engine takes up to `capacity` of them; what does not fit waits in one queue, first by priority,
-then in the order of arrival, so nothing overtakes within a priority and a large request is never starved by small ones.
+Load is counted in samples. An engine takes up to `capacity` of them, or as many as its KV cache turns out to hold; what does
+not fit waits in one queue, first by priority, then in the order of arrival, so nothing overtakes within a priority and a large
+request is never starved by small ones.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict
 from dataclasses import dataclass, field
+
+from roll.rollout.concurrency import Concurrency
 
 REMEMBERED_PROMPTS = 4096
 """Prompts whose engine is remembered for affinity; older ones are forgotten, which costs a prefill and nothing else."""
@@ -21,6 +24,8 @@ class Route:
     samples: int
     affinity: str
     engine: int | None = None
+    number: int = 0
+    """Of the grant, among those of the engine."""
 
 
 @dataclass(order=True, slots=True)
@@ -32,8 +37,8 @@ class _Waiting:
 
 class Router:
     def __init__(self, engines: int, capacity: int) -> None:
-        self.capacity = capacity
         self.load: list[int] = [0] * engines
+        self._concurrency = [Concurrency(capacity) for _ in range(engines)]
         self._closed: set[int] = set()
         self._home: OrderedDict[str, int] = OrderedDict()
         self._queue: list[_Waiting] = []
@@ -43,6 +48,11 @@ class Router:
     def queued(self) -> int:
         return len(self._queue)
 
+    @property
+    def limits(self) -> list[int]:
+        """Samples that each engine is given at once, now."""
+        return [concurrency.limit for concurrency in self._concurrency]
+
     def request(self, samples: int, affinity: str, priority: int = 1) -> tuple[Route, list[Route]]:
         """The new route, and all routes that are granted now (it may be among them)."""
         route = Route(samples, affinity)
@@ -50,12 +60,14 @@ class Router:
         heapq.heappush(self._queue, _Waiting(priority, self._arrivals, route))
         return route, self._grant()
 
-    def release(self, route: Route) -> list[Route]:
-        """Gives the slots back (or leaves the queue); returns the routes that are granted now."""
+    def release(self, route: Route, preempted: bool = False) -> list[Route]:
+        """Gives the slots back (or leaves the queue); returns the routes that are granted now. `preempted`: the engine ran out
+        of KV cache while it served the request."""
         if route.engine is None:
             self._queue = [waiting for waiting in self._queue if waiting.route is not route]
             heapq.heapify(self._queue)
         else:
+            self._concurrency[route.engine].end(route.number, route.samples, self.load[route.engine], preempted)
             self.load[route.engine] -= route.samples
             route.engine = None
         return self._grant()
@@ -78,6 +90,7 @@ class Router:
                 break
             heapq.heappop(self._queue)
             route.engine = engine
+            route.number = self._concurrency[engine].begin()
             self.load[engine] += route.samples
             self._home[route.affinity] = engine
             self._home.move_to_end(route.affinity)
@@ -96,4 +109,6 @@ class Router:
 
     def _fits(self, engine: int, route: Route) -> bool:
         # A request larger than an engine goes to an empty one: its own queue takes the rest.
-        return engine not in self._closed and (self.load[engine] == 0 or self.load[engine] + route.samples <= self.capacity)
+        return engine not in self._closed and (
+            self.load[engine] == 0 or self.load[engine] + route.samples <= self._concurrency[engine].limit
+        )

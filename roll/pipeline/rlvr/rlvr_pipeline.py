@@ -70,7 +70,11 @@ class RLVRPipeline(TrainingPipeline):
             evaluation,
             explorer.close,
             explorer.open,
-            lambda: {"prompts_skipped": prepared.skipped, "reward_errors": dict(rewards.errors)},
+            lambda: {
+                "prompts_skipped": prepared.skipped,
+                "reward_errors": dict(rewards.errors),
+                "engine_concurrency": router.limits,
+            },
         )
 
     def _decode(self, token_ids: list[int]) -> str:

@@ -58,6 +58,8 @@ class GenerateResult:
     versions: list[VersionSpan]
     finish_reason: FinishReason
     text: str = ""
+    preempted: bool = False
+    """The engine ran out of KV cache meanwhile, and computed that of some request anew: it was given too much at once."""
 
 
 @dataclass(slots=True)

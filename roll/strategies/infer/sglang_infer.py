@@ -192,7 +192,8 @@ class SGLangInferStrategy:
         text = str(self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
         if reason == "stop":
             text = cut_at_stop(text, request.sampling.stop_strings, request.sampling.include_stop_str_in_output)
-        return GenerateResult(request.request_id, tokens, logprobs, spans, reason, text)
+        preempted = meta.get("num_retractions", 0) > 0
+        return GenerateResult(request.request_id, tokens, logprobs, spans, reason, text, preempted)
 
     async def _post(self, route: str, body: dict[str, Any]) -> Any:
         """The answer's JSON. SGLang reports many a refusal with `success: false` only."""

@@ -112,6 +112,7 @@ class VLLMInferStrategy:
             return GenerateResult(request.request_id, [], [], [], "length")
         call = self._calls[request.request_id] = _Call(request, limit)
         self._account()
+        preemptions = self._figures.preemptions
         try:
             async with self._gate.passing(call.given_up) as may_begin:
                 if may_begin:
@@ -122,7 +123,9 @@ class VLLMInferStrategy:
                 return GenerateResult(request.request_id, [], [], [], "abort")
             if call.given_up.is_set():  # aborted while it was on its way to the engine
                 await self._abort([request.request_id])
-            return await self._collect(call)
+            result = await self._collect(call)
+            result.preempted = self._figures.preemptions > preemptions
+            return result
         except asyncio.CancelledError:
             if call.collector is not None and self._ended is None:
                 await self._abort([request.request_id])

@@ -24,6 +24,8 @@ class EngineFigures:
     generated_tokens: int = 0
     prefill_tokens: int = 0
     """Computed; those found in the prefix cache are not among them."""
+    preemptions: int = 0
+    """Requests whose KV cache was given to others."""
 
 
 def engine_environment(devices: Sequence[str], threads: int | None, arguments: Mapping[str, Any]) -> dict[str, str]:
@@ -69,6 +71,7 @@ def start_engine(arguments: Mapping[str, Any], environment: Mapping[str, str], f
                 if iteration_stats is not None:
                     figures.generated_tokens += iteration_stats.num_generation_tokens
                     figures.prefill_tokens += iteration_stats.prompt_token_stats.computed
+                    figures.preemptions += iteration_stats.num_preempted_reqs
 
         try:
             config = AsyncEngineArgs(**arguments)

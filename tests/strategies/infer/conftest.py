@@ -29,7 +29,7 @@ ARCHITECTURES: dict[str, tuple[Any, Any]] = {
 }
 
 
-def make_model(architecture: str = "qwen2", seed: int = 0, tied: bool = True) -> Any:
+def make_model(architecture: str = "qwen2", seed: int = 0, tied: bool = True, head_dim: int = 8) -> Any:
     torch.manual_seed(seed)
     config_class, model_class = ARCHITECTURES[architecture]
     config = config_class(
@@ -39,7 +39,7 @@ def make_model(architecture: str = "qwen2", seed: int = 0, tied: bool = True) ->
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        head_dim=8,
+        head_dim=head_dim,
         max_position_embeddings=512,
         initializer_range=0.3,
         tie_word_embeddings=tied,
