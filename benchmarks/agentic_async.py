@@ -26,7 +26,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pipeline_run import ROOT, Run, run_pipeline, save_results
+from pipeline_run import Run, save_results
+from slow_lake import run_lake, slow_lake
 
 from roll.pipeline.agentic.env.interface import Reset, Step
 from roll.pipeline.agentic.env.latency import LatencyEnv
@@ -81,12 +82,9 @@ class LockstepEnv(LatencyEnv):
 
 
 def overrides(mode: str, steps: int, groups: int) -> list[str]:
-    env = "custom_envs.FrozenLake"
     redundant = 2 if "redundancy" in mode else 0
-    inner = "{is_slippery: false, action_pattern: '(.*)', action_lookup: {L: Left, D: Down, R: Right, U: Up}}"
-    latency = f"env_type: frozen_lake, env_config: {inner}, mean_s: {MEAN_S}, sigma: {SIGMA}, "
-    latency += f"hang_share: {SLOW_SHARE}, hang_s: {SLOW_S}"
-    lockstep = f"batch: {groups * GROUP}, max_turns: 10, "
+    latency: dict[str, Any] = {"mean_s": MEAN_S, "sigma": SIGMA, "hang_share": SLOW_SHARE, "hang_s": SLOW_S}
+    lockstep = mode == "lock-step"
     return [
         f"async_generation_ratio={1 if 'ratio 1' in mode else 0}",
         f"max_steps={WARM_UP + steps + WIND_DOWN}",
@@ -99,16 +97,16 @@ def overrides(mode: str, steps: int, groups: int) -> list[str]:
         f"train_env_manager.group_size_redundancy={redundant}",
         f"train_env_manager.max_env_num_per_worker={4 * groups * GROUP}",
         "train_env_manager.group_filter_cls=null",
-        f"{env}.env_type=" + ("agentic_async.LockstepEnv" if mode == "lock-step" else "latency"),
-        f"++{env}.env_config={{{lockstep if mode == 'lock-step' else ''}{latency}}}",
-        *(f"~{env}.env_config.{key}" for key in ("is_slippery", "action_pattern", "action_lookup")),
+        *slow_lake(
+            "agentic_async.LockstepEnv" if lockstep else "latency",
+            **({"batch": groups * GROUP, "max_turns": 10} if lockstep else {}),
+            **latency,
+        ),
     ]
 
 
 def run(mode: str, extra: list[str], steps: int, groups: int, out: Path, ray: bool) -> Run:
-    config = ROOT / "examples" / "config" / "agent_val_frozen_lake_async.yaml"
-    given = [*overrides(mode, steps, groups), *extra]
-    return run_pipeline(config, given, out, not ray, "start_agentic_pipeline.py", "val_env_manager")
+    return run_lake([*overrides(mode, steps, groups), *extra], out, not ray)
 
 
 def main() -> None:

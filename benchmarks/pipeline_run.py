@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,18 +41,26 @@ def run_pipeline(
     local: bool,
     script: str = "start_rlvr_pipeline.py",
     no_validation: str = "validation",
+    look: Callable[[int], None] | None = None,
 ) -> Run:
     """A start script of `examples` with these overrides. Raises `RuntimeError` with its last words if it fails.
-    `no_validation`: the block whose absence means that nothing is validated."""
+    `no_validation`: the block whose absence means that nothing is validated. `look` is called with the driver's process id, about
+    every second while it runs."""
     out.mkdir(parents=True, exist_ok=True)
     name = [f"--config_path={config.parent}", f"--config_name={config.stem}", *(["--local"] if local else [])]
     always = [f"output_dir={out}", "exp_name=run", "track_with=none", "rollout_log_per_step=0", f"{no_validation}=null"]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'benchmarks'}", "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, f"examples/{script}", *name, *always, *overrides]
     with (out / "console.txt").open("w") as console:
-        code = subprocess.run(
-            command, cwd=ROOT, env=environment, stdout=console, stderr=subprocess.STDOUT, timeout=LIMIT_S, check=False
-        ).returncode
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=console, stderr=subprocess.STDOUT)
+        code, end = None, time.monotonic() + LIMIT_S
+        while code is None:
+            if time.monotonic() > end:
+                process.kill()
+            if look is not None:
+                look(process.pid)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = process.wait(1.0)
     if code:
         raise RuntimeError(f"exit code {code} of {' '.join(command)}\n{(out / 'console.txt').read_text()[-3000:]}")
     return read_run(out / "run")

@@ -11,7 +11,8 @@ from roll.data.sample import Sample, Trajectory, Turn
 def episode_metrics(samples: Sequence[Sample]) -> dict[str, float]:
     """`env/<tag>/...`: success, score, num_actions (turns), action_is_valid and action_is_effective (shares of turns),
     response_length (tokens of a turn), max_steps and context (shares of episodes that ended so), the environment's own numbers;
-    `env/time/...`: seconds of an episode spent on generation, in the environment, and waiting for a place in one."""
+    `env/episodes`: how many there were; `env/time/...`: seconds of an episode spent on generation, in the environment, and
+    waiting for a place in one."""
     metrics: dict[str, float] = {}
     for tag in sorted({sample.prompt.tag for sample in samples}):
         mine = [sample for sample in samples if sample.prompt.tag == tag]
@@ -23,6 +24,7 @@ def episode_metrics(samples: Sequence[Sample]) -> dict[str, float]:
         "environment_s": lambda episode: episode.environment_s,
         "waiting_s": lambda episode: episode.waiting_s,
     }
+    metrics["env/episodes"] = float(len(episodes))
     return metrics | {f"env/time/{name}": fmean(map(part, episodes)) for name, part in parts.items() if episodes}
 
 
