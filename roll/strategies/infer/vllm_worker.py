@@ -47,6 +47,9 @@ class PolicyWorker:
         if type(sampler) is not Sampler:
             raise RuntimeError(f"the model runner's sampler is {type(sampler)}: its log-probs are not known")
         self.model_runner.sampler = PolicySampler(sampler.logprobs_mode, sampler.use_fp64_gumbel)
+        if torch.cpu._is_amx_tile_supported():
+            # vLLM's bfloat16 attention uses AMX without having asked the kernel for it: an illegal instruction.
+            torch.cpu._init_amx()
 
     def load_policy(self, paths: Sequence[str]) -> None:
         """Replaces all weights by those of the safetensors files; only between two token steps, with nothing in flight."""
