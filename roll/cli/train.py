@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from roll.cli.machine import this_machine
 from roll.cli.options import OVERRIDES, Parser, complain, config_folder
 from roll.configs.agentic import AgenticConfig
 from roll.configs.problems import ConfigError, Problem
@@ -60,6 +61,9 @@ def _train(pipeline: str, arguments: Sequence[str]) -> int:
     # Models and data are local folders; a missing one is an error, never a download.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if not this_machine().accelerators:
+        # Where DeepSpeed is installed transformers imports it, and it would say in every process that it found no accelerator.
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     from roll.cli.compose import load_to_start
 
