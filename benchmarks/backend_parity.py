@@ -5,8 +5,11 @@
 
 A layout runs in processes of its own (gloo), one a rank. The plain loop pads the whole batch to one tensor and takes one backward
 pass; the back ends cut the same batch into micro-batches and ranks. Compared after the last step: weights (largest difference,
-relative to the largest weight of the tensor), gradient norms of every step, log-probs before the first. `s/step` is the median on
-this machine, all ranks together; `MiB` the peak resident memory of a rank."""
+relative to the largest weight of the tensor), gradient norms of every step, log-probs before the first.
+
+`s/step` is the median on this machine, all ranks together; `x plain` over that of the plain loop, which runs again before each
+layout. Memory of the rank that has most: `peak` resident, and `PSS` after the last step, where a page that processes share
+(libraries, mostly) counts in parts."""
 
 from __future__ import annotations
 
@@ -27,7 +30,14 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 
 from roll.algorithms.loss import LossSpec, compute_loss
 from roll.data.microbatch import split_across_ranks
@@ -36,6 +46,7 @@ from roll.strategies.train import make_train_strategy
 from roll.strategies.train.interface import BatchTotals, RankContext
 from roll.strategies.train.logprobs import token_logprobs
 from roll.strategies.train.lr_schedule import lr_scale
+from roll.weights.experts import published
 
 REPO = Path(__file__).resolve().parents[1]
 STEPS = 10
@@ -62,6 +73,7 @@ class Layout:
     options: dict[str, Any] = field(default_factory=dict)
     ranks_per_shard: int = 1
     """Ranks that share a data-parallel rank; all of them here."""
+    model: str = "dense"
 
 
 def zero(stage: int) -> dict[str, Any]:
@@ -69,6 +81,7 @@ def zero(stage: int) -> dict[str, Any]:
 
 
 TP2, PP2 = {"tensor_model_parallel_size": 2}, {"pipeline_model_parallel_size": 2}
+EP2, UNDIVIDED = {"expert_model_parallel_size": 2}, {"expert_tensor_parallel_size": 1}
 LAYOUTS = {
     "fsdp2-1": Layout("fsdp2_train", 1),
     "fsdp2-2": Layout("fsdp2_train", 2),
@@ -81,6 +94,11 @@ LAYOUTS = {
     "megatron-tp2+sp": Layout("megatron_train", 2, {**TP2, "sequence_parallel": True}, 2),
     "megatron-pp2": Layout("megatron_train", 2, PP2, 2),
     "megatron-dp2": Layout("megatron_train", 2),
+    "megatron-cp2": Layout("megatron_train", 2, {"context_parallel_size": 2}, 2),
+    "fsdp2-1 mixture": Layout("fsdp2_train", 1, model="mixture"),
+    "megatron-1 mixture": Layout("megatron_train", 1, model="mixture"),
+    "megatron-ep2": Layout("megatron_train", 2, EP2, model="mixture"),
+    "megatron-tp2+sp+ep2": Layout("megatron_train", 2, {**TP2, **EP2, "sequence_parallel": True, **UNDIVIDED}, 2, "mixture"),
 }
 
 
@@ -94,22 +112,33 @@ class Row:
     logprobs: float
     """Largest |difference|."""
     step_s: float
-    memory_mib: float
+    peak_mib: float
+    pss_mib: float
 
 
-def make_model(folder: Path) -> None:
+def make_model(folder: Path, kind: str = "dense") -> None:
+    """`dense`: a Qwen2 with tied embeddings; `mixture`: a Qwen3-MoE of 8 experts, 2 for each token."""
     torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=VOCABULARY,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        tie_word_embeddings=True,
-        initializer_range=0.1,
-    )
-    Qwen2ForCausalLM(config).save_pretrained(folder)
+    sizes: dict[str, Any] = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "initializer_range": 0.1,
+    }
+    if kind == "dense":
+        Qwen2ForCausalLM(Qwen2Config(**sizes, tie_word_embeddings=True)).save_pretrained(folder)
+    else:
+        experts: dict[str, Any] = {
+            "num_experts": 8,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 64,
+            "norm_topk_prob": True,
+            "head_dim": 16,
+        }
+        Qwen3MoeForCausalLM(Qwen3MoeConfig(**sizes, **experts)).save_pretrained(folder)
     core = Tokenizer(models.WordLevel({f"t{i}": i for i in range(VOCABULARY)}, unk_token="t0"))
     PreTrainedTokenizerFast(tokenizer_object=core, eos_token="t1").save_pretrained(folder)
 
@@ -168,7 +197,9 @@ def plain_loop(model_path: Path, steps: int) -> tuple[dict[str, torch.Tensor], l
         optimizer.step()
         optimizer.zero_grad()
         seconds.append(time.perf_counter() - began)
-    return {name: p.detach() for name, p in model.named_parameters()}, norms, logprobs, seconds
+    kind = model.config.model_type
+    trained = {name: part for n, p in model.named_parameters() for name, part in published(kind, n, p.detach())}
+    return trained, norms, logprobs, seconds
 
 
 def run_rank(layout: Layout, model_path: str, out: Path, rank: int, port: int, steps: int) -> None:
@@ -191,8 +222,13 @@ def run_rank(layout: Layout, model_path: str, out: Path, rank: int, port: int, s
         seconds.append(time.perf_counter() - began)
     result |= {f"trained/{name}": t for bucket in strategy.export_weights(1 << 20) for name, t in bucket.tensors.items()}
     save_file(result, out / f"{rank}.safetensors")
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    (out / f"{rank}.json").write_text(json.dumps({"norms": norms, "seconds": seconds, "memory_mib": peak}))
+    (out / f"{rank}.json").write_text(json.dumps({"norms": norms, "seconds": seconds, "memory": memory_mib()}))
+
+
+def memory_mib() -> tuple[float, float]:
+    """Of this process: most that was resident so far, and its proportional share now."""
+    pss = next(line for line in Path("/proc/self/smaps_rollup").read_text().splitlines() if line.startswith("Pss:"))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, int(pss.split()[1]) / 1024
 
 
 def run_layout(name: str, model_path: Path, out: Path, steps: int = STEPS, timeout_s: float = 300.0) -> None:
@@ -228,7 +264,7 @@ def compare(name: str, out: Path, plain: tuple[dict[str, torch.Tensor], list[flo
     layout = LAYOUTS[name]
     told = [json.loads((out / f"{rank}.json").read_text()) for rank in range(layout.ranks)]
     files = [load_file(out / f"{rank}.safetensors") for rank in range(layout.ranks)]
-    trained = {key.removeprefix("trained/"): t for key, t in files[0].items() if key.startswith("trained/")}
+    trained = {key.removeprefix("trained/"): t for file in files for key, t in file.items() if key.startswith("trained/")}
     assert trained.keys() == weights.keys(), sorted(trained.keys() ^ weights.keys())
     reference = make_batch(99).with_(behaviour_logprobs=logprobs)
     distance = max(
@@ -241,7 +277,7 @@ def compare(name: str, out: Path, plain: tuple[dict[str, torch.Tensor], list[flo
         max(abs(got - norm) / norm for one in told for got, norm in zip(one["norms"], norms, strict=True)),
         distance,
         statistics.median(told[0]["seconds"]),
-        max(one["memory_mib"] for one in told),
+        *(max(sizes) for sizes in zip(*(one["memory"] for one in told), strict=True)),
     )
 
 
@@ -260,21 +296,27 @@ def main() -> None:
         sys.stderr.flush()
         os._exit(0)
     torch.set_num_threads(1)
+    print(f"{options.steps} steps, float32, one thread a rank; load of the last minute {os.getloadavg()[0]:.1f}\n")
+    print(
+        f"{'layout':<20}{'weights':>11}{'grad norm':>11}{'log-probs':>11}{'plain s':>9}{'s/step':>9}{'x plain':>9}"
+        f"{'peak MiB':>10}{'PSS MiB':>9}"
+    )
     with tempfile.TemporaryDirectory() as folder:
-        model_path = Path(folder) / "model"
-        make_model(model_path)
-        plain = plain_loop(model_path, options.steps)
-        print(f"plain loop: {statistics.median(plain[3]):.3f} s/step, {options.steps} steps, float32, one thread a rank\n")
-        print(f"{'layout':<18}{'weights':>11}{'grad norm':>11}{'log-probs':>11}{'s/step':>9}{'x plain':>9}{'MiB/rank':>10}")
+        for kind in dict.fromkeys(LAYOUTS[name].model for name in options.layouts):
+            make_model(Path(folder) / kind, kind)
         for name in options.layouts:
-            run_layout(name, model_path, Path(folder) / name, options.steps)
-            row = compare(name, Path(folder) / name, plain)
-            ratio = row.step_s / statistics.median(plain[3])
+            model_path = Path(folder) / LAYOUTS[name].model
+            plain = plain_loop(model_path, options.steps)
+            run_layout(name, model_path, Path(folder) / name.replace(" ", "-"), options.steps)
+            row = compare(name, Path(folder) / name.replace(" ", "-"), plain)
+            plain_s = statistics.median(plain[3])
             print(
-                f"{row.layout:<18}{row.weights:>11.1e}{row.grad_norm:>11.1e}{row.logprobs:>11.1e}"
-                f"{row.step_s:>9.3f}{ratio:>9.2f}{row.memory_mib:>10.0f}",
+                f"{row.layout:<20}{row.weights:>11.1e}{row.grad_norm:>11.1e}{row.logprobs:>11.1e}{plain_s:>9.3f}{row.step_s:>9.3f}"
+                f"{row.step_s / plain_s:>9.2f}{row.peak_mib:>10.0f}{row.pss_mib:>9.0f}",
                 flush=True,
             )
+        peak, pss = memory_mib()
+        print(f"{'(the plain loop)':<20}{'':>60}{peak:>10.0f}{pss:>9.0f}")
 
 
 if __name__ == "__main__":

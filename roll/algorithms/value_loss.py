@@ -45,7 +45,8 @@ def value_loss(
     error = (values - target).square()
     metrics: Metrics = {}
     if spec.clip is not None:
-        clipped = (old + (values - old).clamp(-spec.clip, spec.clip) - target).square()
+        # Not old + (values - old).clamp(..): its rounding would count as clipping.
+        clipped = (values.clamp(old - spec.clip, old + spec.clip) - target).square()
         metrics["critic/value_clipfrac"] = masked_mean((clipped > error).float(), mask)
         error = torch.maximum(error, clipped)
     loss = aggregate(0.5 * error, mask, "token-mean", totals_tokens, 1)

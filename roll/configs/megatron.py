@@ -5,6 +5,7 @@ Ranks are numbered in Megatron's order: those that share tensors first, then dat
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -19,6 +20,15 @@ _SIZE = Bounds(ge=1)
 class MegatronConfig:
     tensor_model_parallel_size: int = option(1, "Ranks that divide each layer's matrices.", bounds=_SIZE)
     pipeline_model_parallel_size: int = option(1, "Ranks that divide the layers, as stages of a 1F1B pipeline.", bounds=_SIZE)
+    context_parallel_size: int = option(
+        1, "Ranks that divide each sequence among them; keys and values are gathered layer by layer.", bounds=_SIZE
+    )
+    expert_model_parallel_size: int = option(
+        1, "Mixtures of experts: ranks that divide the experts of each layer; must divide their number.", bounds=_SIZE
+    )
+    expert_tensor_parallel_size: int | None = option(
+        None, "Mixtures of experts: ranks that divide each expert's matrices; null: tensor_model_parallel_size.", bounds=_SIZE
+    )
     sequence_parallel: bool = option(
         False, "The ranks of tensor parallelism divide the tokens between its matrices as well: less memory for activations."
     )
@@ -39,23 +49,25 @@ class MegatronConfig:
 
     def data_parallel_rank(self, rank: int, world_size: int) -> int:
         """Which share of the samples a rank is given; ranks that divide a model among them have the same."""
-        return rank // self.tensor_model_parallel_size % self.data_parallel_size(world_size)
+        return rank // (self.tensor_model_parallel_size * self.context_parallel_size) % self.data_parallel_size(world_size)
 
     def data_parallel_size(self, world_size: int) -> int:
-        return world_size // (self.tensor_model_parallel_size * self.pipeline_model_parallel_size)
+        return world_size // self.ranks_per_model
+
+    @property
+    def ranks_per_model(self) -> int:
+        return self.tensor_model_parallel_size * self.pipeline_model_parallel_size * self.context_parallel_size
+
+    @property
+    def expert_tensor_parallel(self) -> int:
+        return self.expert_tensor_parallel_size or self.tensor_model_parallel_size
 
 
 def megatron_problems(key: str, config: MegatronConfig, devices: Sequence[int], attention: str) -> Iterator[Problem]:
     """`key`: dotted path of the role; `devices` and `attention`: its `device_mapping` and `attn_implementation`."""
     block = f"{key}.strategy_args.strategy_config"
-    tensor, pipeline = config.tensor_model_parallel_size, config.pipeline_model_parallel_size
-    if len(devices) % (tensor * pipeline):
-        message = (
-            f"{len(devices)} devices, not a multiple of tensor_model_parallel_size {tensor} x pipeline_model_parallel_size "
-            f"{pipeline} = {tensor * pipeline}"
-        )
-        enough = -(-len(devices) // (tensor * pipeline)) * tensor * pipeline
-        yield Problem(f"{key}.device_mapping", list(devices), message, f"{enough} devices")
+    yield from _layout_problems(key, config, devices)
+    tensor = config.tensor_model_parallel_size
     if config.sequence_parallel and tensor == 1:
         message = "has no effect: tensor_model_parallel_size is 1"
         yield Problem(f"{block}.sequence_parallel", True, message, "false, or tensor_model_parallel_size: 2")
@@ -65,3 +77,22 @@ def megatron_problems(key: str, config: MegatronConfig, devices: Sequence[int], 
             yield Problem(f"{block}.{name}", value, "belongs to whole layers", "recompute_granularity: full, or remove it")
     if attention != "sdpa":
         yield Problem(f"{key}.model_args.attn_implementation", attention, "Megatron's attention is torch's sdpa here", "sdpa")
+
+
+def _layout_problems(key: str, config: MegatronConfig, devices: Sequence[int]) -> Iterator[Problem]:
+    sizes = {
+        name: getattr(config, f"{name}_size") for name in ("tensor_model_parallel", "pipeline_model_parallel", "context_parallel")
+    }
+    experts = {
+        "expert_model_parallel": config.expert_model_parallel_size,
+        "expert_tensor_parallel": config.expert_tensor_parallel,
+        "pipeline_model_parallel": config.pipeline_model_parallel_size,
+    }
+    for divided in (sizes, experts):
+        group = math.prod(divided.values())
+        if len(devices) % group:
+            product = " x ".join(f"{name}_size {size}" for name, size in divided.items())
+            message = f"{len(devices)} devices, not a multiple of {product} = {group}"
+            enough = -(-len(devices) // group) * group
+            yield Problem(f"{key}.device_mapping", list(devices), message, f"{enough} devices")
+            return

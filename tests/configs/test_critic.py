@@ -62,7 +62,7 @@ def critic(**changes):
         ({"adv_estimator": "grpo", "critic": None, "value_clip": 0.5}, "value_clip", "adv_estimator is grpo"),
         ({"adv_estimator": "grpo", "critic": None, "critic_warmup": 1}, "critic_warmup", "adv_estimator is grpo"),
         ({"critic_warmup": 10}, "critic_warmup", "10 >= max_steps 10"),
-        (critic(strategy_args={"strategy_name": "megatron_train"}), "critic.strategy_args.strategy_name", "does not fit critic"),
+        (critic(strategy_args={"strategy_name": "fsdp2_infer"}), "critic.strategy_args.strategy_name", "does not fit critic"),
         (critic(model_args={"lora_target": "all-linear"}), "critic.model_args.lora_target", "all weights"),
         (critic(device_mapping=None), "critic.device_mapping", "needs devices"),
         (critic(device_mapping="1-2"), "critic.device_mapping", "no device 2"),

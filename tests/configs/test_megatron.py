@@ -23,14 +23,22 @@ def test_ranks_that_share_a_model_are_given_the_same_samples(tensor, pipeline, e
     assert role.data_parallel_size == max(expected) + 1
 
 
-@pytest.mark.parametrize(("tensor", "pipeline", "ranks"), [(2, 2, 8), (4, 1, 8), (1, 4, 8), (2, 1, 6), (3, 2, 12)])
-def test_data_parallel_ranks_are_those_of_megatron(tensor, pipeline, ranks):
+@pytest.mark.parametrize(
+    ("tensor", "pipeline", "context", "ranks"),
+    [(2, 2, 1, 8), (4, 1, 1, 8), (1, 4, 1, 8), (2, 1, 1, 6), (3, 2, 1, 12), (2, 2, 2, 16), (1, 1, 2, 8), (1, 2, 4, 16)],
+)
+def test_data_parallel_ranks_are_those_of_megatron(tensor, pipeline, context, ranks):
     parallel_state = pytest.importorskip("megatron.core.parallel_state")
     generator = parallel_state.RankGenerator(
-        tp=tensor, ep=1, dp=ranks // (tensor * pipeline), pp=pipeline, cp=1, order="tp-cp-ep-dp-pp"
+        tp=tensor, ep=1, dp=ranks // (tensor * pipeline * context), pp=pipeline, cp=context, order="tp-cp-ep-dp-pp"
     )
     expected = {rank: index for group in generator.get_ranks("dp") for index, rank in enumerate(group)}
-    role = actor(f"0-{ranks - 1}", tensor_model_parallel_size=tensor, pipeline_model_parallel_size=pipeline)
+    role = actor(
+        f"0-{ranks - 1}",
+        tensor_model_parallel_size=tensor,
+        pipeline_model_parallel_size=pipeline,
+        context_parallel_size=context,
+    )
     assert role.data_parallel_ranks == tuple(expected[rank] for rank in range(ranks))
 
 
@@ -54,7 +62,14 @@ def test_misspelt_option_is_answered_with_the_nearest_name():
             6,
             "sdpa",
             "actor_train.device_mapping = [0, 1, 2, 3, 4, 5]: 6 devices, not a multiple of tensor_model_parallel_size 2 x "
-            "pipeline_model_parallel_size 2 = 4; fix: 8 devices",
+            "pipeline_model_parallel_size 2 x context_parallel_size 1 = 4; fix: 8 devices",
+        ),
+        (
+            {"expert_model_parallel_size": 4, "pipeline_model_parallel_size": 2, "tensor_model_parallel_size": 2},
+            12,
+            "sdpa",
+            "12 devices, not a multiple of expert_model_parallel_size 4 x expert_tensor_parallel_size 2 x "
+            "pipeline_model_parallel_size 2 = 16; fix: 16 devices",
         ),
         ({"sequence_parallel": True}, 1, "sdpa", "sequence_parallel = True: has no effect: tensor_model_parallel_size is 1"),
         ({"recompute_num_layers": 2}, 1, "sdpa", "recompute_num_layers = 2: belongs to whole layers"),
@@ -66,12 +81,24 @@ def test_contradictions_are_named(options, ranks, attention, message):
     assert message in str(problem)
 
 
-@pytest.mark.parametrize("name", ["context_parallel_size", "expert_model_parallel_size", "virtual_pipeline_model_parallel_size"])
-def test_what_is_not_there_may_stand_as_long_as_it_is_off(name):
-    def translated(value):
-        strategy = {"strategy_name": "megatron_train", "strategy_config": {name: value}}
-        return translate({"actor_train": {"strategy_args": strategy}}, RLVRConfig)
+def translated(**options):
+    strategy = {"strategy_name": "megatron_train", "strategy_config": options}
+    return translate({"actor_train": {"strategy_args": strategy}}, RLVRConfig)
 
+
+@pytest.mark.parametrize("name", ["fp8", "moe_layer_recompute", "account_for_loss_in_pipeline_split"])
+def test_what_is_not_there_may_stand_as_long_as_it_is_off(name):
     key = f"actor_train.strategy_args.strategy_config.{name}"
-    assert [note.key for note in translated(1).without_effect] == [key] and not translated(1).lacking
-    assert [note.key for note in translated(2).lacking] == [key]
+    off, on = translated(**{name: False}), translated(**{name: True})
+    assert [note.key for note in off.without_effect] == [key] and not off.lacking
+    assert [note.key for note in on.lacking] == [key]
+
+
+def test_sizes_under_other_names_and_null_are_read():
+    got = translated(context_model_parallel_size=2, expert_model_parallel_size=None, virtual_pipeline_model_parallel_size=4)
+    assert not got.lacking
+    assert [note.key.rpartition(".")[2] for note in got.without_effect] == ["virtual_pipeline_model_parallel_size"]
+    assert got.mapping["actor_train"]["strategy_args"]["strategy_config"] == {
+        "context_parallel_size": 2,
+        "expert_model_parallel_size": 1,
+    }

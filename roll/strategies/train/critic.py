@@ -77,7 +77,11 @@ class DeepSpeedCritic(_ValueModel, DeepSpeedStrategy):
 
 def make_critic(strategy_name: str, context: RankContext, options: dict[str, Any]) -> CriticStrategy:
     """Options as for the policy's strategy of that name."""
+    if strategy_name == "megatron_train":
+        from roll.strategies.train.megatron.critic import MegatronCritic
+
+        return MegatronCritic(context, **options)
     critics: dict[str, type[FSDP2Critic | DeepSpeedCritic]] = {"fsdp2_train": FSDP2Critic, "deepspeed_train": DeepSpeedCritic}
     if strategy_name not in critics:
-        raise ValueError(f"strategy '{strategy_name}' trains no critic; known: {', '.join(critics)}")
+        raise ValueError(f"strategy '{strategy_name}' trains no critic; known: {', '.join(critics)}, megatron_train")
     return critics[strategy_name](context, **options)

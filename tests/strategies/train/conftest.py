@@ -11,8 +11,12 @@ from transformers import (
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen2MoeConfig,
+    Qwen2MoeForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
 )
 
 FAMILIES = {
@@ -31,6 +35,15 @@ FAMILIES = {
                 "original_max_position_embeddings": 8,
             }
         },
+    ),
+}
+
+MIXTURES = {
+    "qwen3_moe": (Qwen3MoeForCausalLM, Qwen3MoeConfig, {"head_dim": 8, "norm_topk_prob": True, "tie_word_embeddings": False}),
+    "qwen2_moe": (
+        Qwen2MoeForCausalLM,
+        Qwen2MoeConfig,
+        {"shared_expert_intermediate_size": 20, "norm_topk_prob": False, "mlp_only_layers": [1], "tie_word_embeddings": True},
     ),
 }
 
@@ -87,6 +100,44 @@ def family_models(tmp_path_factory):
                     torch.nn.init.normal_(parameter, 1.0 if "norm" in name else 0.0, 0.2)
             model.save_pretrained(path)
             PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="t1").save_pretrained(path)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def megatron_models(family_models, tmp_path_factory):
+    """The dense families, and tiny random mixtures of four experts: Qwen3's in every layer, Qwen2's beside a shared expert in
+    one of two."""
+    folder = tmp_path_factory.mktemp("megatron")
+    for path in family_models.iterdir():
+        (folder / path.name).symlink_to(path)
+    tokenizer = Tokenizer(models.WordLevel({f"t{i}": i for i in range(37)}, unk_token="t0"))
+    for name, (cls, config, own) in MIXTURES.items():
+        torch.manual_seed(0)
+        model = cls(
+            config(
+                vocab_size=37,
+                hidden_size=16,
+                intermediate_size=32,
+                moe_intermediate_size=12,
+                num_experts=4,
+                num_experts_per_tok=2,
+                decoder_sparse_step=1,
+                num_hidden_layers=2,
+                num_attention_heads=4,
+                num_key_value_heads=2,
+                max_position_embeddings=64,
+                initializer_range=0.2,
+                pad_token_id=None,
+                **own,
+            )
+        )
+        for parameter_name, parameter in model.named_parameters():
+            if parameter.ndim == 1:
+                torch.nn.init.normal_(parameter, 1.0 if "norm" in parameter_name else 0.0, 0.2)
+            elif "experts" in parameter_name or "mlp.gate" in parameter_name:
+                torch.nn.init.normal_(parameter, 0.0, 0.2)
+        model.save_pretrained(folder / name)
+        PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="t1").save_pretrained(folder / name)
     return folder
 
 

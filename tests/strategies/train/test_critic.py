@@ -15,9 +15,11 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-from roll.algorithms.value_loss import value_loss
+from roll.algorithms.returns import gae, on_last_token
+from roll.algorithms.value_loss import ValueLossSpec, value_loss
+from roll.data.token_batch import TokenBatch
 from roll.strategies.train.critic import FSDP2Critic, make_critic
-from roll.strategies.train.interface import RankContext
+from roll.strategies.train.interface import BatchTotals, RankContext
 from roll.strategies.train.value_head import VALUE_HEAD, load_value_model
 
 PROGRAM = Path(__file__).with_name("critic_program.py")
@@ -108,6 +110,44 @@ def test_it_learns_the_returns(make, program):
     assert (critic.values(batch) - batch.returns).abs().mean() < 0.3 * batch.returns.abs().mean()
 
 
+RESPONSE, PROMPT, STEPS = 8, 4, 100
+
+
+@pytest.mark.parametrize(
+    ("decided_by", "ceiling"),
+    [pytest.param(1, 1.0, id="prompt"), pytest.param(PROMPT + 2, 5 / 8, id="third-response-token")],
+)
+def test_it_explains_what_can_be_known(make, decided_by, ceiling):
+    """The reward is told by one token, which stands out. If it is in the prompt, all states tell; if it is the response's third,
+    only the five states after it do. A value that is read one token too early or too late would explain 6 / 8 or 4 / 8.
+
+    Every batch is new, so the metric, which is of the values before the step, is of data that the critic has not learned from."""
+    critic = make(learning_rate=1e-2, lr_scheduler_type="constant", warmup_steps=5, weight_decay=0.0, max_grad_norm=1.0)
+    samples, length, generator = 32, PROMPT + RESPONSE, torch.Generator().manual_seed(0)
+    explained = []
+    for _ in range(STEPS):
+        tokens = torch.randint(35, (samples, length), generator=generator)
+        won = torch.randint(2, (samples,), generator=generator)
+        tokens[:, decided_by] = 35 + won
+        mask = (torch.arange(length) >= PROMPT).expand(samples, length)
+        flat = torch.zeros(samples * length)
+        batch = TokenBatch(
+            lengths=torch.full((samples,), length),
+            scores=won.float(),
+            temperatures=torch.ones(samples),
+            tokens=tokens.flatten(),
+            loss_mask=mask.flatten(),
+            behaviour_logprobs=flat,
+            advantages=flat,
+        )
+        values = critic.values(batch)
+        _, returns = gae(on_last_token(batch.scores, mask), values.view(samples, length), mask, gamma=1.0, lam=1.0)
+        totals = BatchTotals(int(mask.sum()), samples)
+        metrics = critic.train_values(batch.with_(values=values, returns=returns.flatten()), ValueLossSpec(clip=0.5), totals)
+        explained.append(metrics["critic/explained_variance"])
+    assert sum(explained[-10:]) / 10 == pytest.approx(ceiling, abs=0.06)
+
+
 def test_masked_tokens_teach_nothing(make, program):
     batch = program.make_batch(0)
     junk = batch.with_(
@@ -161,8 +201,8 @@ def test_what_cannot_be_a_critic(make, model_path, program, tmp_path):
     (folder / "config.json").write_text(json.dumps({**config, "final_logit_softcapping": 30.0}))
     with pytest.raises(ValueError, match="final_logit_softcapping"):
         make(folder)
-    with pytest.raises(ValueError, match="'megatron_train' trains no critic"):
-        make_critic("megatron_train", RankContext(), {"model_path": model_path})
+    with pytest.raises(ValueError, match="'fsdp2_infer' trains no critic; known: fsdp2_train, deepspeed_train, megatron_train"):
+        make_critic("fsdp2_infer", RankContext(), {"model_path": model_path})
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,12 @@ What is replaced, found by leaving each out in turn on megatron-core 0.16:
 name, as modules of `megatron.*` see it                 answer              needed by
 torch.cuda.current_device                               the CPU             buffers of every collective and of the optimiser
 torch.cuda.synchronize                                  nothing             pipelines whose tensor shapes vary
+torch.cuda.Stream, current_stream, stream              one that does nothing   experts, whose token counts are copied on one
 torch.tensor, torch.zeros, with device="cuda"           on the CPU          token counts, gradient norms, the optimiser
 CudaRNGStatesTracker.fork                               nothing             sequence parallelism (there is no dropout)
 random._get_all_rng_states, random._set_all_rng_states  the CPU's state     recomputation
+token_dispatcher.maybe_move_tensor_to_cpu               numbers, as of a GPU   experts on several ranks
+get_pos_emb_on_this_cp_rank                             without pinned memory context parallelism
 Parameter.type(), of the model's own parameters         "torch.cuda...."    the mixed-precision and distributed optimisers
 
 The modules of Megatron get a stand-in under the name `torch`; the real one keeps its functions. That matters: transformers tells
@@ -56,11 +59,33 @@ class _StandIn(ModuleType):
         return getattr(self._real, name)
 
 
+class _Stream:
+    """What is queued on it has happened already."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Stream)
+
+    __hash__ = object.__hash__
+
+    def record_event(self) -> _Stream:
+        return self
+
+    def synchronize(self) -> None:
+        pass
+
+
 def install() -> None:
     """Idempotent. Imports the modules of Megatron that are used, and gives each the stand-in."""
     for name in MODULES:
         importlib.import_module(f"megatron.core.{name}")
-    cuda = _StandIn(torch.cuda, current_device=lambda: CPU, synchronize=lambda device=None: None)
+    cuda = _StandIn(
+        torch.cuda,
+        current_device=lambda: CPU,
+        synchronize=lambda device=None: None,
+        Stream=_Stream,
+        current_stream=_Stream,
+        stream=contextlib.nullcontext,
+    )
     stand_in = _StandIn(torch, cuda=cuda, tensor=_on_cpu(torch.tensor), zeros=_on_cpu(torch.zeros))
     changed = [
         module
@@ -75,8 +100,22 @@ def install() -> None:
     random.CudaRNGStatesTracker.fork = lambda self, name=None: contextlib.nullcontext()
     random._get_all_rng_states = lambda: (torch.get_rng_state(),)
     random._set_all_rng_states = torch.set_rng_state
+
+    from megatron.core.models.common.embeddings import rotary_pos_embedding
+    from megatron.core.transformer.moe import token_dispatcher
+
+    from roll.strategies.train.megatron.context import own_columns
+
+    rotary_pos_embedding.get_pos_emb_on_this_cp_rank = lambda embedding, dim, group: embedding.index_select(
+        dim, own_columns(embedding.shape[dim], group, CPU)
+    )
+    token_dispatcher.maybe_move_tensor_to_cpu = _as_moved
     if changed:
         logger.warning("no GPU: CUDA names in %d modules of megatron-core are answered for the CPU", len(changed))
+
+
+def _as_moved(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
+    return tensor.numpy() if as_numpy and isinstance(tensor, Tensor) else tensor
 
 
 def mark_parameters(model: nn.Module) -> None:

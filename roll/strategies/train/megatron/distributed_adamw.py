@@ -7,13 +7,13 @@ from megatron.core.distributed import DistributedDataParallel, DistributedDataPa
 from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_megatron_optimizer
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-from roll.strategies.train.megatron.model import PolicyModel
+from roll.strategies.train.megatron.model import Stage
 
 # Transformer Engine's AdamW, where it is installed, keeps other state than torch's; one kind of checkpoint is enough.
 megatron.core.optimizer.USING_PYTORCH_OPTIMIZER = True
 
 
-def data_parallel(stage: PolicyModel, config: TransformerConfig, divide: bool, overlap: bool) -> DistributedDataParallel:
+def data_parallel(stage: Stage, config: TransformerConfig, divide: bool, overlap: bool) -> DistributedDataParallel:
     """The stage with gradients that are summed over the data-parallel ranks in float32.
 
     Args:

@@ -1,12 +1,13 @@
 """A Megatron GPT model that computes what the Hugging Face model does, from Megatron-core's own layers ("local spec").
 
-Three parts differ from Megatron's: attention is torch's (the local one keeps [B, H, T, T] scores), RMSNorm works with sequence
-parallelism (the local one refuses), and the last stage computes the logits of trained tokens only. The same modules run on CPUs
-and on GPUs, with or without Transformer Engine, so their numbers agree.
+Four parts differ from Megatron's: attention is torch's (the local one keeps [B, H, T, T] scores), RMSNorm works with sequence
+parallelism (the local one refuses), the router of experts needs no Transformer Engine, and the last stage computes the logits of
+trained tokens only. The same modules run on CPUs and on GPUs, with or without Transformer Engine, so their numbers agree.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,14 +15,17 @@ from megatron.core import parallel_state
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
+from megatron.core.transformer.moe.router import TopKRouter
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 from torch import Tensor, nn
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from roll.strategies.train.megatron.context import Predictors, attention_over_ranks
 from roll.strategies.train.megatron.convert import padded_vocab
-from roll.strategies.train.megatron.supported import check_model, rope_type
+from roll.strategies.train.megatron.supported import Layout, check_model, mixture_layers, rope_type
 
 
 class RMSNorm(nn.RMSNorm):
@@ -38,19 +42,31 @@ class CausalAttention(nn.Module):
     def __init__(self, config: TransformerConfig, **_: Any) -> None:
         super().__init__()
         self._grouped = config.num_query_groups != config.num_attention_heads
+        self._context_group = parallel_state.get_context_parallel_group()
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> Tensor:
         """[T, B, H, D], [T, B, G, D], [T, B, G, D] -> [T, B, H·D]."""
         q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
-        out = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self._grouped)
+        if self._context_group.size() > 1:
+            out = attention_over_ranks(q, k, v, self._grouped, self._context_group)
+        else:
+            out = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self._grouped)
         return out.permute(2, 0, 1, 3).flatten(2)
 
 
-class PolicyModel(GPTModel):  # type: ignore[misc]
-    """One pipeline stage. The last one returns logits [R, V_rank] of the R positions that predict a token where `loss_mask`
-    [B, T] is True, row by row; the others [T, B, H] for the next stage."""
+class Router(TopKRouter):  # type: ignore[misc]
+    """In float32 from weights of any type. Megatron's own product is Transformer Engine's; without it, it fails."""
 
-    def __init__(self, config: TransformerConfig, hf_config: Any, layers: TransformerBlockSubmodules) -> None:
+    def gating(self, input: Tensor) -> Tensor:
+        """[.., H] -> [.., E] float32."""
+        return nn.functional.linear(input.float(), self.weight.float())
+
+
+class Stage(GPTModel):  # type: ignore[misc]
+    """One pipeline stage, of this rank's share of the sequences [B, T]. The last one returns what its head says of the R
+    positions that `loss_mask` names, the others [T, B, H] for the next stage."""
+
+    def __init__(self, config: TransformerConfig, hf_config: Any, layers: TransformerBlockSubmodules, tied: bool) -> None:
         super().__init__(
             config,
             layers,
@@ -58,10 +74,29 @@ class PolicyModel(GPTModel):  # type: ignore[misc]
             max_sequence_length=hf_config.max_position_embeddings,
             pre_process=parallel_state.is_pipeline_first_stage(),
             post_process=parallel_state.is_pipeline_last_stage(),
-            share_embeddings_and_output_weights=bool(hf_config.tie_word_embeddings),
+            share_embeddings_and_output_weights=tied,
             position_embedding_type="rope",
         )
         self.rotary_pos_emb.inv_freq = _inverse_frequencies(hf_config)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """[R, 1, H] -> [R, ..]"""
+        raise NotImplementedError
+
+    def _postprocess(self, hidden_states: Tensor, *_: Any, loss_mask: Predictors, **__: Any) -> Tensor:
+        if not self.post_process:
+            return hidden_states
+        if self.config.sequence_parallel:
+            hidden_states = gather_from_sequence_parallel_region(hidden_states, tensor_parallel_output_grad=False)
+        chosen = hidden_states.flatten(0, 1).index_select(0, loss_mask.own * hidden_states.shape[1] + loss_mask.rows)
+        return self.head(chosen.unsqueeze(1))
+
+
+class PolicyModel(Stage):
+    """The last stage returns logits [R, V_rank]."""
+
+    def __init__(self, config: TransformerConfig, hf_config: Any, layers: TransformerBlockSubmodules) -> None:
+        super().__init__(config, hf_config, layers, bool(hf_config.tie_word_embeddings))
         columns = self.vocab_size // config.tensor_model_parallel_size
         self.first_column = columns * parallel_state.get_tensor_model_parallel_rank()
         self._columns = min(columns, hf_config.vocab_size - self.first_column)
@@ -80,23 +115,29 @@ class PolicyModel(GPTModel):  # type: ignore[misc]
             weight.shared_embedding = True  # its gradient is summed over both stages,
             weight.shared = not self.pre_process  # and counts once in the norm
 
-    def _postprocess(self, hidden_states: Tensor, *_: Any, loss_mask: Tensor, **__: Any) -> Tensor:
-        if not self.post_process:
-            return hidden_states
-        if self.config.sequence_parallel:
-            hidden_states = gather_from_sequence_parallel_region(hidden_states, tensor_parallel_output_grad=False)
-        rows, columns = loss_mask[:, 1:].nonzero(as_tuple=True)
-        chosen = hidden_states.flatten(0, 1).index_select(0, columns * loss_mask.shape[0] + rows)
+    def head(self, hidden: Tensor) -> Tensor:
         weight = self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else None
-        logits, _ = self.output_layer(chosen.unsqueeze(1), weight=weight)
+        logits, _ = self.output_layer(hidden, weight=weight)
         own: Tensor = logits.squeeze(1)[:, : self._columns]
         return own
 
 
-def transformer_config(hf_config: Any, dtype: torch.dtype, **chosen: Any) -> TransformerConfig:
+MakeStage = Callable[[TransformerConfig, Any, TransformerBlockSubmodules], Stage]
+"""From the configuration, the model's `config.json` and the layers of this rank."""
+
+
+def transformer_config(
+    hf_config: Any, dtype: torch.dtype, layout: Layout, sequence_parallel: bool = False, **chosen: Any
+) -> TransformerConfig:
     """`chosen`: fields of TransformerConfig. Dropout is off: the ratio of two log-probs must come from the weights alone."""
-    check_model(hf_config, chosen.get("tensor_model_parallel_size", 1), chosen.get("pipeline_model_parallel_size", 1))
+    check_model(hf_config, layout, sequence_parallel)
     return TransformerConfig(
+        tensor_model_parallel_size=layout.tensor,
+        pipeline_model_parallel_size=layout.pipeline,
+        context_parallel_size=layout.context,
+        expert_model_parallel_size=layout.expert,
+        expert_tensor_parallel_size=layout.expert_tensor,
+        sequence_parallel=sequence_parallel,
         num_layers=hf_config.num_hidden_layers,
         hidden_size=hf_config.hidden_size,
         num_attention_heads=hf_config.num_attention_heads,
@@ -108,8 +149,8 @@ def transformer_config(hf_config: Any, dtype: torch.dtype, **chosen: Any) -> Tra
         gated_linear_unit=True,
         activation_func=nn.functional.silu,
         add_bias_linear=False,
-        add_qkv_bias=hf_config.model_type == "qwen2",
-        qk_layernorm=hf_config.model_type == "qwen3",
+        add_qkv_bias=hf_config.model_type in ("qwen2", "qwen2_moe"),
+        qk_layernorm=hf_config.model_type in ("qwen3", "qwen3_moe"),
         attention_dropout=0.0,
         hidden_dropout=0.0,
         params_dtype=dtype,
@@ -121,20 +162,51 @@ def transformer_config(hf_config: Any, dtype: torch.dtype, **chosen: Any) -> Tra
         init_method=_leave,
         output_layer_init_method=_leave,
         calculate_per_token_loss=True,
+        moe_token_dispatcher_type="alltoall",  # takes unequal numbers of tokens; also without experts, for variable lengths
+        **(_mixture(hf_config) if any(mixture_layers(hf_config)) else {}),
         **chosen,
     )
 
 
-def build_stage(config: TransformerConfig, hf_config: Any) -> PolicyModel:
+def _mixture(hf_config: Any) -> dict[str, Any]:
+    """No token is dropped, and no loss balances the experts: the policy's loss is the same in every back end."""
+    return {
+        "num_moe_experts": hf_config.num_experts,
+        "moe_layer_freq": [int(mixture) for mixture in mixture_layers(hf_config)],
+        "moe_ffn_hidden_size": hf_config.moe_intermediate_size,
+        "moe_shared_expert_intermediate_size": getattr(hf_config, "shared_expert_intermediate_size", None),
+        "moe_shared_expert_gate": True,
+        "moe_router_topk": hf_config.num_experts_per_tok,
+        "moe_router_pre_softmax": not hf_config.norm_topk_prob,
+        "moe_router_load_balancing_type": "none",
+        "moe_aux_loss_coeff": 0.0,
+    }
+
+
+def build_stage(config: TransformerConfig, hf_config: Any, make: MakeStage) -> Stage:
     """The layers of this rank, on the CPU, their weights not yet read."""
-    layer = get_gpt_layer_local_spec(normalization="RMSNorm", qk_layernorm=config.qk_layernorm)
+    kinds = {mixture: _layer(config, mixture) for mixture in set(mixture_layers(hf_config))}
+    first = get_transformer_layer_offset(config)
+    own = mixture_layers(hf_config)[first : first + get_num_layers_to_build(config)]
+    layers = [kinds[mixture] for mixture in own]
+    return make(config, hf_config, TransformerBlockSubmodules(layer_specs=layers, layer_norm=RMSNorm))
+
+
+def _layer(config: TransformerConfig, mixture: bool) -> ModuleSpec:
+    layer: ModuleSpec = get_gpt_layer_local_spec(
+        num_experts=config.num_moe_experts if mixture else None,
+        moe_grouped_gemm=False,  # needs Transformer Engine; experts run one after another
+        normalization="RMSNorm",
+        qk_layernorm=config.qk_layernorm,
+    )
     layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = RMSNorm
+    if mixture:
+        layer.submodules.mlp.submodules.router = Router
     attention = layer.submodules.self_attention.submodules
     attention.core_attention = ModuleSpec(module=CausalAttention)
     if config.qk_layernorm:
         attention.q_layernorm = attention.k_layernorm = RMSNorm
-    layers = [layer] * get_num_layers_to_build(config)
-    return PolicyModel(config, hf_config, TransformerBlockSubmodules(layer_specs=layers, layer_norm=RMSNorm))
+    return layer
 
 
 def _inverse_frequencies(hf_config: Any) -> Tensor:

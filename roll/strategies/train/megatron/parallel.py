@@ -1,6 +1,9 @@
-"""The process groups of one role: which ranks share a tensor, follow each other in the pipeline, or hold different samples.
+"""The process groups of one role: which ranks share a tensor, a sequence or a layer's experts, follow each other in the pipeline,
+or hold different samples.
 
-Ranks are numbered in Megatron's default order: tensor-parallel neighbours first, then data-parallel ones, pipeline stages last.
+Ranks are numbered in Megatron's default order: tensor-parallel neighbours first, then context- and data-parallel ones, pipeline
+stages last. The experts of a stage divide its ranks anew: those that share an expert's matrices first, then those that hold
+other experts, then those that hold the same ones.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from megatron.core import parallel_state, tensor_parallel
 from torch import Tensor
 
 from roll.strategies.train.interface import RankContext
+from roll.strategies.train.megatron.convert import Place
+from roll.strategies.train.megatron.supported import Layout
 
 
 class ModelParallel:
@@ -22,48 +27,87 @@ class ModelParallel:
 
     _users = 0
 
-    def __init__(self, context: RankContext, device: torch.device, tensor: int, pipeline: int, timeout_s: float) -> None:
-        """Raises `ValueError` if the sizes do not divide the ranks, or if this process is already part of another layout."""
-        if context.world_size % (tensor * pipeline):
+    def __init__(self, context: RankContext, device: torch.device, layout: Layout, timeout_s: float) -> None:
+        """Raises `ValueError` if the ranks cannot be divided so, or if this process is already part of another layout."""
+        layout.check_ranks(context.world_size)
+        if device.type == "cpu" and layout.expert > 1 and layout.expert_tensor > 1:
             raise ValueError(
-                f"{context.world_size} ranks are not a multiple of tensor_model_parallel_size {tensor} x "
-                f"pipeline_model_parallel_size {pipeline}"
+                f"expert_model_parallel_size {layout.expert} with expert_tensor_parallel_size {layout.expert_tensor} needs GPUs: "
+                "gloo gathers no tensors of unequal sizes; set expert_tensor_parallel_size: 1"
             )
-        self.device = device
+        self.device, self.layout, self.rank = device, layout, context.rank
         if not parallel_state.model_parallel_is_initialized():
             _init_process_group(context, device, timedelta(seconds=timeout_s))
             parallel_state.initialize_model_parallel(
-                tensor, pipeline, distributed_timeout_minutes=max(1, int(timeout_s / 60)), create_gloo_process_groups=False
+                layout.tensor,
+                layout.pipeline,
+                context_parallel_size=layout.context,
+                expert_model_parallel_size=layout.expert,
+                expert_tensor_parallel_size=layout.expert_tensor,
+                distributed_timeout_minutes=max(1, int(timeout_s / 60)),
+                create_gloo_process_groups=False,
             )
             if device.type == "cuda":
                 tensor_parallel.model_parallel_cuda_manual_seed(context.seed)
-        self.rank, self.tensor, self.pipeline = context.rank, tensor, pipeline
-        self.tensor_group = parallel_state.get_tensor_model_parallel_group()
-        self.pipeline_group = parallel_state.get_pipeline_model_parallel_group()
-        self.data_group = parallel_state.get_data_parallel_group()
-        sizes = (self.tensor_group.size(), self.pipeline_group.size(), dist.get_world_size())
-        if sizes != (tensor, pipeline, context.world_size):
-            raise ValueError(f"this process is already part of a layout of {sizes} (tensor, pipeline and all ranks)")
+        self.tensor_group: dist.ProcessGroup = parallel_state.get_tensor_model_parallel_group()
+        self.pipeline_group: dist.ProcessGroup = parallel_state.get_pipeline_model_parallel_group()
+        self.context_group: dist.ProcessGroup = parallel_state.get_context_parallel_group()
+        self.data_group: dist.ProcessGroup = parallel_state.get_data_parallel_group()
+        self.replica_group: dist.ProcessGroup = parallel_state.get_data_parallel_group(with_context_parallel=True)
+        self.expert_group: dist.ProcessGroup = parallel_state.get_expert_tensor_and_model_parallel_group()
+        self.expert_replica_group: dist.ProcessGroup = parallel_state.get_expert_data_parallel_group()
+        stands = Layout(
+            tensor=self.tensor_group.size(),
+            pipeline=self.pipeline_group.size(),
+            context=self.context_group.size(),
+            expert=parallel_state.get_expert_model_parallel_world_size(),
+            expert_tensor=parallel_state.get_expert_tensor_parallel_world_size(),
+        )
+        if (stands, dist.get_world_size()) != (layout, context.world_size):
+            raise ValueError(f"this process is already part of {stands} over {dist.get_world_size()} ranks")
         ModelParallel._users += 1
-        self.tensor_rank, self.data_rank = self.tensor_group.rank(), self.data_group.rank()
         self.stage = self.pipeline_group.rank()
+        self.place = Place(
+            layout.tensor,
+            self.tensor_group.rank(),
+            layout.expert,
+            parallel_state.get_expert_model_parallel_rank(),
+            layout.expert_tensor,
+            parallel_state.get_expert_tensor_parallel_rank(),
+        )
 
     @property
     def last_stage(self) -> bool:
-        return bool(self.stage == self.pipeline - 1)
+        return bool(self.stage == self.layout.pipeline - 1)
 
     def reduce_over_data(self, values: Tensor, operation: str) -> None:
         """In place, `sum` or `max`, over the data-parallel ranks."""
         dist.all_reduce(values, dist.ReduceOp.MAX if operation == "max" else dist.ReduceOp.SUM, group=self.data_group)
 
+    def replicas(self, of_expert: bool) -> dist.ProcessGroup:
+        """The ranks that hold the same part of a weight, and sum its gradients."""
+        return self.expert_replica_group if of_expert else self.replica_group
+
+    def divides(self, of_expert: bool) -> dist.ProcessGroup:
+        """The ranks that hold the parts of a weight; those of an expert: of all experts, expert by expert."""
+        return self.expert_group if of_expert else self.tensor_group
+
+    def max_over_experts(self, value: int) -> int:
+        """The largest of the values of ranks that exchange tokens with each other's experts."""
+        if self.layout.expert == 1:
+            return value
+        box = torch.tensor(value, device=self.device)
+        self.reduce_over_data(box, "max")
+        return int(box)
+
     def from_last_stage(self, values: Tensor) -> Tensor:
         """In place, on every stage, what the last one holds."""
-        dist.broadcast(values, group=self.pipeline_group, group_src=self.pipeline - 1)
+        dist.broadcast(values, group=self.pipeline_group, group_src=self.layout.pipeline - 1)
         return values
 
     def object_from_last_stage(self, value: Any) -> Any:
         box = [value]
-        dist.broadcast_object_list(box, group=self.pipeline_group, group_src=self.pipeline - 1, device=self.device)
+        dist.broadcast_object_list(box, group=self.pipeline_group, group_src=self.layout.pipeline - 1, device=self.device)
         return box[0]
 
     def close(self) -> None:

@@ -18,19 +18,20 @@ Read = Callable[[str], Tensor]
 
 
 class StageWeights:
-    """The parameters of this rank's stage. Only the first ranks of tensor and data parallelism know those of other stages."""
+    """The parameters of this rank's stage. Only the first ranks of the stages know those of other stages."""
 
     def __init__(self, weights: WeightMap, model: nn.Module, parallel: ModelParallel) -> None:
         self._weights, self._parallel = weights, parallel
         self._pieces: list[tuple[Piece, nn.Parameter]] = list(weights.pieces(model))
         own = [(piece, parameter.shape) for piece, parameter in self._pieces]
-        stages: list[list[tuple[Piece, torch.Size]] | None] = [None] * parallel.pipeline
+        stages: list[list[tuple[Piece, torch.Size]] | None] = [None] * parallel.layout.pipeline
         dist.all_gather_object(stages, own, group=parallel.pipeline_group)
         self._stages = [stage or [] for stage in stages]
 
-    def gather(self, value: Value, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-        """Whole tensors of `dtype` on rank 0, tied ones once, each on its device until the next is asked for; nothing on other
-        ranks, which must exhaust the iterator all the same. `value` is asked on every rank, for it may be a collective."""
+    def gather(self, value: Value, dtype: torch.dtype, by_stage: bool = False) -> Iterator[tuple[str, Tensor]]:
+        """Whole tensors of `dtype`, tied ones once, each on its device until the next is asked for: all on rank 0, or `by_stage`
+        on the first rank of the stage that has them; nothing on other ranks, which must exhaust the iterator all the same.
+        `value` is asked on every rank, for it may be a collective."""
         for stage, pieces in enumerate(self._stages):
             for index, (piece, shape) in enumerate(pieces):
                 local = None
@@ -38,7 +39,7 @@ class StageWeights:
                     # Also of a copy: what is asked may reduce over the data-parallel ranks.
                     local = value(self._pieces[index][1]).to(dtype)
                 if not piece.copy:
-                    yield from self._collect(stage, piece, shape, dtype, local)
+                    yield from self._collect(stage, piece, shape, dtype, local, by_stage)
 
     def check(self, meta: Read) -> None:
         """Raises `ValueError` if a tensor is missing or of another shape; those of `meta` need no contents."""
@@ -57,26 +58,30 @@ class StageWeights:
             yield parameter, shard.to(parameter.device, torch.float32)
 
     def _collect(
-        self, stage: int, piece: Piece, shape: torch.Size, dtype: torch.dtype, local: Tensor | None
+        self, stage: int, piece: Piece, shape: torch.Size, dtype: torch.dtype, local: Tensor | None, by_stage: bool
     ) -> Iterator[tuple[str, Tensor]]:
-        """Over the tensor-parallel ranks of the stage, then from its first rank to rank 0."""
+        """Over the ranks of the stage that divide the weight, then (unless `by_stage`) from the first of them to rank 0."""
         parallel = self._parallel
-        if parallel.data_rank != 0:
+        group = parallel.divides(piece.of_expert)
+        if parallel.replicas(piece.of_expert).rank() != 0:
             return
+        divided = group.size() if piece.dim is not None or piece.of_expert else 1
         shards = [local] if local is not None else []
-        if local is not None and piece.dim is not None and parallel.tensor > 1:
-            shards = [torch.empty_like(local) for _ in range(parallel.tensor)] if parallel.tensor_rank == 0 else []
-            dist.gather(local.contiguous(), shards or None, group=parallel.tensor_group, group_dst=0)
-        if parallel.tensor_rank != 0:
+        if local is not None and divided > 1:
+            shards = [torch.empty_like(local) for _ in range(divided)] if group.rank() == 0 else []
+            dist.gather(local.contiguous(), shards or None, group=group, group_dst=0)
+        if group.rank() != 0:
             return
-        if stage != 0:
-            count = 1 if piece.dim is None else parallel.tensor
+        if stage != 0 and not by_stage:
             if parallel.stage == stage:
                 for shard in shards:
                     dist.send(shard.contiguous(), group=parallel.pipeline_group, group_dst=0)
             elif parallel.stage == 0:
-                shards = [torch.empty(shape, dtype=dtype, device=parallel.device) for _ in range(count)]
+                shards = [torch.empty(shape, dtype=dtype, device=parallel.device) for _ in range(divided)]
                 for shard in shards:
                     dist.recv(shard, group=parallel.pipeline_group, group_src=stage)
-        if parallel.rank == 0:
-            yield from zip(piece.names, self._weights.unshard(piece, shards), strict=True)
+        if shards if by_stage else parallel.rank == 0:
+            of_ranks = piece.by_expert_rank or (piece.names,)
+            count = len(shards) // len(of_ranks)
+            for index, names in enumerate(of_ranks):
+                yield from zip(names, self._weights.unshard(piece, shards[index * count : (index + 1) * count]), strict=True)

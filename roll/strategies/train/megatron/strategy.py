@@ -28,15 +28,17 @@ from roll.strategies.train.interface import BatchTotals, RankContext
 from roll.strategies.train.logprobs import EntropyMode
 from roll.strategies.train.lr_schedule import LRSchedulerType, lr_scale, warmup_length
 from roll.strategies.train.megatron import cpu_shim
+from roll.strategies.train.megatron.context import ContextShare, Predictors
 from roll.strategies.train.megatron.convert import WeightMap
 from roll.strategies.train.megatron.distributed_adamw import data_parallel, distributed_adamw
 from roll.strategies.train.megatron.logprobs import vocab_parallel_logprobs
 from roll.strategies.train.megatron.master_state import MOMENTS, MasterState
-from roll.strategies.train.megatron.model import PolicyModel, build_stage, transformer_config
+from roll.strategies.train.megatron.model import MakeStage, PolicyModel, build_stage, transformer_config
 from roll.strategies.train.megatron.parallel import ModelParallel
-from roll.strategies.train.megatron.schedule import Schedule
-from roll.strategies.train.megatron.stage_weights import StageWeights
+from roll.strategies.train.megatron.schedule import OfLogits, Schedule
+from roll.strategies.train.megatron.stage_weights import Read, StageWeights
 from roll.strategies.train.megatron.storage_offload import StorageOffload
+from roll.strategies.train.megatron.supported import Layout
 from roll.strategies.train.megatron.tensor_files import TensorFiles, write_model
 from roll.strategies.train.optimizer import scale_to_norm
 from roll.strategies.train.process import DTypeName, prepare_process, resolve_dtype
@@ -55,6 +57,9 @@ class MegatronStrategy:
         FileNotFoundError: `model_path` lacks the model's or the tokenizer's files.
         ValueError: a schedule without its total, training in fp16, a model or layout that is not supported.
     """
+
+    metrics_of = "actor_train"
+    stage_of: MakeStage = PolicyModel
 
     def __init__(
         self,
@@ -76,6 +81,9 @@ class MegatronStrategy:
         max_tokens_per_microbatch_infer: int = 16384,
         tensor_model_parallel_size: int = 1,
         pipeline_model_parallel_size: int = 1,
+        context_parallel_size: int = 1,
+        expert_model_parallel_size: int = 1,
+        expert_tensor_parallel_size: int | None = None,
         sequence_parallel: bool = False,
         use_distributed_optimizer: bool = True,
         overlap_grad_reduce: bool = False,
@@ -105,27 +113,32 @@ class MegatronStrategy:
         self._hf_config = AutoConfig.from_pretrained(self._path, local_files_only=True)
         self._compute_dtype = resolve_dtype(dtype, self._device)
         tensor, pipeline = tensor_model_parallel_size, pipeline_model_parallel_size
+        layout = Layout(
+            tensor=tensor,
+            pipeline=pipeline,
+            context=context_parallel_size,
+            expert=expert_model_parallel_size,
+            expert_tensor=expert_tensor_parallel_size or tensor,
+        )
         granularity = recompute_granularity or ("full" if gradient_checkpointing else None)
         full = granularity == "full"
         config = transformer_config(
             self._hf_config,
             self._compute_dtype,
-            tensor_model_parallel_size=tensor,
-            pipeline_model_parallel_size=pipeline,
+            layout,
             sequence_parallel=sequence_parallel and tensor > 1,
             recompute_granularity=granularity,
             recompute_method=(recompute_method or "uniform") if full else None,
             recompute_num_layers=(recompute_num_layers or 1) if full else None,
             # Between stages: the shapes of the tensors, then the tensors; gloo has no batches of them.
             variable_seq_lengths=pipeline > 1,
-            moe_token_dispatcher_type="alltoall",  # no experts, but variable lengths insist on it
             batch_p2p_comm=self._device.type == "cuda",
             deallocate_pipeline_outputs=True,
             finalize_model_grads_func=finalize_model_grads,
             deterministic_mode=context.deterministic,
         )
-        self._parallel = ModelParallel(context, self._device, tensor, pipeline, collective_timeout_s)
-        self._stage: PolicyModel = build_stage(config, self._hf_config).to(self._device)
+        self._parallel = ModelParallel(context, self._device, layout, collective_timeout_s)
+        self._stage = build_stage(config, self._hf_config, self.stage_of).to(self._device)
         self._stage.requires_grad_(trainable).train(trainable and granularity is not None)  # recomputes in training mode only
 
         self._state = files.TrainerState()
@@ -138,16 +151,34 @@ class MegatronStrategy:
                 cpu_shim.mark_parameters(self._stage)
             self._optimizer = distributed_adamw(self._wrapped, learning_rate, weight_decay, betas)
             self._masters = MasterState(self._optimizer, self._parallel)
-        names = WeightMap(self._hf_config, tensor, self._parallel.tensor_rank, self._stage.decoder.layers[0].layer_number - 1)
+        tied = self._stage.share_embeddings_and_output_weights
+        names = WeightMap(self._hf_config, self._parallel.place, self._stage.decoder.layers[0].layer_number - 1, tied)
         self._weights = StageWeights(names, self._stage, self._parallel)
         self._set_weights(self._open_weights(self._path))
-        self._microbatches = Schedule(self._wrapped or self._stage, self._parallel, config.sequence_parallel)
+        self._share = ContextShare(self._parallel.context_group, tensor if config.sequence_parallel else 1)
+        self._microbatches = Schedule(self._wrapped or self._stage, self._parallel, self._share)
         self._offloaded = StorageOffload()
 
     def log_probs(self, batch: TokenBatch) -> Tensor:
-        def score(micro: Padded, logits: Tensor) -> tuple[Tensor, Tensor]:
-            logprobs, _ = self._logprobs(micro, logits, "none")
-            return logprobs, micro.flatten(logprobs)
+        return self._per_token(batch, lambda micro, at, logits: self._logprobs(micro, at, logits, "none")[0])
+
+    def train_step(self, batch: TokenBatch, loss: LossSpec, totals: BatchTotals) -> dict[str, float]:
+        """Besides the loss's metrics: `actor_train/grad_norm` (before clipping), `actor_train/lr` and
+        `actor_train/skipped_steps`, the number so far of steps not taken, nor counted by the schedule, because the gradient was
+        not finite."""
+
+        def loss_of(micro: Padded, at: Predictors, logits: Tensor) -> tuple[Tensor, Metrics]:
+            logprobs, entropy = self._logprobs(micro, at, logits, "differentiable" if loss.entropy_coef else "detached")
+            return compute_loss(logprobs, entropy, micro, loss, totals.tokens, totals.sequences)
+
+        return self._optimise(batch, loss_of)
+
+    def _per_token(self, batch: TokenBatch, compute: Callable[[Padded, Predictors, Tensor], Tensor]) -> Tensor:
+        """[N] what `compute` says of what the last stage says of each micro-batch, [B, T], without gradients."""
+
+        def score(micro: Padded, at: Predictors, said: Tensor) -> tuple[Tensor, Tensor]:
+            values = compute(micro, at, said)
+            return values, micro.flatten(values)
 
         out = torch.zeros(batch.num_tokens, device=self._device)
         offsets = batch.offsets.tolist()
@@ -157,24 +188,18 @@ class MegatronStrategy:
                     out[offsets[i] : offsets[i + 1]] = sample
         return self._parallel.from_last_stage(out).cpu()
 
-    def train_step(self, batch: TokenBatch, loss: LossSpec, totals: BatchTotals) -> dict[str, float]:
-        """Besides the loss's metrics: `actor_train/grad_norm` (before clipping), `actor_train/lr` and
-        `actor_train/skipped_steps`, the number so far of steps not taken, nor counted by the schedule, because the gradient was
-        not finite."""
+    def _optimise(self, batch: TokenBatch, loss_of: OfLogits) -> dict[str, float]:
+        """One optimiser step. `loss_of`: a micro-batch's share of the loss, and its metrics."""
         if self._optimizer is None or self._wrapped is None:
             raise RuntimeError("this model is frozen (megatron_infer) and cannot be trained")
-
-        def loss_of(micro: Padded, logits: Tensor) -> tuple[Tensor, Metrics]:
-            logprobs, entropy = self._logprobs(micro, logits, "differentiable" if loss.entropy_coef else "detached")
-            return compute_loss(logprobs, entropy, micro, loss, totals.tokens, totals.sequences)
-
         self._wrapped.zero_grad_buffer()
         self._optimizer.zero_grad()
         parts = [metrics for _, metrics in self._microbatches.run(batch, self._train_budget, loss_of, train=True)]
         metrics = reduce_metrics(parts, self._parallel.reduce_over_data) if self._parallel.last_stage else None
         self._optimizer.prepare_grads()
         norm = float(self._optimizer.get_grad_norm())
-        scale_to_norm([p.grad for p in self._optimizer.get_parameters() if p.grad is not None], norm, self._max_grad_norm)
+        masters = [p for group in self._optimizer.param_groups for p in group["params"]]
+        scale_to_norm([p.grad for p in masters if p.grad is not None], norm, self._max_grad_norm)
         lr = self._learning_rate * lr_scale(self._state.optimizer_step, self._total, self._schedule, self._warmup)
         if math.isfinite(norm):
             for group in self._optimizer.param_groups:
@@ -185,19 +210,14 @@ class MegatronStrategy:
             self._state.skipped_steps += 1
         reduced: dict[str, float] = self._parallel.object_from_last_stage(metrics)
         return reduced | {
-            "actor_train/grad_norm": norm,
-            "actor_train/lr": lr,
-            "actor_train/skipped_steps": float(self._state.skipped_steps),
+            f"{self.metrics_of}/grad_norm": norm,
+            f"{self.metrics_of}/lr": lr,
+            f"{self.metrics_of}/skipped_steps": float(self._state.skipped_steps),
         }
 
     def export_weights(self, bucket_bytes: int) -> Iterator[Bucket]:
-        """In the type the layers compute in; tied weights once."""
-        named = self._weights.gather(nn.Parameter.detach, self._compute_dtype)
-        if self._parallel.rank == 0:
-            yield from make_buckets(named, bucket_bytes)
-        else:
-            for _ in named:
-                pass
+        """In the type the layers compute in; tied weights once. The first rank of each stage exports the stage's."""
+        yield from make_buckets(self._weights.gather(nn.Parameter.detach, self._compute_dtype, by_stage=True), bucket_bytes)
 
     def save(self, directory: Path) -> None:
         """Writes the files that `checkpoint_files` lists. A collective; any layout can load them, FSDP2's too."""
@@ -207,7 +227,7 @@ class MegatronStrategy:
         if self._parallel.rank == 0:
             folder.mkdir(exist_ok=True)
             self._save_description(folder)
-            write_model(folder, weights)
+            self._write_weights(folder, weights)
         else:
             for _ in weights:
                 pass
@@ -245,7 +265,8 @@ class MegatronStrategy:
         if self._device.type == "cpu":
             return
         kept = list(self._stage.parameters()) + (self._masters.tensors() if self._masters else [])
-        scratch = [buffer.grad_data for buffer in self._wrapped.buffers] if self._wrapped else []
+        buffers = self._wrapped.buffers + self._wrapped.expert_parallel_buffers if self._wrapped else []
+        scratch = [buffer.grad_data for buffer in buffers]
         self._offloaded.offload(kept, scratch)
         torch.cuda.empty_cache()
 
@@ -256,23 +277,25 @@ class MegatronStrategy:
         """Leaves the process groups; the last call."""
         self._parallel.close()
 
-    def _logprobs(self, micro: Padded, logits: Tensor, entropy: EntropyMode) -> tuple[Tensor, Tensor | None]:
+    def _logprobs(self, micro: Padded, at: Predictors, logits: Tensor, entropy: EntropyMode) -> tuple[Tensor, Tensor | None]:
         """[B, T] from the logits of the positions before trained tokens; 0 elsewhere."""
-        rows, columns = micro.loss_mask[:, 1:].nonzero(as_tuple=True)
-        targets, temperature = micro.tokens[rows, columns + 1], micro.temperatures[rows]
+        assert isinstance(self._stage, PolicyModel)
+        targets, temperature = micro.tokens[at.rows, at.columns + 1], micro.temperatures[at.rows]
         values = vocab_parallel_logprobs(
             logits, targets, temperature, self._stage.first_column, self._parallel.tensor_group, entropy
         )
 
-        def place(of_row: Tensor) -> Tensor:
-            return of_row.new_zeros(micro.tokens.shape).index_put((rows, columns + 1), of_row)
+        logprobs, entropies = values
+        return self._place(micro, at, logprobs), None if entropies is None else self._place(micro, at, entropies)
 
-        return place(values[0]), None if values[1] is None else place(values[1])
+    def _place(self, micro: Padded, at: Predictors, of_row: Tensor) -> Tensor:
+        """[B, T], 0 but at the tokens that the rows [R] predict."""
+        return self._share.gather(of_row.new_zeros(micro.tokens.shape).index_put((at.rows, at.columns + 1), of_row))
 
-    def _open_weights(self, folder: Path) -> TensorFiles:
+    def _open_weights(self, folder: Path) -> Read:
         source = TensorFiles.of_model(folder)
         self._check(folder, source.meta)
-        return source
+        return source.read
 
     def _check(self, source: Path, meta: Callable[[str], Tensor]) -> None:
         try:
@@ -281,12 +304,15 @@ class MegatronStrategy:
             raise ValueError(f"'{source}' is of another model: {error}") from None
 
     @torch.no_grad()
-    def _set_weights(self, source: TensorFiles) -> None:
-        for parameter, value in self._weights.scatter(source.read):
+    def _set_weights(self, read: Read) -> None:
+        for parameter, value in self._weights.scatter(read):
             if self._masters is None:
                 parameter.copy_(value)
             else:
                 self._masters.set_weight(parameter, value)
+
+    def _write_weights(self, folder: Path, named: Iterator[tuple[str, Tensor]]) -> None:
+        write_model(folder, named)
 
     def _save_description(self, folder: Path) -> None:
         """All of a Hugging Face folder but its weights."""

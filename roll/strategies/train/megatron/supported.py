@@ -3,13 +3,42 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from transformers import AutoConfig
 
-MODEL_TYPES = ("llama", "qwen2", "qwen3")
+DENSE = ("llama", "qwen2", "qwen3")
+MIXTURES = ("qwen2_moe", "qwen3_moe")
 ROPE_TYPES = ("default", "linear", "llama3")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Into how many parts a model is divided, each way."""
+
+    tensor: int = 1
+    pipeline: int = 1
+    context: int = 1
+    expert: int = 1
+    expert_tensor: int = 1
+    """Ranks that divide the matrices of one expert."""
+
+    def check_ranks(self, ranks: int) -> None:
+        """Raises `ValueError` if so many ranks cannot be divided like this."""
+        model = self.tensor * self.pipeline * self.context
+        if ranks % model:
+            raise ValueError(
+                f"{ranks} ranks are not a multiple of tensor_model_parallel_size {self.tensor} x "
+                f"pipeline_model_parallel_size {self.pipeline} x context_parallel_size {self.context}"
+            )
+        experts = self.expert * self.expert_tensor * self.pipeline
+        if ranks % experts:
+            raise ValueError(
+                f"{ranks} ranks are not a multiple of expert_model_parallel_size {self.expert} x expert_tensor_parallel_size "
+                f"{self.expert_tensor} x pipeline_model_parallel_size {self.pipeline}"
+            )
 
 
 def rope_type(hf_config: Any) -> str:
@@ -17,19 +46,26 @@ def rope_type(hf_config: Any) -> str:
     return str(parameters.get("rope_type", "default"))
 
 
-def check_folder(folder: str | Path, tensor_parallel: int, pipeline_parallel: int) -> None:
+def mixture_layers(hf_config: Any) -> list[bool]:
+    """Which layers are mixtures of experts."""
+    layers = range(hf_config.num_hidden_layers)
+    if hf_config.model_type not in MIXTURES:
+        return [False for _ in layers]
+    return [i not in hf_config.mlp_only_layers and (i + 1) % hf_config.decoder_sparse_step == 0 for i in layers]
+
+
+def check_folder(folder: str | Path, layout: Layout, sequence_parallel: bool) -> None:
     """`check_model` of a Hugging Face folder, and whether Megatron is there at all."""
     if importlib.util.find_spec("megatron") is None:
         raise ValueError("megatron-core is not installed: pip install -r requirements/megatron.txt")
-    check_model(AutoConfig.from_pretrained(folder, local_files_only=True), tensor_parallel, pipeline_parallel)
+    check_model(AutoConfig.from_pretrained(folder, local_files_only=True), layout, sequence_parallel)
 
 
-def check_model(hf_config: Any, tensor_parallel: int, pipeline_parallel: int) -> None:
+def check_model(hf_config: Any, layout: Layout, sequence_parallel: bool = False) -> None:
     """Raises `ValueError`, naming what is not supported or does not divide."""
     kind = hf_config.model_type
-    if kind not in MODEL_TYPES:
-        experts = "mixtures of experts and " if "moe" in kind or getattr(hf_config, "num_experts", None) else ""
-        raise ValueError(f"the Megatron back end does not support {experts}model_type '{kind}', only {', '.join(MODEL_TYPES)}")
+    if kind not in DENSE + MIXTURES:
+        raise ValueError(f"the Megatron back end does not support model_type '{kind}', only {', '.join(DENSE + MIXTURES)}")
     if rope_type(hf_config) not in ROPE_TYPES:
         raise ValueError(
             f"the Megatron back end does not support rope_type '{rope_type(hf_config)}', only {', '.join(ROPE_TYPES)}"
@@ -39,16 +75,31 @@ def check_model(hf_config: Any, tensor_parallel: int, pipeline_parallel: int) ->
     for name in ("attention_bias", "mlp_bias", "use_sliding_window"):
         if getattr(hf_config, name, False):
             raise ValueError(f"the Megatron back end does not support {name}: true")
-    for name, size in (("num_attention_heads", tensor_parallel), ("num_key_value_heads", tensor_parallel)):
+    mixtures = mixture_layers(hf_config)
+    divided = [(name, "tensor_model_parallel_size", layout.tensor) for name in ("num_attention_heads", "num_key_value_heads")]
+    divided.append(("num_hidden_layers", "pipeline_model_parallel_size", layout.pipeline))
+    if not all(mixtures):
+        divided.append(("intermediate_size", "tensor_model_parallel_size", layout.tensor))
+    if any(mixtures):
+        _check_mixture(hf_config, layout, sequence_parallel)
+        divided.append(("num_experts", "expert_model_parallel_size", layout.expert))
+        divided.append(("moe_intermediate_size", "expert_tensor_parallel_size", layout.expert_tensor))
+        if kind == "qwen2_moe":
+            divided.append(("shared_expert_intermediate_size", "tensor_model_parallel_size", layout.tensor))
+    elif layout.expert > 1:
+        raise ValueError(f"expert_model_parallel_size {layout.expert}: model_type '{kind}' has no experts; remove it")
+    for name, size_name, size in divided:
         if getattr(hf_config, name) % size:
-            raise ValueError(f"tensor_model_parallel_size {size} does not divide the model's {name} {getattr(hf_config, name)}")
-    if hf_config.intermediate_size % tensor_parallel:
+            raise ValueError(f"{size_name} {size} does not divide the model's {name} {getattr(hf_config, name)}")
+
+
+def _check_mixture(hf_config: Any, layout: Layout, sequence_parallel: bool) -> None:
+    if layout.tensor > 1 and not sequence_parallel:
         raise ValueError(
-            f"tensor_model_parallel_size {tensor_parallel} does not divide the model's intermediate_size "
-            f"{hf_config.intermediate_size}"
+            f"a mixture of experts with tensor_model_parallel_size {layout.tensor} needs sequence_parallel: true: every rank "
+            "would send every token to the experts"
         )
-    if hf_config.num_hidden_layers % pipeline_parallel:
-        raise ValueError(
-            f"pipeline_model_parallel_size {pipeline_parallel} does not divide the model's num_hidden_layers "
-            f"{hf_config.num_hidden_layers}"
-        )
+    if getattr(hf_config, "qkv_bias", None) is False:
+        raise ValueError("the Megatron back end does not support qkv_bias: false")
+    if hf_config.num_experts_per_tok == 1 and hf_config.norm_topk_prob:
+        raise ValueError("the Megatron back end does not support norm_topk_prob with one expert a token: its weight is always 1")

@@ -13,9 +13,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
+from transformers.core_model_loading import revert_weight_conversion
 
 from roll.algorithms.loss import compute_loss
+from roll.strategies.train.critic import FSDP2Critic
+from roll.strategies.train.interface import RankContext
 from roll.strategies.train.lr_schedule import lr_scale
+from roll.strategies.train.value_head import VALUE_HEAD
 
 pytest.importorskip("megatron.core", reason="needs requirements/megatron.txt")
 # One run of the ranks for the whole module; half a minute on quiet cores.
@@ -31,6 +35,11 @@ def forward(model, batch):
     zero = torch.zeros(len(batch), 1)
     logprobs = torch.cat([zero, log_p.gather(2, padded.tokens[:, 1:, None]).squeeze(2)], 1)
     return padded, logprobs, torch.cat([zero, -(log_p.exp() * log_p).sum(-1)], 1)
+
+
+def as_in_files(model):
+    """The parameters under the names of published files: transformers fuses the experts of a layer."""
+    return revert_weight_conversion(model, {name: p.detach().clone() for name, p in model.named_parameters()})
 
 
 def plain_run(path):
@@ -59,33 +68,33 @@ def plain_run(path):
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
-        states.append({name: p.detach().clone() for name, p in model.named_parameters()})
+        states.append(as_in_files(model))
     return SimpleNamespace(logprobs=before, norms=norms, losses=losses, trained=states[-2], continued=states[-1])
 
 
 @pytest.fixture(scope="module")
-def plain(family_models):
+def plain(megatron_models):
     runs = {}
 
     def of(model):
         if model not in runs:
-            runs[model] = plain_run(family_models / model)
+            runs[model] = plain_run(megatron_models / model)
         return runs[model]
 
     return of
 
 
 @pytest.fixture(scope="module")
-def out(family_models, tmp_path_factory):
+def out(megatron_models, tmp_path_factory):
     folder = tmp_path_factory.mktemp("layouts")
-    probes = [socket.socket() for _ in range(2 + len(RANKS.LAYOUTS))]
+    probes = [socket.socket() for _ in range(2 + len(RANKS.LAYOUTS) + len(RANKS.CRITICS))]
     for probe in probes:
         probe.bind(("127.0.0.1", 0))
     ports = ",".join(str(probe.getsockname()[1]) for probe in probes)
     for probe in probes:
         probe.close()
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[4])}
-    command = [sys.executable, str(PROGRAM), str(family_models), str(folder)]
+    command = [sys.executable, str(PROGRAM), str(megatron_models), str(folder)]
     processes = [
         subprocess.Popen([*command, str(rank), ports], env=environment, stderr=subprocess.PIPE, text=True) for rank in range(2)
     ]
@@ -104,6 +113,13 @@ def of_rank(out, layout, rank, part):
     return {name.removeprefix(part): tensor for name, tensor in tensors.items() if name.startswith(part)}
 
 
+def of_ranks(out, layout, part=""):
+    """What both export."""
+    first, second = (of_rank(out, layout, rank, part) for rank in range(2))
+    assert first.keys().isdisjoint(second), "no tensor twice"
+    return first | second
+
+
 def assert_same_weights(got, expected, tolerance=1e-4):
     assert got.keys() == expected.keys()
     for name, tensor in expected.items():
@@ -112,12 +128,13 @@ def assert_same_weights(got, expected, tolerance=1e-4):
 
 @pytest.mark.parametrize("divided", ["tensor_model_parallel_size", "pipeline_model_parallel_size"])
 @pytest.mark.parametrize("model", RANKS.MODELS)
-def test_weights_come_back_bit_for_bit(out, family_models, model, divided):
-    expected = load_file(family_models / model / "model.safetensors")
-    got = load_file(out / f"{model}-{divided}-0.safetensors")
+def test_weights_come_back_bit_for_bit(out, megatron_models, model, divided):
+    expected = load_file(megatron_models / model / "model.safetensors")
+    got = of_ranks(out, f"{model}-{divided}")
     assert got.keys() == expected.keys()
     assert all(torch.equal(got[name], tensor) for name, tensor in expected.items())
-    assert load_file(out / f"{model}-{divided}-1.safetensors") == {}
+    stages = [load_file(out / f"{model}-{divided}-{rank}.safetensors").keys() for rank in range(2)]
+    assert bool(stages[1]) == (divided == "pipeline_model_parallel_size"), "each stage exports its own"
 
 
 @pytest.mark.parametrize("layout", RANKS.LAYOUTS)
@@ -137,21 +154,46 @@ def test_ten_steps(out, plain, layout):
     steps = ranks[0][: RANKS.STEPS]
     assert [step["actor_train/grad_norm"] for step in steps] == pytest.approx(expected.norms[:-1], rel=1e-4)
     assert [step["actor/total_loss"] for step in steps] == pytest.approx(expected.losses[:-1], rel=1e-4, abs=1e-5)
-    assert_same_weights(of_rank(out, layout, 0, "trained/"), expected.trained)
-    assert of_rank(out, layout, 1, "trained/") == {}
+    assert_same_weights(of_ranks(out, layout, "trained/"), expected.trained)
 
 
 @pytest.mark.parametrize("layout", RANKS.LAYOUTS)
 def test_step_whose_gradient_is_not_finite_on_one_rank_is_skipped_by_all(out, layout):
     last = [json.loads((out / f"{layout}-{rank}.json").read_text())[-1] for rank in range(2)]
     assert [metrics["actor_train/skipped_steps"] for metrics in last] == [1, 1]
-    before, after = of_rank(out, layout, 0, "trained/"), of_rank(out, layout, 0, "skipped/")
+    before, after = of_ranks(out, layout, "trained/"), of_ranks(out, layout, "skipped/")
     assert before.keys() == after.keys() and all(torch.equal(after[name], tensor) for name, tensor in before.items())
 
 
-@pytest.mark.parametrize("layout", [name for name, (model, _) in RANKS.LAYOUTS.items() if model == "qwen2-tied"])
-def test_checkpoint_of_tp2_continues_in_every_layout(out, plain, layout):
-    assert_same_weights(of_rank(out, layout, 0, "continued/"), plain("qwen2-tied").continued)
+@pytest.mark.parametrize("layout", [name for name, (model, _) in RANKS.LAYOUTS.items() if model in RANKS.CONTINUED])
+def test_checkpoint_of_one_layout_continues_in_every_other(out, plain, layout):
+    assert_same_weights(of_ranks(out, layout, "continued/"), plain(RANKS.LAYOUTS[layout][0]).continued)
+
+
+@pytest.fixture(scope="module")
+def plain_critic(megatron_models, tmp_path_factory):
+    """Three steps on one rank of the back end whose gradient is compared with definitions elsewhere."""
+    critic = FSDP2Critic(RankContext(), str(megatron_models / "qwen2-tied"), **RANKS.OPTIONS)
+    batches = [RANKS.VALUES["make_batch"](step) for step in range(3)]
+    metrics = [critic.train_values(batch, RANKS.VALUES["LOSS"], RANKS.totals(batch)) for batch in batches]
+    folder = tmp_path_factory.mktemp("critic")
+    critic.save(folder)
+    return SimpleNamespace(metrics=metrics, values=critic.values(RANKS.VALUES["make_batch"](9)), folder=folder)
+
+
+@pytest.mark.parametrize("layout", RANKS.CRITICS)
+def test_a_critic_learns_the_same_in_every_layout(out, plain_critic, layout):
+    for rank in range(2):
+        metrics = json.loads((out / f"{layout}-{rank}.json").read_text())
+        for got, expected in zip(metrics, plain_critic.metrics, strict=True):
+            assert got == pytest.approx(expected, rel=1e-4, abs=1e-6)
+        values = load_file(out / f"{layout}-{rank}.safetensors")["values"]
+        torch.testing.assert_close(values, plain_critic.values, rtol=1e-4, atol=1e-5)
+    assert plain_critic.values.abs().max() > 1e-3, "nothing was learnt: the test is blind"
+    for file in ("model/model.safetensors", f"model/{VALUE_HEAD}", "optimizer.safetensors"):
+        got, expected = load_file(out / layout / file), load_file(plain_critic.folder / file)
+        noise = [name for name in expected if "k_proj.bias" in name]  # softmax does not see it: rounding errors alone
+        assert_same_weights(*({n: t for n, t in side.items() if n not in noise} for side in (got, expected)))
 
 
 def test_checkpoint_holds_no_pickle_and_loads_with_transformers(out):

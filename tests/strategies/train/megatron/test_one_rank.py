@@ -1,4 +1,5 @@
 import dataclasses
+from functools import partial
 
 import pytest
 import torch
@@ -8,18 +9,18 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from roll.algorithms.loss import LossSpec
 from roll.strategies.train.fsdp2 import FSDP2Strategy
 from roll.strategies.train.interface import RankContext
-from roll.strategies.train.megatron.supported import check_folder, check_model
+from roll.strategies.train.megatron.supported import Layout, check_folder, check_model
 
 pytest.importorskip("megatron.core", reason="needs requirements/megatron.txt")
 from roll.strategies.train.megatron.strategy import MegatronStrategy
 
 
 @pytest.fixture
-def make(family_models, rank_program):
+def make(megatron_models, rank_program):
     made = []
 
     def build(model="qwen2-tied", **options):
-        made.append(MegatronStrategy(RankContext(), str(family_models / model), **{**rank_program.OPTIONS, **options}))
+        made.append(MegatronStrategy(RankContext(), str(megatron_models / model), **{**rank_program.OPTIONS, **options}))
         return made[-1]
 
     yield build
@@ -65,14 +66,14 @@ def test_every_way_to_run_a_step_takes_the_same_step(make, fsdp2, rank_program, 
         torch.testing.assert_close(tensor, expected[name], rtol=0, atol=2e-5 * float(expected[name].abs().max()), msg=name)
 
 
-@pytest.mark.parametrize("model", ["qwen2-untied", "qwen3-tied", "llama-untied"])
-def test_log_probs_and_weights_are_those_of_the_hugging_face_model(make, family_models, rank_program, model):
-    path = str(family_models / model)
+@pytest.mark.parametrize("model", ["qwen2-untied", "qwen3-tied", "llama-untied", "qwen2_moe", "qwen3_moe"])
+def test_log_probs_and_weights_are_those_of_the_hugging_face_model(make, megatron_models, rank_program, model):
+    path = str(megatron_models / model)
     strategy = make(model, trainable=False)
     batch = rank_program.make_batch(0)
     expected = FSDP2Strategy(RankContext(), path, **rank_program.OPTIONS, trainable=False).log_probs(batch)
     torch.testing.assert_close(strategy.log_probs(batch), expected, rtol=1e-5, atol=1e-5)
-    assert same(weights(strategy), load_file(family_models / model / "model.safetensors"))
+    assert same(weights(strategy), load_file(megatron_models / model / "model.safetensors"))
     assert strategy.log_probs(batch.select([])).numel() == 0
     with pytest.raises(RuntimeError, match="frozen"):
         strategy.train_step(batch, rank_program.LOSS, rank_program.totals(batch))
@@ -113,7 +114,10 @@ def test_checkpoint_before_the_first_step(make, rank_program, tmp_path):
     assert train(strategy, rank_program, [0]) == train(other, rank_program, [0])
 
 
-def test_checkpoints_of_fsdp2_and_megatron_are_interchangeable(make, fsdp2, family_models, rank_program, tmp_path):
+@pytest.mark.parametrize("model", ["qwen2-tied", "qwen3_moe", "qwen2_moe"])
+def test_checkpoints_of_fsdp2_and_megatron_are_interchangeable(make, megatron_models, rank_program, tmp_path, model):
+    make = partial(make, model)
+    fsdp2 = FSDP2Strategy(RankContext(), str(megatron_models / model), **rank_program.OPTIONS)
     strategy = make()
     train(strategy, rank_program, range(2))
     strategy.save(tmp_path / "megatron")
@@ -147,8 +151,10 @@ def test_checkpoint_of_another_model_is_refused_and_changes_nothing(make, rank_p
     assert same(weights(strategy), trained)
 
 
+@pytest.mark.parametrize("model", ["qwen2-tied", "qwen3_moe"])
 @pytest.mark.parametrize("distributed", [True, False])
-def test_bf16_computes_in_bf16_on_float32_masters(make, rank_program, tmp_path, distributed):
+def test_bf16_computes_in_bf16_on_float32_masters(make, rank_program, tmp_path, distributed, model):
+    make = partial(make, model)
     exact = make().log_probs(rank_program.make_batch(0))
     strategy = make(dtype="bf16", use_distributed_optimizer=distributed)
     assert 0 < (strategy.log_probs(rank_program.make_batch(0)) - exact).abs().max() < 0.3
@@ -190,7 +196,7 @@ def test_options_that_cannot_be(make, family_models):
         make(dtype="fp16")
     with pytest.raises(ValueError, match="attn_implementation 'eager'"):
         make(attn_implementation="eager")
-    with pytest.raises(ValueError, match="1 ranks are not a multiple of tensor_model_parallel_size 2"):
+    with pytest.raises(ValueError, match="1 ranks are not a multiple of tensor_model_parallel_size 2 x"):
         make(tensor_model_parallel_size=2)
     with pytest.raises(TypeError, match="tensor_parallel"):
         make(tensor_parallel=2)
@@ -212,23 +218,42 @@ def test_options_that_cannot_be(make, family_models):
 )
 def test_models_that_are_not_supported_are_refused_by_name(family_models, change, message):
     config = AutoConfig.from_pretrained(family_models / "qwen2-tied")
-    check_model(config, 2, 2)
+    layout = Layout(tensor=2, pipeline=2)
+    check_model(config, layout)
     for name, value in change.items():
         setattr(config, name, value)
     with pytest.raises(ValueError, match=message):
-        check_model(config, 2, 2)
+        check_model(config, layout)
 
 
 def test_missing_package_is_named(family_models, monkeypatch):
-    check_folder(family_models / "qwen2-tied", 2, 2)
+    check_folder(family_models / "qwen2-tied", Layout(), False)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"not installed: pip install -r requirements/megatron\.txt"):
-        check_folder(family_models / "qwen2-tied", 2, 2)
+        check_folder(family_models / "qwen2-tied", Layout(), False)
 
 
-def test_mixture_of_experts_is_refused_by_name():
-    with pytest.raises(ValueError, match="mixtures of experts and model_type 'qwen3_moe', only llama, qwen2, qwen3"):
-        check_model(AutoConfig.for_model("qwen3_moe"), 1, 1)
+@pytest.mark.parametrize(
+    ("kind", "change", "layout", "message"),
+    [
+        ("mixtral", {}, {}, "model_type 'mixtral', only llama, qwen2, qwen3, qwen2_moe, qwen3_moe"),
+        (
+            "qwen3_moe",
+            {"num_experts": 6},
+            {"expert": 4},
+            "expert_model_parallel_size 4 does not divide the model's num_experts 6",
+        ),
+        ("qwen3_moe", {"moe_intermediate_size": 9}, {"expert_tensor": 2}, "does not divide the model's moe_intermediate_size 9"),
+        ("qwen3_moe", {}, {"tensor": 2}, "tensor_model_parallel_size 2 needs sequence_parallel: true"),
+        ("qwen2_moe", {"qkv_bias": False}, {}, "qkv_bias: false"),
+        ("qwen3_moe", {"num_experts_per_tok": 1, "norm_topk_prob": True}, {}, "norm_topk_prob with one expert a token"),
+        ("qwen3", {}, {"expert": 2}, "expert_model_parallel_size 2: model_type 'qwen3' has no experts"),
+    ],
+    ids=["kind", "experts", "width", "sequence parallelism", "bias", "one expert", "no experts"],
+)
+def test_mixtures_that_are_not_supported_are_refused_by_name(kind, change, layout, message):
+    with pytest.raises(ValueError, match=message):
+        check_model(AutoConfig.for_model(kind, **change), Layout(**layout))
 
 
 def test_saved_model_is_a_hugging_face_model(make, rank_program, tmp_path):

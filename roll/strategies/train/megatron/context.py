@@ -1,0 +1,93 @@
+"""Context parallelism: each rank computes some tokens of every sequence, and attention gathers the keys and values of the others.
+
+A sequence is cut into 2·C pieces of equal length, of which rank r of C has the r-th and the (2·C - 1 - r)-th: causal attention is
+then equally much work for all. The division is Megatron-core's, whose rotary embeddings follow it. Its own attention across ranks
+is Transformer Engine's alone (its local one refuses); here torch's sees all keys that precede a piece. With grouped-query
+attention they are a small part of a layer's activations, and its gradient is scattered back by the same collective.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from megatron.core.tensor_parallel import gather_from_sequence_parallel_region, reduce_from_tensor_model_parallel_region
+from torch import Tensor, nn
+
+
+class Predictors(NamedTuple):
+    """The tokens of this rank that predict a trained one, row by row."""
+
+    rows: Tensor
+    """[R]"""
+    own: Tensor
+    """[R], column in this rank's share."""
+    columns: Tensor
+    """[R], column in the whole micro-batch."""
+
+
+class ContextShare:
+    """The columns of a micro-batch that this rank computes."""
+
+    def __init__(self, group: dist.ProcessGroup, sequence_parallel_ranks: int) -> None:
+        """`sequence_parallel_ranks`: ranks that divide the share further; 1 without sequence parallelism."""
+        self._group = group
+        self._multiple = sequence_parallel_ranks * (2 * group.size() if group.size() > 1 else 1)
+
+    def of(self, rows: Tensor) -> Tensor:
+        """[B, T] -> [B, T_rank], after padding with 0 on the right until T can be divided."""
+        padded = nn.functional.pad(rows, (0, -rows.shape[1] % self._multiple))
+        return padded[:, own_columns(padded.shape[1], self._group, padded.device)]
+
+    def predictors(self, loss_mask: Tensor) -> Predictors:
+        """Of the tokens where `loss_mask` [B, T] is True."""
+        predicts = self.of(nn.functional.pad(loss_mask[:, 1:], (0, 1)))
+        rows, own = predicts.nonzero(as_tuple=True)
+        columns = own_columns(predicts.shape[1] * self._group.size(), self._group, own.device)[own]
+        return Predictors(rows, own, columns)
+
+    def gather(self, values: Tensor) -> Tensor:
+        """The sum over the ranks of what each knows of its own tokens; what a rank computes of it sends it its gradient."""
+        if self._group.size() == 1:
+            return values
+        whole: Tensor = reduce_from_tensor_model_parallel_region(values, group=self._group)
+        return whole
+
+
+def own_columns(length: int, group: dist.ProcessGroup, device: torch.device) -> Tensor:
+    """[T / C], ascending, of T = `length`."""
+    if group.size() == 1:
+        return torch.arange(length, device=device)
+    return _columns_of(group.rank(), length, group.size(), device)
+
+
+def attention_over_ranks(query: Tensor, key: Tensor, value: Tensor, grouped: bool, group: dist.ProcessGroup) -> Tensor:
+    """softmax(q kᵀ / √d) v over what precedes in the whole sequence.
+
+    Args:
+        query, key, value: [B, H, T_rank, D], [B, G, T_rank, D], [B, G, T_rank, D], of this rank's tokens.
+        grouped: whether G < H.
+
+    Returns:
+        [B, H, T_rank, D].
+    """
+    size, piece = group.size(), query.shape[2] // 2
+    length = 2 * piece * size
+    order = torch.cat([_columns_of(rank, length, size, query.device) for rank in range(size)]).argsort()
+    keys, values = (
+        gather_from_sequence_parallel_region(x.permute(2, 0, 1, 3), group=group)[order].permute(1, 2, 0, 3) for x in (key, value)
+    )
+    outputs = []
+    for index, q in zip((group.rank(), 2 * size - 1 - group.rank()), query.split(piece, 2), strict=True):
+        seen = (index + 1) * piece
+        mask = torch.ones(piece, seen, dtype=torch.bool, device=query.device).tril(seen - piece)
+        outputs.append(
+            nn.functional.scaled_dot_product_attention(q, keys[:, :, :seen], values[:, :, :seen], mask, enable_gqa=grouped)
+        )
+    return torch.cat(outputs, 2)
+
+
+def _columns_of(rank: int, length: int, size: int, device: torch.device) -> Tensor:
+    pieces = torch.arange(length, device=device).view(2 * size, -1)
+    return torch.cat([pieces[rank], pieces[2 * size - 1 - rank]])

@@ -1,0 +1,82 @@
+"""The critic on Megatron-core: the same stages with one number as the last one's head, and the value loss.
+
+Checkpoints and folders are those of the other critics (`value_head`): the model without its own head, the value head beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
+from megatron.core.transformer.transformer_config import TransformerConfig
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from roll.algorithms.loss_metrics import Metrics
+from roll.algorithms.value_loss import ValueLossSpec, value_loss
+from roll.data.token_batch import Padded, TokenBatch
+from roll.strategies.train.interface import BatchTotals
+from roll.strategies.train.megatron.context import Predictors
+from roll.strategies.train.megatron.model import Stage
+from roll.strategies.train.megatron.stage_weights import Read
+from roll.strategies.train.megatron.strategy import MegatronStrategy
+from roll.strategies.train.megatron.tensor_files import TensorFiles, write_model
+from roll.strategies.train.value_head import VALUE_HEAD, ValueHead
+
+_HEAD = "lm_head."
+"""Where transformers' models have their head, and so what its moments are called in every back end."""
+
+
+class ValueModel(Stage):
+    """The last stage returns values [R], float32. Every tensor-parallel rank has the whole head."""
+
+    def __init__(self, config: TransformerConfig, hf_config: Any, layers: TransformerBlockSubmodules) -> None:
+        super().__init__(config, hf_config, layers, tied=False)
+        if self.post_process:
+            del self.output_layer
+            self.value_head = ValueHead(config.hidden_size)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        said: Tensor = self.value_head(hidden)
+        return said.flatten()
+
+
+class MegatronCritic(MegatronStrategy):
+    """A `CriticStrategy`; see `MegatronStrategy` for the options."""
+
+    metrics_of = "critic"
+    stage_of = ValueModel
+
+    def values(self, batch: TokenBatch) -> Tensor:
+        return self._per_token(batch, self._place)
+
+    def train_values(self, batch: TokenBatch, loss: ValueLossSpec, totals: BatchTotals) -> dict[str, float]:
+        def loss_of(micro: Padded, at: Predictors, said: Tensor) -> tuple[Tensor, Metrics]:
+            assert micro.values is not None and micro.returns is not None, "a critic learns from values and returns"
+            values = self._place(micro, at, said)
+            return value_loss(values, micro.values, micro.returns, micro.loss_mask, loss, totals.tokens)
+
+        return self._optimise(batch, loss_of)
+
+    def _open_weights(self, folder: Path) -> Read:
+        body, file = TensorFiles.of_model(folder), folder / VALUE_HEAD
+        saved = load_file(file) if file.is_file() else ValueHead(self._hf_config.hidden_size).state_dict()
+        head = {_HEAD + name: tensor for name, tensor in saved.items()}
+        self._check(folder, lambda name: torch.empty_like(head[name]) if name in head else body.meta(name))
+        return lambda name: head[name] if name in head else body.read(name)
+
+    def _write_weights(self, folder: Path, named: Iterator[tuple[str, Tensor]]) -> None:
+        head: dict[str, Tensor] = {}
+
+        def body() -> Iterator[tuple[str, Tensor]]:
+            for name, tensor in named:
+                if name.startswith(_HEAD):
+                    head[name.removeprefix(_HEAD)] = tensor.detach().to("cpu", copy=True).contiguous()
+                else:
+                    yield name, tensor
+
+        write_model(folder, body())
+        save_file(head, folder / VALUE_HEAD)
