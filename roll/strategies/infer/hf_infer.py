@@ -21,6 +21,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from roll.strategies.infer.interface import EngineClosed, EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
 from roll.strategies.infer.slot_engine import SlotEngine
+from roll.weights.adapter import AdapterSource
 from roll.weights.bucket import Bucket, Manifest
 
 T = TypeVar("T")
@@ -42,12 +43,14 @@ class HFInferStrategy:
         seed: int = 0,
         deterministic: bool = False,
         version: int = 0,
+        adapters: AdapterSource | None = None,
     ) -> None:
         """Loads a Hugging Face folder (safetensors only) and starts the engine.
 
         `max_length` bounds prompt + response tokens of a request. `threads`: torch CPU threads of the engine; torch keeps this
         number per thread but also takes it as the default of threads that have not used torch yet. `seed` serves the requests
-        that bring none. `deterministic`: see `SlotEngine`. `version`: the policy version of the folder's weights."""
+        that bring none. `deterministic`: see `SlotEngine`. `version`: the policy version of the folder's weights.
+        `adapters`: weight updates are adapters, merged here with their base."""
         disable_progress_bar()
         model: Any = AutoModelForCausalLM.from_pretrained(
             model_path, dtype=getattr(torch, dtype), attn_implementation=attn_implementation, use_safetensors=True
@@ -61,6 +64,7 @@ class HFInferStrategy:
                 seed=seed,
                 deterministic=deterministic,
                 version=version,
+                adapters=adapters,
             ),
             threads,
         )

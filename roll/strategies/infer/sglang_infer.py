@@ -188,7 +188,8 @@ class SGLangInferStrategy:
         ]
         reason: FinishReason = meta["finish_reason"]["type"]
         self._stats.generated_tokens += len(tokens)
-        self._stats.prefill_tokens += meta["prompt_tokens"] - meta.get("cached_tokens", 0)
+        # The server does not say it of a request that was aborted while it waited (a retracted one waits again).
+        self._stats.prefill_tokens += meta.get("prompt_tokens", 0) - meta.get("cached_tokens", 0)
         text = str(self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
         if reason == "stop":
             text = cut_at_stop(text, request.sampling.stop_strings, request.sampling.include_stop_str_in_output)

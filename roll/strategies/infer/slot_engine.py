@@ -25,6 +25,7 @@ from roll.strategies.infer.sampling import BatchSampling, draw_uniforms, sample,
 from roll.strategies.infer.shadow_weights import ShadowWeights
 from roll.strategies.infer.slot_model import SlotModel
 from roll.strategies.infer.slot_row import ContextKey, Row
+from roll.weights.adapter import AdapterSource
 from roll.weights.bucket import Manifest
 
 PREFILL_TOKENS = 8192
@@ -47,13 +48,14 @@ class SlotEngine:
         seed: int,
         deterministic: bool = False,
         version: int = 0,
+        adapters: AdapterSource | None = None,
     ) -> None:
         if max_running_requests < 1 or max_length < 2:
             raise ValueError(f"{max_running_requests=} must be at least 1 and {max_length=} at least 2")
         self.slots = max_running_requests
         self.max_length = max_length
         self.deterministic = deterministic
-        self.shadow = ShadowWeights(model)
+        self.shadow = ShadowWeights(model, adapters)
         self._model = SlotModel(model, max_running_requests, max_length)
         self._tokenizer = tokenizer
         self._generator = torch.Generator().manual_seed(seed)
@@ -211,7 +213,7 @@ class SlotEngine:
         """Gives the rows slots, fills these and samples a token each. Equal contexts are computed once and copied."""
         fresh: dict[ContextKey, Row] = {}
         copies: list[Row] = []
-        for row in joining:
+        for row in sorted(joining, key=lambda row: len(row.context[0])):
             if row.joined_as in self._prefixes or fresh.setdefault(row.context, row) is not row:
                 copies.append(row)
         first = len(self._rows)
@@ -220,7 +222,7 @@ class SlotEngine:
         if self.deterministic:
             computed = [self._model.replay(i, *split(key)) for i, key in enumerate(fresh, first)]
         else:
-            computed = list(self._model.forward_contexts(first, [tokens for tokens, _ in fresh])) if fresh else []
+            computed = self._forward_fresh(first, [tokens for tokens, _ in fresh])
         for (key, row), logits in zip(fresh.items(), computed, strict=True):
             self._prefixes[key] = (row, logits)
         following = []
@@ -234,6 +236,16 @@ class SlotEngine:
             following.append(logits)
         self._sampling = None
         self._sample(first, torch.stack(following))
+
+    def _forward_fresh(self, first: int, contexts: list[tuple[int, ...]]) -> list[Tensor]:
+        """Logits [vocabulary] after each context (ascending in length), for the slots from `first` on. In batches none of whose
+        contexts is padded to more than twice its length: episodes at different turns would else all pay for the longest."""
+        computed: list[Tensor] = []
+        while contexts:
+            alike = sum(len(context) <= 2 * len(contexts[0]) for context in contexts)
+            computed += self._model.forward_contexts(first + len(computed), contexts[:alike])
+            contexts = contexts[alike:]
+        return computed
 
     def _decode(self) -> None:
         newest = [row.tokens[-1] for row in self._rows]

@@ -18,6 +18,7 @@ from typing import Any
 SERIES = "0.32"
 """The engine's interfaces change between minor releases; this is the one that the tests run against."""
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 INSTALL = "install what requirements/vllm.txt names (see docs_roll/engines.md)"
 
 _EXACT_LOGPROBS = "every token's log-prob must be that of the sampled policy"
@@ -48,9 +49,10 @@ OURS: dict[str, str] = {
     "watermark": _EXACT_LOGPROBS,
     "watermark_config": _EXACT_LOGPROBS,
     "worker_cls": "the worker is the device's own",
-    "enable_lora": "engines get merged weights",
-    "distributed_executor_backend": "it follows from tensor_parallel_size",
-    "pipeline_parallel_size": "an engine's devices are split by tensor_parallel_size",
+    "enable_lora": "it follows from actor_train.model_args.lora_update",
+    "max_lora_rank": "it follows from actor_train.model_args.lora_rank",
+    "max_loras": "the policy is the only adapter",
+    "distributed_executor_backend": "it follows from the number of an engine's devices",
     "data_parallel_size": _ONE_ENGINE,
     "data_parallel_rank": _ONE_ENGINE,
     "nnodes": "an engine's devices are on one node",
@@ -113,9 +115,12 @@ def engine_arguments(
     max_running_requests: int,
     cpu: bool,
     model: Any,
+    lora_rank: int | None = None,
 ) -> dict[str, Any]:
     """All arguments of an engine: the user's over our defaults, and those that are ours. `model`: its transformers (text)
-    configuration. `ValueError` for an argument that is not the user's, and for a model that vLLM cannot run on a CPU."""
+    configuration. `lora_rank`: of the adapters that weight updates are, if they are.
+
+    `ValueError` for an argument that is not the user's, and for a model that vLLM cannot run on a CPU."""
     for name in given:
         try:
             check_argument(name)
@@ -133,6 +138,9 @@ def engine_arguments(
         token = 2 * model.num_hidden_layers * heads * size * {"float32": 4, "bfloat16": 2, "float16": 2}[dtype]
         blocks = max_running_requests * -(-max_length // 128) + 1
         defaults |= {"enforce_eager": True, "kv_cache_memory_bytes": blocks * 128 * token}
+    if lora_rank is not None:
+        # vLLM has kernels for these ranks; smaller adapters are filled up with zeros.
+        defaults |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": min(r for r in LORA_RANKS if r >= lora_rank)}
     return {
         **defaults,
         **given,

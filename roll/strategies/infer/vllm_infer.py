@@ -26,10 +26,12 @@ from roll.strategies.infer.interface import (
     WeightUpdateMode,
 )
 from roll.strategies.infer.slot_row import refuse_invalid
+from roll.strategies.infer.vllm_adapter import ReceivedAdapters, lora_request
 from roll.strategies.infer.vllm_arguments import INSTALL, check_installed, engine_arguments
 from roll.strategies.infer.vllm_gate import Gate
 from roll.strategies.infer.vllm_process import EngineFigures, engine_environment, start_engine
 from roll.strategies.infer.vllm_weights import ReceivedWeights
+from roll.weights.adapter import AdapterSource
 from roll.weights.bucket import Bucket, Manifest
 
 
@@ -60,20 +62,22 @@ class VLLMInferStrategy:
         seed: int = 0,
         version: int = 0,
         engine_args: Mapping[str, Any] | None = None,
+        adapters: AdapterSource | None = None,
     ) -> None:
         """Starts the engine on a Hugging Face folder (safetensors only), which takes half a minute.
 
         `max_length` bounds prompt + response tokens of a request. `devices`: torch devices as this process counts them, one
-        for each rank of `tensor_parallel_size`; on CPUs ("cpu",). `threads`: CPU threads of the engine. `seed` serves the
+        for each of the engine's ranks; on CPUs ("cpu",). `threads`: CPU threads of the engine. `seed` serves the
         requests that bring none. `version`: the policy version of the folder's weights. `engine_args`: further arguments of
-        vLLM's `AsyncEngineArgs`. `ValueError` if vLLM is missing, of an unknown version, or refuses an argument."""
+        vLLM's `AsyncEngineArgs`. `adapters`: weight updates are adapters, which the engine serves over their base. `ValueError`
+        if vLLM is missing, of an unknown version, or refuses an argument."""
         try:
             check_installed()
         except ValueError as error:
             raise ValueError(f"{error}; {INSTALL}") from None
         model: Any = AutoConfig.from_pretrained(model_path).get_text_config()
         arguments = engine_arguments(
-            model_path,
+            adapters.base if adapters else model_path,
             engine_args or {},
             dtype=dtype,
             seed=seed,
@@ -81,15 +85,19 @@ class VLLMInferStrategy:
             max_running_requests=max_running_requests,
             cpu=list(devices) == ["cpu"],
             model=model,
+            lora_rank=adapters.rank if adapters else None,
         )
         self._slots = max_running_requests
         self._max_length = max_length
         self._vocab_size: int = model.vocab_size
         self._tokenizer: Any = AutoTokenizer.from_pretrained(model_path)
-        self._received = ReceivedWeights(Path(model_path), tied=bool(model.tie_word_embeddings))
+        self._adapters = ReceivedAdapters(adapters) if adapters else None
+        self._received = self._adapters or ReceivedWeights(Path(model_path), tied=bool(model.tie_word_embeddings))
         self._frees_memory = bool(arguments.get("enable_sleep_mode")) and list(devices) != ["cpu"]
         self._figures = EngineFigures()
         self._engine = start_engine(arguments, engine_environment(list(devices), threads, arguments), self._figures)
+        self._lora = lora_request(adapters.base) if adapters else None
+        """What requests name so that they are computed with the policy's adapters."""
         self._adopted = False
         self._calls: dict[str, _Call] = {}
         self._gate = Gate()
@@ -232,7 +240,9 @@ class VLLMInferStrategy:
         request = call.request
         prompt, sampling = vllm_prompt(request, self._stats.version), vllm_sampling(request, call.limit)
         async with self._engine_errors():
-            call.collector = await self._engine.add_request(request.request_id, prompt, sampling, priority=request.priority)
+            call.collector = await self._engine.add_request(
+                request.request_id, prompt, sampling, priority=request.priority, lora_request=self._lora
+            )
 
     async def _collect(self, call: _Call) -> GenerateResult:
         from roll.strategies.infer.vllm_requests import Response
@@ -263,7 +273,7 @@ class VLLMInferStrategy:
         began = time.perf_counter()
         # The engine is paused, so their order is free: one round trip instead of three.
         *_, cleared = await asyncio.gather(
-            engine.collective_rpc("load_policy", args=(files,)),
+            self._load(files),
             engine.update_weight_version(str(version)),
             *([] if mode == "in_flight" else [engine.reset_prefix_cache(reset_running_requests=True)]),
         )
@@ -273,6 +283,12 @@ class VLLMInferStrategy:
         if not without_memory:  # else `wake` does it, when there is a KV cache again
             await engine.resume_generation()
         return time.perf_counter() - began
+
+    async def _load(self, files: list[str]) -> None:
+        if self._adapters is None:
+            await self._engine.collective_rpc("load_policy", args=(files,))
+        elif not await self._engine.add_lora(lora_request(files[0], replace=True)):
+            raise RuntimeError("vLLM did not load the adapters")
 
     async def _ready(self) -> None:
         """The first call tells the engine what only a running event loop can."""
@@ -284,6 +300,8 @@ class VLLMInferStrategy:
             try:
                 async with self._engine_errors():
                     await self._engine.collective_rpc("adopt_policy")
+                    if self._adapters is not None:
+                        await self._load([str(self._adapters.start)])
                     await self._engine.update_weight_version(str(self._stats.version))
             except EngineError as error:
                 self._end(error)

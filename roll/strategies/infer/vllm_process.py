@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from roll.configs.engine_arguments import EngineArguments
 from roll.strategies.infer.interface import EngineError
 
 OWNER = "ROLL_ENGINE_OWNER"
@@ -43,7 +44,7 @@ def engine_environment(devices: Sequence[str], threads: int | None, arguments: M
         env["OMP_NUM_THREADS"] = str(threads)
     if devices == ["cpu"]:
         env["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # engines would all be bound to the first cores
-        if arguments.get("tensor_parallel_size", 1) == 1:
+        if EngineArguments(dict(arguments)).devices_per_engine == 1:
             env["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the model is in the scheduler's process, as on a GPU
         if arguments.get("enforce_eager"):
             env["TORCHDYNAMO_DISABLE"] = "1"  # a helper for log-probs is compiled all the same: 20 s at the first request

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from safetensors import safe_open
 from safetensors.torch import save
 
+from roll.weights.adapter import BaseWeights
 from roll.weights.bucket import Bucket, Manifest, checksum
 
 HEAD = "lm_head.weight"
@@ -37,7 +37,7 @@ class ReceivedWeights:
     def __init__(self, folder: Path, tied: bool) -> None:
         """`folder`: a Hugging Face model folder; its weights' names and shapes are those that every version must have.
         `tied`: the output layer is the embedding, as the model's configuration says."""
-        self._shapes = _shapes(folder)
+        self._shapes = BaseWeights(folder).shapes
         embedding = _embedding(list(self._shapes)) if tied else None
         self._aliases = {HEAD: embedding} if embedding else {}
         if embedding:
@@ -76,13 +76,8 @@ class ReceivedWeights:
         """Paths of the files that hold this version's weights, valid until `forget`. `ValueError` unless exactly what the
         manifest names was received, intact, and it covers the model."""
         with self._lock:
-            if manifest.version != self._version:
-                raise ValueError(f"weights of version {manifest.version} asked for, those received are of {self._version}")
             received = {name for names in self._parts for name in names}
-            if difference := received.symmetric_difference(manifest.names):
-                raise ValueError(f"weights of version {manifest.version}: received and manifest differ in {sorted(difference)}")
-            if sorted(part.checksum for part in self._parts.values()) != sorted(manifest.checksums):
-                raise ValueError(f"weights of version {manifest.version}: checksums differ from the manifest's")
+            manifest.check(self._version, received, [part.checksum for part in self._parts.values()])
             there = {self._aliases.get(name, name) for name in received}
             if missing := self._shapes.keys() - self._aliases.keys() - there:
                 raise ValueError(f"weights of version {manifest.version} do not cover the model: {sorted(missing)} missing")
@@ -100,16 +95,6 @@ class ReceivedWeights:
 
     def _tied_names(self) -> Sequence[str]:
         return [*self._aliases.keys(), *self._aliases.values()]
-
-
-def _shapes(folder: Path) -> dict[str, list[int]]:
-    shapes: dict[str, list[int]] = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        with safe_open(path, framework="pt") as file:
-            shapes |= {name: list(file.get_slice(name).get_shape()) for name in file.offset_keys()}
-    if not shapes:
-        raise ValueError(f"{folder} has no *.safetensors files")
-    return shapes
 
 
 def _embedding(names: list[str]) -> str | None:

@@ -14,6 +14,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 from vllm.config import set_current_vllm_config
+from vllm.distributed import get_pp_group
 from vllm.v1.sample.sampler import Sampler
 
 from roll.strategies.infer.vllm_process import OWNER
@@ -50,6 +51,12 @@ class PolicyWorker:
         if torch.cpu._is_amx_tile_supported():
             # vLLM's bfloat16 attention uses AMX without having asked the kernel for it: an illegal instruction.
             torch.cpu._init_amx()
+        runner = self.model_runner
+        if not get_pp_group().is_first_rank and runner.intermediate_tensors is None:
+            # Made by the forward pass that measures the memory left, which a cache of known size spares.
+            runner.intermediate_tensors = runner.get_model().make_empty_intermediate_tensors(
+                runner.max_num_tokens, runner.model_config.dtype, runner.device
+            )
 
     def load_policy(self, paths: Sequence[str]) -> None:
         """Replaces all weights by those of the safetensors files; only between two token steps, with nothing in flight."""

@@ -78,8 +78,8 @@ class DeepSpeedStrategy(HFTrainStrategy):
         self._engine.zero_grad()
         return float(norm)
 
-    def _full_weights(self) -> Iterator[tuple[str, Tensor]]:
-        for name, tensor in self._named_tensors():
+    def _full_weights(self, trained_only: bool = False) -> Iterator[tuple[str, Tensor]]:
+        for name, tensor in self._named_tensors(trained_only):
             if self._zero is not None and tensor.requires_grad:
                 yield name, self._zero.weight(tensor)  # type: ignore[arg-type]
             else:

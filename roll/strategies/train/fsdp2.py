@@ -50,8 +50,8 @@ class FSDP2Strategy(HFTrainStrategy):
         self._optimizer.zero_grad(set_to_none=True)
         return norm
 
-    def _full_weights(self) -> Iterator[tuple[str, Tensor]]:
-        for name, tensor in self._named_tensors():
+    def _full_weights(self, trained_only: bool = False) -> Iterator[tuple[str, Tensor]]:
+        for name, tensor in self._named_tensors(trained_only):
             yield name, self._ranks.full(tensor.detach())
 
     def _full_moments(self) -> Iterator[tuple[str, Tensor]]:

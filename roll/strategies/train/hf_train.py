@@ -30,7 +30,9 @@ from roll.strategies.train.optimizer import MOMENTS, make_adamw
 from roll.strategies.train.process import DTypeName, prepare_process, resolve_dtype
 from roll.strategies.train.rank_microbatches import rank_microbatches
 from roll.strategies.train.sharding import Ranks
+from roll.weights.adapter import BaseWeights, with_base
 from roll.weights.bucket import Bucket, make_buckets
+from roll.weights.experts import fused, published, published_moments
 
 MakeOptimizer = Callable[[], torch.optim.AdamW | None]
 """AdamW over the model's parameters as they are when it is called; None for a frozen model."""
@@ -42,7 +44,7 @@ class HFTrainStrategy(ABC):
 
     Trained master weights and moments are float32; layers compute in `dtype`. Dropout is off: the ratio of two log-probs must
     come from the weights alone. Weight decay acts on matrices only. With `lora_target` only adapters are trained (see `lora`):
-    checkpoints hold them and the merged model, engines get merged weights.
+    checkpoints hold them and the merged model, engines get merged weights, or with `export_adapters` the adapters alone.
 
     Raises:
         FileNotFoundError: `model_path` lacks the model's or the tokenizer's files.
@@ -77,6 +79,7 @@ class HFTrainStrategy(ABC):
         lora_target: str | None = None,
         lora_rank: int = 8,
         lora_alpha: float | None = None,
+        export_adapters: bool = False,
     ) -> None:
         if trainable and dtype == "fp16":
             raise ValueError("fp16 gradients underflow; train in bf16 or fp32")
@@ -99,6 +102,7 @@ class HFTrainStrategy(ABC):
         self._model = self._load_model(path, torch.float32 if masters else self._compute_dtype)
         self._model.requires_grad_(masters).eval()
         self._adapters = None
+        self._adapted_base = BaseWeights(path) if export_adapters else None
         if trainable and lora_target is not None:
             from roll.strategies.train.lora import Adapters
 
@@ -143,7 +147,7 @@ class HFTrainStrategy(ABC):
         the gradients. Returns the norm before clipping."""
 
     @abstractmethod
-    def _full_weights(self) -> Iterator[tuple[str, Tensor]]:
+    def _full_weights(self, trained_only: bool = False) -> Iterator[tuple[str, Tensor]]:
         """A collective: every tensor of `_named_tensors`, whole and in its master precision, one at a time."""
 
     @abstractmethod
@@ -222,14 +226,14 @@ class HFTrainStrategy(ABC):
         }
 
     def export_weights(self, bucket_bytes: int) -> Iterator[Bucket]:
-        """In the type the layers compute in; tied weights once."""
-        if self._ranks.rank == 0:
-            weights = self._full_weights()
-            named = self._adapters.merged(weights) if self._adapters else weights
-            yield from make_buckets(((name, self._export_dtype(tensor)) for name, tensor in named), bucket_bytes)
+        """In the type the layers compute in; tied weights once. Adapters alone in float32."""
+        named = self._full_weights(trained_only=self._adapted_base is not None)
+        if self._adapters and self._adapted_base is not None:
+            named = with_base(self._adapters.alone(named), self._adapted_base)
         else:
-            for _ in self._full_weights():
-                pass
+            merged = self._adapters.merged(named) if self._adapters else named
+            named = ((name, self._export_dtype(part)) for whole in merged for name, part in published(self._model_type, *whole))
+        yield from make_buckets(named, bucket_bytes, self._ranks.rank, self._ranks.size)
 
     def save(self, directory: Path) -> None:
         """Writes the files that `checkpoint_files` lists. A collective; any number of ranks, dividing the model in any way, can
@@ -245,7 +249,7 @@ class HFTrainStrategy(ABC):
         if self._optimizer is not None:
             moments = self._gathered(self._full_moments())
             if lead:
-                save_file(moments, directory / files.OPTIMIZER)
+                save_file(published_moments(self._model_type, moments), directory / files.OPTIMIZER)
                 self._state.write(directory / files.TRAINER)
             save_file(files.rng_state(self._device), files.rng_path(directory, self._ranks.rank))
 
@@ -259,6 +263,8 @@ class HFTrainStrategy(ABC):
         if bad := [name for name, shape in expected.items() if name not in source or source[name].shape != shape]:
             raise ValueError(f"checkpoint '{directory}' is of another model: '{bad[0]}' is missing or of another shape")
         moments = load_file(directory / files.OPTIMIZER) if trained and state.optimizer_step else {}
+        for moment in MOMENTS:
+            moments |= fused(self._model_type, moments, self._shapes, f".{moment}")
         wanted = {f"{name}.{moment}" for name in self._trained_names() for moment in MOMENTS} if moments else set()
         if lost := sorted(wanted - moments.keys()):
             raise ValueError(f"checkpoint '{directory}' has no '{lost[0]}': other weights were trained (lora_target)")
@@ -290,16 +296,16 @@ class HFTrainStrategy(ABC):
             # Padding is on the right and attention causal: no token sees it, so the kernel needs no mask.
             return self._call_model(micro.tokens, columns)
 
-    def _named_tensors(self) -> Iterator[tuple[str, Tensor]]:
+    def _named_tensors(self, trained_only: bool = False) -> Iterator[tuple[str, Tensor]]:
         """Parameters and persistent buffers under the names of `state_dict()`, divided as they are, tied ones once."""
         seen: set[int] = set()
         for name, tensor in self._model.state_dict(keep_vars=True).items():
-            if id(tensor) not in seen:
+            if id(tensor) not in seen and (tensor.requires_grad or not trained_only):
                 seen.add(id(tensor))
                 yield name, tensor
 
     def _trained_names(self) -> list[str]:
-        return [name for name, tensor in self._named_tensors() if tensor.requires_grad]
+        return [name for name, _ in self._named_tensors(trained_only=True)]
 
     def _saved_weights(self, directory: Path) -> tuple[Mapping[str, Tensor], dict[str, torch.Size]]:
         """What a checkpoint holds, and the names and shapes that this model takes from it."""
@@ -310,6 +316,10 @@ class HFTrainStrategy(ABC):
 
     def _write_model(self, path: Path, weights: dict[str, Tensor]) -> None:
         files.write_model(path, self._model, self._tokenizer, weights)
+
+    @property
+    def _model_type(self) -> str:
+        return str(self._model.config.model_type)
 
     def _gathered(self, named: Iterator[tuple[str, Tensor]]) -> dict[str, Tensor]:
         """Full tensors on rank 0's CPU; nothing elsewhere."""

@@ -47,7 +47,8 @@ class TrainStrategy(Protocol):
         """One optimiser step on this rank's share of the batch; the same metrics on every rank (already reduced)."""
 
     def export_weights(self, bucket_bytes: int) -> Iterator[Bucket]:
-        """Hugging Face-named weights. A collective: every rank must exhaust it; only rank 0 gets non-empty buckets."""
+        """Hugging Face-named weights. A collective: every rank must exhaust it, and gets a share of the buckets (possibly none);
+        together they are the model, each tensor once."""
 
     def save(self, directory: Path) -> None: ...
 

@@ -1,8 +1,8 @@
 """LoRA (arXiv 2106.09685): W + (lora_alpha / r)·B·A with W frozen and A [r, in], B [out, r] trained, through peft's layers.
 
 The model keeps its class and its paths; an adapted linear layer `<path>` holds `<path>.base_layer.*`,
-`<path>.lora_A.default.weight` and `<path>.lora_B.default.weight`. Everything that leaves the trainer has the merged weights under
-the model's own names.
+`<path>.lora_A.default.weight` and `<path>.lora_B.default.weight`. What leaves the trainer has the merged weights under the
+model's own names, or is the adapters alone (`roll.weights.adapter`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from peft import LoraConfig, inject_adapter_in_model
 from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+
+from roll.weights import adapter
 
 ADAPTER = "adapter"
 WEIGHTS = "adapter_model.safetensors"
@@ -65,10 +67,17 @@ class Adapters:
                 pending[name] = tensor
             elif name.endswith(_B):
                 path = name.removesuffix(_B)
-                low_rank = tensor.float() @ pending.pop(path + _A).float()
-                yield f"{path}.weight", pending.pop(path).float() + self.scale * low_rank
+                yield f"{path}.weight", adapter.merge(pending.pop(path), pending.pop(path + _A), self.scale * tensor.float())
             else:
                 yield name.replace(_BASE, "."), tensor
+
+    def alone(self, named: Iterator[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+        """From the adapters' whole tensors to those of a weight update."""
+        for name, tensor in named:
+            if name.endswith(_A):
+                yield name.replace(_A, adapter.A), tensor.float()
+            elif name.endswith(_B):
+                yield name.replace(_B, adapter.B), self.scale * tensor.float()
 
     def save(self, directory: Path, tensors: Mapping[str, Tensor]) -> None:
         """A folder as peft (and engines that serve adapters) read it, of the adapted model's whole float32 tensors."""

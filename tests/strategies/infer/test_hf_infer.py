@@ -42,7 +42,7 @@ def test_a_folder_is_loaded_and_serves_concurrent_calls(lab: Any, tmp_path: Path
             assert result.request_id == request.request_id
             assert len(result.token_ids) == request.sampling.max_new_tokens
             assert result.text == lab.tokenizer().decode(result.token_ids)
-            assert [tuple(span) for span in result.versions] == [(0, len(result.token_ids), 3)]
+            assert [tuple(span)[:3] for span in result.versions] == [(0, len(result.token_ids), 3)]
             expected = lab.true_logprobs(plain, request.prompt_ids, result.token_ids)
             assert torch.tensor(result.logprobs).sub(expected).abs().max() < 1e-5
         assert (stats.version, stats.running, stats.queued) == (3, 0, 0)
@@ -86,7 +86,7 @@ def test_a_draining_update_waits_for_what_runs_and_lets_nothing_begin(lab: Any) 
         await strategy.activate_weights(manifest, "drain")
         assert (await strategy.stats()).version == 1
         results = await asyncio.gather(*calls)
-        assert [[tuple(span) for span in result.versions] for result in results] == [
+        assert [[tuple(span)[:3] for span in result.versions] for result in results] == [
             [(0, 50 + i, 0 if i < 4 else 1)] for i in range(20)
         ]
         with pytest.raises(ValueError, match="asked for"):

@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from roll.strategies.infer.interface import GenerateRequest, SamplingParams
+from roll.strategies.infer.interface import EngineStats, GenerateRequest, SamplingParams
 from roll.strategies.infer.sglang_arguments import check_argument, check_interpreter
 from roll.strategies.infer.sglang_infer import SGLangInferStrategy
 from roll.strategies.infer.sglang_server import ServerFailed, SGLangServer, command_line
@@ -215,6 +215,16 @@ def test_when_the_server_dies_whoever_waits_is_told(engine):
             await engine.generate(request("late"))
 
     engine.run(main())
+
+
+def test_a_request_that_is_aborted_while_the_server_queues_it_is_an_abort():
+    """A retracted request waits in the server's queue; of one that is aborted there the server says less than of others."""
+    strategy = SGLangInferStrategy.__new__(SGLangInferStrategy)
+    strategy._tokenizer, strategy._stats = make_tokenizer(), EngineStats()
+    meta = {"id": "r", "finish_reason": {"type": "abort", "message": "Abort in waiting queue"}, "completion_tokens": 0}
+    result = strategy._result(request("r", 10), {"text": "", "output_ids": [], "meta_info": meta})
+    assert (result.finish_reason, result.token_ids, result.versions) == ("abort", [], [])
+    assert strategy._stats.prefill_tokens == 0
 
 
 @real

@@ -52,10 +52,28 @@ def test_log_probs_equal_a_full_forward_while_requests_join_and_leave(lab: Any) 
         expected = lab.true_logprobs(plain, request.prompt_ids, result.token_ids, request.sampling.temperature)
         assert len(result.token_ids) == request.sampling.max_new_tokens
         assert torch.tensor(result.logprobs).sub(expected).abs().max() < 1e-5
-        assert [tuple(span) for span in result.versions] == [(0, len(result.token_ids), 0)]
+        assert [tuple(span)[:3] for span in result.versions] == [(0, len(result.token_ids), 0)]
     stats = engine.stats()
     assert stats.generated_tokens == sum(r.sampling.max_new_tokens for r in requests)
     assert (stats.running, stats.queued, stats.free_slots) == (0, 0, 5)
+
+
+def test_short_prompts_are_not_padded_to_the_longest_that_joins_with_them(lab: Any) -> None:
+    model, plain = lab.model(), lab.model()
+    engine = lab.engine(model, slots=16)
+    computed: list[int] = []
+    model.base_model.register_forward_pre_hook(
+        lambda _, args, inputs: computed.append(inputs["input_ids"].numel()), with_kwargs=True
+    )
+    given = [prompt * 8 for prompt in prompts(1, seed=6)] + prompts(15, seed=7, longest=10)
+    results = lab.run_all(engine, [lab.request(str(i), p, max_new_tokens=1) for i, p in enumerate(given)])
+    real = sum(map(len, given))
+    assert engine.stats().prefill_tokens == real
+    assert real < sum(computed) <= 2 * real < len(given) * max(map(len, given))
+    for i, prompt in enumerate(given):
+        result = results[str(i)]
+        expected = lab.true_logprobs(plain, prompt, result.token_ids)
+        assert torch.tensor(result.logprobs).sub(expected).abs().max() < 1e-5
 
 
 def test_equal_prompts_are_prefilled_once_while_one_of_them_runs(lab: Any) -> None:

@@ -113,6 +113,8 @@ def test_rules_that_need_no_vllm() -> None:
     key = "actor_infer.strategy_args.strategy_config.tensor_parallel_size"
     assert problems({}) == {} == problems({"tensor_parallel_size": 3, "anything": {"of": "vLLM's"}})
     assert "3 devices of actor_infer do not divide into engines of 2" in problems({"tensor_parallel_size": 2})[key]
+    parallel = {"tensor_parallel_size": 1, "pipeline_parallel_size": 2}
+    assert "3 devices of actor_infer do not divide into engines of 2" in problems(parallel)[key.replace("tensor", "pipeline")]
     assert "integer >= 1" in problems({"tensor_parallel_size": 0})[key]
     assert "integer >= 1" in problems({"tensor_parallel_size": True})[key]
     assert "hf_infer" in problems({}, deterministic=True)["deterministic"]

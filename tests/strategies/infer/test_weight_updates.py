@@ -68,8 +68,8 @@ def test_an_update_in_flight_drains_nobody_and_prefills_nothing(lab: Any) -> Non
     assert after.prefill_tokens == before.prefill_tokens
     assert (after.version, after.weight_updates, after.pauses_s) == (1, 1, [pause])
     results = lab.run_all(engine, [])
-    assert [tuple(span) for span in results["0"].versions] == [(0, 10, 0), (10, 60, 1)]
-    assert [tuple(span) for span in results["19"].versions] == [(0, 60, 1)]
+    assert [tuple(span)[:3] for span in results["0"].versions] == [(0, 10, 0), (10, 60, 1)]
+    assert [tuple(span)[:3] for span in results["19"].versions] == [(0, 60, 1)]
 
 
 def test_after_an_update_in_flight_new_requests_use_the_new_weights_alone(lab: Any) -> None:
@@ -98,7 +98,7 @@ def test_interrupted_requests_come_before_queued_ones_in_their_order(lab: Any) -
 
     results = lab.run_all(engine, requests, update)
     assert sorted(list(results)[:2]) == ["a", "b"]
-    assert [tuple(span) for span in results["a"].versions] == [(0, 3, 0), (3, 6, 1)]
+    assert [tuple(span)[:3] for span in results["a"].versions] == [(0, 3, 0), (3, 6, 1)]
 
 
 def test_aborting_an_interrupted_request_returns_its_tokens(lab: Any) -> None:

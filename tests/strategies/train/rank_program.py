@@ -53,6 +53,8 @@ LAYOUTS = {
     "zero3-lora": zero(3, **LORA),
     "zero1-bf16": zero(1, **BF16),
     "zero3-bf16": zero(3, **BF16),
+    "fsdp2-lora-alone": ("fsdp2_train", {**LORA, "export_adapters": True}),
+    "zero3-lora-alone": zero(3, **LORA, export_adapters=True),
     "fsdp2-lora-bf16": ("fsdp2_train", {**LORA, **BF16}),
 }
 

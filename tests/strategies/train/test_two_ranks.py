@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from roll.strategies.train.fsdp2 import FSDP2Strategy
 from roll.strategies.train.interface import RankContext
+from roll.weights.adapter import BASE, A, B, BaseWeights, merge, weight_of
 
 NOISE = "k_proj.bias"
 """Softmax does not see it: its gradient is rounding error alone, and AdamW makes whole steps of that."""
@@ -29,6 +30,7 @@ FLOAT32 = (
     "zero3-lora",
 )
 BFLOAT16 = ("zero1-bf16", "zero3-bf16", "fsdp2-lora-bf16")
+ADAPTERS_ALONE = ("fsdp2-lora-alone", "zero3-lora-alone")
 
 
 def assert_same_weights(got, expected):
@@ -56,7 +58,7 @@ def runs(model_path, family_models, rank_program, tmp_path_factory):
     arguments = [sys.executable, str(program), model_path, str(family_models), str(folder)]
     processes = [
         subprocess.Popen(
-            [*arguments, str(rank), str(port), *FLOAT32, *BFLOAT16],
+            [*arguments, str(rank), str(port), *FLOAT32, *BFLOAT16, *ADAPTERS_ALONE],
             env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[3])},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -116,6 +118,11 @@ def two_bf16(runs, request):
 pytestmark = pytest.mark.timeout(400)  # the first test waits for all layouts
 
 
+def trained(two):
+    """The weights after three steps, from both ranks' exports."""
+    return part(two.tensors[0], "trained/") | part(two.tensors[1], "trained/")
+
+
 def shares_of(rank_program, logprobs):
     batch = rank_program.make_batch(9).with_(behaviour_logprobs=logprobs)
     return [batch.select(indices).behaviour_logprobs for indices in rank_program.SHARES[0]]
@@ -133,21 +140,41 @@ def test_metrics_are_those_of_one_rank_on_every_rank(two):
 
 
 def test_weights_after_three_steps(two):
-    assert_same_weights(part(two.tensors[0], "trained/"), two.one.trained)
-    assert part(two.tensors[1], "trained/") == {}, "only rank 0 exports"
+    assert_same_weights(trained(two), two.one.trained)
+
+
+def test_each_rank_exports_its_share_of_the_buckets_and_no_tensor_twice(two):
+    """Buckets of 2,000 bytes: the largest tensors have one of their own, so the shares are not equal."""
+    shares = [part(tensors, "trained/") for tensors in two.tensors]
+    assert shares[0].keys().isdisjoint(shares[1]) and shares[0].keys() | shares[1].keys() == two.one.trained.keys()
+    sizes = [sum(tensor.nbytes for tensor in share.values()) for share in shares]
+    assert max(sizes) < 0.7 * sum(sizes)
+
+
+@pytest.mark.parametrize("layout", ADAPTERS_ALONE)
+def test_adapters_alone_merge_with_their_base_to_what_one_rank_trained(runs, layout, model_path):
+    sent = trained(left_behind(runs, layout))
+    base = load_file(f"{model_path}/model.safetensors")
+    expected = runs.expected["one-lora"].trained
+    assert sent.pop(BASE).tolist() == [BaseWeights(Path(model_path)).fingerprint]
+    changed = {weight_of(name) for name in sent}
+    assert {name for name, tensor in expected.items() if not torch.equal(tensor, base[name])} == changed
+    paths = {name.removesuffix(".weight") for name in changed}
+    merged = {f"{path}.weight": merge(base[f"{path}.weight"], sent[path + A], sent[path + B]) for path in paths}
+    assert_same_weights(merged, {name: expected[name] for name in changed})
 
 
 def test_a_gradient_that_is_not_finite_on_one_rank_is_skipped_by_both(two):
     assert [metrics[3]["actor_train/skipped_steps"] for metrics in two.metrics] == [1, 1]
-    trained, skipped = part(two.tensors[0], "trained/"), part(two.tensors[0], "skipped/")
-    assert all(torch.equal(skipped[name], tensor) for name, tensor in trained.items())
+    skipped = part(two.tensors[0], "skipped/")
+    assert all(torch.equal(skipped[name], tensor) for name, tensor in trained(two).items())
 
 
 def test_checkpoint_of_two_ranks_continues_on_one(two, model_path, rank_program):
     strategy = FSDP2Strategy(RankContext(), model_path, **rank_program.OPTIONS, **two.one.options)
     strategy.load(two.checkpoint)
-    saved, trained = rank_program.exported(strategy), part(two.tensors[0], "trained/")
-    assert all(torch.equal(saved[name], tensor) for name, tensor in trained.items())
+    saved = rank_program.exported(strategy)
+    assert all(torch.equal(saved[name], tensor) for name, tensor in trained(two).items())
     batch = rank_program.make_batch(3)
     metrics = strategy.train_step(batch, rank_program.LOSS, rank_program.totals(batch))
     assert metrics["actor_train/skipped_steps"] == 0, "saved before the step that was skipped"
@@ -175,7 +202,7 @@ def test_bf16_computes_in_bf16_on_float32_masters(two_bf16, rank_program):
     for tensors, expected in zip(two_bf16.tensors, shares_of(rank_program, two_bf16.one.logprobs), strict=True):
         assert 0 < (tensors["logprobs"] - expected).abs().max() < 0.3
     assert [metrics[3]["actor_train/skipped_steps"] for metrics in two_bf16.metrics] == [1, 1]
-    exported = part(two_bf16.tensors[0], "trained/")
+    exported = trained(two_bf16)
     assert {tensor.dtype for tensor in exported.values()} == {torch.bfloat16}
     masters = load_file(two_bf16.checkpoint / "model/model.safetensors")
     assert any(not torch.equal(masters[name], tensor.float()) for name, tensor in exported.items()), "masters are not rounded"

@@ -1,0 +1,112 @@
+"""LoRA adapters in transit: what a weight update carries where the engine has the base weights itself.
+
+A linear layer `<path>` with adapters is two tensors, `<path>.lora_A.weight` [r, in] and `<path>.lora_B.weight` [out, r], the
+latter with the scale lora_alpha / r in it: the layer's weight is W + B·A. One more tensor, `BASE`, tells of which base they are.
+Every update is of the base, never of the update before, so engines may skip versions.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from roll.weights.bucket import checksum
+
+A, B = ".lora_A.weight", ".lora_B.weight"
+BASE = "base_fingerprint"
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterSource:
+    """What an engine has to know if weight updates are adapters."""
+
+    base: str
+    """The model folder that they are of."""
+    rank: int
+    start: str | None = None
+    """Folder, as peft reads it, of the adapters that the engine's first version has; None: none."""
+
+
+def is_adapter(names: Iterable[str]) -> bool:
+    """Whether a bucket's or manifest's tensors are adapters, not the model's own weights."""
+    return any(name.endswith((A, B)) or name == BASE for name in names)
+
+
+def merge(weight: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """[out, in] float32: W + B·A. Trainer and engines merge by this function alone, so that they have the same bits."""
+    return weight.float() + b.float() @ a.float()
+
+
+def with_base(adapters: Iterable[tuple[str, Tensor]], base: BaseWeights) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of an update."""
+    yield BASE, torch.tensor([base.fingerprint])
+    yield from adapters
+
+
+class BaseWeights:
+    """The weights of a model folder that adapters are added to. They stay in its files; the page cache keeps them near."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._files: dict[str, Path] = {}
+        self.shapes: dict[str, list[int]] = {}
+        for path in sorted(folder.glob("*.safetensors")):
+            with safe_open(path, framework="pt") as file:
+                for name in file.offset_keys():
+                    self._files[name] = path
+                    self.shapes[name] = list(file.get_slice(name).get_shape())
+        if not self.shapes:
+            raise ValueError(f"{folder} has no *.safetensors files")
+        self._fingerprint: int | None = None
+
+    def read(self, name: str) -> Tensor:
+        """In the type of the file. Thread-safe."""
+        with safe_open(self._files[name], framework="pt") as file:
+            tensor: Tensor = file.get_tensor(name)
+        return tensor
+
+    @property
+    def fingerprint(self) -> int:
+        """CRC-32 over names, shapes and first rows of all tensors. It tells models apart; it does not check every byte."""
+        if self._fingerprint is None:
+            crc = 0
+            for name in sorted(self.shapes):
+                with safe_open(self._files[name], framework="pt") as file:
+                    part = file.get_slice(name)[:1] if self.shapes[name] else file.get_tensor(name)
+                crc = zlib.crc32(f"{name} {self.shapes[name]} {checksum({name: part})}".encode(), crc)
+            self._fingerprint = crc
+        return self._fingerprint
+
+    def check(self, adapters: Mapping[str, Tensor], rank: int) -> None:
+        """`ValueError` unless these are parts of adapters of this rank for layers of this very base."""
+        for name, tensor in adapters.items():
+            if name == BASE:
+                if tensor.tolist() != [self.fingerprint]:
+                    raise ValueError(f"the adapters are of another base than the engine's, '{self.folder}'")
+                continue
+            layer = self.shapes.get(weight_of(name), []) if name.endswith((A, B)) else []
+            if len(layer) != 2:
+                raise ValueError(f"{name!r} is no adapter of a linear layer of the model")
+            expected = [rank, layer[1]] if name.endswith(A) else [layer[0], rank]
+            if list(tensor.shape) != expected:
+                raise ValueError(f"adapter {name!r} has shape {list(tensor.shape)}, its layer and rank need {expected}")
+
+
+def weight_of(name: str) -> str:
+    """The weight that one of an adapter's tensors belongs to."""
+    return name.removesuffix(A).removesuffix(B) + ".weight"
+
+
+def adapted_weights(names: Collection[str]) -> set[str]:
+    """The weights that complete adapters change. `ValueError` if a part, or what tells their base, is missing."""
+    given = {name for name in names if name != BASE}
+    wanted = {weight_of(name).removesuffix(".weight") + part for name in given for part in (A, B)}
+    if missing := ({*wanted, BASE} - set(names)) | (given - wanted):
+        raise ValueError(f"the adapters are incomplete: {sorted(missing)} missing")
+    return {weight_of(name) for name in given}
