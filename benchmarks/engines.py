@@ -1,12 +1,7 @@
-"""The engines against each other: tokens/s of plain `generate`, `hf_infer` and vLLM, and what a weight update costs in each mode.
+"""The engines against each other: tokens/s of plain `generate`, `hf_infer` and vLLM on the same model, one thread for each, the
+sides taking turns. Two loads as in `hf_infer_vs_generate.py`, groups share their prompts; tokens/s counts the tokens asked for.
 
-Both tables come from one run on the same model, one thread for each engine, the sides taking turns. Speed: two loads as in
-`hf_infer_vs_generate.py`, groups share their prompts; tokens/s counts the tokens asked for. Updates: while `--slots` requests
-run, the weights are sent (verified, copied aside; generation goes on) and activated. `pause` is the time without token steps,
-`wait` the whole of `activate_weights`, with the token step or the drain before it. GB/s are those of sending and pause together,
-beside a plain copy in memory.
-
-    python benchmarks/engines.py [--size 1M 50M 500M] [--rounds 3] [--slots 64] [--updates 5] [--engines hf_infer vllm]
+    python benchmarks/engines.py [--size 1M 50M 500M] [--rounds 3] [--slots 64] [--engines hf_infer vllm]
 """
 
 from __future__ import annotations
@@ -19,7 +14,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Awaitable, Sequence
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from hf_infer_vs_generate import log_normal_lengths, with_generate
@@ -28,12 +23,10 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from roll.strategies.infer import make_infer_strategy
-from roll.strategies.infer.interface import GenerateRequest, InferStrategy, SamplingParams, WeightUpdateMode
-from roll.weights.bucket import Bucket, make_buckets, manifest_of
+from roll.strategies.infer.interface import GenerateRequest, InferStrategy, SamplingParams
 
 PROMPT, LONGEST = 24, 512
 GROUP = 8
-BUCKET_BYTES = 256 << 20
 SIZES: dict[str, dict[str, Any]] = {
     "1M": {"vocab_size": 512, "hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4, "num_attention_heads": 4},
     "50M": {
@@ -114,55 +107,6 @@ async def speed(engines: dict[str, InferStrategy], model: Any, slots: int, round
     return rows
 
 
-async def update(engine: InferStrategy, buckets: list[Bucket], version: int, mode: WeightUpdateMode, slots: int) -> list[float]:
-    """Seconds of sending, of `activate_weights`, and of the pause in it, while `slots` requests run."""
-    vocabulary = next(iter(buckets[0].tensors.values())).shape[0]
-    lengths = [24 + i % 16 for i in range(2 * slots)] if mode == "drain" else [LONGEST] * slots
-    calls = [asyncio.ensure_future(engine.generate(one)) for one in requests(make_prompts(len(lengths), vocabulary), lengths)]
-    goal = (await engine.stats()).generated_tokens + 4 * slots
-    while (await engine.stats()).generated_tokens < goal:
-        await asyncio.sleep(0.001)
-    manifest = manifest_of(version, buckets)
-    began = time.perf_counter()
-    for bucket in buckets:
-        await engine.receive_bucket(version, bucket)
-    sent = time.perf_counter()
-    pause = await engine.activate_weights(manifest, mode)
-    ended = time.perf_counter()
-    await engine.abort()
-    await asyncio.gather(*calls)
-    return [sent - began, ended - sent, pause]
-
-
-async def updates(engines: dict[str, InferStrategy], size: str, slots: int, count: int) -> list[dict[str, Any]]:
-    buckets = list(make_buckets(make_model(size, seed=1).named_parameters(), BUCKET_BYTES))
-    nbytes = sum(bucket.nbytes for bucket in buckets)
-    source = torch.ones(nbytes, dtype=torch.uint8)
-    target = torch.zeros_like(source)
-    copies = [await seconds(asyncio.to_thread(target.copy_, source)) for _ in range(5)]
-    copy_rate = nbytes / statistics.median(copies)
-    print(f"\n{nbytes / 1e6:.1f} MB of weights; a plain copy in memory: {copy_rate / 1e9:.2f} GB/s")
-    print(f"{'engine':10} {'mode':10} {'send ms':>9} {'wait ms':>9} {'pause ms':>9} {'max':>9} {'GB/s':>7} {'of copy':>8}")
-    rows = []
-    version = 0
-    for side, engine in engines.items():
-        for mode in get_args(WeightUpdateMode):
-            measured = []
-            for _ in range(count + 1):
-                version += 1
-                measured.append(await update(engine, buckets, version, mode, slots))
-            send, wait, pause = (statistics.median(column) for column in zip(*measured[1:], strict=True))  # the first warms up
-            worst = max(row[2] for row in measured[1:])
-            rate = nbytes / (send + pause)
-            rows.append({"engine": side, "mode": mode, "send_s": send, "wait_s": wait, "pause_s": pause, "pause_max_s": worst})
-            print(
-                f"{side:10} {mode:10} {send * 1e3:9.1f} {wait * 1e3:9.1f} {pause * 1e3:9.1f} {worst * 1e3:9.1f} "
-                f"{rate / 1e9:7.2f} {rate / copy_rate:7.0%}",
-                flush=True,
-            )
-    return rows
-
-
 async def measure(size: str, args: argparse.Namespace) -> dict[str, Any]:
     model = make_model(size)
     print(f"\n== {size}: {model.num_parameters() / 1e6:.1f} M parameters, load {os.getloadavg()[0]:.1f}")
@@ -175,19 +119,17 @@ async def measure(size: str, args: argparse.Namespace) -> dict[str, Any]:
             engines[name] = make_infer_strategy(name, options)
             print(f"{name} started in {time.perf_counter() - began:.1f} s")
         print(f"{'load':34} {'tokens':>8} " + " ".join(f"{side:>16}" for side in ("generate", *engines)))
-        rows = await speed(engines, model, args.slots, args.rounds) if args.rounds else []
-        costs = await updates(engines, size, args.slots, args.updates) if args.updates else []
+        rows = await speed(engines, model, args.slots, args.rounds)
         for engine in engines.values():
             await engine.close()
-    return {"size": size, "speed": rows, "updates": costs}
+    return {"size": size, "speed": rows}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", nargs="+", choices=SIZES, default=["1M", "50M"])
-    parser.add_argument("--rounds", type=int, default=3, help="0 leaves the speeds out")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--slots", type=int, default=64)
-    parser.add_argument("--updates", type=int, default=5, help="updates for each mode; 0 leaves them out")
     parser.add_argument("--engines", nargs="+", choices=("hf_infer", "vllm"), default=["hf_infer", "vllm"])
     args = parser.parse_args()
     torch.set_num_threads(1)

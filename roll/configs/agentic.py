@@ -35,8 +35,9 @@ class EnvConfig:
     agent_system_template: str = option("", "System prompt; {instructions} are the environment's rules; empty means none.")
     agent_template: str = option(
         "{observation}",
-        "User message of a turn: {observation}, {turn_idx} (from 1), {actions_left}, {max_response_length}, {suffix} (what the "
-        "environment adds), {instructions}; StepEnvManager: also {history}, {history_length}.",
+        "User message of a turn: {observation}, {turn_idx} (from 1), {step_count} (turns before), {actions_left}, "
+        "{max_response_length}, {suffix} (what the environment adds), {instructions}; StepEnvManager: also {history}, "
+        "{history_length}.",
     )
     history_length: int = option(
         2, "StepEnvManager: turns before this one that {history} shows; 0 means none.", bounds=Bounds(ge=0)

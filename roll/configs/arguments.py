@@ -37,11 +37,16 @@ class ModelArguments:
     lora_target: str | None = option(
         None,
         "Linear layers that get LoRA adapters, the only weights trained then: names separated by commas (q_proj,v_proj), a "
-        "regular expression of the whole path, or all-linear; null trains all weights. Engines always get the merged weights.",
+        "regular expression of the whole path, or all-linear; null trains all weights.",
     )
     lora_rank: int = option(8, "LoRA: rank r of each adapter.", bounds=Bounds(ge=1))
     lora_alpha: float | None = option(
         None, "LoRA: adapters are scaled by lora_alpha / lora_rank; null means 2 x lora_rank.", bounds=Bounds(gt=0)
+    )
+    lora_update: Literal["auto", "adapter", "merged"] = option(
+        "auto",
+        "LoRA: what a weight update sends. adapter: A and B alone, to engines that have the base (hf_infer, vllm); merged: all "
+        "weights of the model; auto: adapters to hf_infer, which merges them, else merged weights.",
     )
     lora_dropout: float = option(0.0, "LoRA: must be 0; see docs_roll/backends.md.", bounds=Bounds(ge=0, lt=1))
 

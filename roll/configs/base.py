@@ -10,6 +10,7 @@ from roll.configs.fields import Bounds, option
 TrackerName = Literal["tensorboard", "wandb", "swanlab", "mlflow", "none"]
 StalenessPolicy = Literal["wait", "drop"]
 WeightUpdateMode = Literal["interrupt", "in_flight", "drain"]
+WeightTransport = Literal["object_store", "checkpoint_dir"]
 
 COUNT = Bounds(ge=1)
 
@@ -69,6 +70,20 @@ class BaseConfig:
     )
     weight_update_rolling: bool = option(
         False, "true: engines take new weights one after another, so that generation never stops everywhere."
+    )
+    weight_push_interval: int = option(
+        1, "Steps between two publications of the trained weights, at most async_generation_ratio + 1.", bounds=COUNT
+    )
+    weight_pull_interval: int = option(
+        0,
+        "Groups that end on an engine between two loads of newer weights, fewer where rollouts would wait for them; 0: each "
+        "published version is loaded at once.",
+        bounds=Bounds(ge=0),
+    )
+    model_update_transport: WeightTransport = option(
+        "object_store",
+        "How weights travel. object_store: shared memory of the trainers' nodes, sent by Ray (by reference with --local); "
+        "checkpoint_dir: safetensors in <output_dir>/<exp_name>/weights, which trainers and engines both have to see.",
     )
     model_update_buffer_size_mb: int = option(1024, "Size of a weight bucket in MiB.", bounds=COUNT)
     max_running_requests: int = option(128, "Requests one engine runs at once.", bounds=COUNT)

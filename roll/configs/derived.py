@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from roll.configs.arguments import HFInferConfig
+from roll.configs.lora_updates import adapter_updates
 from roll.configs.pg_variants import old_logprobs_recomputed
 from roll.configs.ppo import PPOConfig
 from roll.configs.worker import ActorTrainConfig, CriticConfig
@@ -44,6 +45,9 @@ class Derived:
     recompute_old_logprobs: bool
     """Log-probs are recomputed at the start of a step, and ratios taken to them."""
     old_logprobs_reason: str
+    adapter_updates: bool
+    """Weight updates are adapters alone."""
+    adapter_updates_reason: str
     domain_shares: Mapping[str, float]
     """Share of each domain in a batch; they sum to 1."""
     tag_to_domain: Mapping[str, str]
@@ -67,6 +71,7 @@ def derive(config: PPOConfig) -> Derived:
     critic_steps = samples // optimizer_batch_size(config.critic) if config.uses_critic and config.critic is not None else 0
     validation = config.val_generating_args
     recompute, reason = old_logprobs_recomputed(config)
+    adapters, adapters_reason = adapter_updates(config)
     return Derived(
         prompt_length=prompt_length,
         response_length=response_length,
@@ -86,6 +91,8 @@ def derive(config: PPOConfig) -> Derived:
         pg_clip_high=config.pg_clip_high if config.use_pg_clip_range else config.pg_clip,
         recompute_old_logprobs=recompute,
         old_logprobs_reason=reason,
+        adapter_updates=adapters,
+        adapter_updates_reason=adapters_reason,
         domain_shares=_domain_shares(config.domain_weights),
         tag_to_domain=config.tag_to_domain,
         trackers=tuple(

@@ -4,8 +4,12 @@ The names are the installed engine's, so they cannot be checked here; `prepare` 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
+
+PARALLEL_SIZES = ("tensor_parallel_size", "pipeline_parallel_size")
+"""Their product is the number of devices of one engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +17,6 @@ class EngineArguments:
     given: dict[str, Any]
 
     @property
-    def tensor_parallel_size(self) -> int:
-        """Devices of one engine."""
-        size = self.given.get("tensor_parallel_size", 1)
-        return size if isinstance(size, int) else 1
+    def devices_per_engine(self) -> int:
+        sizes = [self.given.get(name, 1) for name in PARALLEL_SIZES]
+        return math.prod(size for size in sizes if isinstance(size, int))

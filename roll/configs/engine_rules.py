@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from roll.configs.engine_arguments import EngineArguments
+from roll.configs.engine_arguments import PARALLEL_SIZES, EngineArguments
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import Problem
 
@@ -17,14 +17,18 @@ def engine_problems(config: PPOConfig) -> Iterator[Problem]:
     if config.deterministic:
         message = f"{name} batches requests as they come, and another batch rounds otherwise"
         yield Problem("deterministic", True, message, "actor_infer.strategy_args.strategy_name: hf_infer")
-    key, size = "actor_infer.strategy_args.strategy_config.tensor_parallel_size", options.given.get("tensor_parallel_size", 1)
-    if type(size) is not int or size < 1:
-        yield Problem(key, size, "must be an integer >= 1: the devices of one engine")
+    sizes = {name: options.given.get(name, 1) for name in PARALLEL_SIZES}
+    block = "actor_infer.strategy_args.strategy_config"
+    wrong = [key for key, size in sizes.items() if type(size) is not int or size < 1]
+    for key in wrong:
+        yield Problem(f"{block}.{key}", sizes[key], "must be an integer >= 1: an engine has as many devices as their product")
+    if wrong:
         return
     try:
         devices = role.world_size
     except ValueError:  # a device_mapping that cannot be read: reported as such
         return
-    if devices % size:
-        message = f"{devices} devices of actor_infer do not divide into engines of {size}"
-        yield Problem(key, size, message, "change device_mapping, or a size that divides it")
+    if devices % options.devices_per_engine:
+        key = max(sizes, key=lambda size: sizes[size])
+        message = f"{devices} devices of actor_infer do not divide into engines of {options.devices_per_engine}"
+        yield Problem(f"{block}.{key}", sizes[key], message, "change device_mapping, or a size that divides it")

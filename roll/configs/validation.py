@@ -13,6 +13,7 @@ from roll.configs.derived import optimizer_batch_size
 from roll.configs.dotted_path import DOTTED_PATH
 from roll.configs.engine_rules import engine_problems
 from roll.configs.fields import all_range_problems
+from roll.configs.lora_updates import lora_update_problems
 from roll.configs.megatron import MegatronConfig, megatron_problems
 from roll.configs.pg_variants import NEED_PROXIMAL, PG_VARIANTS, WITH_RATIO
 from roll.configs.ppo import PPOConfig
@@ -25,7 +26,7 @@ _STRATEGIES_OF_ROLE: dict[str, tuple[str, ...]] = {
     "actor_train": ("fsdp2_train", "deepspeed_train", "megatron_train"),
     "actor_infer": ("hf_infer", "vllm", "sglang"),
     "reference": ("fsdp2_infer", "deepspeed_infer", "megatron_infer"),
-    "critic": ("fsdp2_train", "deepspeed_train"),
+    "critic": ("fsdp2_train", "deepspeed_train", "megatron_train"),
 }
 LORA_STRATEGIES = ("fsdp2_train", "deepspeed_train")
 
@@ -44,6 +45,7 @@ def check_config(config: PPOConfig, device_count: int) -> list[Problem]:
         _critic,
         _roles,
         engine_problems,
+        lora_update_problems,
         _sampling,
     ):
         problems += rule(config)
@@ -103,6 +105,20 @@ def _asynchrony(config: PPOConfig) -> Iterator[Problem]:
         yield Problem(
             "async_pipeline_depth", depth, f"{depth:g} > async_generation_ratio {ratio:g}", f"auto, or at most {ratio:g}"
         )
+    push, pull = config.weight_push_interval, config.weight_pull_interval
+    if push - 1 > ratio:
+        message = f"{push} batches are trained between two versions, and async_generation_ratio {ratio:g} lets only "
+        message += f"{1 + ratio:g} start under one: the trainer would wait forever"
+        fix = f"at most {math.floor(ratio) + 1}, or async_generation_ratio: {push - 1}"
+        yield Problem("weight_push_interval", push, message, fix)
+    else:
+        if depth != "auto" and depth < push - 1:
+            message = f"{depth:g} < {push - 1}: with weight_push_interval {push} the trainer would wait forever"
+            yield Problem("async_pipeline_depth", depth, message, f"auto, or at least {push - 1}")
+        if pull and push - 1 == ratio:
+            message = f"has no effect: with weight_push_interval {push} and async_generation_ratio {ratio:g} no group starts "
+            message += "before the engines serve the newest version"
+            yield Problem("weight_pull_interval", pull, message, f"0, or an async_generation_ratio above {ratio:g}")
     if config.staleness_policy == "drop" and ratio == 0:
         yield Problem("staleness_policy", "drop", "has nothing to drop at async_generation_ratio 0", "use wait")
 
@@ -204,8 +220,9 @@ def _megatron(name: str, role: WorkerConfig, options: MegatronConfig) -> Iterato
 def _lora(name: str, role: WorkerConfig) -> Iterator[Problem]:
     model, key = role.model_args, f"{name}.model_args"
     if model.lora_target is None:
-        if model.lora_alpha is not None:
-            yield Problem(f"{key}.lora_alpha", model.lora_alpha, "has no effect without lora_target", "lora_target: all-linear")
+        for option, value, default in (("lora_alpha", model.lora_alpha, None), ("lora_update", model.lora_update, "auto")):
+            if value != default:
+                yield Problem(f"{key}.{option}", value, "has no effect without lora_target", "lora_target: all-linear")
         return
     if name == "reference":
         yield Problem(f"{key}.lora_target", model.lora_target, "the reference is the model without adapters", "remove it")

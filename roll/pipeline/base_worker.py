@@ -17,6 +17,7 @@ from roll.strategies.infer.interface import EngineStats, GenerateRequest, Genera
 from roll.strategies.train import make_train_strategy
 from roll.strategies.train.interface import BatchTotals, RankContext, TrainStrategy
 from roll.weights.bucket import Bucket, Manifest
+from roll.weights.directory import BucketFile
 
 
 class TrainWorker:
@@ -35,22 +36,23 @@ class TrainWorker:
         return [self.strategy.train_step(batch, loss, total) for batch, total in zip(batches, totals, strict=True)]
 
     def begin_export(self, bucket_bytes: int) -> None:
-        """On rank 0; the buckets come with `next_bucket`, each gathered when it is asked for."""
+        """This rank's share of the buckets comes with `next_bucket` or `write_bucket`, each gathered when it is asked for."""
         self._export = self.strategy.export_weights(bucket_bytes)
 
-    def assist_export(self, bucket_bytes: int) -> None:
-        """The part of a rank other than 0: it takes part in the gathering and keeps nothing."""
-        for _ in self.strategy.export_weights(bucket_bytes):
-            pass
-
     def next_bucket(self) -> tuple[Bucket | None, tuple[list[str], int, int] | None]:
-        """The next bucket, and (names, checksum, bytes) of it; (None, None) after the last."""
+        """The next bucket of the share, and (names, checksum, bytes) of it; (None, None) after the last. Gathering is a
+        collective: it returns when the other ranks are asked, too."""
         assert self._export is not None, "next_bucket before begin_export"
         bucket = next(self._export, None)
         if bucket is None:
             self._export = None
             return None, None
         return bucket, (list(bucket.tensors), bucket.checksum, bucket.nbytes)
+
+    def write_bucket(self, path: str) -> BucketFile | None:
+        """`next_bucket` into a file."""
+        bucket, _ = self.next_bucket()
+        return BucketFile.write(bucket, Path(path)) if bucket is not None else None
 
     def save(self, directory: str) -> None:
         self.strategy.save(Path(directory))
@@ -77,7 +79,9 @@ class InferWorker:
     async def abort(self, request_ids: Sequence[str] | None = None) -> None:
         await self.strategy.abort(request_ids)
 
-    async def receive_bucket(self, version: int, bucket: Bucket) -> None:
+    async def receive_bucket(self, version: int, bucket: Bucket | BucketFile) -> None:
+        if isinstance(bucket, BucketFile):
+            bucket = await asyncio.to_thread(bucket.read)
         await self.strategy.receive_bucket(version, bucket)
 
     async def activate_weights(self, manifest: Manifest, mode: WeightUpdateMode) -> float:

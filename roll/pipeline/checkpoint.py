@@ -49,6 +49,11 @@ class Checkpoint:
         """The weights as a Hugging Face model folder."""
         return self.trainer / "model"
 
+    @property
+    def adapters(self) -> Path:
+        """Only there if adapters were trained (LoRA)."""
+        return self.trainer / "adapter"
+
 
 class CheckpointStore:
     def __init__(self, root: Path, keep: int = 0) -> None:

@@ -26,9 +26,10 @@ async def start_clusters(
     pretrain = config.pretrain or ""
     version = checkpoint.step if checkpoint else 0
     model = str(checkpoint.model) if checkpoint else config.actor_infer.model_args.model_name_or_path or pretrain
+    adapters = str(checkpoint.adapters) if checkpoint else None
     specs = {
         "actor_train": roles.train_specs("actor_train", config, derived, config.actor_train, pretrain, inventory, backend),
-        "actor_infer": roles.infer_specs(config, derived, model, version, inventory, backend),
+        "actor_infer": roles.infer_specs(config, derived, model, version, inventory, backend, adapters),
     }
     shards = {"actor_train": config.actor_train.data_parallel_ranks}
     if config.uses_reference and config.reference is not None:

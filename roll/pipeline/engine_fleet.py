@@ -1,13 +1,14 @@
-"""Keeps the inference engines alive and on the current policy version.
+"""Keeps the inference engines alive, and brings policy versions to them.
 
 An engine that dies, or does not answer a health check in time, is taken out at once and killed; a new worker takes its place,
-gets the weights of the current version, says that it serves them, and only then is served again. Its requests went elsewhere.
+gets the weights of the oldest version that others serve, says that it serves them, and only then is served again. Its requests
+went elsewhere.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from roll.distributed.backend import WorkerDied, WorkerStartError
 from roll.distributed.cluster import Cluster
@@ -75,26 +76,24 @@ class EngineFleet:
                 taken_out(engine)
             self.engines.workers[engine].kill()
 
-    async def send(self, version: int) -> None:
-        """Brings the buckets of a version that lies in the store to the serving engines, while they generate."""
+    async def send(self, version: int, engines: Collection[int]) -> None:
+        """Brings the buckets of a version that lies in the store to those of the engines that serve, while they generate."""
         async with self._weights:
-            await asyncio.gather(*(self._send(engine, version) for engine in self.fleet.serving))
+            await asyncio.gather(*(self._send(engine, version) for engine in self.fleet.serving if engine in engines))
 
-    async def flip(self, manifest: Manifest) -> list[float]:
-        """Makes the version the one that is served, and returns the pauses in seconds. An engine that is down gets it when it
-        comes up."""
-        version = manifest.version
+    async def flip(self, version: int, engines: Collection[int]) -> list[float]:
+        """Makes the version the one that these engines serve, and returns the pauses in seconds. One that is down is left
+        out: it comes up with the oldest version that others serve."""
+        manifest = self.store.manifest(version)
         async with self._weights:
             # One that came up between sending and flipping has not got it yet.
-            late = [engine for engine in self.fleet.serving if self._staged.get(engine) != version]
+            late = [engine for engine in self.fleet.serving if engine in engines and self._staged.get(engine) != version]
             await asyncio.gather(*(self._send(engine, version) for engine in late))
-            ready = [engine for engine in self.fleet.serving if self._staged.get(engine) == version]
+            ready = [engine for engine in self.fleet.serving if engine in engines and self._staged.get(engine) == version]
             if self._rolling:
                 pauses = [await self._roll(engine, manifest) for engine in ready]
             else:
                 pauses = list(await asyncio.gather(*(self._activate(engine, manifest) for engine in ready)))
-            self.fleet.version = version
-            self.store.retire(version)
             return [pause for pause in pauses if pause is not None]
 
     async def stats(self) -> list[EngineStats]:
@@ -114,6 +113,7 @@ class EngineFleet:
     async def _activate(self, engine: int, manifest: Manifest) -> float | None:
         try:
             pause: float = await self.engines.call(engine, "activate_weights", manifest, self._mode)
+            self.fleet.loaded(engine, manifest.version)
             return pause
         except LOST as error:
             self.report(engine, error)
@@ -146,17 +146,22 @@ class EngineFleet:
             back(engine)
 
     async def _load(self, engine: int) -> None:
-        """A new worker has the weights of the folder that the run began with."""
-        version = self.fleet.version
-        if version != self._disk_version:
+        """A new worker has the weights of the folder that the run began with; it needs those of the fleet's version, which is
+        another one if the engine that had the oldest dies meanwhile."""
 
-            async def receive(version: int, bucket: BucketRef) -> None:
-                await self.engines.call(engine, "receive_bucket", version, bucket)
+        async def receive(version: int, bucket: BucketRef) -> None:
+            await self.engines.call(engine, "receive_bucket", version, bucket)
 
-            manifest = await self.store.pull(version, receive)
-            await self.engines.call(engine, "activate_weights", manifest, self._mode)
-        stats = await self.engines.call(engine, "stats")
-        self.fleet.verified(engine, stats.version)
+        loaded = self._disk_version
+        while True:
+            if loaded != self.fleet.version:
+                loaded = self.fleet.version
+                manifest = await self.store.pull(loaded, receive)
+                await self.engines.call(engine, "activate_weights", manifest, self._mode)
+            stats = await self.engines.call(engine, "stats")
+            if loaded == self.fleet.version:
+                self.fleet.verified(engine, stats.version)
+                return
 
     async def _check_health(self) -> None:
         while True:

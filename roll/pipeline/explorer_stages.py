@@ -60,14 +60,18 @@ class RolloutStage(Stage[SampleGroup, None]):
 
     name = "rollout"
 
-    def __init__(self, filters: Mapping[str, GroupFilter], fates: Fates, buffer: Buffer) -> None:
-        """`filters`: by domain."""
+    def __init__(
+        self, filters: Mapping[str, GroupFilter], fates: Fates, buffer: Buffer, ended: Callable[[SampleGroup], None]
+    ) -> None:
+        """`filters`: by domain. `ended` is told of every group that was rolled out, whatever becomes of it."""
         super().__init__()
         self._filters = filters
         self._fates = fates
         self._buffer = buffer
+        self._ended = ended
 
     async def process(self, item: SampleGroup) -> None:
+        self._ended(item)
         if not self._fates.is_live(item.group_id):
             return
         group_filter = self._filters.get(item.prompt.domain)

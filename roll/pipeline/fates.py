@@ -46,7 +46,7 @@ class Fates:
         """The lease's groups were trained, on policy version `lease.step`. Journals count steps from 1."""
         for group in lease.groups:
             ticket = Ticket(group.group_id, group.start_version)
-            oldest = min(sample.first_version for sample in group.samples)
+            oldest = min(sample.oldest_version for sample in group.samples)
             self._write(ticket, "trained", "", lease.step + 1, lease.step - oldest)
         self.changed()
 

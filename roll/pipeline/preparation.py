@@ -28,7 +28,7 @@ from roll.rollout.filters import GroupFilter
 from roll.strategies.infer import sglang_arguments, vllm_arguments
 from roll.strategies.infer.interface import SamplingParams
 from roll.strategies.train.checkpoint_files import check_model_folder
-from roll.strategies.train.megatron.supported import check_folder
+from roll.strategies.train.megatron.supported import Layout, check_folder
 
 
 class Source(Protocol):
@@ -149,6 +149,8 @@ def decisions(config: PPOConfig, derived: Derived) -> Iterator[str]:
     """What was chosen for the user, and why."""
     chosen = "recomputed at the start of each step" if derived.recompute_old_logprobs else "the sampler's"
     yield f"old log-probs: {chosen} ({derived.old_logprobs_reason})"
+    if config.actor_train.model_args.lora_target is not None:
+        yield f"weight updates: {'adapters' if derived.adapter_updates else 'merged weights'} ({derived.adapter_updates_reason})"
     if config.reference is not None and not config.uses_reference:
         yield "reference: not started (neither use_kl_loss nor add_token_level_kl is set)"
 
@@ -228,12 +230,19 @@ def _model_folders(config: PPOConfig) -> dict[str, str]:
 
 def _divided_by_megatron(config: PPOConfig) -> Iterator[tuple[str, Any, Callable[[], None]]]:
     """Key, value and check of each role's parallel sizes; folders that are not there are reported as such."""
-    for name, role in (("actor_train", config.actor_train), ("reference", config.reference)):
+    for name, role in (("actor_train", config.actor_train), ("reference", config.reference), ("critic", config.critic)):
         if role is None:
             continue
         options, folder = role.strategy_args.options, role.model_args.model_name_or_path or config.pretrain or ""
         if isinstance(options, MegatronConfig) and (Path(folder) / "config.json").is_file():
-            check = partial(check_folder, folder, options.tensor_model_parallel_size, options.pipeline_model_parallel_size)
+            layout = Layout(
+                tensor=options.tensor_model_parallel_size,
+                pipeline=options.pipeline_model_parallel_size,
+                context=options.context_parallel_size,
+                expert=options.expert_model_parallel_size,
+                expert_tensor=options.expert_tensor_parallel,
+            )
+            check = partial(check_folder, folder, layout, options.sequence_parallel)
             yield f"{name}.strategy_args.strategy_config", role.strategy_args.strategy_config, check
 
 

@@ -18,6 +18,7 @@ from roll.configs.worker import ActorTrainConfig, CriticConfig, ReferenceConfig,
 from roll.distributed.backend import Backend, WorkerSpec
 from roll.distributed.devices import Inventory, Placement, place, place_on_cpus
 from roll.strategies.train.interface import RankContext
+from roll.weights.adapter import AdapterSource
 
 TRAIN_WORKER = "roll.pipeline.base_worker.TrainWorker"
 CRITIC_WORKER = "roll.pipeline.critic_worker.CriticWorker"
@@ -71,7 +72,7 @@ def train_specs(
 ) -> list[WorkerSpec]:
     """One worker a device, together the ranks of one data-parallel group."""
     placements = place(worker.devices, inventory)
-    address, port = backend.node_address(placements[0].node), _free_port()
+    address, port = backend.node_address(placements[0].node), free_port()
     model = worker.model_args
     options: dict[str, Any] = {
         "model_path": model.model_name_or_path or model_path,
@@ -97,6 +98,7 @@ def train_specs(
         }
         if model.lora_target is not None:
             options |= {"lora_target": model.lora_target, "lora_rank": model.lora_rank, "lora_alpha": model.lora_alpha}
+            options["export_adapters"] = derived.adapter_updates
     specs = []
     for placement in placements:
         context = RankContext(
@@ -116,12 +118,19 @@ def train_specs(
 
 
 def infer_specs(
-    config: PPOConfig, derived: Derived, model_path: str, version: int, inventory: Inventory, backend: Backend
+    config: PPOConfig,
+    derived: Derived,
+    model_path: str,
+    version: int,
+    inventory: Inventory,
+    backend: Backend,
+    adapters: str | None = None,
 ) -> list[WorkerSpec]:
-    """One engine a device (or `tensor_parallel_size` devices), serving `version` from the start."""
+    """One engine a device, or as many devices as its options say, serving `version` from the start. `adapters`: folder of those
+    that are in that version."""
     worker: WorkerConfig = config.actor_infer
     model, chosen = worker.model_args, worker.strategy_args.options
-    per_engine = chosen.tensor_parallel_size if isinstance(chosen, EngineArguments) else 1
+    per_engine = chosen.devices_per_engine if isinstance(chosen, EngineArguments) else 1
     specs = []
     for placement in place(worker.devices, inventory, per_engine):
         options: dict[str, Any] = {
@@ -133,6 +142,9 @@ def infer_specs(
             "seed": config.seed,
             "version": version,
         }
+        if derived.adapter_updates:
+            trained = config.actor_train.model_args
+            options["adapters"] = AdapterSource(trained.model_name_or_path or config.pretrain or "", trained.lora_rank, adapters)
         devices = _torch_devices(placement, inventory, backend)
         if isinstance(chosen, EngineArguments):
             options |= {"devices": devices, "engine_args": chosen.given}
@@ -175,7 +187,7 @@ def _torch_devices(placement: Placement, inventory: Inventory, backend: Backend)
     return [f"cuda:{index}" for index in seen]
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -34,7 +34,9 @@ class RunState:
             version=self.first_step,
         )
         self.depth = PipelineDepth(
-            config.async_generation_ratio, None if config.async_pipeline_depth == "auto" else config.async_pipeline_depth
+            config.async_generation_ratio,
+            None if config.async_pipeline_depth == "auto" else config.async_pipeline_depth,
+            floor=config.weight_push_interval - 1,
         )
         self._checkpoints = CheckpointStore(prepared.checkpoints, config.max_ckpt_to_keep)
         self._begun: tuple[int, Path] | None = None

@@ -6,8 +6,10 @@ The batch of a step moves through the stages as one `TrainItem`. The next step's
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import itertools
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from torch import Tensor
 
@@ -15,11 +17,12 @@ from roll.algorithms.loss import LossSpec
 from roll.buffer.interface import Buffer, Lease
 from roll.data.token_batch import TokenBatch
 from roll.distributed.cluster import Cluster
-from roll.pipeline.engine_fleet import EngineFleet
 from roll.pipeline.optimise import optimise
 from roll.pipeline.stage import Closed, Stage
 from roll.rollout.pipeline_depth import PipelineDepth
 from roll.weights.bucket import Manifest
+from roll.weights.directory import BucketFile
+from roll.weights.push_interval import PushInterval
 from roll.weights.store import BucketRef, WeightStore
 
 Clock = Callable[[], float]
@@ -191,21 +194,33 @@ class PolicyStage(Stage[TrainItem, TrainItem]):
 
 
 class GatherStage(Stage[TrainItem, NewWeights]):
-    """The gathering of the new weights. What follows a step (accounts, metrics, a checkpoint) happens in `on_trained`, while the
-    weights are exactly those of the step."""
+    """The gathering of the new weights, after the steps that are published. What follows a step (accounts, metrics, a checkpoint)
+    happens in `on_trained`, while the weights are exactly those of the step."""
 
     name = "gather"
     role = "actor_train"
 
-    def __init__(self, cluster: Cluster, bucket_bytes: int, on_trained: Callable[[TrainItem], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        store: WeightStore,
+        bucket_bytes: int,
+        push: PushInterval,
+        on_trained: Callable[[TrainItem], Awaitable[None]],
+    ) -> None:
         super().__init__()
         self._cluster = cluster
+        self._store = store
         self._bucket_bytes = bucket_bytes
+        self._push = push
         self._on_trained = on_trained
 
-    async def process(self, item: TrainItem) -> NewWeights:
+    async def process(self, item: TrainItem) -> NewWeights | None:
         await self._on_trained(item)
-        return await gather_weights(self._cluster, item.step + 1, self._bucket_bytes)
+        version = item.step + 1
+        if not self._push.publishes(version):
+            return None
+        return await gather_weights(self._cluster, self._store, version, self._bucket_bytes)
 
 
 class TrainStage(Stage[TrainItem, NewWeights]):
@@ -219,80 +234,42 @@ class TrainStage(Stage[TrainItem, NewWeights]):
         self._policy = policy
         self._gather = gather
 
-    async def process(self, item: TrainItem) -> NewWeights:
+    async def process(self, item: TrainItem) -> NewWeights | None:
         return await self._gather.process(await self._policy.process(item))
 
 
-async def gather_weights(cluster: Cluster, version: int, bucket_bytes: int) -> NewWeights:
-    """The trainer's weights as buckets that stay where rank 0 made them; only their names and checksums come here."""
+async def gather_weights(cluster: Cluster, store: WeightStore, version: int, bucket_bytes: int) -> NewWeights:
+    """The trainer's weights as buckets that stay where the ranks made or wrote them; only names and checksums come here."""
+    folder = store.begin(version)
     async with asyncio.TaskGroup() as group:
-        for rank in range(1, len(cluster)):
-            group.create_task(cluster.call(rank, "assist_export", bucket_bytes))
-        return await group.create_task(_collect(cluster, version, bucket_bytes))
-
-
-async def _collect(cluster: Cluster, version: int, bucket_bytes: int) -> NewWeights:
-    await cluster.call(0, "begin_export", bucket_bytes)
+        shares = [group.create_task(_share(cluster, rank, bucket_bytes, folder)) for rank in range(len(cluster))]
     manifest = Manifest(version)
     buckets: list[BucketRef] = []
+    # In turns, as they were made: engines that pull them in this order ask one node after the other.
+    for turn in itertools.zip_longest(*(share.result() for share in shares)):
+        for bucket, (names, checksum, nbytes) in filter(None, turn):
+            manifest.names += names
+            manifest.checksums.append(checksum)
+            manifest.nbytes += nbytes
+            buckets.append(bucket)
+    return NewWeights(manifest, buckets)
+
+
+_Share = list[tuple[BucketRef, tuple[Sequence[str], int, int]]]
+"""Buckets, each with (names, checksum, bytes)."""
+
+
+async def _share(cluster: Cluster, rank: int, bucket_bytes: int, folder: Path | None) -> _Share:
+    """What a rank exports."""
+    await cluster.call(rank, "begin_export", bucket_bytes)
+    share: _Share = []
+    if folder is None:
+        while (kept := await cluster.keep(rank, "next_bucket"))[1] is not None:
+            share.append(kept)
+        return share
     while True:
-        reference, info = await cluster.keep(0, "next_bucket")
-        if info is None:
-            return NewWeights(manifest, buckets)
-        names, checksum, nbytes = info
-        manifest.names += names
-        manifest.checksums.append(checksum)
-        manifest.nbytes += nbytes
-        buckets.append(reference)
-
-
-@dataclass(slots=True)
-class UpdateStats:
-    """What weight updates cost."""
-
-    count: int = 0
-    bytes: int = 0
-    pauses_s: list[float] = field(default_factory=list)
-
-    def summary(self) -> dict[str, float]:
-        pauses = self.pauses_s or [0.0]
-        return {
-            "count": self.count,
-            "bytes": self.bytes,
-            "pause_s_mean": sum(pauses) / len(pauses),
-            "pause_s_max": max(pauses),
-        }
-
-
-class ParameterUpdateStage(Stage[NewWeights, int]):
-    """Sends new weights to all engines while they generate and the trainer trains on, then has each flip at a token border.
-    A version is published when every engine serves it. Hands on the version."""
-
-    name = "parameter_update"
-
-    def __init__(
-        self,
-        store: WeightStore,
-        engines: EngineFleet,
-        publish: Callable[[int], None],
-        engines_free: Callable[[], Awaitable[None]],
-    ) -> None:
-        """`engines_free` is awaited between sending and flipping: a running evaluation of the present version holds it."""
-        super().__init__()
-        self._store = store
-        self._engines = engines
-        self._publish = publish
-        self._engines_free = engines_free
-        self.stats = UpdateStats()
-
-    async def process(self, item: NewWeights) -> int:
-        version = item.manifest.version
-        await self._store.publish(item.manifest, item.buckets)
-        await self._engines.send(version)
-        await self._engines_free()
-        pauses = await self._engines.flip(item.manifest)
-        self.stats.count += 1
-        self.stats.bytes += item.manifest.nbytes * len(pauses)
-        self.stats.pauses_s += pauses
-        self._publish(version)
-        return version
+        path = folder / f"{rank:03}-{len(share):05}.safetensors"
+        file: BucketFile | None = await cluster.call(rank, "write_bucket", str(path))
+        if file is None:
+            return share
+        share.append((file, (file.names, file.checksum, file.nbytes)))

@@ -29,11 +29,12 @@ from roll.pipeline.explorer_stages import ExplorerHalf
 from roll.pipeline.preparation import Prepared, decisions
 from roll.pipeline.run_state import RunState
 from roll.pipeline.step_work import StepWork
-from roll.pipeline.trainer_stages import UpdateStats
+from roll.pipeline.weight_updates import UpdateStats
 from roll.pipeline.wiring import Wiring, wire
 from roll.rollout.fleet import Fleet
 from roll.strategies.infer.interface import EngineStats
-from roll.weights.store import MemoryWeightStore
+from roll.weights.directory import DirectoryWeightStore
+from roll.weights.store import MemoryWeightStore, WeightStore
 
 REFRESH_S = 0.5
 """Time between two refreshes of the display."""
@@ -154,7 +155,7 @@ class TrainingPipeline(ABC):
         config, engines = self._config, self._clusters["actor_infer"]
         return EngineFleet(
             engines,
-            MemoryWeightStore(),
+            self._weight_store(),
             Fleet(len(engines), self.state.first_step, config.max_engine_restarts),
             config.weight_update_mode,
             restartable=self.backend.isolated and config.max_engine_restarts > 0,
@@ -163,13 +164,19 @@ class TrainingPipeline(ABC):
             rolling=config.weight_update_rolling,
         )
 
+    def _weight_store(self) -> WeightStore:
+        if self._config.model_update_transport == "checkpoint_dir":
+            return DirectoryWeightStore(self._prepared.run_dir.resolve() / "weights")
+        return MemoryWeightStore()
+
     async def _run(self, wiring: Wiring) -> None:
         self._wiring = wiring
         if self._interrupted:
             wiring.stop()
         display = asyncio.ensure_future(self._refresh(wiring))
         try:
-            await wiring.flow.run(wiring.trainer_half, [self.fleet.supervise(), *self.watched(self._clusters)])
+            watchers = [self.fleet.supervise(), wiring.updates.run(), *self.watched(self._clusters)]
+            await wiring.flow.run(wiring.trainer_half, watchers)
         finally:
             display.cancel()
         if not self._interrupted:
@@ -202,7 +209,7 @@ class TrainingPipeline(ABC):
             "idle_share": {role: wiring.flow.idle_share(role) for role in ("actor_train", "actor_infer")} if wiring else {},
             "engine_restarts": self.fleet.fleet.restarts if wiring else 0,
             "engine_recovery_s": self.fleet.recovered_s if wiring else [],
-            "weight_updates": (wiring.update.stats if wiring else UpdateStats()).summary(),
+            "weight_updates": (wiring.updates.stats if wiring else UpdateStats()).summary(),
             "engines": [
                 {"generated_tokens": e.generated_tokens, "prefill_tokens": e.prefill_tokens, "busy_s": e.busy_s}
                 for e in self._engine_stats

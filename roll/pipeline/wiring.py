@@ -38,13 +38,13 @@ from roll.pipeline.trainer_stages import (
     BatchStage,
     GatherStage,
     LogProbStage,
-    ParameterUpdateStage,
     PolicyStage,
     ReferenceStage,
     TrainItem,
     TrainStage,
 )
 from roll.pipeline.validation import ValidationStage
+from roll.pipeline.weight_updates import ParameterUpdateStage, WeightUpdates
 
 MIB = 1 << 20
 
@@ -57,7 +57,7 @@ class Wiring:
     devices: DeviceLocks
     dataloader: DataloaderStage
     batches: BatchStage
-    update: ParameterUpdateStage
+    updates: WeightUpdates
     validation: ValidationStage
     explorer_half: ExplorerHalf
     trainer_half: tuple[Stage[Any, Any], ...]
@@ -86,8 +86,6 @@ def wire(
     trainers = clusters["actor_train"]
     devices = device_locks(config, clusters)
     flow = Flow(Ledger(clock()), devices, clock)
-    flow.chain(half.dataloader, *half.rollouts, RolloutStage(prepared.filters, state.fates, state.buffer))
-
     background: set[asyncio.Task[None]] = set()
 
     def spawn(coroutine: Coroutine[Any, Any, None]) -> None:
@@ -104,10 +102,20 @@ def wire(
     due = partial(work.validation_due, has_validation)
     validation = ValidationStage(half.evaluation, due, work.report_validation, clock)
 
-    def publish(version: int) -> None:
+    def served(version: int) -> None:
         validation.expect(version)
         state.admission.publish(version)
         state.fates.changed()
+
+    def awaited(version: int) -> bool:
+        return config.weight_pull_interval == 0 or due(version) or version == config.max_steps
+
+    updates = WeightUpdates(fleet, config.weight_pull_interval, state.admission, state.depth, served, validation.engines_free)
+    state.fates.on_change.append(updates.look)
+    for changes in (fleet.on_down, fleet.on_up):
+        changes.append(lambda _: updates.look())
+    rollout = RolloutStage(prepared.filters, state.fates, state.buffer, updates.group_ended)
+    flow.chain(half.dataloader, *half.rollouts, rollout)
 
     async def trained(item: TrainItem) -> None:
         await work.finish(item)
@@ -115,7 +123,6 @@ def wire(
 
     fleet.on_down.append(half.engine_down)
     fleet.on_up.append(half.engine_up)
-    update = ParameterUpdateStage(fleet.store, fleet, publish, validation.engines_free)
     trainer_half: list[Stage[Any, Any]] = [batches]
     critic = clusters.get("critic")
     scoring: list[Stage[TrainItem, TrainItem]] = []
@@ -128,7 +135,7 @@ def wire(
     trainer_half += scoring if len(scoring) <= 1 else [SideBySide("scoring", flow, *scoring)]
     trainer_half.append(AdvantageStage(lambda batch, lease: state.advantages(batch, lease.groups)))
     policy = PolicyStage(trainers, replace(loss, engines=len(clusters["actor_infer"])), work.optimiser_batches)
-    gather = GatherStage(trainers, config.model_update_buffer_size_mb * MIB, trained)
+    gather = GatherStage(trainers, fleet.store, config.model_update_buffer_size_mb * MIB, work.push, trained)
     if critic is None:
         trainer_half.append(TrainStage(policy, gather))
     else:
@@ -140,10 +147,10 @@ def wire(
         # The critic first: where the two take turns, the policy has the devices when its weights are gathered.
         training = (CriticStage(critic, ValueLossSpec(clip=config.value_clip), work.critic_batches, save), policy)
         trainer_half += [SideBySide("train", flow, *training), gather]
-    trainer_half += [update, validation]
+    trainer_half += [ParameterUpdateStage(updates, awaited), validation]
     flow.chain(*trainer_half)
     validation.begin(state.first_step)
-    return Wiring(flow, devices, half.dataloader, batches, update, validation, half, tuple(trainer_half), background)
+    return Wiring(flow, devices, half.dataloader, batches, updates, validation, half, tuple(trainer_half), background)
 
 
 def device_locks(config: PPOConfig, clusters: Mapping[str, Cluster]) -> DeviceLocks:

@@ -11,6 +11,9 @@ and a group started under v must be trained by step v + ⌈α⌉ (its deadline).
 * `select` takes ready groups earliest deadline first, and only if what it leaves behind still fits. If it would not, a group
   that is still in flight has to be awaited first (`staleness_policy: wait`), however many younger ones are ready.
 
+v is the oldest version that an engine serves. A newer one may be published that not all have taken yet: how far ahead rollouts
+are wished (`depth`, at most α) counts from that, the limit never does.
+
 Dropped groups (filtered, failed, stale, ...) give their ticket back: they no longer count towards the limit. At every moment
 admitted = trained + buffered + in flight + dropped, by id.
 """
@@ -66,6 +69,8 @@ class Admission:
         self.policy = policy
         self.extra_groups = extra_groups
         self.version = version
+        self.newest = version
+        """The newest published version, which the engines may not serve yet."""
         self.next_group_id = 0
         self.admitted = version * batch_groups
         self.trained = version * batch_groups
@@ -76,16 +81,23 @@ class Admission:
 
     # -- admission ------------------------------------------------------------------------------------------------------
 
-    def limit(self, depth: float) -> int:
-        """Groups that may be trained or outstanding under the present version, `depth` batches ahead."""
-        ahead = math.ceil((self.version + 1 + min(depth, self.ratio)) * self.batch_groups - 1e-9)
-        return min(ahead, self.max_steps * self.batch_groups) + self.extra_groups
-
     def may_start(self, depth: float | None = None) -> bool:
         """Whether one more group may start; `depth` (<= α) asks for a tighter limit than the staleness bound needs."""
-        if self.next_step >= self.max_steps or self.version + self.bound < self.next_step:
+        return self._has_room(self.version, depth)
+
+    def waits_for_weights(self, depth: float | None = None) -> bool:
+        """Whether no group may start, and one could if the engines served the newest version."""
+        return self.newest > self.version and not self._has_room(self.version, depth) and self._has_room(self.newest, depth)
+
+    def _has_room(self, version: int, depth: float | None) -> bool:
+        """Whether one more group may start under `version`."""
+        if self.next_step >= self.max_steps or version + self.bound < self.next_step:
             return False  # nothing left to train, or (a redundant group before a publication) stale at birth
-        return self.trained + len(self.live) < self.limit(self.ratio if depth is None else depth)
+        ahead = version + 1 + self.ratio
+        if depth is not None:
+            ahead = min(ahead, self.newest + 1 + depth)
+        limit = min(math.ceil(ahead * self.batch_groups - 1e-9), self.max_steps * self.batch_groups) + self.extra_groups
+        return self.trained + len(self.live) < limit
 
     def start(self) -> Ticket:
         ticket = Ticket(self.next_group_id, self.version)
@@ -118,11 +130,16 @@ class Admission:
             del self.live[group_id]
         self.trained += len(group_ids)
 
+    def offer(self, version: int) -> None:
+        """`version` is published; the engines take it later."""
+        self.newest = version
+
     def publish(self, version: int) -> None:
-        """All engines serve `version` from now on."""
+        """All engines serve `version`, or a newer one, from now on."""
         if version < self.version:
             raise AccountingError(f"policy version {version} published after {self.version}")
         self.version = version
+        self.newest = max(self.newest, version)
 
     def _ticket(self, group_id: int) -> Ticket:
         if group_id not in self.live:

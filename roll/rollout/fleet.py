@@ -4,7 +4,8 @@
                        ▲                   │ died                │ died
                        └───────────────────┴─────────────────────┘
 
-The only way back to SERVING is a verified load of the current policy version.
+Replicas may serve different policy versions; the oldest of them is the fleet's. The only way back to SERVING is a verified load
+of that one.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class Fleet:
     def __init__(self, replicas: int, version: int, max_restarts: int) -> None:
         """All replicas serve `version`. `max_restarts`: over all replicas, in a run."""
         self.version = version
-        """The policy version that serving replicas have."""
+        """The oldest policy version that a serving replica has; while none serves, the last such."""
+        self.versions = [version] * replicas
+        """What each replica serves, or served when it was lost."""
         self.lives = [Life.SERVING] * replicas
         self.restarts = 0
         self._max_restarts = max_restarts
@@ -63,7 +66,13 @@ class Fleet:
         if self.lives[replica] is Life.DEAD:
             return False
         self._take(replica, Event.DIED)
+        self._settle()
         return True
+
+    def loaded(self, replica: int, version: int) -> None:
+        """A serving replica serves `version` from now on."""
+        self.versions[replica] = version
+        self._settle()
 
     def restart(self, replica: int) -> None:
         """Raises `FleetLost` if the restarts are used up."""
@@ -76,10 +85,14 @@ class Fleet:
         self._take(replica, Event.STARTED)
 
     def verified(self, replica: int, version: int) -> None:
-        """`version`: what the replica itself says it serves. `ValueError` unless it is the current one."""
+        """`version`: what the replica itself says it serves. `ValueError` unless it is the fleet's."""
         if version != self.version:
             raise ValueError(f"engine {replica} serves version {version}, the others {self.version}")
         self._take(replica, Event.VERIFIED)
+        self.versions[replica] = version
+
+    def _settle(self) -> None:
+        self.version = min((self.versions[replica] for replica in self.serving), default=self.version)
 
     def _take(self, replica: int, event: Event) -> None:
         following = TRANSITIONS.get((self.lives[replica], event))

@@ -1,7 +1,7 @@
 """How many batches ahead rollouts are really started: as few as keep the trainer busy. Pure: fed with measured seconds.
 
 `async_generation_ratio` bounds staleness; it does not say how much of it is needed. Filling the whole allowance at once pins
-every sample at the bound even when generation is instant. The depth therefore starts at 0 and follows what the trainer sees:
+every sample at the bound even when generation is instant. The depth therefore starts low and follows what the trainer sees:
 
 * it waited `wait_s` for its batch. One more batch of depth gives the last group of a batch one more train step of lead, and
   only a whole one does, so the depth grows by `wait_s / train_s`, rounded up, at once;
@@ -29,11 +29,13 @@ LONGEST_HOLD = 64
 
 
 class PipelineDepth:
-    def __init__(self, limit: float, fixed: float | None = None) -> None:
-        """`limit`: α. `fixed`: a constant depth instead of the adaptive one."""
+    def __init__(self, limit: float, fixed: float | None = None, floor: float = 0.0) -> None:
+        """`limit`: α. `fixed`: a constant depth instead of the adaptive one. `floor`: batches beyond the first that the trainer
+        needs of one version (weights are published every floor + 1 steps): a shallower pipeline would starve it."""
         self.limit = limit
+        self.floor = floor
         self.fixed = fixed
-        self.depth = 0.0 if fixed is None else min(fixed, limit)
+        self.depth = floor if fixed is None else min(fixed, limit)
         self._settling = 0
         self._hold = 0
         self._patience = 4
@@ -57,11 +59,11 @@ class PipelineDepth:
             self._probed = False
         elif self._hold > 0:
             self._hold -= 1
-        elif slack_s > EARLY * train_s and self.depth > 0:
+        elif slack_s > EARLY * train_s and self.depth > self.floor:
             self._change_to(self.depth - PROBE)
             self._probed = True
 
     def _change_to(self, depth: float) -> None:
-        self.depth = min(self.limit, max(0.0, depth))
+        self.depth = min(self.limit, max(self.floor, depth))
         # Batches that were started under the old depth come first; they say nothing about the new one.
         self._settling = math.ceil(self.depth)

@@ -44,6 +44,15 @@ class Manifest:
     checksums: list[int] = field(default_factory=list)
     nbytes: int = 0
 
+    def check(self, version: int | None, names: Iterable[str], checksums: Iterable[int]) -> None:
+        """`ValueError` unless what was received, of `version`, is exactly this set, intact."""
+        if version != self.version:
+            raise ValueError(f"weights of version {self.version} asked for, those received are of {version}")
+        if difference := set(names).symmetric_difference(self.names):
+            raise ValueError(f"weights of version {self.version}: received and manifest differ in {sorted(difference)}")
+        if sorted(checksums) != sorted(self.checksums):
+            raise ValueError(f"weights of version {self.version}: checksums differ from the manifest's")
+
 
 def checksum(tensors: dict[str, Tensor]) -> int:
     crc = 0
@@ -66,19 +75,23 @@ def _rebuild(parts: list[tuple[str, Any, str, tuple[int, ...]]], crc: int) -> Bu
     return Bucket(tensors, crc)
 
 
-def make_buckets(named: Iterable[tuple[str, Tensor]], bucket_bytes: int) -> Iterator[Bucket]:
+def make_buckets(named: Iterable[tuple[str, Tensor]], bucket_bytes: int, rank: int = 0, ranks: int = 1) -> Iterator[Bucket]:
     """Groups tensors, in their order, into buckets of at most `bucket_bytes` (a larger tensor gets a bucket of its own).
 
-    Tensors are copied to the CPU, so a bucket stays what it was while training goes on."""
+    Of `ranks` that all go through the same tensors each gets every `ranks`-th bucket, beginning with the one of its number, and
+    keeps nothing of the others. Tensors are copied to the CPU, so a bucket stays what it was while training goes on."""
     pending: dict[str, Tensor] = {}
-    size = 0
+    index = count = size = 0
     for name, tensor in named:
         nbytes = tensor.numel() * tensor.element_size()
-        if pending and size + nbytes > bucket_bytes:
-            yield Bucket(pending, checksum(pending))
-            pending, size = {}, 0
-        pending[name] = tensor.detach().to("cpu", copy=True).contiguous()
-        size += nbytes
+        if count and size + nbytes > bucket_bytes:
+            if pending:
+                yield Bucket(pending, checksum(pending))
+            pending = {}
+            index, count, size = index + 1, 0, 0
+        if index % ranks == rank:
+            pending[name] = tensor.detach().to("cpu", copy=True).contiguous()
+        count, size = count + 1, size + nbytes
     if pending:
         yield Bucket(pending, checksum(pending))
 

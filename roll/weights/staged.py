@@ -49,13 +49,8 @@ class StagedWeights:
     def complete(self, manifest: Manifest) -> Path:
         """The folder with the files. `ValueError` unless exactly what the manifest names was received, intact."""
         with self._lock:
-            if manifest.version != self._version:
-                raise ValueError(f"weights of version {manifest.version} asked for, those received are of {self._version}")
             received = {name for bucket in self._files.values() for name in bucket.tensors}
-            if difference := received.symmetric_difference(manifest.names):
-                raise ValueError(f"weights of version {manifest.version}: received and manifest differ in {sorted(difference)}")
-            if sorted(bucket.checksum for bucket in self._files.values()) != sorted(manifest.checksums):
-                raise ValueError(f"weights of version {manifest.version}: checksums differ from the manifest's")
+            manifest.check(self._version, received, [bucket.checksum for bucket in self._files.values()])
             return self._folder
 
     def discard(self) -> None:

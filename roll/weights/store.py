@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
+from pathlib import Path
 from typing import Any, Protocol
 
 from roll.weights.bucket import Manifest
 
 BucketRef = Any
-"""A bucket, or the reference under which the back end keeps one."""
+"""A bucket, the reference under which the back end keeps one, or the file that it lies in."""
 
 Receive = Callable[[int, BucketRef], Coroutine[Any, Any, None]]
 """`receive(version, bucket)`: one receiver's way to take a bucket."""
 
 
 class WeightStore(Protocol):
-    async def publish(self, manifest: Manifest, buckets: list[BucketRef]) -> None: ...
+    def begin(self, version: int) -> Path | None:
+        """The folder that the trainer's ranks write their buckets to, as `BucketFile`s; None: they leave them with the back
+        end."""
+
+    async def publish(self, manifest: Manifest, buckets: list[BucketRef]) -> None:
+        """From now on the version can be pulled, whole."""
 
     def latest(self) -> int:
         """The newest published version, -1 before the first."""
@@ -26,18 +32,24 @@ class WeightStore(Protocol):
     async def pull(self, version: int, into: Receive) -> Manifest:
         """Hands every bucket of `version` to the receiver. `KeyError` if the store has it no longer."""
 
-    def retire(self, before: int) -> None:
-        """Versions older than `before` are asked for no more."""
+    def manifest(self, version: int) -> Manifest:
+        """Of a version that the store has."""
+
+    def keep(self, versions: Collection[int]) -> None:
+        """All others are asked for no more."""
 
 
 class MemoryWeightStore:
-    """Keeps references to the buckets of the versions not yet retired; the bytes lie with the back end (shared memory under
+    """Keeps references to the buckets of the versions that are needed; the bytes lie with the back end (shared memory under
     Ray)."""
 
     def __init__(self) -> None:
         self._latest = -1
         self._held: dict[int, tuple[Manifest, list[BucketRef]]] = {}
         self._published = asyncio.Condition()
+
+    def begin(self, version: int) -> None:
+        return None
 
     async def publish(self, manifest: Manifest, buckets: list[BucketRef]) -> None:
         if manifest.version <= self._latest:
@@ -60,5 +72,8 @@ class MemoryWeightStore:
             await into(version, bucket)
         return manifest
 
-    def retire(self, before: int) -> None:
-        self._held = {version: held for version, held in self._held.items() if version >= before}
+    def manifest(self, version: int) -> Manifest:
+        return self._held[version][0]
+
+    def keep(self, versions: Collection[int]) -> None:
+        self._held = {version: held for version, held in self._held.items() if version in versions}

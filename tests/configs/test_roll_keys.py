@@ -244,11 +244,17 @@ def test_a_switch_that_is_off_changes_nothing():
         "profiler_timeline": False,
         "rl_loss_coef": 1.0,
         "error_max_len_clip": False,
-        "actor_train": {"model_update_frequency": 1},
+        "actor_train": {"router_replay": None},
     }
     made = rlvr(off)
     assert (made.mapping, made.lacking, made.aliased) == ({"actor_train": {}}, [], [])
     assert len(made.without_effect) == 4
+
+
+def test_the_trainers_update_frequency_is_the_push_interval():
+    made = rlvr({"actor_train": {"model_update_frequency": 2}, "actor_infer": {"model_update_frequency": 2}})
+    assert made.mapping == {"actor_train": {}, "actor_infer": {}, "weight_push_interval": 2}
+    assert [note.key for note in made.without_effect] == ["actor_infer.model_update_frequency"]
 
 
 def test_a_back_end_that_is_not_there_takes_its_options_along():

@@ -20,7 +20,7 @@ def test_a_replica_comes_back_with_the_current_version_only():
     with pytest.raises(IllegalTransition, match="engine 0 is starting: verified cannot happen"):
         fleet.verified(0, 3)
     fleet.started(0)
-    fleet.version = 4
+    fleet.loaded(1, 4)
     with pytest.raises(ValueError, match="engine 0 serves version 3, the others 4"):
         fleet.verified(0, 3)
     assert fleet.serving == [1]
@@ -31,23 +31,37 @@ def test_a_replica_comes_back_with_the_current_version_only():
         fleet.restart(1)
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["died", "restart", "started", "verified", "publish"])), max_size=60)
-)
-def test_whatever_happens_serving_means_verified_at_the_version_of_that_moment(events):
-    fleet, loaded, version = Fleet(3, 0, max_restarts=1000), {}, 0
+def test_the_version_of_a_fleet_is_the_oldest_that_serves():
+    fleet = Fleet(3, version=1, max_restarts=3)
+    fleet.loaded(0, 5)
+    fleet.loaded(2, 4)
+    assert fleet.version == 1
+    fleet.loaded(1, 5)
+    assert fleet.version == 4
+    fleet.died(2)
+    assert fleet.version == 5, "who counts from it may go on"
+    fleet.died(0)
+    fleet.died(1)
+    assert fleet.version == 5, "the first that comes back brings what was served last"
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["died", "restart", "started", "verified", "load"])), max_size=60))
+def test_whatever_happens_serving_means_verified_at_the_version_of_that_moment_which_never_falls(events):
+    fleet, newest = Fleet(3, 0, max_restarts=1000), 0
     for replica, event in events:
-        was = fleet.lives[replica]
+        was, version = fleet.lives[replica], fleet.version
         try:
-            if event == "publish":
-                version += 1
-                fleet.version = version
+            if event == "load":
+                newest += 1
+                if was is Life.SERVING:
+                    fleet.loaded(replica, newest)
             elif event == "verified":
                 fleet.verified(replica, version)
-                loaded[replica] = version
             else:
                 getattr(fleet, event)(replica)
         except IllegalTransition:
             assert fleet.lives[replica] is was, "a refused event changes nothing"
         if was is not Life.SERVING and fleet.lives[replica] is Life.SERVING:
-            assert was is Life.LOADING and loaded[replica] == version
+            assert was is Life.LOADING and fleet.versions[replica] == version
+        assert fleet.version >= version
+        assert all(fleet.versions[serving] >= fleet.version for serving in fleet.serving)

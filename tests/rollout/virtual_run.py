@@ -7,6 +7,8 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from virtual_weights import VirtualWeights
+
 from roll.rollout.admission import Admission, GroupState
 from roll.rollout.pipeline_depth import PipelineDepth
 
@@ -31,21 +33,30 @@ def simulate(
     publish_s: Callable[[int], float] = lambda _: 0.0,
     slots: int = 10**9,
     pauses: Callable[[int], float] = lambda _: 0.0,
+    weights: VirtualWeights | None = None,
+    first_step: int = 0,
 ) -> Outcome:
     """`duration(group)` seconds of rollout on one of `slots` slots; `fate(group)`: a reason to drop it when it is done;
-    `train_s(step)`; `publish_s(step)` after it; `pauses(version)`: no rollout finishes for so long after a publication."""
+    `train_s(step)`; `publish_s(step)` after it; `pauses(version)`: no rollout finishes for so long after a publication. Without
+    `weights` every step is published, and served by all engines at once."""
     outcome = Outcome()
+    weights = weights or VirtualWeights(admission, depth)
     now, tie = 0.0, itertools.count()
     events: list[tuple[float, int, str, int]] = []
     waiting: list[int] = []
     running = 0
-    step, training, asked, complete_since, leased_at = 0, False, 0.0, None, None
+    step, training, asked, complete_since, leased_at = first_step, False, 0.0, None, None
     resume_at = 0.0
 
     def push(delay: float, kind: str, value: int) -> None:
         heapq.heappush(events, (now + delay, next(tie), kind, value))
 
     while step < admission.max_steps:
+        served = admission.version
+        for event in weights.look():
+            push(*event)
+        if admission.version > served:
+            resume_at = now + pauses(admission.version)
         while admission.may_start(depth.depth):
             waiting.append(admission.start().group_id)
             admission.check()
@@ -82,6 +93,7 @@ def simulate(
         now, _, kind, value = heapq.heappop(events)
         if kind == "finished":
             running -= 1
+            weights.group_ended(value)
             if value in admission.live:
                 reason = fate(value)
                 if reason is None:
@@ -90,10 +102,12 @@ def simulate(
                     admission.drop(value, reason)
         elif kind == "trained":
             training, step, asked = False, value + 1, now
-            push(publish_s(value), "published", value + 1)
+            if weights.steps.publishes(value + 1):
+                push(publish_s(value), "published", value + 1)
+        elif kind == "published":
+            weights.trained(value)
         else:
-            admission.publish(max(admission.version, value))
-            resume_at = now + pauses(value)
+            getattr(weights, kind)(value)
         admission.check()
     outcome.wall_s = now
     return outcome

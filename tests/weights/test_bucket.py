@@ -56,6 +56,15 @@ def test_buckets_keep_order_and_bound_and_lose_nothing(sizes, bound):
     assert manifest.checksums == [bucket.checksum for bucket in buckets]
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=20), st.integers(4, 400), st.integers(1, 4))
+def test_ranks_share_the_buckets_that_one_rank_would_make(sizes, bound, ranks):
+    named = [(f"w{i}", torch.full((size,), float(i))) for i, size in enumerate(sizes)]
+    whole = [list(bucket.tensors) for bucket in make_buckets(named, bound)]
+    shares = [[list(bucket.tensors) for bucket in make_buckets(named, bound, rank, ranks)] for rank in range(ranks)]
+    assert [whole[rank::ranks] for rank in range(ranks)] == shares
+
+
 def test_a_bucket_stays_what_it_was_while_training_goes_on():
     weight = torch.nn.Parameter(torch.ones(4))
     (bucket,) = make_buckets([("w", weight)], 100)

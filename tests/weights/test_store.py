@@ -1,91 +1,142 @@
+"""What every weight store does, and what only files can get wrong."""
+
 import asyncio
+import json
 
 import pytest
+import torch
 
-from roll.weights.bucket import Manifest
+from roll.weights.bucket import Manifest, make_buckets, manifest_of
+from roll.weights.directory import MANIFEST, BucketFile, DirectoryWeightStore
 from roll.weights.store import MemoryWeightStore
+
+DTYPES = [torch.float32, torch.bfloat16, torch.int64]
 
 
 def run(main):
     asyncio.run(asyncio.wait_for(main(), 5))
 
 
-async def pull(store, version):
-    received = []
+def weights(version):
+    return {f"w{i}": torch.arange(6).reshape(2, 3).to(DTYPES[i % 3]) + version for i in range(5)}
 
-    async def take(version, bucket):
-        received.append((version, bucket))
+
+@pytest.fixture(params=["memory", "directory"])
+def make_store(request, tmp_path):
+    return MemoryWeightStore if request.param == "memory" else lambda: DirectoryWeightStore(tmp_path / "weights")
+
+
+async def publish(store, version):
+    """As the trainer's ranks do it."""
+    buckets = list(make_buckets(weights(version).items(), 60))
+    assert len(buckets) > 2
+    manifest, folder = manifest_of(version, buckets), store.begin(version)
+    if folder is not None:
+        buckets = [BucketFile.write(bucket, folder / f"{i}.safetensors") for i, bucket in enumerate(buckets)]
+    await store.publish(manifest, buckets)
+    return manifest
+
+
+async def pull(store, version):
+    received = {}
+
+    async def take(of, bucket):
+        assert of == version
+        bucket = bucket.read() if isinstance(bucket, BucketFile) else bucket
+        bucket.verify()
+        received.update(bucket.tensors)
 
     manifest = await store.pull(version, take)
+    assert list(received) == manifest.names
     return manifest, received
 
 
-def test_a_published_version_is_pulled_whole_and_in_order_by_any_number_of_receivers():
+def assert_is(received, version):
+    expected = weights(version)
+    assert received.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert received[name].dtype == tensor.dtype and torch.equal(received[name], tensor)
+
+
+def test_a_published_version_is_pulled_whole_and_in_order_by_any_number_of_receivers(make_store):
     async def main():
-        store = MemoryWeightStore()
+        store = make_store()
         assert store.latest() == -1
-        manifest = Manifest(1, ["a", "b"], [10, 11], 8)
-        await store.publish(manifest, ["bucket a", "bucket b"])
-        assert store.latest() == 1
+        manifest = await publish(store, 1)
+        assert store.latest() == 1 and store.manifest(1) == manifest
         for got, received in await asyncio.gather(pull(store, 1), pull(store, 1)):
-            assert got is manifest
-            assert received == [(1, "bucket a"), (1, "bucket b")]
+            assert got == manifest
+            assert_is(received, 1)
 
     run(main)
 
 
 @pytest.mark.parametrize("version", [3, 2])
-def test_the_past_is_not_published_again(version):
+def test_the_past_is_not_published_again(make_store, version):
     async def main():
-        store = MemoryWeightStore()
-        await store.publish(Manifest(3), ["new"])
+        store = make_store()
+        await publish(store, 3)
         with pytest.raises(ValueError, match=f"version {version} published after version 3"):
-            await store.publish(Manifest(version), ["old"])
+            await store.publish(Manifest(version), [])
         assert store.latest() == 3
-        assert (await pull(store, 3))[1] == [(3, "new")], "what was there is untouched"
+        assert_is((await pull(store, 3))[1], 3)
 
     run(main)
 
 
-def test_versions_are_kept_until_they_are_retired():
+def test_versions_are_kept_until_they_are_needed_no_more(make_store):
     async def main():
-        store = MemoryWeightStore()
-        await store.publish(Manifest(1), ["one"])
-        await store.publish(Manifest(4), ["four"])
-        assert (await pull(store, 1))[1] == [(1, "one")], "an engine that comes up between sending and flipping needs it"
-        store.retire(before=4)
-        with pytest.raises(KeyError):
-            await pull(store, 1)
-        assert (await pull(store, 4))[1] == [(4, "four")]
+        store = make_store()
+        await publish(store, 1)
+        await publish(store, 4)
+        assert_is((await pull(store, 1))[1], 1)  # an engine that comes up between sending and flipping needs it
+        store.keep({4, 9})
+        for gone in (store.manifest, lambda version: asyncio.ensure_future(pull(store, version))):
+            with pytest.raises(KeyError):
+                await gone(1)
+        assert_is((await pull(store, 4))[1], 4)
 
     run(main)
 
 
-def test_a_pull_under_way_gets_its_version_although_a_newer_one_is_published():
+def test_a_version_that_is_being_written_is_neither_there_nor_cleared_away(make_store):
     async def main():
-        store = MemoryWeightStore()
-        await store.publish(Manifest(1), ["a", "b"])
+        store = make_store()
+        await publish(store, 1)
+        store.begin(2)
+        store.keep({1})
+        assert store.latest() == 1
+        await store.publish(Manifest(2), [])
+        assert store.latest() == 2
+
+    run(main)
+
+
+def test_a_pull_under_way_gets_its_version_although_a_newer_one_is_published(make_store):
+    async def main():
+        store = make_store()
+        await publish(store, 1)
         received = []
 
         async def take(version, bucket):
             if not received:
-                await store.publish(Manifest(2), ["c"])
-            received.append((version, bucket))
+                await publish(store, 2)
+            received.append(version)
 
-        await store.pull(1, take)
-        assert received == [(1, "a"), (1, "b")]
+        manifest = await store.pull(1, take)
+        assert manifest.version == 1 and set(received) == {1}
 
     run(main)
 
 
-def test_waiting_for_a_version_ends_with_it_or_a_later_one():
+def test_waiting_for_a_version_ends_with_it_or_a_later_one(make_store):
     async def main():
-        store = MemoryWeightStore()
+        store = make_store()
         waiters = [asyncio.create_task(store.wait_for(version)) for version in (1, 2, 5)]
-        await store.publish(Manifest(1), [])
+        await publish(store, 1)
         await waiters[0]
         assert not waiters[1].done()
-        await store.publish(Manifest(4), [])
+        await publish(store, 4)
         await waiters[1]
         assert not waiters[2].done()
         waiters[2].cancel()
@@ -93,15 +144,71 @@ def test_waiting_for_a_version_ends_with_it_or_a_later_one():
     run(main)
 
 
-def test_a_receiver_that_fails_is_heard():
+def test_a_receiver_that_fails_is_heard(make_store):
     async def main():
-        store = MemoryWeightStore()
-        await store.publish(Manifest(1), ["a"])
+        store = make_store()
+        await publish(store, 1)
 
         async def refuse(version, bucket):
             raise ValueError("weight bucket is corrupt")
 
         with pytest.raises(ValueError, match="corrupt"):
             await store.pull(1, refuse)
+
+    run(main)
+
+
+def test_a_new_run_finds_nothing_of_the_last(tmp_path):
+    """Neither a version nor the beginning of one, while files of others stay."""
+
+    async def main():
+        store = DirectoryWeightStore(tmp_path)
+        await publish(store, 7)
+        store.begin(8)
+        (tmp_path / "notes.txt").touch()
+        assert DirectoryWeightStore(tmp_path).latest() == -1
+        assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda raw: raw[:-1] + bytes([raw[-1] ^ 1]), "corrupt: checksum differs"),
+        (lambda raw: raw[:-8], "cannot be read"),
+        (lambda raw: b"", "cannot be read"),
+        (lambda raw: raw.replace(b'"w0"', b'"x0"'), "instead of"),
+    ],
+)
+def test_a_damaged_file_is_refused(tmp_path, damage, message):
+    async def main():
+        store = DirectoryWeightStore(tmp_path)
+        await publish(store, 1)
+        file = tmp_path / "version-1" / "0.safetensors"
+        file.write_bytes(damage(file.read_bytes()))
+        with pytest.raises(ValueError, match=message):
+            await pull(store, 1)
+
+    run(main)
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    async def main():
+        store = DirectoryWeightStore(tmp_path)
+        await publish(store, 1)
+        (tmp_path / "version-1" / "1.safetensors").unlink()
+        with pytest.raises(ValueError, match=r"1\.safetensors' cannot be read"):
+            await pull(store, 1)
+
+    run(main)
+
+
+def test_the_manifest_is_plain_json(tmp_path):
+    async def main():
+        await publish(DirectoryWeightStore(tmp_path), 1)
+        manifest = json.loads((tmp_path / "version-1" / MANIFEST).read_text())
+        assert manifest["version"] == 1
+        assert [row[0] for row in manifest["buckets"]] == sorted(row[0] for row in manifest["buckets"])
 
     run(main)

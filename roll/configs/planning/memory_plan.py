@@ -67,8 +67,8 @@ def host_memory(
     per_node: int,
     accelerators: bool,
 ) -> list[Part]:
-    """Of one node: the newest weights on their way to the engines (on the trainer's first node), and what roles that take turns
-    move off their devices."""
+    """Of one node: the newest weights on their way to the engines (all of them if it has all the trainer's ranks), and what
+    roles that take turns move off their devices."""
     element = element_bytes(config.actor_train.model_args.dtype, accelerators)
     size, limit = element * trained.parameters, config.model_update_buffer_size_mb
     buckets = max(1, math.ceil(size / (limit * MIB)))

@@ -108,7 +108,7 @@ def _staleness(config: PPOConfig, derived: Derived) -> Staleness:
     if ratio == 0:
         shown = "rollouts and training alternate; every token is trained by the version that sampled it"
     elif depth == "auto":
-        shown = f"auto: as few batches ahead as keep the trainer busy, between 0 and {ratio:g}"
+        shown = f"auto: as few batches ahead as keep the trainer busy, between {config.weight_push_interval - 1} and {ratio:g}"
     else:
         shown = f"{depth:g} batches ahead (async_pipeline_depth)"
     waits = {
@@ -120,6 +120,11 @@ def _staleness(config: PPOConfig, derived: Derived) -> Staleness:
         "in_flight": "running requests go on with the KV cache of the old weights",
         "drain": "running requests are finished first",
     }
+    update = updates[config.weight_update_mode]
+    if config.weight_push_interval > 1:
+        update += f"; weights are published every {config.weight_push_interval} steps"
+    if config.weight_pull_interval:
+        update += f"; an engine takes newer ones after {config.weight_pull_interval:,} groups, or when rollouts wait for them"
     return Staleness(
         bound=derived.staleness_bound,
         arithmetic=f"⌈async_generation_ratio {ratio:g}⌉ = {derived.staleness_bound}",
@@ -127,7 +132,7 @@ def _staleness(config: PPOConfig, derived: Derived) -> Staleness:
         f"at most {ahead:,} groups = {ahead * config.group_size:,} rollouts under way",
         depth=shown,
         late_groups=waits[config.staleness_policy] if derived.staleness_bound else "there are none",
-        weight_update=updates[config.weight_update_mode],
+        weight_update=update,
     )
 
 

@@ -141,10 +141,10 @@ def test_a_chat_template_that_is_missing_or_rewrites_answers_is_refused(tokenize
 
 def test_templates_know_the_turn(tokenizer):
     t = tokenizer()
-    template = "{turn_idx} {actions_left} {max_response_length} {observation}"
+    template = "{turn_idx} {step_count} {actions_left} {max_response_length} {observation}"
     _, policy, _ = play(t, [ids(t, "a")], agent_template=template, max_steps=3)
-    assert t.decode(policy.asked[0][0]) == "1 3 4 a="
-    assert t.decode(policy.asked[1][0]) == "1 3 4 a=a2 2 4 b="
+    assert t.decode(policy.asked[0][0]) == "1 0 3 4 a="
+    assert t.decode(policy.asked[1][0]) == "1 0 3 4 a=a2 1 2 4 b="
 
 
 def test_a_step_manager_begins_every_turn_anew_with_a_history(tokenizer):

@@ -119,6 +119,7 @@ class EnvManager(ABC):
         return {
             "observation": observation,
             "turn_idx": len(record.turns) + 1,
+            "step_count": len(record.turns),
             "actions_left": self.config.max_steps - len(record.turns),
             "max_response_length": self.answer_tokens,
             "suffix": info.get("suffix", ""),

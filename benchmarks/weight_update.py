@@ -1,0 +1,179 @@
+"""What a weight update costs: engine x mode x transport x size, from a trainer's process to an engine's, through the product.
+
+For each update `--slots` requests run. The trainer's ranks gather their weights (`gather`), the engine takes the buckets while it
+goes on generating (`send`), and activates them (`wait`: with the token step or the drain before the flip); `pause` is the part of
+that without token steps. `update` is all of it, from the end of a step to the new version in service, GB/s its rate, beside a
+plain copy of as many bytes in memory. Medians over `--updates` after a first one that is not counted; `max` is the longest pause.
+Random weights of the Qwen2 architecture in float32; each size and engine with a trainer and Ray of its own: 500M needs 16 GB.
+
+    python benchmarks/weight_update.py [--size 1M 50M 500M] [--engines hf_infer vllm sglang] [--modes interrupt in_flight drain]
+        [--transports object_store checkpoint_dir] [--ranks 1] [--updates 5] [--slots 16] [--bucket_mb 256] [--sglang PYTHON]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+from engines import LONGEST, PROMPT, SIZES, make_model, make_prompts, requests, save, seconds
+from pipeline_run import save_results
+
+from roll.configs.base import WeightTransport
+from roll.distributed.backend import WorkerSpec
+from roll.distributed.cluster import Cluster
+from roll.distributed.devices import Inventory, place
+from roll.distributed.ray_backend import RayBackend
+from roll.pipeline import roles
+from roll.pipeline.engine_fleet import EngineFleet
+from roll.pipeline.trainer_stages import gather_weights
+from roll.rollout.fleet import Fleet
+from roll.strategies.infer.interface import WeightUpdateMode
+from roll.strategies.train.interface import RankContext
+from roll.weights.directory import DirectoryWeightStore
+from roll.weights.store import MemoryWeightStore, WeightStore
+
+DEADLINE_S = 900.0
+ENGINES = ("hf_infer", "vllm", "sglang")
+MIB = 1 << 20
+
+
+async def start(engine: str, model: str, args: argparse.Namespace) -> tuple[RayBackend, Cluster, Cluster]:
+    inventory = Inventory("cpu", 1, args.ranks + 1, args.ranks + 1)
+    backend, port = RayBackend(inventory), roles.free_port()
+    *trainers, server = place(tuple(range(args.ranks + 1)), inventory)
+    options: dict[str, Any] = {
+        "model_path": model,
+        "max_running_requests": args.slots,
+        "max_length": PROMPT + LONGEST - 1,  # SGLang wants a position more than that
+        "threads": 1,
+        **({"engine_args": {"python": args.sglang}} if engine == "sglang" else {}),
+    }
+    specs = [
+        WorkerSpec(
+            f"actor_train-{rank}",
+            roles.TRAIN_WORKER,
+            placement,
+            {
+                "strategy_name": "fsdp2_infer",
+                "context": RankContext(rank, args.ranks, master_port=port),
+                "options": {"model_path": model, "dtype": "fp32"},
+            },
+        )
+        for rank, placement in enumerate(trainers)
+    ]
+    worker = WorkerSpec("actor_infer-0", roles.INFER_WORKER, server, {"strategy_name": engine, "options": options})
+    ready = await asyncio.gather(
+        Cluster.start("actor_train", backend, specs, DEADLINE_S), Cluster.start("actor_infer", backend, [worker], DEADLINE_S)
+    )
+    return backend, *ready
+
+
+async def measure(
+    fleet: EngineFleet, trainers: Cluster, version: int, vocabulary: int, drain: bool, args: Any
+) -> dict[str, float]:
+    """One update under load, in seconds."""
+    lengths = [24 + i % 16 for i in range(2 * args.slots)] if drain else [LONGEST] * args.slots
+    load = requests(make_prompts(len(lengths), vocabulary), lengths)
+    calls = asyncio.ensure_future(fleet.engines.call(0, "generate", load))
+    goal = (await fleet.stats())[0].generated_tokens + 2 * args.slots
+    while (await fleet.stats())[0].generated_tokens < goal:
+        await asyncio.sleep(0.01)
+    began = time.perf_counter()
+    weights = await gather_weights(trainers, fleet.store, version, args.bucket_mb * MIB)
+    await fleet.store.publish(weights.manifest, weights.buckets)
+    gathered = time.perf_counter()
+    await fleet.send(version, [0])
+    sent = time.perf_counter()
+    [pause] = await fleet.flip(version, [0])
+    ended = time.perf_counter()
+    fleet.store.keep({version})
+    await fleet.engines.call(0, "abort", None)
+    await calls
+    return {
+        "gather": gathered - began,
+        "send": sent - gathered,
+        "wait": ended - sent,
+        "pause": pause,
+        "update": ended - began,
+        "bytes": weights.manifest.nbytes,
+    }
+
+
+async def copy_rate(nbytes: int) -> float:
+    """Bytes/s of a plain copy in memory."""
+    source = torch.ones(nbytes, dtype=torch.uint8)
+    target = torch.zeros_like(source)
+    return nbytes / statistics.median([await seconds(asyncio.to_thread(target.copy_, source)) for _ in range(5)])
+
+
+async def table(size: str, engine: str, model: str, args: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
+    backend, trainers, engines = await start(engine, model, args)
+    rows = []
+    versions = itertools.count(1)
+    try:
+        for transport, mode in itertools.product(args.transports, args.modes):
+            store: WeightStore = MemoryWeightStore() if transport == "object_store" else DirectoryWeightStore(folder)
+            fleet = EngineFleet(
+                engines,
+                store,
+                Fleet(1, 0, 0),
+                mode,
+                restartable=False,
+                health_interval_s=DEADLINE_S,
+                health_timeout_s=DEADLINE_S,
+                rolling=False,
+            )
+            vocabulary = SIZES[size]["vocab_size"]
+            _, *runs = [
+                await measure(fleet, trainers, next(versions), vocabulary, mode == "drain", args) for _ in range(args.updates + 1)
+            ]
+            row = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
+            row["pause_max"] = max(run["pause"] for run in runs)
+            row["bytes_per_s"] = row["bytes"] / row["update"]
+            row["of_copy"] = row["bytes_per_s"] / await copy_rate(int(row["bytes"]))
+            rows.append({"size": size, "engine": engine, "mode": mode, "transport": transport, **row})
+            print(
+                f"{size:5} {engine:9} {mode:10} {transport:15}"
+                + "".join(f"{row[key] * 1e3:9.1f}" for key in ("gather", "send", "wait", "pause", "pause_max", "update"))
+                + f"{row['bytes_per_s'] / 1e9:8.3f} {row['of_copy']:8.1%}",
+                flush=True,
+            )
+            store.keep(())
+    finally:
+        await backend.shutdown()
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", nargs="+", choices=SIZES, default=["1M", "50M"])
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=["hf_infer", "vllm"])
+    parser.add_argument("--modes", nargs="+", choices=get_args(WeightUpdateMode), default=get_args(WeightUpdateMode))
+    parser.add_argument("--transports", nargs="+", choices=get_args(WeightTransport), default=get_args(WeightTransport))
+    parser.add_argument("--ranks", type=int, default=1, help="of the trainer, which share the buckets")
+    parser.add_argument("--updates", type=int, default=5)
+    parser.add_argument("--slots", type=int, default=16, help="requests that run")
+    parser.add_argument("--bucket_mb", type=int, default=256)
+    parser.add_argument("--sglang", default=".venv-sglang/bin/python", help="the interpreter that has SGLang")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    rows = []
+    print(f"load {os.getloadavg()[0]:.1f}; milliseconds")
+    print(f"{'':42}{'gather':>9}{'send':>9}{'wait':>9}{'pause':>9}{'max':>9}{'update':>9}{'GB/s':>8} {'of copy':>8}")
+    for size, engine in itertools.product(args.size, args.engines):
+        with tempfile.TemporaryDirectory() as folder:
+            save(make_model(size), f"{folder}/model")
+            rows += asyncio.run(table(size, engine, f"{folder}/model", args, Path(folder) / "weights"))
+    save_results("weight_update", {"ranks": args.ranks, "slots": args.slots, "bucket_mb": args.bucket_mb, "rows": rows})
+
+
+if __name__ == "__main__":
+    main()

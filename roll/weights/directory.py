@@ -1,0 +1,110 @@
+"""Policy versions as files: a folder of safetensors each, and a manifest that is there when, and only when, a version is whole.
+
+The folder has to lie where trainers and engines both see it. All that is known of a version is in its files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors.torch import load_file, save_file
+
+from roll.weights.bucket import Bucket, Manifest
+from roll.weights.store import BucketRef, Receive
+
+MANIFEST, VERSION = "manifest.json", "version-"
+
+
+@dataclass(frozen=True, slots=True)
+class BucketFile:
+    """A bucket that lies in a file."""
+
+    path: str
+    names: tuple[str, ...]
+    checksum: int
+    nbytes: int
+
+    @classmethod
+    def write(cls, bucket: Bucket, path: Path) -> BucketFile:
+        save_file(bucket.tensors, path)
+        return cls(str(path), tuple(bucket.tensors), bucket.checksum, bucket.nbytes)
+
+    def read(self) -> Bucket:
+        """As it was written, unless `verify` says otherwise. `ValueError` if it has other tensors, or is no such file."""
+        try:
+            tensors = load_file(self.path)
+        except Exception as error:  # of a kind of its own for each way that a file can be broken
+            raise ValueError(f"weight bucket '{self.path}' cannot be read: {error}") from error
+        if tensors.keys() != set(self.names):
+            raise ValueError(f"weight bucket '{self.path}' has tensors {sorted(tensors)} instead of {sorted(self.names)}")
+        return Bucket({name: tensors[name] for name in self.names}, self.checksum)
+
+
+class DirectoryWeightStore:
+    """A `WeightStore` whose versions are folders `version-<number>`; those that are needed no more are deleted."""
+
+    def __init__(self, folder: Path) -> None:
+        """Takes the folder over: versions that an earlier run left there are deleted."""
+        self._folder = folder
+        self._change = asyncio.Condition()
+        folder.mkdir(parents=True, exist_ok=True)
+        for old in folder.glob(f"{VERSION}*"):
+            shutil.rmtree(old)
+
+    def begin(self, version: int) -> Path:
+        folder = self._of(version)
+        folder.mkdir()
+        return folder
+
+    async def publish(self, manifest: Manifest, buckets: list[BucketRef]) -> None:
+        latest = self.latest()
+        if manifest.version <= latest:
+            raise ValueError(f"version {manifest.version} published after version {latest}")
+        rows = [[Path(file.path).name, file.names, file.checksum, file.nbytes] for file in buckets]
+        path = self._of(manifest.version) / MANIFEST
+        unfinished = path.with_suffix(".partial")
+        unfinished.write_text(json.dumps({"version": manifest.version, "buckets": rows}))
+        async with self._change:
+            os.replace(unfinished, path)
+            self._change.notify_all()
+
+    def latest(self) -> int:
+        return max(self._published(), default=-1)
+
+    async def wait_for(self, version: int) -> None:
+        async with self._change:
+            await self._change.wait_for(lambda: self.latest() >= version)
+
+    async def pull(self, version: int, into: Receive) -> Manifest:
+        for file in self._files(version):
+            await into(version, file)
+        return self.manifest(version)
+
+    def manifest(self, version: int) -> Manifest:
+        files = self._files(version)
+        names = [name for file in files for name in file.names]
+        return Manifest(version, names, [file.checksum for file in files], sum(file.nbytes for file in files))
+
+    def keep(self, versions: Collection[int]) -> None:
+        for version in self._published() - set(versions):
+            shutil.rmtree(self._of(version))
+
+    def _of(self, version: int) -> Path:
+        return self._folder / f"{VERSION}{version}"
+
+    def _published(self) -> set[int]:
+        return {int(path.parent.name.removeprefix(VERSION)) for path in self._folder.glob(f"{VERSION}*/{MANIFEST}")}
+
+    def _files(self, version: int) -> list[BucketFile]:
+        folder = self._of(version)
+        try:
+            rows = json.loads((folder / MANIFEST).read_text())["buckets"]
+        except FileNotFoundError:
+            raise KeyError(f"version {version} is not in {self._folder}") from None
+        return [BucketFile(str(folder / name), tuple(names), checksum, nbytes) for name, names, checksum, nbytes in rows]
