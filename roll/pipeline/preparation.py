@@ -100,7 +100,7 @@ class Preparation:
             collect(key, folder, partial(load_tokenizer, folder), "a Hugging Face folder: config.json, tokenizer, *.safetensors")
             for folder, key in _model_folders(config).items()
         ]
-        for key, value, check in _divided_by_megatron(config):
+        for key, value, check in _divided_by_megatron(config, inventory.kind):
             collect(key, value, check, "sizes that divide the model, or another model or strategy_name")
         self.tokenizer: Any = tokenizers[0]
         """None if it cannot be loaded."""
@@ -228,7 +228,7 @@ def _model_folders(config: PPOConfig) -> dict[str, str]:
     return folders
 
 
-def _divided_by_megatron(config: PPOConfig) -> Iterator[tuple[str, Any, Callable[[], None]]]:
+def _divided_by_megatron(config: PPOConfig, device_kind: str) -> Iterator[tuple[str, Any, Callable[[], None]]]:
     """Key, value and check of each role's parallel sizes; folders that are not there are reported as such."""
     for name, role in (("actor_train", config.actor_train), ("reference", config.reference), ("critic", config.critic)):
         if role is None:
@@ -242,7 +242,7 @@ def _divided_by_megatron(config: PPOConfig) -> Iterator[tuple[str, Any, Callable
                 expert=options.expert_model_parallel_size,
                 expert_tensor=options.expert_tensor_parallel,
             )
-            check = partial(check_folder, folder, layout, options.sequence_parallel)
+            check = partial(check_folder, folder, layout, options.sequence_parallel, device_kind)
             yield f"{name}.strategy_args.strategy_config", role.strategy_args.strategy_config, check
 
 

@@ -30,11 +30,7 @@ class ModelParallel:
     def __init__(self, context: RankContext, device: torch.device, layout: Layout, timeout_s: float) -> None:
         """Raises `ValueError` if the ranks cannot be divided so, or if this process is already part of another layout."""
         layout.check_ranks(context.world_size)
-        if device.type == "cpu" and layout.expert > 1 and layout.expert_tensor > 1:
-            raise ValueError(
-                f"expert_model_parallel_size {layout.expert} with expert_tensor_parallel_size {layout.expert_tensor} needs GPUs: "
-                "gloo gathers no tensors of unequal sizes; set expert_tensor_parallel_size: 1"
-            )
+        layout.check_device(device.type)
         self.device, self.layout, self.rank = device, layout, context.rank
         if not parallel_state.model_parallel_is_initialized():
             _init_process_group(context, device, timedelta(seconds=timeout_s))

@@ -40,6 +40,14 @@ class Layout:
                 f"{self.expert_tensor} x pipeline_model_parallel_size {self.pipeline}"
             )
 
+    def check_device(self, kind: str) -> None:
+        """`kind`: cpu or cuda. Raises `ValueError` if its collectives cannot do this."""
+        if kind == "cpu" and self.expert > 1 and self.expert_tensor > 1:
+            raise ValueError(
+                f"expert_model_parallel_size {self.expert} with expert_tensor_parallel_size {self.expert_tensor} needs GPUs: "
+                "gloo gathers no tensors of unequal sizes; set expert_tensor_parallel_size: 1"
+            )
+
 
 def rope_type(hf_config: Any) -> str:
     parameters = getattr(hf_config, "rope_parameters", None) or {}
@@ -54,10 +62,11 @@ def mixture_layers(hf_config: Any) -> list[bool]:
     return [i not in hf_config.mlp_only_layers and (i + 1) % hf_config.decoder_sparse_step == 0 for i in layers]
 
 
-def check_folder(folder: str | Path, layout: Layout, sequence_parallel: bool) -> None:
-    """`check_model` of a Hugging Face folder, and whether Megatron is there at all."""
+def check_folder(folder: str | Path, layout: Layout, sequence_parallel: bool, device_kind: str) -> None:
+    """`check_model` of a Hugging Face folder, `check_device`, and whether Megatron is there at all."""
     if importlib.util.find_spec("megatron") is None:
         raise ValueError("megatron-core is not installed: pip install -r requirements/megatron.txt")
+    layout.check_device(device_kind)
     check_model(AutoConfig.from_pretrained(folder, local_files_only=True), layout, sequence_parallel)
 
 

@@ -227,10 +227,10 @@ def test_models_that_are_not_supported_are_refused_by_name(family_models, change
 
 
 def test_missing_package_is_named(family_models, monkeypatch):
-    check_folder(family_models / "qwen2-tied", Layout(), False)
+    check_folder(family_models / "qwen2-tied", Layout(), False, "cpu")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"not installed: pip install -r requirements/megatron\.txt"):
-        check_folder(family_models / "qwen2-tied", Layout(), False)
+        check_folder(family_models / "qwen2-tied", Layout(), False, "cpu")
 
 
 @pytest.mark.parametrize(
@@ -277,3 +277,11 @@ def test_deterministic_runs_are_equal_bit_for_bit(family_models, rank_program):
     finally:
         torch.use_deterministic_algorithms(False)
     assert runs[0][0] == runs[1][0] and same(runs[0][1], runs[1][1])
+
+
+def test_what_gloo_cannot_do_is_known_before_a_worker_starts(family_models):
+    layout = Layout(tensor=2, expert=2, expert_tensor=2)
+    with pytest.raises(
+        ValueError, match="needs GPUs: gloo gathers no tensors of unequal sizes; set expert_tensor_parallel_size: 1"
+    ):
+        check_folder(family_models / "qwen2-tied", layout, True, "cpu")
