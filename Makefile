@@ -113,5 +113,5 @@ $(VENV)-bench/.complete: requirements/bench.txt | $(BIN)/uv
 
 # What was installed and made here; the runs in output/ stay.
 clean:
-	rm -rf $(VENV) $(VENV)-bench $(VENV)-sglang build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis examples/embedded/cache
+	rm -rf $(VENV) $(VENV)-bench $(VENV)-sglang build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis examples/embedded/cache*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -19,13 +19,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from made_folder import command_line, make_folder
+from tiny_model import EOS, PAD, SPECIAL, reproducible, teach, tiny_qwen2
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
 DEFAULT_OUT = Path(__file__).resolve().parent / "cache"
-VOCABULARY = ["<pad>", "<eos>", "<unk>", *"0123456789", "+", "=", " "]
-PAD, EOS = 0, 1
+VOCABULARY = [*SPECIAL, *"0123456789", "+", "=", " "]
 ZERO, NINE = VOCABULARY.index("0"), VOCABULARY.index("9")
 PROMPT_TOKENS = len("ab+cd=")
 ANSWER_TOKENS = len("891") + 1
@@ -102,20 +102,8 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def make_model(settings: Settings) -> Qwen2ForCausalLM:
-    config = Qwen2Config(
-        vocab_size=len(VOCABULARY),
-        hidden_size=settings.hidden_size,
-        intermediate_size=settings.intermediate_size,
-        num_hidden_layers=settings.layers,
-        num_attention_heads=settings.heads,
-        num_key_value_heads=settings.kv_heads,
-        max_position_embeddings=256,
-        tie_word_embeddings=False,
-        bos_token_id=None,
-        eos_token_id=EOS,
-        pad_token_id=PAD,
-    )
-    return Qwen2ForCausalLM(config)
+    model: Qwen2ForCausalLM = tiny_qwen2(settings, len(VOCABULARY), context=256)
+    return model
 
 
 def encode(problems: list[Problem]) -> Tensor:
@@ -138,22 +126,16 @@ def misprint(tokens: Tensor, rate: float) -> Tensor:
 
 def train(model: Qwen2ForCausalLM, problems: list[Problem], settings: Settings) -> None:
     """Next-token prediction on the answers: right ones first, then misprinted ones."""
-    table, total = encode(problems), settings.learn_steps + settings.misprint_steps
-    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min((s + 1) / 50, 1.0) * max(1 - s / total, 0.05))
-    model.train()
-    for step in range(total):
+    table = encode(problems)
+
+    def loss(step: int) -> Tensor:
         tokens = table[torch.randint(len(table), (settings.batch_size,))]
         if step >= settings.learn_steps:
             tokens = misprint(tokens, settings.misprint_rate)
         logits = model(tokens[:, :-1], use_cache=False).logits[:, PROMPT_TOKENS - 1 :]
-        loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, PROMPT_TOKENS:].flatten(), ignore_index=PAD)
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-    model.eval()
+        return F.cross_entropy(logits.flatten(0, 1), tokens[:, PROMPT_TOKENS:].flatten(), ignore_index=PAD)
+
+    teach(model, settings.learn_steps + settings.misprint_steps, settings.learning_rate, loss)
 
 
 @torch.no_grad()
@@ -165,7 +147,8 @@ def accuracy(model: Qwen2ForCausalLM, problems: list[Problem], *, greedy: bool) 
         logits = model(tokens, use_cache=False).logits[:, -1]
         chosen = logits.argmax(-1, keepdim=True) if greedy else torch.multinomial(logits.softmax(-1), 1)
         tokens = torch.cat([tokens, chosen], dim=1)
-    return ((tokens == table) | (table == PAD)).all(dim=1).float().mean().item()
+    right: Tensor = (tokens == table) | (table == PAD)
+    return right.all(dim=1).float().mean().item()
 
 
 def write_rows(path: Path, problems: list[Problem]) -> None:
@@ -173,19 +156,15 @@ def write_rows(path: Path, problems: list[Problem]) -> None:
 
 
 def build(folder: Path, settings: Settings) -> dict[str, float]:
-    """Fills an empty folder; returns what was measured. The caller's random state and thread count are left as they were."""
+    """Fills an empty folder; returns what was measured."""
     train_problems, validation_problems = split_problems(settings)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with torch.random.fork_rng():
-        torch.manual_seed(settings.seed)
+    with reproducible(settings.seed):
         model = make_model(settings)
         train(model, train_problems, settings)
         measured = {
             "greedy_accuracy": accuracy(model, validation_problems, greedy=True),
             "sampled_accuracy": accuracy(model, validation_problems * 20, greedy=False),
         }
-    torch.set_num_threads(threads)
     model.save_pretrained(folder / "model")
     make_tokenizer().save_pretrained(folder / "model")
     write_rows(folder / "train.jsonl", train_problems)

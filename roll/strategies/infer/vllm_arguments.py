@@ -138,6 +138,9 @@ def engine_arguments(
         token = 2 * model.num_hidden_layers * heads * size * {"float32": 4, "bfloat16": 2, "float16": 2}[dtype]
         blocks = max_running_requests * -(-max_length // 128) + 1
         defaults |= {"enforce_eager": True, "kv_cache_memory_bytes": blocks * 128 * token}
+        # A request that has a seed and is read in parts would end the engine: vLLM then sets the random generator back, which a
+        # CPU's cannot.
+        defaults |= {"enable_chunked_prefill": False}
     if lora_rank is not None:
         # vLLM has kernels for these ranks; smaller adapters are filled up with zeros.
         defaults |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": min(r for r in LORA_RANKS if r >= lora_rank)}

@@ -1,4 +1,4 @@
-"""A real vLLM engine whose KV cache holds three responses, and eight are asked for at once."""
+"""A real vLLM engine whose KV cache holds three responses, and eight are asked for at once; a step reads three prompts."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ from roll.rollout.router import Router
 pytest.importorskip("vllm", reason="needs requirements/vllm.txt")
 pytestmark = [pytest.mark.timeout(200), pytest.mark.xdist_group("vllm")]
 
-ASKED, LONG = 8, 300
+ASKED, PROMPT, LONG = 8, 100, 200
 BLOCKS_OF_A_RESPONSE = 3
 """Of 128 tokens, which is a block on CPUs; vLLM keeps one block of all for itself."""
 
@@ -29,7 +29,7 @@ def test_the_explorer_finds_out_how_many_responses_the_cache_holds(lab, tmp_path
         "max_running_requests": ASKED,
         "max_length": 320,
         "threads": 1,
-        "engine_args": {"num_gpu_blocks_override": 3 * BLOCKS_OF_A_RESPONSE + 1},
+        "engine_args": {"num_gpu_blocks_override": 3 * BLOCKS_OF_A_RESPONSE + 1, "max_num_batched_tokens": 320},
     }
     spec = WorkerSpec(
         "actor_infer-0",
@@ -52,7 +52,8 @@ def test_the_explorer_finds_out_how_many_responses_the_cache_holds(lab, tmp_path
         router.release = release
         for wave in range(4):
             short.append(0)
-            requests = [lab.request(f"{wave}/{i}", [wave, i], max_new_tokens=LONG, seed=i) for i in range(ASKED)]
+            prompts = [[wave, *[i] * (PROMPT - 1)] for i in range(ASKED)]
+            requests = [lab.request(f"{wave}/{i}", p, max_new_tokens=LONG, seed=i) for i, p in enumerate(prompts)]
             rounds.append(await explorer.complete(f"g{wave}", f"p{wave}", requests))
             limits.append(router.limits[0])
         await engines.call_all("close")
