@@ -63,7 +63,7 @@ class Settings:
     kv_heads: int = 1
     rope_theta: float = 100.0
     """Of the rotary position embedding: small, as what has to be told apart stands within some forty tokens."""
-    context: int = 64
+    context: int = 128
 
 
 def read_game(config_name: str, tag: str) -> dict[str, Any]:
