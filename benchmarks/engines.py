@@ -1,7 +1,8 @@
-"""The engines against each other: tokens/s of plain `generate`, `hf_infer` and vLLM on the same model, one thread for each, the
-sides taking turns. Two loads as in `hf_infer_vs_generate.py`, groups share their prompts; tokens/s counts the tokens asked for.
+"""The engines against each other: tokens/s of plain `generate`, `hf_infer`, vLLM and SGLang on the same model, one thread for
+each, the sides taking turns. Two loads as in `hf_infer_vs_generate.py`, groups share their prompts; tokens/s counts the tokens
+asked for.
 
-    python benchmarks/engines.py [--size 1M 50M 500M] [--rounds 3] [--slots 64] [--engines hf_infer vllm]
+    python benchmarks/engines.py [--size 1M 50M 500M] [--rounds 3] [--slots 64] [--engines hf_infer vllm sglang]
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def make_model(size: str, seed: int = 0) -> Any:
     config = Qwen2Config(
         **SIZES[size],
         num_key_value_heads=2,
-        max_position_embeddings=PROMPT + LONGEST,
+        max_position_embeddings=PROMPT + LONGEST + 1,  # SGLang wants a position more
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=None,
@@ -116,7 +117,8 @@ async def measure(size: str, args: argparse.Namespace) -> dict[str, Any]:
         engines: dict[str, InferStrategy] = {}
         for name in args.engines:
             began = time.perf_counter()
-            engines[name] = make_infer_strategy(name, options)
+            interpreter = {"engine_args": {"python": args.sglang}} if name == "sglang" else {}
+            engines[name] = make_infer_strategy(name, options | interpreter)
             print(f"{name} started in {time.perf_counter() - began:.1f} s")
         print(f"{'load':34} {'tokens':>8} " + " ".join(f"{side:>16}" for side in ("generate", *engines)))
         rows = await speed(engines, model, args.slots, args.rounds)
@@ -130,7 +132,8 @@ def main() -> None:
     parser.add_argument("--size", nargs="+", choices=SIZES, default=["1M", "50M"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--slots", type=int, default=64)
-    parser.add_argument("--engines", nargs="+", choices=("hf_infer", "vllm"), default=["hf_infer", "vllm"])
+    parser.add_argument("--engines", nargs="+", choices=("hf_infer", "vllm", "sglang"), default=["hf_infer", "vllm"])
+    parser.add_argument("--sglang", default=".venv-sglang/bin/python", help="the interpreter that has SGLang")
     args = parser.parse_args()
     torch.set_num_threads(1)
     save_results("engines", {"slots": args.slots, "sizes": [asyncio.run(measure(size, args)) for size in args.size]})

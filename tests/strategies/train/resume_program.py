@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import safetensors.torch
+import torch.distributed as dist
 from safetensors.torch import save_file
 
 from roll.pipeline.checkpoint import TRAINER, CheckpointStore
@@ -54,10 +55,14 @@ def die(layout, model, out, rank, port):
         return SHARES[step % len(SHARES)][rank] if different else list(range(len(make_batch(step))))
 
     def begin(step):
-        return (store.begin(step) if rank == 0 else store.root / f".step-{step}.partial") / TRAINER
+        """In a run the driver does this, before the ranks save."""
+        folder = (store.begin(step) if rank == 0 else store.root / f".step-{step}.partial") / TRAINER
+        dist.barrier()
+        return folder
 
     train(strategy, range(SAVED), indices)
     strategy.save(begin(SAVED))
+    dist.barrier()
     if rank == 0:
         store.commit(SAVED, {}, [])
     metrics = train(strategy, range(SAVED, STEPS), indices)
