@@ -224,8 +224,8 @@ def test_bad_requests_are_refused_and_the_engine_goes_on(lab: Any, served: Serve
             served.generate(bad)
     with pytest.raises(ValueError, match="already"):
         served.generate(lab.request("a", [1], max_new_tokens=50), lab.request("a", [2], max_new_tokens=50))
-    served.run(served.strategy.abort())
-    assert len(served.generate(lab.request("a", [1], max_new_tokens=3))[0].token_ids) == 3
+    served.run(served.strategy.abort())  # the first of the two, which may still be on its way out
+    assert len(served.generate(lab.request("b", [1], max_new_tokens=3))[0].token_ids) == 3
 
 
 @pytest.mark.parametrize("mode", ["interrupt", "drain"])
