@@ -7,7 +7,8 @@ plain copy of as many bytes in memory. Medians over `--updates` after a first on
 Random weights of the Qwen2 architecture in float32; each size and engine with a trainer and Ray of its own: 500M needs 16 GB.
 
     python benchmarks/weight_update.py [--size 1M 50M 500M] [--engines hf_infer vllm sglang] [--modes interrupt in_flight drain]
-        [--transports object_store checkpoint_dir] [--ranks 1] [--updates 5] [--slots 16] [--bucket_mb 256] [--sglang PYTHON]
+        [--transports object_store collective checkpoint_dir] [--ranks 1] [--updates 5] [--slots 16] [--bucket_mb 256]
+        [--sglang PYTHON]
 """
 
 from __future__ import annotations
@@ -34,9 +35,11 @@ from roll.distributed.ray_backend import RayBackend
 from roll.pipeline import roles
 from roll.pipeline.engine_fleet import EngineFleet
 from roll.pipeline.trainer_stages import gather_weights
+from roll.pipeline.weight_broadcast import WeightBroadcast
 from roll.rollout.fleet import Fleet
 from roll.strategies.infer.interface import WeightUpdateMode
 from roll.strategies.train.interface import RankContext
+from roll.weights.broadcast import Meeting
 from roll.weights.directory import DirectoryWeightStore
 from roll.weights.store import MemoryWeightStore, WeightStore
 
@@ -120,7 +123,8 @@ async def table(size: str, engine: str, model: str, args: argparse.Namespace, fo
     versions = itertools.count(1)
     try:
         for transport, mode in itertools.product(args.transports, args.modes):
-            store: WeightStore = MemoryWeightStore() if transport == "object_store" else DirectoryWeightStore(folder)
+            store: WeightStore = DirectoryWeightStore(folder) if transport == "checkpoint_dir" else MemoryWeightStore()
+            meeting = Meeting(backend.driver_address(), DEADLINE_S)
             fleet = EngineFleet(
                 engines,
                 store,
@@ -130,6 +134,7 @@ async def table(size: str, engine: str, model: str, args: argparse.Namespace, fo
                 health_interval_s=DEADLINE_S,
                 health_timeout_s=DEADLINE_S,
                 rolling=False,
+                broadcast=WeightBroadcast(trainers, engines, meeting) if transport == "collective" else None,
             )
             vocabulary = SIZES[size]["vocab_size"]
             _, *runs = [

@@ -10,7 +10,7 @@ from roll.configs.fields import Bounds, option
 TrackerName = Literal["tensorboard", "wandb", "swanlab", "mlflow", "none"]
 StalenessPolicy = Literal["wait", "drop"]
 WeightUpdateMode = Literal["interrupt", "in_flight", "drain"]
-WeightTransport = Literal["object_store", "checkpoint_dir"]
+WeightTransport = Literal["object_store", "collective", "checkpoint_dir"]
 
 COUNT = Bounds(ge=1)
 
@@ -82,7 +82,8 @@ class BaseConfig:
     )
     model_update_transport: WeightTransport = option(
         "object_store",
-        "How weights travel. object_store: shared memory of the trainers' nodes, sent by Ray (by reference with --local); "
+        "How weights travel. object_store: shared memory of the trainers' nodes, fetched by each engine through Ray; collective: "
+        "from there to all engines at once, a gloo broadcast by each of the trainers' ranks (both by reference with --local); "
         "checkpoint_dir: safetensors in <output_dir>/<exp_name>/weights, which trainers and engines both have to see.",
     )
     model_update_buffer_size_mb: int = option(1024, "Size of a weight bucket in MiB.", bounds=COUNT)

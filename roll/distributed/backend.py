@@ -105,6 +105,9 @@ class Backend(Protocol):
     def node_address(self, node: int) -> str:
         """Where the other nodes reach this one."""
 
+    def driver_address(self) -> str:
+        """Where all nodes reach the driver's."""
+
     async def start(self, spec: WorkerSpec) -> WorkerHandle: ...
 
     async def shutdown(self) -> None: ...
@@ -142,6 +145,9 @@ class LocalBackend:
         self._starting = asyncio.Lock()
 
     def node_address(self, node: int) -> str:
+        return "127.0.0.1"
+
+    def driver_address(self) -> str:
         return "127.0.0.1"
 
     async def start(self, spec: WorkerSpec) -> LocalHandle:

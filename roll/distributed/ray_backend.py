@@ -112,6 +112,10 @@ class RayBackend:
         self._connect()
         return self._addresses[node]
 
+    def driver_address(self) -> str:
+        self._connect()
+        return str(ray.util.get_node_ip_address())
+
     async def start(self, spec: WorkerSpec) -> WorkerHandle:
         self._connect()
         # The class has the worker's name, for Ray shows it in process titles and log lines.

@@ -16,6 +16,7 @@ from roll.strategies.infer import make_infer_strategy
 from roll.strategies.infer.interface import EngineStats, GenerateRequest, GenerateResult, InferStrategy, WeightUpdateMode
 from roll.strategies.train import make_train_strategy
 from roll.strategies.train.interface import BatchTotals, RankContext, TrainStrategy
+from roll.weights.broadcast import Seat
 from roll.weights.bucket import Bucket, Manifest
 from roll.weights.directory import BucketFile
 
@@ -54,6 +55,10 @@ class TrainWorker:
         bucket, _ = self.next_bucket()
         return BucketFile.write(bucket, Path(path)) if bucket is not None else None
 
+    async def broadcast(self, seat: Seat, *buckets: Bucket) -> None:
+        """Runs beside the training, in a thread of the event loop's pool."""
+        await asyncio.to_thread(seat.send, buckets)
+
     def save(self, directory: str) -> None:
         self.strategy.save(Path(directory))
 
@@ -83,6 +88,12 @@ class InferWorker:
         if isinstance(bucket, BucketFile):
             bucket = await asyncio.to_thread(bucket.read)
         await self.strategy.receive_bucket(version, bucket)
+
+    async def receive_broadcast(self, version: int, seat: Seat, count: int) -> None:
+        """Instead of `count` calls of `receive_bucket`."""
+        buckets = seat.receive(count)
+        while (bucket := await asyncio.to_thread(next, buckets, None)) is not None:
+            await self.strategy.receive_bucket(version, bucket)
 
     async def activate_weights(self, manifest: Manifest, mode: WeightUpdateMode) -> float:
         return await self.strategy.activate_weights(manifest, mode)

@@ -12,12 +12,11 @@ from collections.abc import Callable, Collection
 
 from roll.distributed.backend import WorkerDied, WorkerStartError
 from roll.distributed.cluster import Cluster
+from roll.pipeline.weight_broadcast import LOST, WeightBroadcast
 from roll.rollout.fleet import Fleet, Life
 from roll.strategies.infer.interface import EngineError, EngineStats, WeightUpdateMode
 from roll.weights.bucket import Manifest
-from roll.weights.store import BucketRef, WeightStore
-
-LOST = (WorkerDied, EngineError)
+from roll.weights.store import BucketRef, KeptBucket, WeightStore
 
 
 class EngineFleet:
@@ -32,9 +31,11 @@ class EngineFleet:
         health_interval_s: float,
         health_timeout_s: float,
         rolling: bool,
+        broadcast: WeightBroadcast | None = None,
     ) -> None:
         """`restartable`: engines are processes of their own (with --local they are not, and a dead one ends the run). `rolling`:
-        weights flip engine by engine, so that generation never stops everywhere."""
+        weights flip engine by engine, so that generation never stops everywhere. `broadcast`: how versions are sent where it
+        can be so; None: each engine takes the buckets for itself."""
         self.engines = engines
         self.fleet = fleet
         self.on_down: list[Callable[[int], None]] = []
@@ -48,6 +49,7 @@ class EngineFleet:
         self.restartable = restartable
         self._interval_s, self._timeout_s = health_interval_s, health_timeout_s
         self._rolling = rolling
+        self.broadcast = broadcast
         self._disk_version = fleet.version
         self._staged: dict[int, int] = {}
         """Engine -> the version whose buckets it has received."""
@@ -79,7 +81,11 @@ class EngineFleet:
     async def send(self, version: int, engines: Collection[int]) -> None:
         """Brings the buckets of a version that lies in the store to those of the engines that serve, while they generate."""
         async with self._weights:
-            await asyncio.gather(*(self._send(engine, version) for engine in self.fleet.serving if engine in engines))
+            due = [engine for engine in self.fleet.serving if engine in engines]
+            if due and self.broadcast is not None and await self.broadcast.send(self.store, version, due):
+                self._staged |= {engine: version for engine in due if engine in self.fleet.serving}
+            else:
+                await asyncio.gather(*(self._send(engine, version) for engine in due))
 
     async def flip(self, version: int, engines: Collection[int]) -> list[float]:
         """Makes the version the one that these engines serve, and returns the pauses in seconds. One that is down is left
@@ -100,12 +106,16 @@ class EngineFleet:
         """Of the engines that serve now."""
         return list(await asyncio.gather(*(self.engines.call(engine, "stats") for engine in self.fleet.serving)))
 
-    async def _send(self, engine: int, version: int) -> None:
+    async def _pull(self, engine: int, version: int) -> Manifest:
         async def receive(version: int, bucket: BucketRef) -> None:
-            await self.engines.call(engine, "receive_bucket", version, bucket)
+            value = bucket.reference if isinstance(bucket, KeptBucket) else bucket
+            await self.engines.call(engine, "receive_bucket", version, value)
 
+        return await self.store.pull(version, receive)
+
+    async def _send(self, engine: int, version: int) -> None:
         try:
-            await self.store.pull(version, receive)
+            await self._pull(engine, version)
             self._staged[engine] = version
         except LOST as error:
             self.report(engine, error)
@@ -148,15 +158,11 @@ class EngineFleet:
     async def _load(self, engine: int) -> None:
         """A new worker has the weights of the folder that the run began with; it needs those of the fleet's version, which is
         another one if the engine that had the oldest dies meanwhile."""
-
-        async def receive(version: int, bucket: BucketRef) -> None:
-            await self.engines.call(engine, "receive_bucket", version, bucket)
-
         loaded = self._disk_version
         while True:
             if loaded != self.fleet.version:
                 loaded = self.fleet.version
-                manifest = await self.store.pull(loaded, receive)
+                manifest = await self._pull(engine, loaded)
                 await self.engines.call(engine, "activate_weights", manifest, self._mode)
             stats = await self.engines.call(engine, "stats")
             if loaded == self.fleet.version:

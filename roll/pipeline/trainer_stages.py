@@ -23,7 +23,7 @@ from roll.rollout.pipeline_depth import PipelineDepth
 from roll.weights.bucket import Manifest
 from roll.weights.directory import BucketFile
 from roll.weights.push_interval import PushInterval
-from roll.weights.store import BucketRef, WeightStore
+from roll.weights.store import BucketRef, KeptBucket, WeightStore
 
 Clock = Callable[[], float]
 
@@ -264,9 +264,11 @@ async def _share(cluster: Cluster, rank: int, bucket_bytes: int, folder: Path | 
     await cluster.call(rank, "begin_export", bucket_bytes)
     share: _Share = []
     if folder is None:
-        while (kept := await cluster.keep(rank, "next_bucket"))[1] is not None:
-            share.append(kept)
-        return share
+        while True:
+            reference, made = await cluster.keep(rank, "next_bucket")
+            if made is None:
+                return share
+            share.append((KeptBucket(rank, reference), made))
     while True:
         path = folder / f"{rank:03}-{len(share):05}.safetensors"
         file: BucketFile | None = await cluster.call(rank, "write_bucket", str(path))

@@ -29,10 +29,12 @@ from roll.pipeline.explorer_stages import ExplorerHalf
 from roll.pipeline.preparation import Prepared, decisions
 from roll.pipeline.run_state import RunState
 from roll.pipeline.step_work import StepWork
+from roll.pipeline.weight_broadcast import WeightBroadcast
 from roll.pipeline.weight_updates import UpdateStats
 from roll.pipeline.wiring import Wiring, wire
 from roll.rollout.fleet import Fleet
 from roll.strategies.infer.interface import EngineStats
+from roll.weights.broadcast import Meeting
 from roll.weights.directory import DirectoryWeightStore
 from roll.weights.store import MemoryWeightStore, WeightStore
 
@@ -162,12 +164,20 @@ class TrainingPipeline(ABC):
             health_interval_s=config.engine_health_interval_s,
             health_timeout_s=config.engine_health_timeout_s,
             rolling=config.weight_update_rolling,
+            broadcast=self._weight_broadcast(),
         )
 
     def _weight_store(self) -> WeightStore:
         if self._config.model_update_transport == "checkpoint_dir":
             return DirectoryWeightStore(self._prepared.run_dir.resolve() / "weights")
         return MemoryWeightStore()
+
+    def _weight_broadcast(self) -> WeightBroadcast | None:
+        config, clusters = self._config, self._clusters
+        if config.model_update_transport != "collective" or not self.backend.isolated:
+            return None
+        meeting = Meeting(self.backend.driver_address(), config.engine_health_timeout_s)
+        return WeightBroadcast(clusters["actor_train"], clusters["actor_infer"], meeting)
 
     async def _run(self, wiring: Wiring) -> None:
         self._wiring = wiring
@@ -209,7 +219,7 @@ class TrainingPipeline(ABC):
             "idle_share": {role: wiring.flow.idle_share(role) for role in ("actor_train", "actor_infer")} if wiring else {},
             "engine_restarts": self.fleet.fleet.restarts if wiring else 0,
             "engine_recovery_s": self.fleet.recovered_s if wiring else [],
-            "weight_updates": (wiring.updates.stats if wiring else UpdateStats()).summary(),
+            "weight_updates": self._update_figures(),
             "engines": [
                 {"generated_tokens": e.generated_tokens, "prefill_tokens": e.prefill_tokens, "busy_s": e.busy_s}
                 for e in self._engine_stats
@@ -217,6 +227,12 @@ class TrainingPipeline(ABC):
             **(wiring.explorer_half.figures() if wiring else {}),
             "resumed_from_step": self.state.first_step,
         }
+
+    def _update_figures(self) -> dict[str, Any]:
+        figures: dict[str, Any] = (self._wiring.updates.stats if self._wiring else UpdateStats()).summary()
+        if self._wiring and (broadcast := self.fleet.broadcast):
+            figures["broadcasts"] = {"sent": broadcast.sent, "failed": broadcast.failed}
+        return figures
 
 
 def one_line(error: Exception) -> str:

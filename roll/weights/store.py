@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from roll.weights.bucket import Manifest
 
+
+@dataclass(frozen=True, slots=True)
+class KeptBucket:
+    """A bucket that the back end keeps where a rank of the trainer made it."""
+
+    rank: int
+    reference: Any
+
+
 BucketRef = Any
-"""A bucket, the reference under which the back end keeps one, or the file that it lies in."""
+"""A `KeptBucket`, or the `BucketFile` that one lies in."""
 
 Receive = Callable[[int, BucketRef], Coroutine[Any, Any, None]]
 """`receive(version, bucket)`: one receiver's way to take a bucket."""

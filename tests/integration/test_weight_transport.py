@@ -13,9 +13,11 @@ from roll.distributed.devices import Inventory, place
 from roll.pipeline import roles
 from roll.pipeline.engine_fleet import EngineFleet
 from roll.pipeline.trainer_stages import gather_weights
+from roll.pipeline.weight_broadcast import WeightBroadcast
 from roll.rollout.fleet import Fleet
 from roll.strategies.infer.interface import GenerateRequest, SamplingParams
 from roll.strategies.train.interface import RankContext
+from roll.weights.broadcast import Meeting
 from roll.weights.directory import DirectoryWeightStore
 from roll.weights.store import MemoryWeightStore
 
@@ -50,39 +52,60 @@ def infer_spec(placement, model):
     )
 
 
+async def start(backend, ranks, trained, other, count):
+    """Trainers, and as many engines with other weights besides one that has the trained ones from the beginning."""
+    inventory = Inventory("cpu", nodes=1, per_node=ranks + count + 1, cpus_per_node=ranks + count + 1)
+    port = roles.free_port()
+    placements = place(tuple(range(ranks)), inventory)
+    trainers = await Cluster.start("actor_train", backend, [train_spec(p, trained, port) for p in placements], 60.0)
+    reference, *others = place(tuple(range(ranks, ranks + count + 1)), inventory)
+    specs = [infer_spec(reference, trained), *(infer_spec(placement, other) for placement in others)]
+    return trainers, await Cluster.start("actor_infer", backend, specs, 60.0)
+
+
+def make_fleet(engines, store, broadcast=None, restartable=False):
+    return EngineFleet(
+        engines,
+        store,
+        Fleet(len(engines), 0, 3),
+        "interrupt",
+        restartable=restartable,
+        health_interval_s=1,
+        health_timeout_s=1,
+        rolling=False,
+        broadcast=broadcast,
+    )
+
+
+async def publish(trainers, store):
+    weights = await gather_weights(trainers, store, 1, BUCKET_BYTES)
+    assert len(weights.buckets) > 4
+    await store.publish(weights.manifest, weights.buckets)
+
+
+async def assert_says_the_same(engines, engine, expected):
+    [answer] = await engines.call(engine, "generate", [GREEDY])
+    assert (answer.token_ids, answer.versions[-1].version) == (expected.token_ids, 1)
+    assert answer.logprobs == pytest.approx(expected.logprobs, abs=1e-6)
+
+
 async def check_transports(backend, ranks, trained, other, folder):
     """An engine that starts with other weights says the same as one that starts with the trained ones, after each transport."""
-    inventory = Inventory("cpu", nodes=1, per_node=ranks + 3, cpus_per_node=ranks + 3)
     try:
-        port = roles.free_port()
-        trainers = await Cluster.start(
-            "actor_train", backend, [train_spec(p, trained, port) for p in place(tuple(range(ranks)), inventory)], 60.0
-        )
-        reference, *others = place((ranks, ranks + 1, ranks + 2), inventory)
-        specs = [infer_spec(reference, trained), *(infer_spec(placement, other) for placement in others)]
-        engines = await Cluster.start("actor_infer", backend, specs, 60.0)
+        trainers, engines = await start(backend, ranks, trained, other, 3 if backend.isolated else 2)
         [expected] = await engines.call(0, "generate", [GREEDY])
-        for engine, store in enumerate((MemoryWeightStore(), DirectoryWeightStore(folder)), start=1):
-            fleet = EngineFleet(
-                engines,
-                store,
-                Fleet(3, 0, 0),
-                "interrupt",
-                restartable=False,
-                health_interval_s=1,
-                health_timeout_s=1,
-                rolling=False,
-            )
+        ways = [(MemoryWeightStore(), None), (DirectoryWeightStore(folder), None)]
+        if backend.isolated:
+            ways.append((MemoryWeightStore(), WeightBroadcast(trainers, engines, Meeting(backend.driver_address(), 60.0))))
+        for engine, (store, broadcast) in enumerate(ways, start=1):
+            fleet = make_fleet(engines, store, broadcast)
             [answer] = await engines.call(engine, "generate", [GREEDY])
             assert answer.token_ids != expected.token_ids, "the test is blind"
-            weights = await gather_weights(trainers, store, 1, BUCKET_BYTES)
-            assert len(weights.buckets) > 4
-            await store.publish(weights.manifest, weights.buckets)
-            await fleet.send(1, [engine])
+            await publish(trainers, store)
+            await fleet.send(1, [0, engine])
             assert len(await fleet.flip(1, [engine])) == 1
-            [answer] = await engines.call(engine, "generate", [GREEDY])
-            assert (answer.token_ids, answer.versions[-1].version) == (expected.token_ids, 1)
-            assert answer.logprobs == pytest.approx(expected.logprobs, abs=1e-6)
+            await assert_says_the_same(engines, engine, expected)
+            assert broadcast is None or (broadcast.sent, broadcast.failed) == (1, 0)
         return sorted(path.name for path in (folder / "version-1").iterdir())
     finally:
         await backend.shutdown()
@@ -98,12 +121,47 @@ def test_one_rank_in_this_process(material, other_model, tmp_path):
 def test_two_ranks_each_with_its_share_between_processes(material, other_model, tmp_path):
     from roll.distributed.ray_backend import RayBackend
 
-    backend = RayBackend(Inventory("cpu", nodes=1, per_node=5, cpus_per_node=5))
+    backend = RayBackend(Inventory("cpu", nodes=1, per_node=6, cpus_per_node=6))
     files = asyncio.run(
         asyncio.wait_for(check_transports(backend, 2, material / "model", other_model, tmp_path / "weights"), 150)
     )
     shares = [[name for name in files if name.startswith(f"{rank:03}-")] for rank in range(2)]
     assert abs(len(shares[0]) - len(shares[1])) <= 1, "the ranks take turns"
+
+
+@pytest.mark.ray
+def test_a_broadcast_that_an_engine_does_not_live_through_reaches_the_others_by_the_store(material, other_model):
+    from roll.distributed.ray_backend import RayBackend
+
+    async def main():
+        backend = RayBackend(Inventory("cpu", nodes=1, per_node=4, cpus_per_node=4))
+        try:
+            trainers, engines = await start(backend, 1, material / "model", other_model, 2)
+            [expected] = await engines.call(0, "generate", [GREEDY])
+            store, broadcast = MemoryWeightStore(), WeightBroadcast(trainers, engines, Meeting(backend.driver_address(), 3.0))
+            fleet = make_fleet(engines, store, broadcast, restartable=True)
+            await publish(trainers, store)
+            engines.workers[2].kill()
+            await fleet.send(1, [1, 2])
+            assert (broadcast.sent, broadcast.failed) == (0, 1)
+            assert fleet.fleet.serving == [0, 1]
+            assert len(await fleet.flip(1, [1, 2])) == 1
+            await assert_says_the_same(engines, 1, expected)
+        finally:
+            await backend.shutdown()
+
+    asyncio.run(asyncio.wait_for(main(), 100))
+
+
+@pytest.mark.ray
+def test_a_whole_run_by_broadcast(lab, make_config):
+    from roll.distributed.ray_backend import RayBackend
+
+    config = make_config(max_steps=4, async_generation_ratio=1, model_update_transport="collective")
+    run = lab.start(config, RayBackend(lab.inventory))
+    assert run.summary["status"] == "finished", run.summary["reason"]
+    lab.check_accounts(run, config)
+    assert run.summary["weight_updates"]["broadcasts"] == {"sent": 4, "failed": 0}
 
 
 def test_a_whole_run_over_a_folder(lab, make_config):

@@ -1,0 +1,64 @@
+"""One version to many engines at the same time: each rank of the trainer broadcasts the buckets that it made.
+
+What a broadcast did not bring, because an engine died or was too slow, and what an engine needs that comes up later, it gets by
+itself, through the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+
+from roll.distributed.backend import WorkerDied
+from roll.distributed.cluster import Cluster
+from roll.strategies.infer.interface import EngineError
+from roll.weights.broadcast import BroadcastError, Meeting
+from roll.weights.store import BucketRef, KeptBucket, WeightStore
+
+LOST = (WorkerDied, EngineError)
+
+
+class WeightBroadcast:
+    def __init__(self, trainers: Cluster, engines: Cluster, meeting: Meeting) -> None:
+        self._trainers = trainers
+        self._engines = engines
+        self._meeting = meeting
+        self._count = itertools.count()
+        self.sent = 0
+        """Versions that reached all engines that they were sent to."""
+        self.failed = 0
+        """Those that did not."""
+
+    async def send(self, store: WeightStore, version: int, engines: Sequence[int]) -> bool:
+        """Whether all of these engines have all buckets of the version; if not, nobody knows who has which."""
+        shares: dict[int, list[KeptBucket]] = {}
+
+        async def sort(_: int, bucket: BucketRef) -> None:
+            shares.setdefault(bucket.rank, []).append(bucket)
+
+        await store.pull(version, sort)
+        # One rank after the other: the limit is what an engine can take in, and so it holds one bucket in transit.
+        for rank, share in shares.items():
+            if not await self._broadcast(rank, version, share, engines):
+                self.failed += 1
+                return False
+        self.sent += 1
+        return True
+
+    async def _broadcast(self, rank: int, version: int, share: Sequence[KeptBucket], engines: Sequence[int]) -> bool:
+        first, *others = self._meeting.seats(f"version-{version}/{next(self._count)}", 1 + len(engines))
+        # All are awaited, also if one fails: none must still be receiving when the next broadcast begins.
+        results = await asyncio.gather(
+            self._trainers.call(rank, "broadcast", first, *(bucket.reference for bucket in share)),
+            *(
+                self._engines.call(engine, "receive_broadcast", version, seat, len(share))
+                for engine, seat in zip(engines, others, strict=True)
+            ),
+            return_exceptions=True,
+        )
+        errors = [result for result in results if isinstance(result, BaseException)]
+        for error in errors:
+            if not isinstance(error, (BroadcastError, *LOST)):
+                raise error
+        return not errors

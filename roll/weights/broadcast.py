@@ -1,0 +1,122 @@
+"""Buckets from one process to several at once: gloo, in host memory, in a process group of its own that lives for one update.
+
+Nothing is left when the update is over or has failed, so an engine that dies breaks this one broadcast and no later one. Gloo
+does not tell every member that another one is gone: whoever hears nothing gives up after the group's time limit.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import socket
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore  # type: ignore[attr-defined]
+
+from roll.weights.bucket import Bucket
+
+ALIGNMENT = 16
+"""Bytes; tensors are views of the buffer that was received, so each has to begin where its type may."""
+
+
+class BroadcastError(RuntimeError):
+    """A member is gone, or too slow. The others have some of the buckets."""
+
+
+class Meeting:
+    """Where members of broadcasts find each other: a key-value store that listens on `address` alone, on a free port."""
+
+    def __init__(self, address: str, timeout_s: float) -> None:
+        self._address = address
+        self._timeout_s = timeout_s
+        listener = socket.create_server((address, 0))
+        self._port: int = listener.getsockname()[1]
+        self._store = TCPStore(
+            address,
+            self._port,
+            is_master=True,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=timeout_s),
+            master_listen_fd=listener.detach(),
+        )
+
+    def seats(self, group: str, size: int) -> list[Seat]:
+        """Of a new group, whose name no other had; the sender's is the first."""
+        return [Seat(self._address, self._port, group, rank, size, self._timeout_s) for rank in range(size)]
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A member's place in a group, which the member itself takes."""
+
+    address: str
+    port: int
+    group: str
+    rank: int
+    size: int
+    timeout_s: float
+    """For the members to come together, and for each of their exchanges."""
+
+    def send(self, buckets: Iterable[Bucket]) -> None:
+        """Returns when the last bucket is on its way to all. `BroadcastError`. Blocks; so does `receive`."""
+        group = self._join()
+        for bucket in buckets:
+            header, payload = _pack(bucket)
+            self._exchange(group, torch.tensor([header.numel(), payload.numel()]))
+            self._exchange(group, header)
+            self._exchange(group, payload)
+
+    def receive(self, count: int) -> Iterator[Bucket]:
+        """As many buckets as are sent, not verified yet. `BroadcastError`."""
+        group = self._join()
+        for _ in range(count):
+            header_bytes, payload_bytes = self._exchange(group, torch.zeros(2, dtype=torch.int64)).tolist()
+            header = self._exchange(group, torch.empty(header_bytes, dtype=torch.uint8))
+            yield _unpack(header, self._exchange(group, torch.empty(payload_bytes, dtype=torch.uint8)))
+
+    def _join(self) -> Any:
+        timeout = timedelta(seconds=self.timeout_s)
+        try:
+            store = TCPStore(self.address, self.port, is_master=False, timeout=timeout)
+            return ProcessGroupGloo(PrefixStore(self.group, store), self.rank, self.size, timeout)
+        except RuntimeError as error:
+            raise self._broken(error) from error
+
+    def _exchange(self, group: Any, tensor: Tensor) -> Tensor:
+        try:
+            group.broadcast(tensor, 0).wait()
+        except RuntimeError as error:
+            raise self._broken(error) from error
+        return tensor
+
+    def _broken(self, error: RuntimeError) -> BroadcastError:
+        return BroadcastError(f"weight broadcast {self.group}, member {self.rank} of {self.size}: {error}")
+
+
+def _pack(bucket: Bucket) -> tuple[Tensor, Tensor]:
+    """Bytes that say what the tensors are, and their own."""
+    places, end = [], 0
+    for name, tensor in bucket.tensors.items():
+        places.append((name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape), end))
+        end += math.ceil(tensor.numel() * tensor.element_size() / ALIGNMENT) * ALIGNMENT
+    payload = torch.zeros(end, dtype=torch.uint8)
+    for tensor, (*_, start) in zip(bucket.tensors.values(), places, strict=True):
+        raw = tensor.contiguous().reshape(-1).view(torch.uint8)
+        payload[start : start + raw.numel()] = raw
+    header = json.dumps([bucket.checksum, places]).encode()
+    return torch.frombuffer(bytearray(header), dtype=torch.uint8), payload
+
+
+def _unpack(header: Tensor, payload: Tensor) -> Bucket:
+    checksum, places = json.loads(header.numpy().tobytes())
+    tensors = {}
+    for name, dtype_name, shape, start in places:
+        dtype = getattr(torch, dtype_name)
+        nbytes = math.prod(shape) * dtype.itemsize
+        tensors[name] = payload[start : start + nbytes].view(dtype).reshape(shape)
+    return Bucket(tensors, checksum)

@@ -1,0 +1,73 @@
+"""Broadcasts between members in threads of one process; between processes: tests/integration/test_weight_transport.py."""
+
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from roll.weights.broadcast import BroadcastError, Meeting
+from roll.weights.bucket import make_buckets
+
+
+@pytest.fixture(scope="module")
+def meeting():
+    return Meeting("127.0.0.1", 20.0)
+
+
+def tensors():
+    generator = torch.Generator().manual_seed(0)
+    return {
+        "odd": torch.randn(7, 3, generator=generator),
+        "half": torch.randn(5, generator=generator).to(torch.bfloat16),
+        "scalar": torch.tensor(3),
+        "flag": torch.tensor([True, False, True]),
+        "Große.Name": torch.randn(64, 33, generator=generator, dtype=torch.float64),
+    }
+
+
+@pytest.mark.parametrize("receivers", [1, 3])
+def test_all_members_get_the_very_bits_under_their_names(meeting, receivers):
+    buckets = list(make_buckets(tensors().items(), 100))
+    assert len(buckets) > 2
+    first, *others = meeting.seats(f"bits-{receivers}", receivers + 1)
+    with ThreadPoolExecutor(receivers + 1) as pool:
+        sending = pool.submit(first.send, buckets)
+        received = [future.result() for future in [pool.submit(lambda s=seat: list(s.receive(len(buckets)))) for seat in others]]
+        sending.result()
+    for member in received:
+        for bucket in member:
+            bucket.verify()
+        found = {name: tensor for bucket in member for name, tensor in bucket.tensors.items()}
+        assert list(found) == list(tensors())
+        for name, tensor in tensors().items():
+            assert found[name].dtype == tensor.dtype and torch.equal(found[name], tensor)
+
+
+def test_what_was_damaged_on_the_way_is_found(meeting):
+    [bucket] = make_buckets(tensors().items(), 1 << 20)
+    bucket.tensors["odd"][0, 0] += 1
+    first, other = meeting.seats("damage", 2)
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(first.send, [bucket])
+        [received] = other.receive(1)
+        sending.result()
+    with pytest.raises(ValueError, match="corrupt"):
+        received.verify()
+
+
+def test_a_member_that_never_comes_breaks_the_group_in_time():
+    first, *_ = Meeting("127.0.0.1", 1.0).seats("alone", 2)
+    began = time.monotonic()
+    with pytest.raises(BroadcastError, match="alone, member 0 of 2"):
+        first.send([])
+    assert time.monotonic() - began < 15
+
+
+def test_nobody_meets_on_another_address():
+    meeting = Meeting("127.0.0.1", 5.0)
+    [seat] = meeting.seats("x", 1)
+    socket.create_connection(("127.0.0.1", seat.port), timeout=5).close()
+    with pytest.raises(OSError):
+        socket.create_connection(("127.0.0.2", seat.port), timeout=5)
