@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import yaml
@@ -21,6 +23,7 @@ def slow_lake(env_type: str = "latency", inside: str = "", **arguments: Any) -> 
 
 
 def run_lake(overrides: list[str], out: Any, local: bool, **more: Any) -> Run:
+    subprocess.run([sys.executable, "examples/embedded/make_frozen_lake.py"], cwd=ROOT, check=True)  # unless it is there
     return run_pipeline(CONFIG, overrides, out, local, "start_agentic_pipeline.py", "val_env_manager", **more)
 
 

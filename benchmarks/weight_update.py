@@ -97,7 +97,7 @@ async def measure(
     sent = time.perf_counter()
     [pause] = await fleet.flip(version, [0])
     ended = time.perf_counter()
-    fleet.store.keep({version})
+    await fleet.store.keep({version})
     await fleet.engines.call(0, "abort", None)
     await calls
     return {
@@ -151,7 +151,7 @@ async def table(size: str, engine: str, model: str, args: argparse.Namespace, fo
                 + f"{row['bytes_per_s'] / 1e9:8.3f} {row['of_copy']:8.1%}",
                 flush=True,
             )
-            store.keep(())
+            await store.keep(())
     finally:
         await backend.shutdown()
     return rows

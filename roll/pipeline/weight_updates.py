@@ -71,7 +71,7 @@ class WeightUpdates:
         version = weights.manifest.version
         await self._engines.store.publish(weights.manifest, weights.buckets)
         self._pulls.publish(version, awaited)
-        self._engines.store.keep(self._pulls.needed)
+        await self._engines.store.keep(self._pulls.needed)
         self.stats.published += 1
         self.look()
         if not awaited:
@@ -107,7 +107,7 @@ class WeightUpdates:
         self.stats.bytes += self._engines.store.manifest(version).nbytes * len(pauses)
         self.stats.pauses_s += pauses
         self._pulls.end(engines)
-        self._engines.store.keep(self._pulls.needed)
+        await self._engines.store.keep(self._pulls.needed)
 
     def _tell(self) -> None:
         if self._engines.fleet.version > self._told:

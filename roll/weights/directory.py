@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from roll.weights.bucket import Bucket, Manifest
 from roll.weights.store import BucketRef, Receive
 
-MANIFEST, VERSION = "manifest.json", "version-"
+MANIFEST, VERSION, DOOMED = "manifest.json", "version-", "deleted-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class DirectoryWeightStore:
         self._folder = folder
         self._change = asyncio.Condition()
         folder.mkdir(parents=True, exist_ok=True)
-        for old in folder.glob(f"{VERSION}*"):
+        for old in [*folder.glob(f"{VERSION}*"), *folder.glob(f"{DOOMED}*")]:
             shutil.rmtree(old)
 
     def begin(self, version: int) -> Path:
@@ -91,9 +91,11 @@ class DirectoryWeightStore:
         names = [name for file in files for name in file.names]
         return Manifest(version, names, [file.checksum for file in files], sum(file.nbytes for file in files))
 
-    def keep(self, versions: Collection[int]) -> None:
-        for version in self._published() - set(versions):
-            shutil.rmtree(self._of(version))
+    async def keep(self, versions: Collection[int]) -> None:
+        # They are gone at once; deleting the files may take a while, on a network file system.
+        doomed = [self._of(version).rename(self._folder / f"{DOOMED}{version}") for version in self._published() - set(versions)]
+        for folder in doomed:
+            await asyncio.to_thread(shutil.rmtree, folder)
 
     def _of(self, version: int) -> Path:
         return self._folder / f"{VERSION}{version}"

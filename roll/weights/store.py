@@ -45,7 +45,7 @@ class WeightStore(Protocol):
     def manifest(self, version: int) -> Manifest:
         """Of a version that the store has."""
 
-    def keep(self, versions: Collection[int]) -> None:
+    async def keep(self, versions: Collection[int]) -> None:
         """All others are asked for no more."""
 
 
@@ -85,5 +85,5 @@ class MemoryWeightStore:
     def manifest(self, version: int) -> Manifest:
         return self._held[version][0]
 
-    def keep(self, versions: Collection[int]) -> None:
+    async def keep(self, versions: Collection[int]) -> None:
         self._held = {version: held for version, held in self._held.items() if version in versions}

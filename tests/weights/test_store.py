@@ -90,11 +90,24 @@ def test_versions_are_kept_until_they_are_needed_no_more(make_store):
         await publish(store, 1)
         await publish(store, 4)
         assert_is((await pull(store, 1))[1], 1)  # an engine that comes up between sending and flipping needs it
-        store.keep({4, 9})
+        await store.keep({4, 9})
         for gone in (store.manifest, lambda version: asyncio.ensure_future(pull(store, version))):
             with pytest.raises(KeyError):
                 await gone(1)
         assert_is((await pull(store, 4))[1], 4)
+
+    run(main)
+
+
+def test_two_who_clear_away_at_the_same_time_do_not_meet(make_store):
+    async def main():
+        store = make_store()
+        for version in (1, 2, 3):
+            await publish(store, version)
+        await asyncio.gather(store.keep({2, 3}), store.keep({3}), store.keep({3}))
+        with pytest.raises(KeyError):
+            await pull(store, 2)
+        assert_is((await pull(store, 3))[1], 3)
 
     run(main)
 
@@ -104,7 +117,7 @@ def test_a_version_that_is_being_written_is_neither_there_nor_cleared_away(make_
         store = make_store()
         await publish(store, 1)
         store.begin(2)
-        store.keep({1})
+        await store.keep({1})
         assert store.latest() == 1
         await store.publish(Manifest(2), [])
         assert store.latest() == 2

@@ -5,6 +5,8 @@ import itertools
 import pytest
 
 from roll.configs.problems import ConfigError
+from roll.distributed.backend import LocalBackend
+from roll.distributed.devices import Inventory
 from roll.pipeline.agentic.preparation import environment_workers, prepare
 
 VALIDATION = {"val_env_manager": {"num_env_groups": 2, "group_size": 2}, "val_batch_size": 8, "eval_steps": 1}
@@ -103,7 +105,6 @@ def test_environments_that_all_fail_end_the_run_with_the_reason(lab, make_config
         {"custom_envs.letters.env_type": "latency", "custom_envs.letters.on_env_failure": "drop_group"},
         **{"custom_envs.letters.env_config": {"env_type": "agentic_worlds.Letters", "mean_s": 0.0, "raise_share": 1.0}},
     )
-    from roll.distributed.backend import LocalBackend
 
     summary = lab.start(config, LocalBackend()).summary
     assert summary["status"] == "failed"
@@ -117,6 +118,27 @@ def test_redundant_episodes_are_ended_when_enough_have_finished(lab, make_config
     check(run, config)
     assert run.summary["redundant_episodes_aborted"] >= 2 * 4 * 2, "two of four in each of four groups of two steps"
     assert len(run.rows("samples")) == 2 * config.rollout_batch_size
+
+
+def test_engines_that_load_every_m_groups_load_less_often_and_nothing_is_too_old(lab, make_config):
+    """Two engines, four groups a step; an episode's turns may be of engines with different versions."""
+    three = Inventory("cpu", nodes=1, per_node=3, cpus_per_node=3)
+    config = make_config(
+        VALIDATION | {"actor_infer.device_mapping": "1-2", "eval_steps": 6},
+        max_steps=8,
+        async_generation_ratio=4,
+        async_pipeline_depth=2.0,
+        weight_pull_interval=8,
+    )
+    run = lab.start(config, LocalBackend(), three)
+    assert run.summary["status"] == "finished", run.summary["reason"]
+    updates, groups = run.summary["weight_updates"], run.summary["groups"]
+    assert updates["published"] == 8 and 2 <= updates["count"] < 8
+    assert groups["trained"] == 8 * config.groups_per_step
+    assert groups["admitted"] == groups["trained"] + sum(groups["dropped"].values())
+    assert run.summary["staleness"]["max"] <= 4
+    validations = [row for row in run.rows("metrics") if "val_correct/all/mean" in row]
+    assert [row["step"] for row in validations] == [0, 6, 8]
 
 
 def test_turns_as_samples_keep_the_number_of_optimiser_steps(lab, make_config):
