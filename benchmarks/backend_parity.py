@@ -17,7 +17,6 @@ import argparse
 import json
 import os
 import resource
-import socket
 import statistics
 import subprocess
 import sys
@@ -42,6 +41,7 @@ from transformers import (
 from roll.algorithms.loss import LossSpec, compute_loss
 from roll.data.microbatch import split_across_ranks
 from roll.data.token_batch import TokenBatch
+from roll.distributed.ports import free_port
 from roll.strategies.train import make_train_strategy
 from roll.strategies.train.interface import BatchTotals, RankContext
 from roll.strategies.train.logprobs import token_logprobs
@@ -234,9 +234,7 @@ def memory_mib() -> tuple[float, float]:
 def run_layout(name: str, model_path: Path, out: Path, steps: int = STEPS, timeout_s: float = 300.0) -> None:
     """All ranks of a layout, as processes. Raises `RuntimeError` with what the first failing one said."""
     out.mkdir(parents=True)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    port = free_port()
     words = [sys.executable, __file__, "--rank_of", name, "--model", str(model_path), "--out", str(out)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPO), "TORCH_COMPILE_DISABLE": "1"}
     processes = [

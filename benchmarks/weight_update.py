@@ -31,6 +31,7 @@ from roll.configs.base import WeightTransport
 from roll.distributed.backend import WorkerSpec
 from roll.distributed.cluster import Cluster
 from roll.distributed.devices import Inventory, place
+from roll.distributed.ports import free_port
 from roll.distributed.ray_backend import RayBackend
 from roll.pipeline import roles
 from roll.pipeline.engine_fleet import EngineFleet
@@ -50,7 +51,7 @@ MIB = 1 << 20
 
 async def start(engine: str, model: str, args: argparse.Namespace) -> tuple[RayBackend, Cluster, Cluster]:
     inventory = Inventory("cpu", 1, args.ranks + 1, args.ranks + 1)
-    backend, port = RayBackend(inventory), roles.free_port()
+    backend, port = RayBackend(inventory), free_port()
     *trainers, server = place(tuple(range(args.ranks + 1)), inventory)
     options: dict[str, Any] = {
         "model_path": model,

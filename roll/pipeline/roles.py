@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -17,6 +16,7 @@ from roll.configs.ppo import PPOConfig
 from roll.configs.worker import ActorTrainConfig, CriticConfig, ReferenceConfig, RewardConfig, WorkerConfig
 from roll.distributed.backend import Backend, WorkerSpec
 from roll.distributed.devices import Inventory, Placement, place, place_on_cpus
+from roll.distributed.ports import free_port
 from roll.strategies.train.interface import RankContext
 from roll.weights.adapter import AdapterSource
 
@@ -185,9 +185,3 @@ def _torch_devices(placement: Placement, inventory: Inventory, backend: Backend)
     # An isolated worker sees its own devices only, counted from 0.
     seen = range(len(placement.local_devices)) if backend.isolated else placement.local_devices
     return [f"cuda:{index}" for index in seen]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

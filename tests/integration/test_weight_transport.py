@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from roll.distributed.backend import LocalBackend, WorkerSpec
 from roll.distributed.cluster import Cluster
 from roll.distributed.devices import Inventory, place
+from roll.distributed.ports import free_port
 from roll.pipeline import roles
 from roll.pipeline.engine_fleet import EngineFleet
 from roll.pipeline.trainer_stages import gather_weights
@@ -55,7 +56,7 @@ def infer_spec(placement, model):
 async def start(backend, ranks, trained, other, count):
     """Trainers, and as many engines with other weights besides one that has the trained ones from the beginning."""
     inventory = Inventory("cpu", nodes=1, per_node=ranks + count + 1, cpus_per_node=ranks + count + 1)
-    port = roles.free_port()
+    port = free_port()
     placements = place(tuple(range(ranks)), inventory)
     trainers = await Cluster.start("actor_train", backend, [train_spec(p, trained, port) for p in placements], 60.0)
     reference, *others = place(tuple(range(ranks, ranks + count + 1)), inventory)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -14,6 +13,7 @@ from typing import Any
 
 import httpx
 
+from roll.distributed.ports import free_port
 from roll.strategies.infer.interface import EngineError
 
 CPU_SHIMS = Path(__file__).parent / "sglang_cpu"
@@ -60,9 +60,7 @@ def environment(device: str, threads: int) -> dict[str, str]:
 class SGLangServer:
     def __init__(self, python: str, arguments: Mapping[str, Any], device: str, threads: int, timeout_s: float) -> None:
         """Starts `python -m sglang.launch_server` on a free loopback port and waits until it serves. Raises `ServerFailed`."""
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
+        port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         self._folder = tempfile.TemporaryDirectory(prefix="roll-sglang-")
         self._log = Path(self._folder.name) / "server.log"

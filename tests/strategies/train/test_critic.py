@@ -4,7 +4,6 @@ import json
 import math
 import os
 import runpy
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 from roll.algorithms.returns import gae, on_last_token
 from roll.algorithms.value_loss import ValueLossSpec, value_loss
 from roll.data.token_batch import TokenBatch
+from roll.distributed.ports import free_port
 from roll.strategies.train.critic import FSDP2Critic, make_critic
 from roll.strategies.train.interface import BatchTotals, RankContext
 from roll.strategies.train.value_head import VALUE_HEAD, load_value_model
@@ -208,9 +208,7 @@ def test_what_cannot_be_a_critic(make, model_path, program, tmp_path):
 @pytest.fixture(scope="module")
 def two_ranks(model_path, tmp_path_factory):
     folder = tmp_path_factory.mktemp("critic-ranks")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     root = str(Path(__file__).parents[3])
     processes = [
         subprocess.Popen(

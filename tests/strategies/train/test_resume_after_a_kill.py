@@ -4,7 +4,6 @@ import json
 import os
 import runpy
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from roll.distributed.ports import free_port
 from roll.pipeline.checkpoint import CheckpointError, CheckpointStore
 
 PROGRAM = Path(__file__).with_name("resume_program.py")
@@ -36,9 +36,7 @@ def start(*arguments):
 def out(megatron_models, tmp_path_factory):
     folder = tmp_path_factory.mktemp("killed")
     for layout, (_, model, *_rest) in SETUP.LAYOUTS.items():
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         ranks = [start("die", layout, megatron_models / model, folder, rank, port) for rank in range(2)]
         try:
             _, errors = ranks[0].communicate(timeout=120)

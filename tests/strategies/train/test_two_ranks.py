@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from roll.distributed.ports import free_port
 from roll.strategies.train.fsdp2 import FSDP2Strategy
 from roll.strategies.train.interface import RankContext
 from roll.weights.adapter import BASE, A, B, BaseWeights, merge, weight_of
@@ -51,9 +51,7 @@ def runs(model_path, family_models, rank_program, tmp_path_factory):
     ones = {"one": {}, "one-lora": rank_program.LORA}
     expected = {name: one_rank(rank_program, model_path, options, folder / name) for name, options in ones.items()}
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     program = Path(__file__).with_name("rank_program.py")
     arguments = [sys.executable, str(program), model_path, str(family_models), str(folder)]
     processes = [

@@ -3,7 +3,6 @@
 import json
 import os
 import runpy
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ from transformers import AutoModelForCausalLM
 from transformers.core_model_loading import revert_weight_conversion
 
 from roll.algorithms.loss import compute_loss
+from roll.distributed.ports import free_port
 from roll.strategies.train.critic import FSDP2Critic
 from roll.strategies.train.interface import RankContext
 from roll.strategies.train.lr_schedule import lr_scale
@@ -87,16 +87,14 @@ def plain(megatron_models):
 @pytest.fixture(scope="module")
 def out(megatron_models, tmp_path_factory):
     folder = tmp_path_factory.mktemp("layouts")
-    probes = [socket.socket() for _ in range(2 + len(RANKS.LAYOUTS) + len(RANKS.CRITICS))]
-    for probe in probes:
-        probe.bind(("127.0.0.1", 0))
-    ports = ",".join(str(probe.getsockname()[1]) for probe in probes)
-    for probe in probes:
-        probe.close()
+    ports: set[int] = set()
+    while len(ports) < 2 + len(RANKS.LAYOUTS) + len(RANKS.CRITICS):
+        ports.add(free_port())
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[4])}
     command = [sys.executable, str(PROGRAM), str(megatron_models), str(folder)]
     processes = [
-        subprocess.Popen([*command, str(rank), ports], env=environment, stderr=subprocess.PIPE, text=True) for rank in range(2)
+        subprocess.Popen([*command, str(rank), ",".join(map(str, ports))], env=environment, stderr=subprocess.PIPE, text=True)
+        for rank in range(2)
     ]
     try:
         for process in processes:
