@@ -87,8 +87,7 @@ async def measure(
     lengths = [24 + i % 16 for i in range(2 * args.slots)] if drain else [LONGEST] * args.slots
     load = requests(make_prompts(len(lengths), vocabulary), lengths)
     calls = asyncio.ensure_future(fleet.engines.call(0, "generate", load))
-    goal = (await fleet.stats())[0].generated_tokens + 2 * args.slots
-    while (await fleet.stats())[0].generated_tokens < goal:
+    while (await fleet.stats())[0].running < args.slots:
         await asyncio.sleep(0.01)
     began = time.perf_counter()
     weights = await gather_weights(trainers, fleet.store, version, args.bucket_mb * MIB)

@@ -18,6 +18,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from roll.distributed.backend import Ref, WorkerDied, WorkerHandle, WorkerHost, WorkerSpec
 from roll.distributed.devices import Inventory, Placement
 
+LOOPBACK = "127.0.0.1"
 CONCURRENT_CALLS = 10_000
 """Calls that one actor may have in progress. They are coroutines that wait for an engine or a reward: cheap."""
 
@@ -87,19 +88,20 @@ class RayBackend:
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
+        self._private = os.environ.get("RAY_ADDRESS", "local") == "local"
+        """Ray is this run's alone, on this machine: what workers open for each other is on the loopback interface."""
         self._nodes: list[str] = []
         self._addresses: list[str] = []
 
     def _connect(self) -> None:
         if self._nodes:
             return
-        address = os.environ.get("RAY_ADDRESS", "local")
-        local = address == "local"
         logging.getLogger("ray").setLevel(logging.ERROR)
         # Ray listens on all interfaces. From 2.60 on, a private instance serves only who has the token it made for this user.
         # It also takes SIGTERM over, for an exit on the spot; who listened before listens on.
         listener = signal.getsignal(signal.SIGTERM)
-        ray.init(address=address, include_dashboard=False if local else None, configure_logging=False)
+        address = "local" if self._private else os.environ["RAY_ADDRESS"]
+        ray.init(address=address, include_dashboard=False if self._private else None, configure_logging=False)
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, listener)
         alive = sorted((node["NodeID"], node["NodeManagerAddress"]) for node in ray.nodes() if node["Alive"])
@@ -110,11 +112,11 @@ class RayBackend:
 
     def node_address(self, node: int) -> str:
         self._connect()
-        return self._addresses[node]
+        return LOOPBACK if self._private else self._addresses[node]
 
     def driver_address(self) -> str:
         self._connect()
-        return str(ray.util.get_node_ip_address())
+        return LOOPBACK if self._private else str(ray.util.get_node_ip_address())
 
     async def start(self, spec: WorkerSpec) -> WorkerHandle:
         self._connect()
@@ -138,6 +140,8 @@ class RayBackend:
         # A class that the driver could import (a user's reward worker, say) can be imported by its workers too.
         importable = os.pathsep.join(map(os.path.abspath, sys.path))
         env = {"OMP_NUM_THREADS": str(placement.threads), "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": importable}
+        if self._private and sys.platform == "linux":
+            env["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
         if self._inventory.kind == "cuda":
             env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, placement.local_devices))
         return env

@@ -77,6 +77,8 @@ class InferWorker:
 
     def __init__(self, strategy_name: str, options: dict[str, Any]) -> None:
         self.strategy: InferStrategy = make_infer_strategy(strategy_name, options)
+        self._broadcast: Seat | None = None
+        """What is being received."""
 
     async def generate(self, requests: Sequence[GenerateRequest]) -> list[GenerateResult]:
         return list(await asyncio.gather(*(self.strategy.generate(request) for request in requests)))
@@ -85,14 +87,16 @@ class InferWorker:
         await self.strategy.abort(request_ids)
 
     async def receive_bucket(self, version: int, bucket: Bucket | BucketFile) -> None:
+        self._broadcast = None
         if isinstance(bucket, BucketFile):
             bucket = await asyncio.to_thread(bucket.read)
         await self.strategy.receive_bucket(version, bucket)
 
     async def receive_broadcast(self, version: int, seat: Seat, count: int) -> None:
-        """Instead of `count` calls of `receive_bucket`."""
+        """Instead of `count` calls of `receive_bucket`. Who calls that, or begins another broadcast, has given this one up."""
+        self._broadcast = seat
         buckets = seat.receive(count)
-        while (bucket := await asyncio.to_thread(next, buckets, None)) is not None:
+        while (bucket := await asyncio.to_thread(next, buckets, None)) is not None and self._broadcast is seat:
             await self.strategy.receive_bucket(version, bucket)
 
     async def activate_weights(self, manifest: Manifest, mode: WeightUpdateMode) -> float:

@@ -48,17 +48,19 @@ class WeightBroadcast:
 
     async def _broadcast(self, rank: int, version: int, share: Sequence[KeptBucket], engines: Sequence[int]) -> bool:
         first, *others = self._meeting.seats(f"version-{version}/{next(self._count)}", 1 + len(engines))
-        # All are awaited, also if one fails: none must still be receiving when the next broadcast begins.
-        results = await asyncio.gather(
-            self._trainers.call(rank, "broadcast", first, *(bucket.reference for bucket in share)),
+        members = [
+            asyncio.ensure_future(self._trainers.call(rank, "broadcast", first, *(bucket.reference for bucket in share))),
             *(
-                self._engines.call(engine, "receive_broadcast", version, seat, len(share))
+                asyncio.ensure_future(self._engines.call(engine, "receive_broadcast", version, seat, len(share)))
                 for engine, seat in zip(engines, others, strict=True)
             ),
-            return_exceptions=True,
-        )
-        errors = [result for result in results if isinstance(result, BaseException)]
-        for error in errors:
-            if not isinstance(error, (BroadcastError, *LOST)):
-                raise error
-        return not errors
+        ]
+        try:
+            await asyncio.gather(*members)
+        except (BroadcastError, *LOST):
+            # The others may not have noticed. They are waited for no longer, and stop when they are sent buckets otherwise.
+            return False
+        finally:
+            for member in members:
+                member.cancel()
+        return True

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import socket
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,8 +15,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore, ProcessGroupGloo  # type: ignore[attr-defined]
 
+from roll.distributed.meeting import join_store, open_store
 from roll.weights.bucket import Bucket
 
 ALIGNMENT = 16
@@ -29,25 +29,16 @@ class BroadcastError(RuntimeError):
 
 
 class Meeting:
-    """Where members of broadcasts find each other: a key-value store that listens on `address` alone, on a free port."""
+    """Where members of broadcasts find each other, on `address`."""
 
     def __init__(self, address: str, timeout_s: float) -> None:
         self._address = address
         self._timeout_s = timeout_s
-        listener = socket.create_server((address, 0))
-        self._port: int = listener.getsockname()[1]
-        self._store = TCPStore(
-            address,
-            self._port,
-            is_master=True,
-            wait_for_workers=False,
-            timeout=timedelta(seconds=timeout_s),
-            master_listen_fd=listener.detach(),
-        )
+        self._store = open_store(address, 0, timedelta(seconds=timeout_s))
 
     def seats(self, group: str, size: int) -> list[Seat]:
         """Of a new group, whose name no other had; the sender's is the first."""
-        return [Seat(self._address, self._port, group, rank, size, self._timeout_s) for rank in range(size)]
+        return [Seat(self._address, self._store.port, group, rank, size, self._timeout_s) for rank in range(size)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +73,8 @@ class Seat:
     def _join(self) -> Any:
         timeout = timedelta(seconds=self.timeout_s)
         try:
-            store = TCPStore(self.address, self.port, is_master=False, timeout=timeout)
-            return ProcessGroupGloo(PrefixStore(self.group, store), self.rank, self.size, timeout)
+            store = PrefixStore(self.group, join_store(self.address, self.port, timeout))
+            return ProcessGroupGloo(store, self.rank, self.size, timeout)
         except RuntimeError as error:
             raise self._broken(error) from error
 

@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 import torch
-from tokenizers import Tokenizer, models
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from tiny_models import numbered_tokenizer, tiny_qwen2
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from roll.cli.export import main
 from roll.pipeline.checkpoint import TRAINER, CheckpointStore
@@ -18,13 +18,8 @@ from roll.strategies.train.interface import RankContext
 def checkpoint(tmp_path_factory):
     """Of a LoRA trainer whose adapters are not zero."""
     folder = tmp_path_factory.mktemp("run")
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=11, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1
-    )
-    Qwen2ForCausalLM(config).save_pretrained(folder / "model")
-    core = Tokenizer(models.WordLevel({f"t{i}": i for i in range(11)}, unk_token="t0"))
-    PreTrainedTokenizerFast(tokenizer_object=core, eos_token="t1").save_pretrained(folder / "model")
+    tiny_qwen2(11, num_hidden_layers=1).save_pretrained(folder / "model")
+    numbered_tokenizer(11).save_pretrained(folder / "model")
     options = {"model_path": str(folder / "model"), "lora_target": "q_proj,v_proj"}
     trainer = make_train_strategy("fsdp2_train", RankContext(), options)
     with torch.no_grad():

@@ -1,23 +1,15 @@
 import pytest
+from tiny_models import symbol_tokenizer, tiny_qwen2
 
 from roll.cli.play import main
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    import torch
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
-
     folder = tmp_path_factory.mktemp("play") / "model"
-    vocab = {token: i for i, token in enumerate(["<pad>", "<eos>", *"LDRU_OPG\n abcdefghijklmnopqrstuvwxyz"])}
-    core = Tokenizer(models.WordLevel(vocab, unk_token="<pad>"))
-    core.pre_tokenizer, core.decoder = pre_tokenizers.Split(Regex("[\\s\\S]"), "isolated"), decoders.Fuse()
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = Qwen2Config(vocab_size=len(vocab), num_key_value_heads=1, eos_token_id=1, pad_token_id=0, **sizes)
-    Qwen2ForCausalLM(config).save_pretrained(folder)
-    PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<eos>", pad_token="<pad>").save_pretrained(folder)
+    symbols = ["<pad>", "<eos>", *"LDRU_OPG\n abcdefghijklmnopqrstuvwxyz"]
+    tiny_qwen2(len(symbols), num_hidden_layers=1, eos_token_id=1, pad_token_id=0).save_pretrained(folder)
+    symbol_tokenizer(symbols).save_pretrained(folder)
     return str(folder)
 
 

@@ -16,10 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from tiny_models import symbol_tokenizer, tiny_qwen2
 
 HERE = Path(__file__).parent
 REPO = HERE.parents[1]
@@ -31,26 +29,12 @@ CHARACTERS = "0123456789+= "
 
 
 def make_model(folder: Path) -> None:
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=16,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=64,
-        initializer_range=0.2,
-        pad_token_id=0,
-        eos_token_id=1,
+    symbols = ["<pad>", "<eos>", "<unk>", *CHARACTERS]
+    model = tiny_qwen2(
+        len(symbols), num_hidden_layers=1, max_position_embeddings=64, initializer_range=0.2, pad_token_id=0, eos_token_id=1
     )
-    Qwen2ForCausalLM(config).save_pretrained(folder)
-    vocabulary = {"<pad>": 0, "<eos>": 1, "<unk>": 2} | {character: i for i, character in enumerate(CHARACTERS, start=3)}
-    core = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    core.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
-    core.decoder = decoders.Fuse()
-    special = {"eos_token": "<eos>", "pad_token": "<pad>", "unk_token": "<unk>"}
-    PreTrainedTokenizerFast(tokenizer_object=core, **special).save_pretrained(folder)
+    model.save_pretrained(folder)
+    symbol_tokenizer(symbols, unk_token="<unk>").save_pretrained(folder)
 
 
 def prompt_row(number: int) -> dict[str, Any]:

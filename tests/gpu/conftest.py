@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from tiny_models import tiny_qwen2
 
 DEVICE = "cuda:0"
 HERE = Path(__file__).parent
@@ -44,23 +45,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def make_model(seed: int = 0) -> Any:
     """4 million random parameters, with heads of a size that every attention kernel knows, and next-token distributions that
     are far from uniform: log-probs of other weights differ by about 1 in the mean."""
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-
-    torch.manual_seed(seed)
-    config = Qwen2Config(
-        vocab_size=256,
-        hidden_size=256,
-        intermediate_size=1024,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        initializer_range=0.04,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
-    return Qwen2ForCausalLM(config).eval()
+    sizes = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 4}
+    return tiny_qwen2(256, seed=seed, num_key_value_heads=2, max_position_embeddings=512, initializer_range=0.04, **sizes)
 
 
 @pytest.fixture(scope="session")

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from tiny_models import symbol_tokenizer, tiny_qwen2
 
 from roll.configs.loading import load_config
 from roll.configs.rlvr import RLVRConfig
@@ -45,27 +44,10 @@ class Run(NamedTuple):
 
 
 def write_model(folder: Path) -> None:
-    torch.manual_seed(0)
-    vocab = {token: i for i, token in enumerate([*SPECIAL, *CHARACTERS])}
-    config = Qwen2Config(
-        vocab_size=len(vocab),
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=64,
-        tie_word_embeddings=True,
-        initializer_range=0.3,
-        bos_token_id=None,
-        eos_token_id=vocab["<eos>"],
-        pad_token_id=vocab["<pad>"],
-    )
-    Qwen2ForCausalLM(config).save_pretrained(folder)
-    core = Tokenizer(models.WordLevel(vocab, unk_token="<pad>"))
-    core.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
-    core.decoder = decoders.Fuse()
-    PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<eos>", pad_token="<pad>").save_pretrained(folder)
+    symbols = [*SPECIAL, *CHARACTERS]
+    model = tiny_qwen2(len(symbols), max_position_embeddings=64, initializer_range=0.3, eos_token_id=1, pad_token_id=0)
+    model.save_pretrained(folder)
+    symbol_tokenizer(symbols).save_pretrained(folder)
 
 
 def write_prompts(path: Path, count: int, offset: int) -> None:

@@ -139,11 +139,11 @@ def test_a_broadcast_that_an_engine_does_not_live_through_reaches_the_others_by_
         try:
             trainers, engines = await start(backend, 1, material / "model", other_model, 2)
             [expected] = await engines.call(0, "generate", [GREEDY])
-            store, broadcast = MemoryWeightStore(), WeightBroadcast(trainers, engines, Meeting(backend.driver_address(), 3.0))
+            store, broadcast = MemoryWeightStore(), WeightBroadcast(trainers, engines, Meeting(backend.driver_address(), 90.0))
             fleet = make_fleet(engines, store, broadcast, restartable=True)
             await publish(trainers, store)
             engines.workers[2].kill()
-            await fleet.send(1, [1, 2])
+            await asyncio.wait_for(fleet.send(1, [1, 2]), 30)  # nobody waits until the broadcast would time out
             assert (broadcast.sent, broadcast.failed) == (0, 1)
             assert fleet.fleet.serving == [0, 1]
             assert len(await fleet.flip(1, [1, 2])) == 1

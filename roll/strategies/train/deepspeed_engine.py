@@ -7,13 +7,16 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from roll.strategies.train.interface import RankContext
 from roll.strategies.train.optimizer import MOMENTS
+from roll.strategies.train.process_group import init_process_group
 
 
 def prepare_deepspeed(device: torch.device) -> None:
@@ -25,8 +28,7 @@ def prepare_deepspeed(device: torch.device) -> None:
     if device.type == "cpu":
         os.environ["DS_ACCELERATOR"] = "cpu"
     if not dist.is_initialized():
-        store = dist.HashStore()  # type: ignore[attr-defined]
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", store=store, rank=0, world_size=1)
+        init_process_group(RankContext(), device, timedelta(minutes=30))  # nobody is waited for
     # Calls inside DeepSpeed that the user can do nothing about.
     warnings.filterwarnings("ignore", message=r"`torch\.distributed\.\w+` is deprecated", category=FutureWarning)
     import deepspeed

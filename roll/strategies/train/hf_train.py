@@ -25,7 +25,7 @@ from roll.data.token_batch import Padded, TokenBatch
 from roll.strategies.train import checkpoint_files as files
 from roll.strategies.train.interface import BatchTotals, RankContext
 from roll.strategies.train.logprobs import EntropyMode, predictor_columns, token_logprobs
-from roll.strategies.train.lr_schedule import LRSchedulerType, lr_scale, warmup_length
+from roll.strategies.train.lr_schedule import LRSchedule, LRSchedulerType, warmup_length
 from roll.strategies.train.optimizer import MOMENTS, make_adamw
 from roll.strategies.train.process import DTypeName, prepare_process, resolve_dtype
 from roll.strategies.train.rank_microbatches import rank_microbatches
@@ -85,10 +85,8 @@ class HFTrainStrategy(ABC):
             raise ValueError("fp16 gradients underflow; train in bf16 or fp32")
         path = Path(model_path)
         files.check_model_folder(path)
-        self._learning_rate = learning_rate
-        self._total, self._schedule = total_optimizer_steps, lr_scheduler_type
-        self._warmup = warmup_length(total_optimizer_steps, warmup_steps, warmup_ratio)
-        lr_scale(0, self._total, self._schedule, self._warmup)
+        warmup = warmup_length(total_optimizer_steps, warmup_steps, warmup_ratio)
+        self._lr = LRSchedule(learning_rate, lr_scheduler_type, total_optimizer_steps, warmup)
         self._max_grad_norm = max_grad_norm
         self._train_budget, self._infer_budget = max_tokens_per_microbatch, max_tokens_per_microbatch_infer
 
@@ -211,7 +209,7 @@ class HFTrainStrategy(ABC):
             value, metrics = loss_of(micro)
             self._backward(value, last)
             parts.append(metrics)
-        lr = self._learning_rate * lr_scale(self._state.optimizer_step, self._total, self._schedule, self._warmup)
+        lr = self._lr.at(self._state.optimizer_step)
         for group in self._optimizer.param_groups:
             group["lr"] = lr
         norm = self._step()

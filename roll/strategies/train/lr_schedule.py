@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 LRSchedulerType = Literal["constant", "linear", "cosine"]
@@ -36,3 +37,20 @@ def lr_scale(step: int, total: int | None, kind: LRSchedulerType = "constant", w
         return 1.0
     progress = min(1.0, (step - warmup) / max(1, total - warmup))
     return 1.0 - progress if kind == "linear" else 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+@dataclass(frozen=True, slots=True)
+class LRSchedule:
+    """`lr_scale` with everything but the step fixed; raises what that raises."""
+
+    peak: float
+    kind: LRSchedulerType
+    total: int | None
+    warmup: int
+
+    def __post_init__(self) -> None:
+        self.at(0)
+
+    def at(self, step: int) -> float:
+        """The learning rate of optimiser step `step`, the first being 0."""
+        return self.peak * lr_scale(step, self.total, self.kind, self.warmup)

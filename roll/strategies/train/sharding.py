@@ -16,6 +16,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from roll.strategies.train.interface import RankContext
+from roll.strategies.train.process_group import init_process_group
 from roll.strategies.train.value_head import ValueHead
 
 
@@ -29,13 +30,7 @@ class Ranks:
         self._mesh: DeviceMesh | None = None
         self._made_group = self.size > 1 and not dist.is_initialized()
         if self._made_group:
-            dist.init_process_group(
-                "nccl" if device.type == "cuda" else "gloo",
-                init_method=f"tcp://{context.master_addr}:{context.master_port}",
-                rank=self.rank,
-                world_size=self.size,
-                timeout=timedelta(seconds=timeout_s),
-            )
+            init_process_group(context, device, timedelta(seconds=timeout_s))
         if self.size > 1:
             self._mesh = init_device_mesh(device.type, (self.size,))
 

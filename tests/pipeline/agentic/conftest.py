@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from tiny_models import symbol_tokenizer, tiny_qwen2
+from transformers import PreTrainedTokenizerFast
 
 from roll.configs.agentic import AgenticConfig
 from roll.configs.loading import load_config
@@ -44,17 +44,11 @@ class Run(NamedTuple):
         return [row for row in self.rows("metrics") if "actor_train/optimiser_steps" in row]
 
 
-def vocabulary() -> dict[str, int]:
-    return {token: i for i, token in enumerate([*SPECIAL, *dict.fromkeys(CHARACTERS)])}
+SYMBOLS = [*SPECIAL, *dict.fromkeys(CHARACTERS)]
 
 
 def make_tokenizer(chat_template: str | None = None) -> PreTrainedTokenizerFast:
-    core = Tokenizer(models.WordLevel(vocabulary(), unk_token="<pad>"))
-    core.pre_tokenizer = pre_tokenizers.Split(Regex("<[a-z_]+>|[\\s\\S]"), "isolated")
-    core.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=core, eos_token="<eos>", pad_token="<pad>", chat_template=chat_template, model_max_length=256
-    )
+    return symbol_tokenizer(SYMBOLS, "<[a-z_]+>|[\\s\\S]", chat_template=chat_template, model_max_length=256)
 
 
 @pytest.fixture(scope="session")
@@ -65,22 +59,8 @@ def tokenizer():
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("agentic-model")
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=len(vocabulary()),
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=256,
-        tie_word_embeddings=True,
-        initializer_range=0.3,
-        bos_token_id=None,
-        eos_token_id=1,
-        pad_token_id=0,
-    )
-    Qwen2ForCausalLM(config).save_pretrained(folder)
+    model = tiny_qwen2(len(SYMBOLS), max_position_embeddings=256, initializer_range=0.3, eos_token_id=1, pad_token_id=0)
+    model.save_pretrained(folder)
     make_tokenizer().save_pretrained(folder)
     return folder
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from tiny_models import FOR_VLLM, tiny_qwen2
+from transformers import AutoModelForCausalLM
 
 from roll.algorithms.loss import LossSpec
 from roll.data.token_batch import TokenBatch
@@ -30,22 +31,7 @@ EXACT = 1e-4
 
 
 def make_folder(folder: Path, lab: Any, seed: int) -> Path:
-    """With heads of a size that vLLM knows on CPUs."""
-    torch.manual_seed(seed)
-    config = Qwen2Config(
-        vocab_size=256,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=512,
-        initializer_range=0.15,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
-    Qwen2ForCausalLM(config).save_pretrained(folder)
+    tiny_qwen2(256, seed=seed, **FOR_VLLM).save_pretrained(folder)
     lab.tokenizer().save_pretrained(folder)
     return folder
 

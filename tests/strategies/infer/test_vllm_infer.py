@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import DynamicCache, Qwen2Config, Qwen2ForCausalLM
+from tiny_models import FOR_VLLM, tiny_qwen2
+from transformers import DynamicCache
 
 from roll.strategies.infer.interface import EngineError, GenerateResult
 from roll.weights.bucket import make_buckets, manifest_of
@@ -29,22 +30,7 @@ EXACT = 1e-4
 
 
 def make_model(seed: int) -> Any:
-    """Tied, with heads of a size that vLLM's attention on CPUs knows."""
-    torch.manual_seed(seed)
-    config = Qwen2Config(
-        vocab_size=256,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=512,
-        initializer_range=0.15,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
-    return Qwen2ForCausalLM(config).eval()
+    return tiny_qwen2(256, seed=seed, **FOR_VLLM)
 
 
 class Served:

@@ -4,11 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tokenizers import Tokenizer, models
+from tiny_models import numbered_tokenizer, tiny_qwen2
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
-    PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen2MoeConfig,
@@ -52,21 +51,8 @@ MIXTURES = {
 def model_path(tmp_path_factory):
     """A tiny random Qwen2 with tied embeddings and its tokenizer, in a folder."""
     folder = str(tmp_path_factory.mktemp("qwen2"))
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=37,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        tie_word_embeddings=True,
-        initializer_range=0.2,
-    )
-    Qwen2ForCausalLM(config).save_pretrained(folder)
-    vocab = {f"t{i}": i for i in range(config.vocab_size)}
-    tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="t0"))
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="t1").save_pretrained(folder)
+    tiny_qwen2(37, num_attention_heads=4, num_key_value_heads=2, initializer_range=0.2).save_pretrained(folder)
+    numbered_tokenizer(37).save_pretrained(folder)
     return folder
 
 
@@ -74,15 +60,14 @@ def model_path(tmp_path_factory):
 def family_models(tmp_path_factory):
     """Tiny random models of each family, tied and untied, with a vocabulary that no even number divides."""
     folder = tmp_path_factory.mktemp("models")
-    vocab = {f"t{i}": i for i in range(37)}
-    tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="t0"))
+    tokenizer = numbered_tokenizer(37)
     for family, (cls, config, own) in FAMILIES.items():
         for tied in (True, False):
             path = folder / f"{family}-{'tied' if tied else 'untied'}"
             torch.manual_seed(0)
             model = cls(
                 config(
-                    vocab_size=len(vocab),
+                    vocab_size=37,
                     hidden_size=16,
                     intermediate_size=32,
                     num_hidden_layers=2,
@@ -99,7 +84,7 @@ def family_models(tmp_path_factory):
                 if parameter.ndim == 1:  # biases are 0 and norms 1 at first, and would hide what is wrong with them
                     torch.nn.init.normal_(parameter, 1.0 if "norm" in name else 0.0, 0.2)
             model.save_pretrained(path)
-            PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="t1").save_pretrained(path)
+            tokenizer.save_pretrained(path)
     return folder
 
 
@@ -110,7 +95,7 @@ def megatron_models(family_models, tmp_path_factory):
     folder = tmp_path_factory.mktemp("megatron")
     for path in family_models.iterdir():
         (folder / path.name).symlink_to(path)
-    tokenizer = Tokenizer(models.WordLevel({f"t{i}": i for i in range(37)}, unk_token="t0"))
+    tokenizer = numbered_tokenizer(37)
     for name, (cls, config, own) in MIXTURES.items():
         torch.manual_seed(0)
         model = cls(
@@ -137,7 +122,7 @@ def megatron_models(family_models, tmp_path_factory):
             elif "experts" in parameter_name or "mlp.gate" in parameter_name:
                 torch.nn.init.normal_(parameter, 0.0, 0.2)
         model.save_pretrained(folder / name)
-        PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="t1").save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
     return folder
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from roll.strategies.train.interface import RankContext
 from roll.strategies.train.megatron.convert import Place
 from roll.strategies.train.megatron.supported import Layout
+from roll.strategies.train.process_group import init_process_group
 
 
 class ModelParallel:
@@ -33,7 +34,7 @@ class ModelParallel:
         layout.check_device(device.type)
         self.device, self.layout, self.rank = device, layout, context.rank
         if not parallel_state.model_parallel_is_initialized():
-            _init_process_group(context, device, timedelta(seconds=timeout_s))
+            init_process_group(context, device, timedelta(seconds=timeout_s))
             parallel_state.initialize_model_parallel(
                 layout.tensor,
                 layout.pipeline,
@@ -111,12 +112,3 @@ class ModelParallel:
         if ModelParallel._users == 0:
             parallel_state.destroy_model_parallel()
             dist.destroy_process_group()
-
-
-def _init_process_group(context: RankContext, device: torch.device, timeout: timedelta) -> None:
-    backend = "nccl" if device.type == "cuda" else "gloo"
-    if context.world_size == 1:
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=timeout)  # type: ignore[attr-defined]
-    else:
-        address = f"tcp://{context.master_addr}:{context.master_port}"
-        dist.init_process_group(backend, init_method=address, rank=context.rank, world_size=context.world_size, timeout=timeout)

@@ -26,7 +26,7 @@ from roll.data.token_batch import Padded, TokenBatch
 from roll.strategies.train import checkpoint_files as files
 from roll.strategies.train.interface import BatchTotals, RankContext
 from roll.strategies.train.logprobs import EntropyMode
-from roll.strategies.train.lr_schedule import LRSchedulerType, lr_scale, warmup_length
+from roll.strategies.train.lr_schedule import LRSchedule, LRSchedulerType, warmup_length
 from roll.strategies.train.megatron import cpu_shim
 from roll.strategies.train.megatron.context import ContextShare, Predictors
 from roll.strategies.train.megatron.convert import WeightMap
@@ -99,9 +99,8 @@ class MegatronStrategy:
             raise ValueError(f"attn_implementation '{attn_implementation}': the Megatron back end knows sdpa only")
         self._path = Path(model_path)
         files.check_model_folder(self._path)
-        self._learning_rate, self._total, self._schedule = learning_rate, total_optimizer_steps, lr_scheduler_type
-        self._warmup = warmup_length(total_optimizer_steps, warmup_steps, warmup_ratio)
-        lr_scale(0, self._total, self._schedule, self._warmup)
+        warmup = warmup_length(total_optimizer_steps, warmup_steps, warmup_ratio)
+        self._lr = LRSchedule(learning_rate, lr_scheduler_type, total_optimizer_steps, warmup)
         self._max_grad_norm = max_grad_norm
         self._train_budget, self._infer_budget = max_tokens_per_microbatch, max_tokens_per_microbatch_infer
 
@@ -200,7 +199,7 @@ class MegatronStrategy:
         norm = float(self._optimizer.get_grad_norm())
         masters = [p for group in self._optimizer.param_groups for p in group["params"]]
         scale_to_norm([p.grad for p in masters if p.grad is not None], norm, self._max_grad_norm)
-        lr = self._learning_rate * lr_scale(self._state.optimizer_step, self._total, self._schedule, self._warmup)
+        lr = self._lr.at(self._state.optimizer_step)
         if math.isfinite(norm):
             for group in self._optimizer.param_groups:
                 group["lr"] = lr

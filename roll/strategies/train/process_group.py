@@ -1,0 +1,24 @@
+"""torch's default process group of a role's ranks."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from roll.distributed.meeting import join_store, open_store
+from roll.strategies.train.interface import RankContext
+
+
+def init_process_group(context: RankContext, device: torch.device, timeout: timedelta) -> None:
+    """NCCL on GPUs, gloo elsewhere. Rank 0 listens on `master_addr`; a single rank listens nowhere."""
+    store: Any
+    if context.world_size == 1:
+        store = dist.HashStore()  # type: ignore[attr-defined]
+    else:
+        find = open_store if context.rank == 0 else join_store
+        store = find(context.master_addr, context.master_port, timeout)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, store=store, rank=context.rank, world_size=context.world_size, timeout=timeout)
