@@ -73,7 +73,7 @@ class BaseWeights:
 
     @property
     def fingerprint(self) -> int:
-        """CRC-32 over names, shapes and first rows of all tensors. It tells models apart; it does not check every byte."""
+        """A number over names, shapes and first rows of all tensors. It tells models apart; it does not check every byte."""
         if self._fingerprint is None:
             crc = 0
             for name in sorted(self.shapes):
