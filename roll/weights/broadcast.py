@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.distributed import PrefixStore, ProcessGroupGloo  # type: ignore[attr-defined]
 
 from roll.distributed.meeting import join_store, open_store
-from roll.weights.bucket import Bucket
+from roll.weights.bucket import Bucket, as_bytes
 
 ALIGNMENT = 16
 """Bytes; tensors are views of the buffer that was received, so each has to begin where its type may."""
@@ -97,7 +97,7 @@ def _pack(bucket: Bucket) -> tuple[Tensor, Tensor]:
         end += math.ceil(tensor.numel() * tensor.element_size() / ALIGNMENT) * ALIGNMENT
     payload = torch.zeros(end, dtype=torch.uint8)
     for tensor, (*_, start) in zip(bucket.tensors.values(), places, strict=True):
-        raw = tensor.contiguous().reshape(-1).view(torch.uint8)
+        raw = as_bytes(tensor)
         payload[start : start + raw.numel()] = raw
     header = json.dumps([bucket.checksum, places]).encode()
     return torch.frombuffer(bytearray(header), dtype=torch.uint8), payload

@@ -26,7 +26,7 @@ class Bucket:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # As plain byte arrays the tensors travel out of band: through Ray's store they are shared memory, not copies.
-        parts = [(n, _as_bytes(t).numpy(), str(t.dtype).removeprefix("torch."), tuple(t.shape)) for n, t in self.tensors.items()]
+        parts = [(n, as_bytes(t).numpy(), str(t.dtype).removeprefix("torch."), tuple(t.shape)) for n, t in self.tensors.items()]
         return _rebuild, (parts, self.checksum)
 
     def verify(self) -> None:
@@ -57,11 +57,12 @@ class Manifest:
 def checksum(tensors: dict[str, Tensor]) -> int:
     digest = xxhash.xxh3_64()
     for name in sorted(tensors):
-        digest.update(_as_bytes(tensors[name]).numpy().data)
+        digest.update(as_bytes(tensors[name]).numpy().data)
     return digest.intdigest()
 
 
-def _as_bytes(tensor: Tensor) -> Tensor:
+def as_bytes(tensor: Tensor) -> Tensor:
+    """[bytes] uint8, of a tensor on the CPU; a view of a contiguous one."""
     return tensor.contiguous().reshape(-1).view(torch.uint8)
 
 

@@ -1,7 +1,7 @@
 """New weights on their way into vLLM: verified in this process, handed to the engine's by anonymous memory files.
 
-Tensors cannot go through the engine's own messages. A memory file can be opened by the engine under its /proc path, is mapped
-there without a copy, has no size limit of a mount (/dev/shm of a container has 64 MB), and is gone when this process is.
+Tensors cannot go through the engine's own messages. A memory file can be opened by the engine under its /proc path, and is mapped
+there without a copy.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from safetensors.torch import save
-
 from roll.weights.adapter import BaseWeights
 from roll.weights.bucket import Bucket, Manifest, checksum
+from roll.weights.memory_file import write_memory_file
 
 HEAD = "lm_head.weight"
 
@@ -70,7 +69,7 @@ class ReceivedWeights:
                 os.close(self._parts.pop(names).file)
             renamed = {self._aliases.get(name, name): tensor for name, tensor in bucket.tensors.items()}
             self._tied = tied
-            self._parts[tuple(bucket.tensors)] = _Part(bucket.checksum, _memory_file(save(renamed)))
+            self._parts[tuple(bucket.tensors)] = _Part(bucket.checksum, write_memory_file(renamed))
 
     def take(self, manifest: Manifest) -> list[str]:
         """Paths of the files that hold this version's weights, valid until `forget`. `ValueError` unless exactly what the
@@ -100,15 +99,3 @@ class ReceivedWeights:
 def _embedding(names: list[str]) -> str | None:
     embeddings = [name for name in names if name.endswith("embed_tokens.weight")]
     return embeddings[0] if len(embeddings) == 1 else None
-
-
-def _memory_file(content: bytes) -> int:
-    descriptor = os.memfd_create("weights")
-    try:
-        rest = memoryview(content)
-        while rest:
-            rest = rest[os.write(descriptor, rest) :]
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
