@@ -5,6 +5,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+from roll.weights.bucket import as_bytes
 from roll.weights.memory_file import CODES, write_memory_file
 
 
@@ -30,10 +31,7 @@ def test_safetensors_reads_every_type_and_shape_as_it_was():
     assert found.keys() == tensors.keys()
     for name, tensor in tensors.items():
         assert found[name].dtype == tensor.dtype and found[name].shape == tensor.shape
-        assert torch.equal(
-            found[name].contiguous().view(torch.uint8) if tensor.ndim else found[name],
-            tensor.view(torch.uint8) if tensor.ndim else tensor,
-        )
+        assert torch.equal(as_bytes(found[name]), as_bytes(tensor))
 
 
 def test_tensors_of_one_type_stay_in_their_order():
