@@ -1,8 +1,8 @@
 """Tensors as an anonymous memory file in the form of safetensors (https://huggingface.co/docs/safetensors), which other processes
 read with that library under the file's /proc path.
 
-Written tensor by tensor: the library's own `save` holds the content twice more while it is made. Such a file knows no mount's size
-limit (/dev/shm of a container has 64 MB), and is gone when its descriptor is closed.
+Written tensor by tensor: the library's own `save` holds the content twice more while it is made. Such a file knows no mount's
+size limit (/dev/shm of a container has 64 MB), and is gone when its descriptor is closed.
 """
 
 from __future__ import annotations
