@@ -95,7 +95,7 @@ def _pack(bucket: Bucket) -> tuple[Tensor, Tensor]:
     for name, tensor in bucket.tensors.items():
         places.append((name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape), end))
         end += math.ceil(tensor.numel() * tensor.element_size() / ALIGNMENT) * ALIGNMENT
-    payload = torch.zeros(end, dtype=torch.uint8)
+    payload = torch.empty(end, dtype=torch.uint8)
     for tensor, (*_, start) in zip(bucket.tensors.values(), places, strict=True):
         raw = as_bytes(tensor)
         payload[start : start + raw.numel()] = raw
