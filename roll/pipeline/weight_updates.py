@@ -71,11 +71,11 @@ class WeightUpdates:
         version = weights.manifest.version
         await self._engines.store.publish(weights.manifest, weights.buckets)
         self._pulls.publish(version, awaited)
-        await self._engines.store.keep(self._pulls.needed)
         self.stats.published += 1
         self.look()
         if not awaited:
             self._admission.offer(version)
+        await self._engines.store.keep(self._pulls.needed)
         while awaited and self._told < version:
             self._progress.clear()
             await self._progress.wait()

@@ -61,7 +61,9 @@ def test_the_explorer_finds_out_how_many_responses_the_cache_holds(lab, tmp_path
 
     short, limits, rounds = asyncio.run(main())
     assert short[0] > 0 and limits[0] < ASKED, "the first wave runs out of cache, and is told so"
-    assert 2 <= limits[-1] <= 4 and short[-1] <= 2, (short, limits)
+    # The limit goes on probing: one shortage is told to all the responses that ran then, so a single wave says little.
+    assert all(1 <= limit <= 4 for limit in limits[1:]), limits
+    assert sum(short[1:]) < 3 * short[0], short
     for completion in (completion for wave in (rounds[0], rounds[-1]) for completion in wave):
         assert len(completion.token_ids) == LONG
         true = lab.true_logprobs(model, completion.request.prompt_ids, completion.token_ids, 1.0)
