@@ -27,4 +27,4 @@ def make(out: Path = DEFAULT_OUT, force: bool = False, settings: Settings = SETT
 
 
 if __name__ == "__main__":
-    command_line("Makes the embedded agent for frozen lakes (about two minutes).", DEFAULT_OUT, make)
+    command_line("Makes the embedded agent for frozen lakes (about three minutes).", DEFAULT_OUT, make)
