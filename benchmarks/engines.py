@@ -1,6 +1,6 @@
 """The engines against each other: tokens/s of plain `generate`, `hf_infer`, vLLM and SGLang on the same model, one thread for
 each, the sides taking turns. Two loads as in `hf_infer_vs_generate.py`, groups share their prompts; tokens/s counts the tokens
-asked for.
+asked for. 500M needs 16 GB and, with all engines, half an hour.
 
     python benchmarks/engines.py [--size 1M 50M 500M] [--rounds 3] [--slots 64] [--engines hf_infer vllm sglang]
 """
@@ -28,6 +28,10 @@ from roll.strategies.infer.interface import GenerateRequest, InferStrategy, Samp
 
 PROMPT, LONGEST = 24, 512
 GROUP = 8
+WARM_UP = 8
+"""Tokens of each response of the round that is not counted."""
+SLOTS_AND_ROUNDS = {"1M": (64, 3), "50M": (16, 3), "500M": (8, 1)}
+"""By default: large models take a batch's time for few requests."""
 SIZES: dict[str, dict[str, Any]] = {
     "1M": {"vocab_size": 512, "hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4, "num_attention_heads": 4},
     "50M": {
@@ -95,11 +99,12 @@ async def speed(engines: dict[str, InferStrategy], model: Any, slots: int, round
     for name, lengths in loads.items():
         prompts = make_prompts(len(lengths), model.config.vocab_size)
         spent: dict[str, list[float]] = {side: [] for side in ("generate", *engines)}
-        for warm_up in (True, *(False,) * rounds):
-            took = {"generate": await seconds(asyncio.to_thread(with_generate, model, prompts, lengths, slots))}
+        warm_up = [min(WARM_UP, length) for length in lengths]
+        for asked in (warm_up, *(lengths,) * rounds):
+            took = {"generate": await seconds(asyncio.to_thread(with_generate, model, prompts, asked, slots))}
             for side, engine in engines.items():
-                took[side] = await seconds(asyncio.gather(*map(engine.generate, requests(prompts, lengths))))
-            if not warm_up:
+                took[side] = await seconds(asyncio.gather(*map(engine.generate, requests(prompts, asked))))
+            if asked is lengths:
                 for side, value in took.items():
                     spent[side].append(value)
         rates = {side: sum(lengths) / statistics.median(values) for side, values in spent.items()}
@@ -110,10 +115,11 @@ async def speed(engines: dict[str, InferStrategy], model: Any, slots: int, round
 
 async def measure(size: str, args: argparse.Namespace) -> dict[str, Any]:
     model = make_model(size)
+    slots, rounds = (given or default for given, default in zip((args.slots, args.rounds), SLOTS_AND_ROUNDS[size], strict=True))
     print(f"\n== {size}: {model.num_parameters() / 1e6:.1f} M parameters, load {os.getloadavg()[0]:.1f}")
     with tempfile.TemporaryDirectory() as folder:
         save(model, folder)
-        options = {"model_path": folder, "max_running_requests": args.slots, "max_length": PROMPT + LONGEST, "threads": 1}
+        options = {"model_path": folder, "max_running_requests": slots, "max_length": PROMPT + LONGEST, "threads": 1}
         engines: dict[str, InferStrategy] = {}
         for name in args.engines:
             began = time.perf_counter()
@@ -121,22 +127,22 @@ async def measure(size: str, args: argparse.Namespace) -> dict[str, Any]:
             engines[name] = make_infer_strategy(name, options | interpreter)
             print(f"{name} started in {time.perf_counter() - began:.1f} s")
         print(f"{'load':34} {'tokens':>8} " + " ".join(f"{side:>16}" for side in ("generate", *engines)))
-        rows = await speed(engines, model, args.slots, args.rounds)
+        rows = await speed(engines, model, slots, rounds)
         for engine in engines.values():
             await engine.close()
-    return {"size": size, "speed": rows}
+    return {"size": size, "slots": slots, "rounds": rounds, "speed": rows}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", nargs="+", choices=SIZES, default=["1M", "50M"])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--slots", type=int, default=64)
+    parser.add_argument("--rounds", type=int, help="by default 3, of 500M 1")
+    parser.add_argument("--slots", type=int, help="by default 64, 16 and 8")
     parser.add_argument("--engines", nargs="+", choices=("hf_infer", "vllm", "sglang"), default=["hf_infer", "vllm"])
     parser.add_argument("--sglang", default=".venv-sglang/bin/python", help="the interpreter that has SGLang")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    save_results("engines", {"slots": args.slots, "sizes": [asyncio.run(measure(size, args)) for size in args.size]})
+    save_results("engines", {"sizes": [asyncio.run(measure(size, args)) for size in args.size]})
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 For each update `--slots` requests run. The trainer's ranks gather their weights (`gather`), the engine takes the buckets while it
 goes on generating (`send`), and activates them (`wait`: with the token step or the drain before the flip); `pause` is the part of
 that without token steps. `update` is all of it, from the end of a step to the new version in service, GB/s its rate, beside a
-plain copy of as many bytes in memory. Medians over `--updates` after a first one that is not counted; `max` is the longest pause.
+plain copy of as many bytes in memory. Medians over `--updates` after a first one that is not counted (and three before all rows,
+which are the first to touch the memory); `max` is the longest pause.
 Random weights of the Qwen2 architecture in float32; each size and engine with a trainer and Ray of its own: 500M needs 16 GB.
 
     python benchmarks/weight_update.py [--size 1M 50M 500M] [--engines hf_infer vllm sglang] [--modes interrupt in_flight drain]
@@ -45,17 +46,19 @@ from roll.weights.directory import DirectoryWeightStore
 from roll.weights.store import MemoryWeightStore, WeightStore
 
 DEADLINE_S = 900.0
+SLOTS_AND_UPDATES = {"1M": (16, 5), "50M": (16, 5), "500M": (8, 2)}
+"""By default."""
 ENGINES = ("hf_infer", "vllm", "sglang")
 MIB = 1 << 20
 
 
-async def start(engine: str, model: str, args: argparse.Namespace) -> tuple[RayBackend, Cluster, Cluster]:
+async def start(engine: str, model: str, slots: int, args: argparse.Namespace) -> tuple[RayBackend, Cluster, Cluster]:
     inventory = Inventory("cpu", 1, args.ranks + 1, args.ranks + 1)
     backend, port = RayBackend(inventory), free_port()
     *trainers, server = place(tuple(range(args.ranks + 1)), inventory)
     options: dict[str, Any] = {
         "model_path": model,
-        "max_running_requests": args.slots,
+        "max_running_requests": slots,
         "max_length": PROMPT + LONGEST - 1,  # SGLang wants a position more than that
         "threads": 1,
         **({"engine_args": {"python": args.sglang}} if engine == "sglang" else {}),
@@ -81,16 +84,16 @@ async def start(engine: str, model: str, args: argparse.Namespace) -> tuple[RayB
 
 
 async def measure(
-    fleet: EngineFleet, trainers: Cluster, version: int, vocabulary: int, drain: bool, args: Any
+    fleet: EngineFleet, trainers: Cluster, version: int, vocabulary: int, drain: bool, slots: int, bucket_mb: int
 ) -> dict[str, float]:
     """One update under load, in seconds."""
-    lengths = [24 + i % 16 for i in range(2 * args.slots)] if drain else [LONGEST] * args.slots
+    lengths = [24 + i % 16 for i in range(2 * slots)] if drain else [LONGEST] * slots
     load = requests(make_prompts(len(lengths), vocabulary), lengths)
     calls = asyncio.ensure_future(fleet.engines.call(0, "generate", load))
-    while (await fleet.stats())[0].running < args.slots:
+    while (await fleet.stats())[0].running < slots:
         await asyncio.sleep(0.01)
     began = time.perf_counter()
-    weights = await gather_weights(trainers, fleet.store, version, args.bucket_mb * MIB)
+    weights = await gather_weights(trainers, fleet.store, version, bucket_mb * MIB)
     await fleet.store.publish(weights.manifest, weights.buckets)
     gathered = time.perf_counter()
     await fleet.send(version, [0])
@@ -118,9 +121,12 @@ async def copy_rate(nbytes: int) -> float:
 
 
 async def table(size: str, engine: str, model: str, args: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
-    backend, trainers, engines = await start(engine, model, args)
+    slots, updates = (
+        given or default for given, default in zip((args.slots, args.updates), SLOTS_AND_UPDATES[size], strict=True)
+    )
+    backend, trainers, engines = await start(engine, model, slots, args)
     rows = []
-    versions = itertools.count(1)
+    versions, warm_up = itertools.count(1), 4
     try:
         for transport, mode in itertools.product(args.transports, args.modes):
             store: WeightStore = DirectoryWeightStore(folder) if transport == "checkpoint_dir" else MemoryWeightStore()
@@ -137,9 +143,11 @@ async def table(size: str, engine: str, model: str, args: argparse.Namespace, fo
                 broadcast=WeightBroadcast(trainers, engines, meeting) if transport == "collective" else None,
             )
             vocabulary = SIZES[size]["vocab_size"]
-            _, *runs = [
-                await measure(fleet, trainers, next(versions), vocabulary, mode == "drain", args) for _ in range(args.updates + 1)
-            ]
+            runs = [
+                await measure(fleet, trainers, next(versions), vocabulary, mode == "drain", slots, args.bucket_mb)
+                for _ in range(warm_up + updates)
+            ][warm_up:]
+            warm_up = 1
             row = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
             row["pause_max"] = max(run["pause"] for run in runs)
             row["bytes_per_s"] = row["bytes"] / row["update"]
@@ -164,8 +172,8 @@ def main() -> None:
     parser.add_argument("--modes", nargs="+", choices=get_args(WeightUpdateMode), default=get_args(WeightUpdateMode))
     parser.add_argument("--transports", nargs="+", choices=get_args(WeightTransport), default=get_args(WeightTransport))
     parser.add_argument("--ranks", type=int, default=1, help="of the trainer, which share the buckets")
-    parser.add_argument("--updates", type=int, default=5)
-    parser.add_argument("--slots", type=int, default=16, help="requests that run")
+    parser.add_argument("--updates", type=int, help="by default 5, of 500M 2")
+    parser.add_argument("--slots", type=int, help="requests that run; by default 16, with 500M 8")
     parser.add_argument("--bucket_mb", type=int, default=256)
     parser.add_argument("--sglang", default=".venv-sglang/bin/python", help="the interpreter that has SGLang")
     args = parser.parse_args()
@@ -177,7 +185,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             save(make_model(size), f"{folder}/model")
             rows += asyncio.run(table(size, engine, f"{folder}/model", args, Path(folder) / "weights"))
-    save_results("weight_update", {"ranks": args.ranks, "slots": args.slots, "bucket_mb": args.bucket_mb, "rows": rows})
+    save_results("weight_update", {"ranks": args.ranks, "bucket_mb": args.bucket_mb, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from roll.configs.arguments import HFInferConfig
+from roll.configs.engine_arguments import EngineArguments
 from roll.configs.lora_updates import adapter_updates
 from roll.configs.pg_variants import old_logprobs_recomputed
 from roll.configs.ppo import PPOConfig
@@ -48,6 +49,8 @@ class Derived:
     adapter_updates: bool
     """Weight updates are adapters alone."""
     adapter_updates_reason: str
+    engines_start_empty: bool
+    """Their first weights are the trainer's."""
     domain_shares: Mapping[str, float]
     """Share of each domain in a batch; they sum to 1."""
     tag_to_domain: Mapping[str, str]
@@ -72,6 +75,7 @@ def derive(config: PPOConfig) -> Derived:
     validation = config.val_generating_args
     recompute, reason = old_logprobs_recomputed(config)
     adapters, adapters_reason = adapter_updates(config)
+    engine = config.actor_infer.strategy_args.options
     return Derived(
         prompt_length=prompt_length,
         response_length=response_length,
@@ -93,6 +97,7 @@ def derive(config: PPOConfig) -> Derived:
         old_logprobs_reason=reason,
         adapter_updates=adapters,
         adapter_updates_reason=adapters_reason,
+        engines_start_empty=isinstance(engine, EngineArguments) and engine.starts_empty,
         domain_shares=_domain_shares(config.domain_weights),
         tag_to_domain=config.tag_to_domain,
         trackers=tuple(

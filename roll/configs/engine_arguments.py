@@ -20,3 +20,8 @@ class EngineArguments:
     def devices_per_engine(self) -> int:
         sizes = [self.given.get(name, 1) for name in PARALLEL_SIZES]
         return math.prod(size for size in sizes if isinstance(size, int))
+
+    @property
+    def starts_empty(self) -> bool:
+        """Engines begin with random weights, and are given the trainer's before they serve."""
+        return self.given.get("load_format") == "dummy"

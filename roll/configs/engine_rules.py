@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from roll.configs.engine_arguments import PARALLEL_SIZES, EngineArguments
+from roll.configs.lora_updates import adapter_updates
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import Problem
 
@@ -17,8 +18,11 @@ def engine_problems(config: PPOConfig) -> Iterator[Problem]:
     if config.deterministic:
         message = f"{name} batches requests as they come, and another batch rounds otherwise"
         yield Problem("deterministic", True, message, "actor_infer.strategy_args.strategy_name: hf_infer")
-    sizes = {name: options.given.get(name, 1) for name in PARALLEL_SIZES}
     block = "actor_infer.strategy_args.strategy_config"
+    if options.starts_empty and adapter_updates(config)[0]:
+        message = "weight updates are adapters alone (lora_update), whose base the engines read from the model folder"
+        yield Problem(f"{block}.load_format", "dummy", message, "safetensors, or lora_update: merged")
+    sizes = {name: options.given.get(name, 1) for name in PARALLEL_SIZES}
     wrong = [key for key, size in sizes.items() if type(size) is not int or size < 1]
     for key in wrong:
         yield Problem(f"{block}.{key}", sizes[key], "must be an integer >= 1: an engine has as many devices as their product")

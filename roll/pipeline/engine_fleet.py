@@ -32,10 +32,12 @@ class EngineFleet:
         health_timeout_s: float,
         rolling: bool,
         broadcast: WeightBroadcast | None = None,
+        start_empty: bool = False,
     ) -> None:
         """`restartable`: engines are processes of their own (with --local they are not, and a dead one ends the run). `rolling`:
         weights flip engine by engine, so that generation never stops everywhere. `broadcast`: how versions are sent where it
-        can be so; None: each engine takes the buckets for itself."""
+        can be so; None: each engine takes the buckets for itself. `start_empty`: a new worker has random weights, not those of
+        the folder that the run began with."""
         self.engines = engines
         self.fleet = fleet
         self.on_down: list[Callable[[int], None]] = []
@@ -50,7 +52,8 @@ class EngineFleet:
         self._interval_s, self._timeout_s = health_interval_s, health_timeout_s
         self._rolling = rolling
         self.broadcast = broadcast
-        self._disk_version = fleet.version
+        self._first_version = None if start_empty else fleet.version
+        """What a new worker serves."""
         self._staged: dict[int, int] = {}
         """Engine -> the version whose buckets it has received."""
         self._weights = asyncio.Lock()
@@ -64,6 +67,11 @@ class EngineFleet:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.engines.watch(self._replace))
             group.create_task(self._check_health())
+
+    async def fill(self) -> None:
+        """Brings engines that started empty into service, with the version that lies in the store."""
+        async with self._weights:
+            await asyncio.gather(*(self._load(engine) for engine, life in enumerate(self.fleet.lives) if life is Life.LOADING))
 
     def report(self, engine: int, error: Exception) -> None:
         """Someone met an engine that is gone, or hangs. Raises the error if it cannot be replaced."""
@@ -156,9 +164,9 @@ class EngineFleet:
             back(engine)
 
     async def _load(self, engine: int) -> None:
-        """A new worker has the weights of the folder that the run began with; it needs those of the fleet's version, which is
-        another one if the engine that had the oldest dies meanwhile."""
-        loaded = self._disk_version
+        """Brings a new worker the weights of the fleet's version, which is another one if the engine that had the oldest dies
+        meanwhile."""
+        loaded = self._first_version
         while True:
             if loaded != self.fleet.version:
                 loaded = self.fleet.version

@@ -153,6 +153,8 @@ def decisions(config: PPOConfig, derived: Derived) -> Iterator[str]:
         yield f"weight updates: {'adapters' if derived.adapter_updates else 'merged weights'} ({derived.adapter_updates_reason})"
     if config.reference is not None and not config.uses_reference:
         yield "reference: not started (neither use_kl_loss nor add_token_level_kl is set)"
+    if derived.engines_start_empty:
+        yield "actor_infer: its first weights are the trainer's (load_format: dummy)"
 
 
 def load_tokenizer(folder: str) -> Any:
@@ -181,24 +183,26 @@ def _check_policy_loss(config: PPOConfig, derived: Derived) -> None:
 def _check_engine(chosen: StrategyArguments, collect: Collector) -> None:
     """That the engine is installed in a version this project knows, and has the arguments it is given."""
     key, given = "actor_infer.strategy_args", chosen.strategy_config
+    python = given.get("python")
     if chosen.strategy_name == "vllm":
-        found = collect(f"{key}.strategy_name", "vllm", vllm_arguments.check_installed, vllm_arguments.INSTALL)
-        check_argument = vllm_arguments.check_argument
+        where, asked = (f"{key}.strategy_config.python", python) if python is not None else (f"{key}.strategy_name", "vllm")
+        found = collect(where, asked, lambda: vllm_arguments.check_installed(_interpreter(python)), vllm_arguments.INSTALL)
+        check = partial(vllm_arguments.check_argument, python)
     elif chosen.strategy_name == "sglang":
-        python = given.get("python", MISSING_VALUE)
-        found = collect(f"{key}.strategy_config.python", python, partial(_interpreter, python), sglang_arguments.INSTALL)
-        check_argument = partial(sglang_arguments.check_argument, python)
+        where, asked = f"{key}.strategy_config.python", given.get("python", MISSING_VALUE)
+        found = collect(where, asked, lambda: sglang_arguments.check_interpreter(_interpreter(python)), sglang_arguments.INSTALL)
+        check = partial(sglang_arguments.check_argument, python)
     else:
         return
     if found is not None:
         for name, value in given.items():
-            collect(f"{key}.strategy_config.{name}", value, partial(check_argument, name), "correct or remove it")
+            collect(f"{key}.strategy_config.{name}", value, partial(check, name, value), "correct or remove it")
 
 
-def _interpreter(python: Any) -> Path:
-    if python is MISSING_VALUE or not isinstance(python, str):
-        raise ValueError("SGLang runs from an interpreter of its own, which is not named")
-    return sglang_arguments.check_interpreter(python)
+def _interpreter(python: Any) -> str | None:
+    if python is not None and not isinstance(python, str):
+        raise ValueError("must be the path of a Python interpreter")
+    return python
 
 
 def _worker_classes(config: PPOConfig) -> dict[str, str]:

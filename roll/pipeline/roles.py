@@ -17,6 +17,7 @@ from roll.configs.worker import ActorTrainConfig, CriticConfig, ReferenceConfig,
 from roll.distributed.backend import Backend, WorkerSpec
 from roll.distributed.devices import Inventory, Placement, place, place_on_cpus
 from roll.distributed.ports import free_port
+from roll.strategies.infer.interface import NO_VERSION
 from roll.strategies.train.interface import RankContext
 from roll.weights.adapter import AdapterSource
 
@@ -126,8 +127,8 @@ def infer_specs(
     backend: Backend,
     adapters: str | None = None,
 ) -> list[WorkerSpec]:
-    """One engine a device, or as many devices as its options say, serving `version` from the start. `adapters`: folder of those
-    that are in that version."""
+    """One engine a device, or as many devices as its options say, serving `version` from the start (unless engines start empty).
+    `adapters`: folder of those that are in that version."""
     worker: WorkerConfig = config.actor_infer
     model, chosen = worker.model_args, worker.strategy_args.options
     per_engine = chosen.devices_per_engine if isinstance(chosen, EngineArguments) else 1
@@ -140,7 +141,7 @@ def infer_specs(
             "dtype": _infer_dtype(model.dtype, inventory),
             "threads": placement.threads,
             "seed": config.seed,
-            "version": version,
+            "version": NO_VERSION if derived.engines_start_empty else version,
         }
         if derived.adapter_updates:
             trained = config.actor_train.model_args

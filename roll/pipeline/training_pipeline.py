@@ -29,9 +29,10 @@ from roll.pipeline.explorer_stages import ExplorerHalf
 from roll.pipeline.preparation import Prepared, decisions
 from roll.pipeline.run_state import RunState
 from roll.pipeline.step_work import StepWork
+from roll.pipeline.trainer_stages import gather_weights
 from roll.pipeline.weight_broadcast import WeightBroadcast
 from roll.pipeline.weight_updates import UpdateStats
-from roll.pipeline.wiring import Wiring, wire
+from roll.pipeline.wiring import MIB, Wiring, wire
 from roll.rollout.fleet import Fleet
 from roll.strategies.infer.interface import EngineStats
 from roll.weights.broadcast import Meeting
@@ -114,6 +115,8 @@ class TrainingPipeline(ABC):
             self.state.record.display.note("starting workers ...")
             self._clusters = await start_clusters(self._config, self._prepared, self.own_specs(), self.inventory, self.backend)
             self.fleet = self._engine_fleet()
+            if self._prepared.derived.engines_start_empty:
+                await self._fill_engines()
             half = await self.explorer_half(self._clusters)
             started = self.clock()
             self.state.record.begin()
@@ -154,18 +157,25 @@ class TrainingPipeline(ABC):
         return wire(config, prepared, self.state, clusters, self.fleet, half, work, self._loss, self.has_validation, self.clock)
 
     def _engine_fleet(self) -> EngineFleet:
-        config, engines = self._config, self._clusters["actor_infer"]
+        config, engines, empty = self._config, self._clusters["actor_infer"], self._prepared.derived.engines_start_empty
         return EngineFleet(
             engines,
             self._weight_store(),
-            Fleet(len(engines), self.state.first_step, config.max_engine_restarts),
+            Fleet(len(engines), self.state.first_step, config.max_engine_restarts, empty),
             config.weight_update_mode,
             restartable=self.backend.isolated and config.max_engine_restarts > 0,
             health_interval_s=config.engine_health_interval_s,
             health_timeout_s=config.engine_health_timeout_s,
             rolling=config.weight_update_rolling,
             broadcast=self._weight_broadcast(),
+            start_empty=empty,
         )
+
+    async def _fill_engines(self) -> None:
+        trainers, store = self._clusters["actor_train"], self.fleet.store
+        weights = await gather_weights(trainers, store, self.state.first_step, self._config.model_update_buffer_size_mb * MIB)
+        await store.publish(weights.manifest, weights.buckets)
+        await self.fleet.fill()
 
     def _weight_store(self) -> WeightStore:
         if self._config.model_update_transport == "checkpoint_dir":

@@ -47,13 +47,14 @@ class FleetLost(RuntimeError):
 
 
 class Fleet:
-    def __init__(self, replicas: int, version: int, max_restarts: int) -> None:
-        """All replicas serve `version`. `max_restarts`: over all replicas, in a run."""
+    def __init__(self, replicas: int, version: int, max_restarts: int, empty: bool = False) -> None:
+        """All replicas serve `version`, or have no weights yet (`empty`) and load it first. `max_restarts`: over all replicas, in
+        a run."""
         self.version = version
         """The oldest policy version that a serving replica has; while none serves, the last such."""
         self.versions = [version] * replicas
         """What each replica serves, or served when it was lost."""
-        self.lives = [Life.SERVING] * replicas
+        self.lives = [Life.LOADING if empty else Life.SERVING] * replicas
         self.restarts = 0
         self._max_restarts = max_restarts
 

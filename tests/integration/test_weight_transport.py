@@ -64,17 +64,18 @@ async def start(backend, ranks, trained, other, count):
     return trainers, await Cluster.start("actor_infer", backend, specs, 60.0)
 
 
-def make_fleet(engines, store, broadcast=None, restartable=False):
+def make_fleet(engines, store, broadcast=None, restartable=False, empty=False):
     return EngineFleet(
         engines,
         store,
-        Fleet(len(engines), 0, 3),
+        Fleet(len(engines), 1 if empty else 0, 3, empty),
         "interrupt",
         restartable=restartable,
         health_interval_s=1,
         health_timeout_s=1,
         rolling=False,
         broadcast=broadcast,
+        start_empty=empty,
     )
 
 
@@ -148,6 +149,36 @@ def test_a_broadcast_that_an_engine_does_not_live_through_reaches_the_others_by_
             assert fleet.fleet.serving == [0, 1]
             assert len(await fleet.flip(1, [1, 2])) == 1
             await assert_says_the_same(engines, 1, expected)
+        finally:
+            await backend.shutdown()
+
+    asyncio.run(asyncio.wait_for(main(), 100))
+
+
+@pytest.mark.ray
+def test_engines_that_start_empty_are_filled_from_the_store_and_again_when_they_come_back(material, other_model):
+    """What they begin with is not what is served, not even while the version is the run's first."""
+    from roll.distributed.ray_backend import RayBackend
+
+    async def main():
+        backend = RayBackend(Inventory("cpu", nodes=1, per_node=4, cpus_per_node=4))
+        try:
+            trainers, engines = await start(backend, 1, material / "model", other_model, 2)
+            [expected] = await engines.call(0, "generate", [GREEDY])
+            store = MemoryWeightStore()
+            fleet = make_fleet(engines, store, restartable=True, empty=True)
+            await publish(trainers, store)
+            await fleet.fill()
+            assert fleet.fleet.serving == [0, 1, 2]
+            await assert_says_the_same(engines, 1, expected)
+
+            back = asyncio.Event()
+            fleet.on_up.append(lambda engine: back.set())
+            supervision = asyncio.create_task(fleet.supervise())
+            engines.workers[2].kill()
+            await back.wait()
+            supervision.cancel()
+            await assert_says_the_same(engines, 2, expected)
         finally:
             await backend.shutdown()
 

