@@ -20,6 +20,7 @@ from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.report import LoadReport
 from roll.configs.validation import check_config
+from roll.strategies.infer.installed_engine import engine_problems
 
 GIB = 1 << 30
 
@@ -92,7 +93,8 @@ def _check(arguments: Sequence[str]) -> Answer:
     problems += [Problem(note.key, note.value, f"is not supported: {note.message}", where=note.where) for note in report.lacking]
     if problems:
         return Answer(None, report.located(problems), report)
-    return Answer(check(config, machine, None if size is None else int(size * GIB)), [], report)
+    checked = check(config, machine, None if size is None else int(size * GIB))
+    return Answer(replace(checked, remarks=(*checked.remarks, *_engine_here(config))), [], report)
 
 
 def _nodes_named(config: PPOConfig) -> int:
@@ -150,6 +152,11 @@ def _devices_here(plan: Plan, machine: Machine, per_node: int) -> Iterator[str]:
         yield f"the plan is for {per_node} accelerators a node; this machine has {found}, {machine.cpus} CPU cores"
     if not plan.accelerators and plan.nodes == 1 and plan.device_count > machine.cpus:
         yield f"{plan.device_count} CPU slots share {machine.cpus} cores"
+
+
+def _engine_here(config: PPOConfig) -> Iterator[str]:
+    for problem in engine_problems(config.actor_infer.strategy_args):
+        yield f"a run on this machine would be refused: {problem}"
 
 
 def _memory_here(plan: Plan, machine: Machine, there: int | None) -> Iterator[str]:

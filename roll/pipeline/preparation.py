@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,11 +12,11 @@ from typing import Any, Protocol
 from transformers import AutoTokenizer
 
 from roll.algorithms.policy_loss import traits_of, try_policy_loss
-from roll.configs.arguments import GeneratingArguments, StrategyArguments
+from roll.configs.arguments import GeneratingArguments
 from roll.configs.derived import Derived, derive
 from roll.configs.megatron import MegatronConfig
 from roll.configs.ppo import PPOConfig
-from roll.configs.problems import MISSING_VALUE, ConfigError, Problem
+from roll.configs.problems import ConfigError, Problem
 from roll.configs.validation import check_config
 from roll.configs.worker import WorkerConfig
 from roll.data.sample import Prompt
@@ -25,7 +25,7 @@ from roll.distributed.devices import Inventory
 from roll.pipeline.checkpoint import Checkpoint, CheckpointStore
 from roll.pipeline.roles import loss_spec
 from roll.rollout.filters import GroupFilter
-from roll.strategies.infer import sglang_arguments, vllm_arguments
+from roll.strategies.infer.installed_engine import engine_problems
 from roll.strategies.infer.interface import SamplingParams
 from roll.strategies.train.checkpoint_files import check_model_folder
 from roll.strategies.train.megatron.supported import Layout, check_folder
@@ -83,7 +83,7 @@ class Preparation:
         collect("output_dir", config.output_dir, partial(_check_writable, self.run_dir), "name a folder that can be written to")
         for key, path in (_worker_classes(config) | dict(own_classes)).items():
             collect(key, path, partial(import_object, path), "package.module.Class, importable here (see PYTHONPATH)")
-        _check_engine(config.actor_infer.strategy_args, collect)
+        collect.add(engine_problems(config.actor_infer.strategy_args))
         collect(
             "actor_train.pg_variant",
             config.actor_train.pg_variant,
@@ -180,31 +180,6 @@ def _check_policy_loss(config: PPOConfig, derived: Derived) -> None:
         raise ValueError("it needs the log-probs of the step's first weights: write old_logprobs: recompute")
 
 
-def _check_engine(chosen: StrategyArguments, collect: Collector) -> None:
-    """That the engine is installed in a version this project knows, and has the arguments it is given."""
-    key, given = "actor_infer.strategy_args", chosen.strategy_config
-    python = given.get("python")
-    if chosen.strategy_name == "vllm":
-        where, asked = (f"{key}.strategy_config.python", python) if python is not None else (f"{key}.strategy_name", "vllm")
-        found = collect(where, asked, lambda: vllm_arguments.check_installed(_interpreter(python)), vllm_arguments.INSTALL)
-        check = partial(vllm_arguments.check_argument, python)
-    elif chosen.strategy_name == "sglang":
-        where, asked = f"{key}.strategy_config.python", given.get("python", MISSING_VALUE)
-        found = collect(where, asked, lambda: sglang_arguments.check_interpreter(_interpreter(python)), sglang_arguments.INSTALL)
-        check = partial(sglang_arguments.check_argument, python)
-    else:
-        return
-    if found is not None:
-        for name, value in given.items():
-            collect(f"{key}.strategy_config.{name}", value, partial(check, name, value), "correct or remove it")
-
-
-def _interpreter(python: Any) -> str | None:
-    if python is not None and not isinstance(python, str):
-        raise ValueError("must be the path of a Python interpreter")
-    return python
-
-
 def _worker_classes(config: PPOConfig) -> dict[str, str]:
     """Path of each class that the roles name, by key."""
     roles: dict[str, WorkerConfig | None] = {
@@ -288,6 +263,9 @@ class Collector:
                 message = f"{error.filename}: {error.strerror}"
             self._problems.append(Problem(key, value, message.removeprefix(f"{key}: "), fix))
             return None
+
+    def add(self, problems: Iterable[Problem]) -> None:
+        self._problems += problems
 
     def raise_if_any(self) -> None:
         if self._problems:

@@ -6,8 +6,6 @@ does not tell every member that another one is gone: whoever hears nothing gives
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,9 +17,9 @@ from torch.distributed import PrefixStore, ProcessGroupGloo  # type: ignore[attr
 
 from roll.distributed.meeting import join_store, open_store
 from roll.weights.bucket import Bucket, as_bytes
+from roll.weights.layout import lay_out, read_layout
 
-ALIGNMENT = 16
-"""Bytes; tensors are views of the buffer that was received, so each has to begin where its type may."""
+CHECKSUM = "checksum"
 
 
 class BroadcastError(RuntimeError):
@@ -91,23 +89,14 @@ class Seat:
 
 def _pack(bucket: Bucket) -> tuple[Tensor, Tensor]:
     """Bytes that say what the tensors are, and their own."""
-    places, end = [], 0
-    for name, tensor in bucket.tensors.items():
-        places.append((name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape), end))
-        end += math.ceil(tensor.numel() * tensor.element_size() / ALIGNMENT) * ALIGNMENT
-    payload = torch.empty(end, dtype=torch.uint8)
-    for tensor, (*_, start) in zip(bucket.tensors.values(), places, strict=True):
-        raw = as_bytes(tensor)
-        payload[start : start + raw.numel()] = raw
-    header = json.dumps([bucket.checksum, places]).encode()
-    return torch.frombuffer(bytearray(header), dtype=torch.uint8), payload
+    layout = lay_out(bucket.tensors, {CHECKSUM: str(bucket.checksum)})
+    payload, end = torch.empty(layout.nbytes, dtype=torch.uint8), 0
+    for raw in map(as_bytes, layout.tensors):
+        payload[end : end + raw.numel()] = raw
+        end += raw.numel()
+    return torch.frombuffer(bytearray(layout.header), dtype=torch.uint8), payload
 
 
 def _unpack(header: Tensor, payload: Tensor) -> Bucket:
-    checksum, places = json.loads(header.numpy().tobytes())
-    tensors = {}
-    for name, dtype_name, shape, start in places:
-        dtype = getattr(torch, dtype_name)
-        nbytes = math.prod(shape) * dtype.itemsize
-        tensors[name] = payload[start : start + nbytes].view(dtype).reshape(shape)
-    return Bucket(tensors, checksum)
+    tensors, metadata = read_layout(header.numpy().tobytes(), payload)
+    return Bucket(tensors, int(metadata[CHECKSUM]))

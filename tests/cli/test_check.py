@@ -1,5 +1,6 @@
 """`roll check`: the examples, the picture of the devices, the data form, and errors with file, line, value, rule and fix."""
 
+import importlib.util
 import json
 import shlex
 import subprocess
@@ -43,6 +44,28 @@ def test_every_example_passes_in_its_strict_form(example, capsys):
     report = told["report"]
     assert not report["aliased"] and not report["without_effect"] and not report["lacking"] and not report["unknown"]
     assert told["plan"]["quantities"][0]["name"] == "pipeline steps"
+
+
+@pytest.mark.parametrize(
+    ("engine", "told"),
+    [
+        ("{strategy_name: sglang}", "strategy_config.python = (missing): SGLang runs from an interpreter of its own"),
+        (
+            "{strategy_name: vllm, strategy_config: {python: /no/python}}",
+            "strategy_config.python = '/no/python': /no/python: No such",
+        ),
+        (
+            "{strategy_name: vllm, strategy_config: {pythn: x}}",
+            "strategy_config.pythn = 'x': is no engine argument of the installed",
+        ),
+    ],
+)
+def test_an_engine_that_this_machine_cannot_start_is_remarked_upon(engine, told, capsys):
+    """The plan is shown all the same: it may be for another machine."""
+    if "pythn" in engine and importlib.util.find_spec("vllm") is None:
+        pytest.skip("needs requirements/vllm.txt")
+    assert main(["--config_name", "rlvr_config_async", f"++actor_infer.strategy_args={engine}"]) == 0
+    assert f"  ! a run on this machine would be refused: actor_infer.strategy_args.{told}" in capsys.readouterr().out
 
 
 def commands_in(page):

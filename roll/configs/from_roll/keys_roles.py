@@ -127,6 +127,7 @@ SAMPLING = tuple(
 )
 
 _BLOCK = "<role>.strategy_args.strategy_config"
+_ENGINE = "actor_infer.strategy_args.strategy_config"
 _WHOLE = "checkpoints are always whole: safetensors, with the optimiser, resumable on other devices"
 STRATEGY = (
     Rule("reference.strategy_args.strategy_name", "alias", "read as fsdp2_infer, which computes log-probs with transformers",
@@ -167,7 +168,10 @@ STRATEGY = (
     *off_or_lacking(f"{_BLOCK}.use_precision_aware_optimizer", (False, None), "masters and moments are fp32; remove it"),
     *off_or_lacking(f"{_BLOCK}.hidden_dropout", (0, 0.0, None), "dropout would make log-probs random; remove it"),
     *off_or_lacking(f"{_BLOCK}.attention_dropout", (0, 0.0, None), "dropout would make log-probs random; remove it"),
-    ignored("actor_infer.strategy_args.strategy_config.VLLM_USE_V1", "the engine is the installed one's only version"),
-    ignored("actor_infer.strategy_args.strategy_config.sleep_level", "engines keep their devices"),
-    ignored("actor_infer.strategy_args.strategy_config.enable_memory_saver", "engines keep their devices"),
+    ignored(f"{_ENGINE}.VLLM_USE_V1", "the engine is the installed one's only version"),
+    ignored(f"{_ENGINE}.sleep_level", "engines keep their devices"),
+    ignored(f"{_ENGINE}.enable_memory_saver", "engines keep their devices"),
+    ignored(f"{_ENGINE}.max_model_len", "sequence_length decides"),
+    ignored(f"{_ENGINE}.max_num_seqs", "max_running_requests decides"),
+    value_read_as(f"{_ENGINE}.load_format", ("auto", None), "safetensors", "read as safetensors, the only files that are read"),
 )  # fmt: skip

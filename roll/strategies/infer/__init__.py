@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from roll.strategies.infer.interface import InferStrategy
+if TYPE_CHECKING:
+    from roll.strategies.infer.interface import InferStrategy
 
 
 def make_infer_strategy(name: str, options: dict[str, Any]) -> InferStrategy:

@@ -36,9 +36,11 @@ def look(module: str, distributions: list[str], needs: list[str]) -> dict[str, A
 
 
 def look_in(python: str | None, module: str, distributions: list[str], needs: list[str]) -> dict[str, Any]:
-    """`look` in another interpreter; None is this one. `ValueError` if it cannot be run."""
+    """`look` in another interpreter; None is this one. `ValueError` if it cannot be run, or is no path."""
     if python is None:
         return look(module, distributions, needs)
+    if not isinstance(python, str):
+        raise ValueError("must be the path of a Python interpreter")
     question = json.dumps([module, distributions, needs])
     program = [python, "-c", Path(__file__).read_text("utf-8"), question]
     try:

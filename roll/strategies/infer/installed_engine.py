@@ -1,0 +1,41 @@
+"""That the engine a configuration names is installed, in a version this project knows, and has the arguments it is given. Reads
+files, imports nothing of the engine and no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from roll.configs.arguments import StrategyArguments
+from roll.configs.problems import MISSING_VALUE, Problem
+from roll.strategies.infer import sglang_arguments, vllm_arguments
+
+
+def engine_problems(chosen: StrategyArguments) -> list[Problem]:
+    """`chosen`: `actor_infer.strategy_args`. Nothing is said of arguments whose engine is not found."""
+    key, given = "actor_infer.strategy_args", chosen.strategy_config
+    python, named = given.get("python"), f"{key}.strategy_config.python"
+    if chosen.strategy_name == "vllm":
+        where, what = (f"{key}.strategy_name", "vllm") if python is None else (named, python)
+        missing = _complaint(where, what, lambda: vllm_arguments.check_installed(python), vllm_arguments.INSTALL)
+        check = partial(vllm_arguments.check_argument, python)
+    elif chosen.strategy_name == "sglang":
+        what = given.get("python", MISSING_VALUE)
+        missing = _complaint(named, what, lambda: sglang_arguments.check_interpreter(python), sglang_arguments.INSTALL)
+        check = partial(sglang_arguments.check_argument, python)
+    else:
+        return []
+    return missing or [
+        problem
+        for name, value in given.items()
+        for problem in _complaint(f"{key}.strategy_config.{name}", value, partial(check, name, value), "correct or remove it")
+    ]
+
+
+def _complaint(key: str, value: Any, check: Callable[[], Any], fix: str) -> list[Problem]:
+    try:
+        check()
+    except ValueError as error:
+        return [Problem(key, value, str(error), fix)]
+    return []
