@@ -41,7 +41,6 @@ from roll.pipeline.weight_broadcast import WeightBroadcast
 from roll.rollout.fleet import Fleet
 from roll.strategies.infer.interface import WeightUpdateMode
 from roll.strategies.train.interface import RankContext
-from roll.weights.broadcast import Meeting
 from roll.weights.directory import DirectoryWeightStore
 from roll.weights.store import MemoryWeightStore, WeightStore
 
@@ -130,7 +129,7 @@ async def table(size: str, engine: str, model: str, args: argparse.Namespace, fo
     try:
         for transport, mode in itertools.product(args.transports, args.modes):
             store: WeightStore = DirectoryWeightStore(folder) if transport == "checkpoint_dir" else MemoryWeightStore()
-            meeting = Meeting(backend.driver_address(), DEADLINE_S)
+            broadcast = WeightBroadcast(trainers, engines, backend.driver_address(), DEADLINE_S)
             fleet = EngineFleet(
                 engines,
                 store,
@@ -140,7 +139,7 @@ async def table(size: str, engine: str, model: str, args: argparse.Namespace, fo
                 health_interval_s=DEADLINE_S,
                 health_timeout_s=DEADLINE_S,
                 rolling=False,
-                broadcast=WeightBroadcast(trainers, engines, meeting) if transport == "collective" else None,
+                broadcast=broadcast if transport == "collective" else None,
             )
             vocabulary = SIZES[size]["vocab_size"]
             runs = [

@@ -23,11 +23,6 @@ def turn_starts(mask: Tensor) -> Tensor:
     return mask & ~before
 
 
-def turn_ids(mask: Tensor) -> Tensor:
-    """[S, T] int64: which turn of its row a token belongs to, from 0; −1 outside the mask."""
-    return torch.where(mask, turn_starts(mask).cumsum(1) - 1, -1)
-
-
 def on_last_token(values: Tensor, mask: Tensor) -> Tensor:
     """[S, T] `values` [S] on the last token of each row's mask, 0 elsewhere; nothing in a row without tokens."""
     left = mask.flip(1).cumsum(1).flip(1)

@@ -86,8 +86,6 @@ def _check(arguments: Sequence[str]) -> Answer:
     from roll.cli.compose import load
 
     config, report = load(config_folder(options.config_path), options.config_name, overrides, compat=options.compat)
-    if options.compat:
-        config = replace(config, num_nodes=_nodes_named(config))
     machine = this_machine()
     problems = check_config(config, planned_devices(config, machine))
     problems += [Problem(note.key, note.value, f"is not supported: {note.message}", where=note.where) for note in report.lacking]
@@ -95,16 +93,6 @@ def _check(arguments: Sequence[str]) -> Answer:
         return Answer(None, report.located(problems), report)
     checked = check(config, machine, None if size is None else int(size * GIB))
     return Answer(replace(checked, remarks=(*checked.remarks, *_engine_here(config))), [], report)
-
-
-def _nodes_named(config: PPOConfig) -> int:
-    """ROLL counts its machines by the highest device that a role names; `num_nodes` is not read."""
-    try:
-        roles = (config.actor_train, config.actor_infer, config.reference)
-        highest = max((device for role in roles if role is not None for device in role.devices), default=0)
-    except ValueError:  # a device_mapping that cannot be read: reported as such
-        return config.num_nodes
-    return max(config.num_nodes, highest // config.num_gpus_per_node + 1) if config.num_gpus_per_node else config.num_nodes
 
 
 def planned_devices(config: PPOConfig, machine: Machine) -> int:

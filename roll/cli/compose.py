@@ -26,6 +26,7 @@ from roll.configs.from_roll.defaults import other_defaults
 from roll.configs.from_roll.translation import Translation, translate
 from roll.configs.loading import load_config, load_lenient, to_mapping
 from roll.configs.pipelines import pipeline_of
+from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.report import LoadReport, Note, origin
 from roll.configs.rlvr import RLVRConfig
@@ -64,6 +65,8 @@ def load(
         config, unknown, not_offered = _load(cls, made, compat)
     except ConfigError as error:
         raise ConfigError(LoadReport(origins=where).located(error.problems)) from error
+    if compat:
+        config = replace(config, num_nodes=_nodes_named(config))
     lacking = made.lacking + [Note(problem.key, problem.value, problem.message) for problem in not_offered]
     report = LoadReport(
         used=count_keys(cls, made.mapping) - len(not_offered),
@@ -76,6 +79,16 @@ def load(
         origins=where,
     )
     return config, report
+
+
+def _nodes_named(config: PPOConfig) -> int:
+    """ROLL counts its machines by the highest device that a role names; `num_nodes` is not read."""
+    try:
+        roles = (config.actor_train, config.actor_infer, config.reference, config.critic)
+        highest = max((device for role in roles if role is not None for device in role.devices), default=0)
+    except ValueError:  # a device_mapping that cannot be read: reported as such
+        return config.num_nodes
+    return max(config.num_nodes, highest // config.num_gpus_per_node + 1) if config.num_gpus_per_node else config.num_nodes
 
 
 def load_to_start(

@@ -17,8 +17,9 @@ from typing import Any, get_args, get_type_hints
 
 from roll.configs.schema import walk
 
-ONLY_CHECK = ("validation", "_rules", "plan", "formulas", "estimators", "roll_", "translation")
+ONLY_CHECK = ("validation", "_rules", "estimators")
 """Starts or ends of modules of `roll.configs` that do not count."""
+ONLY_DESCRIBE = ("configs.planning.", "configs.from_roll.")
 Types = frozenset[Any]
 NONE: Types = frozenset()
 PASS_THROUGH = ("values", "items", "get", "setdefault", "pop")
@@ -59,7 +60,7 @@ def owner(cls: Any, name: str) -> str:
 
 def _counts(module: str) -> bool:
     folder, _, name = module.rpartition(".")
-    if module in ("cli.check", "cli.check_text", "cli.key_readers", "cli.config_reference"):
+    if module.startswith(ONLY_DESCRIBE) or module in ("cli.check", "cli.check_text", "cli.key_readers", "cli.config_reference"):
         return False
     return folder != "configs" or not any(name.startswith(part) or name.endswith(part) for part in ONLY_CHECK)
 

@@ -80,7 +80,12 @@ class DeepSpeedConfig:
                 zero[name] = int(value)
             elif isinstance(value, dict) and value["device"] == "none":
                 del zero[name]
-        return {"zero": zero, "dtype": "bf16" if self.bf16.enabled is True else dtype}
+        return {"zero": zero, "dtype": self.computed_in(dtype)}
+
+    def computed_in(self, dtype: str) -> str:
+        """`bf16.enabled` decides where `dtype` of `model_args` is auto; a contradiction is refused."""
+        enabled = self.bf16.enabled
+        return dtype if dtype != "auto" or enabled == "auto" else "bf16" if enabled else "fp32"
 
 
 _SET_ELSEWHERE = {

@@ -10,6 +10,8 @@ from typing import Any
 
 PARALLEL_SIZES = ("tensor_parallel_size", "pipeline_parallel_size")
 """Their product is the number of devices of one engine."""
+REPLICAS = "data_parallel_size"
+"""A number that has to divide that of the engines; they are replicas of one another anyway."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from roll.configs.engine_arguments import PARALLEL_SIZES, EngineArguments
+from roll.configs.engine_arguments import PARALLEL_SIZES, REPLICAS, EngineArguments
 from roll.configs.lora_updates import adapter_updates
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import Problem
@@ -22,17 +22,41 @@ def engine_problems(config: PPOConfig) -> Iterator[Problem]:
     if options.starts_empty and adapter_updates(config)[0]:
         message = "weight updates are adapters alone (lora_update), whose base the engines read from the model folder"
         yield Problem(f"{block}.load_format", "dummy", message, "safetensors, or lora_update: merged")
-    sizes = {name: options.given.get(name, 1) for name in PARALLEL_SIZES}
+    sizes = {name: options.given.get(name, 1) for name in (*PARALLEL_SIZES, REPLICAS)}
     wrong = [key for key, size in sizes.items() if type(size) is not int or size < 1]
     for key in wrong:
-        yield Problem(f"{block}.{key}", sizes[key], "must be an integer >= 1: an engine has as many devices as their product")
+        yield Problem(f"{block}.{key}", sizes[key], "must be an integer >= 1")
     if wrong:
         return
     try:
         devices = role.world_size
     except ValueError:  # a device_mapping that cannot be read: reported as such
         return
-    if devices % options.devices_per_engine:
+    replicas, per_engine = sizes.pop(REPLICAS), options.devices_per_engine
+    if devices % per_engine:
         key = max(sizes, key=lambda size: sizes[size])
-        message = f"{devices} devices of actor_infer do not divide into engines of {options.devices_per_engine}"
+        message = f"{devices} devices of actor_infer do not divide into engines of {per_engine}"
         yield Problem(f"{block}.{key}", sizes[key], message, "change device_mapping, or a size that divides it")
+    elif devices // per_engine % replicas:
+        message = f"{devices} devices of actor_infer are {devices // per_engine} engines of {per_engine}"
+        yield Problem(f"{block}.{REPLICAS}", replicas, message, "remove it: engines are counted by device_mapping")
+    elif replicas > 1 and options.given.get("enable_expert_parallel"):
+        message = "experts are divided among the devices of one engine, and engines share nothing"
+        yield Problem(f"{block}.{REPLICAS}", replicas, message, f"remove it, and divide experts by {PARALLEL_SIZES[0]}")
+
+
+def engine_node_problems(config: PPOConfig, device_count: int) -> Iterator[Problem]:
+    """`device_count`: devices of the whole cluster."""
+    options = config.actor_infer.strategy_args.options
+    try:
+        devices = config.actor_infer.devices
+    except ValueError:  # reported above
+        return
+    per_node = max(1, device_count // config.num_nodes)
+    size = max(1, options.devices_per_engine) if isinstance(options, EngineArguments) else 1
+    for engine in (devices[i : i + size] for i in range(0, len(devices), size)):
+        if len({device // per_node for device in engine}) > 1:
+            message = f"devices {', '.join(map(str, engine))} are one engine, and on several nodes of {per_node} devices"
+            fix = f"name the {size} devices of each engine on one node"
+            yield Problem("actor_infer.device_mapping", config.actor_infer.device_mapping, message, fix)
+            return

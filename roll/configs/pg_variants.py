@@ -6,6 +6,8 @@ from roll.configs.ppo import PPOConfig
 
 WITHOUT_RATIO = ("vanilla", "reinforce", "gpg", "opmd", "asymre", "kimi15")
 """Their policy gradient has no importance weight of its own."""
+UNCORRECTED = tuple(name for name in WITHOUT_RATIO if name != "kimi15")
+"""Nothing in them corrects for samples of an older policy; kimi15 penalises the distance from the sampler."""
 WITH_RATIO = (
     "ppo",
     "gspo",

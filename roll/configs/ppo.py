@@ -39,7 +39,7 @@ class PPOConfig(BaseConfig, ABC):
         "grpo", "How advantages come from rewards; your own function by its dotted path, my_package.my_module.my_estimator."
     )
     reward_clip: float | None = option(
-        None, "Rewards are clipped to ± this after normalisation, and token rewards after the KL penalty.", bounds=POSITIVE
+        None, "Rewards are clipped to ± this after normalisation, and so is the KL penalty of each token.", bounds=POSITIVE
     )
     gamma: float = option(
         1.0, "Discount of later rewards. RLVR: per response token. Agentic: per turn.", bounds=Bounds(gt=0, le=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterator
 
@@ -11,11 +10,11 @@ from roll.configs.agentic_rules import agentic_problems
 from roll.configs.deepspeed import DeepSpeedConfig, deepspeed_problems
 from roll.configs.derived import optimizer_batch_size
 from roll.configs.dotted_path import DOTTED_PATH
-from roll.configs.engine_rules import engine_problems
+from roll.configs.engine_rules import engine_node_problems, engine_problems
 from roll.configs.fields import all_range_problems
 from roll.configs.lora_updates import lora_update_problems
+from roll.configs.loss_rules import loss_problems
 from roll.configs.megatron import MegatronConfig, megatron_problems
-from roll.configs.pg_variants import NEED_PROXIMAL, PG_VARIANTS, WITH_RATIO
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import MISSING_VALUE, Problem
 from roll.configs.rlvr import RLVRConfig
@@ -33,15 +32,13 @@ LORA_STRATEGIES = ("fsdp2_train", "deepspeed_train")
 
 def check_config(config: PPOConfig, device_count: int) -> list[Problem]:
     """Everything that would go wrong later and can be known now. `device_count`: devices of the whole cluster."""
-    problems = list(all_range_problems(config)) + list(_devices(config, device_count))
+    problems = [*all_range_problems(config), *_devices(config, device_count), *engine_node_problems(config, device_count)]
     for rule in (
         _run,
         _lengths,
         _batch,
         _asynchrony,
-        _policy_loss,
-        _correction,
-        _kl,
+        loss_problems,
         _critic,
         _roles,
         engine_problems,
@@ -123,58 +120,6 @@ def _asynchrony(config: PPOConfig) -> Iterator[Problem]:
         yield Problem("staleness_policy", "drop", "has nothing to drop at async_generation_ratio 0", "use wait")
 
 
-def _policy_loss(config: PPOConfig) -> Iterator[Problem]:
-    knobs, variant, key = config.actor_train, config.actor_train.pg_variant, "actor_train.pg_variant"
-    if variant not in PG_VARIANTS and not DOTTED_PATH.fullmatch(variant):
-        nearest = difflib.get_close_matches(variant, PG_VARIANTS, n=1)
-        known = f"one of {', '.join(PG_VARIANTS)}, or the dotted path of your own function"
-        yield Problem(key, variant, "is not a policy loss", f"did you mean {nearest[0]}?" if nearest else known)
-    if knobs.tis_lower_bound >= knobs.tis_upper_bound:
-        message = f"{knobs.tis_lower_bound:g} >= tis_upper_bound {knobs.tis_upper_bound:g}"
-        yield Problem("actor_train.tis_lower_bound", knobs.tis_lower_bound, message)
-    if config.old_logprobs == "bypass":
-        if config.enable_old_logprobs_recompute:
-            yield Problem("old_logprobs", "bypass", "enable_old_logprobs_recompute is true", "keep one of them")
-        if variant in NEED_PROXIMAL:
-            message = f"pg_variant {variant} needs the log-probs of the step's first weights"
-            yield Problem("old_logprobs", "bypass", message, "old_logprobs: auto")
-        elif config.train_infer_correction.is_weight.enabled and variant in WITH_RATIO:
-            message = f"pg_variant {variant} takes its ratio to the sampler already, is_weight would correct for it twice"
-            yield Problem("old_logprobs", "bypass", message, "old_logprobs: auto, or is_weight.enabled: false")
-
-
-def _correction(config: PPOConfig) -> Iterator[Problem]:
-    weight, key = config.train_infer_correction.is_weight, "train_infer_correction"
-    if weight.enabled and config.actor_train.pg_variant == "m2po":
-        message = "m2po takes its ratio to the sampler itself, is_weight would correct for it twice"
-        yield Problem(f"{key}.is_weight.enabled", True, message, "false, or another pg_variant")
-    if weight.mode == "mask" and weight.lower_bound >= weight.upper_bound:
-        message = f"{weight.lower_bound:g} >= upper_bound {weight.upper_bound:g}: every token is masked"
-        yield Problem(f"{key}.is_weight.lower_bound", weight.lower_bound, message)
-    for index, rule in enumerate(config.train_infer_correction.filters):
-        name = f"{key}.filters[{index}]"
-        if rule.enabled and not (rule.ratio_enabled or rule.diff_enabled):
-            yield Problem(f"{name}.enabled", True, "filters by nothing", "ratio_enabled: true or diff_enabled: true")
-        for low, high in (("ratio_low", "ratio_high"), ("diff_low", "diff_high")):
-            if getattr(rule, low) >= getattr(rule, high):
-                message = f"{getattr(rule, low):g} >= {high} {getattr(rule, high):g}: every token is left out"
-                yield Problem(f"{name}.{low}", getattr(rule, low), message)
-
-
-def _kl(config: PPOConfig) -> Iterator[Problem]:
-    if config.use_kl_loss and config.kl_loss_coef == 0:
-        yield Problem("kl_loss_coef", 0.0, "use_kl_loss is true, but the weight is 0", "e.g. 0.001")
-    if config.kl_loss_coef > 0 and not config.use_kl_loss:
-        yield Problem("kl_loss_coef", config.kl_loss_coef, "has no effect: use_kl_loss is false", "use_kl_loss: true")
-    if config.add_token_level_kl and config.init_kl_coef == 0:
-        yield Problem("init_kl_coef", 0.0, "add_token_level_kl is true, but the weight is 0 and stays so", "e.g. 0.01")
-    if config.target_kl is not None and not config.add_token_level_kl:
-        yield Problem("target_kl", config.target_kl, "has no effect: add_token_level_kl is false", "add_token_level_kl: true")
-    if config.uses_reference and config.reference is None:
-        user = "use_kl_loss" if config.use_kl_loss else "add_token_level_kl"
-        yield Problem("reference", MISSING_VALUE, f"{user} needs it", "reference: {device_mapping: ...}")
-
-
 def _critic(config: PPOConfig) -> Iterator[Problem]:
     estimator = config.adv_estimator
     if config.uses_critic:
@@ -203,6 +148,8 @@ def _roles(config: PPOConfig) -> Iterator[Problem]:
         elif isinstance(role.strategy_args.options, MegatronConfig):
             yield from _megatron(name, role, role.strategy_args.options)
         yield from _lora(name, role)
+        if name in ("actor_train", "critic") and role.model_args.dtype == "fp16":
+            yield Problem(f"{name}.model_args.dtype", "fp16", "fp16 gradients underflow", "bf16 or fp32")
         if not (role.model_args.model_name_or_path or config.pretrain):
             yield Problem(f"{name}.model_args.model_name_or_path", MISSING_VALUE, "names no model", "set pretrain")
         if role.worker_cls is not None and not DOTTED_PATH.fullmatch(role.worker_cls):
@@ -268,7 +215,9 @@ def _devices(config: PPOConfig, device_count: int) -> Iterator[Problem]:
         if missing:
             shown = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
             message = f"no device {shown}: there are {device_count}, numbered from 0"
-            yield Problem(key, role.device_mapping, message, "name existing devices, or set num_gpus_per_node on CPUs")
+            nodes = max(role.devices) * config.num_nodes // device_count + 1
+            fix = f"name existing devices, or num_nodes: {nodes}; on CPUs num_gpus_per_node is the number of slots"
+            yield Problem(key, role.device_mapping, message, fix)
 
 
 def _batch(config: PPOConfig) -> Iterator[Problem]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -48,6 +49,12 @@ class Placement:
     local_devices: tuple[int, ...]
     """The devices' indices on their node."""
     threads: int
+
+
+def visible_devices(devices: Sequence[int], seen: str | None) -> str:
+    """CUDA_VISIBLE_DEVICES for a process that is to have these of the devices that a process with `seen` counts."""
+    names = [name.strip() for name in seen.split(",")] if seen else None
+    return ",".join(names[device] if names else str(device) for device in devices)
 
 
 def place(device_mapping: tuple[int, ...], inventory: Inventory, devices_per_worker: int = 1) -> list[Placement]:

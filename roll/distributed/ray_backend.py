@@ -16,7 +16,7 @@ from ray.exceptions import RayActorError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from roll.distributed.backend import Ref, WorkerDied, WorkerHandle, WorkerHost, WorkerSpec
-from roll.distributed.devices import Inventory, Placement
+from roll.distributed.devices import Inventory, Placement, visible_devices
 
 LOOPBACK = "127.0.0.1"
 CONCURRENT_CALLS = 10_000
@@ -108,7 +108,9 @@ class RayBackend:
         self._nodes = [node_id for node_id, _ in alive]
         self._addresses = [str(node_address) for _, node_address in alive]
         if len(self._nodes) < self._inventory.nodes:
-            raise ValueError(f"num_nodes is {self._inventory.nodes}, but the Ray cluster has {len(self._nodes)} live nodes")
+            found = f"num_nodes is {self._inventory.nodes}, but the Ray cluster has {len(self._nodes)} live nodes"
+            alone = "; without RAY_ADDRESS=<head>:6379 a run has a Ray of its own on this machine" if self._private else ""
+            raise ValueError(found + alone)
 
     def node_address(self, node: int) -> str:
         self._connect()
@@ -143,7 +145,9 @@ class RayBackend:
         if self._private and sys.platform == "linux":
             env["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
         if self._inventory.kind == "cuda":
-            env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, placement.local_devices))
+            # Of a cluster's nodes all devices are counted; of this machine those that the run may see.
+            seen = os.environ.get("CUDA_VISIBLE_DEVICES") if self._private else None
+            env["CUDA_VISIBLE_DEVICES"] = visible_devices(placement.local_devices, seen)
         return env
 
     async def shutdown(self) -> None:

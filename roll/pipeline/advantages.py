@@ -75,7 +75,7 @@ class Advantages(ABC):
             policy = padded.behaviour_logprobs if padded.proximal_logprobs is None else padded.proximal_logprobs
             known = mask & policy.isfinite() & padded.reference_logprobs.isfinite()
             kl = approx_kl(policy, padded.reference_logprobs, config.kl_penalty, known)
-            rewards = clip(rewards - self._kl.coefficient * kl, config.reward_clip)
+            rewards = rewards - clip(self._kl.coefficient * kl, config.reward_clip)
             trained = mask.sum(1)
             if bool(trained.any()):
                 mean = float((kl.sum(1) / trained.clamp(min=1)).sum() / (trained > 0).sum())

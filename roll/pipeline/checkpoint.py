@@ -56,10 +56,12 @@ class Checkpoint:
 
 
 class CheckpointStore:
-    def __init__(self, root: Path, keep: int = 0) -> None:
-        """`keep`: how many of the newest checkpoints stay, 0 for all."""
+    def __init__(self, root: Path, keep: int = 0, spared: int | None = None) -> None:
+        """`keep`: how many of the newest checkpoints stay, 0 for all. `spared`: the step of one that stays besides them: engines
+        that start anew begin with its weights."""
         self.root = root
         self._keep = keep
+        self._spared = spared
 
     def steps(self) -> list[int]:
         """Of all checkpoint folders with a manifest, oldest first."""
@@ -88,7 +90,7 @@ class CheckpointStore:
         partial.rename(final)
         _sync(self.root)
         if self._keep:
-            for old in self.steps()[: -self._keep]:
+            for old in [step for step in self.steps()[: -self._keep] if step != self._spared]:
                 (self.root / f"step-{old}" / MANIFEST).unlink()  # first: half a folder must not look complete
                 shutil.rmtree(self.root / f"step-{old}")
         return final

@@ -8,15 +8,18 @@ went elsewhere.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection
 
 from roll.distributed.backend import WorkerDied, WorkerStartError
 from roll.distributed.cluster import Cluster
 from roll.pipeline.weight_broadcast import LOST, WeightBroadcast
-from roll.rollout.fleet import Fleet, Life
+from roll.rollout.fleet import Fleet, FleetLost, Life
 from roll.strategies.infer.interface import EngineError, EngineStats, WeightUpdateMode
 from roll.weights.bucket import Manifest
 from roll.weights.store import BucketRef, KeptBucket, WeightStore
+
+logger = logging.getLogger(__name__)
 
 
 class EngineFleet:
@@ -59,6 +62,10 @@ class EngineFleet:
         self._weights = asyncio.Lock()
         """One exchange of weights at a time: an engine that comes up must not meet half an update."""
         self._down_since: dict[int, float] = {}
+        self._sleeping = False
+        """Others have the devices."""
+        self._asleep: set[int] = set()
+        self._turns = asyncio.Lock()
 
     async def supervise(self) -> None:
         """Runs as long as the run does; ends only by raising `WorkerDied` or `FleetLost`."""
@@ -82,6 +89,7 @@ class EngineFleet:
             self.fleet.died(engine)
             self._down_since[engine] = asyncio.get_running_loop().time()
             self._staged.pop(engine, None)
+            self._asleep.discard(engine)
             for taken_out in self.on_down:
                 taken_out(engine)
             self.engines.workers[engine].kill()
@@ -110,6 +118,13 @@ class EngineFleet:
                 pauses = list(await asyncio.gather(*(self._activate(engine, manifest) for engine in ready)))
             return [pause for pause in pauses if pause is not None]
 
+    async def sleep(self) -> None:
+        """Frees the devices for others. An engine that comes back meanwhile sleeps, too."""
+        await self._turn(sleeping=True)
+
+    async def wake(self) -> None:
+        await self._turn(sleeping=False)
+
     async def stats(self) -> list[EngineStats]:
         """Of the engines that serve now."""
         return list(await asyncio.gather(*(self.engines.call(engine, "stats") for engine in self.fleet.serving)))
@@ -131,11 +146,13 @@ class EngineFleet:
     async def _activate(self, engine: int, manifest: Manifest) -> float | None:
         try:
             pause: float = await self.engines.call(engine, "activate_weights", manifest, self._mode)
-            self.fleet.loaded(engine, manifest.version)
-            return pause
         except LOST as error:
             self.report(engine, error)
             return None
+        if self.fleet.lives[engine] is not Life.SERVING:  # taken out while its answer was on its way
+            return None
+        self.fleet.loaded(engine, manifest.version)
+        return pause
 
     async def _roll(self, engine: int, manifest: Manifest) -> float | None:
         for taken_out in self.on_down:
@@ -148,17 +165,25 @@ class EngineFleet:
 
     async def _replace(self, engine: int) -> None:
         """The engine's process is gone."""
-        self.report(engine, WorkerDied(f"worker {self.engines.workers[engine].name} died"))
+        reason: Exception = WorkerDied(f"worker {self.engines.workers[engine].name} died")
+        self.report(engine, reason)
         while True:
-            self.fleet.restart(engine)
+            try:
+                self.fleet.restart(engine)
+            except FleetLost as lost:
+                raise FleetLost(f"{lost}; the last time: {reason}") from reason
             try:
                 await self.engines.restart(engine)
                 self.fleet.started(engine)
                 async with self._weights:
                     await self._load(engine)
                 break
-            except (*LOST, WorkerStartError):
+            except (*LOST, WorkerStartError, TimeoutError) as error:
+                reason = error
+                logger.warning("engine %d did not come back: %s", engine, error)
+                self.engines.workers[engine].kill()  # it may live on, and would keep the device's memory
                 self.fleet.died(engine)
+        await self._follow(engine)
         self.recovered_s.append(asyncio.get_running_loop().time() - self._down_since.pop(engine))
         for back in self.on_up:
             back(engine)
@@ -177,16 +202,37 @@ class EngineFleet:
                 self.fleet.verified(engine, stats.version)
                 return
 
+    async def _turn(self, sleeping: bool) -> None:
+        self._sleeping = sleeping
+        await asyncio.gather(*(self._follow(engine) for engine in self.fleet.serving))
+
+    async def _follow(self, engine: int) -> None:
+        """Has the engine sleep or wake as the fleet does."""
+        async with self._turns:
+            if self.fleet.lives[engine] is not Life.SERVING or (engine in self._asleep) is self._sleeping:
+                return
+            try:
+                await self.engines.call(engine, "sleep" if self._sleeping else "wake")
+            except LOST as error:
+                self.report(engine, error)
+            else:
+                self._asleep ^= {engine}
+
     async def _check_health(self) -> None:
         while True:
             await asyncio.sleep(self._interval_s)
-            await asyncio.gather(*(self._check(engine) for engine in self.fleet.serving))
+            alive = [engine for engine, life in enumerate(self.fleet.lives) if life in (Life.SERVING, Life.LOADING)]
+            await asyncio.gather(*(self._check(engine) for engine in alive))
 
     async def _check(self, engine: int) -> None:
+        worker = self.engines.workers[engine]
         try:
-            await asyncio.wait_for(self.engines.workers[engine].call("stats"), self._timeout_s)
+            await asyncio.wait_for(worker.call("stats"), self._timeout_s)
         except TimeoutError:
             message = f"engine {engine} gave no sign of life in {self._timeout_s:g} s (engine_health_timeout_s)"
-            self.report(engine, EngineError(message))
+            if self.fleet.lives[engine] is Life.LOADING:
+                worker.kill()  # which whoever loads it is told
+            else:
+                self.report(engine, EngineError(message))
         except LOST as error:
             self.report(engine, error)

@@ -11,8 +11,8 @@ from roll.rollout.admission import Admission, GroupState, Ticket
 
 
 class Fates:
-    """The one place that moves groups between their states. `changed` hooks are told when room for new groups may have come,
-    `cancelled` hooks when a group that is in flight was given up."""
+    """The one place that moves groups between their states. `on_change` is told when room for new groups may have come, `on_drop`
+    of each group that is given up."""
 
     def __init__(self, admission: Admission, journal: GroupLog) -> None:
         self.admission = admission

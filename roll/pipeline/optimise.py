@@ -12,7 +12,7 @@ from roll.pipeline.batch import shards, totals_of
 
 
 async def optimise(cluster: Cluster, batches: Sequence[TokenBatch], loss: LossSpec | ValueLossSpec) -> dict[str, float]:
-    """An optimiser step for each batch that has a token to train; the mean of their metrics."""
+    """An optimiser step for each batch that has a token to train; their metrics, each over the steps."""
     batches = [batch for batch in batches if totals_of(batch).tokens > 0]
     taken = {f"{cluster.role}/optimiser_steps": float(len(batches))}
     if not batches:
@@ -24,4 +24,11 @@ async def optimise(cluster: Cluster, batches: Sequence[TokenBatch], loss: LossSp
     # A metric that one of the steps has no value for is the mean of the others.
     names = dict.fromkeys(name for of_step in metrics for name in of_step)
     told = {name: [of_step[name] for of_step in metrics if name in of_step] for name in names}
-    return {name: sum(values) / len(values) for name, values in told.items()} | taken
+    return {name: _over_steps(name, values) for name, values in told.items()} | taken
+
+
+def _over_steps(name: str, values: Sequence[float]) -> float:
+    """A maximum is that of all steps, a running count the last; everything else is a mean."""
+    if name.endswith("_max"):
+        return max(values)
+    return values[-1] if name.endswith("/skipped_steps") else sum(values) / len(values)

@@ -38,7 +38,8 @@ class RunState:
             None if config.async_pipeline_depth == "auto" else config.async_pipeline_depth,
             floor=config.weight_push_interval - 1,
         )
-        self._checkpoints = CheckpointStore(prepared.checkpoints, config.max_ckpt_to_keep)
+        spared = self.first_step if prepared.continues else None
+        self._checkpoints = CheckpointStore(prepared.checkpoints, config.max_ckpt_to_keep, spared)
         self._begun: tuple[int, Path] | None = None
         if prepared.continues:
             self._checkpoints.set_aside_after(self.first_step)

@@ -30,12 +30,11 @@ from roll.pipeline.preparation import Prepared, decisions
 from roll.pipeline.run_state import RunState
 from roll.pipeline.step_work import StepWork
 from roll.pipeline.trainer_stages import gather_weights
-from roll.pipeline.weight_broadcast import WeightBroadcast
+from roll.pipeline.weight_broadcast import LOST, WeightBroadcast
 from roll.pipeline.weight_updates import UpdateStats
 from roll.pipeline.wiring import MIB, Wiring, wire
 from roll.rollout.fleet import Fleet
 from roll.strategies.infer.interface import EngineStats
-from roll.weights.broadcast import Meeting
 from roll.weights.directory import DirectoryWeightStore
 from roll.weights.store import MemoryWeightStore, WeightStore
 
@@ -186,8 +185,8 @@ class TrainingPipeline(ABC):
         config, clusters = self._config, self._clusters
         if config.model_update_transport != "collective" or not self.backend.isolated:
             return None
-        meeting = Meeting(self.backend.driver_address(), config.engine_health_timeout_s)
-        return WeightBroadcast(clusters["actor_train"], clusters["actor_infer"], meeting)
+        address, timeout_s = self.backend.driver_address(), config.engine_health_timeout_s
+        return WeightBroadcast(clusters["actor_train"], clusters["actor_infer"], address, timeout_s)
 
     async def _run(self, wiring: Wiring) -> None:
         self._wiring = wiring
@@ -204,7 +203,8 @@ class TrainingPipeline(ABC):
                 self.state.fates.drop(group_id, "surplus")
         if self.state.record.step > self.state.saved_step:
             await self._save_last(wiring)
-        self._engine_stats = await self.fleet.stats()
+        with contextlib.suppress(*LOST):  # the run is over, whatever becomes of an engine now
+            self._engine_stats = await self.fleet.stats()
 
     async def _save_last(self, wiring: Wiring) -> None:
         if "critic" in self._clusters:

@@ -7,7 +7,6 @@ itself, through the store.
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Sequence
 
 from roll.distributed.backend import WorkerDied
@@ -20,11 +19,11 @@ LOST = (WorkerDied, EngineError)
 
 
 class WeightBroadcast:
-    def __init__(self, trainers: Cluster, engines: Cluster, meeting: Meeting) -> None:
+    def __init__(self, trainers: Cluster, engines: Cluster, address: str, timeout_s: float) -> None:
+        """`address`: of the driver, where members find each other. `timeout_s`: for each of their exchanges."""
         self._trainers = trainers
         self._engines = engines
-        self._meeting = meeting
-        self._count = itertools.count()
+        self._address, self._timeout_s = address, timeout_s
         self.sent = 0
         """Versions that reached all engines that they were sent to."""
         self.failed = 0
@@ -38,16 +37,19 @@ class WeightBroadcast:
             shares.setdefault(bucket.rank, []).append(bucket)
 
         await store.pull(version, sort)
+        meeting = Meeting(self._address, self._timeout_s)
         # One rank after the other: the limit is what an engine can take in, and so it holds one bucket in transit.
         for rank, share in shares.items():
-            if not await self._broadcast(rank, version, share, engines):
+            if not await self._broadcast(meeting, rank, version, share, engines):
                 self.failed += 1
                 return False
         self.sent += 1
         return True
 
-    async def _broadcast(self, rank: int, version: int, share: Sequence[KeptBucket], engines: Sequence[int]) -> bool:
-        first, *others = self._meeting.seats(f"version-{version}/{next(self._count)}", 1 + len(engines))
+    async def _broadcast(
+        self, meeting: Meeting, rank: int, version: int, share: Sequence[KeptBucket], engines: Sequence[int]
+    ) -> bool:
+        first, *others = meeting.seats(f"version-{version}/rank-{rank}", 1 + len(engines))
         members = [
             asyncio.ensure_future(self._trainers.call(rank, "broadcast", first, *(bucket.reference for bucket in share))),
             *(

@@ -84,7 +84,7 @@ def wire(
 ) -> Wiring:
     derived = prepared.derived
     trainers = clusters["actor_train"]
-    devices = device_locks(config, clusters)
+    devices = device_locks(config, clusters, fleet)
     flow = Flow(Ledger(clock()), devices, clock)
     background: set[asyncio.Task[None]] = set()
 
@@ -153,7 +153,7 @@ def wire(
     return Wiring(flow, devices, half.dataloader, batches, updates, validation, half, tuple(trainer_half), background)
 
 
-def device_locks(config: PPOConfig, clusters: Mapping[str, Cluster]) -> DeviceLocks:
+def device_locks(config: PPOConfig, clusters: Mapping[str, Cluster], fleet: EngineFleet) -> DeviceLocks:
     """Roles that share a device take turns; who leaves it frees what it can."""
     placed: dict[str, WorkerConfig | None] = {
         "actor_train": config.actor_train,
@@ -164,9 +164,9 @@ def device_locks(config: PPOConfig, clusters: Mapping[str, Cluster]) -> DeviceLo
     locks = DeviceLocks(
         {role: frozenset(worker.devices) for role, worker in placed.items() if worker is not None and role in clusters}
     )
-    for role in placed:
-        sleep, wake = ("sleep", "wake") if role == "actor_infer" else ("offload", "reload")
+    locks.on_turn("actor_infer", fleet.sleep, fleet.wake)
+    for role in ("actor_train", "reference", "critic"):
         if role in clusters:
             call_all = clusters[role].call_all
-            locks.on_turn(role, partial(call_all, sleep), partial(call_all, wake))
+            locks.on_turn(role, partial(call_all, "offload"), partial(call_all, "reload"))
     return locks

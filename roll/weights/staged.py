@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 import threading
 from pathlib import Path
 
 from safetensors.torch import save_file
 
+from roll.distributed.own_folder import OwnFolder
 from roll.weights.bucket import Bucket, Manifest
 
 MEMORY = Path("/dev/shm")
@@ -23,7 +23,8 @@ class StagedWeights:
         files lie in the folder of temporary files."""
         self._lock = threading.Lock()
         in_memory = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= room
-        self._folder = Path(tempfile.mkdtemp(prefix="roll-weights-", dir=MEMORY if in_memory else None))
+        self._own = OwnFolder("weights", MEMORY if in_memory else None)
+        self._folder = self._own.path
         self._version: int | None = None
         self._files: dict[Path, Bucket] = {}
         """File -> its names and checksum (a bucket without tensors' data)."""
@@ -59,7 +60,7 @@ class StagedWeights:
             self._clear()
 
     def close(self) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._own.remove()
 
     def _clear(self) -> None:
         for file in self._files:

@@ -18,7 +18,6 @@ from roll.pipeline.weight_broadcast import WeightBroadcast
 from roll.rollout.fleet import Fleet
 from roll.strategies.infer.interface import GenerateRequest, SamplingParams
 from roll.strategies.train.interface import RankContext
-from roll.weights.broadcast import Meeting
 from roll.weights.directory import DirectoryWeightStore
 from roll.weights.store import MemoryWeightStore
 
@@ -98,7 +97,7 @@ async def check_transports(backend, ranks, trained, other, folder):
         [expected] = await engines.call(0, "generate", [GREEDY])
         ways = [(MemoryWeightStore(), None), (DirectoryWeightStore(folder), None)]
         if backend.isolated:
-            ways.append((MemoryWeightStore(), WeightBroadcast(trainers, engines, Meeting(backend.driver_address(), 60.0))))
+            ways.append((MemoryWeightStore(), WeightBroadcast(trainers, engines, backend.driver_address(), 60.0)))
         for engine, (store, broadcast) in enumerate(ways, start=1):
             fleet = make_fleet(engines, store, broadcast)
             [answer] = await engines.call(engine, "generate", [GREEDY])
@@ -140,7 +139,7 @@ def test_a_broadcast_that_an_engine_does_not_live_through_reaches_the_others_by_
         try:
             trainers, engines = await start(backend, 1, material / "model", other_model, 2)
             [expected] = await engines.call(0, "generate", [GREEDY])
-            store, broadcast = MemoryWeightStore(), WeightBroadcast(trainers, engines, Meeting(backend.driver_address(), 90.0))
+            store, broadcast = MemoryWeightStore(), WeightBroadcast(trainers, engines, backend.driver_address(), 90.0)
             fleet = make_fleet(engines, store, broadcast, restartable=True)
             await publish(trainers, store)
             engines.workers[2].kill()

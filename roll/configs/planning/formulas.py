@@ -203,7 +203,8 @@ def _advantage(config: PPOConfig) -> Iterator[str]:
         yield _estimated(config)
     if config.add_token_level_kl:
         adaptive = f", adapted to {config.target_kl:g} a token" if config.target_kl is not None else ""
-        yield f"minus {config.init_kl_coef:g}·({_KL[config.kl_penalty]}) on each token{adaptive}"
+        clipped = "" if config.reward_clip is None else f", clipped to ±{config.reward_clip:g}"
+        yield f"minus {config.init_kl_coef:g}·({_KL[config.kl_penalty]}) on each token{clipped}{adaptive}"
     if config.whiten_rewards:
         yield "token rewards / std of the batch"
     if config.uses_critic:

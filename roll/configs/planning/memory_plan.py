@@ -69,7 +69,7 @@ def host_memory(
 ) -> list[Part]:
     """Of one node: the newest weights on their way to the engines (all of them if it has all the trainer's ranks), and what
     roles that take turns move off their devices."""
-    element = element_bytes(config.actor_train.model_args.dtype, accelerators)
+    element = element_bytes(config.actor_train, accelerators)
     size, limit = element * trained.parameters, config.model_update_buffer_size_mb
     buckets = max(1, math.ceil(size / (limit * MIB)))
     formula = (
@@ -131,14 +131,19 @@ def _turn(of_role: Mapping[str, RoleMemory], names: Sequence[str], active: str) 
     return of_role[active].awake + sum(of_role[name].asleep for name in names if name != active)
 
 
-def element_bytes(dtype: str, accelerators: bool) -> int:
+def element_bytes(worker: WorkerConfig, accelerators: bool) -> int:
+    """Of a number that the role computes with."""
+    options = worker.strategy_args.options
+    dtype: str = worker.model_args.dtype
+    if isinstance(options, DeepSpeedConfig):
+        dtype = options.computed_in(dtype)
     return {"fp32": 4, "bf16": 2, "fp16": 2, "auto": 2 if accelerators else 4}[dtype]
 
 
 def _trainer(
     config: PPOConfig, derived: Derived, role: RolePlan, worker: ActorTrainConfig, model: Model, accelerators: bool
 ) -> RoleMemory:
-    element = element_bytes(worker.model_args.dtype, accelerators)
+    element = element_bytes(worker, accelerators)
     layout = _layout(role, worker, element)
     micro = _trained_microbatch(config, derived, role, worker)
     logits = memory.logits(model, layout, micro, element, entropy=config.entropy_loss_coef > 0)
@@ -154,7 +159,7 @@ def _critic(
     config: PPOConfig, derived: Derived, role: RolePlan, worker: CriticConfig, model: Model, accelerators: bool
 ) -> RoleMemory:
     """A head of one output has no logits to speak of; the model's own head, if it is untied, is counted though it is left out."""
-    element = element_bytes(worker.model_args.dtype, accelerators)
+    element = element_bytes(worker, accelerators)
     layout = _layout(role, worker, element)
     micro = _trained_microbatch(config, derived, role, worker)
     training = Pass("training a micro-batch", (_activations(worker, model, layout, micro, element),))
@@ -180,7 +185,7 @@ def _activations(worker: ActorTrainConfig | CriticConfig, model: Model, layout: 
 def _frozen(
     config: PPOConfig, derived: Derived, role: RolePlan, worker: ReferenceConfig, model: Model, accelerators: bool
 ) -> RoleMemory:
-    element = element_bytes(worker.model_args.dtype, accelerators)
+    element = element_bytes(worker, accelerators)
     layout = _layout(role, worker, element)
     resident = memory.frozen_weights(model, layout, element)
     scoring = _log_probs(config, derived, role, worker, model, layout, element)
@@ -204,7 +209,7 @@ def _log_probs(
 def _engine(
     derived: Derived, role: RolePlan, worker: WorkerConfig, model: Model, accelerators: bool, device_bytes: int | None
 ) -> RoleMemory:
-    element = element_bytes(worker.model_args.dtype, accelerators)
+    element = element_bytes(worker, accelerators)
     if role.strategy != "hf_infer":
         return _foreign_engine(role, worker, model, element, device_bytes)
     weights = memory.engine_weights(model, element, shadow=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from roll.configs.agentic import AgenticConfig
 from roll.configs.derived import Derived, derive
+from roll.configs.pg_variants import UNCORRECTED
 from roll.configs.planning.counts import Quantity, quantities
 from roll.configs.planning.devices import RolePlan, role_plans, started_roles
 from roll.configs.planning.formulas import LossFormula, loss_formula
@@ -191,6 +192,9 @@ def _notes(config: PPOConfig, derived: Derived, roles: list[RolePlan]) -> Iterat
         yield f"the critic learns ½·(V_t − return_t)², return_t = A_t + V_t before the step{clip}{warmup}"
     if config.reference is not None and not config.uses_reference:
         yield "the reference is not started: neither use_kl_loss nor add_token_level_kl is set"
+    variant, ratio = config.actor_train.pg_variant, config.async_generation_ratio
+    if ratio > 0 and variant in UNCORRECTED:
+        yield f"pg_variant {variant} does not correct for old samples, and async_generation_ratio is {ratio:g}: others stand more"
     train = next(role for role in roles if role.role == "actor_train")
-    if config.async_generation_ratio > 0 and "actor_infer" in train.shares_with:
+    if ratio > 0 and "actor_infer" in train.shares_with:
         yield "actor_train and actor_infer share devices: they take turns, and asynchrony gains only where rewards are slow"

@@ -74,6 +74,11 @@ class AgenticAdvantages(Advantages):
         episode_ids = torch.tensor(episodes)
         tasks = layout.group_of_episode[episode_ids]
         states: list[Hashable] = [turn.state_key for turn in turns]
+        if (config.adv_estimator == "gigpo" or wish.grouping == "state") and not all(states):
+            raise ValueError(
+                "adv_estimator: turns are compared at equal states, and an environment does not tell its own: "
+                "its reset and step have to give info['state_key'] (docs_roll/environments.md)"
+            )
         earned = torch.tensor([turn.reward for turn in turns], dtype=torch.float32)
         mean: Scope | None = wish.norm_mean_type
         if config.adv_estimator == "agentic_reinforce" and (wish.norm_mean_type or wish.norm_std_type):

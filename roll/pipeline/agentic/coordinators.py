@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 
 from roll.distributed.backend import WorkerDied
 from roll.distributed.cluster import Cluster
 from roll.pipeline.agentic.environment_worker import GroupResult, GroupTask
+from roll.strategies.infer.interface import EngineError
 
 MAX_DEATHS = 8
 """Deaths of coordinators in a row, no group finished between them, after which the run ends: something kills them all."""
@@ -46,14 +48,18 @@ class Coordinators:
         """On the coordinator with the fewest groups. Raises `CoordinatorDied` if that one dies over it (another is in its place
         by then), and `CoordinatorsLost`."""
         rank = min(range(len(self._load)), key=lambda rank: self._load[rank])
-        worker = self._cluster.workers[rank]
         self._load[rank] += 1
         self._at[task.key] = rank
         try:
+            async with self._restarting[rank]:  # one that is being replaced knows no engine yet
+                worker = self._cluster.workers[rank]
             result: GroupResult = await self._cluster.call(rank, "play_group", task)
         except WorkerDied as death:
             await self._replace(rank, worker)
             raise CoordinatorDied(str(death)) from death
+        except asyncio.CancelledError:
+            self._tell_one(rank, "cancel", task.key)  # else it would play on
+            raise
         finally:
             self._load[rank] -= 1
             del self._at[task.key]
@@ -78,30 +84,37 @@ class Coordinators:
         self._tell("engine_up", engine, self._engines.workers[engine])
 
     def _tell(self, method: str, *args: object) -> None:
-        async def tell(rank: int) -> None:
-            try:
-                await self._cluster.call(rank, method, *args)
-            except WorkerDied:
-                return  # its successor is connected to the engines as they are then
-
         for rank in range(len(self._cluster)):
-            notice = asyncio.ensure_future(tell(rank))
-            self._notices.add(notice)
-            notice.add_done_callback(self._notices.discard)
+            self._tell_one(rank, method, *args)
+
+    def _tell_one(self, rank: int, method: str, *args: object) -> None:
+        async def tell() -> None:
+            with contextlib.suppress(WorkerDied):  # its successor is connected to the engines as they are then
+                await self._cluster.call(rank, method, *args)
+
+        notice = asyncio.ensure_future(tell())
+        self._notices.add(notice)
+        notice.add_done_callback(self._notices.discard)
 
     async def _replace(self, rank: int, dead: object) -> None:
         """Once, however many groups report the death."""
         async with self._restarting[rank]:
-            if self._cluster.workers[rank] is not dead:
-                return
-            self.deaths += 1
-            self._deaths_in_a_row += 1
-            if self._deaths_in_a_row > MAX_DEATHS:
-                raise CoordinatorsLost(f"environment workers died {MAX_DEATHS + 1} times in a row, without finishing a group")
-            await self._cluster.restart(rank)
-            # What the dead one had asked for has no reader; whose requests are interrupted with it, asks again.
-            await self._engines.call_all("abort")
-            await self._connect(rank)
+            while self._cluster.workers[rank] is dead:
+                self.deaths += 1
+                self._deaths_in_a_row += 1
+                if self._deaths_in_a_row > MAX_DEATHS:
+                    raise CoordinatorsLost(f"environment workers died {MAX_DEATHS + 1} times in a row, without finishing a group")
+                await self._cluster.restart(rank)
+                # What the dead one had asked for has no reader; whose requests are interrupted with it, asks again.
+                await asyncio.gather(*(self._abort(engine) for engine in range(len(self._engines))))
+                try:
+                    await self._connect(rank)
+                except WorkerDied:
+                    dead = self._cluster.workers[rank]
+
+    async def _abort(self, engine: int) -> None:
+        with contextlib.suppress(WorkerDied, EngineError):  # one that is down has nothing to abort
+            await self._engines.call(engine, "abort")
 
     async def _connect(self, rank: int) -> None:
         await self._cluster.call(rank, "connect", list(self._engines.workers), self._replaced)

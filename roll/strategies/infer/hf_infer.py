@@ -138,19 +138,11 @@ class HFInferStrategy:
     async def activate_weights(self, manifest: Manifest, mode: WeightUpdateMode) -> float:
         """Takes effect when the token step under way ends (`drain`: when the running requests have ended); see
         `SlotEngine.activate` for what the returned pause holds."""
-        if mode != "drain":
-            return await asyncio.wrap_future(self._call(lambda: self._engine.activate(manifest, mode)))
-        done: Future[float] = Future()
-
-        def begin() -> None:
-            self._engine.hold_queue(True)
-            self._when_drained.append((lambda: done.set_result(self._engine.activate(manifest, mode)), done))
-
-        self._post(begin, done)
-        return await asyncio.wrap_future(done)
+        call = self._call_drained if mode == "drain" else self._call
+        return await asyncio.wrap_future(call(lambda: self._engine.activate(manifest, mode)))
 
     async def sleep(self) -> None:
-        await asyncio.wrap_future(self._call(self._engine.sleep))
+        await asyncio.wrap_future(self._call_drained(self._engine.sleep))
 
     async def wake(self) -> None:
         await asyncio.wrap_future(self._call(self._engine.wake))
@@ -171,6 +163,17 @@ class HFInferStrategy:
         """Has the engine thread call `function` at the next token border."""
         done: Future[T] = Future()
         self._post(lambda: done.set_result(function()), done)
+        return done
+
+    def _call_drained(self, function: Callable[[], T]) -> Future[T]:
+        """`_call`, when what is running has ended; nothing begins meanwhile."""
+        done: Future[T] = Future()
+
+        def begin() -> None:
+            self._engine.hold_queue(True)
+            self._when_drained.append((lambda: done.set_result(function()), done))
+
+        self._post(begin, done)
         return done
 
     def _post(self, action: Callable[[], None], done: Future[Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from roll.data.sample import FinishReason, VersionSpan
@@ -74,9 +74,6 @@ class EngineStats:
     prefill_tokens: int = 0
     busy_s: float = 0.0
     """Time with at least one request running."""
-    weight_updates: int = 0
-    pauses_s: list[float] = field(default_factory=list)
-    """For each weight update, the time from the end of the last token step before it to the moment the next could begin."""
 
 
 class InferStrategy(Protocol):
@@ -91,14 +88,15 @@ class InferStrategy(Protocol):
         """Verifies a bucket and keeps it aside (shadow buffer) while generation goes on."""
 
     async def activate_weights(self, manifest: Manifest, mode: WeightUpdateMode) -> float:
-        """At the next token border makes the received weights those in use; returns the pause in seconds.
+        """At the next token border makes the received weights those in use; returns the pause in seconds: from the end of the
+        last token step before it to the moment the next could begin.
 
         Refuses (`ValueError`) if what was received is not what the manifest names. `interrupt`: running requests keep their
         tokens and are prefilled again under the new weights; `in_flight`: they keep their KV cache; `drain`: the update waits
         until they have ended, and none begins meanwhile."""
 
     async def sleep(self) -> None:
-        """Frees what can be made again (KV cache); needs no running request."""
+        """Frees what can be made again (KV cache) when the running requests have ended; what comes now waits for `wake`."""
 
     async def wake(self) -> None: ...
 

@@ -7,18 +7,19 @@ with its worker, however that ends; when it is gone, calls raise `EngineError`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import signal
 import socket
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
 import roll
+from roll.distributed.own_folder import OwnFolder
 from roll.strategies.infer.engine_messages import (
     error_of,
     pack,
@@ -55,15 +56,16 @@ class OtherInterpreterStrategy:
         here; `EngineError` if the process ends instead."""
         self._what = f"the {strategy_name} engine in {python}"
         # Its path has our package alone: the folder that ours lies in may be full of other packages.
-        self._path = tempfile.TemporaryDirectory(prefix="roll-engine-")
-        (Path(self._path.name) / "roll").symlink_to(Path(roll.__file__).parent)
+        self._path = OwnFolder("engine")
+        (self._path.path / "roll").symlink_to(Path(roll.__file__).parent)
         self._connection, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
                 [python, "-c", _PROGRAM, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-                env=environment() | {"PYTHONPATH": self._path.name},
+                start_new_session=True,  # Ctrl-C is the run's, which ends its engines when it has saved
+                env=environment() | {"PYTHONPATH": str(self._path.path)},
             )
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Any]] = {}
@@ -114,7 +116,8 @@ class OtherInterpreterStrategy:
         if isinstance(self._ended, EngineClosed):
             return
         if self._ended is None:
-            await self._call("close")  # which ends the calls that wait
+            with contextlib.suppress(EngineError, TimeoutError):  # it dies, or hangs: the process is ended below
+                await asyncio.wait_for(self._call("close"), CLOSING_S)  # which ends the calls that wait
         self._end(EngineClosed("the inference engine was closed"))
         if self._writer is not None:
             self._writer.close()
@@ -169,4 +172,4 @@ class OtherInterpreterStrategy:
             self._process.kill()
             self._process.wait()
         self._connection.close()
-        self._path.cleanup()
+        self._path.remove()

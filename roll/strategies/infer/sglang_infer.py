@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from transformers import AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
 
 from roll.data.sample import FinishReason, VersionSpan
 from roll.strategies.infer.entry_queue import Aborted, EntryQueue
 from roll.strategies.infer.interface import EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
 from roll.strategies.infer.sglang_arguments import STARTUP_TIMEOUT_S, server_arguments
 from roll.strategies.infer.sglang_server import SGLangServer
+from roll.strategies.infer.slot_row import refuse_invalid
 from roll.strategies.infer.stop_strings import cut_at_stop
 from roll.weights.bucket import Bucket, Manifest
 from roll.weights.staged import StagedWeights
@@ -65,6 +66,7 @@ class SGLangInferStrategy:
             version=version,
         )
         self._model_path = Path(model_path)
+        self._vocab_size: int = AutoConfig.from_pretrained(model_path).get_text_config().vocab_size
         self._max_length = max_length
         self._tokenizer: Any = AutoTokenizer.from_pretrained(model_path)
         self._server = SGLangServer(python, arguments, arguments["device"], threads, timeout_s)
@@ -78,12 +80,14 @@ class SGLangInferStrategy:
         self._stats = EngineStats(version=version, free_slots=max_running_requests)
         self._slots = max_running_requests
         self._busy_since: float | None = None
+        self._asleep = False
 
     async def generate(self, request: GenerateRequest) -> GenerateResult:
         """Cancelling the call aborts the request in the engine."""
+        refuse_invalid(request, self._tokenizer, self._vocab_size, self._max_length)
         limit = min(request.sampling.max_new_tokens, self._max_length - len(request.prompt_ids)) - len(request.partial_ids)
-        if limit < 1:
-            raise ValueError(f"request {request.request_id!r}: nothing left to sample in max_length={self._max_length}")
+        if limit < 1:  # it was aborted with its last token
+            return GenerateResult(request.request_id, [], [], [], "length")
         try:
             async with self._queue.enter(request.request_id, request.priority):
                 self._count_busy()
@@ -135,17 +139,25 @@ class SGLangInferStrategy:
             pause = time.monotonic() - began
             self._stats.version = manifest.version
         finally:
-            self._queue.open()
+            if not self._asleep:
+                self._queue.open()
         self._staged.discard()
-        self._stats.weight_updates += 1
-        self._stats.pauses_s.append(pause)
         return pause
 
     async def sleep(self) -> None:
+        if self._asleep:
+            return
+        self._asleep = True
+        self._queue.close()
+        await self._queue.empty()  # the server ends when it is to release what is in use
         await self._post("release_memory_occupation", {"tags": ["kv_cache"]})
 
     async def wake(self) -> None:
+        if not self._asleep:
+            return
         await self._post("resume_memory_occupation", {"tags": ["kv_cache"]})
+        self._asleep = False
+        self._queue.open()
 
     async def stats(self) -> EngineStats:
         if not self._server.alive:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import httpx
 
+from roll.distributed.own_folder import OwnFolder
 from roll.distributed.ports import free_port
 from roll.strategies.infer.interface import EngineError
 from roll.strategies.infer.interpreter import dies_with_parent, environment
@@ -60,8 +60,8 @@ class SGLangServer:
         """Starts `python -m sglang.launch_server` on a free loopback port and waits until it serves. Raises `ServerFailed`."""
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
-        self._folder = tempfile.TemporaryDirectory(prefix="roll-sglang-")
-        self._log = Path(self._folder.name) / "server.log"
+        self._folder = OwnFolder("sglang")
+        self._log = self._folder.path / "server.log"
         words = command_line({**arguments, "host": "127.0.0.1", "port": port})
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -94,7 +94,7 @@ class SGLangServer:
             except subprocess.TimeoutExpired:
                 os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        self._folder.cleanup()
+        self._folder.remove()
 
     def _wait_until_ready(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s

@@ -133,9 +133,7 @@ class SlotEngine:
             self._interrupted.extendleft(reversed(self._rows))
             self._rows, self._sampling = [], None
         self._stats.version = manifest.version
-        self._stats.weight_updates += 1
-        self._stats.pauses_s.append(time.perf_counter() - began)
-        return self._stats.pauses_s[-1]
+        return time.perf_counter() - began
 
     def sleep(self) -> None:
         """Frees the KV cache and unused shadow weights; requests that come now wait for `wake`."""
@@ -159,7 +157,6 @@ class SlotEngine:
             queued=len(self._queued),
             free_slots=self.slots - running,
             busy_s=self._stats.busy_s + busy,
-            pauses_s=list(self._stats.pauses_s),
         )
 
     @torch.inference_mode()

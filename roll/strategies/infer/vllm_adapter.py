@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from roll.distributed.own_folder import OwnFolder
 from roll.weights.adapter import BASE, A, AdapterSource, B, BaseWeights, adapted_weights, is_adapter
 from roll.weights.bucket import Bucket, Manifest
 
@@ -28,7 +28,7 @@ class ReceivedAdapters:
     def __init__(self, source: AdapterSource) -> None:
         self._base = BaseWeights(Path(source.base))
         self._rank = source.rank
-        self._folder = tempfile.TemporaryDirectory(prefix="roll-adapter-")
+        self._folder = OwnFolder("adapter")
         self.start = Path(source.start) if source.start else self._write("start", self._without_effect())
         """The adapters that the engine has before its first update."""
         self._lock = threading.Lock()
@@ -64,7 +64,7 @@ class ReceivedAdapters:
     def forget(self) -> None:
         with self._lock:
             self._version, self._buckets = None, {}
-            shutil.rmtree(Path(self._folder.name, "update"), ignore_errors=True)
+            shutil.rmtree(self._folder.path / "update", ignore_errors=True)
 
     def _without_effect(self) -> dict[str, Tensor]:
         """Of a policy that is its base. vLLM takes no empty adapter, so one layer has one, of zeros."""
@@ -76,7 +76,7 @@ class ReceivedAdapters:
         return {path + A: torch.zeros(self._rank, inner), path + B: torch.zeros(out, self._rank)}
 
     def _write(self, name: str, adapters: Mapping[str, Tensor]) -> Path:
-        folder = Path(self._folder.name, name)
+        folder = self._folder.path / name
         folder.mkdir(exist_ok=True)
         save_file({f"base_model.model.{k}": v for k, v in adapters.items() if k != BASE}, folder / "adapter_model.safetensors")
         # The scale is in B.

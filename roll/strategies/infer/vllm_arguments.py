@@ -20,15 +20,14 @@ SERIES = "0.32"
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 INSTALL = "install what requirements/vllm.txt names (see docs_roll/engines.md)"
-STRATEGY_KEYS = ("python",)
-"""Of `strategy_config`, what is not for vLLM."""
+STRATEGY_KEYS = ("python", "data_parallel_size")
+"""Of `strategy_config`, what is not for vLLM. Replicas are engines of their own, which share nothing (engine_rules)."""
 LOAD_FORMATS = ("safetensors", "dummy")
 NEEDS = ("torch", "transformers", "safetensors", "xxhash")
 """What our side of the engine imports, in the interpreter that has vLLM."""
 
 _EXACT_LOGPROBS = "every token's log-prob must be that of the sampled policy"
 _DRAFTS = f"{_EXACT_LOGPROBS}; drafted tokens have others"
-_ONE_ENGINE = "engines are counted by device_mapping"
 OURS: dict[str, str] = {
     "model": "the model is actor_infer.model_args.model_name_or_path, or pretrain",
     "model_weights": "the model is actor_infer.model_args.model_name_or_path, or pretrain",
@@ -57,8 +56,7 @@ OURS: dict[str, str] = {
     "max_lora_rank": "it follows from actor_train.model_args.lora_rank",
     "max_loras": "the policy is the only adapter",
     "distributed_executor_backend": "it follows from the number of an engine's devices",
-    "data_parallel_size": _ONE_ENGINE,
-    "data_parallel_rank": _ONE_ENGINE,
+    "data_parallel_rank": "write data_parallel_size, or nothing: engines are counted by device_mapping",
     "nnodes": "an engine's devices are on one node",
     "disable_log_stats": "the run's engine figures come from there",
 }
@@ -154,7 +152,7 @@ def engine_arguments(
         defaults |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": min(r for r in LORA_RANKS if r >= lora_rank)}
     return {
         **defaults,
-        **given,
+        **{name: value for name, value in given.items() if name not in STRATEGY_KEYS},
         "model": model_path,
         "skip_tokenizer_init": True,
         "dtype": dtype,

@@ -98,9 +98,10 @@ class VLLMInferStrategy:
         self._engine = start_engine(arguments, engine_environment(list(devices), threads, arguments), self._figures)
         self._lora = lora_request(adapters.base) if adapters else None
         """What requests name so that they are computed with the policy's adapters."""
-        self._adopted = False
+        self._adopting: asyncio.Task[None] | None = None
         self._calls: dict[str, _Call] = {}
         self._gate = Gate()
+        self._one_left = asyncio.Event()
         self._updating = asyncio.Lock()
         self._asleep = False
         self._ended: EngineError | None = None
@@ -140,6 +141,7 @@ class VLLMInferStrategy:
             raise
         finally:
             del self._calls[request.request_id]
+            self._one_left.set()
             self._account()
 
     async def abort(self, request_ids: Sequence[str] | None = None) -> None:
@@ -176,20 +178,19 @@ class VLLMInferStrategy:
             finally:
                 self._gate.reopen()
             self._received.forget()
-        self._stats.weight_updates += 1
-        self._stats.pauses_s.append(pause)
         return pause
 
     async def sleep(self) -> None:
         """Frees the weights' and the KV cache's memory if the engine has `enable_sleep_mode: true` and is not on a CPU, where
         vLLM frees nothing. Requests that come now wait for `wake` in either case."""
         await self._ready()
-        if running := sum(call.collector is not None for call in self._calls.values()):
-            raise ValueError(f"cannot sleep with {running} requests running: abort them first")
         if self._asleep:
             return
         self._asleep = True
         await self._gate.shut()
+        while self._submitted and self._ended is None:
+            self._one_left.clear()
+            await self._one_left.wait()
         if self._frees_memory:
             async with self._engine_errors():
                 await self._engine.sleep(level=1)
@@ -207,8 +208,7 @@ class VLLMInferStrategy:
     async def stats(self) -> EngineStats:
         """`running` and `queued` are counted here; token counts are the engine's own."""
         await self._ready()
-        submitted = sum(call.collector is not None for call in self._calls.values())
-        running = min(submitted, self._slots)
+        running = min(self._submitted, self._slots)
         busy = 0.0 if self._busy_since is None else time.perf_counter() - self._busy_since
         return replace(
             self._stats,
@@ -218,7 +218,6 @@ class VLLMInferStrategy:
             generated_tokens=self._figures.generated_tokens,
             prefill_tokens=self._figures.prefill_tokens,
             busy_s=self._stats.busy_s + busy,
-            pauses_s=list(self._stats.pauses_s),
         )
 
     async def close(self) -> None:
@@ -230,6 +229,11 @@ class VLLMInferStrategy:
             await asyncio.to_thread(self._engine.shutdown)
             self._engine = None  # while its own clean-up still finds the modules it needs
             self._received.forget()
+
+    @property
+    def _submitted(self) -> int:
+        """Calls that the engine has."""
+        return sum(call.collector is not None for call in self._calls.values())
 
     # -- requests -------------------------------------------------------------------------------------------------------
 
@@ -291,23 +295,23 @@ class VLLMInferStrategy:
             raise RuntimeError("vLLM did not load the adapters")
 
     async def _ready(self) -> None:
-        """The first call tells the engine what only a running event loop can."""
         if self._ended is not None:
             raise self._ended
-        if not self._adopted:
-            self._adopted = True
-            await self._gate.shut()
-            try:
-                async with self._engine_errors():
-                    await self._engine.collective_rpc("adopt_policy")
-                    if self._adapters is not None:
-                        await self._load([str(self._adapters.start)])
-                    await self._engine.update_weight_version(str(self._stats.version))
-            except EngineError as error:
-                self._end(error)
-                raise
-            finally:
-                self._gate.reopen()
+        if self._adopting is None:
+            self._adopting = asyncio.create_task(self._adopt())
+        await asyncio.shield(self._adopting)
+
+    async def _adopt(self) -> None:
+        """Tells the engine, before the first call, what only a running event loop can."""
+        try:
+            async with self._engine_errors():
+                await self._engine.collective_rpc("adopt_policy")
+                if self._adapters is not None:
+                    await self._load([str(self._adapters.start)])
+                await self._engine.update_weight_version(str(self._stats.version))
+        except EngineError as error:
+            self._end(error)
+            raise
 
     # -- the end --------------------------------------------------------------------------------------------------------
 

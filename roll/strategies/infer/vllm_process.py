@@ -5,6 +5,7 @@ the worker's process; scheduler and model are in one process below it, with tens
 from __future__ import annotations
 
 import os
+import signal
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from roll.configs.engine_arguments import EngineArguments
+from roll.distributed.devices import visible_devices
 from roll.strategies.infer.interface import EngineError
 
 OWNER = "ROLL_ENGINE_OWNER"
@@ -49,9 +51,8 @@ def engine_environment(devices: Sequence[str], threads: int | None, arguments: M
         if arguments.get("enforce_eager"):
             env["TORCHDYNAMO_DISABLE"] = "1"  # a helper for log-probs is compiled all the same: 20 s at the first request
     else:
-        seen = os.environ.get("CUDA_VISIBLE_DEVICES")
         indices = [int(device.partition(":")[2] or 0) for device in devices]
-        env["CUDA_VISIBLE_DEVICES"] = ",".join(seen.split(",")[i] if seen else str(i) for i in indices)
+        env["CUDA_VISIBLE_DEVICES"] = visible_devices(indices, os.environ.get("CUDA_VISIBLE_DEVICES"))
     return env
 
 
@@ -85,12 +86,15 @@ def start_engine(arguments: Mapping[str, Any], environment: Mapping[str, str], f
 
 @contextmanager
 def _environment(changes: Mapping[str, str]) -> Iterator[None]:
-    """What is started meanwhile inherits the changes. After it the environment is as before, also where vLLM wrote to it."""
+    """What is started meanwhile inherits the changes, and is deaf to Ctrl-C: that is the run's, which ends its engines when it
+    has saved. After it the environment is as before, also where vLLM wrote to it."""
     before = dict(os.environ)
     os.environ.update(changes)
+    deaf = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, deaf)
         for name in os.environ.keys() - before.keys():
             del os.environ[name]
         os.environ.update(before)

@@ -49,8 +49,12 @@ def engine_config(zero: dict[str, Any], bf16: bool, max_grad_norm: float) -> dic
         "zero_force_ds_cpu_optimizer": False,
     }
     if bf16:
-        # Sums of micro-batches in bfloat16 would lose the small ones; without the check a NaN would be stepped on.
-        config |= {"bf16": {"enabled": True, "check_grad_overflow": True}, "data_types": {"grad_accum_dtype": "fp32"}}
+        # Sums over micro-batches and ranks in bfloat16 would lose the small ones; without the check a NaN would be stepped on.
+        config |= {
+            "bf16": {"enabled": True, "check_grad_overflow": True},
+            "data_types": {"grad_accum_dtype": "fp32"},
+            "communication_data_type": "fp32",
+        }
     return config
 
 

@@ -100,9 +100,5 @@ class Adapters:
         return {name.removeprefix(_PEFT_PREFIX).replace(".weight", ".default.weight"): t for name, t in tensors.items()}
 
 
-def is_adapter_checkpoint(directory: Path) -> bool:
-    return (directory / ADAPTER).is_dir()
-
-
 def _is_adapter(name: str) -> bool:
     return name.endswith((_A, _B))

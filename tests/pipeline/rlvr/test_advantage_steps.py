@@ -64,7 +64,16 @@ def test_hopeless_tokens_are_held_by_the_reward_clip():
     """k3 of a token that the reference finds e^20 times likelier is 4.9e8."""
     config = RLVRConfig(adv_estimator="reinforce", add_token_level_kl=True, kl_penalty="k3", reward_clip=5.0)
     (only,), _ = step(RLVRAdvantages(config), [group(0, [1.0], [2])], config, reference_logprobs=19.0)
-    assert only == pytest.approx([-10, -5])
+    assert only == pytest.approx([1 - 10, 1 - 5])
+
+
+def test_the_reward_clip_leaves_finished_advantages_alone():
+    """One of eight is right: grpo's advantage of 2.47 is no reward, and a penalty of next to nothing changes it by as little."""
+    groups = [group(0, [1.0] + [0.0] * 7, [1] * 8)]
+    for coefficient in (1e-9, 1.0):
+        config = RLVRConfig(adv_estimator="grpo", add_token_level_kl=True, reward_clip=1.0, init_kl_coef=coefficient)
+        (best, *_), _ = step(RLVRAdvantages(config), groups, config, reference_logprobs=-1.0)
+        assert best == pytest.approx([7 / 8**0.5], abs=1e-5)
 
 
 def test_the_weight_adapts_from_step_to_step_and_through_a_checkpoint():

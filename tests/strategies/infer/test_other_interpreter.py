@@ -98,7 +98,7 @@ def test_many_calls_at_once_and_weights_between_them(lab: Any, hosted: Hosted) -
             true = lab.true_logprobs(lab.model(seed=version), request.prompt_ids, result.token_ids, 0.8)
             assert (torch.tensor(result.logprobs) - true).abs().max() < 1e-4
     stats = hosted.run(hosted.engine.stats())
-    assert (stats.version, stats.running, stats.generated_tokens, stats.pauses_s) == (1, 0, 640, [pause])
+    assert (stats.version, stats.running, stats.generated_tokens) == (1, 0, 640)
 
 
 def test_what_the_engine_refuses_is_refused_here_and_it_goes_on(lab: Any, hosted: Hosted) -> None:

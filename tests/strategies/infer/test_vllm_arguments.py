@@ -137,3 +137,17 @@ def test_rules_that_need_no_vllm() -> None:
     assert "integer >= 1" in problems({"tensor_parallel_size": 0})[key]
     assert "integer >= 1" in problems({"tensor_parallel_size": True})[key]
     assert "hf_infer" in problems({}, deterministic=True)["deterministic"]
+
+
+def test_replicas_are_counted_by_the_devices() -> None:
+    """Three devices: three engines of one."""
+    key = "actor_infer.strategy_args.strategy_config.data_parallel_size"
+    assert problems({"data_parallel_size": 3}) == {}
+    assert "3 devices of actor_infer are 3 engines of 1" in problems({"data_parallel_size": 2})[key]
+    assert "integer >= 1" in problems({"data_parallel_size": "two"})[key]
+    assert "engines share nothing" in problems({"data_parallel_size": 3, "enable_expert_parallel": True})[key]
+
+
+@needs_vllm
+def test_what_is_not_for_vllm_does_not_reach_it() -> None:
+    assert not {"python", "data_parallel_size"} & arguments(python="python3", data_parallel_size=2).keys()

@@ -14,8 +14,6 @@ from roll.configs.problems import ConfigError, Problem
 
 ANSWER_PATTERN = r"<answer>(.*?)</answer>"
 """The default: the agent may think aloud, the answer is between the tags."""
-BARE_PATTERN = "(.*)"
-"""The whole text is the action: for models that answer with one letter."""
 LONGEST_TEXT = 1 << 16
 """Characters that are searched, from the end. A user's pattern need not be safe against texts without end."""
 

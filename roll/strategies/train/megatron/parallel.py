@@ -91,7 +91,7 @@ class ModelParallel:
 
     def max_over_experts(self, value: int) -> int:
         """The largest of the values of ranks that exchange tokens with each other's experts."""
-        if self.layout.expert == 1:
+        if not self.layout.experts_span_batches:
             return value
         box = torch.tensor(value, device=self.device)
         self.reduce_over_data(box, "max")

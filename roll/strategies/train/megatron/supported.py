@@ -40,11 +40,17 @@ class Layout:
                 f"{self.expert_tensor} x pipeline_model_parallel_size {self.pipeline}"
             )
 
+    @property
+    def experts_span_batches(self) -> bool:
+        """Ranks that exchange tokens in the layers of experts may have different micro-batches, and different numbers of them."""
+        return self.expert > 1 or self.tensor * self.context % self.expert_tensor != 0
+
     def check_device(self, kind: str) -> None:
         """`kind`: cpu or cuda. Raises `ValueError` if its collectives cannot do this."""
-        if kind == "cpu" and self.expert > 1 and self.expert_tensor > 1:
+        if kind == "cpu" and self.expert_tensor > 1 and (self.expert > 1 or self.expert_tensor > self.tensor):
             raise ValueError(
-                f"expert_model_parallel_size {self.expert} with expert_tensor_parallel_size {self.expert_tensor} needs GPUs: "
+                f"expert_tensor_parallel_size {self.expert_tensor} with expert_model_parallel_size {self.expert} and "
+                f"tensor_model_parallel_size {self.tensor} needs GPUs: "
                 "gloo gathers no tensors of unequal sizes; set expert_tensor_parallel_size: 1"
             )
 

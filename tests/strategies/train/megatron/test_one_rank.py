@@ -285,3 +285,20 @@ def test_what_gloo_cannot_do_is_known_before_a_worker_starts(family_models):
         ValueError, match="needs GPUs: gloo gathers no tensors of unequal sizes; set expert_tensor_parallel_size: 1"
     ):
         check_folder(family_models / "qwen2-tied", layout, True, "cpu")
+    with pytest.raises(ValueError, match="expert_tensor_parallel_size 2 with expert_model_parallel_size 1 and tensor_model"):
+        Layout(expert_tensor=2).check_device("cpu")
+    Layout(tensor=2, expert_tensor=2).check_device("cpu")
+    Layout(expert_tensor=2).check_device("cuda")
+
+
+def test_ranks_whose_experts_span_batches_agree_on_the_number_of_micro_batches():
+    """Else one waits in a layer of experts while the other has no micro-batch left."""
+    for layout, span in (
+        (Layout(), False),
+        (Layout(tensor=2, expert_tensor=2), False),
+        (Layout(context=2, expert_tensor=2), False),
+        (Layout(expert=2), True),
+        (Layout(expert_tensor=2), True),
+        (Layout(tensor=2, expert_tensor=4), True),
+    ):
+        assert layout.experts_span_batches is span

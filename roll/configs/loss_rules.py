@@ -1,0 +1,77 @@
+"""Rules for the keys of the loss: its ratio, its clips, what corrects for old samples, and the KL terms."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+
+from roll.configs.dotted_path import DOTTED_PATH
+from roll.configs.pg_variants import NEED_PROXIMAL, PG_VARIANTS, WITH_RATIO
+from roll.configs.ppo import PPOConfig
+from roll.configs.problems import MISSING_VALUE, Problem
+
+
+def loss_problems(config: PPOConfig) -> Iterator[Problem]:
+    for rule in (_policy_loss, _clipping, _correction, _kl):
+        yield from rule(config)
+
+
+def _policy_loss(config: PPOConfig) -> Iterator[Problem]:
+    knobs, variant, key = config.actor_train, config.actor_train.pg_variant, "actor_train.pg_variant"
+    if variant not in PG_VARIANTS and not DOTTED_PATH.fullmatch(variant):
+        nearest = difflib.get_close_matches(variant, PG_VARIANTS, n=1)
+        known = f"one of {', '.join(PG_VARIANTS)}, or the dotted path of your own function"
+        yield Problem(key, variant, "is not a policy loss", f"did you mean {nearest[0]}?" if nearest else known)
+    if knobs.tis_lower_bound >= knobs.tis_upper_bound:
+        message = f"{knobs.tis_lower_bound:g} >= tis_upper_bound {knobs.tis_upper_bound:g}"
+        yield Problem("actor_train.tis_lower_bound", knobs.tis_lower_bound, message)
+    if config.old_logprobs == "bypass":
+        if config.enable_old_logprobs_recompute:
+            yield Problem("old_logprobs", "bypass", "enable_old_logprobs_recompute is true", "keep one of them")
+        if variant in NEED_PROXIMAL:
+            message = f"pg_variant {variant} needs the log-probs of the step's first weights"
+            yield Problem("old_logprobs", "bypass", message, "old_logprobs: auto")
+        elif config.train_infer_correction.is_weight.enabled and variant in WITH_RATIO:
+            message = f"pg_variant {variant} takes its ratio to the sampler already, is_weight would correct for it twice"
+            yield Problem("old_logprobs", "bypass", message, "old_logprobs: auto, or is_weight.enabled: false")
+
+
+def _clipping(config: PPOConfig) -> Iterator[Problem]:
+    """Clip-higher that is silently off would be the costliest."""
+    for key, value in (("pg_clip_low", config.pg_clip_low), ("pg_clip_high", config.pg_clip_high)):
+        if value != 0.2 and not config.use_pg_clip_range:
+            yield Problem(key, value, "has no effect: use_pg_clip_range is false", "use_pg_clip_range: true")
+    if config.dual_clip_c != 3.0 and not config.dual_clip_loss:
+        yield Problem("dual_clip_c", config.dual_clip_c, "has no effect: dual_clip_loss is false", "dual_clip_loss: true")
+
+
+def _correction(config: PPOConfig) -> Iterator[Problem]:
+    weight, key = config.train_infer_correction.is_weight, "train_infer_correction"
+    if weight.enabled and config.actor_train.pg_variant == "m2po":
+        message = "m2po takes its ratio to the sampler itself, is_weight would correct for it twice"
+        yield Problem(f"{key}.is_weight.enabled", True, message, "false, or another pg_variant")
+    if weight.mode == "mask" and weight.lower_bound >= weight.upper_bound:
+        message = f"{weight.lower_bound:g} >= upper_bound {weight.upper_bound:g}: every token is masked"
+        yield Problem(f"{key}.is_weight.lower_bound", weight.lower_bound, message)
+    for index, rule in enumerate(config.train_infer_correction.filters):
+        name = f"{key}.filters[{index}]"
+        if rule.enabled and not (rule.ratio_enabled or rule.diff_enabled):
+            yield Problem(f"{name}.enabled", True, "filters by nothing", "ratio_enabled: true or diff_enabled: true")
+        for low, high in (("ratio_low", "ratio_high"), ("diff_low", "diff_high")):
+            if getattr(rule, low) >= getattr(rule, high):
+                message = f"{getattr(rule, low):g} >= {high} {getattr(rule, high):g}: every token is left out"
+                yield Problem(f"{name}.{low}", getattr(rule, low), message)
+
+
+def _kl(config: PPOConfig) -> Iterator[Problem]:
+    if config.use_kl_loss and config.kl_loss_coef == 0:
+        yield Problem("kl_loss_coef", 0.0, "use_kl_loss is true, but the weight is 0", "e.g. 0.001")
+    if config.kl_loss_coef > 0 and not config.use_kl_loss:
+        yield Problem("kl_loss_coef", config.kl_loss_coef, "has no effect: use_kl_loss is false", "use_kl_loss: true")
+    if config.add_token_level_kl and config.init_kl_coef == 0:
+        yield Problem("init_kl_coef", 0.0, "add_token_level_kl is true, but the weight is 0 and stays so", "e.g. 0.01")
+    if config.target_kl is not None and not config.add_token_level_kl:
+        yield Problem("target_kl", config.target_kl, "has no effect: add_token_level_kl is false", "add_token_level_kl: true")
+    if config.uses_reference and config.reference is None:
+        user = "use_kl_loss" if config.use_kl_loss else "add_token_level_kl"
+        yield Problem("reference", MISSING_VALUE, f"{user} needs it", "reference: {device_mapping: ...}")
