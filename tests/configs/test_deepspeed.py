@@ -83,6 +83,9 @@ def test_the_defaults_are_stage_2_without_offloading():
 def test_bf16_in_the_json_decides_where_model_args_leave_it_open():
     config = configure({"bf16": {"enabled": True}}).actor_train.strategy_args.options
     assert config.strategy_options("auto")["dtype"] == "bf16"
+    config = configure({"bf16": {"enabled": False}}).actor_train.strategy_args.options
+    assert config.strategy_options("auto")["dtype"] == "fp32"
+    assert configure({}).actor_train.strategy_args.options.strategy_options("auto")["dtype"] == "auto"
 
 
 @pytest.mark.parametrize(

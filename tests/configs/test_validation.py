@@ -283,3 +283,31 @@ def test_the_kv_cache_caps_the_requests_of_an_engine():
 
 def test_track_with_none_means_no_tracker():
     assert derive(configure(track_with="none")).trackers == ()
+
+
+def test_a_clip_that_is_off_is_not_accepted_in_silence():
+    """Clip-higher as other projects write it."""
+    assert check(pg_clip_high=0.28)["pg_clip_high"].fix == "use_pg_clip_range: true"
+    assert "has no effect" in check(pg_clip_low=0.1)["pg_clip_low"].message
+    assert check(pg_clip_high=0.28, use_pg_clip_range=True) == {}
+    assert check(dual_clip_c=2.0)["dual_clip_c"].fix == "dual_clip_loss: true"
+
+
+def test_training_in_fp16_is_refused():
+    assert check(actor_train={"model_args": {"dtype": "fp16"}})["actor_train.model_args.dtype"].fix == "bf16 or fp32"
+    assert check(actor_infer={"model_args": {"dtype": "fp16"}}) == {}
+
+
+def test_an_engine_is_on_one_node():
+    """Two nodes of two devices: the engine of devices 1 and 2 would be on both."""
+    tensor_parallel = {"strategy_name": "vllm", "strategy_config": {"tensor_parallel_size": 2}}
+    split = {"device_mapping": [1, 2], "strategy_args": tensor_parallel}
+    found = check(num_nodes=2, actor_train={"device_mapping": "0"}, actor_infer=split)
+    assert "devices 1, 2 are one engine" in found["actor_infer.device_mapping"].message
+    whole = {"device_mapping": [2, 3], "strategy_args": tensor_parallel}
+    assert "actor_infer.device_mapping" not in check(num_nodes=2, actor_infer=whole)
+
+
+def test_missing_devices_name_the_machines_that_would_have_them():
+    found = check(num_nodes=2, actor_infer={"device_mapping": [2, 5]})["actor_infer.device_mapping"]
+    assert "num_nodes: 3" in found.fix

@@ -1,6 +1,6 @@
 import pytest
 
-from roll.distributed.devices import Inventory, place, place_on_cpus
+from roll.distributed.devices import Inventory, place, place_on_cpus, visible_devices
 
 TWO_NODES = Inventory("cuda", nodes=2, per_node=4, cpus_per_node=16)
 
@@ -25,3 +25,10 @@ def test_cpu_slots_share_the_threads():
 
 def test_roles_without_devices_go_round_the_nodes():
     assert [p.node for p in place_on_cpus(3, TWO_NODES)] == [0, 1, 0]
+
+
+def test_a_process_is_given_the_devices_that_its_parent_may_see():
+    """CUDA_VISIBLE_DEVICES=4,5,6,7: the run's devices 0 and 2 are the machine's 4 and 6."""
+    assert visible_devices((0, 2), "4,5, 6,7") == "4,6"
+    assert visible_devices((1,), "GPU-aa,GPU-bb") == "GPU-bb"
+    assert visible_devices((0, 2), None) == visible_devices((0, 2), "") == "0,2"

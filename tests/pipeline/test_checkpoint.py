@@ -26,6 +26,14 @@ def test_the_newest_are_kept(tmp_path):
     assert store.steps() == [10, 100]
 
 
+def test_the_one_that_a_run_began_from_stays_for_engines_that_start_anew(tmp_path):
+    save(CheckpointStore(tmp_path), 5)
+    store = CheckpointStore(tmp_path, keep=2, spared=5)
+    for step in (10, 20, 30):
+        save(store, step)
+    assert store.steps() == [5, 20, 30]
+
+
 def test_a_half_written_checkpoint_is_not_seen_and_refused_by_name(tmp_path):
     store = CheckpointStore(tmp_path)
     save(store, 10)

@@ -146,3 +146,19 @@ def test_restored_accounts_balance_and_ids_go_on():
     again.check()
     assert again.counts() == {"admitted": 3, "trained": 2, "buffered": 1, "in_flight": 0, "dropped": {}}
     assert again.start().group_id == 4
+
+
+@pytest.mark.parametrize("starts", [[0] * 8, [0] * 5 + [1] * 4])
+def test_a_resume_with_a_smaller_ratio_goes_on(starts):
+    """The buffer holds more groups of a version than the smaller bound has steps for: the rest is dropped, not waited for."""
+    admission = Admission(4, 1, max_steps=10, version=1)
+    admission.restore({"next_group_id": 20, "trained": 4, "dropped": {}}, dict(enumerate(starts)))
+    chosen = admission.select(1)
+    assert len(chosen.take) == 4 and set(chosen.drop.values()) == {"stale"}
+    for group_id, reason in chosen.drop.items():
+        admission.drop(group_id, reason)
+    admission.train(chosen.take)
+    admission.check()
+    assert all(admission.deadline(ticket) > 1 for ticket in admission.live.values())
+    admission.publish(2)
+    assert admission.may_start()

@@ -142,7 +142,11 @@ def test_refusals_reach_the_caller_and_the_engine_goes_on(lab: Any) -> None:
 
 def test_sleep_and_wake(lab: Any) -> None:
     async def body(strategy: HFInferStrategy) -> None:
+        running = asyncio.create_task(strategy.generate(lab.request("running", [1], max_new_tokens=100)))
+        while (await strategy.stats()).running == 0:
+            await asyncio.sleep(0)
         await strategy.sleep()
+        assert len((await running).token_ids) == 100, "what runs would lose its memory"
         call = asyncio.create_task(strategy.generate(lab.request("a", [1], max_new_tokens=3)))
         await asyncio.sleep(0)
         assert (await strategy.stats()).queued == 1

@@ -228,6 +228,32 @@ def test_a_request_that_is_aborted_while_the_server_queues_it_is_an_abort():
 
 
 @real
+def test_sleep_waits_for_what_runs_and_keeps_what_comes_waiting(engine):
+    """The server itself ends when it is to release memory that is in use."""
+
+    async def main():
+        running = asyncio.ensure_future(engine.strategy.generate(request("running", 60)))
+        while (await engine.strategy.stats()).running == 0:
+            await asyncio.sleep(0)
+        await engine.strategy.sleep()
+        assert len((await running).token_ids) == 60
+        late = asyncio.ensure_future(engine.strategy.generate(request("late", 5)))
+        await engine.update("interrupt")
+        assert not late.done()
+        await engine.strategy.wake()
+        return await late
+
+    result = engine.run(main())
+    assert result.versions[0].version == engine.version and distance(engine.version, result) < CLOSE
+
+
+@real
+def test_a_request_that_was_aborted_with_its_last_token_has_nothing_left_to_sample(engine):
+    [result] = engine.run(engine.generate(request("whole", 3, partial=(70, 71, 72))))
+    assert (result.finish_reason, result.token_ids) == ("length", [])
+
+
+@real
 def test_arguments_are_checked_without_starting_or_importing_anything():
     check_interpreter(PYTHON)
     check_argument(PYTHON, "mem_fraction_static", 0.5)

@@ -1,0 +1,139 @@
+"""Engines that die, hang or sleep at awkward moments, on workers that are plain objects. With real ones: tests/faults."""
+
+import asyncio
+
+import pytest
+
+from roll.distributed.backend import WorkerDied, WorkerStartError
+from roll.distributed.cluster import Cluster
+from roll.pipeline.engine_fleet import EngineFleet
+from roll.rollout.fleet import Fleet, FleetLost, Life
+from roll.strategies.infer.interface import EngineStats
+from roll.weights.bucket import Manifest
+from roll.weights.store import MemoryWeightStore
+
+
+class Engine:
+    """Serves version 0. `fails` is what a method raises, `hangs` the methods that do not answer until it is killed."""
+
+    def __init__(self, fails=None, hangs=()):
+        self.name = "engine"
+        self.fails, self.hangs = fails or {}, hangs
+        self.called = []
+        self.gone = asyncio.Event()
+
+    async def call(self, method, *args):
+        self.called.append(method)
+        if method in self.hangs:
+            await self.gone.wait()
+        if self.gone.is_set():
+            raise WorkerDied("gone")
+        if method in self.fails:
+            raise self.fails[method]
+        return EngineStats(version=0) if method == "stats" else 0.0
+
+    async def died(self):
+        await self.gone.wait()
+
+    def kill(self):
+        self.gone.set()
+
+
+def make_fleet(engines, successors=(), max_restarts=3, version=0):
+    successors = list(successors)
+
+    async def restart(rank):
+        successor = successors.pop(0)
+        if isinstance(successor, Exception):
+            raise successor
+        return successor
+
+    return EngineFleet(
+        Cluster("actor_infer", engines, 10.0, restart=restart),
+        MemoryWeightStore(),
+        Fleet(len(engines), version, max_restarts),
+        "interrupt",
+        restartable=True,
+        health_interval_s=0.01,
+        health_timeout_s=0.05,
+        rolling=False,
+    )
+
+
+async def supervised(fleet, until):
+    supervision = asyncio.create_task(fleet.supervise())
+    try:
+        await asyncio.wait({supervision, asyncio.ensure_future(until)}, return_when=asyncio.FIRST_COMPLETED)
+        if supervision.done():
+            supervision.result()
+    finally:
+        supervision.cancel()
+
+
+def run(body):
+    asyncio.run(asyncio.wait_for(body, 20))
+
+
+def test_a_dead_engine_does_not_keep_the_others_from_sleeping_and_its_successor_sleeps_with_them():
+    async def main():
+        lost, other, successor = Engine(), Engine(), Engine()
+        fleet = make_fleet([lost, other], [successor])
+        back = asyncio.Event()
+        fleet.on_up.append(lambda engine: back.set())
+        lost.kill()
+        await fleet.sleep()
+        assert other.called == ["sleep"] and fleet.fleet.lives[0] is Life.DEAD
+        await supervised(fleet, back.wait())
+        assert successor.called.count("sleep") == 1
+        await fleet.wake()
+        await fleet.wake()
+        assert other.called.count("wake") == successor.called.count("wake") == 1
+
+    run(main())
+
+
+def test_restarts_that_fail_say_why_and_leave_no_process_behind():
+    async def main():
+        cannot_load = Engine(fails={"stats": WorkerDied("out of memory")})
+        fleet = make_fleet([Engine()], [cannot_load, WorkerStartError("no model folder")], max_restarts=2)
+        fleet.engines.workers[0].kill()
+        with pytest.raises(BaseExceptionGroup) as failed:
+            await fleet.supervise()
+        [error] = failed.value.exceptions
+        assert isinstance(error, FleetLost) and str(error).endswith("are used up; the last time: no model folder")
+        assert cannot_load.gone.is_set()
+
+    run(main())
+
+
+def test_an_engine_that_hangs_while_it_loads_is_given_up():
+    async def main():
+        hanging, successor = Engine(hangs=("stats",)), Engine()
+        fleet = make_fleet([Engine()], [hanging, successor])
+        back = asyncio.Event()
+        fleet.on_up.append(lambda engine: back.set())
+        fleet.engines.workers[0].kill()
+        await supervised(fleet, back.wait())
+        assert hanging.gone.is_set() and fleet.engines.workers[0] is successor and fleet.fleet.restarts == 2
+
+    run(main())
+
+
+def test_an_answer_that_comes_after_the_engine_was_given_up_counts_for_nothing():
+    async def main():
+        engine = Engine()
+        fleet = make_fleet([engine])
+        await fleet.store.publish(Manifest(1), [])
+        answer = engine.call
+
+        async def call(method, *args):
+            if method == "activate_weights":
+                fleet.report(0, WorkerDied("gave no sign of life"))
+                return 0.0
+            return await answer(method, *args)
+
+        engine.call = call
+        assert await fleet.flip(1, [0]) == []
+        assert (fleet.fleet.lives[0], fleet.fleet.versions[0]) == (Life.DEAD, 0)
+
+    run(main())
