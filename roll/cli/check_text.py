@@ -123,7 +123,7 @@ def _staleness(plan: Plan) -> Iterator[str]:
     given = plan.staleness
     return _rows(
         [
-            ("bound", f"{given.arithmetic}: no token is trained more versions after the one that sampled it"),
+            ("bound", f"{given.arithmetic}: no token is trained more than so many versions after the one that sampled it"),
             ("admission", given.admission),
             ("depth", given.depth),
             ("late groups", given.late_groups),

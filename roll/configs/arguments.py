@@ -84,7 +84,9 @@ class GeneratingArguments:
         bounds=Bounds(ge=1),
     )
     stop_strings: list[str] = option([], "A response ends where one of these texts appears.")
-    include_stop_str_in_output: bool = option(True, "Keep the stop string's tokens in the response.")
+    include_stop_str_in_output: bool = option(
+        True, "true: the text that rewards see ends after the stop string; false: before it. Its tokens stay either way."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

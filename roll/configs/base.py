@@ -76,8 +76,8 @@ class BaseConfig:
     )
     weight_pull_interval: int = option(
         0,
-        "Groups that end on an engine between two loads of newer weights, fewer where rollouts would wait for them; 0: each "
-        "published version is loaded at once.",
+        "An engine loads newer weights after this many groups that it had a part in, or sooner if rollouts would otherwise have "
+        "to wait. 0: as soon as a version is published.",
         bounds=Bounds(ge=0),
     )
     model_update_transport: WeightTransport = option(
@@ -90,7 +90,7 @@ class BaseConfig:
     max_running_requests: int = option(128, "Requests one engine runs at once.", bounds=COUNT)
     max_engine_restarts: int = option(
         3,
-        "Engines that die are started again, so often in a run; 0: a dead engine ends it, as always with --local.",
+        "How many times in a run a dead engine is started again. 0: the first death ends the run, as always with --local.",
         bounds=Bounds(ge=0),
     )
     engine_health_interval_s: float = option(10.0, "Time between health checks of an engine.", bounds=Bounds(gt=0))

@@ -15,7 +15,8 @@ class ISWeightConfig:
     """Importance weight of each token's policy loss: trained over sampling policy, without gradient."""
 
     enabled: bool = option(
-        False, "Weigh the policy loss. Recomputed old log-probs always are weighed: by token, at most 5, if this is false."
+        False,
+        "Multiply the policy loss by the weight below. false: recomputed old log-probs still are weighed, by token, at most 5.",
     )
     weight_type: CorrectionLevel = option(
         "token", "Ratio of the token, geometric mean of its turn (segment) or response (geometric), or product (sequence)."

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import get_args
 
 from roll.configs.dotted_path import DOTTED_PATH
+from roll.configs.pg_variants import PG_VARIANTS
 from roll.configs.ppo import AdvantageEstimator
 from roll.configs.problems import Problem
 
@@ -24,4 +25,7 @@ def unusable_estimator(estimator: str, refused: Mapping[str, str]) -> Iterator[P
     elif estimator not in known and not DOTTED_PATH.fullmatch(estimator):
         nearest = difflib.get_close_matches(estimator, known, n=1)
         fix = f"did you mean {nearest[0]}?" if nearest else f"one of {', '.join(known)}, or the dotted path of your own function"
+        if estimator in PG_VARIANTS:
+            critic = ", and adv_estimator: gae for PPO with a critic" if estimator == "ppo" else ""
+            fix = f"actor_train.pg_variant: {estimator}{critic}"
         yield Problem("adv_estimator", estimator, "is not an advantage estimator", fix)

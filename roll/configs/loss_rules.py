@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
+from typing import get_args
 
 from roll.configs.dotted_path import DOTTED_PATH
 from roll.configs.pg_variants import NEED_PROXIMAL, PG_VARIANTS, WITH_RATIO
-from roll.configs.ppo import PPOConfig
+from roll.configs.ppo import AdvantageEstimator, PPOConfig
 from roll.configs.problems import MISSING_VALUE, Problem
+
+RECIPES = {"dapo": "ppo, with use_pg_clip_range: true, pg_clip_high: 0.28 and loss_agg_mode: token-mean"}
+"""Names of papers that are combinations of keys here."""
 
 
 def loss_problems(config: PPOConfig) -> Iterator[Problem]:
@@ -20,8 +24,10 @@ def _policy_loss(config: PPOConfig) -> Iterator[Problem]:
     knobs, variant, key = config.actor_train, config.actor_train.pg_variant, "actor_train.pg_variant"
     if variant not in PG_VARIANTS and not DOTTED_PATH.fullmatch(variant):
         nearest = difflib.get_close_matches(variant, PG_VARIANTS, n=1)
-        known = f"one of {', '.join(PG_VARIANTS)}, or the dotted path of your own function"
-        yield Problem(key, variant, "is not a policy loss", f"did you mean {nearest[0]}?" if nearest else known)
+        fix = f"did you mean {nearest[0]}?" if nearest else f"one of {', '.join(PG_VARIANTS)}, or the path of your own function"
+        if variant in get_args(AdvantageEstimator):
+            fix = f"adv_estimator: {variant}, with a loss such as actor_train.pg_variant: ppo"
+        yield Problem(key, variant, "is not a policy loss", RECIPES.get(variant, fix))
     if knobs.tis_lower_bound >= knobs.tis_upper_bound:
         message = f"{knobs.tis_lower_bound:g} >= tis_upper_bound {knobs.tis_upper_bound:g}"
         yield Problem("actor_train.tis_lower_bound", knobs.tis_lower_bound, message)

@@ -87,14 +87,16 @@ class PPOConfig(BaseConfig, ABC):
     )
     mismatch_alarm: float | None = option(
         0.1,
-        "Warn of an engine whose log-probs differ from the trainer's by more than this, nats, in the mean over the tokens of a "
-        "step that it sampled with the very weights the step starts from; null never.",
+        "Warn if an engine's log-probs differ from the trainer's, for the same weights, by more than this many nats a token on "
+        "average over a step. null: never.",
         bounds=POSITIVE,
     )
 
     # Roles.
     actor_train: ActorTrainConfig = option(ActorTrainConfig(), "The policy that is trained.")
-    actor_infer: ActorInferConfig = option(ActorInferConfig(), "The engines that sample from it, one a device.")
+    actor_infer: ActorInferConfig = option(
+        ActorInferConfig(), "The engines that sample from it: one a device, or one for tensor x pipeline parallel devices."
+    )
     reference: ReferenceConfig | None = option(
         None, "The frozen policy of the KL terms; started only with use_kl_loss or add_token_level_kl."
     )

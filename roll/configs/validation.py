@@ -192,6 +192,8 @@ def _sampling(config: PPOConfig) -> Iterator[Problem]:
     size, asked = config.group_size, generating.num_return_sequences
     if generating.temperature == 0:
         yield Problem(f"{key}.temperature", 0.0, "greedy responses of a group are all equal", "a temperature > 0, e.g. 1.0")
+    if "" in generating.stop_strings:
+        yield Problem(f"{key}.stop_strings", generating.stop_strings, "an empty text stops nothing", "remove it")
     if asked is not None and asked != size:
         yield Problem(f"{key}.num_return_sequences", asked, f"{asked} != {_group_key(config)} {size}", "remove it")
     for name, worker in (("actor_train", config.actor_train), ("critic", config.critic)):

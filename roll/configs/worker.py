@@ -26,7 +26,7 @@ class WorkerConfig:
     model_args: ModelArguments = option(ModelArguments(), "Model.")
     strategy_args: StrategyArguments = option(StrategyArguments(), "Back end.")
     device_mapping: str | int | list[int] | None = option(
-        None, 'Global device indices: [0, 1], "0-3,6" or "list(range(0,4))"; a CPU core counts as a device without accelerators.'
+        None, 'Global device indices: [0, 1], "0-3,6" or "list(range(0,4))"; without accelerators each CPU slot counts as one.'
     )
 
     @property

@@ -311,3 +311,16 @@ def test_an_engine_is_on_one_node():
 def test_missing_devices_name_the_machines_that_would_have_them():
     found = check(num_nodes=2, actor_infer={"device_mapping": [2, 5]})["actor_infer.device_mapping"]
     assert "num_nodes: 3" in found.fix
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "fix"),
+    [
+        (train(pg_variant="grpo"), "actor_train.pg_variant", "adv_estimator: grpo"),
+        (train(pg_variant="dapo"), "actor_train.pg_variant", "pg_clip_high: 0.28"),
+        ({"adv_estimator": "ppo"}, "adv_estimator", "actor_train.pg_variant: ppo, and adv_estimator: gae for PPO with a critic"),
+        ({"actor_infer": {"generating_args": {"stop_strings": [""]}}}, "actor_infer.generating_args.stop_strings", "remove it"),
+    ],
+)
+def test_advice_for_what_newcomers_write(changes, key, fix):
+    assert fix in check(**changes)[key].fix
