@@ -1,8 +1,12 @@
 """Agentic runs whose roles are processes: engines are asked by the coordinators themselves, and a coordinator may be killed."""
 
+import asyncio
+
 import pytest
 
 from roll.distributed.ray_backend import RayBackend
+from roll.pipeline.agentic.agentic_pipeline import AgenticPipeline
+from roll.pipeline.agentic.preparation import prepare
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -52,3 +56,26 @@ def test_the_drivers_calls_do_not_grow_with_turns(lab, make_config, monkeypatch)
     assert run.steps()[0]["env/letters/num_actions"] == 6
     assert called.count("play_group") == run.summary["groups"]["admitted"]
     assert "generate" not in called
+
+
+def test_ctrl_c_on_shared_devices_ends_the_episodes_and_saves(lab, make_config):
+    """The trainer has to have the device to save, and the engine sleeps only when nothing runs in it any more."""
+    long = {"custom_envs.letters.env_config": {"length": 60}, "custom_envs.letters.max_steps": 60, "sequence_length": 250}
+    config = make_config(long | {"actor_infer.device_mapping": "0"}, max_steps=50)
+    prepared = prepare(config, lab.inventory)
+    pipeline = AgenticPipeline(config, prepared, lab.inventory, RayBackend(lab.inventory))
+
+    def in_the_middle_of_the_second_step():
+        counts = pipeline.state.admission.counts()
+        return counts["trained"] and counts["in_flight"]
+
+    async def main():
+        run = asyncio.create_task(pipeline.run())
+        while not run.done() and not in_the_middle_of_the_second_step():
+            await asyncio.sleep(0.01)
+        pipeline.interrupt()
+        return await run
+
+    summary = asyncio.run(asyncio.wait_for(main(), 120))
+    assert summary["status"] == "interrupted", summary["reason"]
+    assert [path.name for path in prepared.checkpoints.iterdir()] == [f"step-{summary['steps']}"]

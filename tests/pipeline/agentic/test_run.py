@@ -1,6 +1,5 @@
 """Whole runs in this process: real engine, real trainer, small environments."""
 
-import asyncio
 import itertools
 
 import pytest
@@ -8,7 +7,6 @@ import pytest
 from roll.configs.problems import ConfigError
 from roll.distributed.backend import LocalBackend
 from roll.distributed.devices import Inventory
-from roll.pipeline.agentic.agentic_pipeline import AgenticPipeline
 from roll.pipeline.agentic.preparation import environment_workers, prepare
 
 VALIDATION = {"val_env_manager": {"num_env_groups": 2, "group_size": 2}, "val_batch_size": 8, "eval_steps": 1}
@@ -212,27 +210,3 @@ def test_there_are_as_many_coordinators_as_environments_need_and_cores_allow(lab
     many = make_config({"train_env_manager": {"num_env_groups": 64, "group_size": 4, "max_env_num_per_worker": 128}})
     assert environment_workers(many, lab.inventory) == 2
     assert environment_workers(make_config(), lab.inventory) == 1
-
-
-def test_ctrl_c_on_shared_devices_ends_the_episodes_and_saves(make_config):
-    """The trainer has to have the device to save, and the engine sleeps only when nothing runs in it any more."""
-    long = {"custom_envs.letters.env_config": {"length": 60}, "custom_envs.letters.max_steps": 60, "sequence_length": 250}
-    config = make_config(long | {"actor_infer.device_mapping": "0"}, max_steps=50)
-    inventory = Inventory("cpu", nodes=1, per_node=2, cpus_per_node=2)
-    prepared = prepare(config, inventory)
-    pipeline = AgenticPipeline(config, prepared, inventory, LocalBackend())
-
-    def in_the_middle_of_the_second_step():
-        counts = pipeline.state.admission.counts()
-        return counts["trained"] and counts["in_flight"]
-
-    async def main():
-        run = asyncio.create_task(pipeline.run())
-        while not run.done() and not in_the_middle_of_the_second_step():
-            await asyncio.sleep(0.01)
-        pipeline.interrupt()
-        return await run
-
-    summary = asyncio.run(asyncio.wait_for(main(), 60))
-    assert summary["status"] == "interrupted", summary["reason"]
-    assert [path.name for path in prepared.checkpoints.iterdir()] == [f"step-{summary['steps']}"]
