@@ -41,8 +41,8 @@ def _remove(folder: Path, lock: int) -> None:
 
 def _remove_if_left(folder: Path) -> None:
     try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:  # another user's, or gone meanwhile
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:  # another user's, no folder at all, or gone meanwhile
         return
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
