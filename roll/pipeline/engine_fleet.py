@@ -65,7 +65,7 @@ class EngineFleet:
         self._sleeping = False
         """Others have the devices."""
         self._asleep: set[int] = set()
-        self._turns = asyncio.Lock()
+        self._turns = [asyncio.Lock() for _ in range(len(engines))]
 
     async def supervise(self) -> None:
         """Runs as long as the run does; ends only by raising `WorkerDied` or `FleetLost`."""
@@ -184,6 +184,8 @@ class EngineFleet:
                 self.engines.workers[engine].kill()  # it may live on, and would keep the device's memory
                 self.fleet.died(engine)
         await self._follow(engine)
+        if self.fleet.lives[engine] is not Life.SERVING:  # it died over that, which the next call of this is about
+            return
         self.recovered_s.append(asyncio.get_running_loop().time() - self._down_since.pop(engine))
         for back in self.on_up:
             back(engine)
@@ -208,7 +210,7 @@ class EngineFleet:
 
     async def _follow(self, engine: int) -> None:
         """Has the engine sleep or wake as the fleet does."""
-        async with self._turns:
+        async with self._turns[engine]:
             if self.fleet.lives[engine] is not Life.SERVING or (engine in self._asleep) is self._sleeping:
                 return
             try:
@@ -232,7 +234,7 @@ class EngineFleet:
             message = f"engine {engine} gave no sign of life in {self._timeout_s:g} s (engine_health_timeout_s)"
             if self.fleet.lives[engine] is Life.LOADING:
                 worker.kill()  # which whoever loads it is told
-            else:
+            elif worker is self.engines.workers[engine]:
                 self.report(engine, EngineError(message))
         except LOST as error:
             self.report(engine, error)

@@ -92,6 +92,32 @@ def test_a_dead_engine_does_not_keep_the_others_from_sleeping_and_its_successor_
     run(main())
 
 
+def test_a_successor_that_dies_as_it_is_put_to_sleep_is_replaced_too():
+    async def main():
+        brittle, successor = Engine(fails={"sleep": WorkerDied("gone")}), Engine()
+        fleet = make_fleet([Engine()], [brittle, successor])
+        ups = []
+        back = asyncio.Event()
+        fleet.on_up += [ups.append, lambda engine: back.set()]
+        fleet.engines.workers[0].kill()
+        await fleet.sleep()
+        await supervised(fleet, back.wait())
+        assert ups == [0] and successor.called.count("sleep") == 1 and len(fleet.recovered_s) == 1
+
+    run(main())
+
+
+def test_engines_go_to_sleep_side_by_side():
+    async def main():
+        engines = [Engine(hangs=("sleep",)), Engine(hangs=("sleep",))]
+        sleeping = asyncio.create_task(make_fleet(engines).sleep())
+        while not all("sleep" in engine.called for engine in engines):
+            await asyncio.sleep(0)
+        sleeping.cancel()
+
+    run(main())
+
+
 def test_restarts_that_fail_say_why_and_leave_no_process_behind():
     async def main():
         cannot_load = Engine(fails={"stats": WorkerDied("out of memory")})

@@ -186,11 +186,11 @@ class VLLMInferStrategy:
         await self._ready()
         if self._asleep:
             return
-        self._asleep = True
         await self._gate.shut()
         while self._submitted and self._ended is None:
             self._one_left.clear()
             await self._one_left.wait()
+        self._asleep = True
         if self._frees_memory:
             async with self._engine_errors():
                 await self._engine.sleep(level=1)
