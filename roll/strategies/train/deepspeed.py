@@ -44,6 +44,10 @@ class DeepSpeedStrategy(HFTrainStrategy):
         if client is None and self._stage < 3:
             return
         bf16 = self._compute_dtype == torch.bfloat16
+        if client is not None and bf16 and self._stage == 0:  # dtype auto, on accelerators: known here first
+            raise ValueError(
+                "ZeRO stage 0 keeps no float32 masters and would train in pure bf16: stage 1, or bf16.enabled: false"
+            )
         config = engine_config(self._zero_config, bf16, self._max_grad_norm)
         self._engine, *_ = deepspeed.initialize(model=self._model, optimizer=client, config=config, dist_init_required=False)
         self._optimizer = client

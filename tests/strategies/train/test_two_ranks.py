@@ -231,3 +231,17 @@ def test_hugging_face_weights_come_back_bit_for_bit(runs, family_models, layout,
     got = load_file(runs.folder / f"{family}-{tying}-{layout}-0.safetensors")
     assert got.keys() == state.keys()
     assert all(torch.equal(got[name], tensor) for name, tensor in state.items())
+
+
+def test_stage_0_in_bf16_is_refused_also_where_only_the_device_decides_the_type(model_path):
+    pytest.importorskip("deepspeed", reason="needs requirements/deepspeed.txt")
+    program = (
+        "import sys\nfrom roll.strategies.train import make_train_strategy\n"
+        "from roll.strategies.train.interface import RankContext\n"
+        "options = {'model_path': sys.argv[1], 'dtype': 'bf16', 'zero': {'stage': 0}, 'total_optimizer_steps': 1}\n"
+        "make_train_strategy('deepspeed_train', RankContext(), options)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program, str(model_path)], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert ended.returncode == 1 and "stage 0 keeps no float32 masters" in ended.stderr
