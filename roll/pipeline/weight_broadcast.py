@@ -37,7 +37,7 @@ class WeightBroadcast:
             shares.setdefault(bucket.rank, []).append(bucket)
 
         await store.pull(version, sort)
-        meeting = Meeting(self._address, self._timeout_s)
+        meeting = await asyncio.to_thread(Meeting, self._address, self._timeout_s)
         # One rank after the other: the limit is what an engine can take in, and so it holds one bucket in transit.
         for rank, share in shares.items():
             if not await self._broadcast(meeting, rank, version, share, engines):

@@ -165,14 +165,14 @@ class Admission:
         left = [t for t in live if t.group_id not in taken]
         if self.policy == "wait":
             late = self._late(left, step)
-            if not self.extra_groups:
+            if self.extra_groups:
+                drop |= {t.group_id: "redundant" for t in late}
+            else:
                 # Ready groups are too many for their deadlines only if they come from a checkpoint with a larger bound.
                 drop |= {t.group_id: "stale" for t in late if t.state is GroupState.BUFFERED}
-                late = [t for t in late if t.state is GroupState.IN_FLIGHT]
-            if late and not self.extra_groups:
-                ids = ", ".join(str(t.group_id) for t in late[:3])
-                return Selection(drop=drop, waiting_for=f"group {ids} in flight, which must not become staler than {self.bound}")
-            drop |= {t.group_id: "redundant" for t in late}
+                if ids := ", ".join([str(t.group_id) for t in late if t.state is GroupState.IN_FLIGHT][:3]):
+                    reason = f"group {ids} in flight, which must not become staler than {self.bound}"
+                    return Selection(drop=drop, waiting_for=reason)
         self.next_step = step + 1
         return Selection(tuple(sorted(taken)), drop)
 
