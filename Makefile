@@ -53,7 +53,7 @@ $(VENV)/.complete: $(EXTRA:%=requirements/%.txt) $(VENV)/.core
 	@touch $@
 
 # SGLang pins against vLLM, and runs from an interpreter of its own. torchvision comes second: what SGLang asks for would bring a
-# CUDA torch, and the wheel is only imported (roll/strategies/infer/sglang_cpu).
+# CUDA torch, and the wheel is only imported (roll/strategies/cpu_shims/sglang).
 env-sglang: $(VENV)-sglang/.complete
 
 $(VENV)-sglang/.complete: requirements/sglang.txt requirements/sglang-overrides.txt | $(BIN)/uv

@@ -21,7 +21,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(include=["roll", "roll.*"]),
-    package_data={"roll.strategies.infer": ["sglang_cpu/*.py"]},  # put on the path of SGLang's processes, not imported here
+    package_data={"roll.strategies.cpu_shims": ["sglang/*.py"]},  # put on the path of SGLang's processes, not imported here
     entry_points={"console_scripts": ["roll = roll.cli.main:main"]},
     install_requires=requirements("base"),
     extras_require={name: requirements(name) for name in EXTRAS},

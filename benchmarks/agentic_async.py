@@ -29,8 +29,8 @@ from typing import Any, ClassVar
 from pipeline_run import Run, save_results
 from slow_lake import run_lake, slow_lake
 
-from roll.pipeline.agentic.env.interface import Reset, Step
-from roll.pipeline.agentic.env.latency import LatencyEnv
+from roll.envs.latency import LatencyEnv
+from roll.rollout.environment import Reset, Step
 
 GROUP = 8
 WARM_UP, WIND_DOWN = 1, 1

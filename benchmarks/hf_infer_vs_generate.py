@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from roll.strategies.infer.hf_infer import HFInferStrategy
+from roll.strategies.infer.hf.strategy import HFInferStrategy
 from roll.strategies.infer.interface import GenerateRequest, SamplingParams
 
 PROMPT = 24

@@ -56,7 +56,7 @@ IMPORTED_ONCE = [
     "roll.pipeline.base_worker",
     "roll.pipeline.rlvr.preparation",
     "roll.pipeline.rlvr.rlvr_pipeline",
-    "roll.strategies.infer.hf_infer",
+    "roll.strategies.infer.hf.strategy",
     "roll.strategies.train.fsdp2",
     "transformers.models.qwen2.modeling_qwen2",
 ]

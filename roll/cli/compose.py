@@ -21,9 +21,10 @@ from yaml import YAMLError
 
 import roll
 from roll.cli.origins import files, origins
+from roll.compat.roll.defaults import other_defaults
+from roll.compat.roll.translation import Translation, translate
+from roll.compat.variables import references_in, variables_of
 from roll.configs.agentic import AgenticConfig
-from roll.configs.from_roll.defaults import other_defaults
-from roll.configs.from_roll.translation import Translation, translate
 from roll.configs.loading import load_config, load_lenient, to_mapping
 from roll.configs.pipelines import pipeline_of
 from roll.configs.ppo import PPOConfig
@@ -31,7 +32,6 @@ from roll.configs.problems import ConfigError, Problem
 from roll.configs.report import LoadReport, Note, origin
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.schema import count_keys
-from roll.configs.variables import references_in, variables_of
 
 __all__ = ["compose", "load", "load_to_start", "to_mapping"]
 
@@ -49,8 +49,8 @@ def load(
 ) -> tuple[RLVRConfig | AgenticConfig, LoadReport]:
     """The configuration of an RLVR or an agentic run, told apart by their keys, and what became of every key.
 
-    ROLL's names and values are read as from_roll/keys.py says. `compat`: what is unknown or lacking is reported, not refused; so
-    is every default that is not ROLL's. Raises `ConfigError` with every problem found, each with its file and line;
+    ROLL's names and values are read as compat/roll/keys.py says. `compat`: what is unknown or lacking is reported, not refused;
+    so is every default that is not ROLL's. Raises `ConfigError` with every problem found, each with its file and line;
     `check_config` is the caller's next step."""
     mapping, references = _compose(config_path, config_name, overrides)
     folder, name = Path(config_path).resolve(), config_name.removesuffix(".yaml")
@@ -134,7 +134,7 @@ def _has_class(path: str) -> bool:
 
 
 def _has_environment(name: str) -> bool:
-    from roll.pipeline.agentic.env.registry import BUILT_IN
+    from roll.envs.registry import BUILT_IN
 
     return name in BUILT_IN or "." in name
 

@@ -12,8 +12,8 @@ from typing import Any
 import yaml
 
 from roll.configs.problems import ConfigError, Problem
-from roll.pipeline.agentic.env.check import as_mapping, as_text, check_env
-from roll.pipeline.agentic.env.registry import BUILT_IN
+from roll.envs.check import as_mapping, as_text, check_env
+from roll.envs.registry import BUILT_IN
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -75,12 +75,12 @@ async def _play(
     env: EnvConfig, template: str, answer_tokens: int, context: int, model: str, seed: int, temperature: float
 ) -> int:
     from roll.distributed.backend import import_object
-    from roll.pipeline.agentic.env.host import EnvFailure, EnvHost
-    from roll.pipeline.agentic.env.registry import make_env
+    from roll.envs.host import EnvFailure, EnvHost
+    from roll.envs.registry import make_env
     from roll.pipeline.agentic.env_manager.base import Answer, EnvManager, EpisodeTask
     from roll.pipeline.agentic.env_manager.dialogue import Dialogue
     from roll.pipeline.preparation import load_tokenizer
-    from roll.strategies.infer.hf_infer import HFInferStrategy
+    from roll.strategies.infer.hf.strategy import HFInferStrategy
     from roll.strategies.infer.interface import GenerateRequest, SamplingParams
 
     try:
@@ -119,6 +119,6 @@ async def _play(
 
 
 def _shown(parts: Sequence[Trajectory]) -> str:
-    from roll.pipeline.agentic.env.render import render
+    from roll.envs.render import render
 
     return render([turn for part in parts for turn in part.turns], parts[-1].end, parts[-1].success)

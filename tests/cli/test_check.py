@@ -11,12 +11,12 @@ import pytest
 
 from roll.cli import machine as machines
 from roll.cli.check import announce, check, main
-from roll.cli.check_text import FREE, SHARED, USED, picture, size
 from roll.cli.compose import load
 from roll.cli.machine import Machine
 from roll.cli.options import config_folder
-from roll.configs.planning.devices import RolePlan
 from roll.configs.problems import ConfigError
+from roll.plan.devices import RolePlan
+from roll.plan.text import FREE, SHARED, USED, picture, size
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*/*.yaml") if "exp_name:" in path.read_text())

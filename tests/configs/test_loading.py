@@ -241,7 +241,7 @@ def test_every_key_has_a_meaning():
 
 def test_configurations_load_without_heavy_packages():
     code = (
-        "import sys, roll.configs.validation, roll.configs.loading, roll.configs.derived, roll.configs.from_roll.translation;"
+        "import sys, roll.configs.validation, roll.configs.loading, roll.configs.derived, roll.compat.roll.translation;"
         "print({'torch', 'ray', 'transformers', 'hydra', 'omegaconf', 'yaml'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

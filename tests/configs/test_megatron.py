@@ -1,6 +1,6 @@
 import pytest
 
-from roll.configs.from_roll.translation import translate
+from roll.compat.roll.translation import translate
 from roll.configs.loading import load_config
 from roll.configs.megatron import MegatronConfig, megatron_problems
 from roll.configs.problems import ConfigError

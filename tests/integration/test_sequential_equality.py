@@ -18,7 +18,7 @@ from roll.data.seeding import derive_seed
 from roll.pipeline.batch import optimiser_batches, token_batch, totals_of
 from roll.pipeline.preparation import load_tokenizer
 from roll.pipeline.rlvr.advantages import RLVRAdvantages
-from roll.strategies.infer.hf_infer import HFInferStrategy
+from roll.strategies.infer.hf.strategy import HFInferStrategy
 from roll.strategies.infer.interface import GenerateRequest, SamplingParams
 from roll.strategies.train.fsdp2 import FSDP2Strategy
 from roll.strategies.train.interface import RankContext

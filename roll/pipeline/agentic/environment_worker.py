@@ -16,7 +16,7 @@ from roll.data.sample import Sample
 from roll.data.seeding import derive_seed
 from roll.distributed.backend import WorkerDied, WorkerHandle, import_object
 from roll.distributed.cluster import Cluster
-from roll.pipeline.agentic.env.host import EnvFailure, EnvHost
+from roll.envs.host import EnvFailure, EnvHost
 from roll.pipeline.agentic.env_manager.base import Answer, EnvManager, EpisodeTask, PromptTooLong
 from roll.pipeline.agentic.env_manager.dialogue import Dialogue
 from roll.pipeline.agentic.group_play import RULES, VALIDATION, EpisodeFailed, play_group

@@ -14,7 +14,7 @@ from roll.configs.estimators import STEP_ESTIMATORS
 from roll.data.sample import Prompt
 from roll.distributed.backend import import_object
 from roll.distributed.devices import Inventory
-from roll.pipeline.agentic.env.registry import make_env
+from roll.envs.registry import make_env
 from roll.pipeline.agentic.env_manager.base import EnvManager, Record
 from roll.pipeline.agentic.env_manager.dialogue import Dialogue
 from roll.pipeline.agentic.episode_source import EpisodeSource

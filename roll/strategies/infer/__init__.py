@@ -10,20 +10,20 @@ if TYPE_CHECKING:
 
 def make_infer_strategy(name: str, options: dict[str, Any]) -> InferStrategy:
     if name == "hf_infer":
-        from roll.strategies.infer.hf_infer import HFInferStrategy
+        from roll.strategies.infer.hf.strategy import HFInferStrategy
 
         return HFInferStrategy(**options)
     if name == "vllm":
         if python := (options.get("engine_args") or {}).get("python"):
-            from roll.strategies.infer.other_interpreter import OtherInterpreterStrategy
+            from roll.strategies.infer.foreign.strategy import OtherInterpreterStrategy
 
             engine_args = {key: value for key, value in options["engine_args"].items() if key != "python"}
             return OtherInterpreterStrategy(python, name, options | {"engine_args": engine_args})
-        from roll.strategies.infer.vllm_infer import VLLMInferStrategy
+        from roll.strategies.infer.vllm.strategy import VLLMInferStrategy
 
         return VLLMInferStrategy(**options)
     if name == "sglang":
-        from roll.strategies.infer.sglang_infer import SGLangInferStrategy
+        from roll.strategies.infer.sglang.strategy import SGLangInferStrategy
 
         return SGLangInferStrategy(**options)
     raise ValueError(f"unknown inference strategy '{name}'; known: hf_infer, vllm, sglang")

@@ -9,7 +9,8 @@ from typing import Any
 
 from roll.configs.arguments import StrategyArguments
 from roll.configs.problems import MISSING_VALUE, Problem
-from roll.strategies.infer import sglang_arguments, vllm_arguments
+from roll.strategies.infer.sglang import arguments as sglang_arguments
+from roll.strategies.infer.vllm import arguments as vllm_arguments
 
 
 def engine_problems(chosen: StrategyArguments) -> list[Problem]:

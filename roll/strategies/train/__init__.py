@@ -14,7 +14,7 @@ def make_train_strategy(name: str, context: RankContext, options: dict[str, Any]
 
         return FSDP2Strategy(context, trainable=name == "fsdp2_train", **options)
     if name in ("deepspeed_train", "deepspeed_infer"):
-        from roll.strategies.train.deepspeed import DeepSpeedStrategy
+        from roll.strategies.train.deepspeed.strategy import DeepSpeedStrategy
 
         return DeepSpeedStrategy(context, trainable=name == "deepspeed_train", **options)
     if name in ("megatron_train", "megatron_infer"):

@@ -18,8 +18,8 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from roll.strategies.infer.hf.slot_engine import SlotEngine
 from roll.strategies.infer.interface import GenerateRequest, GenerateResult, SamplingParams
-from roll.strategies.infer.slot_engine import SlotEngine
 from roll.weights.bucket import Bucket, Manifest, make_buckets, manifest_of
 
 ARCHITECTURES: dict[str, tuple[Any, Any]] = {

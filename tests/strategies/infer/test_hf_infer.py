@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from roll.strategies.infer.hf_infer import HFInferStrategy
+from roll.strategies.infer.hf.strategy import HFInferStrategy
 from roll.strategies.infer.interface import EngineClosed
 
 

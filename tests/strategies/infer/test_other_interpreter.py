@@ -20,10 +20,10 @@ import pytest
 import torch
 
 from roll.data.sample import VersionSpan
-from roll.strategies.infer.engine_messages import error_of, plain_error, plain_request, request_of, result_of
+from roll.strategies.infer.foreign.interpreter import look_in
+from roll.strategies.infer.foreign.messages import error_of, plain_error, plain_request, request_of, result_of
+from roll.strategies.infer.foreign.strategy import OtherInterpreterStrategy
 from roll.strategies.infer.interface import EngineClosed, EngineError, GenerateRequest, GenerateResult, SamplingParams
-from roll.strategies.infer.interpreter import look_in
-from roll.strategies.infer.other_interpreter import OtherInterpreterStrategy
 from roll.weights.bucket import Bucket
 
 pytestmark = pytest.mark.timeout(120)
@@ -149,7 +149,7 @@ def test_an_engine_that_is_killed_ends_the_calls_that_wait_and_those_that_come(l
 
 def test_an_engine_does_not_outlive_its_worker(folder: Any) -> None:
     program = (
-        "import os, sys, signal; from roll.strategies.infer.other_interpreter import OtherInterpreterStrategy\n"
+        "import os, sys, signal; from roll.strategies.infer.foreign.strategy import OtherInterpreterStrategy\n"
         f"engine = OtherInterpreterStrategy(sys.executable, 'hf_infer', {options(folder)!r})\n"
         "print(engine._process.pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roll.strategies.infer.hf.sampling import BatchSampling, inverse_cdf, sample, seeded_uniforms, truncate
 from roll.strategies.infer.interface import SamplingParams
-from roll.strategies.infer.sampling import BatchSampling, inverse_cdf, sample, seeded_uniforms, truncate
 
 CPU = torch.device("cpu")
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from roll.strategies.infer.interface import EngineStats, GenerateRequest, SamplingParams
-from roll.strategies.infer.sglang_arguments import check_argument, check_interpreter
-from roll.strategies.infer.sglang_infer import SGLangInferStrategy
-from roll.strategies.infer.sglang_server import ServerFailed, SGLangServer, command_line
+from roll.strategies.infer.sglang.arguments import check_argument, check_interpreter
+from roll.strategies.infer.sglang.server import ServerFailed, SGLangServer, command_line
+from roll.strategies.infer.sglang.strategy import SGLangInferStrategy
 from roll.weights.bucket import make_buckets, manifest_of
 
 from .conftest import make_model, make_tokenizer

@@ -14,8 +14,9 @@ from transformers import Qwen2Config
 from roll.configs.loading import load_config
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.validation import check_config
-from roll.strategies.infer import interpreter, vllm_arguments
-from roll.strategies.infer.vllm_arguments import OURS, argument_names, check_argument, check_installed, engine_arguments
+from roll.strategies.infer.foreign import interpreter
+from roll.strategies.infer.vllm import arguments as vllm_arguments
+from roll.strategies.infer.vllm.arguments import OURS, argument_names, check_argument, check_installed, engine_arguments
 
 needs_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="needs requirements/vllm.txt")
 

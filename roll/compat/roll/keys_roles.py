@@ -1,0 +1,177 @@
+"""ROLL's keys of a role: worker, model, optimiser, sampling, back end."""
+
+from __future__ import annotations
+
+from roll.compat.roll.rule import (
+    DEAD_IN_ROLL,
+    DROP,
+    ENVIRONMENT,
+    RUN_FOLDER,
+    VISION,
+    Rule,
+    choices,
+    ignored,
+    off_or_lacking,
+    renamed,
+    value_read_as,
+)
+from roll.configs.arguments import ModelArguments, StrategyArguments, TrainingArguments
+
+_BY_TOKENS = "micro-batches are always cut by tokens: max_tokens_per_microbatch_in_train, max_tokens_per_microbatch_in_infer"
+_ONE_TEMPLATE = "prompts are rendered once, with the template of actor_train.data_args (validation.data_args for validation)"
+_MOE_MTP = "is not there; remove it"
+_STRATEGIES = (
+    "deepspeed_train", "deepspeed_infer", "megatron_train", "megatron_infer", "vllm", "sglang", "fsdp2_train", "fsdp2_infer",
+    "hf_infer", "diffusion_deepspeed_train",
+)  # fmt: skip
+_NOT_YET = tuple(name for name in _STRATEGIES if name not in choices(StrategyArguments, "strategy_name"))
+
+ROLE = (
+    Rule("<role>.worker_cls", "alias", "the built-in worker of the role", lambda v, b: {".worker_cls": None},
+         lambda v, b: isinstance(v, str) and v.startswith((
+             "roll.pipeline.base_worker.", "roll.pipeline.rlvr.actor_worker.", "roll.pipeline.agentic.agentic_actor",
+         )), "ROLL's built-in classes"),
+    *(ignored(f"<role>.{name}", _BY_TOKENS) for name in (
+        "infer_batch_size", "use_dynamic_batching_in_train", "use_dynamic_batching_in_infer", "sequence_length_round_in_train",
+        "sequence_length_round_in_infer", "use_sequence_packing", "sequence_packing_args", "use_remove_padding",
+    )),
+    Rule("<role>.max_tokens_per_microbatch_in_train", "alias", "the default: ROLL means no dynamic batching",
+         lambda v, b: {".max_tokens_per_microbatch_in_train": DROP}, lambda v, b: v in (0, None), "0 or null"),
+    Rule("<role>.max_tokens_per_microbatch_in_infer", "alias", "the default: ROLL means no dynamic batching",
+         lambda v, b: {".max_tokens_per_microbatch_in_infer": DROP}, lambda v, b: v in (0, None), "0 or null"),
+    ignored("actor_infer.max_tokens_per_microbatch_in_infer", "an engine batches its requests itself"),
+    ignored("actor_infer.max_tokens_per_microbatch_in_train", "only actor_train trains"),
+    ignored("reference.max_tokens_per_microbatch_in_train", "only actor_train trains"),
+    ignored("<role>.num_gpus_per_worker", "it follows from the back end's parallel sizes"),
+    ignored("<role>.world_size", "it follows from device_mapping"),
+    ignored("<role>.name", "roles are named by their key"),
+    ignored("<role>.system_envs", ENVIRONMENT),
+    ignored("<role>.max_concurrency", "workers are asynchronous: max_running_requests limits an engine"),
+    ignored("<role>.backend_timeout", "rpc_timeout is the limit for every call"),
+    ignored("<role>.offload_nccl", "ROLL forces it off"),
+    ignored("<role>.logits_in_fp32", "log-probs are always computed in fp32"),
+    ignored("<role>.apply_loss_scale", "the gradient always equals that of one big batch"),
+    ignored("<role>.tag_included", "only ROLL's distillation reads it"),
+    ignored("<role>.opd_kl_coef", "only ROLL's distillation reads it"),
+    renamed("actor_train.model_update_frequency", "weight_push_interval"),
+    *(ignored(f"{role}.model_update_frequency", "weight_push_interval says it once, for actor_train")
+      for role in ("actor_infer", "reference", "critic")),
+    *off_or_lacking("<role>.router_replay", (None, {"mode": "disable"}), "replaying a mixture's routing is not there"),
+    *off_or_lacking("<role>.mtp_training_mode", (None, "disabled"), "training multi-token prediction is not there"),
+    *(ignored(f"{role}.training_args", "only actor_train trains") for role in ("actor_infer", "reference")),
+    *(ignored(f"{role}.data_args", _ONE_TEMPLATE) for role in ("actor_infer", "reference", "critic")),
+    *(ignored(f"{role}.generating_args", "actor_infer samples") for role in ("actor_train", "reference", "critic")),
+    *(ignored(f"{role}.{name}", "the loss belongs to actor_train") for role in ("actor_infer", "reference", "critic")
+      for name in ("pg_variant", "topr_positive_weight", "topr_negative_weight")),
+    *(Rule(f"{role}.{block}", "without effect", "nothing is written in it", when=lambda v, b: v is None, values="null")
+      for role, block in (("<role>", "strategy_args"), ("<role>", "training_args"), ("<role>", "data_args"),
+                          ("<role>", "generating_args"), ("<role>", "model_args"))),
+)  # fmt: skip
+
+MODEL = (
+    renamed("<role>.model_args.flash_attn", ".attn_implementation"),
+    value_read_as("<role>.model_args.attn_implementation", ("fa2", "flash_attention_2", "auto", False, None), "sdpa",
+                  "read as sdpa: PyTorch's attention picks its own flash kernel", unless=(ModelArguments, "attn_implementation")),
+    value_read_as("<role>.model_args.dtype", (None,), "auto", "read as auto"),
+    Rule("<role>.model_args.lora_rank", "alias", "the default: lora_target alone switches LoRA on", lambda v, b: {},
+         lambda v, b: v in (0, None) and not b.get("lora_target"), "0 or null"),
+    *off_or_lacking("<role>.model_args.adapter_name_or_path", (None,), "starting from an adapter is not there: merge it first"),
+    *off_or_lacking("<role>.model_args.additional_target", (None, ""), "training whole modules beside LoRA is not there"),
+    ignored("<role>.model_args.autocast_adapter_dtype", "LoRA's weights are trained in fp32"),
+    *off_or_lacking("<role>.model_args.moe_aux_loss_coef", (None, 0, 0.0), f"an auxiliary loss of experts {_MOE_MTP}"),
+    *off_or_lacking("<role>.model_args.freeze_module_prefix", (None, ""), "freezing is not there: all weights are trained"),
+    *off_or_lacking("<role>.model_args.ulysses_size", (None, 1), "sequence parallelism of this kind is not there; remove it"),
+    *off_or_lacking("<role>.model_args.vision_dp", (None, False), VISION),
+    *off_or_lacking("<role>.model_args.model_config_kwargs", (None, {}), "change config.json in the model's folder instead"),
+    *off_or_lacking("<role>.model_args.model_type", (None,), "every role is a causal language model; remove it"),
+    ignored("<role>.model_args.num_labels", "the critic's head has one output, and no other role has such a head"),
+    ignored("<role>.model_args.device_map", "device_mapping places the model"),
+    ignored("<role>.model_args.gradient_checkpointing_use_reentrant", "the back end chooses"),
+)  # fmt: skip
+
+TRAINING = (
+    *(Rule(f"{role}.training_args.lr_scheduler_type", "alias", "read as constant; warmup_steps or warmup_ratio warm up",
+           lambda v, b: {".lr_scheduler_type": "constant"}, lambda v, b: v == "constant_with_warmup"
+           and v not in choices(TrainingArguments, "lr_scheduler_type"), "constant_with_warmup")
+      for role in ("actor_train", "critic")),
+    *(ignored(f"{role}.training_args.{name}", why) for role in ("actor_train", "critic") for name, why in (
+        ("output_dir", RUN_FOLDER), ("max_steps", "the top level's max_steps decides (ROLL overwrites it)"),
+        ("num_train_epochs", "max_steps decides (ROLL's RL ignores it)"), ("seed", "the top level's seed decides"),
+        ("data_seed", DEAD_IN_ROLL), ("dataloader_num_workers", "prompts are read once at the start"),
+        ("fp16", "model_args.dtype decides"), ("bf16", "model_args.dtype decides"), ("tf32", DEAD_IN_ROLL),
+        ("save_hf_model", "checkpoints hold the model as a Hugging Face folder anyway"),
+    )),
+)  # fmt: skip
+
+_SAMPLING_BLOCKS = ("actor_infer.generating_args", "validation.generating_args")
+SAMPLING = tuple(
+    rule
+    for block in _SAMPLING_BLOCKS
+    for rule in (
+        ignored(f"{block}.do_sample", "temperature 0 is greedy (ROLL never hands it to an engine)"),
+        ignored(f"{block}.max_length", "max_new_tokens decides"),
+        ignored(f"{block}.logprobs", "the log-prob of every sampled token is always returned"),
+        *off_or_lacking(f"{block}.num_beams", (1, None), "beam search does not sample from the policy; remove it"),
+        *off_or_lacking(f"{block}.repetition_penalty", (1, 1.0, None), "it samples from another policy; remove it"),
+        *off_or_lacking(f"{block}.length_penalty", (1, 1.0, None), "it belongs to beam search; remove it"),
+        *(
+            [value_read_as(f"{block}.num_return_sequences", (1,), DROP, "the group's size: ROLL overwrites it, too")]
+            if block.startswith("actor_infer")
+            else []
+        ),
+        value_read_as(f"{block}.top_k", (-1, None), 0, "read as 0: no limit"),
+        value_read_as(f"{block}.top_p", (None,), 1.0, "read as 1: no limit"),
+        value_read_as(f"{block}.stop_strings", (None,), [], "read as none"),
+        value_read_as(f"{block}.include_stop_str_in_output", (None,), True, "read as true"),
+    )
+)
+
+_BLOCK = "<role>.strategy_args.strategy_config"
+_ENGINE = "actor_infer.strategy_args.strategy_config"
+_WHOLE = "checkpoints are always whole: safetensors, with the optimiser, resumable on other devices"
+STRATEGY = (
+    Rule("reference.strategy_args.strategy_name", "alias", "read as fsdp2_infer, which computes log-probs with transformers",
+         lambda v, b: {".strategy_name": "fsdp2_infer"}, lambda v, b: v == "hf_infer", "hf_infer"),
+    Rule("<role>.strategy_args.strategy_config", "alias", "no options", lambda v, b: {".strategy_config": {}},
+         lambda v, b: v is None, "null"),
+    Rule("<role>.strategy_args.strategy_name", "lacking", "there is no such back end; its strategy_config goes with it",
+         lambda v, b: {".strategy_config": DROP}, lambda v, b: v in _NOT_YET, ", ".join(_NOT_YET)),
+    # Options of ROLL's back ends that are none of the same back end here.
+    ignored(f"{_BLOCK}.fsdp_size", "weights are divided among all devices of the role"),
+    ignored(f"{_BLOCK}.param_dtype", "model_args.dtype decides"),
+    ignored(f"{_BLOCK}.reduce_dtype", "gradients are reduced in the masters' type"),
+    ignored(f"{_BLOCK}.reduce_scatter_during_grad_accumulation", "gradients are reduced as they come"),
+    ignored(f"{_BLOCK}.bf16", "model_args.dtype decides"),
+    ignored(f"{_BLOCK}.fp16", "model_args.dtype decides"),
+    ignored(f"{_BLOCK}.max_grad_norm", "the top level's max_grad_norm decides"),
+    ignored(f"{_BLOCK}.save_only_model", _WHOLE),
+    ignored(f"{_BLOCK}.async_save_ckpt", _WHOLE),
+    ignored(f"{_BLOCK}.ckpt_format", _WHOLE),
+    *off_or_lacking(f"{_BLOCK}.offload_policy", (False, None), "offloading weights is not there; deepspeed_train does it"),
+    *off_or_lacking(f"{_BLOCK}.ep_size", (1, None), f"dividing experts {_MOE_MTP}"),
+    *off_or_lacking(f"{_BLOCK}.efsdp_size", (1, None), f"dividing experts {_MOE_MTP}"),
+    *off_or_lacking(f"{_BLOCK}.moe_use_grouped_mm", (False, None), f"a grouped product of experts {_MOE_MTP}"),
+    *off_or_lacking(f"{_BLOCK}.apply_tiled_mlp", (False, None), "is not there; gradient checkpointing saves memory"),
+    ignored(f"{_BLOCK}.tiled_num_shards", "it belongs to apply_tiled_mlp"),
+    Rule(f"{_BLOCK}.additional_configs", "alias", "read as if its keys stood beside it",
+         lambda v, b: {f".{name}": value for name, value in (v or {}).items()}, absent=True),
+    ignored(f"{_BLOCK}.perform_initialization", "the checkpoint's weights are read"),
+    ignored(f"{_BLOCK}.use_flash_attn", "model_args.attn_implementation decides"),
+    ignored(f"{_BLOCK}.fp8_recipe", "it belongs to fp8"),
+    ignored(f"{_BLOCK}.moe_router_dtype", "routers compute in fp32"),
+    ignored(f"{_BLOCK}.moe_permute_fusion", "it changes the speed only, and is not used"),
+    ignored(f"{_BLOCK}.recompute_modules", "what recompute_granularity: selective recomputes is Megatron-core's default"),
+    ignored(f"{_BLOCK}.accumulate_allreduce_grads_in_fp32", "gradients are added up in the masters' type"),
+    *off_or_lacking(f"{_BLOCK}.optimizer_cpu_offload", (False, None), "offloading is not there; deepspeed_train does it"),
+    ignored(f"{_BLOCK}.optimizer_offload_fraction", "it belongs to optimizer_cpu_offload"),
+    ignored(f"{_BLOCK}.overlap_cpu_optimizer_d2h_h2d", "it belongs to optimizer_cpu_offload"),
+    *off_or_lacking(f"{_BLOCK}.use_precision_aware_optimizer", (False, None), "masters and moments are fp32; remove it"),
+    *off_or_lacking(f"{_BLOCK}.hidden_dropout", (0, 0.0, None), "dropout would make log-probs random; remove it"),
+    *off_or_lacking(f"{_BLOCK}.attention_dropout", (0, 0.0, None), "dropout would make log-probs random; remove it"),
+    ignored(f"{_ENGINE}.VLLM_USE_V1", "the engine is the installed one's only version"),
+    ignored(f"{_ENGINE}.sleep_level", "engines keep their devices"),
+    ignored(f"{_ENGINE}.enable_memory_saver", "engines keep their devices"),
+    ignored(f"{_ENGINE}.max_model_len", "sequence_length decides"),
+    ignored(f"{_ENGINE}.max_num_seqs", "max_running_requests decides"),
+    value_read_as(f"{_ENGINE}.load_format", ("auto", None), "safetensors", "read as safetensors, the only files that are read"),
+)  # fmt: skip

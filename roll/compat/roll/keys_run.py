@@ -1,0 +1,174 @@
+"""ROLL's top-level keys: the run, rewards to advantages, the loss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from roll.compat.roll.rule import (
+    DEAD_IN_ROLL,
+    DROP,
+    ENVIRONMENT,
+    NO_CRITIC,
+    RUN_FOLDER,
+    Rule,
+    Siblings,
+    ignored,
+    off_or_lacking,
+    renamed,
+    value_read_as,
+)
+
+_SETS_ITS_OWN_NORM = ("grpo", "gigpo")
+
+
+def _gspo(value: Any, block: Siblings) -> dict[str, Any]:
+    """ROLL clips the sequence's ratio with the clip of PPO."""
+    both = block.get("pg_clip", 0.2)
+    ranged = bool(block.get("use_pg_clip_range"))
+    low, high = (block.get("pg_clip_low", 0.2), block.get("pg_clip_high", 0.2)) if ranged else (both, both)
+    return {"actor_train.pg_variant": "gspo", "actor_train.gspo_clip_low": low, "actor_train.gspo_clip_high": high}
+
+
+def _old_reward_norm(value: Any, block: Siblings) -> dict[str, Any]:
+    value = None if value == "None" else value  # as ROLL's RAFT++ example has it
+    shift, scale = bool(block.get("reward_shift")), bool(block.get("reward_scale"))
+    return {"norm_mean_type": None if scale and not shift else value, "norm_std_type": None if shift and not scale else value}
+
+
+def _old_mask(level: str, ratio: bool) -> Any:
+    """A filter of train_infer_correction for one of the flat keys that preceded it."""
+    kind, infix = "ratio" if ratio else "diff", "_seq" if level == "sequence" else ""
+
+    def filters(value: Any, block: Siblings) -> dict[str, Any]:
+        bounds = {
+            f"{kind}_{end}": block[f"train_infer_{kind}{infix}_threshold_{end}"]
+            for end in ("low", "high")
+            if f"train_infer_{kind}{infix}_threshold_{end}" in block
+        }
+        rule = {"enabled": True, "agg_type": level, "ratio_enabled": ratio, "diff_enabled": not ratio, **bounds}
+        return {"train_infer_correction.filters[]": rule}
+
+    return filters
+
+
+def _old_is_weight(value: Any, block: Siblings) -> dict[str, Any]:
+    bound = block.get("rollout_importance_sampling_ratio_upper_bound", 1.2)
+    return {"train_infer_correction.is_weight.enabled": True, "train_infer_correction.is_weight.upper_bound": bound}
+
+
+def _is_on(value: Any, block: Siblings) -> bool:
+    return bool(value)
+
+
+RUN = (
+    renamed("use_additional_prompts", "is_use_additional_prompts"),
+    renamed("router_args.max_running_requests", "max_running_requests"),
+    value_read_as("track_with", ("stdout",), "none", "the console always shows the run, so no tracker is needed"),
+    Rule(
+        "eval_steps", "alias", "never: read as no validation", lambda v, b: {"validation": DROP, "val_batch_size": DROP,
+        "val_env_manager": DROP}, lambda v, b: type(v) is int and v <= 0, "0 or less",
+    ),
+    ignored("logging_dir", RUN_FOLDER),
+    ignored("base_dir", RUN_FOLDER),
+    ignored("rollout_dump_dir", f"{RUN_FOLDER}; samples.jsonl has rollout_log_per_step rollouts of each step"),
+    ignored("render_save_dir", DEAD_IN_ROLL),
+    ignored("length_profiler_dir", DEAD_IN_ROLL),
+    ignored("profiler_output_dir", RUN_FOLDER),
+    ignored("otlp_output_dir", RUN_FOLDER),
+    ignored("save_logging_board_dir", f"{RUN_FOLDER}; metrics.jsonl has every metric"),
+    ignored("checkpoint_config", f"{RUN_FOLDER}; checkpoints are written there, nothing is uploaded"),
+    ignored("system_envs", ENVIRONMENT),
+    ignored("model_download_type", "models are local folders and never downloaded"),
+    ignored("local_rank", DEAD_IN_ROLL),
+    ignored("report_length_and_rewards", DEAD_IN_ROLL),
+    ignored("val_greedy", DEAD_IN_ROLL),
+    ignored("val_n_sample", DEAD_IN_ROLL),
+    ignored("is_offload_states", "only ROLL's distillation and DPO read it"),
+    ignored("is_offload_optimizer_states_in_train_step", "only ROLL's distillation and DPO read it"),
+    ignored("generate_opt_level", "requests are always scheduled one by one (ROLL's level 1)"),
+    *off_or_lacking("router_args.router_name", (None, "PromptAffinityRouter", "EnvAffinityRouter"),
+                    "a group goes to the engine with the fewest requests and stays there; no other router is there"),
+    ignored("router_args.router_config", "only ROLL's SglangRouter reads it"),
+    Rule("router_args", "without effect", "nothing is written in it", when=lambda v, b: v in (None, {}), values="null"),
+    # In agentic files; the fields are RLVR's.
+    ignored("prompt_length", "an episode has sequence_length, for all its turns together"),
+    Rule("response_length", "alias", "read as sequence_length: prompt_length + response_length",
+         lambda v, b: {"sequence_length": b.get("prompt_length", 1024) + v} if isinstance(v, int) else {}, absent=True),
+    ignored("num_return_sequences_in_group", "train_env_manager.group_size is the group's size"),
+    ignored("is_num_return_sequences_expand", "episodes of a group are played on their own"),
+    ignored("val_prompt_length", "validation prompts have prompt_length (ROLL prepares them with it, too)"),
+    ignored("val_sequence_length", "validation has prompt_length and its generating_args.max_new_tokens"),
+    *off_or_lacking("profiler_timeline", (False, None), "profiling is not there; remove it"),
+    *off_or_lacking("profiler_memory", (False, None), "profiling is not there; remove it"),
+    *off_or_lacking("rollout_mock", (None, {"enable": False}), "recording and replaying rollouts is not there; remove it"),
+    *off_or_lacking(
+        "transfer_backend", (None, {}, {"backend_name": None}), "batches go through the pipeline's own buffer; remove it"
+    ),
+    *off_or_lacking(
+        "user_defined_rollout_loop_cls",
+        (None, "roll.distributed.scheduler.user_defined_rollout_loop.UserDefinedRolloutLoop"),
+        "rollout loops of your own are not there",
+    ),
+)  # fmt: skip
+
+ALGORITHM = (
+    *(
+        Rule(
+            f"norm_{kind}_type", "without effect", "the estimator normalises rewards itself; ROLL overwrites the key, too",
+            when=lambda v, b: v is not None and b.get("adv_estimator") in _SETS_ITS_OWN_NORM, values="with grpo, gigpo",
+        )
+        for kind in ("mean", "std")
+    ),
+    # In agentic files; the fields are RLVR's.
+    ignored("norm_mean_type", "reward_normalization.norm_mean_type counts"),
+    ignored("norm_std_type", "reward_normalization.norm_std_type counts"),
+    Rule("kl_penalty", "lacking", "needs the whole distribution of each token; use kl, mse or abs",
+         when=lambda v, b: v == "full", values="full"),
+    Rule("reward_norm", "alias", "read as norm_mean_type and norm_std_type; with reward_shift the mean only, with reward_scale "
+         "the deviation only", _old_reward_norm),
+    ignored("reward_shift", "read together with reward_norm"),
+    ignored("reward_scale", "read together with reward_norm"),
+    Rule("importance_sampling", "alias", "read as actor_train.pg_variant: gspo with the clip of PPO", _gspo,
+         lambda v, b: v == "seq", "seq"),
+    ignored("importance_sampling", "ratios are by token already"),
+    Rule("force_disable_old_logprobs_recompute", "alias", "read as old_logprobs: bypass",
+         lambda v, b: {"old_logprobs": "bypass", "enable_old_logprobs_recompute": DROP}, _is_on, "true"),
+    ignored("force_disable_old_logprobs_recompute", "it changes nothing as it stands"),
+    ignored("enable_reference", "the reference is started if use_kl_loss or add_token_level_kl needs it"),
+    Rule("reward_pretrain", "alias", "the folder that the critic starts from",
+         lambda v, b: {"critic.model_args.model_name_or_path": v},
+         lambda v, b: b.get("adv_estimator") == "gae" and bool(b.get("critic")), "with adv_estimator: gae", absent=True),
+    ignored("reward_pretrain", NO_CRITIC),
+    *(Rule(name, "without effect", NO_CRITIC, when=lambda v, b: b.get("adv_estimator") != "gae", values="without gae")
+      for name in ("critic", "critic_warmup", "value_clip", "lambd")),
+    ignored("l2", DEAD_IN_ROLL + "; use actor_train.training_args.weight_decay"),
+    *(ignored(name, DEAD_IN_ROLL) for name in (
+        "use_reward_scaling", "add_len_reward", "use_reward_norm", "postive_loss_coef", "positive_loss_coef",
+        "use_topr_neg_loss_coef", "use_policy_loss_type", "use_topr_loss", "mask_type", "balance_length",
+        "minibatch_data_iter_num", "dataset_filter", "dirty_data_mask", "open_feedback_turn", "use_token_reward",
+    )),
+    *off_or_lacking("rl_loss_coef", (1, 1.0), "scaling the policy loss is not there; scale learning_rate and kl_loss_coef"),
+    *off_or_lacking("error_max_len_clip", (False, None), "is not there; max_len_mask leaves cut-off responses out"),
+    ignored("error_max_len_threshold", "it belongs to error_max_len_clip"),
+    *off_or_lacking("difficulty_loss_weight", (False, None), "weighing samples is not there; use difficulty_mask"),
+    *off_or_lacking("length_loss_weight", (False, None), "weighing samples is not there; choose loss_agg_mode"),
+    ignored("train_infer_correction.is_weight.detach", "importance weights never carry a gradient"),
+    Rule("train_infer_correction.is_weight.upper_bound", "alias", "read as .inf: no bound",
+         lambda v, b: {".upper_bound": float("inf")}, lambda v, b: v is None, "null"),
+    Rule("use_rollout_importance_sampling_ratio", "alias", "read as train_infer_correction.is_weight",
+         _old_is_weight, _is_on, "true"),
+    ignored("use_rollout_importance_sampling_ratio", "it changes nothing as it stands"),
+    ignored("rollout_importance_sampling_ratio_upper_bound", "read together with use_rollout_importance_sampling_ratio"),
+    *(
+        rule
+        for level, infix in (("token", ""), ("sequence", "_seq"))
+        for kind in ("ratio", "diff")
+        for rule in (
+            Rule(f"train_infer_{kind}{infix}_mask", "alias", f"read as a filter of train_infer_correction by {level}",
+                 _old_mask(level, kind == "ratio"), _is_on, "true"),
+            ignored(f"train_infer_{kind}{infix}_mask", "it changes nothing as it stands"),
+            ignored(f"train_infer_{kind}{infix}_threshold_low", f"read together with train_infer_{kind}{infix}_mask"),
+            ignored(f"train_infer_{kind}{infix}_threshold_high", f"read together with train_infer_{kind}{infix}_mask"),
+        )
+    ),
+)  # fmt: skip

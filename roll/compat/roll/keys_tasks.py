@@ -1,0 +1,171 @@
+"""ROLL's keys of what is trained on: prompts, validation, rewards, environments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from roll.compat.roll.rule import (
+    DEAD_IN_ROLL,
+    DROP,
+    ENVIRONMENT,
+    VISION,
+    Rule,
+    Siblings,
+    Translate,
+    choices,
+    ignored,
+    lacking,
+    off_or_lacking,
+    renamed,
+    value_read_as,
+)
+from roll.configs.arguments import DataArguments
+
+_CPU_GRADER = "reward workers grade on CPUs and load no model"
+_REWARD_MODEL = "reward models on devices are not there; grade by a rule, or call a served model from a reward worker of your own"
+
+
+def _method(value: Any, block: Siblings) -> dict[str, Any]:
+    mean = "group" if value in ("mean", "mean_std") else None
+    return {".norm_mean_type": mean, ".norm_std_type": "group" if value == "mean_std" else None}
+
+
+_TEMPLATES = choices(DataArguments, "template")
+DATA = (
+    *(
+        rule
+        for block in ("actor_train.data_args", "validation.data_args")
+        for rule in (
+            value_read_as(f"{block}.template", ("empty",), "none", "read as none: the prompt as it stands",
+                          unless=(DataArguments, "template")),
+            Rule(f"{block}.template", "alias", "read as native: the tokenizer's own chat template, not ROLL's of that name",
+                 lambda v, b: {".template": "native"}, lambda v, b: v not in _TEMPLATES and isinstance(v, str | None),
+                 "any other name"),
+            value_read_as(f"{block}.prompt", (None,), DROP, "the default: prompt, where a row has no messages"),
+            value_read_as(f"{block}.messages", (None,), DROP, "the default: messages, where a row has it"),
+            ignored(f"{block}.response", "ground_truth names the column of the reference answer"),
+            ignored(f"{block}.dataset_dir", "file_name has the whole path"),
+            ignored(f"{block}.dataset_type", "prompts are JSONL files"),
+            ignored(f"{block}.interleave_probs", "domain_interleave_probs decides"),
+            ignored(f"{block}.preprocessing_num_workers", "prompts are read once at the start, by the driver"),
+            ignored(f"{block}.cache_path", "nothing is cached"),
+            ignored(f"{block}.eval_file_name", DEAD_IN_ROLL),
+            ignored(f"{block}.custom_data_kwargs_func", VISION),
+            *(lacking(f"{block}.{name}", VISION) for name in (
+                "image_folder", "video_folder", "audio_folder", "image_max_pixels", "image_min_pixels", "video_max_pixels",
+                "video_min_pixels", "video_fps", "video_maxlen",
+            )),
+        )
+    ),
+    value_read_as("actor_train.data_args.domain_interleave_probs", (None,), {}, "read as equal shares"),
+    ignored("validation.data_args.domain_interleave_probs", "every validation prompt is evaluated"),
+    renamed("global_template", "actor_train.data_args.template", "where that is not given"),
+    *off_or_lacking("tag_to_template", (None, {}), "one template for all prompts: actor_train.data_args.template"),
+)  # fmt: skip
+
+REWARDS = (
+    *(ignored(f"validation.{name}", why) for name, why in (
+        ("eval_steps", "the top level's eval_steps decides, in ROLL, too"), ("model_args", "validation runs on actor_infer"),
+        ("strategy_args", "validation runs on actor_infer"), ("device_mapping", "validation runs on actor_infer"),
+        ("worker_cls", "validation runs on actor_infer"), ("infer_batch_size", "validation runs on actor_infer"),
+        ("world_size", "validation runs on actor_infer"), ("training_args", "validation runs on actor_infer"),
+    )),
+    Rule("rewards", "alias", "no domain", lambda v, b: {".rewards": DROP}, lambda v, b: v is None, "null"),
+    Rule("rewards.<name>.tag_included", "alias", "the domain's own name", lambda v, b: {".tag_included": DROP},
+         lambda v, b: v is None, "null"),
+    *(renamed(f"rewards.<name>.{name}", f".reward_args.{name}", "handed to the worker class") for name in (
+        "code_url", "use_local", "judge_prompt", "judge_model_type", "judge_model_name", "judge_api_url", "judge_api_key",
+        "format_pattern", "reward_type", "response_length_penalty_coef",
+    )),
+    Rule("rewards.<name>.strategy_args", "without effect", _CPU_GRADER, values="hf_infer without device_mapping",
+         when=lambda v, b: b.get("device_mapping") is None),
+    lacking("rewards.<name>.strategy_args", _REWARD_MODEL),
+    *off_or_lacking("rewards.<name>.device_mapping", (None,), _REWARD_MODEL),
+    *(ignored(f"rewards.<name>.{name}", why) for name, why in (
+        ("model_args", _CPU_GRADER), ("data_args", _CPU_GRADER), ("generating_args", _CPU_GRADER), ("training_args", _CPU_GRADER),
+        ("infer_batch_size", "samples are graded one by one, as they come"), ("num_gpus_per_worker", _CPU_GRADER),
+        ("system_envs", ENVIRONMENT), ("name", "domains are named by their key"),
+        ("response_filter_config", DEAD_IN_ROLL), ("backend_timeout", "timeout_s limits the grading of a sample"),
+    )),
+    *off_or_lacking("rewards.<name>.reward_manager_config", (None, []), "joining several graders is not there; write one class"),
+    lacking("reward", _REWARD_MODEL),
+    lacking("reward_model", _REWARD_MODEL),
+)  # fmt: skip
+
+_PLACEHOLDERS = {
+    "{env_instruction}": "{instructions}",
+    "{current_observation}": "{observation}",
+    "{current_step}": "{turn_idx}",
+}
+
+
+def _placeholders(template: str) -> str:
+    for theirs, ours in _PLACEHOLDERS.items():
+        template = template.replace(theirs, ours)
+    return template
+
+
+# By ROLL's codes, which are gym-sokoban's.
+_SQUARES = ("wall", "floor", "target", "box_on_target", "box", "player", "player_on_target")
+
+
+def _with_our_placeholders(name: str) -> Translate:
+    return lambda value, block: {f".{name}": _placeholders(value)}
+
+
+_MANAGERS = ("train_env_manager", "val_env_manager")
+AGENTIC = (
+    *(
+        rule
+        for block in _MANAGERS
+        for rule in (
+            value_read_as(f"{block}.max_env_num_per_worker", (0, -1), DROP, "the default"),
+            value_read_as(f"{block}.num_groups_partition", (None,), [], "read as equal parts"),
+            ignored(f"{block}.max_traj_per_env", "it follows from rollout_batch_size (val_batch_size)"),
+            ignored(f"{block}.format_penalty", "env_config.format_penalty counts, in ROLL, too"),
+            ignored(f"{block}.worker_cls", "the built-in worker plays episodes"),
+            ignored(f"{block}.model_args", "episodes are played with actor_infer's model"),
+            ignored(f"{block}.data_args", "episodes are played with the tokenizer's chat template"),
+            ignored(f"{block}.generating_args", "ROLL overwrites it with actor_infer's; validation.generating_args is there for "
+                    "validation" if block == "val_env_manager" else "ROLL overwrites it with actor_infer's"),
+            ignored(f"{block}.strategy_args", "episodes are played with actor_infer"),
+            ignored(f"{block}.system_envs", ENVIRONMENT),
+            ignored(f"{block}.world_size", "it follows from max_env_num_per_worker"),
+            ignored(f"{block}.infer_batch_size", "episodes are played one by one"),
+            ignored(f"{block}.name", "env managers are named by their key"),
+            Rule(f"{block}.llm_proxy", "without effect", "actor_infer plays", when=lambda v, b: v in (None, {})
+                 or v.get("proxy_type", "policy") == "policy", values="proxy_type: policy"),
+            lacking(f"{block}.llm_proxy", "only the policy itself plays"),
+        )
+    ),
+    *(Rule(f"custom_envs.<name>.{name}", "alias", f"placeholders are read as {', '.join(_PLACEHOLDERS.values())}",
+           _with_our_placeholders(name),
+           lambda v, b: isinstance(v, str) and v != _placeholders(v), f"with {', '.join(_PLACEHOLDERS)}")
+      for name in ("agent_template", "agent_system_template")),
+    Rule("custom_envs.<name>.env_manager_cls", "alias", "read as roll.pipeline.agentic.…: ROLL moved the package",
+         lambda v, b: {".env_manager_cls": v.replace("roll.agentic.", "roll.pipeline.agentic.", 1)},
+         lambda v, b: isinstance(v, str) and v.startswith("roll.agentic."), "roll.agentic.…"),
+    Rule("custom_envs.<name>.env_config.grid_lookup", "alias", "Sokoban: read as `grid_vocabulary`, by the names of squares",
+         lambda v, b: {".grid_vocabulary": {_SQUARES[code]: symbol for code, symbol in v.items()}},
+         lambda v, b: isinstance(v, dict) and set(v) <= set(range(len(_SQUARES))), "by codes 0 to 6", absent=True),
+    Rule("custom_envs.<name>.env_config.grid_vocab", "without effect", "Sokoban's rules name the squares themselves",
+         when=lambda v, b: "grid_lookup" in b, values="with grid_lookup", absent=True),
+    Rule("custom_envs.<name>.env_type", "alias", "read as env_type: gem with env_config.env_id",
+         lambda v, b: {".env_type": "gem", ".env_config.env_id": v}, lambda v, b: isinstance(v, str) and ":" in v, "GEM's names"),
+    ignored("custom_envs.<name>.use_thread_lock", "`execution` says where steps run; environments share no lock"),
+    *off_or_lacking("custom_envs.<name>.agent_runner_cls", (None,), "agents of their own process are not there"),
+    *(lacking(f"custom_envs.<name>.{name}", VISION) for name in
+      ("pre_step_template", "next_step_template", "reward_template", "user_prompt_format")),
+    Rule("reward_normalization.method", "alias", "identity: no norm_mean_type and norm_std_type; mean: norm_mean_type: group; "
+         "mean_std: both group", _method, lambda v, b: v in ("identity", "mean", "mean_std", None), "identity, mean, mean_std"),
+    lacking("reward_normalization.method", "clipping rewards asymmetrically is not there; use norm_mean_type and norm_std_type"),
+    ignored("reward_normalization.global_scale_factor", DEAD_IN_ROLL),
+    ignored("reward_normalization.global_shift_value", DEAD_IN_ROLL),
+    ignored("env_monitor", "a step or reset that takes longer than its time limit has failed: step_timeout_s, reset_timeout_s"),
+    ignored("batch_adjust_mode", "every sample counts once: a step is cut into near-equal optimiser batches"),
+    *off_or_lacking("ratio_type", ("token", None), "ratios by segment are not there; use actor_train.pg_variant: gspo"),
+    *off_or_lacking("exp_mode", ("train", None), "is not there"),
+    ignored("partial_gpu_mode", "engines keep their devices while others train"),
+    *off_or_lacking("parse_tool_call_parameter_to_dict", (False, None), "tool calls are text here"),
+    ignored("skip_mock_system_prompt", "no system prompt is made up: agent_system_template alone decides"),
+)  # fmt: skip

@@ -1,0 +1,232 @@
+"""A mapping as ROLL's users write it, turned into the mapping that the dataclasses read, with a note on every change.
+
+Pure: the rules are keys.RULES, what the caller knows of classes and environments comes in as functions.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, get_args, get_origin
+
+from roll.compat.roll.keys import RULES
+from roll.compat.roll.rule import DROP, Rule
+from roll.configs.report import Note
+from roll.configs.schema import hints
+
+_BY_NAME: dict[str, list[Rule]] = defaultdict(list)
+for _each in RULES:
+    _BY_NAME[_each.path.rpartition(".")[2]].append(_each)
+
+_PASSES = 3
+_CLASS_KEYS = ("worker_cls", "env_manager_cls", "group_filter_cls")
+
+
+@dataclass(slots=True)
+class Translation:
+    mapping: dict[str, Any]
+    aliased: list[Note] = field(default_factory=list)
+    without_effect: list[Note] = field(default_factory=list)
+    lacking: list[Note] = field(default_factory=list)
+    moved: dict[str, str] = field(default_factory=dict)
+    """Key that was written for each key that is read instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Hit:
+    path: tuple[str, ...]
+    value: Any
+    rule: Rule
+    targets: Mapping[str, Any]
+    """What the rule writes instead."""
+
+
+def translate(
+    mapping: Mapping[str, Any],
+    cls: Any,
+    *,
+    has_class: Callable[[str], bool] = lambda path: True,
+    has_environment: Callable[[str], bool] = lambda name: True,
+    written_for_roll: bool = False,
+) -> Translation:
+    """`mapping` for the dataclass `cls`.
+
+    `has_class`: whether a dotted path below `roll.` leads to a class. `has_environment`: whether there is an `env_type`.
+    `written_for_roll`: null where a value is needed means the default, and templates mean what they mean to ROLL."""
+    result = Translation(copy.deepcopy(dict(mapping)))
+    for _ in range(_PASSES):  # a value under its new name may itself be one that is read as another
+        if not _apply(list(_hits(result.mapping, cls, ())), cls, result):
+            break
+    if written_for_roll:
+        for path, kind in list(_unwanted_nulls(result.mapping, cls, ())):
+            _remove(result.mapping, path)
+            result.aliased.append(Note(".".join(path), None, f"the default: null is no {kind}"))
+        for path, value, ours in list(_system_templates(result.mapping, cls)):
+            _set(result.mapping, path, ours)
+            result.aliased.append(Note(".".join(path), value, "with {instructions}: ROLL shows an environment's rules by itself"))
+    known = {name: value for name, value in result.mapping.items() if has_field(cls, (name,))}
+    result.lacking += _absent(known, (), has_class, has_environment)
+    return result
+
+
+def _apply(hits: list[_Hit], cls: Any, result: Translation) -> bool:
+    """Takes what the rules are about away, then writes what is read instead. Whether anything was done."""
+    written = copy.deepcopy(result.mapping)
+    notes = {"alias": result.aliased, "without effect": result.without_effect, "lacking": result.lacking}
+    for hit in hits:
+        _remove(result.mapping, hit.path)
+        _prune(result.mapping, hit.path[:-1], cls)
+    for hit in hits:
+        source = ".".join(hit.path)
+        kind, message = hit.rule.kind, hit.rule.note
+        for target, value in hit.targets.items():
+            path = _target(target, hit.path)
+            name, theirs = ".".join(path), _get(written, path)
+            if value is DROP:
+                _remove(result.mapping, path)
+            elif path == hit.path or theirs is None or theirs == value:
+                if has_field(cls, path):
+                    _set(result.mapping, path, value)
+                    result.moved[name] = result.moved.get(source, source)
+            else:
+                kind, message = "without effect", f"{name} is given, too, and counts"
+        notes[kind].append(Note(result.moved.get(source, source), hit.value, message))
+    return bool(hits)
+
+
+def _hits(mapping: Mapping[str, Any], cls: Any, above: tuple[str, ...]) -> Iterator[_Hit]:
+    """Rules that apply, the outer key before the inner; what a rule takes away is not looked into."""
+    chosen = {name: _rule(mapping, cls, (*above, str(name))) for name in mapping}
+    written = {name: rule.to(mapping[name], mapping) for name, rule in chosen.items() if rule}
+    gone = {target[1:] for targets in written.values() for target, value in targets.items() if value is DROP}
+    for name, value in mapping.items():
+        path, rule = (*above, str(name)), chosen[name]
+        if rule is not None:
+            yield _Hit(path, value, rule, written[name])
+        elif isinstance(value, Mapping) and name not in gone:
+            known = has_field(cls, (str(name),))
+            inner = _chosen_block(cls, str(name), mapping) if known else None
+            if known and _block(cls, str(name)) is not None and _is_named(cls, str(name)):
+                for key, entry in value.items():
+                    if isinstance(entry, Mapping):
+                        yield from _hits(entry, inner, (*path, str(key)))
+            else:
+                yield from _hits(value, inner, path)
+
+
+def _rule(block: Mapping[str, Any], cls: Any, path: tuple[str, ...]) -> Rule | None:
+    """The first rule about a key of `block`, whose dataclass is `cls`."""
+    name, known = path[-1], has_field(cls, path[-1:])
+    for rule in _BY_NAME.get(name, ()):
+        if rule.matches(path) and rule.about(block.get(name), block) and not (known and rule.for_absent):
+            return rule
+    return None
+
+
+def _absent(
+    block: Mapping[str, Any], above: tuple[str, ...], has_class: Callable[[str], bool], has_environment: Callable[[str], bool]
+) -> Iterator[Note]:
+    """Classes of ROLL and environments that are not here. Their keys stay: the file loads, but cannot start."""
+    for name, value in block.items():
+        path = (*above, str(name))
+        if isinstance(value, Mapping):
+            yield from _absent(value, path, has_class, has_environment)
+        elif name in _CLASS_KEYS and isinstance(value, str) and value.startswith("roll.") and not has_class(value):
+            yield Note(".".join(path), value, f"there is no {value.rpartition('.')[2]}; write the dotted path of your own class")
+        elif name == "env_type" and above[:1] == ("custom_envs",) and isinstance(value, str) and not has_environment(value):
+            yield Note(".".join(path), value, "there is no such environment; write the dotted path of your own class")
+
+
+def _system_templates(mapping: Mapping[str, Any], cls: Any) -> Iterator[tuple[tuple[str, ...], str, str]]:
+    """System templates, as written and as they have to be: ROLL takes braces literally, and tells the rules by itself."""
+    environments = mapping.get("custom_envs") if has_field(cls, ("custom_envs",)) else None
+    for name, env in environments.items() if isinstance(environments, Mapping) else ():
+        if not isinstance(env, Mapping):
+            continue
+        system, turn = env.get("agent_system_template") or "", env.get("agent_template")
+        if isinstance(system, str) and isinstance(turn, str) and "{instructions}" not in system + turn:
+            literal = system.replace("{", "{{").replace("}", "}}")
+            yield ("custom_envs", name, "agent_system_template"), system, f"{literal}\n{{instructions}}".lstrip("\n")
+
+
+def _unwanted_nulls(block: Mapping[str, Any], cls: Any, above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    for item in fields(cls) if is_dataclass(cls) else ():
+        value, hint, path = block.get(item.name), hints(cls)[item.name], (*above, item.name)
+        if item.name in block and value is None and hint is not Any and type(None) not in get_args(hint):
+            yield path, "value here"
+        inner = _block(cls, item.name)
+        if isinstance(value, Mapping) and inner is not None:
+            entries = value.items() if _is_named(cls, item.name) else [(None, value)]
+            for name, entry in entries:
+                if isinstance(entry, Mapping):
+                    yield from _unwanted_nulls(entry, inner, path if name is None else (*path, str(name)))
+
+
+def _block(cls: Any, name: str) -> Any:
+    """The dataclass of the block (or of the named blocks) `name`, if it is one."""
+    hint = hints(cls)[name]
+    return next((member for member in (hint, *get_args(hint)) if is_dataclass(member)), None)
+
+
+def _chosen_block(cls: Any, name: str, block: Mapping[str, Any]) -> Any:
+    """As `_block`; a free mapping whose keys another key of the block chooses has the class of that choice."""
+    item = next(item for item in fields(cls) if item.name == name)
+    selector, schemas = item.metadata.get("schema_by", ("", {}))
+    return schemas.get(block.get(selector)) if selector else _block(cls, name)
+
+
+def _is_named(cls: Any, name: str) -> bool:
+    return get_origin(hints(cls)[name]) is dict
+
+
+def has_field(cls: Any, path: tuple[str, ...]) -> bool:
+    """Whether the dataclass tree has this key. Whatever is below a free mapping is there; `cls` None has no key."""
+    if not path or cls is None:
+        return not path
+    name, below = path[0].removesuffix("[]"), path[1:]
+    if name not in hints(cls):
+        return False
+    inner, named = _block(cls, name), _is_named(cls, name)
+    if inner is None:
+        return not below or named
+    return has_field(inner, below[1:] if named else below)
+
+
+def _target(target: str, source: tuple[str, ...]) -> tuple[str, ...]:
+    if target.startswith("."):
+        return (*source[:-1], *target[1:].split("."))
+    return tuple(target.split("."))
+
+
+def _get(mapping: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+    value: Any = mapping
+    for name in path:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def _remove(mapping: dict[str, Any], path: tuple[str, ...]) -> None:
+    block = _get(mapping, path[:-1])
+    if isinstance(block, dict):
+        block.pop(path[-1], None)
+
+
+def _prune(mapping: dict[str, Any], path: tuple[str, ...], cls: Any) -> None:
+    """Removes a block that rules have emptied, if it has no field."""
+    if path and not has_field(cls, path) and _get(mapping, path) == {}:
+        _remove(mapping, path)
+        _prune(mapping, path[:-1], cls)
+
+
+def _set(mapping: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    """A last name with `[]` is a list that the value is added to."""
+    for name in path[:-1]:
+        inner = mapping.get(name)
+        mapping[name] = mapping = inner if isinstance(inner, dict) else {}
+    if path[-1].endswith("[]"):
+        name = path[-1].removesuffix("[]")
+        mapping[name] = [*(mapping.get(name) or []), value]
+    else:
+        mapping[path[-1]] = value

@@ -1,0 +1,244 @@
+"""Is an environment fit to train in? Plays it with a random agent, an oracle if it has one, and nonsense, and tests what the
+interface promises. What a random agent and an oracle get is also the scale on which a trained policy's reward is read.
+
+Without `sample_action` (`interface`) the random agent writes nonsense; without `oracle_action` there is no oracle, and one that
+has no action any more (None) gives up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import fmean
+from typing import Any
+
+from roll.data.sample import EpisodeEnd, Turn
+from roll.data.seeding import derive_seed
+from roll.envs.registry import make_env
+from roll.envs.render import render
+from roll.rollout.environment_failure import EnvFailure, checked_reset, checked_step
+
+NONSENSE = "no action at all \u2603"
+MOST_TURNS = 1000
+"""Of an episode: one that neither terminates nor truncates itself is ended here, and reported."""
+Policy = Callable[[], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    seed: int
+    turns: list[Turn]
+    last_observation: str
+    end: EpisodeEnd | None = None
+    """None: it broke off, the policy gave up, or it has `MOST_TURNS` turns."""
+    success: bool = False
+    error: str = ""
+    """Why it broke off."""
+    missing: frozenset[str] = frozenset()
+    """Documented keys of `info` that some step did not have."""
+    reset_s: float = field(default=0.0, compare=False)
+    steps_s: float = field(default=0.0, compare=False)
+    """Of all steps together."""
+
+    @property
+    def total_reward(self) -> float:
+        return sum(turn.reward for turn in self.turns)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentReport:
+    """Means over the episodes of one agent."""
+
+    episodes: int
+    mean_return: float
+    min_return: float
+    max_return: float
+    mean_turns: float
+    success_share: float
+    invalid_share: float
+    """Of actions."""
+    effective_share: float
+    """Of actions."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvReport:
+    env_type: str
+    instructions: str
+    agents: Mapping[str, AgentReport]
+    """random and, if there is one, oracle."""
+    errors: Sequence[str] = ()
+    """Promises that are broken; an environment with one is not fit."""
+    notes: Sequence[str] = ()
+    """What is unusual, but may be meant."""
+    example: str = field(default="", repr=False)
+    """One episode, rendered: the oracle's, or else the random agent's."""
+    reset_ms: float = 0.0
+    step_ms: float = 0.0
+    """Means over the random agent's episodes, wall-clock, on the event loop."""
+
+    @property
+    def ok(self) -> bool:
+        return not self.errors
+
+
+def check_env(env_type: str, env_config: Mapping[str, Any], episodes: int = 20, seed: int = 0) -> EnvReport:
+    """Plays each agent for `episodes` episodes with seeds derived from `seed`. Raises `ConfigError` if the environment cannot be
+    made; what goes wrong later is in the report."""
+    return asyncio.run(_check(env_type, env_config, episodes, seed))
+
+
+async def _check(env_type: str, env_config: Mapping[str, Any], episodes: int, seed: int) -> EnvReport:
+    env = make_env(env_type, env_config)
+    seeds = [derive_seed("env-check", seed, i) for i in range(episodes)]
+    rng = random.Random(seed)
+    sample = getattr(env, "sample_action", None)
+    oracle = getattr(env, "oracle_action", None)
+    played = {"random": [await play(env, s, lambda: NONSENSE if sample is None else sample(rng)) for s in seeds]}
+    if oracle is not None:
+        played["oracle"] = [await play(env, s, oracle) for s in seeds]
+    nonsense = [await play(env, s, lambda: NONSENSE, most_turns=3) for s in seeds[:3]]
+    again = await _replayed(env_type, env_config, played["random"])
+    env.close()
+    everything = [episode for some in (*played.values(), nonsense) for episode in some]
+    notes = list(_notes(env, played, nonsense))
+    if sample is None:
+        notes.append("it has no sample_action(rng): the random agent wrote nonsense")
+    shown = next((e for e in (*played.get("oracle", ()), *played["random"]) if e.turns), None)
+    return EnvReport(
+        env_type,
+        env.instructions,
+        {name: _report(some) for name, some in played.items() if any(episode.turns for episode in some)},
+        list(_errors(everything, played["random"], again)),
+        notes,
+        "" if shown is None else render(shown.turns, shown.end, shown.success, shown.last_observation),
+        reset_ms=1e3 * fmean(episode.reset_s for episode in played["random"]),
+        step_ms=1e3 * sum(e.steps_s for e in played["random"]) / max(1, sum(len(e.turns) for e in played["random"])),
+    )
+
+
+async def play(env: Any, seed: int, policy: Policy, most_turns: int = MOST_TURNS) -> Episode:
+    """One episode; it ends early when the policy has no action."""
+    turns: list[Turn] = []
+    observation, missing = "", set()
+    end: EpisodeEnd | None = None
+    success, trouble = False, ""
+    reset_s = steps_s = 0.0
+    try:
+        started = time.perf_counter()
+        observation, info = checked_reset(await _maybe_awaited(env.reset(seed)))
+        reset_s = time.perf_counter() - started
+        while end is None and len(turns) < most_turns and (action := policy()) is not None:
+            key = str(info.get("state_key", ""))
+            started = time.perf_counter()
+            following, reward, terminated, truncated, info = checked_step(await _maybe_awaited(env.step(action)))
+            steps_s += time.perf_counter() - started
+            valid, effective = bool(info.get("action_is_valid", True)), bool(info.get("action_is_effective", True))
+            turns.append(Turn(observation, action, reward, key, valid, effective, tokens=0))
+            observation = following
+            missing |= {"action_is_valid", "action_is_effective"} - set(info)
+            if terminated or truncated:
+                end = "terminated" if terminated else "truncated"
+                missing |= {"success"} - set(info)
+                success = bool(info.get("success"))
+    except EnvFailure as failure:
+        trouble = failure.message
+    except Exception as error:  # boundary: whatever an environment raises is a finding
+        trouble = f"{type(error).__name__}: {error}"
+    return Episode(seed, turns, observation, end, success, trouble, frozenset(missing), reset_s, steps_s)
+
+
+async def _replayed(env_type: str, env_config: Mapping[str, Any], episodes: Sequence[Episode]) -> list[Episode]:
+    """The same seeds and actions, in another instance and in the opposite order: nothing may depend on the history."""
+    env = make_env(env_type, env_config)
+    again = []
+    for episode in reversed(episodes):
+        actions = iter([turn.action for turn in episode.turns])
+        again.append(await play(env, episode.seed, lambda actions=actions: next(actions, None)))  # type: ignore[misc]
+    env.close()
+    return again[::-1]
+
+
+async def _maybe_awaited(answer: Any) -> Any:
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+def _errors(everything: Sequence[Episode], first: Sequence[Episode], again: Sequence[Episode]) -> list[str]:
+    errors = [f"seed {episode.seed}, turn {len(episode.turns) + 1}: {episode.error}" for episode in everything if episode.error]
+    if any(one != other for one, other in zip(first, again, strict=True)):
+        errors.append("the same seed and actions gave other observations, rewards or endings in another instance")
+    missing = sorted({key for episode in everything for key in episode.missing})
+    if missing:
+        errors.append(f"info has no {', '.join(missing)}")
+    return list(dict.fromkeys(errors))
+
+
+def _notes(env: Any, played: Mapping[str, Sequence[Episode]], nonsense: Sequence[Episode]) -> list[str]:
+    notes = []
+    starts = {episode.turns[0].observation for episode in played["random"] if episode.turns}
+    if len(starts) == 1 and len(played["random"]) > 1:
+        notes.append("all seeds begin with the same observation")
+    if not env.instructions.strip():
+        notes.append("instructions are empty: the agent learns the rules from the observations alone")
+    if any(turn.is_valid for episode in nonsense for turn in episode.turns):
+        notes.append(f"the text {NONSENSE!r} counts as a valid action")
+    if not any(turn.state_key for some in played.values() for episode in some for turn in episode.turns):
+        notes.append("info has no state_key: gigpo cannot be used")
+    endless = sum(len(episode.turns) >= MOST_TURNS and not episode.end for some in played.values() for episode in some)
+    if endless:
+        notes.append(f"{endless} episodes had not ended after {MOST_TURNS} turns: only the tag's max_steps will end them")
+    oracle = played.get("oracle", ())
+    if oracle and not all(episode.success for episode in oracle):
+        notes.append(f"the oracle fails in {sum(not episode.success for episode in oracle)} of {len(oracle)} episodes")
+    return notes
+
+
+def _report(episodes: Sequence[Episode]) -> AgentReport:
+    returns = [episode.total_reward for episode in episodes]
+    turns = [turn for episode in episodes for turn in episode.turns]
+    return AgentReport(
+        episodes=len(episodes),
+        mean_return=fmean(returns),
+        min_return=min(returns),
+        max_return=max(returns),
+        mean_turns=len(turns) / len(episodes),
+        success_share=fmean(episode.success for episode in episodes),
+        invalid_share=fmean(not turn.is_valid for turn in turns),
+        effective_share=fmean(turn.is_effective for turn in turns),
+    )
+
+
+def as_mapping(report: EnvReport) -> dict[str, Any]:
+    """For `--json`."""
+    return {"ok": report.ok, **asdict(report)}
+
+
+def as_text(report: EnvReport) -> str:
+    """For a terminal."""
+    columns = ("agent", "episodes", "return", "min", "max", "turns", "success", "invalid", "effective")
+    rows = [
+        (
+            *(name, str(a.episodes), f"{a.mean_return:.3f}", f"{a.min_return:.3f}", f"{a.max_return:.3f}", f"{a.mean_turns:.1f}"),
+            *(f"{share:.0%}" for share in (a.success_share, a.invalid_share, a.effective_share)),
+        )
+        for name, a in report.agents.items()
+    ]
+    widths = [max(len(row[i]) for row in (columns, *rows)) for i in range(len(columns))]
+    table = [
+        "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True)))
+        for row in (columns, *rows)
+    ]
+    verdict = "ok" if report.ok else f"{len(report.errors)} problems"
+    return "\n".join(
+        [
+            *("instructions:", report.instructions or "(none)", "", "an episode:", report.example, "", *table, ""),
+            *(f"a reset takes {report.reset_ms:.2g} ms, a step {report.step_ms:.2g} ms", ""),
+            *(f"note: {note}" for note in report.notes),
+            *(f"problem: {error}" for error in report.errors),
+            f"{report.env_type}: {verdict}",
+        ]
+    )

@@ -1,0 +1,161 @@
+"""Frozen lake: cross the ice to the goal without falling into a hole. The game is gymnasium's FrozenLake-v1.
+
+Each seed is another lake. Slips, too, come from the seed alone, so a group whose episodes share a seed meets the same ones as
+long as it acts alike.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Mapping
+from typing import Literal, get_args
+
+import numpy as np
+from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
+
+from roll.configs.problems import ConfigError, Problem
+from roll.envs.actions import ANSWER_PATTERN, ActionReader
+from roll.envs.game import NamedActionGame, Outcome
+from roll.envs.planning import optimal_actions
+from roll.envs.vocabulary import checked_vocabulary
+
+ACTIONS = ("Left", "Down", "Right", "Up")  # gymnasium's order
+VOCABULARY = {"player": "P", "frozen": "_", "hole": "O", "goal": "G", "fallen": "X", "arrived": "√"}
+Observation = Literal["grid", "compact"]
+Place = tuple[int, int]
+"""Row, column; from the upper left corner, from 0."""
+
+MAP_TRIES = 100
+"""Draws of a map before one is made solvable by force."""
+
+
+class FrozenLake(NamedActionGame):
+    def __init__(
+        self,
+        size: int = 4,
+        p: float = 0.8,
+        random_places: bool = True,
+        is_slippery: bool = False,
+        success_rate: float = 1 / 3,
+        observation: Observation = "grid",
+        grid_vocabulary: Mapping[str, str] | None = None,
+        max_steps: int = 100,
+        action_pattern: str = ANSWER_PATTERN,
+        action_lookup: Mapping[str, str] | None = None,
+        format_penalty: float = 0.0,
+    ) -> None:
+        """`size`: rows and columns. `p`: probability that a square is ice, not a hole. `random_places`: start and goal lie
+        anywhere; else in opposite corners. `is_slippery`: a move goes the way that was meant with probability `success_rate`,
+        else at a right angle to it. `observation`: "grid", rows of symbols on lines of their own; "compact", the player's row
+        and column, then the rows, on one line. `grid_vocabulary`: other symbols for some of `VOCABULARY`.
+
+        Rewards: 1 for the goal, 0 otherwise, `format_penalty` for a text without an action. Raises `ConfigError`."""
+        if not 2 <= size <= 32:
+            raise ConfigError([Problem("size", size, "must be >= 2 and <= 32")])
+        for key, share in (("p", p), ("success_rate", success_rate)):
+            if not 0 < share <= 1:
+                raise ConfigError([Problem(key, share, "must be > 0 and <= 1")])
+        if observation not in get_args(Observation):
+            raise ConfigError([Problem("observation", observation, f"must be one of {', '.join(get_args(Observation))}")])
+        self.size, self.p, self.random_places = size, p, random_places
+        self.is_slippery, self.success_rate = is_slippery, success_rate
+        self.observation = observation
+        self.symbols = checked_vocabulary(grid_vocabulary, VOCABULARY)
+        reader = ActionReader(ACTIONS, action_pattern, action_lookup, format_penalty)
+        super().__init__(self._rules(), reader, max_steps)
+        self._map: list[str] = []
+        self._lake: FrozenLakeEnv
+        self._policy: np.ndarray | None = None
+
+    def _rules(self) -> str:
+        s = self.symbols
+        lines = [
+            f"You are on a frozen lake of {self.size} by {self.size} squares. Walk to the goal without falling into a hole.",
+            f"Symbols: {s['player']} you, {s['frozen']} ice, {s['hole']} hole, {s['goal']} goal.",
+            "Each action moves you by one square; at the border you stay where you are.",
+        ]
+        if self.observation == "compact":
+            lines.append("You see your row and column, counted from 0, and then the rows, separated by /.")
+        if self.is_slippery:
+            lines.append("The ice is slippery: you may move at a right angle to the way you meant.")
+        return "\n".join(lines)
+
+    @property
+    def map(self) -> list[str]:
+        """Rows of S (start), F (ice), H (hole) and G (goal)."""
+        return self._map
+
+    @property
+    def player(self) -> Place:
+        row, column = divmod(int(self._lake.s), self.size)
+        return row, column
+
+    def _begin(self, seed: int) -> None:
+        self._map = draw_map(np.random.default_rng(seed), self.size, self.p, self.random_places)
+        self._lake = FrozenLakeEnv(desc=self._map, is_slippery=self.is_slippery, success_rate=self.success_rate)
+        self._lake.reset(seed=seed)
+        self._policy = None
+
+    def _move(self, action: int) -> Outcome:
+        _, reward, terminated, _, _ = self._lake.step(action)
+        return Outcome(float(reward), bool(terminated), success=reward > 0)
+
+    def _observe(self) -> str:
+        s = self.symbols
+        squares = {"S": s["frozen"], "F": s["frozen"], "H": s["hole"], "G": s["goal"]}
+        standing = {"S": s["player"], "F": s["player"], "H": s["fallen"], "G": s["arrived"]}
+        rows = [[squares[letter] for letter in row] for row in self.map]
+        row, column = self.player
+        rows[row][column] = standing[self.map[row][column]]
+        lines = ["".join(line) for line in rows]
+        return "\n".join(lines) if self.observation == "grid" else f"{row},{column} {'/'.join(lines)}"
+
+    def _state(self) -> Hashable:
+        return "/".join(self.map), self.player
+
+    def _best_action(self) -> int | None:
+        if self._policy is None:
+            self._policy = optimal_actions(self._lake.P)
+        best = int(self._policy[self._lake.s])
+        return None if best < 0 else best
+
+
+def draw_map(rng: np.random.Generator, size: int, p: float, random_places: bool) -> list[str]:
+    """A map on which the goal can be reached: drawn square by square, again if it cannot.
+
+    Where that almost never succeeds (many holes on a large lake) a path of ice is cut into the last draw."""
+    for _ in range(MAP_TRIES):
+        squares = np.where(rng.random((size, size)) < p, "F", "H")
+        start, goal = (0, 0), (size - 1, size - 1)
+        if random_places:
+            first, second = rng.choice(size * size, 2, replace=False)
+            start, goal = (int(first) // size, int(first) % size), (int(second) // size, int(second) % size)
+        squares[start], squares[goal] = "S", "G"
+        if is_solvable(squares, start, goal):
+            break
+    else:
+        _cut_path(squares, start, goal)
+    return ["".join(row) for row in squares]
+
+
+def is_solvable(squares: np.ndarray, start: Place, goal: Place) -> bool:
+    """Whether the goal can be reached on squares that are no holes."""
+    seen, queue = {start}, deque([start])
+    while queue:
+        row, column = queue.popleft()
+        for place in ((row + 1, column), (row - 1, column), (row, column + 1), (row, column - 1)):
+            inside = 0 <= place[0] < squares.shape[0] and 0 <= place[1] < squares.shape[1]
+            if inside and place not in seen and squares[place] != "H":
+                seen.add(place)
+                queue.append(place)
+    return goal in seen
+
+
+def _cut_path(squares: np.ndarray, start: Place, goal: Place) -> None:
+    """Ice along the start's row, then along the goal's column."""
+    (row, column), (goal_row, goal_column) = start, goal
+    left, right = sorted((column, goal_column))
+    top, bottom = sorted((row, goal_row))
+    for place in [(row, c) for c in range(left, right + 1)] + [(r, goal_column) for r in range(top, bottom + 1)]:
+        if squares[place] == "H":
+            squares[place] = "F"

@@ -1,0 +1,90 @@
+"""Environments of the package `gem-llm` (github.com/axon-rl/gem), by their id: "game:GuessTheNumber-v0", "math:ASDiv", ...
+
+GEM's interface is gymnasium's with text: `reset(seed) -> (observation, info)`, `step(text) -> (observation, reward, terminated,
+truncated, info)`. Two things are added. GEM seeds the global random generators of Python and numpy, and many of its games go on
+drawing from them in later steps; here every environment has states of them of its own, so that environments that take turns in
+one process do not disturb each other. And GEM says nothing about whether an action was valid or a task solved.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from roll.configs.problems import ConfigError, Problem
+from roll.rollout.environment import Reset, Step
+
+MODULUS = 2**32
+"""numpy's global generator takes seeds below it."""
+
+
+class GemEnv:
+    thread_safe = False  # see above: the global generators
+
+    def __init__(self, env_id: str, success_reward: float = 1.0, **env_args: Any) -> None:
+        """`env_id`: GEM's name. `success_reward`: an episode whose last reward is at least this is a success (GEM's games pay 1
+        for a win). Other keys are handed to the environment, which itself decides about unknown ones. Raises `ConfigError`."""
+        try:
+            import gem
+        except ImportError as error:
+            fix = "pip install gem-llm" if error.name == "gem" else f"pip install {error.name}"
+            raise ConfigError([Problem("env_id", env_id, f"needs the package gem-llm ({error})", fix)]) from error
+        self._random_state: tuple[Any, Any] | None = None
+        with self._own_random_state():
+            try:
+                self._env = gem.make(env_id, **env_args)
+            except Exception as error:  # boundary: another project's constructor
+                raise ConfigError([Problem("env_id", env_id, f"GEM refuses it: {type(error).__name__}: {error}")]) from error
+        self.success_reward = success_reward
+        self.instructions = ""  # GEM's first observation has the rules
+
+    def reset(self, seed: int) -> Reset:
+        with self._own_random_state():
+            observation, info = self._env.reset(seed=seed % MODULUS)
+        return str(observation), self._with_key({"suffix": "", **info}, str(observation))
+
+    def step(self, action_text: str) -> Step:
+        with self._own_random_state():
+            observation, reward, terminated, truncated, info = self._env.step(action_text)
+        # GEM has no flags for these; that every text counts as an action is the reading under which no figure is invented.
+        filled = {"suffix": "", "action_is_valid": True, "action_is_effective": True, **info}
+        if terminated or truncated:
+            filled["success"] = float(reward) >= self.success_reward
+        return str(observation), float(reward), bool(terminated), bool(truncated), self._with_key(filled, str(observation))
+
+    def close(self) -> None:
+        close = getattr(self._env, "close", None)
+        if close is not None:
+            close()
+
+    def sample_action(self, rng: random.Random) -> str:
+        kept = self._random_state
+        try:
+            with self._own_random_state():
+                random.seed(rng.getrandbits(32))
+                return str(self._env.sample_random_action())
+        except NotImplementedError:  # some of GEM's games have none
+            return f"\\boxed{{{rng.randrange(100)}}}"
+        finally:
+            self._random_state = kept  # a sample is no part of the game
+
+    def _with_key(self, info: dict[str, Any], observation: str) -> dict[str, Any]:
+        """What the agent sees stands for the state, as GEM shows none; many games draw their board in the suffix."""
+        return {"state_key": f"{observation}\n{info['suffix']}", **info}
+
+    @contextlib.contextmanager
+    def _own_random_state(self) -> Iterator[None]:
+        outside = random.getstate(), np.random.get_state()
+        if self._random_state is not None:
+            random.setstate(self._random_state[0])
+            np.random.set_state(self._random_state[1])
+        try:
+            yield
+        finally:
+            self._random_state = random.getstate(), np.random.get_state()
+            random.setstate(outside[0])
+            np.random.set_state(outside[1])

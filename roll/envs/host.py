@@ -1,0 +1,179 @@
+"""Plays environments for an asynchronous caller, so that what one of them does costs the others nothing.
+
+    execution   runs                                     a step that hangs            memory of an environment
+    inline      on the event loop, between its other     holds up all of them; has    its objects
+                work                                     no limit
+    thread      in a daemon thread of its own            its thread is left behind    its objects and a thread
+    process     in a process of its own                  its process is killed        an interpreter: see PROCESS_MEMORY_MB
+
+Whatever the failure (an exception, a time limit, a death), it costs the episode under way: `EnvFailure`. The next `reset` makes
+a new instance. Environments with coroutines (`interface`) are awaited on the event loop in both "inline" and "thread", and
+cancelled at the limit; so limits mean nothing only for inline environments without coroutines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Literal, TypeVar
+
+from roll.configs.problems import ConfigError, Problem
+from roll.envs.process_seat import ProcessPool, ProcessSeat
+from roll.envs.registry import config_problems, env_class, make_env
+from roll.envs.seats import LoopSeat, Seat, ThreadSeat
+from roll.rollout.environment import Reset, Step, is_async, is_thread_safe
+from roll.rollout.environment_failure import EnvFailure, FailureKind, checked_reset, checked_step
+
+__all__ = ["EnvFailure", "EnvHandle", "EnvHost"]
+
+T = TypeVar("T")
+Execution = Literal["inline", "thread", "process"]
+
+PROCESS_MEMORY_MB = 43
+"""Resident, of a process with FrozenLake (Linux, Python 3.11, numpy and gymnasium loaded); 23 of them are its own, the rest is
+shared with the others. It starts in about 0.4 s of one core, and a step through it costs about 0.4 ms."""
+
+
+class EnvHost:
+    def __init__(
+        self,
+        execution: Execution = "inline",
+        step_timeout_s: float | None = None,
+        reset_timeout_s: float | None = None,
+        max_concurrent: Mapping[str, int] | None = None,
+    ) -> None:
+        """Limits in seconds, None for none; the wait for a free place is not counted. `max_concurrent`: tag -> most calls of its
+        environments at once; a tag that is missing (or 0) has no limit."""
+        self.execution = execution
+        self.step_timeout_s, self.reset_timeout_s = step_timeout_s, reset_timeout_s
+        self.failures: Counter[FailureKind] = Counter()
+        """Episodes lost, by kind."""
+        self._places = {tag: asyncio.Semaphore(most) for tag, most in (max_concurrent or {}).items() if most}
+        self._pool = ProcessPool()
+        self._handles: set[EnvHandle] = set()
+        self._left_behind: list[Seat] = []
+
+    async def open(self, tag: str, env_type: str, env_config: Mapping[str, Any]) -> EnvHandle:
+        """A place for one environment. It is made at the first `reset`, so opening is cheap. Raises `ConfigError` if `env_type`
+        names no environment, or if its constructor does not take the keys of `env_config`."""
+        handle = EnvHandle(self, tag, env_type, env_config)
+        self._handles.add(handle)
+        return handle
+
+    async def close(self) -> None:
+        """Closes all environments and ends their processes."""
+        await asyncio.gather(*(handle.close() for handle in list(self._handles)))
+        await self._pool.close()
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the processes, idle ones too."""
+        return sorted(child.process.pid for child in self._pool.running)
+
+    @property
+    def stuck_threads(self) -> int:
+        """Threads left behind that are still in a call."""
+        self._left_behind = [seat for seat in self._left_behind if seat.is_stuck]
+        return len(self._left_behind)
+
+    def seat(self, env_type: str, env_config: Mapping[str, Any], on_loop: bool) -> Seat:
+        if self.execution == "process":
+            return ProcessSeat(self._pool, env_type, env_config)
+        if self.execution == "inline" or on_loop:
+            return LoopSeat(lambda: make_env(env_type, env_config))
+        return ThreadSeat(lambda: make_env(env_type, env_config))
+
+    def place(self, tag: str) -> asyncio.Semaphore | None:
+        return self._places.get(tag)
+
+    def gave_up(self, seat: Seat) -> None:
+        if seat.is_stuck:
+            self._left_behind.append(seat)
+
+    def forget(self, handle: EnvHandle) -> None:
+        self._handles.discard(handle)
+
+
+class EnvHandle:
+    """One environment, as its caller sees it."""
+
+    def __init__(self, host: EnvHost, tag: str, env_type: str, env_config: Mapping[str, Any]) -> None:
+        cls = env_class(env_type, f"custom_envs.{tag}.env_type")
+        problems = config_problems(cls, env_config, f"custom_envs.{tag}.env_config")
+        if host.execution == "thread" and not is_thread_safe(cls):
+            message = f"{env_type} uses state of the whole process, so its environments cannot share one as threads"
+            problems.append(Problem(f"custom_envs.{tag}.execution", "thread", message, "use process"))
+        if problems:
+            raise ConfigError(problems)
+        self.tag, self.env_type, self.env_config = tag, env_type, dict(env_config)
+        self.running_s, self.waiting_s = 0.0, 0.0
+        """Spent so far in calls, and in waiting for a free place."""
+        self._host = host
+        self._on_loop = is_async(cls)
+        self._seat: Seat | None = None
+        self._playing = False
+
+    async def reset(self, seed: int) -> Reset:
+        """Begins an episode. Raises `EnvFailure`."""
+        if self._seat is None:
+            self._seat = self._host.seat(self.env_type, self.env_config, self._on_loop)
+        self._playing = True
+        return await self._call("reset", seed, checked_reset)
+
+    async def step(self, action_text: str) -> Step:
+        """Raises `EnvFailure`, and `RuntimeError` if there is no episode under way."""
+        if not self._playing:
+            raise RuntimeError("step() outside an episode: call reset(seed) first")
+        step = await self._call("step", action_text, checked_step)
+        self._playing = not (step[2] or step[3])
+        return step
+
+    async def close(self) -> None:
+        """Gives the environment back; its process stays for the next."""
+        self._host.forget(self)
+        self._playing = False
+        seat, self._seat = self._seat, None
+        if seat is not None:
+            with suppress(EnvFailure):
+                await seat.leave()
+
+    @property
+    def pid(self) -> int | None:
+        """Of the environment's process, if it has one now."""
+        return self._seat.pid if isinstance(self._seat, ProcessSeat) else None
+
+    async def _call(self, method: str, argument: int | str, checked: Callable[[Any], T]) -> T:
+        """The checked answer of a call, in its place. A failure, or the caller's cancellation, ends the episode and gives the
+        instance up."""
+        place = self._host.place(self.tag)
+        limit_s = self._host.step_timeout_s if method == "step" else self._host.reset_timeout_s
+        started = time.perf_counter()
+        if place is not None:
+            await place.acquire()
+        entered = time.perf_counter()
+        self.waiting_s += entered - started
+        assert self._seat is not None
+        try:
+            return checked(await self._seat.call(method, argument, limit_s))
+        except EnvFailure as failure:
+            self._host.failures[failure.kind] += 1
+            await self._give_up()
+            raise EnvFailure(failure.kind, f"{self.env_type}.{method}: {failure.message}") from failure
+        except asyncio.CancelledError:
+            await self._give_up()
+            raise
+        finally:
+            self.running_s += time.perf_counter() - entered
+            if place is not None:
+                place.release()
+
+    async def _give_up(self) -> None:
+        seat, self._seat = self._seat, None
+        self._playing = False
+        if seat is not None:
+            self._host.gave_up(seat)
+            with suppress(EnvFailure):
+                await seat.leave()

@@ -1,0 +1,98 @@
+"""From `env_type` and `env_config`, as a user writes them, to an environment."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from roll.configs.problems import MISSING_VALUE, ConfigError, Problem
+from roll.rollout.environment import AnyTextEnv, is_async
+
+# Imported on first use: an environment's packages are needed only by who plays it.
+BUILT_IN = {
+    name: f"roll.envs.{path}"
+    for name, path in {
+        "frozen_lake": "frozen_lake.FrozenLake",
+        "sokoban": "sokoban.Sokoban",
+        "cliff_walking": "toy_text.CliffWalking",
+        "taxi": "toy_text.Taxi",
+        "blackjack": "toy_text.Blackjack",
+        "calculator": "calculator.CalculatorEnv",
+        "latency": "latency.LatencyEnv",
+        "gem": "gem.GemEnv",
+        "verifiers": "verifiers.VerifiersEnv",
+    }.items()
+}
+
+
+def env_class(env_type: str, key: str = "env_type") -> type[Any]:
+    """The class that `env_type` names: a built-in name, or the dotted path `package.module.Class` of a user's own.
+
+    Raises `ConfigError` about `key` if there is none, or if it is no environment."""
+    if env_type not in BUILT_IN and "." not in env_type:
+        nearest = difflib.get_close_matches(env_type, BUILT_IN, n=1)
+        advice = f"did you mean {nearest[0]}? " if nearest else ""
+        fix = f"{advice}known: {', '.join(BUILT_IN)}, or the dotted path of your own class, my_package.my_env.MyEnv"
+        raise ConfigError([Problem(key, env_type, "is no known environment", fix)])
+    module, _, name = BUILT_IN.get(env_type, env_type).rpartition(".")
+    # Boundary: a user's module may fail in any way at its import; whatever it is becomes one clear error.
+    try:
+        cls = getattr(importlib.import_module(module), name)
+    except Exception as error:
+        raise ConfigError([Problem(key, env_type, f"cannot be imported: {type(error).__name__}: {error}")]) from error
+    flaw = _flaw(cls)
+    if flaw:
+        raise ConfigError([Problem(key, env_type, f"is no environment: {flaw}", "see docs_roll/environments.md")])
+    found: type[Any] = cls
+    return found
+
+
+def make_env(env_type: str, env_config: Mapping[str, Any], key: str = "env_config") -> AnyTextEnv:
+    """An environment of its own. Raises `ConfigError` about `key` if it cannot be made of this configuration."""
+    cls = env_class(env_type, key.replace("env_config", "env_type"))
+    if problems := config_problems(cls, env_config, key):
+        raise ConfigError(problems)
+    try:
+        env: AnyTextEnv = cls(**env_config)
+    except ConfigError as error:  # of the environment's own: its keys are relative
+        raise ConfigError([Problem(f"{key}.{p.key}", p.value, p.message, p.fix) for p in error.problems]) from error
+    except Exception as error:  # boundary: a user's class
+        message = f"{env_type} refuses it: {type(error).__name__}: {error}"
+        raise ConfigError([Problem(key, dict(env_config), message)]) from error
+    if not isinstance(getattr(env, "instructions", None), str):
+        raise ConfigError([Problem(key, dict(env_config), f"{env_type} has no attribute `instructions` (text)")])
+    return env
+
+
+def config_problems(cls: type[Any], env_config: Mapping[str, Any], key: str = "env_config") -> list[Problem]:
+    """Keys that the constructor does not take, and keys that it needs and does not get."""
+    parameters = inspect.signature(cls).parameters
+    known = [name for name, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    problems = []
+    for name, value in env_config.items():
+        if name not in known and not takes_any:
+            nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            fix = f"did you mean {nearest[0]}?" if nearest else f"known: {', '.join(known) or 'none'}"
+            problems.append(Problem(f"{key}.{name}", value, f"{cls.__name__} has no such key", fix))
+    for name, parameter in parameters.items():
+        if name in known and parameter.default is parameter.empty and name not in env_config:
+            problems.append(Problem(f"{key}.{name}", MISSING_VALUE, f"{cls.__name__} needs it"))
+    return problems
+
+
+def _flaw(cls: Any) -> str:
+    if not isinstance(cls, type):
+        return "it is not a class"
+    methods = {name: getattr(cls, name, None) for name in ("reset", "step", "close")}
+    missing = [name for name, method in methods.items() if not callable(method)]
+    if missing:
+        return f"it has no {' and no '.join(missing)}"
+    if inspect.iscoroutinefunction(methods["reset"]) != is_async(cls):
+        return "one of reset and step is a coroutine function, the other is not"
+    if inspect.iscoroutinefunction(methods["close"]):
+        return "close is a coroutine function"
+    return ""

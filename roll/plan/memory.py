@@ -1,0 +1,203 @@
+"""How many bytes a device needs for a trainer, a frozen model or an engine, from sizes alone. Pure.
+
+Weights, gradients, moments and KV cache are exact; activations and logits are what autograd keeps and what is alive at the peak
+of a micro-batch whose samples all have the full length (tests compare both with real models). Not counted: the accelerator's
+context, the allocator's gaps, communication buffers, and what an engine needs for a moment in its forward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from roll.plan.model_shape import ModelShape
+
+FP32 = 4
+GRANULE = 16
+"""The KV cache of hf_infer holds a multiple of this many tokens a request (`roll.strategies.infer.hf.slot_cache`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    name: str
+    bytes: int
+    formula: str
+    """How it comes about, with its numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """`parameters` may come from the weights' headers; the shape's own count is the formula's."""
+
+    shape: ModelShape
+    parameters: int
+    adapters: int | None = None
+    """LoRA: parameters that are trained while all others are frozen."""
+
+    @property
+    def trained(self) -> int:
+        return self.parameters if self.adapters is None else self.adapters
+
+
+@dataclass(frozen=True, slots=True)
+class Microbatch:
+    """The largest one of a pass: samples, and tokens of the longest."""
+
+    rows: int
+    sequence: int
+    response: int
+
+    @property
+    def tokens(self) -> int:
+        return self.rows * self.sequence
+
+    @property
+    def predicted(self) -> int:
+        return self.rows * self.response
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a model lies on the devices of a role."""
+
+    data: int = 1
+    tensor: int = 1
+    pipeline: int = 1
+    shard_weights: bool = True
+    """Over the data-parallel ranks: FSDP2, ZeRO-3."""
+    shard_gradients: bool = True
+    """FSDP2, ZeRO-2 and -3."""
+    shard_optimizer: bool = True
+    """FSDP2, ZeRO-1 to -3, Megatron's distributed optimizer."""
+    regathered: bool = True
+    """Sharded layers are gathered one after the other and freed again; False: gathered ones stay until the step ends."""
+    masters: bool = False
+    """The optimiser has float32 weights of its own (DeepSpeed, Megatron in bf16), and the model computes in the weights it has;
+    else (FSDP2, Megatron in float32) the weights are the masters, and copies of them compute."""
+    sequence_parallel: bool = True
+    """Tensor-parallel ranks divide norms and residuals, too; else each has all of them."""
+    optimizer_on_host: bool = False
+    weights_on_host: bool = False
+
+    @property
+    def model(self) -> int:
+        """Devices that one copy of the model is cut over."""
+        return self.tensor * self.pipeline
+
+
+def microbatch(budget: int, rows_at_most: int, sequence: int, response: int) -> Microbatch:
+    """Rows of full length that fit into `budget` tokens, at least one (`roll.data.microbatch.plan_microbatches`)."""
+    return Microbatch(min(max(1, budget // sequence), rows_at_most), sequence, response)
+
+
+def trained_weights(model: Model, layout: Layout, element: int) -> list[Part]:
+    """Weights, float32 gradients, and what AdamW keeps: two moments and, with `masters`, float32 weights."""
+    trained, over = model.trained, layout.model
+    weights = over * (layout.data if layout.shard_weights else 1)
+    kept = 3 * FP32 if layout.masters else 2 * FP32
+    parts = []
+    if model.adapters is not None:
+        parts.append(_share("frozen weights", element, model.parameters, weights))
+    if not layout.weights_on_host:
+        parts.append(_share("weights", element if layout.masters else FP32, trained, weights))
+    parts.append(_share("gradients", FP32, trained, over * (layout.data if layout.shard_gradients else 1)))
+    if not layout.optimizer_on_host:
+        parts.append(_share("optimiser", kept, trained, over * (layout.data if layout.shard_optimizer else 1)))
+    if layout.shard_weights and layout.data > 1:
+        parts.append(_gathered(model, layout, element, 1 if model.adapters is not None else 2))
+    elif element < FP32 and not layout.masters and model.adapters is None:
+        parts.append(_share("cast weights", element, trained, over))
+    return parts
+
+
+def frozen_weights(model: Model, layout: Layout, element: int) -> list[Part]:
+    """Weights in the type that the layers compute in, and what is gathered of them at a time."""
+    weights = _share("weights", element, model.parameters, layout.model * (layout.data if layout.shard_weights else 1))
+    gathered = _gathered(model, layout, element, 1)
+    return [weights, gathered] if gathered.bytes else [weights]
+
+
+def _share(name: str, element: int, parameters: int, ranks: int) -> Part:
+    shown = f" / {ranks}" if ranks > 1 else ""
+    return Part(name, -(-element * parameters // ranks), f"{element} B × {parameters:,} parameters{shown}")
+
+
+def _gathered(model: Model, layout: Layout, element: int, copies: int) -> Part:
+    """Embeddings and two layers at a time (one computes, the next arrives), `copies` times: weights, and their gradients."""
+    shape = model.shape
+    if not layout.shard_weights or layout.data == 1:
+        return Part("gathered", 0, "")
+    outer, layer = shape.outer_parameters, shape.layer_parameters
+    at_once = outer + 2 * layer
+    if layout.regathered:
+        formula = f"{copies} × {element} B × ({outer:,} of the embeddings + 2 × {layer:,} of a layer)"
+        return Part("gathered", copies * element * at_once // layout.model, formula)
+    total = element * (model.parameters + (copies - 1) * at_once) // layout.model
+    return Part("gathered", total, f"{element} B × {model.parameters:,} parameters, kept until the step ends")
+
+
+def activations(model: Model, layout: Layout, micro: Microbatch, element: int, recompute: bool, eager: bool) -> Part:
+    """What autograd keeps of the layers for the backward pass, with s tokens, hidden h, queries q, keys kv, MLP f, n heads:
+
+        float32            s·(24h + 8q + 8kv + 16f + 8 + 4n)          a layer
+        bf16               s·(16h + 4q + 4kv + 8f + 8 + 4n)           a layer whose weights are bf16 (FSDP2 over ranks, masters)
+        bf16 by autocast   s·(26h + 4q + 4kv + 8f + 8 + 4n)           a layer of one FSDP2 rank: norms and residuals are float32
+
+    Norms of query and key heads add s·(8 or 6)·(q + kv); eager attention adds s·sequence·n·(4 or 6). Recomputing keeps the input
+    of each layer, and one layer at a time in full."""
+    shape, s = model.shape, micro.tokens
+    autocast = element < FP32 and not layout.masters and not (layout.shard_weights and layout.data > 1)
+    per_token = layer_bytes(shape, micro.sequence, element, autocast, eager)
+    layers = -(-shape.layers // layout.pipeline)
+    # 1F1B holds as many micro-batches on the first stage as there are stages: all layers' worth again.
+    held = layers * layout.pipeline
+    whole = 0 if layout.sequence_parallel else norm_bytes(shape, element, autocast)
+    full = s * (whole + (per_token - whole) // layout.tensor)
+    if not recompute:
+        return Part("activations", held * full, f"{s:,} tokens × {full // s:,} B × {held} layers")
+    kept = s * shape.hidden * (FP32 if autocast else element) // (layout.tensor if layout.sequence_parallel else 1)
+    formula = f"{s:,} tokens × ({held} layers' inputs + {full // s:,} B of one recomputed layer)"
+    return Part("activations", held * kept + full, formula)
+
+
+def layer_bytes(shape: ModelShape, sequence: int, element: int, autocast: bool, eager: bool) -> int:
+    """Of one token in one layer; see `activations`."""
+    q, kv, f = shape.query_dim, shape.kv_dim, shape.intermediate
+    per_token = norm_bytes(shape, element, autocast) + 2 * element * (q + kv) + 4 * element * f + 8 + 4 * shape.heads
+    if shape.qk_norm:
+        per_token += (8 if element == FP32 else 6) * (q + kv) + 4 * (shape.heads + shape.kv_heads)
+    return per_token + (sequence * shape.heads * (4 if element == FP32 else 6) if eager else 0)
+
+
+def norm_bytes(shape: ModelShape, element: int, autocast: bool) -> int:
+    """The part of `layer_bytes` that stands between attention and MLP."""
+    return shape.hidden * (24 if element == FP32 else 26 if autocast else 16)
+
+
+def logits(model: Model, layout: Layout, micro: Microbatch, element: int, entropy: bool = False) -> Part:
+    """Alive at the peak: the logits, their float32 rows, the scaled ones and the log-probs; 8 B more for a trained entropy."""
+    each = element + 3 * FP32 + (8 if entropy else 0)
+    formula = f"{micro.predicted:,} response tokens × {model.shape.vocab:,} of the vocabulary × {each} B{_over(layout.tensor)}"
+    return Part("logits", micro.predicted * model.shape.vocab * each // layout.tensor, formula)
+
+
+def kv_cache(model: Model, requests: int, sequence: int, element: int, tensor: int = 1) -> Part:
+    """Of an engine that keeps a slot of full length for each running request."""
+    tokens = -(-sequence // GRANULE) * GRANULE
+    each = model.shape.kv_bytes(element)
+    formula = f"{requests:,} requests × {tokens:,} tokens × {each:,} B{_over(tensor)}"
+    return Part("KV cache", requests * tokens * each // tensor, formula)
+
+
+def engine_weights(model: Model, element: int, shadow: bool, tensor: int = 1) -> list[Part]:
+    """Serving weights and, with `shadow`, the second set into which the next version is received while they generate."""
+    parts = [_share("weights", element, model.parameters, tensor)]
+    return [*parts, _share("next weights", element, model.parameters, tensor)] if shadow else parts
+
+
+def total(parts: Sequence[Part]) -> int:
+    return sum(part.bytes for part in parts)
+
+
+def _over(ranks: int) -> str:
+    return f" / {ranks}" if ranks > 1 else ""

@@ -1,0 +1,264 @@
+"""What each role puts onto its devices, and what that adds up to where roles share them. Pure; the bytes are `memory`'s."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from roll.configs.arguments import FSDP2Config
+from roll.configs.deepspeed import DeepSpeedConfig
+from roll.configs.derived import Derived, optimizer_batch_size
+from roll.configs.megatron import MegatronConfig
+from roll.configs.ppo import PPOConfig
+from roll.configs.worker import ActorTrainConfig, CriticConfig, ReferenceConfig, WorkerConfig
+from roll.plan import memory
+from roll.plan.counts import samples_per_rollout
+from roll.plan.devices import RolePlan, started_roles
+from roll.plan.memory import Layout, Microbatch, Model, Part, total
+
+MIB = 1 << 20
+DEFAULT_SHARE = 0.9
+"""Of the device's memory, that vLLM and SGLang take unless told otherwise."""
+_MOVED = ("weights", "frozen weights", "optimiser")
+_SHARES = ("gpu_memory_utilization", "mem_fraction_static")
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Memory that is needed only while something runs; passes of a role come one after the other."""
+
+    name: str
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RoleMemory:
+    """Of one device of the role."""
+
+    role: str
+    resident: tuple[Part, ...]
+    passes: tuple[Pass, ...]
+    asleep: int
+    """Bytes that stay on the device while another role has its turn."""
+    note: str = ""
+    """Why nothing is known, or what is not counted."""
+
+    @property
+    def awake(self) -> int:
+        return total(self.resident) + max((total(each.parts) for each in self.passes), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """Devices that carry the same roles."""
+
+    devices: tuple[int, ...]
+    roles: tuple[str, ...]
+    bytes: int
+    """Peak of one of them: the role whose turn it is, and what the others leave there."""
+
+
+def host_memory(
+    config: PPOConfig,
+    roles: Sequence[RolePlan],
+    memories: Sequence[RoleMemory],
+    trained: Model,
+    per_node: int,
+    accelerators: bool,
+) -> list[Part]:
+    """Of one node: the newest weights on their way to the engines (all of them if it has all the trainer's ranks), and what
+    roles that take turns move off their devices."""
+    element = element_bytes(config.actor_train, accelerators)
+    size, limit = element * trained.parameters, config.model_update_buffer_size_mb
+    buckets = max(1, math.ceil(size / (limit * MIB)))
+    formula = (
+        f"{element} B × {trained.parameters:,} parameters, in {buckets} bucket{'s' * (buckets > 1)} of at most {limit:,} MiB"
+    )
+    parts = [Part("newest weights", size, formula)]
+    for role, each in zip(roles, memories, strict=True):
+        moved = sum(part.bytes for part in each.resident if part.name in _MOVED) - each.asleep
+        if accelerators and role.shares_with and moved > 0:
+            count = max(sum(device // per_node == node for device in role.devices) for node in range(config.num_nodes))
+            parts.append(Part(f"{role.role} asleep", moved * count, f"moved off {count} devices"))
+    return parts
+
+
+def model_folder(config: PPOConfig, role: WorkerConfig) -> str:
+    return role.model_args.model_name_or_path or config.pretrain or ""
+
+
+def role_memory(
+    config: PPOConfig,
+    derived: Derived,
+    roles: Sequence[RolePlan],
+    models: Mapping[str, Model | str],
+    accelerators: bool,
+    device_bytes: int | None = None,
+) -> list[RoleMemory]:
+    """`models`: by folder, what it holds or why that is unknown. `accelerators`: `dtype: auto` is bf16 there, else fp32.
+    `device_bytes`: memory of one of them, if known; vLLM takes a share of it."""
+    workers = started_roles(config)
+    out = []
+    for role in roles:
+        worker = workers[role.role]
+        model = models[model_folder(config, worker)]
+        if isinstance(model, str):
+            out.append(RoleMemory(role.role, (), (), 0, model))
+        elif isinstance(worker, ActorTrainConfig):
+            out.append(_trainer(config, derived, role, worker, with_adapters(model, worker), accelerators))
+        elif isinstance(worker, CriticConfig):
+            out.append(_critic(config, derived, role, worker, model, accelerators))
+        elif isinstance(worker, ReferenceConfig):
+            out.append(_frozen(config, derived, role, worker, model, accelerators))
+        else:
+            out.append(_engine(derived, role, worker, model, accelerators, device_bytes))
+    return out
+
+
+def device_memory(roles: Sequence[RolePlan], memories: Sequence[RoleMemory]) -> list[DeviceMemory]:
+    of_role = {each.role: each for each in memories}
+    by_roles: dict[tuple[str, ...], list[int]] = {}
+    for device in sorted({device for role in roles for device in role.devices}):
+        by_roles.setdefault(tuple(role.role for role in roles if device in role.devices), []).append(device)
+    return [
+        DeviceMemory(tuple(devices), names, max(_turn(of_role, names, name) for name in names))
+        for names, devices in by_roles.items()
+    ]
+
+
+def _turn(of_role: Mapping[str, RoleMemory], names: Sequence[str], active: str) -> int:
+    return of_role[active].awake + sum(of_role[name].asleep for name in names if name != active)
+
+
+def element_bytes(worker: WorkerConfig, accelerators: bool) -> int:
+    """Of a number that the role computes with."""
+    options = worker.strategy_args.options
+    dtype: str = worker.model_args.dtype
+    if isinstance(options, DeepSpeedConfig):
+        dtype = options.computed_in(dtype)
+    return {"fp32": 4, "bf16": 2, "fp16": 2, "auto": 2 if accelerators else 4}[dtype]
+
+
+def _trainer(
+    config: PPOConfig, derived: Derived, role: RolePlan, worker: ActorTrainConfig, model: Model, accelerators: bool
+) -> RoleMemory:
+    element = element_bytes(worker, accelerators)
+    layout = _layout(role, worker, element)
+    micro = _trained_microbatch(config, derived, role, worker)
+    logits = memory.logits(model, layout, micro, element, entropy=config.entropy_loss_coef > 0)
+    passes = [Pass("training a micro-batch", (_activations(worker, model, layout, micro, element), logits))]
+    if derived.recompute_old_logprobs:
+        passes.append(_log_probs(config, derived, role, worker, model, layout, element))
+    resident = memory.trained_weights(model, layout, element)
+    # Weights and moments go to the host while another role has its turn.
+    return RoleMemory(role.role, tuple(resident), tuple(passes), 0 if accelerators else total(resident))
+
+
+def _critic(
+    config: PPOConfig, derived: Derived, role: RolePlan, worker: CriticConfig, model: Model, accelerators: bool
+) -> RoleMemory:
+    """A head of one output has no logits to speak of; the model's own head, if it is untied, is counted though it is left out."""
+    element = element_bytes(worker, accelerators)
+    layout = _layout(role, worker, element)
+    micro = _trained_microbatch(config, derived, role, worker)
+    training = Pass("training a micro-batch", (_activations(worker, model, layout, micro, element),))
+    resident = memory.trained_weights(model, layout, element)
+    return RoleMemory(role.role, tuple(resident), (training,), 0 if accelerators else total(resident))
+
+
+def _trained_microbatch(
+    config: PPOConfig, derived: Derived, role: RolePlan, worker: ActorTrainConfig | CriticConfig
+) -> Microbatch:
+    share = optimizer_batch_size(worker) // role.data * samples_per_rollout(config)
+    return memory.microbatch(worker.max_tokens_per_microbatch_in_train, share, derived.sequence_length, derived.response_length)
+
+
+def _activations(worker: ActorTrainConfig | CriticConfig, model: Model, layout: Layout, micro: Microbatch, element: int) -> Part:
+    recompute = not worker.model_args.disable_gradient_checkpointing
+    if isinstance(worker.strategy_args.options, MegatronConfig):
+        recompute = recompute or worker.strategy_args.options.recompute_granularity == "full"
+    eager = worker.model_args.attn_implementation == "eager"
+    return memory.activations(model, layout, micro, element, recompute, eager)
+
+
+def _frozen(
+    config: PPOConfig, derived: Derived, role: RolePlan, worker: ReferenceConfig, model: Model, accelerators: bool
+) -> RoleMemory:
+    element = element_bytes(worker, accelerators)
+    layout = _layout(role, worker, element)
+    resident = memory.frozen_weights(model, layout, element)
+    scoring = _log_probs(config, derived, role, worker, model, layout, element)
+    return RoleMemory(role.role, tuple(resident), (scoring,), 0 if accelerators else total(resident))
+
+
+def _log_probs(
+    config: PPOConfig,
+    derived: Derived,
+    role: RolePlan,
+    worker: ActorTrainConfig | ReferenceConfig,
+    model: Model,
+    layout: Layout,
+    element: int,
+) -> Pass:
+    share = -(-derived.samples_per_step * samples_per_rollout(config) // role.data)
+    micro = memory.microbatch(worker.max_tokens_per_microbatch_in_infer, share, derived.sequence_length, derived.response_length)
+    return Pass("log-probs of a micro-batch", (memory.logits(model, layout, micro, element),))
+
+
+def _engine(
+    derived: Derived, role: RolePlan, worker: WorkerConfig, model: Model, accelerators: bool, device_bytes: int | None
+) -> RoleMemory:
+    element = element_bytes(worker, accelerators)
+    if role.strategy != "hf_infer":
+        return _foreign_engine(role, worker, model, element, device_bytes)
+    weights = memory.engine_weights(model, element, shadow=True)
+    cache = memory.kv_cache(model, derived.requests_per_engine, derived.sequence_length, element)
+    return RoleMemory(role.role, (*weights, cache), (), weights[0].bytes)
+
+
+def _foreign_engine(role: RolePlan, worker: WorkerConfig, model: Model, element: int, device_bytes: int | None) -> RoleMemory:
+    """vLLM and SGLang take a share of the device and fill what weights leave of it with KV cache."""
+    (weights,) = memory.engine_weights(model, element, shadow=False, tensor=role.tensor)
+    given = worker.strategy_args.strategy_config
+    share = next((given[name] for name in _SHARES if isinstance(given.get(name), (int, float))), DEFAULT_SHARE)
+    if device_bytes is None:
+        return RoleMemory(role.role, (weights,), (), 0, f"and KV cache up to {share:g} of the device")
+    taken = int(share * device_bytes)
+    tokens = max(0, taken - weights.bytes) * role.tensor // model.shape.kv_bytes(element)
+    left = Part("KV cache", max(0, taken - weights.bytes), f"{share:g} of the device less the weights: about {tokens:,} tokens")
+    return RoleMemory(role.role, (weights, left), (), 0)
+
+
+def _layout(role: RolePlan, worker: WorkerConfig, element: int) -> Layout:
+    """As the back ends divide: see each `roll.strategies.train` module."""
+    base = Layout(data=role.data * role.context, tensor=role.tensor, pipeline=role.pipeline)
+    options = worker.strategy_args.options
+    if isinstance(options, DeepSpeedConfig):
+        zero = options.zero_optimization
+        return replace(
+            base,
+            shard_weights=zero.stage >= 3,
+            shard_gradients=zero.stage >= 2,
+            shard_optimizer=zero.stage >= 1,
+            masters=zero.stage >= 1 or element < memory.FP32,
+            optimizer_on_host=zero.offload_optimizer.device == "cpu",
+            weights_on_host=zero.stage >= 3 and zero.offload_param.device == "cpu",
+        )
+    if isinstance(options, FSDP2Config):
+        return replace(base, regathered=options.reshard_after_forward)
+    megatron = options if isinstance(options, MegatronConfig) else MegatronConfig()
+    return replace(
+        base,
+        shard_weights=False,
+        shard_gradients=False,
+        shard_optimizer=megatron.use_distributed_optimizer,
+        sequence_parallel=megatron.sequence_parallel,
+        masters=element < memory.FP32,
+    )
+
+
+def with_adapters(model: Model, worker: WorkerConfig) -> Model:
+    """The model as its trainer sees it: with `lora_target` only adapters are trained."""
+    target, rank = worker.model_args.lora_target, worker.model_args.lora_rank
+    return model if target is None else replace(model, adapters=model.shape.adapter_parameters(target, rank))

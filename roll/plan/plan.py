@@ -1,0 +1,200 @@
+"""What a run will do, derived from its configuration alone: devices, amounts, staleness, log-probs, loss, memory. Pure.
+
+`roll check` prints it, whole; every run prints its short form before it starts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from roll.configs.agentic import AgenticConfig
+from roll.configs.derived import Derived, derive
+from roll.configs.pg_variants import UNCORRECTED
+from roll.configs.ppo import PPOConfig
+from roll.plan.counts import Quantity, quantities
+from roll.plan.devices import RolePlan, role_plans, started_roles
+from roll.plan.formulas import LossFormula, loss_formula
+from roll.plan.memory import Model, Part
+from roll.plan.memory_plan import DeviceMemory, RoleMemory, device_memory, host_memory, model_folder, role_memory
+
+
+@dataclass(frozen=True, slots=True)
+class Staleness:
+    """In policy versions; B groups a step, ratio α, version v."""
+
+    bound: int
+    arithmetic: str
+    admission: str
+    depth: str
+    late_groups: str
+    weight_update: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogProbs:
+    """Who computes each kind, and when."""
+
+    behaviour: str
+    proximal: str
+    reference: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    pipeline: str
+    exp_name: str
+    device_count: int
+    nodes: int
+    accelerators: bool
+    """Whether `dtype: auto` was taken for bf16."""
+    roles: tuple[RolePlan, ...]
+    quantities: tuple[Quantity, ...]
+    staleness: Staleness
+    log_probs: LogProbs
+    sampling: tuple[str, ...]
+    """How sampling differs from the distribution whose log-probs are recorded; empty if it does not."""
+    loss: LossFormula
+    memory: tuple[RoleMemory, ...]
+    devices: tuple[DeviceMemory, ...]
+    host: tuple[Part, ...]
+    """What lies in the memory of a node's host for the sake of its devices."""
+    notes: tuple[str, ...]
+
+
+def model_folders(config: PPOConfig) -> list[str]:
+    """Of the roles that a run starts."""
+    return list(dict.fromkeys(model_folder(config, role) for role in started_roles(config).values()))
+
+
+def make_plan(
+    config: PPOConfig,
+    device_count: int,
+    models: Mapping[str, Model | str],
+    accelerators: bool,
+    device_bytes: int | None = None,
+) -> Plan:
+    """For a configuration without problems (`check_config`). `models`: for each of `model_folders`, what it holds, or why that
+    is unknown. `device_bytes`: memory of an accelerator, if known."""
+    derived, roles = derive(config), role_plans(config)
+    trainer = next(role for role in roles if role.role == "actor_train")
+    memories = role_memory(config, derived, roles, models, accelerators, device_bytes)
+    trained = models[model_folder(config, config.actor_train)]
+    return Plan(
+        pipeline="agentic" if isinstance(config, AgenticConfig) else "rlvr",
+        exp_name=config.exp_name,
+        device_count=device_count,
+        nodes=config.num_nodes,
+        accelerators=accelerators,
+        roles=tuple(roles),
+        quantities=tuple(quantities(config, derived, trainer.data)),
+        staleness=_staleness(config, derived),
+        log_probs=_log_probs(config, derived),
+        sampling=tuple(_sampling(config, derived)),
+        loss=loss_formula(config, derived),
+        memory=tuple(memories),
+        devices=tuple(device_memory(roles, memories)),
+        host=()
+        if isinstance(trained, str)
+        else tuple(host_memory(config, roles, memories, trained, device_count // config.num_nodes, accelerators)),
+        notes=tuple(_notes(config, derived, roles)),
+    )
+
+
+def _staleness(config: PPOConfig, derived: Derived) -> Staleness:
+    ratio, groups = config.async_generation_ratio, config.groups_per_step
+    ahead = math.ceil((1 + ratio) * groups - 1e-9)
+    depth = config.async_pipeline_depth
+    if ratio == 0:
+        shown = "rollouts and training alternate; every token is trained by the version that sampled it"
+    elif depth == "auto":
+        shown = f"auto: as few batches ahead as keep the trainer busy, between {config.weight_push_interval - 1} and {ratio:g}"
+    else:
+        shown = f"{depth:g} batches ahead (async_pipeline_depth)"
+    waits = {
+        "wait": "the trainer waits for a group that would become too old",
+        "drop": "a group that would become too old is dropped and counted",
+    }
+    updates = {
+        "interrupt": "running requests keep their tokens and are prefilled again under the new weights",
+        "in_flight": "running requests go on with the KV cache of the old weights",
+        "drain": "running requests are finished first",
+    }
+    update = updates[config.weight_update_mode]
+    if config.weight_push_interval > 1:
+        update += f"; weights are published every {config.weight_push_interval} steps"
+    if config.weight_pull_interval:
+        update += f"; an engine takes newer ones after {config.weight_pull_interval:,} groups, or when rollouts wait for them"
+    return Staleness(
+        bound=derived.staleness_bound,
+        arithmetic=f"⌈async_generation_ratio {ratio:g}⌉ = {derived.staleness_bound}",
+        admission=f"a group starts while fewer than (v + 1 + {ratio:g}) × {groups:,} are trained or outstanding: "
+        f"at most {ahead:,} groups = {ahead * config.group_size:,} rollouts under way",
+        depth=shown,
+        late_groups=waits[config.staleness_policy] if derived.staleness_bound else "there are none",
+        weight_update=update,
+    )
+
+
+def _log_probs(config: PPOConfig, derived: Derived) -> LogProbs:
+    temperature = config.actor_infer.generating_args.temperature
+    engine = config.actor_infer.strategy_args.strategy_name
+    behaviour = f"ℓ_b: {engine} records log_softmax(logits / {temperature:g}) of each token as it samples it"
+    reason = derived.old_logprobs_reason
+    if derived.recompute_old_logprobs:
+        proximal = f"ℓ_p: actor_train recomputes them at the start of each step ({reason})"
+    else:
+        proximal = f"none ({reason})"
+    if not config.uses_reference:
+        return LogProbs(behaviour, proximal, "none (neither use_kl_loss nor add_token_level_kl)")
+    users = [name for name in ("use_kl_loss", "add_token_level_kl") if getattr(config, name)]
+    return LogProbs(behaviour, proximal, f"ℓ_r: the reference role, once a step ({' and '.join(users)})")
+
+
+def _sampling(config: PPOConfig, derived: Derived) -> Iterator[str]:
+    given = config.actor_infer.generating_args
+    cut = [f"{name} {value:g}" for name, value, on in (
+        ("top_p", given.top_p, given.top_p < 1), ("top_k", given.top_k, given.top_k > 0)) if on]  # fmt: skip
+    if not cut:
+        return
+    yield (
+        f"{' and '.join(cut)}: tokens are drawn from the kept set S only, with probability p / p(S); ℓ_b stays log p of the "
+        "whole distribution, so the ratio is 1 on fresh samples, but they are samples of the cut policy, not of p"
+    )
+    if given.top_p < 1 and given.top_k == 0:
+        each = -math.log(given.top_p)
+        yield (
+            f"the true log-prob is ℓ_b − log p(S), larger by at most −log top_p = {each:.4f} a token, "
+            f"{each * derived.max_new_tokens:,.1f} over {derived.max_new_tokens:,} tokens"
+        )
+    else:
+        yield "the true log-prob is ℓ_b − log p(S); top_k bounds no p(S), so the difference has no bound"
+
+
+def _notes(config: PPOConfig, derived: Derived, roles: list[RolePlan]) -> Iterator[str]:
+    engines = next(role.data for role in roles if role.role == "actor_infer")
+    wanted = math.ceil((1 + config.async_generation_ratio) * config.groups_per_step) * config.group_size
+    running = engines * derived.requests_per_engine
+    yield (
+        f"{engines} engine{'s' * (engines > 1)} × {derived.requests_per_engine} requests = {running:,} run at once; "
+        f"admission has up to {wanted:,} rollouts under way"
+    )
+    if isinstance(config, AgenticConfig):
+        manager = config.train_env_manager
+        yield (
+            f"{manager.num_env_groups:,} groups × {manager.group_size + manager.group_size_redundancy} = {manager.env_count:,} "
+            f"environments play at once, {manager.max_env_num_per_worker} a worker process"
+        )
+    if config.uses_critic:
+        clip = "" if config.value_clip is None else f", the larger of V and V limited to V_old ± {config.value_clip:g}"
+        warmup = f"; alone in the first {config.critic_warmup:,} steps" if config.critic_warmup else ""
+        yield f"the critic learns ½·(V_t − return_t)², return_t = A_t + V_t before the step{clip}{warmup}"
+    if config.reference is not None and not config.uses_reference:
+        yield "the reference is not started: neither use_kl_loss nor add_token_level_kl is set"
+    variant, ratio = config.actor_train.pg_variant, config.async_generation_ratio
+    if ratio > 0 and variant in UNCORRECTED:
+        yield f"pg_variant {variant} does not correct for old samples, and async_generation_ratio is {ratio:g}: others stand more"
+    train = next(role for role in roles if role.role == "actor_train")
+    if ratio > 0 and "actor_infer" in train.shares_with:
+        yield "actor_train and actor_infer share devices: they take turns, and asynchrony gains only where rewards are slow"

@@ -1,0 +1,64 @@
+"""How an environment may fail its episode, and what its answers must look like."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+from roll.rollout.environment import Reset, Step
+
+FailureKind = Literal["exception", "timeout", "died"]
+
+
+class EnvFailure(Exception):
+    """The episode cannot go on. Costs this one; the environment's next `reset` begins with a new instance."""
+
+    def __init__(self, kind: FailureKind, message: str) -> None:
+        """`kind`: it raised, or answered what is no answer ("exception"); it did not answer in time ("timeout"); its process
+        ended ("died")."""
+        self.kind = kind
+        self.message = message
+        super().__init__(f"{kind}: {message}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return EnvFailure, (self.kind, self.message)
+
+
+def checked_reset(answer: Any) -> Reset:
+    """Raises `EnvFailure`."""
+    if not (isinstance(answer, (tuple, list)) and len(answer) == 2):
+        raise EnvFailure("exception", f"reset must return (observation, info), not {_shown(answer)}")
+    observation, info = answer
+    return _text("reset", observation), _info("reset", info)
+
+
+def checked_step(answer: Any) -> Step:
+    """Raises `EnvFailure`."""
+    if not (isinstance(answer, (tuple, list)) and len(answer) == 5):
+        message = f"step must return (observation, reward, terminated, truncated, info), not {_shown(answer)}"
+        raise EnvFailure("exception", message)
+    observation, reward, terminated, truncated, info = answer
+    try:
+        reward = float(reward)
+    except (TypeError, ValueError):
+        raise EnvFailure("exception", f"the reward of a step must be a number, not {_shown(reward)}") from None
+    if not math.isfinite(reward):
+        raise EnvFailure("exception", f"the reward of a step must be finite, not {reward}")
+    return _text("step", observation), reward, bool(terminated), bool(truncated), _info("step", info)
+
+
+def _text(method: str, observation: Any) -> str:
+    if not isinstance(observation, str):
+        raise EnvFailure("exception", f"the observation of {method} must be text, not {_shown(observation)}")
+    return observation
+
+
+def _info(method: str, info: Any) -> dict[str, Any]:
+    if not isinstance(info, dict):
+        raise EnvFailure("exception", f"the info of {method} must be a dict, not {_shown(info)}")
+    return info
+
+
+def _shown(value: Any) -> str:
+    text = f"{type(value).__name__} {value!r}"
+    return text if len(text) <= 100 else text[:97] + "..."

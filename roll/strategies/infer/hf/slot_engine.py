@@ -1,0 +1,311 @@
+"""The synchronous core of `hf_infer`: continuous batching over the slots of a `SlotModel`.
+
+One `step` is one forward: either new requests are prefilled (and get their first token), or every running request gets its
+next token. Between two steps requests join and leave and weights change, never within one, so every token is sampled from
+logits of exactly one policy version, with which it is stamped. An engine belongs to one thread.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, get_args
+
+import torch
+from torch import Tensor, nn
+
+from roll.data.sample import FinishReason
+from roll.strategies.infer.hf.sampling import BatchSampling, draw_uniforms, sample, seeded_uniforms
+from roll.strategies.infer.hf.shadow_weights import ShadowWeights
+from roll.strategies.infer.hf.slot_model import SlotModel
+from roll.strategies.infer.hf.slot_row import ContextKey, Row
+from roll.strategies.infer.interface import EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
+from roll.weights.adapter import AdapterSource
+from roll.weights.bucket import Manifest
+
+PREFILL_TOKENS = 8192
+"""Padded tokens one prefill step may hold (a longer prompt goes alone): bounds a step's memory and duration."""
+
+
+class SlotEngine:
+    """Takes the model over: its parameters' memory is exchanged by `activate`.
+
+    `deterministic`: every forward is made for one request alone, and a resumed request replays its earlier tokens one by one,
+    so a seeded result is, bitwise, a function of weights, prompt and seed. Slower by about the number of running requests."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        tokenizer: Any | None,
+        *,
+        max_running_requests: int,
+        max_length: int,
+        seed: int,
+        deterministic: bool = False,
+        version: int = 0,
+        adapters: AdapterSource | None = None,
+    ) -> None:
+        if max_running_requests < 1 or max_length < 2:
+            raise ValueError(f"{max_running_requests=} must be at least 1 and {max_length=} at least 2")
+        self.slots = max_running_requests
+        self.max_length = max_length
+        self.deterministic = deterministic
+        self.shadow = ShadowWeights(model, adapters)
+        self._model = SlotModel(model, max_running_requests, max_length)
+        self._tokenizer = tokenizer
+        self._generator = torch.Generator().manual_seed(seed)
+        self._rows: list[Row] = []
+        """The running requests; row `i` owns slot `i`."""
+        self._interrupted: deque[Row] = deque()
+        """Were running when weights changed; prefilled again before new requests."""
+        self._queue: list[tuple[int, int, Row]] = []
+        """Heap by (priority, arrival); rows that are not in `_queued` any more were aborted."""
+        self._queued: dict[str, Row] = {}
+        self._arrivals = itertools.count()
+        self._prefixes: dict[ContextKey, tuple[Row, Tensor]] = {}
+        """Context -> a running row whose slot begins with it, and the logits that follow it, under the present weights."""
+        self._sampling: BatchSampling | None = None
+        """Parameters of all running rows; None when the rows have changed."""
+        self._finished: list[GenerateResult] = []
+        self._asleep = False
+        self._queue_held = False
+        self._stats = EngineStats(version=version)
+        self._step_ended = 0.0
+        self._busy_since: float | None = None
+
+    @property
+    def drained(self) -> bool:
+        """No request is running."""
+        return not self._rows and not self._interrupted
+
+    def hold_queue(self, held: bool) -> None:
+        """While it is held, queued requests stay queued, so that the engine drains."""
+        self._queue_held = held
+
+    @property
+    def idle(self) -> bool:
+        """Nothing to do until the next call."""
+        can_run = bool(self._rows or self._interrupted or self._queued) and not self._asleep
+        return not can_run and not self._finished
+
+    def submit(self, request: GenerateRequest) -> None:
+        """Queues a request. `ValueError` if it can never be run or its id is in use."""
+        joining = Row.of(request, self._tokenizer, self._model.vocab_size, self.max_length)
+        others = {row.request_id for row in (*self._rows, *self._interrupted)} | {done.request_id for done in self._finished}
+        if request.request_id in others or request.request_id in self._queued:
+            raise ValueError(f"request {request.request_id!r} is running or queued already")
+        if joining.limit <= 0:
+            self._finished.append(joining.result("length", self._tokenizer))
+            return
+        self._queued[request.request_id] = joining
+        heapq.heappush(self._queue, (request.priority, next(self._arrivals), joining))
+
+    @torch.inference_mode()
+    def abort(self, request_ids: Sequence[str] | None = None) -> None:
+        """Ends the named requests (None: all), running, interrupted or queued. Ids that have ended already are ignored."""
+        named = None if request_ids is None else set(request_ids)
+        slots = [i for i, row in enumerate(self._rows) if named is None or row.request_id in named]
+        self._remove(slots, ["abort"] * len(slots))
+        waiting = [row for row in [*self._interrupted, *self._queued.values()] if named is None or row.request_id in named]
+        for row in waiting:
+            if self._queued.pop(row.request_id, None) is None:
+                self._interrupted.remove(row)
+            self._finished.append(row.result("abort", self._tokenizer))
+        self._account(bool(self._rows or self._interrupted))
+
+    def activate(self, manifest: Manifest, mode: WeightUpdateMode) -> float:
+        """Swaps in the received weights; returns the pause in seconds: from the end of the last token step (from now, if no
+        request is running) to the end of the swap. The wait for the token step under way, at most one step, is not pause:
+        tokens are made in it."""
+        if mode not in get_args(WeightUpdateMode):
+            raise ValueError(f"unknown weight update mode {mode!r}")
+        if mode == "drain" and not self.drained:
+            raise ValueError(f"{len(self._rows) + len(self._interrupted)} requests are running: drain them first")
+        began = self._step_ended if self._rows else time.perf_counter()
+        self.shadow.flip(manifest)
+        self._prefixes.clear()
+        if mode == "interrupt":
+            self._interrupted.extendleft(reversed(self._rows))
+            self._rows, self._sampling = [], None
+        self._stats.version = manifest.version
+        return time.perf_counter() - began
+
+    def sleep(self) -> None:
+        """Frees the KV cache and unused shadow weights; requests that come now wait for `wake`."""
+        if running := len(self._rows) + len(self._interrupted):
+            raise ValueError(f"cannot sleep with {running} requests running: abort them first")
+        self._asleep = True
+        self._model.cache.free()
+        self.shadow.free()
+        if self._model.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def wake(self) -> None:
+        self._asleep = False
+
+    def stats(self) -> EngineStats:
+        running = len(self._rows) + len(self._interrupted)
+        busy = 0.0 if self._busy_since is None else time.perf_counter() - self._busy_since
+        return replace(
+            self._stats,
+            running=running,
+            queued=len(self._queued),
+            free_slots=self.slots - running,
+            busy_s=self._stats.busy_s + busy,
+        )
+
+    @torch.inference_mode()
+    def step(self) -> list[GenerateResult]:
+        """Samples one token for every row that is due, and returns all results that are ready (aborted ones too)."""
+        if not self._asleep:
+            if joining := self._next_rows():
+                self._account(True)
+                self._prefill(joining)
+            elif self._rows:
+                self._decode()
+            self._step_ended = time.perf_counter()
+            self._account(bool(self._rows or self._interrupted))
+        finished, self._finished = self._finished, []
+        return finished
+
+    def _next_rows(self) -> list[Row]:
+        """Interrupted rows, then queued ones by (priority, arrival), as many as slots and prefill budget allow."""
+        joining: list[Row] = []
+        fresh: set[ContextKey] = set()
+        width = 0
+        while len(self._rows) + len(joining) < self.slots:
+            while self._queue and self._queued.get(self._queue[0][2].request_id) is not self._queue[0][2]:
+                heapq.heappop(self._queue)
+            if not self._interrupted and (self._queue_held or not self._queue):
+                break
+            row = self._interrupted[0] if self._interrupted else self._queue[0][2]
+            key = row.context
+            if key not in self._prefixes and key not in fresh:
+                width = max(width, len(key[0]))
+                if fresh and width * (len(fresh) + 1) > PREFILL_TOKENS:
+                    break
+                fresh.add(key)
+            if self._interrupted:
+                self._interrupted.popleft()
+            else:
+                heapq.heappop(self._queue)
+                del self._queued[row.request_id]
+                row.uniforms = self._draw(row)
+            row.joined_as = key
+            joining.append(row)
+        return joining
+
+    def _draw(self, row: Row) -> list[float]:
+        params = row.request.sampling
+        if params.seed is None:
+            return draw_uniforms(row.limit, self._generator)
+        return seeded_uniforms(params.seed, params.max_new_tokens)[len(row.request.partial_ids) :]
+
+    def _prefill(self, joining: list[Row]) -> None:
+        """Gives the rows slots, fills these and samples a token each. Equal contexts are computed once and copied."""
+        fresh: dict[ContextKey, Row] = {}
+        copies: list[Row] = []
+        for row in sorted(joining, key=lambda row: len(row.context[0])):
+            if row.joined_as in self._prefixes or fresh.setdefault(row.context, row) is not row:
+                copies.append(row)
+        first = len(self._rows)
+        self._rows += [*fresh.values(), *copies]
+        self._stats.prefill_tokens += sum(len(tokens) for tokens, _ in fresh)
+        if self.deterministic:
+            computed = [self._model.replay(i, *split(key)) for i, key in enumerate(fresh, first)]
+        else:
+            computed = self._forward_fresh(first, [tokens for tokens, _ in fresh])
+        for (key, row), logits in zip(fresh.items(), computed, strict=True):
+            self._prefixes[key] = (row, logits)
+        following = []
+        for slot, row in enumerate(self._rows[first:], first):
+            context = row.context
+            row.cached = len(context[0])
+            source, logits = self._prefixes[context]
+            if source is not row:
+                self._model.cache.copy(self._rows.index(source), slot, row.cached)
+                self._prefixes[context] = (row, logits)  # the newest lives longest
+            following.append(logits)
+        self._sampling = None
+        self._sample(first, torch.stack(following))
+
+    def _forward_fresh(self, first: int, contexts: list[tuple[int, ...]]) -> list[Tensor]:
+        """Logits [vocabulary] after each context (ascending in length), for the slots from `first` on. In batches none of whose
+        contexts is padded to more than twice its length: episodes at different turns would else all pay for the longest."""
+        computed: list[Tensor] = []
+        while contexts:
+            alike = sum(len(context) <= 2 * len(contexts[0]) for context in contexts)
+            computed += self._model.forward_contexts(first + len(computed), contexts[:alike])
+            contexts = contexts[alike:]
+        return computed
+
+    def _decode(self) -> None:
+        newest = [row.tokens[-1] for row in self._rows]
+        positions = [row.cached for row in self._rows]
+        if self.deterministic:
+            pairs = zip(newest, positions, strict=True)
+            logits = torch.cat([self._model.forward_tokens(i, [token], [at]) for i, (token, at) in enumerate(pairs)])
+        else:
+            logits = self._model.forward_tokens(0, newest, positions)
+        for row in self._rows:
+            row.cached += 1
+        self._sample(0, logits)
+
+    def _sample(self, first: int, logits: Tensor) -> None:
+        """Samples the next token of the rows from `first` on, given logits [n, vocabulary]; those that end with it leave."""
+        rows, device = self._rows[first:], self._model.device
+        uniforms = torch.tensor([row.uniforms[len(row.tokens)] for row in rows], dtype=torch.float64, device=device)
+        if self.deterministic:
+            alone = [sample(logits[i : i + 1], self._parameters([row]), uniforms[i : i + 1]) for i, row in enumerate(rows)]
+            tokens, logprobs = (torch.cat(parts) for parts in zip(*alone, strict=True))
+        elif first:
+            tokens, logprobs = sample(logits, self._parameters(rows), uniforms)
+        else:
+            self._sampling = self._sampling or self._parameters(rows)
+            tokens, logprobs = sample(logits, self._sampling, uniforms)
+        values = logprobs.tolist()
+        version = self._stats.version
+        if not math.isfinite(sum(values)):
+            raise FloatingPointError(f"the logits are not finite under the weights of version {version}")
+        ended: list[int] = []
+        reasons: list[FinishReason] = []
+        for i, (row, token, logprob) in enumerate(zip(rows, tokens.tolist(), values, strict=True), first):
+            if reason := row.append(token, logprob, version):
+                ended.append(i)
+                reasons.append(reason)
+        self._stats.generated_tokens += len(rows)
+        self._remove(ended, reasons)
+
+    def _parameters(self, rows: list[Row]) -> BatchSampling:
+        return BatchSampling.of([row.request.sampling for row in rows], self._model.vocab_size, self._model.device)
+
+    def _remove(self, slots: list[int], reasons: Sequence[FinishReason]) -> None:
+        """Ends the rows in these slots (ascending). The last row moves into each hole, so rows stay compact."""
+        for slot, reason in zip(reversed(slots), reversed(reasons), strict=True):
+            row, last = self._rows[slot], self._rows.pop()
+            if last is not row:
+                self._model.cache.copy(len(self._rows), slot, last.cached)
+                self._rows[slot] = last
+            if row.joined_as in self._prefixes and self._prefixes[row.joined_as][0] is row:
+                del self._prefixes[row.joined_as]
+            self._finished.append(row.result(reason, self._tokenizer))
+            self._sampling = None
+
+    def _account(self, running: bool) -> None:
+        now = time.perf_counter()
+        if running and self._busy_since is None:
+            self._busy_since = now
+        elif not running and self._busy_since is not None:
+            self._stats.busy_s += now - self._busy_since
+            self._busy_since = None
+
+
+def split(key: ContextKey) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Prompt and response of a context."""
+    tokens, prompt = key
+    return tokens[:prompt], tokens[prompt:]

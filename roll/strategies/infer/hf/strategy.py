@@ -1,0 +1,229 @@
+"""`hf_infer`: the embedded inference engine, an `InferStrategy` around a `SlotEngine` in a thread of its own.
+
+The thread runs the token steps and, between two of them, the actions that coroutines posted to it; it is the only one that
+touches the engine. Buckets alone are verified and copied elsewhere, while tokens are made. An action's `ValueError` is the
+caller's mistake and goes back to the caller; anything else ends the engine, and every pending and later call raises it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils.logging import disable_progress_bar
+
+from roll.strategies.infer.hf.slot_engine import SlotEngine
+from roll.strategies.infer.interface import EngineClosed, EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
+from roll.weights.adapter import AdapterSource
+from roll.weights.bucket import Bucket, Manifest
+
+T = TypeVar("T")
+
+
+class HFInferStrategy:
+    """Implements `InferStrategy`. Methods may be called from any event loop."""
+
+    def __init__(
+        self,
+        model_path: str,
+        *,
+        max_running_requests: int,
+        max_length: int,
+        dtype: str = "float32",
+        device: str = "cpu",
+        attn_implementation: str = "sdpa",
+        threads: int | None = None,
+        seed: int = 0,
+        deterministic: bool = False,
+        version: int = 0,
+        adapters: AdapterSource | None = None,
+    ) -> None:
+        """Loads a Hugging Face folder (safetensors only) and starts the engine.
+
+        `max_length` bounds prompt + response tokens of a request. `threads`: torch CPU threads of the engine; torch keeps this
+        number per thread but also takes it as the default of threads that have not used torch yet. `seed` serves the requests
+        that bring none. `deterministic`: see `SlotEngine`. `version`: the policy version of the folder's weights.
+        `adapters`: weight updates are adapters, merged here with their base."""
+        disable_progress_bar()
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            model_path, dtype=getattr(torch, dtype), attn_implementation=attn_implementation, use_safetensors=True
+        )
+        self._start(
+            SlotEngine(
+                model.to(device),
+                AutoTokenizer.from_pretrained(model_path),
+                max_running_requests=max_running_requests,
+                max_length=max_length,
+                seed=seed,
+                deterministic=deterministic,
+                version=version,
+                adapters=adapters,
+            ),
+            threads,
+        )
+
+    @classmethod
+    def from_model(
+        cls,
+        model: nn.Module,
+        tokenizer: Any | None,
+        *,
+        max_running_requests: int,
+        max_length: int,
+        threads: int | None = None,
+        seed: int = 0,
+        deterministic: bool = False,
+        version: int = 0,
+    ) -> HFInferStrategy:
+        """Starts the engine on a loaded model, which from now on belongs to it. Without a tokenizer results have no text."""
+        self = cls.__new__(cls)
+        engine = SlotEngine(
+            model,
+            tokenizer,
+            max_running_requests=max_running_requests,
+            max_length=max_length,
+            seed=seed,
+            deterministic=deterministic,
+            version=version,
+        )
+        self._start(engine, threads)
+        return self
+
+    def _start(self, engine: SlotEngine, threads: int | None) -> None:
+        self._engine = engine
+        self._threads = threads
+        self._waiting: dict[str, Future[GenerateResult]] = {}
+        """By request id; touched by the engine thread only."""
+        self._when_drained: list[tuple[Callable[[], None], Future[Any]]] = []
+        """To do when no request is running; touched by the engine thread only."""
+        self._posted: queue.SimpleQueue[tuple[Callable[[], None], Future[Any]]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._ended: BaseException | None = None
+        """Why the engine takes no more calls; set under the lock, after which nothing is posted."""
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="hf_infer", daemon=True)
+        self._thread.start()
+
+    async def generate(self, request: GenerateRequest) -> GenerateResult:
+        """Cancelling the call aborts the request in the engine. Raises what ended the engine, if anything did."""
+        done: Future[GenerateResult] = Future()
+
+        def submit() -> None:
+            self._engine.submit(request)
+            self._waiting[request.request_id] = done
+
+        self._post(submit, done)
+        try:
+            return await asyncio.wrap_future(done)
+        except asyncio.CancelledError:
+            self._call(lambda: self._engine.abort([request.request_id]))
+            raise
+
+    async def abort(self, request_ids: Sequence[str] | None = None) -> None:
+        await asyncio.wrap_future(self._call(lambda: self._engine.abort(request_ids)))
+
+    async def receive_bucket(self, version: int, bucket: Bucket) -> None:
+        """Runs beside the token steps, in a thread of the event loop's pool."""
+        if self._ended is not None:
+            raise self._ended
+        await asyncio.to_thread(self._engine.shadow.receive, version, bucket)
+
+    async def activate_weights(self, manifest: Manifest, mode: WeightUpdateMode) -> float:
+        """Takes effect when the token step under way ends (`drain`: when the running requests have ended); see
+        `SlotEngine.activate` for what the returned pause holds."""
+        call = self._call_drained if mode == "drain" else self._call
+        return await asyncio.wrap_future(call(lambda: self._engine.activate(manifest, mode)))
+
+    async def sleep(self) -> None:
+        await asyncio.wrap_future(self._call_drained(self._engine.sleep))
+
+    async def wake(self) -> None:
+        await asyncio.wrap_future(self._call(self._engine.wake))
+
+    async def stats(self) -> EngineStats:
+        return await asyncio.wrap_future(self._call(self._engine.stats))
+
+    async def close(self) -> None:
+        """Ends the engine after the token step under way; calls that are pending then raise `EngineClosed`. May be repeated."""
+
+        def begin_closing() -> None:
+            self._closing = True
+
+        self._call(begin_closing)
+        await asyncio.to_thread(self._thread.join)
+
+    def _call(self, function: Callable[[], T]) -> Future[T]:
+        """Has the engine thread call `function` at the next token border."""
+        done: Future[T] = Future()
+        self._post(lambda: done.set_result(function()), done)
+        return done
+
+    def _call_drained(self, function: Callable[[], T]) -> Future[T]:
+        """`_call`, when what is running has ended; nothing begins meanwhile."""
+        done: Future[T] = Future()
+
+        def begin() -> None:
+            self._engine.hold_queue(True)
+            self._when_drained.append((lambda: done.set_result(function()), done))
+
+        self._post(begin, done)
+        return done
+
+    def _post(self, action: Callable[[], None], done: Future[Any]) -> None:
+        """`done` receives what `action` raises; setting its result is left to the action, or to a later step."""
+        with self._lock:
+            if self._ended is None:
+                self._posted.put((action, done))
+            else:
+                done.set_exception(self._ended)
+
+    def _run(self) -> None:
+        """The engine thread. Boundary: whatever ends it is handed to everyone who waits, so no call ever hangs."""
+        try:
+            if self._threads is not None:
+                torch.set_num_threads(self._threads)
+            while not self._closing:
+                self._act()
+                for result in self._engine.step():
+                    self._waiting.pop(result.request_id).set_result(result)
+                if self._when_drained and self._engine.drained:
+                    self._engine.hold_queue(False)
+                    actions, self._when_drained = self._when_drained, []
+                    for action, done in actions:
+                        self._perform(action, done)
+            reason: BaseException = EngineClosed("the inference engine was closed")
+        except BaseException as error:
+            reason = error
+        with self._lock:
+            self._ended = reason
+        left = [
+            *self._waiting.values(),
+            *(done for _, done in self._when_drained),
+            *(self._posted.get()[1] for _ in range(self._posted.qsize())),
+        ]
+        for done in left:
+            if not done.done():
+                done.set_exception(reason)
+
+    def _act(self) -> None:
+        """Runs what was posted by now; waits for something if the engine has nothing to do."""
+        for _ in range(self._posted.qsize() or int(self._engine.idle)):
+            action, done = self._posted.get()
+            if done.set_running_or_notify_cancel():
+                self._perform(action, done)
+
+    def _perform(self, action: Callable[[], None], done: Future[Any]) -> None:
+        try:
+            action()
+        except ValueError as refusal:
+            done.set_exception(refusal)
+        except BaseException as failure:
+            done.set_exception(failure)
+            raise

@@ -1,0 +1,123 @@
+"""SGLang's server arguments: which of them a user may give, and what this project gives.
+
+SGLang lives in another interpreter, so the names are read from its source there; nothing of it is imported or started.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from roll.strategies.infer.foreign.interpreter import look_in
+
+SERIES = "0.5.23"
+"""The update sessions and pause modes change between releases; this is the one that the tests run against."""
+INSTALL = "make one by `make env-sglang` (docs_roll/engines.md) and name it: strategy_config: {python: .venv-sglang/bin/python}"
+STARTUP_TIMEOUT_S = 600.0
+
+STRATEGY_KEYS = ("python", "startup_timeout_s", "tensor_parallel_size")
+"""Of `strategy_config`, what is read here and not by the server."""
+LOAD_FORMATS = ("safetensors", "dummy")
+
+_EXACT_LOGPROBS = "every token's log-prob must be that of the sampled policy"
+OURS: dict[str, str] = {
+    "model_path": "the model is actor_infer.model_args.model_name_or_path, or pretrain",
+    "tokenizer_path": "the tokenizer is the model folder's",
+    "skip_tokenizer_init": "stop strings need the tokenizer",
+    "trust_remote_code": "code from model folders is never run",
+    "host": "the server listens on loopback only",
+    "port": "a free one is taken",
+    "device": "it follows from device_mapping",
+    "base_gpu_id": "it follows from device_mapping",
+    "tp_size": "write tensor_parallel_size",
+    "dp_size": "engines are counted by device_mapping",
+    "pp_size": "an engine's devices are split by tensor_parallel_size",
+    "nnodes": "an engine's devices are on one node",
+    "dtype": "write actor_infer.model_args.dtype",
+    "random_seed": "write seed",
+    "context_length": "write sequence_length",
+    "max_running_requests": "write max_running_requests at the top level",
+    "weight_version": "it is the policy version",
+    "speculative_algorithm": f"{_EXACT_LOGPROBS}; drafted tokens have others",
+    "skip_server_warmup": "it is always on",
+    "log_level": "errors show the server's log",
+}
+"""Arguments that are set here or have no place in a run, with the reason for the user."""
+
+
+def check_interpreter(python: str | None) -> Path:
+    """The folder of the SGLang that this interpreter has. `ValueError` if there is none, or one this project does not know."""
+    if python is None:
+        raise ValueError("SGLang runs from an interpreter of its own, which is not named")
+    seen = look_in(python, "sglang", ["sglang"], [])
+    if seen["folder"] is None:
+        raise ValueError(f"{python} has no sglang")
+    if seen["version"] != SERIES:
+        raise ValueError(f"{python} has sglang {seen['version']}, this project works with {SERIES}")
+    return Path(seen["folder"])
+
+
+def check_argument(python: str | None, name: str, value: Any) -> None:
+    """`ValueError` with the reason if the user may not give this argument this value."""
+    if name in STRATEGY_KEYS:
+        return
+    if name in OURS:
+        raise ValueError(f"is not the user's to set: {OURS[name]}")
+    known = argument_names(python)
+    if name not in known:
+        nearest = difflib.get_close_matches(name, (known | set(STRATEGY_KEYS)) - OURS.keys(), n=1)
+        raise ValueError("is no argument of SGLang's server" + (f"; did you mean {nearest[0]}?" if nearest else ""))
+    if name == "load_format" and value not in LOAD_FORMATS:
+        raise ValueError(f"must be one of {', '.join(LOAD_FORMATS)}: model files are safetensors")
+
+
+@cache
+def argument_names(python: str | None) -> frozenset[str]:
+    """The server's arguments, declared in groups by the interpreter's SGLang."""
+    files = (check_interpreter(python) / "srt" / "arg_groups" / "fields").glob("*.py")
+    classes = [node for file in files for node in ast.parse(file.read_text("utf-8")).body if isinstance(node, ast.ClassDef)]
+    return frozenset(
+        statement.target.id
+        for node in classes
+        for statement in node.body
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
+    )
+
+
+def server_arguments(
+    model_path: str,
+    given: Mapping[str, Any],
+    *,
+    devices: Sequence[str],
+    dtype: str,
+    seed: int,
+    max_length: int,
+    max_running_requests: int,
+    version: int,
+) -> dict[str, Any]:
+    """All arguments of a server: the user's over our defaults, and those that are ours."""
+    kind, _, first = devices[0].partition(":")
+    defaults: dict[str, Any] = {"load_format": "safetensors"}
+    if kind == "cpu":
+        # No CPU kernels are published: attention is torch's. The cache has room for what may run, instead of half the memory.
+        defaults |= {"attention_backend": "torch_native", "max_total_tokens": max_running_requests * (max_length + 1)}
+    return {
+        **defaults,
+        **{name: value for name, value in given.items() if name not in STRATEGY_KEYS},
+        "model_path": model_path,
+        "device": kind,
+        "base_gpu_id": int(first) if first else None,
+        "tp_size": len(devices),
+        "dtype": dtype,
+        "random_seed": seed,
+        # One more: SGLang counts the token that would follow.
+        "context_length": max_length + 1,
+        "max_running_requests": max_running_requests,
+        "weight_version": str(version),
+        "skip_server_warmup": True,
+        "log_level": "warning",
+    }

@@ -1,0 +1,112 @@
+"""An SGLang server as a child process of another interpreter: command line, environment, start, end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from roll.distributed.own_folder import OwnFolder
+from roll.distributed.ports import free_port
+from roll.strategies.infer.foreign.interpreter import dies_with_parent, environment
+from roll.strategies.infer.interface import EngineError
+
+CPU_SHIMS = Path(__file__).parents[2] / "cpu_shims" / "sglang"
+LOG_LINES = 12
+"""Lines of the server's log that an error shows."""
+
+_LAUNCH = (
+    f"{dies_with_parent(signal.SIGTERM)}; import os, sys; "
+    "os.execv(sys.executable, [sys.executable, '-m', 'sglang.launch_server', *sys.argv[1:]])"
+)
+
+
+class ServerFailed(EngineError):
+    """The server did not come up, or is gone; the message ends with its log's last lines."""
+
+
+def command_line(arguments: Mapping[str, Any]) -> list[str]:
+    """`{"tp_size": 2, "disable_radix_cache": True}` -> `--tp-size 2 --disable-radix-cache`. None and False leave a flag out."""
+    words: list[str] = []
+    for name, value in arguments.items():
+        if value is None or value is False:
+            continue
+        words.append("--" + name.replace("_", "-"))
+        if value is not True:
+            words += [str(part) for part in value] if isinstance(value, (list, tuple)) else [str(value)]
+    return words
+
+
+def server_environment(device: str, threads: int) -> dict[str, str]:
+    env = environment() | {"OMP_NUM_THREADS": str(threads)}
+    if device == "cpu":
+        env |= {
+            "SGLANG_USE_CPU_ENGINE": "1",
+            "PYTHONPATH": str(CPU_SHIMS),
+            # A helper for log-probs is compiled at the first request otherwise, which takes half a minute.
+            "TORCHDYNAMO_DISABLE": "1",
+        }
+    return env
+
+
+class SGLangServer:
+    def __init__(self, python: str, arguments: Mapping[str, Any], device: str, threads: int, timeout_s: float) -> None:
+        """Starts `python -m sglang.launch_server` on a free loopback port and waits until it serves. Raises `ServerFailed`."""
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        self._folder = OwnFolder("sglang")
+        self._log = self._folder.path / "server.log"
+        words = command_line({**arguments, "host": "127.0.0.1", "port": port})
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [python, "-c", _LAUNCH, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=server_environment(device, threads),
+                start_new_session=True,
+            )
+        try:
+            self._wait_until_ready(timeout_s)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def failure(self, what: str) -> ServerFailed:
+        lines = self._log.read_text(errors="replace").strip().splitlines()[-LOG_LINES:]
+        return ServerFailed(f"SGLang {what}; its log ends:\n" + "\n".join(lines))
+
+    def close(self) -> None:
+        if self.alive:
+            os.killpg(self._process.pid, signal.SIGTERM)
+            try:
+                self._process.wait(5)
+            except subprocess.TimeoutExpired:
+                os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._folder.remove()
+
+    def _wait_until_ready(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        with httpx.Client(base_url=self.url, timeout=2.0, trust_env=False) as client:
+            while True:
+                if not self.alive:
+                    raise self.failure(f"ended with code {self._process.returncode} before it was ready")
+                try:
+                    if client.get("/health").status_code == 200:
+                        return
+                except httpx.TransportError:
+                    pass
+                if time.monotonic() > deadline:
+                    raise self.failure(f"was not ready after {timeout_s:.0f} s (startup_timeout_s)")
+                time.sleep(0.2)

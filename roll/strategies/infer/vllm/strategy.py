@@ -1,0 +1,347 @@
+"""`vllm`: an `InferStrategy` around vLLM's asynchronous engine, tokens in and tokens out.
+
+vLLM batches and samples; what a result means is defined here as for `hf_infer`: the log-probs (`vllm_worker`), stop strings, the
+policy version of each token. A version changes only while the engine is paused, no call is on its way to it, and every request
+knows from its salt which version's prefix cache it may read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, get_args
+
+from transformers import AutoConfig, AutoTokenizer
+
+from roll.strategies.infer.hf.slot_row import refuse_invalid
+from roll.strategies.infer.interface import (
+    EngineClosed,
+    EngineError,
+    EngineStats,
+    GenerateRequest,
+    GenerateResult,
+    WeightUpdateMode,
+)
+from roll.strategies.infer.vllm.adapter import ReceivedAdapters, lora_request
+from roll.strategies.infer.vllm.arguments import INSTALL, check_installed, engine_arguments
+from roll.strategies.infer.vllm.gate import Gate
+from roll.strategies.infer.vllm.process import EngineFigures, engine_environment, start_engine
+from roll.strategies.infer.vllm.weights import ReceivedWeights
+from roll.weights.adapter import AdapterSource
+from roll.weights.bucket import Bucket, Manifest
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """A request from `generate` to its result."""
+
+    request: GenerateRequest
+    limit: int
+    """Tokens this call may sample."""
+    given_up: asyncio.Event = field(default_factory=asyncio.Event)
+    collector: Any = None
+    """Where vLLM puts the outputs; None until the engine has the request."""
+
+
+class VLLMInferStrategy:
+    """Implements `InferStrategy`. All methods belong to one event loop."""
+
+    def __init__(
+        self,
+        model_path: str,
+        *,
+        max_running_requests: int,
+        max_length: int,
+        dtype: str = "float32",
+        devices: Sequence[str] = ("cpu",),
+        threads: int | None = None,
+        seed: int = 0,
+        version: int = 0,
+        engine_args: Mapping[str, Any] | None = None,
+        adapters: AdapterSource | None = None,
+    ) -> None:
+        """Starts the engine on a Hugging Face folder (safetensors only), which takes half a minute.
+
+        `max_length` bounds prompt + response tokens of a request. `devices`: torch devices as this process counts them, one
+        for each of the engine's ranks; on CPUs ("cpu",). `threads`: CPU threads of the engine. `seed` serves the
+        requests that bring none. `version`: the policy version of the folder's weights. `engine_args`: further arguments of
+        vLLM's `AsyncEngineArgs`. `adapters`: weight updates are adapters, which the engine serves over their base. `ValueError`
+        if vLLM is missing, of an unknown version, or refuses an argument."""
+        try:
+            check_installed()
+        except ValueError as error:
+            raise ValueError(f"{error}; {INSTALL}") from None
+        model: Any = AutoConfig.from_pretrained(model_path).get_text_config()
+        arguments = engine_arguments(
+            adapters.base if adapters else model_path,
+            engine_args or {},
+            dtype=dtype,
+            seed=seed,
+            max_length=max_length,
+            max_running_requests=max_running_requests,
+            cpu=list(devices) == ["cpu"],
+            model=model,
+            lora_rank=adapters.rank if adapters else None,
+        )
+        self._slots = max_running_requests
+        self._max_length = max_length
+        self._vocab_size: int = model.vocab_size
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(model_path)
+        self._adapters = ReceivedAdapters(adapters) if adapters else None
+        self._received = self._adapters or ReceivedWeights(Path(model_path), tied=bool(model.tie_word_embeddings))
+        self._frees_memory = bool(arguments.get("enable_sleep_mode")) and list(devices) != ["cpu"]
+        self._figures = EngineFigures()
+        self._engine = start_engine(arguments, engine_environment(list(devices), threads, arguments), self._figures)
+        self._lora = lora_request(adapters.base) if adapters else None
+        """What requests name so that they are computed with the policy's adapters."""
+        self._adopting: asyncio.Task[None] | None = None
+        self._calls: dict[str, _Call] = {}
+        self._gate = Gate()
+        self._one_left = asyncio.Event()
+        self._updating = asyncio.Lock()
+        self._asleep = False
+        self._ended: EngineError | None = None
+        """Why the engine takes no more calls."""
+        self._stats = EngineStats(version=version)
+        self._busy_since: float | None = None
+
+    async def generate(self, request: GenerateRequest) -> GenerateResult:
+        """Cancelling the call aborts the request in the engine. Raises `EngineError` if the engine ended."""
+        await self._ready()
+        params = request.sampling
+        refuse_invalid(request, self._tokenizer, self._vocab_size, self._max_length)
+        if request.request_id in self._calls:
+            raise ValueError(f"request {request.request_id!r} is running or queued already")
+        limit = min(params.max_new_tokens, self._max_length - len(request.prompt_ids)) - len(request.partial_ids)
+        if limit <= 0:
+            return GenerateResult(request.request_id, [], [], [], "length")
+        call = self._calls[request.request_id] = _Call(request, limit)
+        self._account()
+        preemptions = self._figures.preemptions
+        try:
+            async with self._gate.passing(call.given_up) as may_begin:
+                if may_begin:
+                    await self._submit(call)
+            if self._ended is not None:
+                raise self._ended
+            if call.collector is None:
+                return GenerateResult(request.request_id, [], [], [], "abort")
+            if call.given_up.is_set():  # aborted while it was on its way to the engine
+                await self._abort([request.request_id])
+            result = await self._collect(call)
+            result.preempted = self._figures.preemptions > preemptions
+            return result
+        except asyncio.CancelledError:
+            if call.collector is not None and self._ended is None:
+                await self._abort([request.request_id])
+            raise
+        finally:
+            del self._calls[request.request_id]
+            self._one_left.set()
+            self._account()
+
+    async def abort(self, request_ids: Sequence[str] | None = None) -> None:
+        await self._ready()
+        calls = [call for name, call in self._calls.items() if request_ids is None or name in request_ids]
+        for call in calls:
+            call.given_up.set()
+        if submitted := [call.request.request_id for call in calls if call.collector is not None]:
+            await self._abort(submitted)
+
+    async def receive_bucket(self, version: int, bucket: Bucket) -> None:
+        """Runs beside the token steps, in a thread of the event loop's pool."""
+        if self._ended is not None:
+            raise self._ended
+        await asyncio.to_thread(self._received.receive, version, bucket)
+
+    async def activate_weights(self, manifest: Manifest, mode: WeightUpdateMode) -> float:
+        """Returns the pause: from the answer that no token step is under way to the moment the next could begin. An error
+        other than a refusal leaves the engine between two versions and ends it. Cancelling the call does not end the update."""
+        await self._ready()
+        if mode not in get_args(WeightUpdateMode):
+            raise ValueError(f"unknown weight update mode {mode!r}")
+        return await asyncio.shield(asyncio.create_task(self._activate(manifest, mode)))
+
+    async def _activate(self, manifest: Manifest, mode: WeightUpdateMode) -> float:
+        async with self._updating:
+            files = await asyncio.to_thread(self._received.take, manifest)
+            await self._gate.shut()
+            try:
+                pause = await self._replace_weights(files, manifest.version, mode)
+            except Exception as error:
+                self._end(EngineError(f"the update to version {manifest.version} failed in the vLLM engine: {error}"))
+                raise self._ended or error from error
+            finally:
+                self._gate.reopen()
+            self._received.forget()
+        return pause
+
+    async def sleep(self) -> None:
+        """Frees the weights' and the KV cache's memory if the engine has `enable_sleep_mode: true` and is not on a CPU, where
+        vLLM frees nothing. Requests that come now wait for `wake` in either case."""
+        await self._ready()
+        if self._asleep:
+            return
+        await self._gate.shut()
+        while self._submitted and self._ended is None:
+            self._one_left.clear()
+            await self._one_left.wait()
+        self._asleep = True
+        if self._frees_memory:
+            async with self._engine_errors():
+                await self._engine.sleep(level=1)
+
+    async def wake(self) -> None:
+        await self._ready()
+        if not self._asleep:
+            return
+        if self._frees_memory:
+            async with self._engine_errors():
+                await self._engine.wake_up()
+        self._asleep = False
+        self._gate.reopen()
+
+    async def stats(self) -> EngineStats:
+        """`running` and `queued` are counted here; token counts are the engine's own."""
+        await self._ready()
+        running = min(self._submitted, self._slots)
+        busy = 0.0 if self._busy_since is None else time.perf_counter() - self._busy_since
+        return replace(
+            self._stats,
+            running=running,
+            queued=len(self._calls) - running,
+            free_slots=self._slots - running,
+            generated_tokens=self._figures.generated_tokens,
+            prefill_tokens=self._figures.prefill_tokens,
+            busy_s=self._stats.busy_s + busy,
+        )
+
+    async def close(self) -> None:
+        """Ends the engine's processes; pending calls then raise `EngineClosed`. May be repeated."""
+        if not isinstance(self._ended, EngineClosed):
+            self._end(EngineClosed("the inference engine was closed"))
+            if self._engine.output_handler is not None:
+                self._engine.output_handler.cancel()  # it would report the end as a failure
+            await asyncio.to_thread(self._engine.shutdown)
+            self._engine = None  # while its own clean-up still finds the modules it needs
+            self._received.forget()
+
+    @property
+    def _submitted(self) -> int:
+        """Calls that the engine has."""
+        return sum(call.collector is not None for call in self._calls.values())
+
+    # -- requests -------------------------------------------------------------------------------------------------------
+
+    async def _submit(self, call: _Call) -> None:
+        """Returns when the engine has the request. The version cannot change meanwhile: the gate knows of the call."""
+        from roll.strategies.infer.vllm.requests import vllm_prompt, vllm_sampling
+
+        request = call.request
+        prompt, sampling = vllm_prompt(request, self._stats.version), vllm_sampling(request, call.limit)
+        async with self._engine_errors():
+            call.collector = await self._engine.add_request(
+                request.request_id, prompt, sampling, priority=request.priority, lora_request=self._lora
+            )
+
+    async def _collect(self, call: _Call) -> GenerateResult:
+        from roll.strategies.infer.vllm.requests import Response
+
+        response = Response(call.request, self._tokenizer)
+        while True:
+            async with self._engine_errors():
+                output = await call.collector.get()
+            running = not response.stopped
+            if (result := response.take(output)) is not None:
+                return result
+            if running and response.stopped:
+                await self._abort([call.request.request_id])
+
+    async def _abort(self, request_ids: Sequence[str]) -> None:
+        async with self._engine_errors():
+            await self._engine.abort(list(request_ids))
+
+    # -- weights --------------------------------------------------------------------------------------------------------
+
+    async def _replace_weights(self, files: list[str], version: int, mode: WeightUpdateMode) -> float:
+        engine = self._engine
+        without_memory = self._asleep and self._frees_memory
+        if without_memory:
+            await engine.wake_up(tags=["weights"])
+        # Not engine.pause_generation(), which sleeps 20 ms on top.
+        await engine.engine_core.pause_scheduler_async(mode="wait" if mode == "drain" else "keep", clear_cache=False)
+        began = time.perf_counter()
+        # The engine is paused, so their order is free: one round trip instead of three.
+        *_, cleared = await asyncio.gather(
+            self._load(files),
+            engine.update_weight_version(str(version)),
+            *([] if mode == "in_flight" else [engine.reset_prefix_cache(reset_running_requests=True)]),
+        )
+        if cleared is False:
+            raise RuntimeError("the prefix cache could not be cleared")
+        self._stats.version = version
+        if not without_memory:  # else `wake` does it, when there is a KV cache again
+            await engine.resume_generation()
+        return time.perf_counter() - began
+
+    async def _load(self, files: list[str]) -> None:
+        if self._adapters is None:
+            await self._engine.collective_rpc("load_policy", args=(files,))
+        elif not await self._engine.add_lora(lora_request(files[0], replace=True)):
+            raise RuntimeError("vLLM did not load the adapters")
+
+    async def _ready(self) -> None:
+        if self._ended is not None:
+            raise self._ended
+        if self._adopting is None:
+            self._adopting = asyncio.create_task(self._adopt())
+        await asyncio.shield(self._adopting)
+
+    async def _adopt(self) -> None:
+        """Tells the engine, before the first call, what only a running event loop can."""
+        try:
+            async with self._engine_errors():
+                await self._engine.collective_rpc("adopt_policy")
+                if self._adapters is not None:
+                    await self._load([str(self._adapters.start)])
+                await self._engine.update_weight_version(str(self._stats.version))
+        except EngineError as error:
+            self._end(error)
+            raise
+
+    # -- the end --------------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _engine_errors(self) -> AsyncIterator[None]:
+        """What vLLM raises cannot be read where vLLM is not installed: it becomes `ValueError` (a refusal) or `EngineError`."""
+        try:
+            yield
+        except EngineError:
+            raise
+        except ValueError as refusal:
+            raise ValueError(f"vLLM refuses the request: {refusal}") from None
+        except Exception as error:
+            if self._ended is None and self._engine.errored:
+                self._end(EngineError(f"the vLLM engine died: {error or type(error).__name__} (its own messages are above)"))
+            raise self._ended or EngineError(f"{type(error).__name__} in the vLLM engine: {error}") from error
+
+    def _end(self, why: EngineError) -> None:
+        """Whoever waits for the engine gets the reason, so no call ever hangs."""
+        self._ended = why
+        for call in self._calls.values():
+            call.given_up.set()
+            if call.collector is not None:
+                call.collector.put(why)
+
+    def _account(self) -> None:
+        """Time with at least one request in the engine."""
+        now = time.perf_counter()
+        if self._calls and self._busy_since is None:
+            self._busy_since = now
+        elif not self._calls and self._busy_since is not None:
+            self._stats.busy_s += now - self._busy_since
+            self._busy_since = None

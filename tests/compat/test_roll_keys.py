@@ -1,0 +1,377 @@
+"""The table of ROLL's keys: that it is complete and alive, and what each kind of rule does to a mapping."""
+
+import copy
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roll.compat.roll.defaults import DEFAULTS, other_defaults
+from roll.compat.roll.keys import RULES
+from roll.compat.roll.rule import DROP, ROLES
+from roll.compat.roll.surface import TOP_LEVEL, keys
+from roll.compat.roll.translation import has_field, translate
+from roll.configs.agentic import AgenticConfig
+from roll.configs.arguments import STRATEGY_CONFIGS
+from roll.configs.loading import load_config
+from roll.configs.rlvr import RLVRConfig
+
+PIPELINES = (RLVRConfig, AgenticConfig)
+STRATEGY_BLOCK = "strategy_args.strategy_config"
+
+
+def in_every_role(path):
+    return [tuple(path.replace("<role>", role).split(".")) for role in (ROLES if "<role>" in path else ("",))]
+
+
+def is_field(cls, path):
+    """Options of a back end are fields of one back end or another."""
+    if ".".join(path[1:3]) == STRATEGY_BLOCK and len(path) == 4:
+        return any(has_field(options, path[3:]) for options in STRATEGY_CONFIGS.values())
+    return has_field(cls, path)
+
+
+def test_every_key_of_roll_is_a_field_or_has_a_rule():
+    def told(path):
+        return any(rule.matches(path[:length]) for length in range(1, len(path) + 1) for rule in RULES)
+
+    missing = [
+        ".".join(path)
+        for key in keys()
+        for path in in_every_role(key)
+        if not any(is_field(cls, path) for cls in PIPELINES) and not told(path)
+    ]
+    assert missing == []
+
+
+def test_every_rule_for_an_absent_key_is_about_one_that_is_absent():
+    """A rule for a key that both pipelines (in all roles) have by now does nothing: remove it."""
+    dead = [
+        rule.path
+        for rule in RULES
+        if rule.for_absent
+        and STRATEGY_BLOCK not in rule.path
+        and all(has_field(cls, path) for cls in PIPELINES for path in in_every_role(rule.path))
+    ]
+    assert dead == []
+
+
+def test_every_rule_for_values_is_about_a_field():
+    lost = [
+        rule.path
+        for rule in RULES
+        if not rule.for_absent
+        and rule.path not in TOP_LEVEL
+        and not any(has_field(cls, path) for cls in PIPELINES for path in in_every_role(rule.path))
+        and not any(other.path == rule.path and other.for_absent for other in RULES)
+    ]
+    assert lost == []
+
+
+def rlvr(mapping):
+    return translate(mapping, RLVRConfig)
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ({"use_additional_prompts": True}, {"is_use_additional_prompts": True}),
+        ({"router_args": {"router_name": None, "max_running_requests": 64}}, {"max_running_requests": 64}),
+        ({"track_with": "stdout"}, {"track_with": "none"}),
+        ({"eval_steps": 0, "validation": {"data_args": {"file_name": "v"}}, "val_batch_size": 3}, {}),
+        ({"reward_norm": "group", "reward_shift": False}, {"norm_mean_type": "group", "norm_std_type": "group"}),
+        ({"reward_norm": "None", "reward_shift": False}, {"norm_mean_type": None, "norm_std_type": None}),
+        ({"reward_norm": "batch", "reward_shift": True}, {"norm_mean_type": "batch", "norm_std_type": None}),
+        ({"reward_norm": "batch", "reward_scale": True}, {"norm_mean_type": None, "norm_std_type": "batch"}),
+        (
+            {"adv_estimator": "grpo", "norm_mean_type": "group", "norm_std_type": None},
+            {"adv_estimator": "grpo", "norm_std_type": None},
+        ),
+        (
+            {"importance_sampling": "seq", "pg_clip": 0.3},
+            {"pg_clip": 0.3, "actor_train": {"pg_variant": "gspo", "gspo_clip_low": 0.3, "gspo_clip_high": 0.3}},
+        ),
+        (
+            {"importance_sampling": "seq", "use_pg_clip_range": True, "pg_clip_high": 0.28},
+            {
+                "use_pg_clip_range": True,
+                "pg_clip_high": 0.28,
+                "actor_train": {"pg_variant": "gspo", "gspo_clip_low": 0.2, "gspo_clip_high": 0.28},
+            },
+        ),
+        ({"importance_sampling": "token"}, {}),
+        ({"force_disable_old_logprobs_recompute": True, "enable_old_logprobs_recompute": True}, {"old_logprobs": "bypass"}),
+        (
+            {"use_rollout_importance_sampling_ratio": True, "rollout_importance_sampling_ratio_upper_bound": 2.0},
+            {"train_infer_correction": {"is_weight": {"enabled": True, "upper_bound": 2.0}}},
+        ),
+        (
+            {"train_infer_ratio_mask": True, "train_infer_ratio_threshold_low": 0.5, "train_infer_diff_seq_mask": True},
+            {
+                "train_infer_correction": {
+                    "filters": [
+                        {"enabled": True, "agg_type": "token", "ratio_enabled": True, "diff_enabled": False, "ratio_low": 0.5},
+                        {"enabled": True, "agg_type": "sequence", "ratio_enabled": False, "diff_enabled": True},
+                    ]
+                }
+            },
+        ),
+        (
+            {"train_infer_correction": {"is_weight": {"upper_bound": None, "detach": True}}},
+            {"train_infer_correction": {"is_weight": {"upper_bound": float("inf")}}},
+        ),
+        (
+            {"actor_train": {"model_args": {"flash_attn": "fa2"}}},
+            {"actor_train": {"model_args": {"attn_implementation": "sdpa"}}},
+        ),
+        (
+            {"actor_train": {"model_args": {"flash_attn": False}}},
+            {"actor_train": {"model_args": {"attn_implementation": "sdpa"}}},
+        ),
+        ({"actor_train": {"worker_cls": "roll.pipeline.base_worker.ActorWorker"}}, {"actor_train": {"worker_cls": None}}),
+        ({"actor_train": {"max_tokens_per_microbatch_in_train": 0}}, {"actor_train": {}}),
+        ({"actor_infer": {"generating_args": {"top_k": -1, "num_beams": 1}}}, {"actor_infer": {"generating_args": {"top_k": 0}}}),
+        ({"actor_infer": {"generating_args": {"num_return_sequences": 1}}}, {"actor_infer": {"generating_args": {}}}),
+        (
+            {"reference": {"strategy_args": {"strategy_name": "hf_infer", "strategy_config": None}}},
+            {"reference": {"strategy_args": {"strategy_name": "fsdp2_infer", "strategy_config": {}}}},
+        ),
+        (
+            {"actor_train": {"strategy_args": {"strategy_name": "fsdp2_train", "strategy_config": {"fsdp_size": 8}}}},
+            {"actor_train": {"strategy_args": {"strategy_name": "fsdp2_train", "strategy_config": {}}}},
+        ),
+        (
+            {"actor_train": {"data_args": {"template": "qwen2_5", "prompt": None, "interleave_probs": "1.0"}}},
+            {"actor_train": {"data_args": {"template": "native"}}},
+        ),
+        ({"global_template": "empty"}, {"actor_train": {"data_args": {"template": "none"}}}),
+        (
+            {
+                "rewards": {
+                    "qa": {"worker_cls": "a.B", "reward_type": "soft", "model_args": {"dtype": "bf16"}, "tag_included": None}
+                }
+            },
+            {"rewards": {"qa": {"worker_cls": "a.B", "reward_args": {"reward_type": "soft"}}}},
+        ),
+    ],
+)
+def test_names_and_values_of_rlvr_are_read_as(written, read):
+    made = rlvr(written)
+    assert made.mapping == read
+    assert made.lacking == []
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ({"reward_normalization": {"method": "mean"}}, {"norm_mean_type": "group", "norm_std_type": None}),
+        ({"reward_normalization": {"method": "mean_std"}}, {"norm_mean_type": "group", "norm_std_type": "group"}),
+        ({"reward_normalization": {"method": "identity"}}, {"norm_mean_type": None, "norm_std_type": None}),
+    ],
+)
+def test_how_agentic_rewards_are_normalised(written, read):
+    assert translate(written, AgenticConfig).mapping["reward_normalization"] == read
+
+
+def test_a_length_of_the_response_makes_an_episodes_length():
+    assert translate({"response_length": 100, "prompt_length": 28}, AgenticConfig).mapping == {"sequence_length": 128}
+    given = translate({"response_length": 100, "sequence_length": 64}, AgenticConfig)
+    assert given.mapping == {"sequence_length": 64}
+    assert [note.message for note in given.without_effect] == ["sequence_length is given, too, and counts"]
+
+
+def test_environments_of_gem_and_placeholders_of_step_templates():
+    env = {
+        "env_type": "qa:HotpotQA",
+        "env_config": {"dataset_name": "d"},
+        "agent_template": "{current_step}: {current_observation}",
+    }
+    made = translate({"custom_envs": {"QA": env}}, AgenticConfig).mapping["custom_envs"]["QA"]
+    assert made == {
+        "env_type": "gem",
+        "env_config": {"dataset_name": "d", "env_id": "qa:HotpotQA"},
+        "agent_template": "{turn_idx}: {observation}",
+    }
+
+
+@pytest.mark.parametrize(
+    ("mapping", "key"),
+    [
+        ({"kl_penalty": "full"}, "kl_penalty"),
+        ({"rl_loss_coef": 0.0}, "rl_loss_coef"),
+        ({"profiler_timeline": True}, "profiler_timeline"),
+        ({"difficulty_loss_weight": True}, "difficulty_loss_weight"),
+        ({"reward": {"device_mapping": "0"}}, "reward"),
+        ({"actor_train": {"model_args": {"ulysses_size": 2}}}, "actor_train.model_args.ulysses_size"),
+        ({"actor_train": {"router_replay": {"mode": "R3"}}}, "actor_train.router_replay"),
+        ({"actor_infer": {"generating_args": {"num_beams": 4}}}, "actor_infer.generating_args.num_beams"),
+        ({"rewards": {"j": {"worker_cls": "a.B", "device_mapping": "0"}}}, "rewards.j.device_mapping"),
+    ],
+)
+def test_what_is_lacking_is_told_and_taken_away(mapping, key):
+    made = rlvr(mapping)
+    assert [note.key for note in made.lacking] == [key]
+    assert len(made.lacking[0].message) > 10
+    load_config(RLVRConfig, {**made.mapping})
+
+
+def test_a_critic_is_read_with_gae_only():
+    critic = {
+        "training_args": {"learning_rate": 1.0e-5, "num_train_epochs": 50},
+        "model_args": {"num_labels": 1, "dtype": "bf16"},
+        "strategy_args": {"strategy_name": "deepspeed_train", "strategy_config": {}},
+        "infer_batch_size": 4,
+        "device_mapping": "0",
+    }
+    given = {"critic": critic, "value_clip": 0.5, "lambd": 0.9, "critic_warmup": 3, "reward_pretrain": "values"}
+    made = rlvr({"adv_estimator": "gae", **given})
+    assert made.mapping["critic"] == {
+        "training_args": {"learning_rate": 1.0e-5},
+        "model_args": {"dtype": "bf16", "model_name_or_path": "values"},
+        "strategy_args": critic["strategy_args"],
+        "device_mapping": "0",
+    }
+    config = load_config(RLVRConfig, made.mapping)
+    assert (config.value_clip, config.lambd, config.critic_warmup) == (0.5, 0.9, 3)
+    for without in ({"adv_estimator": "reinforce"}, {}):
+        made = rlvr({**without, **given})
+        assert made.mapping == without
+        assert {note.key for note in made.without_effect} == given.keys()
+
+
+def test_a_switch_that_is_off_changes_nothing():
+    off = {
+        "profiler_timeline": False,
+        "rl_loss_coef": 1.0,
+        "error_max_len_clip": False,
+        "actor_train": {"router_replay": None},
+    }
+    made = rlvr(off)
+    assert (made.mapping, made.lacking, made.aliased) == ({"actor_train": {}}, [], [])
+    assert len(made.without_effect) == 4
+
+
+def test_the_trainers_update_frequency_is_the_push_interval():
+    made = rlvr({"actor_train": {"model_update_frequency": 2}, "actor_infer": {"model_update_frequency": 2}})
+    assert made.mapping == {"actor_train": {}, "actor_infer": {}, "weight_push_interval": 2}
+    assert [note.key for note in made.without_effect] == ["actor_infer.model_update_frequency"]
+
+
+def test_a_back_end_that_is_not_there_takes_its_options_along():
+    block = {"strategy_name": "diffusion_deepspeed_train", "strategy_config": {"fsdp_size": 8, "anything": 1}}
+    made = rlvr({"actor_train": {"strategy_args": block}})
+    assert made.mapping == {"actor_train": {"strategy_args": {}}}
+    assert [note.key for note in made.lacking] == ["actor_train.strategy_args.strategy_name"]
+    assert made.without_effect == []
+
+
+def test_the_key_of_this_project_counts_where_both_are_given():
+    made = rlvr({"actor_train": {"model_args": {"flash_attn": "fa2", "attn_implementation": "eager"}}})
+    assert made.mapping == {"actor_train": {"model_args": {"attn_implementation": "eager"}}}
+    assert [note.message for note in made.without_effect] == [
+        "actor_train.model_args.attn_implementation is given, too, and counts"
+    ]
+
+
+def test_what_is_read_remembers_the_key_that_was_written():
+    made = rlvr({"actor_train": {"model_args": {"flash_attn": "fa2"}}})
+    assert made.moved == {"actor_train.model_args.attn_implementation": "actor_train.model_args.flash_attn"}
+
+
+def test_classes_and_environments_of_roll_that_are_not_here():
+    mapping = {
+        "custom_envs": {
+            "A": {"env_type": "webshop", "env_manager_cls": "roll.agentic.env_manager.vl.VL"},
+            "B": {"env_type": "sokoban", "env_manager_cls": "mine.Manager"},
+        }
+    }
+    made = translate(mapping, AgenticConfig, has_class=lambda path: False, has_environment=lambda name: name == "sokoban")
+    assert [note.key for note in made.lacking] == ["custom_envs.A.env_type", "custom_envs.A.env_manager_cls"]
+    assert made.mapping["custom_envs"]["A"]["env_manager_cls"] == "roll.pipeline.agentic.env_manager.vl.VL"
+
+
+def test_null_means_the_default_only_if_asked():
+    mapping = {"max_steps": None, "reward_clip": None, "rewards": {"m": {"worker_cls": "a.B", "timeout_s": None}}}
+    assert rlvr(mapping).mapping == mapping
+    made = translate(mapping, RLVRConfig, written_for_roll=True)
+    assert made.mapping == {"reward_clip": None, "rewards": {"m": {"worker_cls": "a.B"}}}
+    assert [note.key for note in made.aliased] == ["max_steps", "rewards.m.timeout_s"]
+
+
+values = (
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 9)
+    | st.sampled_from(["fa2", "gae", "seq", "group", "hf_infer", "x"])
+    | st.just({})
+)
+paths = [path for key in keys() for path in in_every_role(key)]
+
+
+def nest(entries):
+    mapping = {}
+    for path, value in entries:
+        block = mapping
+        for name in path[:-1]:
+            block = block.setdefault(name.replace("<name>", "math"), {})
+            if not isinstance(block, dict):
+                break
+        else:
+            block[path[-1]] = value
+    return mapping
+
+
+@settings(max_examples=300)
+@given(st.lists(st.tuples(st.sampled_from(paths), values), max_size=6), st.sampled_from(PIPELINES))
+def test_translation_is_pure_settles_and_never_fails(entries, cls):
+    mapping = nest(entries)
+    before = copy.deepcopy(mapping)
+    made = translate(mapping, cls, written_for_roll=True)
+    assert mapping == before
+    again = translate(made.mapping, cls, written_for_roll=True)
+    assert again.mapping == made.mapping
+    assert repr(DROP) not in repr(made.mapping)
+
+
+def test_other_defaults_are_told_where_a_key_is_left_out():
+    config = load_config(RLVRConfig, {"actor_infer": {"generating_args": {"top_p": 0.7}}, "validation": {}})
+    told = {
+        note.key: (note.value, note.message)
+        for note in other_defaults(config, {"actor_infer": {"generating_args": {"top_p": 0.7}}})
+    }
+    assert "actor_infer.generating_args.top_p" not in told
+    assert told["actor_infer.generating_args.top_k"][0] == 0
+    assert "50" in told["actor_infer.generating_args.top_k"][1]
+    assert told["num_return_sequences_in_group"][0] == 8
+    assert "validation.generating_args.temperature" in told
+    assert "train_env_manager.tags" not in told
+
+
+@pytest.mark.parametrize("key", [key for key, _, _ in DEFAULTS])
+def test_every_default_that_is_compared_is_a_field(key):
+    assert any(has_field(cls, tuple(key.split("."))) for cls in PIPELINES)
+
+
+@pytest.mark.parametrize(
+    ("templates", "system"),
+    [
+        ({"agent_system_template": "You {play}.", "agent_template": "{observation}"}, "You {{play}}.\n{instructions}"),
+        ({"agent_template": "{observation}"}, "{instructions}"),
+        ({"agent_system_template": "You.", "agent_template": "{env_instruction} {current_observation}"}, "You."),
+        ({"agent_system_template": "{instructions}", "agent_template": "{observation}"}, "{instructions}"),
+    ],
+)
+def test_the_rules_of_an_environment_are_told_as_roll_tells_them(templates, system):
+    mapping = {"custom_envs": {"Lake": {"env_type": "frozen_lake", **templates}}}
+    made = translate(mapping, AgenticConfig, written_for_roll=True).mapping["custom_envs"]["Lake"]
+    assert made["agent_system_template"] == system
+    assert "rules" in system.format(instructions="the rules") or "{instructions}" in made["agent_template"]
+    untouched = translate(mapping, AgenticConfig).mapping["custom_envs"]["Lake"]
+    assert untouched.get("agent_system_template") == templates.get("agent_system_template")
+
+
+def test_symbols_of_sokoban():
+    env = {"env_type": "sokoban", "env_config": {"grid_lookup": {0: "W", 6: "@"}, "grid_vocab": {"W": "wall"}}}
+    made = translate({"custom_envs": {"S": env}}, AgenticConfig)
+    assert made.mapping["custom_envs"]["S"]["env_config"] == {"grid_vocabulary": {"wall": "W", "player_on_target": "@"}}
+    assert [note.key for note in made.without_effect] == ["custom_envs.S.env_config.grid_vocab"]

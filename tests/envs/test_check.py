@@ -1,0 +1,96 @@
+"""`roll env-check`: what it measures, and what it finds."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from roll.cli.env_check import env_config, main
+from roll.envs.check import as_text, check_env
+from roll.envs.registry import BUILT_IN
+
+
+@pytest.fixture(autouse=True)
+def module(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+@pytest.mark.parametrize("env_type", sorted(set(BUILT_IN) - {"latency", "gem", "verifiers", "blackjack"}))
+def test_built_in_environments_keep_their_promises(env_type: str) -> None:
+    report = check_env(env_type, {}, episodes=10)
+    assert report.ok, report.errors
+    assert report.agents["oracle"].success_share == 1.0
+    assert report.agents["oracle"].mean_return > report.agents["random"].mean_return
+    assert report.agents["random"].invalid_share == 0.0
+    assert 0 < report.agents["random"].effective_share <= 1
+
+
+def test_a_latency_environment_is_checked_through_its_coroutines() -> None:
+    report = check_env("latency", {"env_type": "frozen_lake", "mean_s": 0.002, "sigma": 0.0, "reset_s": 0.005}, episodes=3)
+    assert report.step_ms >= 2 and report.reset_ms >= 5
+    assert report.ok and report.agents["oracle"].success_share == 1.0
+    report = check_env("latency", {"env_type": "frozen_lake", "mean_s": 0, "raise_share": 1.0}, episodes=3)
+    assert "turn 1: InjectedFault: this step was chosen to fail" in report.errors[0]
+    assert not report.agents, "there is nothing to average"
+
+
+def test_broken_promises_are_found() -> None:
+    report = check_env("envs_under_test.Broken", {}, episodes=2)
+    found = "\n".join(report.errors)
+    assert "the same seed and actions gave other observations" in found
+    assert "info has no action_is_effective, action_is_valid" in found
+    notes = "\n".join(report.notes)
+    for note in (
+        "no sample_action",
+        "instructions are empty",
+        "no state_key",
+        "all seeds begin with the same observation",
+        "had not ended after 1000 turns",
+    ):
+        assert note in notes
+
+
+def test_a_reward_that_is_no_number_is_found() -> None:
+    report = check_env("envs_under_test.BadReward", {}, episodes=2)
+    assert any("the reward of a step must be finite, not nan" in error for error in report.errors)
+
+
+def test_the_printed_report(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cliff_walking", "--config", "max_steps=30", "--episodes", "3"]) == 0
+    shown = capsys.readouterr().out
+    lines = [line.split() for line in shown.splitlines()]
+    assert ["oracle", "3", "-13.000", "-13.000", "-13.000", "13.0", "100%", "0%", "100%"] in lines
+    assert "note: all seeds begin with the same observation" in shown
+    assert shown.endswith("cliff_walking: ok\n")
+    assert "> <answer>Up</answer>" in shown and "terminated, success: return -13 in 13 turns" in shown
+
+
+def test_json_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--env", "frozen_lake", "--config", "size=3", "is_slippery=true", "--episodes", "2", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["ok"] and report["agents"]["random"]["episodes"] == 2 and "slippery" in report["instructions"]
+    assert main(["--env", "envs_under_test.Broken", "--episodes", "1"]) == 1
+    assert "problem: 1 episodes" not in capsys.readouterr().out.splitlines()[-1]
+    for arguments, message in [
+        (["--env", "frozen_lak"], "did you mean frozen_lake?"),
+        (["--env", "frozen_lake", "--config", "size"], "must be key=value"),
+        (["--env", "frozen_lake", "--config", "size=[1"], "is no YAML"),
+        (["--env", "frozen_lake", "--episodes", "0"], "must be >= 1"),
+    ]:
+        assert main(arguments) == 2
+        captured = capsys.readouterr()
+        assert message in captured.err and not captured.out
+
+
+def test_values_are_yaml() -> None:
+    assert env_config(["a=1", "b=true", "c=[6, 7]", "d=text", "e={L: Left}", "f=x=y"]) == {
+        **{"a": 1, "b": True, "c": [6, 7], "d": "text"},
+        **{"e": {"L": "Left"}, "f": "x=y"},
+    }
+
+
+def test_the_check_repeats() -> None:
+    one, other = (replace(check_env("sokoban", {}, 3, seed=1), reset_ms=0.0, step_ms=0.0) for _ in range(2))
+    assert as_text(one) == as_text(other)
+    assert check_env("sokoban", {}, 3, seed=1).example != check_env("sokoban", {}, 3, seed=2).example

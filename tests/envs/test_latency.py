@@ -1,0 +1,73 @@
+"""Injected waits and faults: their distribution, and that they repeat."""
+
+import asyncio
+import random
+import statistics
+
+import pytest
+
+from roll.configs.problems import ConfigError
+from roll.envs.latency import InjectedFault, LatencyEnv
+
+
+def test_waits_are_log_normal_with_the_given_mean() -> None:
+    """20,000 draws: the mean's relative standard error is sqrt(e^(σ²) - 1) / sqrt(20,000), under 1 % at σ = 1."""
+    env, rng = LatencyEnv("frozen_lake", mean_s=0.2, sigma=1.0), random.Random(0)
+    waits = [env.latency(rng) for _ in range(20_000)]
+    assert statistics.fmean(waits) == pytest.approx(0.2, rel=0.04)
+    assert statistics.median(waits) == pytest.approx(0.2 * 2.718281828**-0.5, rel=0.04)
+    assert sum(wait > 6 * 0.2 for wait in waits) / len(waits) == pytest.approx(0.011, abs=0.003)
+    constant = LatencyEnv("frozen_lake", mean_s=0.2, sigma=0.0)
+    assert {round(constant.latency(rng), 12) for _ in range(10)} == {0.2}
+
+
+def test_a_share_hangs() -> None:
+    env, rng = LatencyEnv("frozen_lake", mean_s=0.0, hang_share=0.1, hang_s=77.0), random.Random(0)
+    waits = [env.latency(rng) for _ in range(5000)]
+    assert set(waits) == {0.0, 77.0} and waits.count(77.0) / 5000 == pytest.approx(0.1, abs=0.02)
+
+
+def fates(env: LatencyEnv, seed: int, actions: list[str]) -> list[str]:
+    async def main() -> list[str]:
+        await env.reset(seed)
+        found = []
+        for action in actions:
+            try:
+                step = await env.step(action)
+            except InjectedFault:
+                found.append("fault")
+            else:
+                found.append(step[0])
+        return found
+
+    return asyncio.run(main())
+
+
+def test_faults_are_a_function_of_seed_and_actions() -> None:
+    ways = ["<answer>Left</answer>"] * 12
+    env = LatencyEnv("cliff_walking", mean_s=0.0, raise_share=0.4)
+    first = fates(env, 1, ways)
+    assert 0 < first.count("fault") < 12
+    assert fates(LatencyEnv("cliff_walking", mean_s=0.0, raise_share=0.4), 1, ways) == first
+    assert fates(env, 2, ways) != first
+    assert [fate == "fault" for fate in fates(env, 1, ["", *ways[1:]])] != [fate == "fault" for fate in first]
+
+
+def test_without_faults_it_is_the_environment_inside() -> None:
+    env = LatencyEnv("cliff_walking", mean_s=0.0)
+    assert fates(env, 1, ["<answer>Up</answer>"])[0].splitlines()[2][0] == "P"
+    assert env.instructions == env.inner.instructions and env.oracle_action() is not None
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"mean_s": -1}, "mean_s = -1: must be a finite number >= 0"),
+        ({"hang_share": 1.5}, "hang_share = 1.5: must be >= 0 and <= 1"),
+        ({"env_type": "latency", "env_config": {"env_type": "taxi"}}, "waits by itself"),
+    ],
+)
+def test_bad_configurations(config: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        LatencyEnv(**{"env_type": "frozen_lake", **config})
+    assert message in str(error.value)

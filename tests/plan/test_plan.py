@@ -1,0 +1,264 @@
+"""The arithmetic that `roll check` shows, against what the run really does: planning of batches, schedules, admission."""
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roll.configs.agentic import AgenticConfig
+from roll.configs.derived import derive
+from roll.configs.loading import load_config
+from roll.configs.rlvr import RLVRConfig
+from roll.configs.validation import check_config
+from roll.data.microbatch import plan_microbatches, split_across_ranks
+from roll.plan.counts import quantities, validations
+from roll.plan.memory import Model
+from roll.plan.model_shape import ModelShape
+from roll.plan.plan import make_plan, model_folders
+from roll.rollout.admission import Admission
+
+SHAPE = ModelShape(
+    architecture="qwen2", layers=4, hidden=64, intermediate=128, heads=4, kv_heads=2, head_dim=16, vocab=100, tied=False,
+    qkv_bias=True, output_bias=False, mlp_bias=False, qk_norm=False,
+)  # fmt: skip
+MODEL = Model(SHAPE, SHAPE.parameters)
+
+
+def rlvr(devices="0", engines="0", **keys) -> RLVRConfig:
+    return load_config(
+        RLVRConfig,
+        {
+            "pretrain": "model",
+            "rollout_batch_size": 8,
+            "num_return_sequences_in_group": 4,
+            "prompt_length": 16,
+            "response_length": 16,
+            "max_steps": 10,
+            "actor_infer": {"device_mapping": engines},
+            "rewards": {"math": {"worker_cls": "a.B"}},
+            **keys,
+            "actor_train": {
+                "device_mapping": devices,
+                "data_args": {"file_name": "train.jsonl"},
+                "training_args": {"per_device_train_batch_size": 4},
+                **keys.get("actor_train", {}),
+            },
+        },
+    )
+
+
+def plan_of(config, devices=8, accelerators=False, model=MODEL):
+    assert check_config(config, devices) == []
+    return make_plan(config, devices, dict.fromkeys(model_folders(config), model), accelerators)
+
+
+def amounts(config, data_parallel=1):
+    return {each.name: each for each in quantities(config, derive(config), data_parallel)}
+
+
+@given(
+    groups=st.integers(1, 12),
+    size=st.integers(1, 6),
+    ranks=st.integers(1, 4),
+    per_device=st.integers(1, 4),
+    accumulated=st.integers(1, 3),
+    epochs=st.integers(1, 3),
+    steps=st.integers(1, 50),
+    budget=st.integers(1, 200),
+)
+def test_steps_and_micro_batches_are_those_of_the_trainer(groups, size, ranks, per_device, accumulated, epochs, steps, budget):
+    batch = per_device * accumulated * ranks
+    groups *= batch // math.gcd(batch, groups * size)
+    config = rlvr(
+        devices=f"0-{ranks - 1}",
+        engines="7",
+        rollout_batch_size=groups,
+        num_return_sequences_in_group=size,
+        max_steps=steps,
+        ppo_epochs=epochs,
+        adv_estimator="reinforce",
+        actor_train={
+            "training_args": {"per_device_train_batch_size": per_device, "gradient_accumulation_steps": accumulated},
+            "max_tokens_per_microbatch_in_train": budget,
+        },
+    )
+    found = amounts(config, ranks)
+    samples = groups * size
+    assert (found["prompts"].step, found["samples"].step) == (groups, samples)
+    assert found["optimiser steps"].step * batch == samples * epochs
+    assert found["optimiser steps"].run == derive(config).total_optimizer_steps
+    # The real planning of one optimiser step, all samples at full length: on every rank as many micro-batches as told.
+    lengths = [32] * batch
+    real = [len(plan_microbatches([32] * len(share), budget)) for share in split_across_ranks(lengths, ranks)]
+    assert found["micro-batches a rank trains"].step == max(real) * found["optimiser steps"].step
+    for each in found.values():
+        if each.step is not None:
+            assert each.run == each.step * steps
+
+
+@given(lengths=st.lists(st.integers(1, 32), min_size=1, max_size=40), budget=st.integers(1, 300))
+def test_shorter_samples_need_no_more_micro_batches(lengths, budget):
+    rows = max(1, budget // 32)
+    assert len(plan_microbatches(lengths, budget)) <= -(-len(lengths) // rows)
+
+
+@given(steps=st.integers(1, 300), every=st.integers(1, 400))
+def test_validations_are_those_that_are_due(steps, every):
+    due = [version for version in range(steps + 1) if version % every == 0 or version == steps]
+    assert validations(steps, every) == len(due)
+
+
+def test_the_amounts_of_a_run_with_recomputed_log_probs_and_validation():
+    config = rlvr(
+        max_steps=25,
+        eval_steps=10,
+        save_steps=10,
+        old_logprobs="recompute",
+        val_batch_size=6,
+        validation={"data_args": {"file_name": "val.jsonl"}, "generating_args": {"num_return_sequences": 2}},
+        actor_train={"max_tokens_per_microbatch_in_infer": 100},
+    )
+    found = amounts(config)
+    assert found["tokens"].step == 8 * 4 * 32 and found["tokens"].at_most
+    assert found["micro-batches a rank recomputes"].step == math.ceil(32 / 3)
+    assert found["validations"].run == 4 and found["validation rollouts"].run == 4 * 12
+    assert found["checkpoints"].run == 3
+    assert found["optimiser steps"].arithmetic == "32 / (4 × 1 × 1 data-parallel = 4)"
+
+
+def agentic(**keys) -> AgenticConfig:
+    return load_config(
+        AgenticConfig,
+        {
+            "pretrain": "model",
+            "rollout_batch_size": 32,
+            "sequence_length": 64,
+            "max_tokens_per_step": 8,
+            "custom_envs": {"Lake": {"env_type": "frozen_lake", "max_steps": 5}},
+            "train_env_manager": {"tags": ["Lake"], "num_env_groups": 4, "group_size": 8},
+            "val_env_manager": {"tags": ["Lake"], "num_env_groups": 10, "group_size": 1},
+            "actor_train": {"device_mapping": "0", "training_args": {"per_device_train_batch_size": 16}},
+            "actor_infer": {"device_mapping": "1"},
+            "max_steps": 4,
+            "eval_steps": 2,
+            **keys,
+        },
+    )
+
+
+def test_the_amounts_of_an_agentic_run():
+    config = agentic()
+    found = amounts(config)
+    assert {name: found[name].step for name in ("env groups", "episodes", "turns", "tokens", "optimiser steps")} == {
+        "env groups": 4, "episodes": 32, "turns": 160, "tokens": 2048, "optimiser steps": 2,
+    }  # fmt: skip
+    assert found["validations"].run == 3 and found["validation rollouts"].run == 30
+    assert "prompts" not in found
+
+
+def test_a_sample_a_turn_is_counted_as_such():
+    manager = "roll.pipeline.agentic.env_manager.step_env_manager.StepEnvManager"
+    config = agentic(custom_envs={"Lake": {"env_type": "frozen_lake", "max_steps": 5, "env_manager_cls": manager}})
+    found = amounts(config)
+    assert found["samples"].step == 160 and found["samples"].at_most
+    assert found["tokens"].step == 160 * 64
+    assert found["optimiser steps"].step == 2  # fixed, however many samples there are
+
+
+@given(ratio=st.floats(0, 5), groups=st.integers(1, 20))
+def test_the_rollouts_under_way_are_what_admission_lets_start(ratio, groups):
+    config = rlvr(
+        async_generation_ratio=ratio,
+        rollout_batch_size=groups,
+        max_steps=1000,
+        actor_train={"training_args": {"per_device_train_batch_size": 1}},
+    )
+    admission, started = Admission(groups, ratio, 1000), 0
+    while admission.may_start():
+        admission.start()
+        started += 1
+    told = plan_of(config).staleness
+    assert f"at most {started:,} groups = {started * 4:,} rollouts" in told.admission
+    assert told.bound == admission.bound
+
+
+def test_shared_devices_are_named_on_both_sides():
+    apart = plan_of(rlvr(devices="0-3", engines="4-7"))
+    assert [role.shares_with for role in apart.roles] == [(), ()]
+    shared = plan_of(rlvr(devices="0-3", engines="2-5", async_generation_ratio=1))
+    assert [role.shares_with for role in shared.roles] == [("actor_infer",), ("actor_train",)]
+    assert any("take turns" in note for note in shared.notes)
+    assert [(group.devices, group.roles) for group in shared.devices] == [
+        ((0, 1), ("actor_train",)),
+        ((2, 3), ("actor_train", "actor_infer")),
+        ((4, 5), ("actor_infer",)),
+    ]
+
+
+def test_a_reference_that_nothing_needs_is_not_planned_but_said():
+    idle = plan_of(rlvr(reference={"device_mapping": "1"}))
+    assert [role.role for role in idle.roles] == ["actor_train", "actor_infer"]
+    assert any("reference is not started" in note for note in idle.notes)
+    used = plan_of(rlvr(reference={"device_mapping": "1"}, use_kl_loss=True, kl_loss_coef=0.1))
+    assert [role.role for role in used.roles] == ["actor_train", "actor_infer", "reference"]
+    assert used.log_probs.reference.startswith("ℓ_r")
+
+
+def test_where_each_log_prob_comes_from():
+    fresh = plan_of(rlvr())
+    assert fresh.log_probs.proximal.startswith("none")
+    assert fresh.log_probs.behaviour.startswith("ℓ_b: hf_infer")
+    decoupled = plan_of(rlvr(actor_train={"pg_variant": "decoupled_ppo"}))
+    assert "actor_train recomputes" in decoupled.log_probs.proximal
+    assert decoupled.loss.ratio == "r = exp(ℓ − ℓ_p)"
+    assert decoupled.loss.weight.startswith("w = min(ρ_t, 5)")
+    cool = plan_of(rlvr(actor_infer={"device_mapping": "0", "generating_args": {"temperature": 0.7}}))
+    assert "logits / 0.7" in cool.log_probs.behaviour
+
+
+def sampled(**generating):
+    return plan_of(rlvr(actor_infer={"device_mapping": "0", "generating_args": generating})).sampling
+
+
+def test_truncated_sampling_is_told_with_its_bound():
+    assert sampled() == ()
+    nucleus = sampled(top_p=0.9)
+    assert "top_p 0.9" in nucleus[0]
+    assert f"{-math.log(0.9):.4f} a token" in nucleus[1] and f"{-math.log(0.9) * 16:.1f} over 16 tokens" in nucleus[1]
+    assert "no bound" in sampled(top_p=0.9, top_k=5)[1]
+    assert "top_k 5" in sampled(top_k=5)[0]
+
+
+def test_memory_of_roles_that_take_turns_is_not_added_up():
+    def peak(config, accelerators):
+        plan = plan_of(config, accelerators=accelerators)
+        return plan, {role.role: role for role in plan.memory}
+
+    together, roles = peak(rlvr(), True)
+    (group,) = together.devices
+    train, infer = roles["actor_train"], roles["actor_infer"]
+    # On an accelerator the trainer moves out, a sleeping engine keeps its weights.
+    assert group.bytes == max(train.awake + 2 * SHAPE.parameters, infer.awake)
+    assert infer.asleep == 2 * SHAPE.parameters and train.asleep == 0
+    on_cpu, roles = peak(rlvr(), False)
+    assert on_cpu.devices[0].bytes > max(role.awake for role in roles.values())
+
+
+def test_memory_falls_with_the_number_of_ranks_and_the_budget():
+    def training(devices, budget):
+        config = rlvr(
+            devices=devices, engines="7", rollout_batch_size=64, actor_train={"max_tokens_per_microbatch_in_train": budget}
+        )
+        return {role.role: role.awake for role in plan_of(config).memory}["actor_train"]
+
+    assert training("0", 40) < training("0", 1024)  # one sample at a time, or the four of the optimiser step
+    config = rlvr(devices="0-3", engines="7", rollout_batch_size=64)
+    resident = plan_of(config).memory[0].resident
+    assert {part.name: part.bytes for part in resident}["optimiser"] == 2 * SHAPE.parameters
+
+
+def test_a_model_that_is_not_there_leaves_the_rest_of_the_plan():
+    plan = plan_of(rlvr(), model="unknown: it is not there")
+    assert [(role.note, role.awake) for role in plan.memory] == [("unknown: it is not there", 0)] * 2
+    assert plan.host == ()
+    assert plan.quantities

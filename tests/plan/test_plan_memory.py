@@ -1,0 +1,264 @@
+"""The sizes and bytes that `roll check` tells, against real models: parameters, what autograd keeps, optimiser, KV cache."""
+
+import contextlib
+import json
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+
+from roll.algorithms.loss import LossSpec
+from roll.cli.model_files import read_model_folder
+from roll.data.token_batch import TokenBatch
+from roll.plan import memory
+from roll.plan.model_shape import shape_of
+from roll.strategies.infer.hf.slot_cache import GRANULE, SlotCache
+from roll.strategies.train.logprobs import predictor_columns, token_logprobs
+
+SIZES = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 160, "vocab_size": 48}
+CONFIGS = {
+    "qwen2": Qwen2Config(**SIZES, num_key_value_heads=2),
+    "qwen2 tied": Qwen2Config(**SIZES, num_key_value_heads=1, tie_word_embeddings=True),
+    "qwen3": Qwen3Config(**SIZES, num_key_value_heads=2, head_dim=24),
+    "qwen3 biased": Qwen3Config(**SIZES, num_key_value_heads=4, head_dim=16, attention_bias=True, tie_word_embeddings=True),
+    "llama": LlamaConfig(**SIZES, num_key_value_heads=4),
+    "llama biased": LlamaConfig(**SIZES, num_key_value_heads=2, attention_bias=True, mlp_bias=True),
+    "mistral": MistralConfig(**SIZES, num_key_value_heads=2, head_dim=16),
+}
+"""As transformers itself builds them."""
+
+
+def written(config, folder):
+    """What `save_pretrained` writes into config.json: only what differs from the defaults may be there."""
+    config.save_pretrained(folder)
+    return json.loads((folder / "config.json").read_text())
+
+
+def build(config, dtype=torch.float32, attention="sdpa"):
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=dtype).eval()
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_parameter_count_is_that_of_the_real_model(name, tmp_path):
+    shape = shape_of(written(CONFIGS[name], tmp_path))
+    model = build(CONFIGS[name])
+    assert shape.parameters == sum(p.numel() for p in model.parameters())
+    assert shape.layer_parameters == sum(p.numel() for p in model.model.layers[0].parameters())
+
+
+def test_a_model_folder_gives_shape_and_the_exact_count_of_its_weight_files(tmp_path):
+    model = build(CONFIGS["qwen2 tied"])
+    model.save_pretrained(tmp_path, max_shard_size="50KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    files = read_model_folder(str(tmp_path))
+    assert files.stored_parameters == shape_of(files.config).parameters == sum(p.numel() for p in model.parameters())
+    assert files.note == ""
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (lambda folder: None, "is not there"),
+        (lambda folder: folder.mkdir(), "has no config.json"),
+        (lambda folder: (folder.mkdir(), (folder / "config.json").write_text("{")), "cannot be read"),
+        (lambda folder: (folder.mkdir(), (folder / "config.json").write_text("[]")), "cannot be read"),
+    ],
+)
+def test_a_folder_without_a_model_is_told(tmp_path, spoil, told):
+    spoil(tmp_path / "model")
+    files = read_model_folder(str(tmp_path / "model"))
+    assert files.config is None
+    assert told in files.note
+
+
+def test_a_damaged_weight_file_leaves_the_formulas_count(tmp_path):
+    build(CONFIGS["llama"]).save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes((1 << 62).to_bytes(8, "little") + b"{}")
+    files = read_model_folder(str(tmp_path))
+    assert files.stored_parameters is None
+    assert files.config is not None
+    assert "model.safetensors" in files.note
+
+
+@pytest.mark.parametrize("config", [{"model_type": "mamba"}, {}, {"model_type": "qwen2", **SIZES, "vocab_size": None}])
+def test_an_architecture_without_formula_is_an_error_that_says_what_is_known(config):
+    with pytest.raises(ValueError, match=r"qwen2, qwen3, llama|vocab_size"):
+        shape_of(config)
+
+
+def kept_by_autograd(model, rows, sequence, response, autocast):
+    """Bytes that the backward pass of a real forward holds, without the parameters themselves."""
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    kept = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage
+        return tensor
+
+    tokens = torch.randint(0, model.config.vocab_size, (rows, sequence))
+    mask = torch.zeros(rows, sequence, dtype=torch.bool)
+    mask[:, sequence - response :] = True
+    precision = torch.autocast("cpu", torch.bfloat16) if autocast else contextlib.nullcontext()
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        columns = predictor_columns(mask)
+        with precision:
+            logits = model(input_ids=tokens, use_cache=False, logits_to_keep=columns).logits
+        values, _ = token_logprobs(logits, tokens, torch.ones(rows), mask, columns)
+    assert values.requires_grad
+    return sum(storage.nbytes() for storage in kept.values())
+
+
+PRECISIONS = {"float32": 4, "bf16 layers": 2, "autocast": 2}
+"""Bytes of an element."""
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", ["qwen2", "qwen3", "llama"])
+def test_activations_a_layer_are_what_autograd_keeps(name, precision):
+    """The difference of 4 and 2 layers is free of what stands around the layers. Tolerance 1 %: small masks."""
+    element = PRECISIONS[precision]
+    rows, sequence, response = 2, 96, 32
+    measured = []
+    for layers in (2, 4):
+        model = build(CONFIGS[name].__class__(**{**CONFIGS[name].to_dict(), "num_hidden_layers": layers, "layer_types": None}))
+        kept = kept_by_autograd(
+            model if precision != "bf16 layers" else model.to(torch.bfloat16), rows, sequence, response, precision == "autocast"
+        )
+        # Autocast's copies of the weights are kept too; they stand in a line of their own.
+        matrices = sum(p.numel() for p in model.model.layers.parameters() if p.ndim > 1)
+        measured.append(kept - (2 * matrices if precision == "autocast" else 0))
+    shape = shape_of(CONFIGS[name].to_dict())
+    formula = rows * sequence * memory.layer_bytes(shape, sequence, element, precision == "autocast", eager=False)
+    assert (measured[1] - measured[0]) / 2 == pytest.approx(formula, rel=0.01)
+
+
+def test_eager_attention_keeps_its_matrices():
+    """Tolerance 2 %."""
+    rows, sequence = 1, 256
+    config = Qwen2Config(**{**SIZES, "num_hidden_layers": 2}, num_key_value_heads=4)
+    kept = kept_by_autograd(build(config, attention="eager"), rows, sequence, 8, False)
+    without = kept_by_autograd(build(config, attention="sdpa"), rows, sequence, 8, False)
+    shape = shape_of(config.to_dict())
+    more = [memory.layer_bytes(shape, sequence, 4, False, eager) for eager in (True, False)]
+    assert kept - without == pytest.approx(2 * rows * sequence * (more[0] - more[1]), rel=0.02)
+
+
+def test_recomputing_keeps_the_inputs_of_the_layers_and_one_layer():
+    shape = shape_of(CONFIGS["qwen2"].to_dict())
+    model, micro = memory.Model(shape, shape.parameters), memory.Microbatch(2, 96, 32)
+    full = memory.activations(model, memory.Layout(), micro, 4, recompute=False, eager=False).bytes
+    less = memory.activations(model, memory.Layout(), micro, 4, recompute=True, eager=False).bytes
+    assert less == full // 3 + 3 * 2 * 96 * 64 * 4
+
+
+def test_weights_gradients_and_moments_are_those_of_a_real_trainer(trainer):
+    strategy, model = trainer
+    parts = {part.name: part.bytes for part in memory.trained_weights(model, memory.Layout(), 4)}
+    held = list(strategy._model.parameters())
+    assert parts["weights"] == parts["gradients"] == sum(p.numel() * p.element_size() for p in held)
+    moments = [state[name] for state in strategy._optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
+    assert parts["optimiser"] == sum(m.numel() * m.element_size() for m in moments)
+    assert parts.keys() == {"weights", "gradients", "optimiser"}
+
+
+@pytest.fixture
+def trainer(tmp_path, tokenizer_file):
+    from roll.strategies.train.fsdp2 import FSDP2Strategy
+    from roll.strategies.train.interface import BatchTotals, RankContext
+
+    build(CONFIGS["qwen2"]).save_pretrained(tmp_path)
+    tokenizer_file(tmp_path)
+    context = RankContext(
+        rank=0, world_size=1, master_addr="127.0.0.1", master_port=0, device="cpu", threads=1, seed=0, deterministic=False
+    )
+    strategy = FSDP2Strategy(context, str(tmp_path))
+    shape = shape_of(json.loads((tmp_path / "config.json").read_text()))
+    count = 12
+    batch = TokenBatch(
+        lengths=torch.tensor([count]),
+        scores=torch.ones(1),
+        temperatures=torch.ones(1),
+        tokens=torch.arange(count),
+        loss_mask=torch.arange(count) > 3,
+        behaviour_logprobs=torch.full((count,), -3.0),
+        advantages=torch.ones(count),
+    )
+    strategy.train_step(batch, LossSpec(), BatchTotals(tokens=8, sequences=1))
+    yield strategy, memory.Model(shape, shape.parameters)
+    strategy.close()
+
+
+@pytest.fixture
+def tokenizer_file():
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from transformers import PreTrainedTokenizerFast
+
+    def write(folder):
+        PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel({"a": 0}, unk_token="a"))).save_pretrained(folder)
+
+    return write
+
+
+def test_the_kv_cache_is_that_of_the_engine():
+    config = CONFIGS["qwen3"]
+    shape = shape_of(config.to_dict())
+    cache = SlotCache(slots=5, max_length=70, num_layers=shape.layers)
+    cache.begin_prefill(0, 1, 70)
+    build(config)(input_ids=torch.zeros(1, 70, dtype=torch.long), past_key_values=cache, use_cache=True)
+    assert memory.kv_cache(memory.Model(shape, shape.parameters), 5, 70, 4).bytes == cache.nbytes
+    assert memory.GRANULE == GRANULE
+
+
+@pytest.mark.parametrize(
+    "target", ["all-linear", "q_proj, v_proj", "down_proj", r"model\.layers\.[01]\..*_proj", "lm_head,k_proj"]
+)
+@pytest.mark.parametrize("name", ["qwen2", "qwen3"])
+def test_adapters_are_those_that_peft_adds(name, target):
+    from roll.strategies.train.lora import Adapters
+
+    model = build(CONFIGS[name])
+    Adapters(model, target, rank=3, alpha=6.0)
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    assert shape_of(CONFIGS[name].to_dict()).adapter_parameters(target, 3) == trained > 0
+
+
+def test_only_adapters_have_gradients_and_moments():
+    shape = shape_of(CONFIGS["llama"].to_dict())
+    model = memory.Model(shape, shape.parameters, adapters=1000)
+    parts = {part.name: part.bytes for part in memory.trained_weights(model, memory.Layout(), 2)}
+    assert parts == {"frozen weights": 2 * shape.parameters, "weights": 4000, "gradients": 4000, "optimiser": 8000}
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_zero_keeps_masters_of_its_own_and_divides_by_stage(stage):
+    """ZeRO (arXiv 1910.02054, figure 1) with float32 gradient sums: of 2 + 4 + 12 bytes a parameter one after the other."""
+    shape = shape_of(CONFIGS["llama"].to_dict())
+    layout = memory.Layout(data=4, shard_weights=stage >= 3, shard_gradients=stage >= 2, shard_optimizer=stage >= 1, masters=True)
+    parts = {part.name: part.bytes for part in memory.trained_weights(memory.Model(shape, shape.parameters), layout, 2)}
+    expected = {
+        "optimiser": 12 / (4 if stage else 1),
+        "gradients": 4 / (4 if stage > 1 else 1),
+        "weights": 2 / (4 if stage > 2 else 1),
+    }
+    assert {name: parts[name] / shape.parameters for name in expected} == pytest.approx(expected, rel=1e-3)
+    assert ("gathered" in parts) == (stage == 3)
+
+
+def test_sharding_divides_and_nothing_is_lost():
+    shape = shape_of(CONFIGS["llama"].to_dict())
+    model = memory.Model(shape, shape.parameters)
+    alone = memory.total(memory.trained_weights(model, memory.Layout(), 4))
+    for ranks in (2, 4, 8):
+        parts = memory.trained_weights(model, memory.Layout(data=ranks), 4)
+        share = sum(part.bytes for part in parts if part.name != "gathered")
+        assert 0 <= share * ranks - alone < 3 * ranks
+    zero1 = memory.trained_weights(model, memory.Layout(data=4, shard_weights=False, shard_gradients=False), 4)
+    assert {part.name: part.bytes for part in zero1} == {
+        "weights": 4 * model.parameters,
+        "gradients": 4 * model.parameters,
+        "optimiser": 2 * model.parameters,
+    }

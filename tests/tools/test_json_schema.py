@@ -1,0 +1,83 @@
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from json_schema import SCHEMAS, json_schema, text
+from jsonschema import Draft7Validator
+
+from roll.configs.agentic import AgenticConfig
+from roll.configs.loading import to_mapping
+from roll.configs.rlvr import RLVRConfig
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+FOLDER = EXAMPLES / "config"
+FILES = [path for path in sorted(EXAMPLES.rglob("*.yaml")) if path.read_text().startswith("# yaml-language-server: $schema=")]
+RLVR, AGENTIC = (Draft7Validator(json_schema(cls)) for cls in (RLVRConfig, AgenticConfig))
+
+
+@pytest.mark.parametrize("file", SCHEMAS)
+def test_the_schema_in_the_repository_is_current(file):
+    assert (FOLDER / file).read_text() == text(SCHEMAS[file]), "make it again: python tools/json_schema.py examples/config"
+    Draft7Validator.check_schema(json.loads((FOLDER / file).read_text()))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_an_example_fits_the_schema_that_its_first_line_names(path):
+    named = (path.parent / path.read_text().splitlines()[0].partition("=")[2]).resolve()
+    assert named.parent == FOLDER
+    assert list(Draft7Validator(json.loads(named.read_text())).iter_errors(yaml.safe_load(path.read_text()))) == []
+
+
+def test_every_configuration_among_the_examples_names_its_schema():
+    whole = {path for path in EXAMPLES.rglob("*.yaml") if {"max_steps", "exp_name"} & yaml.safe_load(path.read_text()).keys()}
+    assert whole == set(FILES)
+
+
+@pytest.mark.parametrize(
+    ("mapping", "fits"),
+    [
+        ({"max_steps": 3}, True),
+        ({"max_steps": "${n}"}, True),
+        ({"max_steps": 0}, False),
+        ({"max_steps": "many"}, False),
+        ({"max_stepps": 3}, False),
+        ({"use_kl_loss": "yes"}, False),
+        ({"kl_penalty": "k2"}, True),
+        ({"kl_penalty": "full"}, False),
+        ({"reward_clip": None}, True),
+        ({"pg_clip": None}, False),
+        ({"actor_train": {"training_args": {"learning_rate": "1e-6"}}}, True),
+        ({"actor_train": {"training_args": {"learning_rate": 0}}}, False),
+        ({"actor_train": {"device_mapping": "list(range(0,4))"}}, True),
+        ({"actor_train": {"device_mapping": [0, 1]}}, True),
+        ({"rewards": {"math": {"worker_cls": "a.B"}}}, True),
+        ({"rewards": {"math": {}}}, False),
+        (
+            {
+                "actor_train": {
+                    "strategy_args": {"strategy_name": "fsdp2_train", "strategy_config": {"reshard_after_forward": True}}
+                }
+            },
+            True,
+        ),
+        ({"actor_train": {"strategy_args": {"strategy_name": "fsdp2_train", "strategy_config": {"kv_cache_tokens": 1}}}}, False),
+        ({"actor_infer": {"strategy_args": {"strategy_name": "hf_infer", "strategy_config": {"kv_cache_tokens": 1}}}}, True),
+        ({"defaults": ["a@_here_"], "hydra": {"run": {"dir": "."}}}, True),
+    ],
+)
+def test_what_an_editor_underlines(mapping, fits):
+    assert RLVR.is_valid(mapping) == fits
+
+
+def test_each_pipeline_has_its_own_keys():
+    assert AGENTIC.is_valid({"custom_envs": {"Lake": {"env_type": "frozen_lake"}}})
+    assert not AGENTIC.is_valid({"rewards": {"math": {"worker_cls": "a.B"}}})
+    assert not RLVR.is_valid({"custom_envs": {"Lake": {"env_type": "frozen_lake"}}})
+
+
+@pytest.mark.parametrize("cls", [RLVRConfig, AgenticConfig])
+def test_the_defaults_fit_and_every_key_has_its_meaning(cls):
+    schema = json_schema(cls)
+    assert list(Draft7Validator(schema).iter_errors(to_mapping(cls()))) == []
+    assert all(entry["description"] for entry in schema["properties"].values())

@@ -1,0 +1,120 @@
+"""The page on ROLL's YAML files: `python tools/roll_compatibility.py > docs_roll/roll_compatibility.md`.
+
+Made from the table that loading applies (compat/roll/keys.py) and ROLL's keys (surface.py); a test checks it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from typing import Literal
+
+from roll.compat.roll.defaults import DEFAULTS
+from roll.compat.roll.keys import RULES
+from roll.compat.roll.rule import ROLES, Rule
+from roll.compat.roll.surface import SURFACE, keys
+from roll.compat.roll.translation import has_field
+from roll.configs.agentic import AgenticConfig
+from roll.configs.pipelines import REFUSED
+from roll.configs.rlvr import RLVRConfig
+
+Status = Literal["implemented", "read as another key", "without effect", "refused"]
+
+INTRODUCTION = """\
+# ROLL's YAML files
+
+<!-- Made by `python tools/roll_compatibility.py > docs_roll/roll_compatibility.md`. -->
+
+YAML files written for ROLL's RLVR and agentic pipelines load here, composed as ROLL composes them: Hydra's `defaults`
+(`- ../config/traj_envs@_here_`), `${key}`, `${oc.env:NAME,default}`, whole blocks put in by name (`${custom_env.FrozenLake}`),
+and, beyond ROLL, `key=value`, `+key=value` and `~key` on the command line. A
+top-level key that only feeds `${...}` is a variable.
+
+Every key of such a file is one of these:
+
+| | strict, the default | with `--compat` |
+|---|---|---|
+| **implemented** | used | used |
+| **read as another key** or value | used, and told | used, and told |
+| **without effect** here, for the reason given | ignored, and told | ignored, and told |
+| **refused**: lacking here | an error, with what to do | told; the file loads and can be checked, but not started |
+| unknown to both | an error, with the nearest name | told, and ignored |
+
+`roll check --compat` prints what became of each key, with file and line, and which defaults are not ROLL's. `--compat` also takes
+null for a key that needs a value, as its default.
+"""
+
+
+def page() -> str:
+    counts = Counter(status(key) for key in keys())
+    lines = [f"| {name} | {counts[name]} |\n" for name in ("implemented", "read as another key", "without effect", "refused")]
+    numbers = f"Of ROLL's {len(keys())} keys, counted by block:\n\n| | keys |\n|---|---|\n" + "".join(lines)
+    return "\n".join([INTRODUCTION, numbers, _refused(), _defaults(), "## Keys\n", *_blocks()])
+
+
+def status(key: str) -> Status:
+    """What becomes of a key of ROLL; one that is refused only where it is switched on counts as refused."""
+    if _is_field(key):
+        return "implemented"
+    kinds = {rule.kind for rule in rules_of(key)}
+    return "refused" if "lacking" in kinds else "read as another key" if "alias" in kinds else "without effect"
+
+
+def rules_of(key: str) -> list[Rule]:
+    """The rules about a key; else those about the block around it."""
+    path = _path(key)
+    for length in range(len(path), 0, -1):
+        found = [rule for rule in RULES if rule.matches(path[:length]) and not (length < len(path) and rule.when is not None)]
+        if found:
+            return found
+    return []
+
+
+def _path(key: str) -> tuple[str, ...]:
+    return tuple(key.split("."))
+
+
+def _is_field(key: str) -> bool:
+    """Whether either pipeline has it; `<role>` stands for any role."""
+    paths = [_path(key.replace("<role>", role)) for role in ROLES] if "<role>" in key else [_path(key)]
+    return any(has_field(cls, path) for cls in (RLVRConfig, AgenticConfig) for path in paths)
+
+
+def _refused() -> str:
+    rows = "".join(f"| {name} | {told} |\n" for name, told in REFUSED.items())
+    return f"## Pipelines that are refused\n\nBy name, with `--compat` too.\n\n| pipeline | told by |\n|---|---|\n{rows}"
+
+
+def _defaults() -> str:
+    rows = "".join(f"| `{key}` | `{theirs}` | {why} |\n" for key, theirs, why in DEFAULTS)
+    told = "Where a file leaves one out, `--compat` tells both values; those here are in [configuration](configuration.md)."
+    return f"## Defaults that are not ROLL's\n\n{told}\n\n| key | ROLL | what it decides |\n|---|---|---|\n{rows}"
+
+
+def _blocks() -> Iterator[str]:
+    for block, names in SURFACE.items():
+        every = [f"{block}.{name}" if block else name for name in names.split()]
+        used = [key for key in every if _is_field(key)]
+        rows = [row for key in every for row in _rows(key)]
+        yield f"### {f'`{block}`' if block else 'Top level'}\n"
+        if used:
+            yield f"Implemented: {', '.join(f'`{_path(key)[-1]}`' for key in used)}.\n"
+        if rows:
+            yield "| key | value | becomes | |\n|---|---|---|---|\n" + "".join(rows)
+
+
+def _rows(key: str) -> Iterator[str]:
+    of_values = [rule for rule in RULES if rule.matches(_path(key)) and not rule.for_absent]
+    for number, rule in enumerate(of_values if _is_field(key) else rules_of(key)):
+        becomes = {"alias": "read as another", "without effect": "without effect", "lacking": "refused"}[rule.kind]
+        values = rule.values or ("else" if number else "any")
+        yield f"| `{_path(key)[-1]}` | {_cell(values)} | {becomes} | {_cell(rule.note)} |\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "&#124;").replace("<", "&lt;")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())
