@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from hypothesis import settings
+
+# As a deterministic run sets it at its start (roll/distributed/determinism.py): before a test's imports use MKL.
+os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
 # The same examples every time, and no limit a busy machine could break: pytest-timeout ends what hangs.
 settings.register_profile("repeatable", derandomize=True, deadline=None)

@@ -83,6 +83,10 @@ def _train(pipeline: str, arguments: Sequence[str]) -> int:
 def _run(config: RLVRConfig | AgenticConfig, local: bool) -> int:
     """Raises `ConfigError`."""
     # Heavy imports come after the configuration: a typo is answered at once.
+    from roll.distributed import determinism
+
+    if config.deterministic:
+        determinism.set_environment()
     from roll.cli.check import announce
     from roll.distributed.backend import LocalBackend
     from roll.distributed.devices import detect
@@ -99,7 +103,7 @@ def _run(config: RLVRConfig | AgenticConfig, local: bool) -> int:
     else:
         from roll.distributed.ray_backend import RayBackend
 
-        backend = RayBackend(inventory)
+        backend = RayBackend(inventory, {name: os.environ[name] for name in determinism.ENVIRONMENT if config.deterministic})
     summary = asyncio.run(_pipeline(config, prepared, inventory, backend).run())
     if summary["status"] == "failed":
         print(f"error: {summary['reason']}", file=sys.stderr)

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 import ray
@@ -86,8 +87,10 @@ class RayBackend:
 
     isolated = True
 
-    def __init__(self, inventory: Inventory) -> None:
+    def __init__(self, inventory: Inventory, environment: Mapping[str, str] | None = None) -> None:
+        """`environment`: variables that every worker's process begins with, besides those that its placement asks for."""
         self._inventory = inventory
+        self._given = dict(environment or {})
         self._private = os.environ.get("RAY_ADDRESS", "local") == "local"
         """Ray is this run's alone, on this machine: what workers open for each other is on the loopback interface."""
         self._nodes: list[str] = []
@@ -141,7 +144,11 @@ class RayBackend:
     def _environment(self, placement: Placement) -> dict[str, str]:
         # A class that the driver could import (a user's reward worker, say) can be imported by its workers too.
         importable = os.pathsep.join(map(os.path.abspath, sys.path))
-        env = {"OMP_NUM_THREADS": str(placement.threads), "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": importable}
+        env = self._given | {
+            "OMP_NUM_THREADS": str(placement.threads),
+            "TOKENIZERS_PARALLELISM": "false",
+            "PYTHONPATH": importable,
+        }
         if self._private and sys.platform == "linux":
             env["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
         if self._inventory.kind == "cuda":

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import Literal
 
 import torch
 
+from roll.distributed.determinism import warn_if_too_late
 from roll.strategies.train.interface import RankContext
 
 DTypeName = Literal["auto", "fp32", "bf16", "fp16"]
@@ -19,8 +19,7 @@ def prepare_process(context: RankContext, device: torch.device) -> None:
         torch.set_num_threads(context.threads)
     torch.manual_seed(context.seed + context.rank)
     if context.deterministic:
-        # cuBLAS reads it when it is first used; without it deterministic matrix products are refused.
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        warn_if_too_late()
         torch.use_deterministic_algorithms(True)
 
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from roll.data.sample import FinishReason
+from roll.distributed.determinism import warn_if_too_late
 from roll.strategies.infer.hf.sampling import BatchSampling, draw_uniforms, sample, seeded_uniforms
 from roll.strategies.infer.hf.shadow_weights import ShadowWeights
 from roll.strategies.infer.hf.slot_model import SlotModel
@@ -55,6 +56,8 @@ class SlotEngine:
         self.slots = max_running_requests
         self.max_length = max_length
         self.deterministic = deterministic
+        if deterministic:
+            warn_if_too_late()
         self.shadow = ShadowWeights(model, adapters)
         self._model = SlotModel(model, max_running_requests, max_length)
         self._tokenizer = tokenizer
