@@ -36,12 +36,13 @@ from roll.distributed.ports import free_port
 from roll.distributed.ray_backend import RayBackend
 from roll.pipeline import roles
 from roll.pipeline.engine_fleet import EngineFleet
-from roll.pipeline.trainer_stages import gather_weights
 from roll.pipeline.weight_broadcast import WeightBroadcast
+from roll.rollout.changes import Changes
 from roll.rollout.fleet import Fleet
 from roll.strategies.infer.interface import WeightUpdateMode
 from roll.strategies.train.interface import RankContext
 from roll.weights.directory import DirectoryWeightStore
+from roll.weights.gather import gather_weights
 from roll.weights.store import MemoryWeightStore, WeightStore
 
 DEADLINE_S = 900.0
@@ -89,7 +90,7 @@ async def measure(
     lengths = [24 + i % 16 for i in range(2 * slots)] if drain else [LONGEST] * slots
     load = requests(make_prompts(len(lengths), vocabulary), lengths)
     calls = asyncio.ensure_future(fleet.engines.call(0, "generate", load))
-    while (await fleet.stats())[0].running < slots:
+    while (await fleet.engines.call(0, "stats")).running < slots:
         await asyncio.sleep(0.01)
     began = time.perf_counter()
     weights = await gather_weights(trainers, fleet.store, version, bucket_mb * MIB)
@@ -134,6 +135,7 @@ async def table(size: str, engine: str, model: str, args: argparse.Namespace, fo
                 engines,
                 store,
                 Fleet(1, 0, 0),
+                Changes(),
                 mode,
                 restartable=False,
                 health_interval_s=DEADLINE_S,

@@ -12,7 +12,7 @@ from roll.algorithms.advantages import WHITENED, clip, whiten
 from roll.algorithms.kl import KLController, approx_kl
 from roll.algorithms.returns import Action, discounted_returns, gae, on_last_token
 from roll.configs.ppo import PPOConfig
-from roll.data.sample import SampleGroup
+from roll.data.sample import Sample, SampleGroup
 from roll.data.token_batch import TokenBatch
 
 
@@ -38,6 +38,14 @@ class Advantages(ABC):
     @abstractmethod
     def estimate(self, batch: TokenBatch, groups: Sequence[SampleGroup]) -> Estimate:
         """From the scores: rewards normalised and clipped, the estimator applied."""
+
+    def trains(self, group: SampleGroup, sample: Sample) -> bool:
+        """Whether the tokens of the sample are trained."""
+        return True
+
+    def describe(self, samples: Sequence[Sample]) -> dict[str, float]:
+        """Metrics of a step's samples besides rewards and lengths."""
+        return {}
 
     def __call__(self, batch: TokenBatch, groups: Sequence[SampleGroup]) -> tuple[TokenBatch, dict[str, float]]:
         """The batch with advantages, and metrics: the estimate, then token-level KL, discount, whitening, clipping.

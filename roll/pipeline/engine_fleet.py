@@ -9,17 +9,34 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Mapping
+from typing import Protocol
 
-from roll.distributed.backend import WorkerDied, WorkerStartError
+from roll.configs.ppo import PPOConfig
+from roll.distributed.backend import Backend, WorkerDied, WorkerStartError
 from roll.distributed.cluster import Cluster
+from roll.pipeline.preparation import Prepared
+from roll.pipeline.state import RunState
 from roll.pipeline.weight_broadcast import LOST, WeightBroadcast
+from roll.rollout.changes import Changes
 from roll.rollout.fleet import Fleet, FleetLost, Life
 from roll.strategies.infer.interface import EngineError, EngineStats, WeightUpdateMode
 from roll.weights.bucket import Manifest
-from roll.weights.store import BucketRef, KeptBucket, WeightStore
+from roll.weights.directory import DirectoryWeightStore
+from roll.weights.gather import NewWeights
+from roll.weights.store import BucketRef, KeptBucket, MemoryWeightStore, WeightStore
 
 logger = logging.getLogger(__name__)
+
+
+class Routing(Protocol):
+    """Who sends requests to the engines."""
+
+    def close(self, engine: int) -> None:
+        """No request may go to the engine any more."""
+
+    def open(self, engine: int) -> None:
+        """The engine is there again, perhaps as a new worker of its cluster."""
 
 
 class EngineFleet:
@@ -28,6 +45,7 @@ class EngineFleet:
         engines: Cluster,
         store: WeightStore,
         fleet: Fleet,
+        changes: Changes,
         mode: WeightUpdateMode,
         *,
         restartable: bool,
@@ -37,16 +55,15 @@ class EngineFleet:
         broadcast: WeightBroadcast | None = None,
         start_empty: bool = False,
     ) -> None:
-        """`restartable`: engines are processes of their own (with --local they are not, and a dead one ends the run). `rolling`:
-        weights flip engine by engine, so that generation never stops everywhere. `broadcast`: how versions are sent where it
-        can be so; None: each engine takes the buckets for itself. `start_empty`: a new worker has random weights, not those of
-        the folder that the run began with."""
+        """`changes` is notified when an engine goes or comes back. `restartable`: engines are processes of their own (with
+        --local they are not, and a dead one ends the run). `rolling`: weights flip engine by engine, so that generation never
+        stops everywhere. `broadcast`: how versions are sent where it can be so; None: each engine takes the buckets for itself.
+        `start_empty`: a new worker has random weights, not those of the folder that the run began with."""
         self.engines = engines
         self.fleet = fleet
-        self.on_down: list[Callable[[int], None]] = []
-        """Called when an engine is taken out: no request may go to it."""
-        self.on_up: list[Callable[[int], None]] = []
-        """Called when it is there again, as a new worker of the cluster."""
+        self.routing: list[Routing] = []
+        """Those who are told when an engine is taken out, and when it is there again."""
+        self._changes = changes
         self.recovered_s: list[float] = []
         """Of each recovery, the time from the death to the first moment of service."""
         self.store = store
@@ -66,6 +83,8 @@ class EngineFleet:
         """Others have the devices."""
         self._asleep: set[int] = set()
         self._turns = [asyncio.Lock() for _ in range(len(engines))]
+        self.last_stats: list[EngineStats] = []
+        """Of the engines that served when they were last read."""
 
     async def supervise(self) -> None:
         """Runs as long as the run does; ends only by raising `WorkerDied` or `FleetLost`."""
@@ -75,8 +94,9 @@ class EngineFleet:
             group.create_task(self.engines.watch(self._replace))
             group.create_task(self._check_health())
 
-    async def fill(self) -> None:
-        """Brings engines that started empty into service, with the version that lies in the store."""
+    async def fill(self, weights: NewWeights) -> None:
+        """Brings engines that started empty into service, with these weights."""
+        await self.store.publish(weights.manifest, weights.buckets)
         async with self._weights:
             await asyncio.gather(*(self._load(engine) for engine, life in enumerate(self.fleet.lives) if life is Life.LOADING))
 
@@ -90,8 +110,7 @@ class EngineFleet:
             self._down_since[engine] = asyncio.get_running_loop().time()
             self._staged.pop(engine, None)
             self._asleep.discard(engine)
-            for taken_out in self.on_down:
-                taken_out(engine)
+            self._close(engine)
             self.engines.workers[engine].kill()
 
     async def send(self, version: int, engines: Collection[int]) -> None:
@@ -125,9 +144,9 @@ class EngineFleet:
     async def wake(self) -> None:
         await self._turn(sleeping=False)
 
-    async def stats(self) -> list[EngineStats]:
-        """Of the engines that serve now."""
-        return list(await asyncio.gather(*(self.engines.call(engine, "stats") for engine in self.fleet.serving)))
+    async def read_stats(self) -> None:
+        """Asks the engines that serve now."""
+        self.last_stats = list(await asyncio.gather(*(self.engines.call(engine, "stats") for engine in self.fleet.serving)))
 
     async def _pull(self, engine: int, version: int) -> Manifest:
         async def receive(version: int, bucket: BucketRef) -> None:
@@ -155,13 +174,21 @@ class EngineFleet:
         return pause
 
     async def _roll(self, engine: int, manifest: Manifest) -> float | None:
-        for taken_out in self.on_down:
-            taken_out(engine)
+        self._close(engine)
         pause = await self._activate(engine, manifest)
         if pause is not None:
-            for back in self.on_up:
-                back(engine)
+            self._open(engine)
         return pause
+
+    def _close(self, engine: int) -> None:
+        for routing in self.routing:
+            routing.close(engine)
+        self._changes.notify()
+
+    def _open(self, engine: int) -> None:
+        for routing in self.routing:
+            routing.open(engine)
+        self._changes.notify()
 
     async def _replace(self, engine: int) -> None:
         """The engine's process is gone."""
@@ -187,8 +214,7 @@ class EngineFleet:
         if self.fleet.lives[engine] is not Life.SERVING:  # it died over that, which the next call of this is about
             return
         self.recovered_s.append(asyncio.get_running_loop().time() - self._down_since.pop(engine))
-        for back in self.on_up:
-            back(engine)
+        self._open(engine)
 
     async def _load(self, engine: int) -> None:
         """Brings a new worker the weights of the fleet's version, which is another one if the engine that had the oldest dies
@@ -238,3 +264,30 @@ class EngineFleet:
                 self.report(engine, EngineError(message))
         except LOST as error:
             self.report(engine, error)
+
+
+def engine_fleet(
+    config: PPOConfig, prepared: Prepared, clusters: Mapping[str, Cluster], state: RunState, backend: Backend
+) -> EngineFleet:
+    """The engines of a run, as its configuration says."""
+    engines, empty = clusters["actor_infer"], prepared.derived.engines_start_empty
+    store: WeightStore = MemoryWeightStore()
+    if config.model_update_transport == "checkpoint_dir":
+        store = DirectoryWeightStore(prepared.run_dir.resolve() / "weights")
+    broadcast = None
+    if config.model_update_transport == "collective" and backend.isolated:
+        address, timeout_s = backend.driver_address(), config.engine_health_timeout_s
+        broadcast = WeightBroadcast(clusters["actor_train"], engines, address, timeout_s)
+    return EngineFleet(
+        engines,
+        store,
+        Fleet(len(engines), state.first_step, config.max_engine_restarts, empty),
+        state.groups.changes,
+        config.weight_update_mode,
+        restartable=backend.isolated and config.max_engine_restarts > 0,
+        health_interval_s=config.engine_health_interval_s,
+        health_timeout_s=config.engine_health_timeout_s,
+        rolling=config.weight_update_rolling,
+        broadcast=broadcast,
+        start_empty=empty,
+    )

@@ -1,6 +1,6 @@
-"""A flow: stages wired by channels, run together, supervised, and accounted for.
+"""A flow: two halves of stages, run together, supervised, and accounted for.
 
-The first failure of a stage or a worker ends the flow with a `FlowError` that names it; nothing goes on half-alive.
+The first failure of a stage or a watcher ends the flow with a `FlowError` that names it; nothing goes on half-alive.
 """
 
 from __future__ import annotations
@@ -8,43 +8,47 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from roll.distributed.device_locks import DeviceLocks
 from roll.metrics.ledger import Ledger
+from roll.pipeline.beside import Beside
 from roll.pipeline.stage import Channel, Stage, State, combined
 
 
 class FlowError(RuntimeError):
-    """A stage or a worker failed; the message says which, and how."""
+    """A stage or a watcher failed; the message says which, and how."""
 
 
 class Flow:
-    def __init__(self, ledger: Ledger, devices: DeviceLocks, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, ledger: Ledger, devices: DeviceLocks, clock: Callable[[], float], waits: Mapping[str, str] | None = None
+    ) -> None:
+        """`waits`: the name of a stage -> what it waits for now, in words for people; it is read at every change of state."""
         self.ledger = ledger
+        self.stages: list[Stage[Any, Any]] = []
         self._devices = devices
         self._clock = clock
-        self.stages: list[Stage[Any, Any]] = []
+        self._waits = waits if waits is not None else {}
         self._role_lanes: dict[str, Counter[State]] = {}
 
-    def chain(self, *stages: Stage[Any, Any], capacity: int = 1) -> None:
-        """Adds the stages and joins each to the next by a channel of `capacity` items."""
-        for one, following in itertools.pairwise(stages):
-            channel: Channel[Any] = Channel(capacity)
+    def join(self, half: Sequence[Stage[Any, Any]]) -> None:
+        """Adds the stages, and joins each to the next by a channel of one item."""
+        for one, following in itertools.pairwise(half):
+            channel: Channel[Any] = Channel(1)
             one.outputs, following.inputs = channel, channel
-        for stage in stages:
-            stage.listener = self._listen
-            if stage.role in self._devices.table.devices:
-                stage.devices = self._devices
-            self.stages.append(stage)
+        for stage in half:
+            self._add(stage)
+            for inner in stage.stages if isinstance(stage, Beside) else ():
+                self._add(inner)
 
-    async def run(self, until: Sequence[Stage[Any, Any]], watchers: Sequence[Coroutine[Any, Any, None]]) -> None:
-        """Runs all stages until those of `until` are done, then stops the others. `watchers` run beside them and only ever end
-        by raising."""
+    async def run(self, until: Sequence[Stage[Any, Any]], watch: Sequence[Coroutine[Any, Any, None]] = ()) -> None:
+        """Runs all stages until those of `until` are done, then stops the others. The coroutines of `watch` run beside them and
+        only ever end by raising."""
         tasks = {asyncio.create_task(stage.run(), name=stage.name): stage for stage in self.stages}
         awaited = {task for task, stage in tasks.items() if stage in until}
-        watching = {asyncio.create_task(watcher, name="supervision") for watcher in watchers}
+        watching = {asyncio.create_task(watcher, name="supervision") for watcher in watch}
         pending: set[asyncio.Task[None]] = {*tasks, *watching}
         try:
             while awaited & pending:
@@ -63,17 +67,23 @@ class Flow:
             return 1.0
         return 1.0 - self.ledger.share(role, self._clock()).get(State.PROCESSING.value, 0.0)
 
-    def _listen(self, stage: str, role: str | None, old: State, new: State, reason: str) -> None:
-        now = self._clock()
-        self.ledger.enter(f"stage.{stage}", next(s.state.value for s in self.stages if s.name == stage), now, reason)
-        if role is None:
+    def lane_changed(self, stage: Stage[Any, Any], old: State, new: State) -> None:
+        now, reason = self._clock(), self._waits.get(stage.name, "")
+        self.ledger.enter(f"stage.{stage.name}", stage.state.value, now, reason)
+        if stage.role is None:
             return
-        lanes = self._role_lanes.setdefault(role, Counter())
+        lanes = self._role_lanes.setdefault(stage.role, Counter())
         if old is not State.IDLE:
             lanes[old] -= 1
         lanes[new] += 1
         state = combined(lanes)
-        self.ledger.enter(role, state.value, now, reason if state is new else "")
+        self.ledger.enter(stage.role, state.value, now, reason if state is new else "")
+
+    def _add(self, stage: Stage[Any, Any]) -> None:
+        stage.listener = self
+        if stage.role in self._devices.table.devices:
+            stage.devices = self._devices
+        self.stages.append(stage)
 
 
 def _named(who: str, error: BaseException) -> FlowError:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from transformers import AutoTokenizer
 
@@ -25,22 +25,11 @@ from roll.distributed.devices import Inventory
 from roll.pipeline.checkpoint import Checkpoint, CheckpointStore
 from roll.pipeline.roles import loss_spec
 from roll.rollout.filters import GroupFilter
+from roll.rollout.groups import Source
 from roll.strategies.infer.installed_engine import engine_problems
 from roll.strategies.infer.interface import SamplingParams
 from roll.strategies.train.checkpoint_files import check_model_folder
 from roll.strategies.train.megatron.supported import Layout, check_folder
-
-
-class Source(Protocol):
-    """The tasks of a run: infinite, deterministic, resumable."""
-
-    def next(self) -> Prompt: ...
-
-    def cursor(self, outstanding: Sequence[Prompt] = ()) -> dict[str, Any]:
-        """The position, as plain JSON. `outstanding`: tasks that were served and are to be served again after `restore`."""
-
-    def restore(self, cursor: Mapping[str, Any]) -> None:
-        """Continues from a `cursor()`. Raises `ValueError` if it speaks of another seed or other tasks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +43,8 @@ class Prepared:
     """By domain."""
     checkpoint: Checkpoint | None
     run_dir: Path
+    validation: list[Prompt]
+    """The tasks of every evaluation."""
     resumed_record: dict[str, Any] | None
     """The run record's state in the checkpoint; journal positions are 0 if the checkpoint is another run's."""
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import yaml
 
@@ -19,8 +20,17 @@ from roll.metrics.sample_log import SampleLog
 from roll.metrics.staleness import StalenessStats
 from roll.metrics.trackers import make_trackers
 from roll.pipeline.stage import State
+from roll.pipeline.validation import ValidationResult
+from roll.rollout.groups import LEASE, START, Groups
 
 ACCURACY = "val_correct/all/mean"
+REFRESH_S = 0.5
+"""Time between two refreshes of the display."""
+
+
+class Counter(Protocol):
+    def counts(self) -> dict[str, float]:
+        """Running totals, for the metrics of each step."""
 
 
 class RunRecord:
@@ -46,8 +56,9 @@ class RunRecord:
         self.run_dir = run_dir
         self._exp_name = exp_name
         self._max_steps = max_steps
-        self._clock = clock
+        self.clock = clock
         self._started = self._began = clock()
+        self._counter: Counter | None = None
         (run_dir / "config.yaml").write_text(yaml.safe_dump(redact(config), sort_keys=False))
         self.groups = GroupLog(run_dir)
         self._samples = SampleLog(run_dir, samples_per_step)
@@ -70,9 +81,14 @@ class RunRecord:
         rows = read_rows(run_dir / "metrics.jsonl")
         self.validation: list[tuple[int, float]] = [(row["step"], row[ACCURACY]) for row in rows if ACCURACY in row]
 
-    def begin(self) -> None:
-        """The workers are up: from here the speed of the run is measured."""
-        self._began = self._clock()
+    def begin(self, counter: Counter) -> None:
+        """The workers are up: from here the speed of the run is measured, and what `counter` counts is recorded."""
+        self._counter = counter
+        self._began = self.clock()
+
+    def running_s(self) -> float:
+        """Seconds since `begin`, or since the record was made."""
+        return self.clock() - self._began
 
     def state(self) -> dict[str, Any]:
         """Where the journals stand, for a checkpoint."""
@@ -88,19 +104,36 @@ class RunRecord:
         self.step = version + 1
         lags = self.staleness.add_step(version, groups)
         self._samples.record(self.step, groups)
-        self._trackers.log(self.step, {**metrics, **lags})
+        counts = self._counter.counts() if self._counter is not None else {}
+        self._trackers.log(self.step, {**metrics, **counts, **lags})
         self._reward = metrics.get("critic/score/mean")
         self._lag = lags["staleness/mean"]
         self.samples += sum(len(group.samples) for group in groups)
         self.response_tokens += sum(len(sample.response_ids) for group in groups for sample in group.samples)
 
-    def add_validation(self, version: int, metrics: Mapping[str, float]) -> None:
-        self._trackers.log(version, metrics)
-        self.validation.append((version, metrics[ACCURACY]))
+    def add_validation(self, result: ValidationResult) -> None:
+        metrics = {
+            ACCURACY: result.accuracy,
+            "val/score/mean": result.reward,
+            "val/errors": float(result.errors),
+            "time/validation_s": result.seconds,
+        }
+        metrics |= {f"val_correct/{tag}/mean": accuracy for tag, accuracy in result.by_tag.items()}
+        self._trackers.log(result.version, metrics | result.more)
+        self.validation.append((result.version, result.accuracy))
+
+    async def refresh(self, ledger: Ledger, roles: list[str], groups: Groups) -> None:
+        """Keeps the display up to date, as long as the run runs. The reward workers of all domains are one line."""
+        roles = [*(role for role in roles if not role.startswith("rewards.")), "rewards"]
+        while True:
+            waits = groups.changes.waits
+            waits_for = {"actor_train": waits.get(LEASE, ""), "actor_infer": waits.get(START, "")}
+            self.show(ledger, roles, waits_for, groups.admission.counts())
+            await asyncio.sleep(REFRESH_S)
 
     def show(self, ledger: Ledger, roles: list[str], waits_for: Mapping[str, str], groups: Mapping[str, Any]) -> None:
         """`waits_for`: role -> what it lacks when it waits for input."""
-        now = self._clock()
+        now = self.clock()
         running = now - self._began
         done = self.step - self._first_step
         present = [role for role in roles if role in ledger.names()]
@@ -146,7 +179,7 @@ class RunRecord:
         self._samples.close()
         (self.run_dir / "summary.json").write_text(json.dumps(summary, indent=2))
         if ledger is not None:
-            (self.run_dir / "trace.json").write_text(json.dumps(ledger.chrome_trace(self._clock())))
+            (self.run_dir / "trace.json").write_text(json.dumps(ledger.chrome_trace(self.clock())))
         learning_curve.plot(
             self.run_dir / "metrics.jsonl", self.run_dir / "learning_curve.png", self._exp_name, self.staleness.bound
         )

@@ -1,4 +1,4 @@
-"""Stages: the state machines of which every run is a wiring.
+"""Stages: the state machines that every run is made of.
 
 A stage takes an item from its input channel, takes its devices, processes the item and hands the result on. It has one or more
 lanes, each of them one such state machine, so that many groups can be in process at once. Every change of state is reported;
@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import Enum
-from typing import Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from roll.distributed.device_locks import DeviceLocks
+from roll.rollout.changes import Closed
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -81,10 +82,6 @@ def combined(lanes: Counter[State]) -> State:
     return next((state for state in MOST_ACTIVE_FIRST if lanes[state] > 0), State.IDLE)
 
 
-class Closed(Exception):
-    """The channel is closed and empty."""
-
-
 class Channel(Generic[In]):
     """A bounded queue that can be closed: a full one blocks its sender (back-pressure), a closed one ends its receivers."""
 
@@ -124,38 +121,53 @@ class Channel(Generic[In]):
         self._closed.set()
 
 
-StateListener = Callable[[str, str | None, State, State, str], None]
-"""(stage, role, old lane state, new lane state, reason): told of every change."""
+class Listener(Protocol):
+    def lane_changed(self, stage: Stage[Any, Any], old: State, new: State) -> None:
+        """A lane of the stage went from one state to another."""
 
 
 class Stage(Generic[In, Out]):
-    """Subclass, give `process`, and put it into a flow between two channels.
-
-    `process` returns what goes to the output channel; None goes nowhere (the item ends here)."""
+    """Made of a coroutine function, `Stage("reward", reward, lanes=8)`, or a subclass that gives `process`; `Flow` puts it
+    between two channels. What `process` returns goes to the output channel; None goes nowhere (the item ends here)."""
 
     name = "stage"
     role: str | None = None
     """The role whose cluster works for this stage: its devices are held while an item is processed."""
     lanes = 1
+    """Items that are in process at the same time."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        name: str | None = None,
+        work: Callable[[In], Awaitable[Out | None]] | None = None,
+        *,
+        role: str | None = None,
+        lanes: int | None = None,
+    ) -> None:
+        self.name = name or self.name
+        self.role = role or self.role
+        self.lanes = lanes or self.lanes
+        self._work = work
         self.inputs: Channel[In] | None = None
         self.outputs: Channel[Out] | None = None
         self.devices: DeviceLocks | None = None
-        self.listener: StateListener | None = None
+        self.listener: Listener | None = None
         self._states: Counter[State] = Counter()
 
     async def process(self, item: In) -> Out | None:
-        raise TypeError(f"stage {self.name} has no process()")
+        if self._work is None:
+            raise TypeError(f"stage {self.name} has no process()")
+        return await self._work(item)
 
     async def receive(self) -> In:
-        """The next item; a source overrides it and raises `Closed` when there is no more."""
+        """The next item; `Closed` when there is no more."""
         assert self.inputs is not None, f"stage {self.name} has no input channel"
         return await self.inputs.get()
 
-    def waiting_reason(self) -> str:
-        """What an idle lane waits for, in words for people."""
-        return ""
+    def offer(self, item: In) -> None:
+        """Puts an item into the input channel from outside the flow; `asyncio.QueueFull` if there is no room."""
+        assert self.inputs is not None, f"stage {self.name} has no input channel"
+        self.inputs.offer(item)
 
     @property
     def state(self) -> State:
@@ -181,7 +193,7 @@ class Stage(Generic[In, Out]):
             self._states[old] -= 1
             self._states[state] += 1
             if self.listener is not None:
-                self.listener(self.name, self.role, old, state, self.waiting_reason())
+                self.listener.lane_changed(self, old, state)
 
         enter(Event.START)
         try:
@@ -208,3 +220,17 @@ class Stage(Generic[In, Out]):
         async with self.devices.hold(self.role):
             acquired()
             return await self.process(item)
+
+
+class Source(Stage[Out, Out]):
+    """The first stage of a half: its work is to wait for the next item, and it raises `Closed` when there is no more."""
+
+    def __init__(self, name: str, work: Callable[[], Awaitable[Out]]) -> None:
+        super().__init__(name)
+        self._next = work
+
+    async def receive(self) -> Out:
+        return await self._next()
+
+    async def process(self, item: Out) -> Out:
+        return item

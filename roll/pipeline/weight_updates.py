@@ -6,17 +6,14 @@ nor an engine for the trainer. Only who needs a version on all engines (a valida
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from roll.data.sample import SampleGroup
 from roll.pipeline.engine_fleet import EngineFleet
-from roll.pipeline.stage import Stage
-from roll.pipeline.trainer_stages import NewWeights
-from roll.rollout.admission import Admission
-from roll.rollout.pipeline_depth import PipelineDepth
+from roll.pipeline.schedule import Schedule
+from roll.rollout.groups import Groups
 from roll.rollout.weight_pulls import WeightPulls
+from roll.weights.gather import NewWeights
 
 
 @dataclass(slots=True)
@@ -42,66 +39,61 @@ class UpdateStats:
 
 class WeightUpdates:
     """Sends the newest version to the engines that are due, while they generate and the trainer trains on, then has each flip at
-    a token border. `look` must be called when that may have changed."""
+    a token border."""
 
-    def __init__(
-        self,
-        engines: EngineFleet,
-        pull_interval: int,
-        admission: Admission,
-        depth: PipelineDepth,
-        served: Callable[[int], None],
-        engines_free: Callable[[], Awaitable[None]],
-    ) -> None:
-        """`served` is told the oldest version that an engine serves, whenever a newer one is that. `engines_free` is awaited
-        between sending and flipping: a running evaluation of the present version holds it."""
+    def __init__(self, engines: EngineFleet, groups: Groups, schedule: Schedule) -> None:
         self._engines = engines
-        self._pulls = WeightPulls(engines.fleet, pull_interval)
-        self._admission = admission
-        self._depth = depth
-        self._served = served
-        self._engines_free = engines_free
-        self._told = engines.fleet.version
-        self._may_be_due = asyncio.Event()
-        self._progress = asyncio.Event()
+        self._groups = groups
+        self._schedule = schedule
+        self._pulls = WeightPulls(engines.fleet, schedule.pull_every)
+        self._served = engines.fleet.version
+        """The oldest version that an engine serves, as the groups know it."""
+        self._held = schedule.validates(self._served)
+        """A validation that is due, or under way, speaks of the present version: nobody flips."""
         self.stats = UpdateStats()
 
-    async def publish(self, weights: NewWeights, awaited: bool) -> None:
-        """`awaited`: the engines put it off no longer, and this returns when all of them serve it."""
+    async def publish(self, weights: NewWeights) -> int | None:
+        """Returns the version when all engines serve it, or at once None if nobody has to wait for that."""
         version = weights.manifest.version
+        awaited = self._schedule.awaits(version)
         await self._engines.store.publish(weights.manifest, weights.buckets)
         self._pulls.publish(version, awaited)
         self.stats.published += 1
-        self.look()
-        if not awaited:
-            self._admission.offer(version)
+        if awaited:
+            self._groups.changes.notify()
+        else:
+            await self._groups.offer(version)
         await self._engines.store.keep(self._pulls.needed)
-        while awaited and self._told < version:
-            self._progress.clear()
-            await self._progress.wait()
+        if not awaited:
+            return None
+        await self._groups.until(lambda: self._served >= version)
+        return version
 
     def group_ended(self, group: SampleGroup) -> None:
+        """The group was rolled out, whatever becomes of it."""
         self._pulls.group_ended({span.engine for sample in group.samples for span in sample.versions})
-        self.look()
+        self._groups.changes.notify()
 
-    def look(self) -> None:
-        self._may_be_due.set()
+    def release(self) -> None:
+        """The validation has its samples: engines may flip again."""
+        self._held = False
+        self._groups.changes.notify()
 
     async def run(self) -> None:
         """Runs as long as the run does."""
         while True:
-            self._may_be_due.clear()
-            self._tell()
-            starving = self._admission.waits_for_weights(self._depth.depth)
-            if engines := self._pulls.due(starving):
+            await self._tell()
+            await self._groups.until(lambda: self._due() or self._engines.fleet.version > self._served)
+            if engines := self._due():
                 await self._load(engines)
-            else:
-                await self._may_be_due.wait()
+
+    def _due(self) -> list[int]:
+        return self._pulls.due(self._groups.wait_for_weights)
 
     async def _load(self, engines: list[int]) -> None:
         version = self._pulls.begin()
         await self._engines.send(version, engines)
-        await self._engines_free()
+        await self._groups.until(lambda: not self._held)
         pauses = await self._engines.flip(version, engines)
         self.stats.count += 1
         self.stats.bytes += self._engines.store.manifest(version).nbytes * len(pauses)
@@ -109,26 +101,9 @@ class WeightUpdates:
         self._pulls.end(engines)
         await self._engines.store.keep(self._pulls.needed)
 
-    def _tell(self) -> None:
-        if self._engines.fleet.version > self._told:
-            self._told = self._engines.fleet.version
-            self._served(self._told)
-            self._progress.set()
-
-
-class ParameterUpdateStage(Stage[NewWeights, int]):
-    """Publishes new weights. Hands on the versions that all engines serve."""
-
-    name = "parameter_update"
-
-    def __init__(self, updates: WeightUpdates, awaited: Callable[[int], bool]) -> None:
-        """`awaited`: whether a version has to be served by all engines before the next is published."""
-        super().__init__()
-        self._updates = updates
-        self._awaited = awaited
-
-    async def process(self, item: NewWeights) -> int | None:
-        version = item.manifest.version
-        awaited = self._awaited(version)
-        await self._updates.publish(item, awaited)
-        return version if awaited else None
+    async def _tell(self) -> None:
+        version = self._engines.fleet.version
+        if version > self._served:
+            self._served = version
+            self._held = self._held or self._schedule.validates(version)
+            await self._groups.publish(version)

@@ -21,12 +21,12 @@ admitted = trained + buffered + in flight + dropped, by id.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, insort
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+from itertools import takewhile
 from typing import Any, Literal
-
-from roll.buffer.interface import Selection
 
 StalenessPolicy = Literal["wait", "drop"]
 
@@ -43,6 +43,18 @@ class Ticket:
     group_id: int
     start_version: int
     state: GroupState = GroupState.IN_FLIGHT
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What the trainer may take for a step."""
+
+    take: tuple[int, ...] = ()
+    """Group ids, exactly B of them in the order of admission, or none while it has to wait."""
+    drop: dict[int, str] = field(default_factory=dict)
+    """Group id -> reason, for groups that can no longer be trained."""
+    waiting_for: str = ""
+    """Why nothing is taken."""
 
 
 class AccountingError(AssertionError):
@@ -76,6 +88,11 @@ class Admission:
         self.trained = version * batch_groups
         self.dropped: Counter[str] = Counter()
         self.live: dict[int, Ticket] = {}
+        """In the order of admission, which is also that of start versions, and so of deadlines."""
+        self._ready: list[int] = []
+        """Ids of the buffered groups, in order."""
+        self._started_under: Counter[int] = Counter()
+        """Start version -> live groups."""
         self.next_step = version
         """The first step that a group which starts now could be trained by: the one whose groups are not selected yet."""
 
@@ -104,7 +121,17 @@ class Admission:
         self.next_group_id += 1
         self.admitted += 1
         self.live[ticket.group_id] = ticket
+        self._started_under[ticket.start_version] += 1
         return ticket
+
+    @property
+    def most_live(self) -> int:
+        """As many groups as ever may be live at the same time."""
+        return math.ceil((1 + self.ratio) * self.batch_groups) + self.extra_groups
+
+    @property
+    def buffered(self) -> int:
+        return len(self._ready)
 
     # -- fates ----------------------------------------------------------------------------------------------------------
 
@@ -114,11 +141,11 @@ class Admission:
         if ticket.state is not GroupState.IN_FLIGHT:
             raise AccountingError(f"group {group_id} was put into the buffer twice")
         ticket.state = GroupState.BUFFERED
+        insort(self._ready, group_id)
 
     def drop(self, group_id: int, reason: str) -> None:
         """The group will not be trained; its ticket is free again."""
-        self._ticket(group_id)
-        del self.live[group_id]
+        self._remove(self._ticket(group_id))
         self.dropped[reason] += 1
 
     def train(self, group_ids: tuple[int, ...]) -> None:
@@ -127,7 +154,7 @@ class Admission:
             if self._ticket(group_id).state is not GroupState.BUFFERED:
                 raise AccountingError(f"group {group_id} was trained while in flight")
         for group_id in group_ids:
-            del self.live[group_id]
+            self._remove(self.live[group_id])
         self.trained += len(group_ids)
 
     def offer(self, version: int) -> None:
@@ -146,6 +173,14 @@ class Admission:
             raise AccountingError(f"group {group_id} is not live: it was trained or dropped before, or never admitted")
         return self.live[group_id]
 
+    def _remove(self, ticket: Ticket) -> None:
+        del self.live[ticket.group_id]
+        self._started_under[ticket.start_version] -= 1
+        if not self._started_under[ticket.start_version]:
+            del self._started_under[ticket.start_version]
+        if ticket.state is GroupState.BUFFERED:
+            del self._ready[bisect_left(self._ready, ticket.group_id)]
+
     # -- what a step trains ---------------------------------------------------------------------------------------------
 
     def deadline(self, ticket: Ticket) -> int:
@@ -153,28 +188,40 @@ class Admission:
         return ticket.start_version + self.bound
 
     def select(self, step: int) -> Selection:
-        """The B groups that step `step` (= steps done before it) trains, or why it has to wait."""
+        """The B groups that step `step` (= steps done before it) trains, or why it has to wait. Unless a group is late, this
+        looks at ready and stale groups only, however many are in flight."""
         self.next_step = step
-        drop = {t.group_id: "stale" for t in self.live.values() if self.deadline(t) < step}
-        live = sorted((t for i, t in self.live.items() if i not in drop), key=lambda t: (t.start_version, t.group_id))
-        ready = [t for t in live if t.state is GroupState.BUFFERED]
+        stale = takewhile(lambda ticket: self.deadline(ticket) < step, self.live.values())
+        drop = {ticket.group_id: "stale" for ticket in stale}
+        ready = [group_id for group_id in self._ready if group_id not in drop]
         if len(ready) < self.batch_groups:
             return Selection(drop=drop, waiting_for=f"{self.batch_groups - len(ready)} of {self.batch_groups} groups")
         take = ready[: self.batch_groups]
-        taken = {t.group_id for t in take}
-        left = [t for t in live if t.group_id not in taken]
-        if self.policy == "wait":
-            late = self._late(left, step)
+        if self.policy == "wait" and not self._others_fit(take, step):
+            gone = {*take, *drop}
+            late = self._late([ticket for group_id, ticket in self.live.items() if group_id not in gone], step)
             if self.extra_groups:
-                drop |= {t.group_id: "redundant" for t in late}
+                drop |= {ticket.group_id: "redundant" for ticket in late}
             else:
                 # Ready groups are too many for their deadlines only if they come from a checkpoint with a larger bound.
-                drop |= {t.group_id: "stale" for t in late if t.state is GroupState.BUFFERED}
-                if ids := ", ".join([str(t.group_id) for t in late if t.state is GroupState.IN_FLIGHT][:3]):
+                drop |= {ticket.group_id: "stale" for ticket in late if ticket.state is GroupState.BUFFERED}
+                if ids := ", ".join([str(ticket.group_id) for ticket in late if ticket.state is GroupState.IN_FLIGHT][:3]):
                     reason = f"group {ids} in flight, which must not become staler than {self.bound}"
                     return Selection(drop=drop, waiting_for=reason)
         self.next_step = step + 1
-        return Selection(tuple(sorted(taken)), drop)
+        return Selection(tuple(take), drop)
+
+    def _others_fit(self, take: list[int], step: int) -> bool:
+        """Whether the groups left behind can all be trained by their deadlines, if every later step trains B of them."""
+        taken = Counter(self.live[group_id].start_version for group_id in take)
+        left = 0
+        for version in sorted(self._started_under):
+            deadline = version + self.bound
+            if deadline >= step:
+                left += self._started_under[version] - taken[version]
+                if left > (deadline - step) * self.batch_groups:
+                    return False
+        return True
 
     def _late(self, left: list[Ticket], step: int) -> list[Ticket]:
         """Of the groups left behind (earliest deadline first) those that could not be trained by their deadlines, even if
@@ -192,12 +239,11 @@ class Admission:
     # -- accounts -------------------------------------------------------------------------------------------------------
 
     def counts(self) -> dict[str, Any]:
-        states = Counter(ticket.state for ticket in self.live.values())
         return {
             "admitted": self.admitted,
             "trained": self.trained,
-            "buffered": states[GroupState.BUFFERED],
-            "in_flight": states[GroupState.IN_FLIGHT],
+            "buffered": len(self._ready),
+            "in_flight": len(self.live) - len(self._ready),
             "dropped": dict(self.dropped),
         }
 
@@ -217,5 +263,7 @@ class Admission:
         self.trained = state["trained"]
         self.next_step = self.trained // self.batch_groups
         self.dropped = Counter(state["dropped"])
-        self.live = {i: Ticket(i, version, GroupState.BUFFERED) for i, version in buffered.items()}
+        self._ready = sorted(buffered)
+        self.live = {i: Ticket(i, buffered[i], GroupState.BUFFERED) for i in self._ready}
+        self._started_under = Counter(buffered.values())
         self.admitted = self.trained + len(self.live) + self.dropped.total()

@@ -11,7 +11,8 @@ from roll.configs.loading import load_config
 from roll.configs.rlvr import RLVRConfig
 from roll.distributed.backend import LocalBackend
 from roll.metrics.ledger import Ledger
-from roll.pipeline import run_record, wiring
+from roll.pipeline import run as run_page
+from roll.pipeline import run_record
 from roll.pipeline.rlvr import rlvr_pipeline
 from roll.pipeline.stage import State
 
@@ -294,13 +295,11 @@ def test_every_second_of_every_role_and_stage_is_accounted_for(lab, make_config,
             super().__init__(start)
             ledgers.append(self)
 
-    monkeypatch.setattr(wiring, "Ledger", Kept)
+    monkeypatch.setattr(run_page, "Ledger", Kept)
     run = lab.run(make_config(with_validation, max_steps=3, async_generation_ratio=1))
     (ledger,) = ledgers
     busy = State.PROCESSING.value
-    stages = {
-        f"stage.{name}" for name in ("dataloader", "generate", "reward", "batch", "train", "parameter_update", "validation")
-    }
+    stages = {f"stage.{name}" for name in ("admit", "generate", "reward", "keep", "lease", "train", "publish", "validate")}
     assert stages | {"actor_train", "actor_infer", "rewards"} <= set(ledger.names())
     for name in ledger.names():
         first = min([s.begin for s in ledger.segments() if s.name == name], default=ledger.current(name).since)

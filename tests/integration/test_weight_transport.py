@@ -13,12 +13,13 @@ from roll.distributed.devices import Inventory, place
 from roll.distributed.ports import free_port
 from roll.pipeline import roles
 from roll.pipeline.engine_fleet import EngineFleet
-from roll.pipeline.trainer_stages import gather_weights
 from roll.pipeline.weight_broadcast import WeightBroadcast
+from roll.rollout.changes import Changes
 from roll.rollout.fleet import Fleet
 from roll.strategies.infer.interface import GenerateRequest, SamplingParams
 from roll.strategies.train.interface import RankContext
 from roll.weights.directory import DirectoryWeightStore
+from roll.weights.gather import gather_weights
 from roll.weights.store import MemoryWeightStore
 
 BUCKET_BYTES = 1500
@@ -63,11 +64,25 @@ async def start(backend, ranks, trained, other, count):
     return trainers, await Cluster.start("actor_infer", backend, specs, 60.0)
 
 
+class Routes:
+    """Is told when an engine is there again."""
+
+    def __init__(self, back):
+        self._back = back
+
+    def close(self, engine):
+        pass
+
+    def open(self, engine):
+        self._back.set()
+
+
 def make_fleet(engines, store, broadcast=None, restartable=False, empty=False):
     return EngineFleet(
         engines,
         store,
         Fleet(len(engines), 1 if empty else 0, 3, empty),
+        Changes(),
         "interrupt",
         restartable=restartable,
         health_interval_s=1,
@@ -166,13 +181,12 @@ def test_engines_that_start_empty_are_filled_from_the_store_and_again_when_they_
             [expected] = await engines.call(0, "generate", [GREEDY])
             store = MemoryWeightStore()
             fleet = make_fleet(engines, store, restartable=True, empty=True)
-            await publish(trainers, store)
-            await fleet.fill()
+            await fleet.fill(await gather_weights(trainers, store, 1, BUCKET_BYTES))
             assert fleet.fleet.serving == [0, 1, 2]
             await assert_says_the_same(engines, 1, expected)
 
             back = asyncio.Event()
-            fleet.on_up.append(lambda engine: back.set())
+            fleet.routing.append(Routes(back))
             supervision = asyncio.create_task(fleet.supervise())
             engines.workers[2].kill()
             await back.wait()

@@ -7,6 +7,7 @@ import pytest
 from roll.distributed.backend import WorkerDied, WorkerStartError
 from roll.distributed.cluster import Cluster
 from roll.pipeline.engine_fleet import EngineFleet
+from roll.rollout.changes import Changes
 from roll.rollout.fleet import Fleet, FleetLost, Life
 from roll.strategies.infer.interface import EngineStats
 from roll.weights.bucket import Manifest
@@ -39,6 +40,20 @@ class Engine:
         self.gone.set()
 
 
+class Routes:
+    """Is told when an engine is there again."""
+
+    def __init__(self, back, opened=None):
+        self._back, self._opened = back, opened if opened is not None else []
+
+    def close(self, engine):
+        pass
+
+    def open(self, engine):
+        self._opened.append(engine)
+        self._back.set()
+
+
 def make_fleet(engines, successors=(), max_restarts=3, version=0):
     successors = list(successors)
 
@@ -52,6 +67,7 @@ def make_fleet(engines, successors=(), max_restarts=3, version=0):
         Cluster("actor_infer", engines, 10.0, restart=restart),
         MemoryWeightStore(),
         Fleet(len(engines), version, max_restarts),
+        Changes(),
         "interrupt",
         restartable=True,
         health_interval_s=0.01,
@@ -79,7 +95,7 @@ def test_a_dead_engine_does_not_keep_the_others_from_sleeping_and_its_successor_
         lost, other, successor = Engine(), Engine(), Engine()
         fleet = make_fleet([lost, other], [successor])
         back = asyncio.Event()
-        fleet.on_up.append(lambda engine: back.set())
+        fleet.routing.append(Routes(back))
         lost.kill()
         await fleet.sleep()
         assert other.called == ["sleep"] and fleet.fleet.lives[0] is Life.DEAD
@@ -98,7 +114,7 @@ def test_a_successor_that_dies_as_it_is_put_to_sleep_is_replaced_too():
         fleet = make_fleet([Engine()], [brittle, successor])
         ups = []
         back = asyncio.Event()
-        fleet.on_up += [ups.append, lambda engine: back.set()]
+        fleet.routing.append(Routes(back, ups))
         fleet.engines.workers[0].kill()
         await fleet.sleep()
         await supervised(fleet, back.wait())
@@ -137,7 +153,7 @@ def test_an_engine_that_hangs_while_it_loads_is_given_up():
         hanging, successor = Engine(hangs=("stats",)), Engine()
         fleet = make_fleet([Engine()], [hanging, successor])
         back = asyncio.Event()
-        fleet.on_up.append(lambda engine: back.set())
+        fleet.routing.append(Routes(back))
         fleet.engines.workers[0].kill()
         await supervised(fleet, back.wait())
         assert hanging.gone.is_set() and fleet.engines.workers[0] is successor and fleet.fleet.restarts == 2

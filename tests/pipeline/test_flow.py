@@ -7,7 +7,8 @@ import pytest
 from roll.distributed.device_locks import DeviceLocks
 from roll.metrics.ledger import Ledger
 from roll.pipeline.flow import Flow, FlowError
-from roll.pipeline.stage import Closed, Stage
+from roll.pipeline.stage import Stage
+from roll.rollout.changes import Closed
 
 
 class Clock:
@@ -85,8 +86,8 @@ def test_items_pass_all_stages_in_order_and_the_flow_ends_with_its_last_stage():
     async def main():
         clock, flow = make()
         one, two = Work("one", clock), Work("two", clock, 3.0)
-        flow.chain(Source(7), one, two)
-        await flow.run([two], [])
+        flow.join([Source(7), one, two])
+        await flow.run([two])
         assert one.seen == two.seen == list(range(7))
         assert clock.now == 100 + 7 * 4
 
@@ -97,8 +98,8 @@ def test_every_second_is_accounted_for_and_idle_share_is_what_was_not_busy():
     async def main():
         clock, flow = make({"gpu": frozenset({0}), "cpu": frozenset({1})})
         fast, slow = Work("fast", clock, 1.0, role="gpu"), Work("slow", clock, 3.0, role="cpu")
-        flow.chain(Source(5), fast, slow)
-        await flow.run([slow], [])
+        flow.join([Source(5), fast, slow])
+        await flow.run([slow])
         clock.now += 10
         assert {"gpu", "cpu", "stage.source", "stage.fast", "stage.slow"} == set(flow.ledger.names())
         for name in flow.ledger.names():
@@ -118,8 +119,8 @@ def test_a_role_is_busy_while_any_stage_or_lane_works_for_it():
     async def main():
         clock, flow = make({"gpu": frozenset({0})})
         one, two = Work("one", clock, 1.0, role="gpu", lanes=3), Work("two", clock, 1.0, role="gpu")
-        flow.chain(Source(6), one, two)
-        await flow.run([two], [])
+        flow.join([Source(6), one, two])
+        await flow.run([two])
         durations = flow.ledger.durations("gpu", clock.now)
         assert sum(durations.values()) == pytest.approx(12) == durations["busy"], "one of the two was always at work"
 
@@ -130,10 +131,10 @@ def test_a_failing_stage_ends_the_flow_and_is_named():
     async def main():
         clock, flow = make()
         bad, endless = Work("reward", clock, lanes=2, fails_at=3), Endless()
-        flow.chain(Source(6), bad)
-        flow.chain(endless)
+        flow.join([Source(6), bad])
+        flow.join([endless])
         with pytest.raises(FlowError, match="reward: ValueError: item 3 is bad") as raised:
-            await flow.run([endless], [])
+            await flow.run([endless])
         assert isinstance(raised.value.__cause__, BaseException)
         assert endless.cancelled, "nothing goes on half-alive"
         assert flow.ledger.current("stage.reward").state == "error"
@@ -145,7 +146,7 @@ def test_a_watcher_that_raises_ends_the_flow():
     async def main():
         _, flow = make()
         endless = Endless()
-        flow.chain(endless)
+        flow.join([endless])
 
         async def watcher():
             await asyncio.sleep(0)
@@ -170,8 +171,8 @@ def test_the_flow_ends_with_the_awaited_stages_and_stops_the_others_and_the_watc
             finally:
                 stopped.append(True)
 
-        flow.chain(Source(3), work)
-        flow.chain(endless)
+        flow.join([Source(3), work])
+        flow.join([endless])
         await flow.run([work], [watcher()])
         assert work.seen == [0, 1, 2]
         assert endless.cancelled and stopped == [True]
@@ -193,8 +194,8 @@ def test_a_slow_stage_holds_back_those_before_it():
                 await gate.wait()
 
         first, second, stuck = Work("first", clock), Work("second", clock), Stuck()
-        flow.chain(Source(50), first, second, stuck)
-        running = asyncio.create_task(flow.run([stuck], []))
+        flow.join([Source(50), first, second, stuck])
+        running = asyncio.create_task(flow.run([stuck]))
         for _ in range(500):
             await asyncio.sleep(0)
         assert len(second.seen) == 3 and len(first.seen) == 5
@@ -220,8 +221,8 @@ def test_roles_on_one_device_never_work_at_the_same_time():
                 return await super().process(item)
 
         infer, train = Alone("generate", clock, role="infer"), Alone("train", clock, role="train")
-        flow.chain(Source(8), infer, train)
-        await flow.run([train], [])
+        flow.join([Source(8), infer, train])
+        await flow.run([train])
         assert train.seen == list(range(8))
         assert flow.ledger.durations("train", clock.now).get("waiting for a device", 0) > 0
 

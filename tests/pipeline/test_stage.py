@@ -2,7 +2,8 @@ import asyncio
 
 import pytest
 
-from roll.pipeline.stage import TRANSITIONS, Channel, Closed, Event, IllegalTransition, Stage, State, transition
+from roll.pipeline.stage import TRANSITIONS, Channel, Event, IllegalTransition, Source, Stage, State, transition
+from roll.rollout.changes import Closed
 
 
 def test_the_transition_table_is_total_and_final_states_are_final():
@@ -13,6 +14,14 @@ def test_the_transition_table_is_total_and_final_states_are_final():
         assert TRANSITIONS[state, Event.FAILED] is State.ERROR
     with pytest.raises(IllegalTransition, match="'sent' in state 'idle'"):
         transition(State.IDLE, Event.SENT)
+
+
+class Heard:
+    def __init__(self, states):
+        self._states = states
+
+    def lane_changed(self, stage, old, new):
+        self._states.append((old, new))
 
 
 class Double(Stage[int, int]):
@@ -27,7 +36,7 @@ def test_items_flow_in_order_through_bounded_channels_and_closing_ends_the_stage
         stage = Double()
         stage.inputs, stage.outputs = Channel(1), Channel(1)
         seen, states = [], []
-        stage.listener = lambda name, role, old, new, reason: states.append((old, new))
+        stage.listener = Heard(states)
 
         async def feed():
             for i in range(5):
@@ -81,5 +90,32 @@ def test_a_failing_lane_puts_the_stage_into_error_and_raises():
         with pytest.raises(ExceptionGroup):
             await stage.run()
         assert stage.state is State.ERROR
+
+    asyncio.run(asyncio.wait_for(main(), 5))
+
+
+def test_stages_are_made_of_coroutines_too():
+    """A source hands on what its coroutine returns until that says there is no more."""
+
+    async def main():
+        left, seen = [1, 2, 3], []
+
+        async def take():
+            if not left:
+                raise Closed
+            return left.pop(0)
+
+        async def double(item):
+            return 2 * item if item != 2 else None
+
+        source, stage = Source("take", take), Stage("double", double, lanes=1)
+        stage.inputs = source.outputs = Channel(1)
+        stage.outputs = Channel(5)
+        await asyncio.gather(source.run(), stage.run())
+        while len(stage.outputs):
+            seen.append(await stage.outputs.get())
+        assert seen == [2, 6], "None goes nowhere"
+        with pytest.raises(TypeError, match="stage empty has no process"):
+            await Stage("empty").process(1)
 
     asyncio.run(asyncio.wait_for(main(), 5))

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from roll.pipeline.schedule import Schedule
 from roll.rollout.admission import Admission
 from roll.rollout.fleet import Fleet, Life
 from roll.rollout.pipeline_depth import PipelineDepth
 from roll.rollout.weight_pulls import WeightPulls
-from roll.weights.push_interval import PushInterval
 
 Event = tuple[float, str, int]
 """(delay, kind, value)."""
@@ -38,7 +38,7 @@ class VirtualWeights:
     def __post_init__(self) -> None:
         self.fleet = Fleet(self.engines, self.admission.version, max_restarts=10**9)
         self.pulls = WeightPulls(self.fleet, self.pull)
-        self.steps = PushInterval(self.push, self.admission.max_steps)
+        self.steps = Schedule(push_every=self.push, last_step=self.admission.max_steps)
         self._stored = {self.admission.version}
         self._ready: list[int] = []
         self._awaiting: int | None = None

@@ -19,6 +19,7 @@ from roll.configs.estimators import STEP_ESTIMATORS
 from roll.data.sample import Sample, SampleGroup, Trajectory
 from roll.data.token_batch import TokenBatch
 from roll.pipeline.advantages import Advantages, Estimate
+from roll.pipeline.agentic.metrics import episode_metrics
 
 
 class _Layout(NamedTuple):
@@ -44,6 +45,9 @@ class AgenticAdvantages(Advantages):
     def __init__(self, config: AgenticConfig) -> None:
         super().__init__(config)
         self._wish = config
+
+    def describe(self, samples: Sequence[Sample]) -> dict[str, float]:
+        return episode_metrics(samples)
 
     def estimate(self, batch: TokenBatch, groups: Sequence[SampleGroup]) -> Estimate:
         layout = _layout(batch, groups)

@@ -30,8 +30,6 @@ class Coordinators:
         self._engines = engines
         self._replaced = replaced
         self._load = [0] * len(cluster)
-        self._at: dict[str, int] = {}
-        """Group being played -> coordinator."""
         self._restarting = [asyncio.Lock() for _ in range(len(cluster))]
         self._notices: set[asyncio.Task[None]] = set()
         self._deaths_in_a_row = 0
@@ -49,7 +47,6 @@ class Coordinators:
         by then), and `CoordinatorsLost`."""
         rank = min(range(len(self._load)), key=lambda rank: self._load[rank])
         self._load[rank] += 1
-        self._at[task.key] = rank
         try:
             async with self._restarting[rank]:  # one that is being replaced knows no engine yet
                 worker = self._cluster.workers[rank]
@@ -62,25 +59,16 @@ class Coordinators:
             raise
         finally:
             self._load[rank] -= 1
-            del self._at[task.key]
         self._deaths_in_a_row = 0
         if not task.validation:
             self.failures += result.failures
             self.aborted += result.aborted
         return result
 
-    async def cancel(self, key: str) -> None:
-        rank = self._at.get(key)
-        if rank is not None:
-            try:
-                await self._cluster.call(rank, "cancel", key)
-            except WorkerDied:
-                return  # the group died with it, which whoever plays it is told
-
-    def engine_down(self, engine: int) -> None:
+    def close(self, engine: int) -> None:
         self._tell("engine_down", engine)
 
-    def engine_up(self, engine: int) -> None:
+    def open(self, engine: int) -> None:
         self._tell("engine_up", engine, self._engines.workers[engine])
 
     def _tell(self, method: str, *args: object) -> None:

@@ -21,7 +21,7 @@ from roll.pipeline.agentic.env_manager.base import Answer, EnvManager, EpisodeTa
 from roll.pipeline.agentic.env_manager.dialogue import Dialogue
 from roll.pipeline.agentic.group_play import RULES, VALIDATION, EpisodeFailed, play_group
 from roll.pipeline.preparation import load_tokenizer
-from roll.rollout.explorer import Explorer
+from roll.rollout.rollout import RolloutClient
 from roll.rollout.router import Router
 from roll.strategies.infer.interface import GenerateRequest, SamplingParams
 
@@ -80,7 +80,7 @@ class EnvironmentWorker:
             )
         self._hosts: dict[str, EnvHost] = {}
         self._engines: Cluster | None = None
-        self._explorer: Explorer | None = None
+        self._client: RolloutClient | None = None
         self._playing: dict[str, asyncio.Task[GroupResult]] = {}
 
     async def connect(self, engines: Sequence[WorkerHandle], replaced: bool) -> None:
@@ -89,19 +89,19 @@ class EnvironmentWorker:
         self._hosts = {tag: _host(tag, env) for tag, env in self._config.custom_envs.items()}
         self._engines = Cluster("actor_infer", engines, self._config.rpc_timeout)
         router = Router(len(engines), self._capacity)
-        on_death = self._engine_died if replaced else None
-        self._explorer = Explorer(self._engines, router, self._decode, self._config.seed, on_death=on_death)
+        keeper = self if replaced else None
+        self._client = RolloutClient(self._engines, router, self._tokenizer, self._config.seed, keeper)
 
     async def engine_down(self, engine: int) -> None:
         """No request may go to the engine."""
-        assert self._explorer is not None
-        self._explorer.close(engine)
+        assert self._client is not None
+        self._client.close(engine)
 
     async def engine_up(self, engine: int, handle: WorkerHandle) -> None:
         """The engine is there again, as `handle`."""
-        assert self._engines is not None and self._explorer is not None
+        assert self._engines is not None and self._client is not None
         self._engines.workers[engine] = handle
-        self._explorer.open(engine)
+        self._client.open(engine)
 
     async def play_group(self, task: GroupTask) -> GroupResult:
         """Raises `EngineLost`, and whatever else cannot be blamed on an environment."""
@@ -152,25 +152,22 @@ class EnvironmentWorker:
 
     async def _ask(self, task: GroupTask, episode: str, context: Sequence[int], turn: int, most: int) -> Answer:
         """The policy's answer, which is a function of (run seed, group, episode, attempt, turn) and the weights."""
-        assert self._explorer is not None
+        assert self._client is not None
         key = f"{task.key}/{episode}/{turn}"
         seed = derive_seed(self._config.seed, task.uid, episode, turn)
         sampling = replace(task.sampling, seed=seed, max_new_tokens=min(most, task.sampling.max_new_tokens))
         request = GenerateRequest(key, tuple(context), sampling, priority=task.priority)
         try:
-            (completion,) = await self._explorer.complete(key, f"{task.key}/{episode}", [request], task.priority)
+            (completion,) = await self._client.complete(f"{task.key}/{episode}", [request], task.priority)
         except WorkerDied as error:
             raise EngineLost(str(error)) from error
-        text = self._explorer.text(completion)
+        text = self._client.text(completion)
         return Answer(completion.token_ids, completion.logprobs, completion.versions, text, completion.stopped)
 
-    def _engine_died(self, engine: int, error: Exception) -> None:
-        """The driver notices, too, and says when there is another one."""
-        assert self._explorer is not None
-        self._explorer.close(engine)
-
-    def _decode(self, token_ids: list[int]) -> str:
-        return str(self._tokenizer.decode(token_ids, skip_special_tokens=True))
+    def report(self, engine: int, error: Exception) -> None:
+        """An engine died under a request. The driver notices, too, and says when there is another one."""
+        assert self._client is not None
+        self._client.close(engine)
 
 
 def _host(tag: str, env: EnvConfig) -> EnvHost:

@@ -26,8 +26,6 @@ from roll.rollout.filters import GroupFilter
 class AgenticPrepared(Prepared):
     instructions: dict[str, str]
     """Tag -> the rules of its environments."""
-    validation: list[Prompt]
-    """The environments of every evaluation, one for each group."""
     tokenizer_folder: str
 
 

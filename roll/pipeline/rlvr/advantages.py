@@ -10,7 +10,7 @@ import torch
 from roll.algorithms.advantages import clip, remax, sequence_advantages
 from roll.algorithms.reward_normalization import RunningMoments, normalize_rewards
 from roll.configs.rlvr import RLVRConfig
-from roll.data.sample import SampleGroup
+from roll.data.sample import Sample, SampleGroup
 from roll.data.token_batch import TokenBatch
 from roll.pipeline.advantages import Advantages, Estimate
 
@@ -22,6 +22,17 @@ class RLVRAdvantages(Advantages):
         super().__init__(config)
         self._wish = config
         self._running: dict[str, RunningMoments] = {}
+
+    def trains(self, group: SampleGroup, sample: Sample) -> bool:
+        """Not those that were cut off at the length limit (`max_len_mask`), nor those of groups that are too easy or too hard
+        (`difficulty_mask`)."""
+        config = self._wish
+        if config.max_len_mask and sample.finish_reason == "length":
+            return False
+        if not config.difficulty_mask:
+            return True
+        mean = sum(group.rewards) / len(group.samples)
+        return config.difficulty_low_threshold < mean < config.difficulty_high_threshold
 
     def estimate(self, batch: TokenBatch, groups: Sequence[SampleGroup]) -> Estimate:
         config = self._wish

@@ -10,7 +10,6 @@ from roll.configs.arguments import DataArguments
 from roll.configs.rlvr import RLVRConfig
 from roll.data.prompt_file import read_rows
 from roll.data.prompt_source import PromptSource, TokenizedRow, by_domain, tokenize_prompts
-from roll.data.sample import Prompt
 from roll.distributed.devices import Inventory
 from roll.pipeline.preparation import Collector, Preparation, Prepared
 from roll.rollout.filters import GroupFilter, mean_filter, std_filter
@@ -18,7 +17,6 @@ from roll.rollout.filters import GroupFilter, mean_filter, std_filter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RLVRPrepared(Prepared):
-    validation: list[Prompt]
     skipped: dict[str, int]
     """Prompts left out, by reason."""
 

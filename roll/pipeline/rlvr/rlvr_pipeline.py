@@ -10,19 +10,18 @@ from roll.distributed.backend import Backend, WorkerSpec
 from roll.distributed.cluster import Cluster
 from roll.distributed.devices import Inventory
 from roll.pipeline import roles
-from roll.pipeline.explorer_stages import DataloaderStage, ExplorerHalf
-from roll.pipeline.preparation import sampling_params
+from roll.pipeline.engine_fleet import EngineFleet
 from roll.pipeline.rlvr.advantages import RLVRAdvantages
-from roll.pipeline.rlvr.evaluation import PromptEvaluation
-from roll.pipeline.rlvr.masks import kept
+from roll.pipeline.rlvr.explorer import RLVRExplorer
 from roll.pipeline.rlvr.preparation import RLVRPrepared
-from roll.pipeline.rlvr.rollout_stages import GenerateStage, Rewards, RewardStage, group_key
-from roll.pipeline.training_pipeline import TrainingPipeline
-from roll.rollout.explorer import Explorer
+from roll.pipeline.rlvr.rewards.rewards import Rewards
+from roll.pipeline.run import Pipeline
+from roll.pipeline.weight_updates import WeightUpdates
+from roll.rollout.rollout import RolloutClient
 from roll.rollout.router import Router
 
 
-class RLVRPipeline(TrainingPipeline):
+class RLVRPipeline(Pipeline):
     def __init__(
         self,
         config: RLVRConfig,
@@ -34,48 +33,16 @@ class RLVRPipeline(TrainingPipeline):
         super().__init__(config, prepared, RLVRAdvantages(config), inventory, backend, clock)
         self.config = config
         self.prepared = prepared
-        self.keep = kept(config)
-        self.has_validation = bool(prepared.validation)
 
     def own_specs(self) -> Mapping[str, Sequence[WorkerSpec]]:
         rewards = self.config.rewards
         return {f"rewards.{domain}": roles.reward_specs(domain, rewards[domain], self.inventory) for domain in rewards}
 
-    async def explorer_half(self, clusters: Mapping[str, Cluster]) -> ExplorerHalf:
-        config, prepared, state = self.config, self.prepared, self.state
-        derived, tokenizer, engines = prepared.derived, prepared.tokenizer, clusters["actor_infer"]
-        n, lanes = config.num_return_sequences_in_group, self.lanes()
+    async def explorer(self, clusters: Mapping[str, Cluster], engines: EngineFleet, weights: WeightUpdates) -> RLVRExplorer:
+        config, prepared, cluster = self.config, self.prepared, clusters["actor_infer"]
         # A queue of one group on the engine: a freed slot is refilled without a round trip.
-        router = Router(len(engines), derived.requests_per_engine + n)
+        router = Router(len(cluster), prepared.derived.requests_per_engine + config.num_return_sequences_in_group)
         expand = config.is_num_return_sequences_expand
-        explorer = Explorer(engines, router, self._decode, config.seed, expand, self.fleet.report)
+        client = RolloutClient(cluster, router, prepared.tokenizer, config.seed, engines, expand)
         rewards = Rewards({domain: clusters[f"rewards.{domain}"] for domain in config.rewards})
-        generating = config.actor_infer.generating_args
-        sampling = sampling_params(generating, derived.max_new_tokens, tokenizer)
-        val_generating = config.val_generating_args or generating
-        evaluation = PromptEvaluation(
-            explorer,
-            rewards,
-            prepared.validation,
-            sampling_params(val_generating, derived.val_max_new_tokens, tokenizer),
-            derived.val_num_return_sequences,
-        )
-        return ExplorerHalf(
-            DataloaderStage(prepared.source, state.fates, state.depth),
-            (
-                GenerateStage(explorer, sampling, n, config.uses_greedy_baseline, lanes),
-                RewardStage(rewards, state.fates, lanes),
-            ),
-            lambda group_id: explorer.cancel(group_key(group_id)),
-            evaluation,
-            explorer.close,
-            explorer.open,
-            lambda: {
-                "prompts_skipped": prepared.skipped,
-                "reward_errors": dict(rewards.errors),
-                "engine_concurrency": router.limits,
-            },
-        )
-
-    def _decode(self, token_ids: list[int]) -> str:
-        return str(self.prepared.tokenizer.decode(token_ids, skip_special_tokens=True))
+        return RLVRExplorer(config, prepared, self.state, weights, client, rewards)

@@ -10,7 +10,6 @@ from roll.configs.rlvr import RLVRConfig
 from roll.data.sample import Prompt, Sample, SampleGroup, VersionSpan
 from roll.pipeline.batch import token_batch
 from roll.pipeline.rlvr.advantages import RLVRAdvantages
-from roll.pipeline.rlvr.masks import kept
 
 
 def group(number, rewards, lengths, domain="a", finish="stop"):
@@ -25,7 +24,7 @@ def group(number, rewards, lengths, domain="a", finish="stop"):
 
 def step(advantages, groups, config, **fields):
     """The advantages of each sample's response, and the metrics. `fields`: further per-token values, [N] or one for all."""
-    batch = token_batch(groups, 1.0, kept(config))
+    batch = token_batch(groups, 1.0, RLVRAdvantages(config).trains)
     fields = {name: torch.full((batch.num_tokens,), v) if isinstance(v, float) else v for name, v in fields.items()}
     batch, metrics = advantages(batch.with_(**fields), groups)
     assert (batch.advantages[~batch.loss_mask] == 0).all()

@@ -11,7 +11,6 @@ from roll.configs.rlvr import RLVRConfig
 from roll.data.sample import Prompt, Sample, SampleGroup, VersionSpan
 from roll.pipeline.batch import gather, optimiser_batches, reward_metrics, shards, token_batch, totals_of
 from roll.pipeline.rlvr.advantages import RLVRAdvantages
-from roll.pipeline.rlvr.masks import kept
 
 
 def group(group_id, rewards, *, domain="a", prompt_tokens=3, lengths=None, finish=None):
@@ -42,7 +41,7 @@ def with_advantages(batch, groups, wish):
 
 
 def test_samples_lie_one_after_another_and_only_response_tokens_are_trained():
-    batch = token_batch([group(1, [1.0, 0.0]), group(2, [0.5])], 0.7, kept(config()))
+    batch = token_batch([group(1, [1.0, 0.0]), group(2, [0.5])], 0.7, RLVRAdvantages(config()).trains)
     assert batch.lengths.tolist() == [4, 5, 4]
     assert batch.tokens.tolist() == [1, 1, 1, 1000, 1, 1, 1, 1100, 1101, 2, 2, 2, 2000]
     assert batch.loss_mask.tolist() == [False] * 3 + [True] + [False] * 3 + [True] * 2 + [False] * 3 + [True]
@@ -55,8 +54,8 @@ def test_samples_lie_one_after_another_and_only_response_tokens_are_trained():
 
 def test_max_len_mask_leaves_out_what_was_cut_off():
     one = group(1, [1.0, 0.0, 1.0], finish=["stop", "length", "length"])
-    assert totals_of(token_batch([one], 1.0, kept(config()))).sequences == 3
-    batch = token_batch([one], 1.0, kept(config(max_len_mask=True)))
+    assert totals_of(token_batch([one], 1.0, RLVRAdvantages(config()).trains)).sequences == 3
+    batch = token_batch([one], 1.0, RLVRAdvantages(config(max_len_mask=True)).trains)
     assert responses(batch, batch.loss_mask) == [[True], [False] * 2, [False] * 3]
     assert responses(batch, batch.behaviour_logprobs)[1] == [0.0, 0.0]
     assert (totals_of(batch).tokens, totals_of(batch).sequences) == (1, 1)
@@ -69,14 +68,14 @@ def test_max_len_mask_leaves_out_what_was_cut_off():
 )
 def test_difficulty_mask_keeps_groups_strictly_between_the_thresholds(rewards, is_kept):
     wish = config(difficulty_mask=True, difficulty_low_threshold=0.2, difficulty_high_threshold=0.9)
-    assert bool(token_batch([group(1, rewards)], 1.0, kept(wish)).loss_mask.any()) is is_kept
-    assert token_batch([group(1, rewards)], 1.0, kept(config())).loss_mask.any()
+    assert bool(token_batch([group(1, rewards)], 1.0, RLVRAdvantages(wish).trains).loss_mask.any()) is is_kept
+    assert token_batch([group(1, rewards)], 1.0, RLVRAdvantages(config()).trains).loss_mask.any()
 
 
 def test_masked_tokens_have_no_advantage():
     groups = [group(1, [1.0, 0.0], finish=["stop", "length"])]
     wish = config(max_len_mask=True)
-    batch = with_advantages(token_batch(groups, 1.0, kept(wish)), groups, wish)
+    batch = with_advantages(token_batch(groups, 1.0, RLVRAdvantages(wish).trains), groups, wish)
     assert responses(batch, batch.advantages) == [[pytest.approx(0.7071, abs=1e-3)], [0.0, 0.0]]
     assert batch.advantages[~batch.loss_mask].abs().sum() == 0
 
@@ -84,7 +83,7 @@ def test_masked_tokens_have_no_advantage():
 def test_grpo_advantages_stand_on_every_token_of_a_sample():
     """(r - mean) / std over the group, unbiased std: rewards 1, 0, 0 have mean 1/3 and std 0.5774."""
     groups = [group(1, [1.0, 0.0, 0.0]), group(2, [5.0, 5.0])]
-    batch = with_advantages(token_batch(groups, 1.0, kept(config())), groups, config())
+    batch = with_advantages(token_batch(groups, 1.0, RLVRAdvantages(config()).trains), groups, config())
     first, *others, same, same_too = responses(batch, batch.advantages)
     assert first == pytest.approx([1.1547], abs=1e-3)
     assert [value for values in others for value in values] == pytest.approx([-0.5774] * 5, abs=1e-3)
@@ -96,9 +95,9 @@ def test_each_domain_is_normalised_on_its_own():
     wish = config(adv_estimator="reinforce", norm_mean_type="batch", norm_std_type="batch")
     mine = [group(1, [1.0, 0.0], lengths=[1, 1]), group(2, [0.0, 0.0], lengths=[1, 1])]
     foreign = [group(3, [110.0, 100.0], domain="b", lengths=[1, 1]), group(4, [100.0, 100.0], domain="b", lengths=[1, 1])]
-    alone = with_advantages(token_batch(mine, 1.0, kept(wish)), mine, wish)
+    alone = with_advantages(token_batch(mine, 1.0, RLVRAdvantages(wish).trains), mine, wish)
     mixed_groups = [mine[0], foreign[0], mine[1], foreign[1]]
-    mixed = with_advantages(token_batch(mixed_groups, 1.0, kept(wish)), mixed_groups, wish)
+    mixed = with_advantages(token_batch(mixed_groups, 1.0, RLVRAdvantages(wish).trains), mixed_groups, wish)
     expected = [value for values in responses(alone, alone.advantages) for value in values]
     got = [value for values in responses(mixed, mixed.advantages) for value in values]
     assert got[0:2] + got[4:6] == pytest.approx(expected)
@@ -112,14 +111,16 @@ def test_advantages_are_whitened_over_all_trained_tokens_then_clipped():
     trained = batch.advantages[batch.loss_mask]
     assert float(trained.mean()) == pytest.approx(0, abs=1e-5)
     assert float(trained.std(correction=0)) == pytest.approx(1, abs=0.1)
-    clipped = with_advantages(token_batch(groups, 1.0, kept(config(advantage_clip=0.3))), groups, config(advantage_clip=0.3))
+    clipped = with_advantages(
+        token_batch(groups, 1.0, RLVRAdvantages(config(advantage_clip=0.3)).trains), groups, config(advantage_clip=0.3)
+    )
     assert float(clipped.advantages.abs().max()) == pytest.approx(0.3)
 
 
 def random_batch(lengths, seed=0):
     rng = random.Random(seed)
     groups = [group(i, [rng.random()], lengths=[length]) for i, length in enumerate(lengths)]
-    return token_batch(groups, 1.0, kept(config()))
+    return token_batch(groups, 1.0, RLVRAdvantages(config()).trains)
 
 
 @settings(max_examples=60, deadline=None)

@@ -7,7 +7,6 @@ from roll.configs.rlvr import RLVRConfig
 from roll.data.sample import Prompt, Sample, SampleGroup, VersionSpan
 from roll.pipeline.batch import token_batch
 from roll.pipeline.rlvr.advantages import RLVRAdvantages
-from roll.pipeline.rlvr.masks import kept
 
 JUNK = float("nan")
 VALUES = torch.tensor([JUNK, JUNK, 0.5, 0.25, JUNK, JUNK, 0.5])
@@ -24,7 +23,7 @@ def group(finishes=("stop", "stop")):
 
 
 def step(config, groups, **fields):
-    batch = token_batch(groups, 1.0, kept(config)).with_(values=VALUES, **fields)
+    batch = token_batch(groups, 1.0, RLVRAdvantages(config).trains).with_(values=VALUES, **fields)
     batch, metrics = RLVRAdvantages(config)(batch, groups)
     assert (batch.returns[~batch.loss_mask] == 0).all() and (batch.advantages[~batch.loss_mask] == 0).all()
     parts = [[t[2:].tolist() for t in x.split(batch.lengths.tolist())] for x in (batch.advantages, batch.returns)]

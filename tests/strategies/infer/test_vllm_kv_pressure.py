@@ -8,7 +8,7 @@ import torch
 from roll.distributed.backend import LocalBackend, WorkerSpec
 from roll.distributed.cluster import Cluster
 from roll.distributed.devices import Placement
-from roll.rollout.explorer import Explorer
+from roll.rollout.rollout import RolloutClient
 from roll.rollout.router import Router
 
 pytest.importorskip("vllm", reason="needs requirements/vllm.txt")
@@ -41,7 +41,7 @@ def test_the_explorer_finds_out_how_many_responses_the_cache_holds(lab, tmp_path
     async def main():
         engines = await Cluster.start("actor_infer", LocalBackend(), [spec], 120)
         router = Router(1, ASKED)
-        explorer = Explorer(engines, router, str, seed=0, expand=True)
+        client = RolloutClient(engines, router, None, seed=0, keeper=None, expand=True)
         short, limits, rounds = [], [], []
         told = router.release
 
@@ -54,7 +54,7 @@ def test_the_explorer_finds_out_how_many_responses_the_cache_holds(lab, tmp_path
             short.append(0)
             prompts = [[wave, *[i] * (PROMPT - 1)] for i in range(ASKED)]
             requests = [lab.request(f"{wave}/{i}", p, max_new_tokens=LONG, seed=i) for i, p in enumerate(prompts)]
-            rounds.append(await explorer.complete(f"g{wave}", f"p{wave}", requests))
+            rounds.append(await client.complete(f"p{wave}", requests))
             limits.append(router.limits[0])
         await engines.call_all("close")
         return short, limits, rounds

@@ -1,4 +1,4 @@
-"""The explorer against engines that do what the test says, token by token."""
+"""The client against engines that do what the test says, token by token."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ import pytest
 from roll.data.sample import Prompt, VersionSpan
 from roll.data.seeding import derive_seed
 from roll.distributed.backend import WorkerDied
-from roll.rollout.explorer import Explorer, GroupCancelled
+from roll.rollout.rollout import RolloutClient
 from roll.rollout.router import Router
 from roll.strategies.infer.interface import GenerateRequest, GenerateResult, SamplingParams
 
@@ -70,9 +70,33 @@ def prompt(uid="p"):
     return Prompt(uid, [1, 2, 3], "abc", "tag", "domain", "truth")
 
 
+class Tokenizer:
+    def decode(self, ids, skip_special_tokens):
+        return f"decoded {len(ids)}"
+
+
+class Letters:
+    """Three letters a token."""
+
+    def decode(self, ids, skip_special_tokens):
+        return "answer 4\nquestion"[: 3 * len(ids)]
+
+
+class Keeper:
+    """Takes engines out that are reported."""
+
+    def __init__(self, client):
+        self._client = client
+        self.dead = []
+
+    def report(self, engine, error):
+        self.dead.append((engine, str(error)))
+        self._client.close(engine)
+
+
 def make(engines=1, capacity=8, expand=False):
     cluster, router = Engines(engines), Router(engines, capacity)
-    return cluster, router, Explorer(cluster, router, lambda ids: f"decoded {len(ids)}", SEED, expand)
+    return cluster, router, RolloutClient(cluster, router, Tokenizer(), SEED, None, expand)
 
 
 async def until(condition):
@@ -89,8 +113,8 @@ SAMPLING = SamplingParams(max_new_tokens=16)
 
 def test_an_aborted_response_is_sent_again_with_its_tokens_and_its_spans_are_merged():
     async def main():
-        cluster, router, explorer = make()
-        task = asyncio.create_task(explorer.rollout("g0", prompt(), 2, SAMPLING))
+        cluster, router, client = make()
+        task = asyncio.create_task(client.rollout("g0", prompt(), 2, SAMPLING))
         await until(lambda: len(cluster.here) == 2)
         whole, cut = cluster.here["g0/0"], cluster.here["g0/1"]
         whole.make(5, version=0)
@@ -133,9 +157,9 @@ def test_a_resumed_response_ends_at_its_stop_string_like_any_other(include, text
 
     async def main():
         cluster = Engines(1)
-        explorer = Explorer(cluster, Router(1, 1), lambda ids: "answer 4\nquestion"[: 3 * len(ids)], SEED)
+        client = RolloutClient(cluster, Router(1, 1), Letters(), SEED, None)
         sampling = SamplingParams(stop_strings=("\n",), include_stop_str_in_output=include)
-        task = asyncio.create_task(explorer.rollout("g0", prompt(), 1, sampling))
+        task = asyncio.create_task(client.rollout("g0", prompt(), 1, sampling))
         for reason in ("abort", "stop"):
             await until(lambda: "g0/0" in cluster.here)
             cluster.here["g0/0"].make(2, version=0)
@@ -149,8 +173,8 @@ def test_a_resumed_response_ends_at_its_stop_string_like_any_other(include, text
 
 def test_an_abort_before_the_first_token_costs_nothing():
     async def main():
-        cluster, _, explorer = make()
-        task = asyncio.create_task(explorer.rollout("g0", prompt(), 1, SAMPLING))
+        cluster, _, client = make()
+        task = asyncio.create_task(client.rollout("g0", prompt(), 1, SAMPLING))
         await until(lambda: cluster.here)
         cluster.here["g0/0"].end("abort")
         await until(lambda: len(cluster.sent) == 2)
@@ -164,11 +188,11 @@ def test_an_abort_before_the_first_token_costs_nothing():
 
 def test_a_group_cancelled_in_the_queue_never_reaches_an_engine():
     async def main():
-        cluster, router, explorer = make(capacity=2)
-        first, second, third = (asyncio.create_task(explorer.rollout(f"g{i}", prompt(f"p{i}"), 2, SAMPLING)) for i in range(3))
+        cluster, router, client = make(capacity=2)
+        first, second, third = (asyncio.create_task(client.rollout(f"g{i}", prompt(f"p{i}"), 2, SAMPLING)) for i in range(3))
         await until(lambda: router.queued == 2)
-        await explorer.cancel("g1")
-        with pytest.raises(GroupCancelled):
+        second.cancel()
+        with pytest.raises(asyncio.CancelledError):
             await second
         assert router.queued == 1
         for name in ("g0/0", "g0/1"):
@@ -188,37 +212,23 @@ def test_a_group_cancelled_in_the_queue_never_reaches_an_engine():
 @pytest.mark.parametrize("expand", [False, True])
 def test_a_group_cancelled_on_its_engines_is_aborted_there_and_its_slots_are_free_again(expand):
     async def main():
-        cluster, router, explorer = make(engines=2, expand=expand)
-        task = asyncio.create_task(explorer.rollout("g0", prompt(), 4, SAMPLING))
+        cluster, router, client = make(engines=2, expand=expand)
+        task = asyncio.create_task(client.rollout("g0", prompt(), 4, SAMPLING))
         await until(lambda: len(cluster.here) == 4)
-        await explorer.cancel("g0")
-        with pytest.raises(GroupCancelled):
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
             await task
-        await until(lambda: router.load == [0, 0])
+        await until(lambda: router.load == [0, 0] and sum(len(names) for _, names in cluster.aborted) == 4)
         assert sorted(name for _, names in cluster.aborted for name in names) == ["g0/0", "g0/1", "g0/2", "g0/3"]
         assert sum(len(requests) for _, requests in cluster.sent) == 4, "nothing is sent again"
 
     run(main)
 
 
-def test_cancelling_what_is_unknown_or_complete_does_nothing():
-    async def main():
-        cluster, _, explorer = make()
-        await explorer.cancel("g7")
-        task = asyncio.create_task(explorer.rollout("g0", prompt(), 1, SAMPLING))
-        await until(lambda: cluster.here)
-        cluster.here["g0/0"].end()
-        await task
-        await explorer.cancel("g0")
-        assert cluster.aborted == []
-
-    run(main)
-
-
 def test_a_group_is_one_call_to_one_engine():
     async def main():
-        cluster, router, explorer = make(engines=2)
-        task = asyncio.create_task(explorer.rollout("g0", prompt(), 4, SAMPLING))
+        cluster, router, client = make(engines=2)
+        task = asyncio.create_task(client.rollout("g0", prompt(), 4, SAMPLING))
         await until(lambda: cluster.sent)
         assert [len(requests) for _, requests in cluster.sent] == [4]
         assert sorted(router.load) == [0, 4]
@@ -231,8 +241,8 @@ def test_expanded_every_sample_is_a_call_and_the_order_of_samples_stays():
     """`is_num_return_sequences_expand`: least loaded first, so two engines share the group once its prompt's engine is full."""
 
     async def main():
-        cluster, _, explorer = make(engines=2, capacity=2, expand=True)
-        task = asyncio.create_task(explorer.rollout("g0", prompt(), 4, SAMPLING))
+        cluster, _, client = make(engines=2, capacity=2, expand=True)
+        task = asyncio.create_task(client.rollout("g0", prompt(), 4, SAMPLING))
         await until(lambda: len(cluster.sent) == 4)
         assert all(len(requests) == 1 for _, requests in cluster.sent)
         assert sorted(engine for engine, _ in cluster.sent) == [0, 0, 1, 1]
@@ -249,8 +259,8 @@ def test_expanded_every_sample_is_a_call_and_the_order_of_samples_stays():
 @pytest.mark.parametrize("expand", [False, True])
 def test_a_sample_is_a_function_of_seed_prompt_and_index_alone(expand):
     async def main():
-        cluster, _, explorer = make(expand=expand)
-        tasks = [asyncio.create_task(explorer.rollout(f"g{i}", prompt(uid), 2, SAMPLING)) for i, uid in enumerate("aab")]
+        cluster, _, client = make(expand=expand)
+        tasks = [asyncio.create_task(client.rollout(f"g{i}", prompt(uid), 2, SAMPLING)) for i, uid in enumerate("aab")]
         await until(lambda: len(cluster.here) == 6)
         seeds = {name: one.request.sampling.seed for name, one in cluster.here.items()}
         assert seeds["g0/0"] == seeds["g1/0"] == derive_seed(SEED, "a", 0), "not of the group's number"
@@ -263,10 +273,10 @@ def test_a_sample_is_a_function_of_seed_prompt_and_index_alone(expand):
 
 def test_validation_goes_before_training_in_the_queue():
     async def main():
-        cluster, router, explorer = make(capacity=1)
-        tasks = [asyncio.create_task(explorer.rollout(f"g{i}", prompt(f"p{i}"), 1, SAMPLING)) for i in range(2)]
+        cluster, router, client = make(capacity=1)
+        tasks = [asyncio.create_task(client.rollout(f"g{i}", prompt(f"p{i}"), 1, SAMPLING)) for i in range(2)]
         await until(lambda: router.queued == 1)
-        tasks.append(asyncio.create_task(explorer.rollout("v", prompt("v"), 1, SAMPLING, priority=0)))
+        tasks.append(asyncio.create_task(client.rollout("v", prompt("v"), 1, SAMPLING, priority=0)))
         await until(lambda: router.queued == 2)
         cluster.here["g0/0"].end()
         await until(lambda: len(cluster.sent) == 2)
@@ -279,9 +289,9 @@ def test_validation_goes_before_training_in_the_queue():
 
 def test_an_engine_that_fails_is_heard_and_its_slots_are_given_back():
     async def main():
-        cluster, router, explorer = make(capacity=1)
-        failing = asyncio.create_task(explorer.rollout("g0", prompt("a"), 1, SAMPLING))
-        waiting = asyncio.create_task(explorer.rollout("g1", prompt("b"), 1, SAMPLING))
+        cluster, router, client = make(capacity=1)
+        failing = asyncio.create_task(client.rollout("g0", prompt("a"), 1, SAMPLING))
+        waiting = asyncio.create_task(client.rollout("g1", prompt("b"), 1, SAMPLING))
         await until(lambda: router.queued == 1)
         cluster.here["g0/0"].done.set_exception(RuntimeError("the engine is on fire"))
         with pytest.raises(RuntimeError, match="on fire"):
@@ -296,15 +306,9 @@ def test_an_engine_that_fails_is_heard_and_its_slots_are_given_back():
 
 def test_requests_of_an_engine_that_dies_go_elsewhere_with_the_tokens_they_had():
     async def main():
-        cluster, router, explorer = make(engines=2, capacity=1)
-        dead = []
-
-        def on_death(engine, error):
-            dead.append((engine, str(error)))
-            explorer.close(engine)
-
-        explorer._on_death = on_death
-        rollout = asyncio.ensure_future(explorer.rollout("g0", prompt(), 1, SAMPLING))
+        cluster, router, client = make(engines=2, capacity=1)
+        client._keeper = keeper = Keeper(client)
+        rollout = asyncio.ensure_future(client.rollout("g0", prompt(), 1, SAMPLING))
         await until(lambda: "g0/0" in cluster.here)
         first = cluster.here["g0/0"]
         first.make(3, version=0)
@@ -315,7 +319,7 @@ def test_requests_of_an_engine_that_dies_go_elsewhere_with_the_tokens_they_had()
         second.done.set_exception(WorkerDied("killed"))
         await until(lambda: len(cluster.sent) == 3)
         third = cluster.here["g0/0"]
-        assert third.engine != second.engine and dead == [(second.engine, "killed")]
+        assert third.engine != second.engine and keeper.dead == [(second.engine, "killed")]
         assert third.request.partial_ids == (100, 101, 102)
         third.make(2, version=2)
         third.end()
@@ -329,10 +333,9 @@ def test_requests_of_an_engine_that_dies_go_elsewhere_with_the_tokens_they_had()
 
 def test_late_news_of_a_worker_that_was_replaced_closes_nothing():
     async def main():
-        cluster, _, explorer = make(engines=1)
-        dead = []
-        explorer._on_death = lambda engine, error: dead.append(engine)
-        rollout = asyncio.ensure_future(explorer.rollout("g0", prompt(), 1, SAMPLING))
+        cluster, _, client = make(engines=1)
+        client._keeper = keeper = Keeper(client)
+        rollout = asyncio.ensure_future(client.rollout("g0", prompt(), 1, SAMPLING))
         await until(lambda: "g0/0" in cluster.here)
         first = cluster.here["g0/0"]
         cluster.workers[0] = object()  # its successor is there before the call has failed
@@ -341,15 +344,15 @@ def test_late_news_of_a_worker_that_was_replaced_closes_nothing():
         cluster.here["g0/0"].make(1, version=0)
         cluster.here["g0/0"].end()
         await rollout
-        assert dead == []
+        assert keeper.dead == []
 
     run(main)
 
 
 def test_without_anyone_to_replace_it_an_engine_that_dies_is_the_callers_error():
     async def main():
-        cluster, router, explorer = make()
-        rollout = asyncio.ensure_future(explorer.rollout("g0", prompt(), 1, SAMPLING))
+        cluster, router, client = make()
+        rollout = asyncio.ensure_future(client.rollout("g0", prompt(), 1, SAMPLING))
         await until(lambda: "g0/0" in cluster.here)
         cluster.here["g0/0"].done.set_exception(WorkerDied("killed"))
         with pytest.raises(WorkerDied, match="killed"):
@@ -363,8 +366,8 @@ def test_a_caller_that_goes_away_leaves_no_request_on_the_engine():
     """The engine is another process: cancelling the call alone would let it generate for nobody."""
 
     async def main():
-        cluster, router, explorer = make()
-        task = asyncio.create_task(explorer.complete("e0/1", "e0", [GenerateRequest("e0/1", (1, 2), SAMPLING)]))
+        cluster, router, client = make()
+        task = asyncio.create_task(client.complete("e0", [GenerateRequest("e0/1", (1, 2), SAMPLING)]))
         await until(lambda: "e0/1" in cluster.here)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -7,16 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from roll.buffer.memory import MemoryBuffer
 from roll.configs.loading import to_mapping
 from roll.configs.ppo import PPOConfig
 from roll.distributed.cluster import Cluster
 from roll.pipeline.advantages import Advantages
 from roll.pipeline.checkpoint import CRITIC, TRAINER, CheckpointStore
-from roll.pipeline.fates import Fates
 from roll.pipeline.preparation import Prepared
 from roll.pipeline.run_record import RunRecord
+from roll.pipeline.schedule import Schedule
 from roll.rollout.admission import Admission
+from roll.rollout.groups import Groups
 from roll.rollout.pipeline_depth import PipelineDepth
 
 
@@ -25,19 +25,6 @@ class RunState:
         """As the checkpoint left it, if there is one."""
         checkpoint = prepared.checkpoint
         self.first_step = self.saved_step = checkpoint.step if checkpoint else 0
-        self.admission = Admission(
-            config.groups_per_step,
-            config.async_generation_ratio,
-            config.max_steps,
-            policy=config.staleness_policy,
-            extra_groups=config.max_additional_running_prompts if config.is_use_additional_prompts else 0,
-            version=self.first_step,
-        )
-        self.depth = PipelineDepth(
-            config.async_generation_ratio,
-            None if config.async_pipeline_depth == "auto" else config.async_pipeline_depth,
-            floor=config.weight_push_interval - 1,
-        )
         spared = self.first_step if prepared.continues else None
         self._checkpoints = CheckpointStore(prepared.checkpoints, config.max_ckpt_to_keep, spared)
         self._begun: tuple[int, Path] | None = None
@@ -56,13 +43,18 @@ class RunState:
             resumed=prepared.resumed_record,
             clock=clock,
         )
-        self.fates = Fates(self.admission, self.record.groups)
-        self.buffer = MemoryBuffer(self.admission, self.fates.drop, clock)
+        self.schedule = Schedule(
+            last_step=config.max_steps,
+            push_every=config.weight_push_interval,
+            pull_every=config.weight_pull_interval,
+            validate_every=config.eval_steps if prepared.validation else None,
+            save_every=config.save_steps,
+            validated=frozenset(version for version, _ in self.record.validation),
+        )
+        self.groups = Groups(_admission(config, self.first_step), _depth(config), prepared.source, self.record.groups, clock)
         self.advantages = advantages
-        self._source = prepared.source
         if checkpoint is not None:
-            self.admission.restore(checkpoint.state["admission"], self.buffer.restore(checkpoint.buffer))
-            self.fates.restore(self.buffer.groups)
+            self.groups.restore(checkpoint.state, checkpoint.buffer)
             self.advantages.restore(checkpoint.state["advantages"])
 
     async def save_critic(self, critic: Cluster, step: int) -> None:
@@ -73,12 +65,11 @@ class RunState:
         """A checkpoint of this very moment: the state is taken before the first await. A critic has been saved before."""
         step = self.record.step
         state: dict[str, Any] = {
-            "admission": self.admission.state(),
-            "cursor": self._source.cursor(self.fates.in_flight_prompts()),
+            **self.groups.state(),
             "record": self.record.state(),
             "advantages": self.advantages.state(),
         }
-        rows = self.buffer.snapshot()
+        rows = self.groups.buffered()
         partial = self._begin(step)
         await trainers.call_all("save", str(partial / TRAINER))
         await asyncio.to_thread(self._checkpoints.commit, step, state, rows)
@@ -89,3 +80,19 @@ class RunState:
         if self._begun is None or self._begun[0] != step:
             self._begun = step, self._checkpoints.begin(step)
         return self._begun[1]
+
+
+def _admission(config: PPOConfig, version: int) -> Admission:
+    return Admission(
+        config.groups_per_step,
+        config.async_generation_ratio,
+        config.max_steps,
+        policy=config.staleness_policy,
+        extra_groups=config.max_additional_running_prompts if config.is_use_additional_prompts else 0,
+        version=version,
+    )
+
+
+def _depth(config: PPOConfig) -> PipelineDepth:
+    fixed = None if config.async_pipeline_depth == "auto" else config.async_pipeline_depth
+    return PipelineDepth(config.async_generation_ratio, fixed, floor=config.weight_push_interval - 1)

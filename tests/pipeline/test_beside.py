@@ -6,9 +6,10 @@ import pytest
 
 from roll.distributed.device_locks import DeviceLocks
 from roll.metrics.ledger import Ledger
+from roll.pipeline.beside import Beside, beside
 from roll.pipeline.flow import Flow, FlowError
-from roll.pipeline.side_by_side import SideBySide
-from roll.pipeline.stage import Closed, Stage
+from roll.pipeline.stage import Stage
+from roll.rollout.changes import Closed
 
 
 class Source(Stage[list, list]):
@@ -57,8 +58,8 @@ def run(stages, devices, items):
             done.append(item)
 
     sink = Sink()
-    flow.chain(Source(items), SideBySide("both", flow, *stages), sink)
-    asyncio.run(asyncio.wait_for(flow.run([sink], []), 20))
+    flow.join([Source(items), Beside("both", *stages), sink])
+    asyncio.run(asyncio.wait_for(flow.run([sink]), 20))
     return done
 
 
@@ -80,3 +81,9 @@ def test_the_error_that_ends_the_flow_is_that_of_the_stage_that_failed(failing):
     stages = [Meet(name, None, fails=number == failing) for number, name in enumerate("ab")]
     with pytest.raises(FlowError, match=f"^{'ab'[failing]}: ValueError: bad item"):
         run(stages, {}, [[]])
+
+
+def test_nothing_stands_beside_a_stage_that_is_alone():
+    stage = Meet("a", "x")
+    assert beside("none", [False, False]) == []
+    assert beside("one", [False, stage]) == [stage]

@@ -1,0 +1,88 @@
+"""The explorer half of a run: groups are admitted, rolled out, filtered, and kept or dropped, each on its own.
+
+What lies between `next` and `keep`, the rollout itself, is the pipeline's own; so is how its validation set is rolled out. While
+a validation generates, the engines keep the version that it speaks of: the next flip waits for the last of its requests, which
+go first in every queue.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from roll.data.sample import Sample, SampleGroup
+from roll.pipeline.engine_fleet import Routing
+from roll.pipeline.stage import Stage
+from roll.pipeline.state import RunState
+from roll.pipeline.validation import summarise
+from roll.pipeline.weight_updates import WeightUpdates
+from roll.rollout.filters import GroupFilter
+
+
+class Explorer(ABC):
+    rollouts: Sequence[Stage[SampleGroup, SampleGroup]]
+    """From an admitted group to one whose samples have rewards."""
+
+    def __init__(
+        self,
+        state: RunState,
+        weights: WeightUpdates,
+        filters: Mapping[str, GroupFilter],
+        routing: Routing,
+    ) -> None:
+        """`filters`: by domain. `routing`: who sends this explorer's requests to the engines."""
+        self.groups = state.groups
+        self.routing = routing
+        self._weights = weights
+        self._schedule = state.schedule
+        self._record = state.record
+        self._filters = filters
+
+    async def next(self) -> SampleGroup:
+        """The next group, with its task, as soon as admission lets it start."""
+        return await self.groups.start()
+
+    async def keep(self, group: SampleGroup) -> None:
+        """The group is rolled out: it can be trained, or teaches nothing and is dropped with the filter's reason."""
+        self._weights.group_ended(group)
+        if not self.groups.is_live(group.group_id):
+            return
+        group_filter = self._filters.get(group.prompt.domain)
+        reason = group_filter(group.outcomes) if group_filter else None
+        if reason is not None:
+            await self.groups.drop(group.group_id, reason)
+        else:
+            await self.groups.finish(group)
+
+    async def validate(self, version: int) -> None:
+        """Evaluates the version that all engines serve, if that is due."""
+        if not self._schedule.validates(version):
+            return
+        started = self._record.clock()
+        try:
+            samples, failed = await self.validation_rollouts(version)
+        finally:
+            self._weights.release()
+        await self.grade(samples)
+        more = self.validation_metrics(samples)
+        self._record.add_validation(summarise(version, samples, self._record.clock() - started, failed, more))
+
+    @abstractmethod
+    async def validation_rollouts(self, version: int) -> tuple[list[Sample], int]:
+        """The samples of the whole validation set, and how many rollouts failed; the engines serve `version` until it returns."""
+
+    async def grade(self, samples: Sequence[Sample]) -> None:  # noqa: B027  (rollouts may come with their rewards)
+        """Sets the rewards of validation samples that are not known yet; a sample that cannot be graded keeps None."""
+
+    def validation_metrics(self, samples: Sequence[Sample]) -> dict[str, float]:
+        """Metrics of a validation besides its accuracy and reward, by name."""
+        return {}
+
+    def counts(self) -> dict[str, float]:
+        """Running totals of this half, for the metrics of each step."""
+        return {}
+
+    def figures(self) -> dict[str, Any]:
+        """Figures of the run so far, for summary.json."""
+        return {}

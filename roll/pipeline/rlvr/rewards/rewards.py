@@ -1,0 +1,33 @@
+"""The reward workers of all domains, from the driver's side."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from roll.data.sample import Sample
+from roll.distributed.cluster import Cluster
+
+
+class Rewards:
+    """A sample goes to the workers of its prompt's domain, in turn."""
+
+    def __init__(self, clusters: Mapping[str, Cluster]) -> None:
+        self._clusters = clusters
+        self._turns: Counter[str] = Counter()
+        self.errors: Counter[str] = Counter()
+        """Failures by "domain: reason". A failure is never a reward."""
+
+    async def fill(self, samples: list[Sample]) -> str | None:
+        """Sets every sample's reward; returns the reason if that failed for any of them. All samples are of one prompt."""
+        domain = samples[0].prompt.domain
+        cluster = self._clusters[domain]
+        self._turns[domain] += 1
+        results = await cluster.call(self._turns[domain] % len(cluster), "compute_rewards", samples)
+        failure = None
+        for sample, result in zip(samples, results, strict=True):
+            sample.reward = result.value
+            if result.error is not None:
+                failure = result.error
+                self.errors[f"{domain}: {result.error.splitlines()[0][:80]}"] += 1
+        return failure

@@ -1,0 +1,42 @@
+"""Which steps publish their weights, which versions are validated, which steps leave a checkpoint. Pure.
+
+Versions are counted in steps, so published ones are multiples of n. Between two of them the trainer needs n batches that were
+started under one version, which admission grants only if n − 1 <= α (`roll.rollout.admission`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    last_step: int
+    push_every: int = 1
+    """n: steps between two published versions."""
+    pull_every: int = 0
+    """Groups after which an engine takes newer weights; with 0 all engines take every version at once."""
+    validate_every: int | None = None
+    """Steps between two validations; None: there is nothing to validate on."""
+    save_every: int = 1
+    """Steps between two checkpoints."""
+    validated: frozenset[int] = frozenset()
+    """Versions that a run which is resumed has evaluated before."""
+
+    def publishes(self, step: int) -> bool:
+        """The last step is published whatever its number: the run ends with all engines on the final weights."""
+        return step % self.push_every == 0 or step == self.last_step
+
+    def validates(self, version: int) -> bool:
+        """`version` is one that is, or could be, published: what is due every so many steps waits for the next published one."""
+        if self.validate_every is None or version in self.validated:
+            return False
+        before = (version - 1) // self.push_every * self.push_every
+        return version // self.validate_every > before // self.validate_every or version == self.last_step
+
+    def saves(self, step: int) -> bool:
+        return step % self.save_every == 0 or step == self.last_step
+
+    def awaits(self, version: int) -> bool:
+        """Whether all engines have to serve the version before the next is published."""
+        return self.pull_every == 0 or self.validates(version) or version == self.last_step

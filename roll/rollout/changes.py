@@ -1,0 +1,33 @@
+"""One condition on which everyone waits: whoever changes something notifies, and every waiter looks at its own predicate again.
+
+Nobody polls, and nobody has to know who waits for what.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Closed(Exception):
+    """What is waited for will not come any more."""
+
+
+class Changes:
+    def __init__(self) -> None:
+        self._next = asyncio.Event()
+        self.waits: dict[str, str] = {}
+        """Who waits -> what for, in words for people. A waiter writes and removes its own entry."""
+
+    def notify(self) -> None:
+        self._next.set()
+        self._next = asyncio.Event()
+
+    async def until(self, predicate: Callable[[], T]) -> T:
+        """The first true value that `predicate` returns; it is called now and after every change."""
+        while not (value := predicate()):
+            await self._next.wait()
+        return value

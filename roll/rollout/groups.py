@@ -1,0 +1,255 @@
+"""The groups of a run: what each is and where it is. One owner, from the moment of admission to the one fate.
+
+    start ──▶ in flight ──finish──▶ buffered ──lease──▶ leased ──trained──▶ (journal)
+                  └──────────────── drop(reason) ───────────────────────▶ (journal)
+
+`Admission` decides, here is what it decides about: the samples, the tasks that are still to be served, the journal with one row a
+group. Every verb changes accounts and contents together, as one transaction: those that an owner in a database would have to wait
+for are coroutines, though in memory none of them ever waits for anything but groups. After each change the accounts must balance.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from roll.data.sample import Prompt, SampleGroup
+from roll.metrics.run_log import GroupLog
+from roll.rollout.admission import Admission, GroupState
+from roll.rollout.changes import Changes, Closed
+from roll.rollout.pipeline_depth import PipelineDepth
+
+T = TypeVar("T")
+
+START, LEASE = "admit", "lease"
+"""Who waits, in `Changes.waits`."""
+
+
+class Source(Protocol):
+    """The tasks of a run: infinite, deterministic, resumable."""
+
+    def next(self) -> Prompt: ...
+
+    def cursor(self, outstanding: Sequence[Prompt] = ()) -> dict[str, Any]:
+        """The position, as plain JSON. `outstanding`: tasks that were served and are to be served again after `restore`."""
+
+    def restore(self, cursor: Mapping[str, Any]) -> None:
+        """Continues from a `cursor()`. Raises `ValueError` if it speaks of another seed or other tasks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The groups of one step, in the order of admission. They are buffered until the lease is `trained`."""
+
+    step: int
+    """Steps done before this one: the policy version that it trains."""
+    groups: tuple[SampleGroup, ...]
+    wait_s: float
+    """How long the trainer waited for them."""
+    leased_at: float
+
+    @property
+    def group_ids(self) -> tuple[int, ...]:
+        return tuple(group.group_id for group in self.groups)
+
+
+class Groups:
+    def __init__(
+        self,
+        admission: Admission,
+        depth: PipelineDepth,
+        source: Source,
+        journal: GroupLog,
+        clock: Callable[[], float],
+    ) -> None:
+        """`depth`: how far ahead rollouts start, within what admission allows; it learns from the waits seen here."""
+        self.admission = admission
+        self.depth = depth
+        self.changes = Changes()
+        self._source = source
+        self._journal = journal
+        self._clock = clock
+        self._live: dict[int, SampleGroup] = {}
+        self._work: dict[int, asyncio.Future[Any]] = {}
+        """Group -> what is being done for it, to be cancelled when the group is dropped."""
+        self._leased: Lease | None = None
+        self._last_leased_at: float | None = None
+        self._complete_since: float | None = None
+        """Since when a whole batch lies ready."""
+        self._stopped = False
+
+    async def until(self, predicate: Callable[[], T]) -> T:
+        """The first true value that `predicate` returns; it is called now and after every change of any group."""
+        return await self.changes.until(predicate)
+
+    # -- the explorer's verbs -------------------------------------------------------------------------------------------
+
+    async def start(self) -> SampleGroup:
+        """A new group with the next task, as soon as admission lets one start. Raises `Closed` after `stop`."""
+        await self.until(lambda: self._stopped or self._may_start())
+        self.changes.waits.pop(START, None)
+        if self._stopped:
+            raise Closed
+        ticket = self.admission.start()
+        group = SampleGroup(ticket.group_id, ticket.start_version, self._source.next())
+        self._live[group.group_id] = group
+        self._changed()
+        return group
+
+    async def while_live(self, group_id: int, work: Coroutine[Any, Any, T]) -> T | None:
+        """What `work` returns; None if the group is dropped before, which cancels it."""
+        if not self.is_live(group_id):
+            work.close()
+            return None
+        task = self._work[group_id] = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        finally:
+            del self._work[group_id]
+        return None if task.cancelled() else task.result()
+
+    async def finish(self, group: SampleGroup) -> None:
+        """The group is complete and can be trained."""
+        self.admission.finish(group.group_id)
+        self._live[group.group_id] = group
+        self._changed()
+
+    async def drop(self, group_id: int, reason: str) -> None:
+        """The group will not be trained; its ticket is free again. One that has met its fate already keeps it."""
+        if self.is_live(group_id):
+            self._drop(group_id, reason)
+            self._changed()
+
+    def is_live(self, group_id: int) -> bool:
+        return group_id in self._live
+
+    # -- the trainer's verbs --------------------------------------------------------------------------------------------
+
+    async def lease(self, step: int) -> Lease:
+        """The groups that `step` trains, as soon as admission lets it have them. Raises `Closed` after `stop`, and when `step`
+        is beyond the last."""
+        if self._leased is not None:
+            raise RuntimeError(f"step {step} asks for groups while step {self._leased.step} holds its lease")
+        if step >= self.admission.max_steps:
+            raise Closed
+        asked = self._clock()
+        await self.until(lambda: self._stopped or self._take(step, asked))
+        self.changes.waits.pop(LEASE, None)
+        if self._leased is None:
+            raise Closed
+        return self._leased
+
+    async def trained(self, lease: Lease) -> None:
+        """The lease's groups have been trained."""
+        self.admission.train(lease.group_ids)
+        self._leased = None
+        for group in lease.groups:
+            del self._live[group.group_id]
+            oldest = min(sample.oldest_version for sample in group.samples)
+            self._write(group, "trained", "", lease.step + 1, lease.step - oldest)
+        self._changed()
+
+    # -- policy versions ------------------------------------------------------------------------------------------------
+
+    async def offer(self, version: int) -> None:
+        """`version` is published; the engines take it later."""
+        self.admission.offer(version)
+        self._changed()
+
+    async def publish(self, version: int) -> None:
+        """All engines serve `version`, or a newer one, from now on."""
+        self.admission.publish(version)
+        self._changed()
+
+    @property
+    def wait_for_weights(self) -> bool:
+        """Whether no group may start, and one could if the engines served the newest version."""
+        return self.admission.waits_for_weights(self.depth.depth)
+
+    # -- the end, and checkpoints ---------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """No group and no step begins any more; what has begun is finished."""
+        self._stopped = True
+        self._changed()
+
+    async def drop_all(self, reason: str) -> None:
+        """Of a run that is over: the groups that are left."""
+        for group_id in list(self._live):
+            self._drop(group_id, reason)
+        self._changed()
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps besides `buffered`; tasks of groups in flight are served again after `restore`."""
+        live = self.admission.live
+        outstanding = [self._live[i].prompt for i in sorted(live) if live[i].state is GroupState.IN_FLIGHT]
+        return {"admission": self.admission.state(), "cursor": self._source.cursor(outstanding)}
+
+    def buffered(self) -> list[dict[str, Any]]:
+        """The groups that are complete, leased ones included, as JSON values."""
+        live = self.admission.live
+        return [self._live[i].to_json() for i in sorted(live) if live[i].state is GroupState.BUFFERED]
+
+    def restore(self, state: Mapping[str, Any], buffered: Sequence[dict[str, Any]]) -> None:
+        """Goes on from `state` and `buffered`; the source was set to its cursor before."""
+        groups = sorted((SampleGroup.from_json(row) for row in buffered), key=lambda group: group.group_id)
+        self._live = {group.group_id: group for group in groups}
+        self.admission.restore(state["admission"], {group.group_id: group.start_version for group in groups})
+        self._changed()
+
+    # -- how ------------------------------------------------------------------------------------------------------------
+
+    def _may_start(self) -> bool:
+        admission = self.admission
+        self.changes.waits[START] = f"{len(admission.live)} groups outstanding under version {admission.version}"
+        return admission.may_start(self.depth.depth)
+
+    def _take(self, step: int, asked: float) -> bool:
+        """Whether the step has its lease now."""
+        selection = self.admission.select(step)
+        for group_id, reason in selection.drop.items():
+            self._drop(group_id, reason)
+        self.changes.waits[LEASE] = selection.waiting_for
+        if selection.take:
+            now, before = self._clock(), self._last_leased_at
+            if before is not None:
+                slack_s = max(0.0, asked - self._complete_since) if self._complete_since is not None else 0.0
+                self.depth.observe(wait_s=now - asked, train_s=asked - before, slack_s=slack_s)
+            self._leased = Lease(step, tuple(self._live[i] for i in selection.take), now - asked, now)
+            self._last_leased_at, self._complete_since = now, None
+        if selection.take or selection.drop:
+            self._changed()
+        return bool(selection.take)
+
+    def _drop(self, group_id: int, reason: str) -> None:
+        self.admission.drop(group_id, reason)
+        self._write(self._live.pop(group_id), "dropped", reason, self.admission.version + 1, None)
+        if group_id in self._work:
+            self._work[group_id].cancel()
+
+    def _changed(self) -> None:
+        """Raises `AccountingError` at the first change after which the accounts do not balance."""
+        self.admission.check()
+        ready = self.admission.buffered - (len(self._leased.groups) if self._leased else 0)
+        if ready < self.admission.batch_groups:
+            self._complete_since = None
+        elif self._complete_since is None:
+            self._complete_since = self._clock()
+        self.changes.notify()
+
+    def _write(self, group: SampleGroup, fate: str, reason: str, step: int, lag: int | None) -> None:
+        """Journals count steps from 1."""
+        self._journal.write(
+            group_id=group.group_id,
+            prompt_uid=group.prompt.uid,
+            fate=fate,
+            reason=reason,
+            step=step,
+            start_version=group.start_version,
+            lag=lag,
+        )

@@ -1,0 +1,61 @@
+"""From the ranks of a trainer to one version of its weights: every rank exports its share of the buckets."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from roll.distributed.cluster import Cluster
+from roll.weights.bucket import Manifest
+from roll.weights.directory import BucketFile
+from roll.weights.store import BucketRef, KeptBucket, WeightStore
+
+
+@dataclass(frozen=True, slots=True)
+class NewWeights:
+    """Gathered, not yet sent."""
+
+    manifest: Manifest
+    buckets: list[BucketRef]
+
+
+async def gather_weights(cluster: Cluster, store: WeightStore, version: int, bucket_bytes: int) -> NewWeights:
+    """The trainer's weights as buckets that stay where the ranks made or wrote them; only names and checksums come here."""
+    folder = store.begin(version)
+    async with asyncio.TaskGroup() as group:
+        shares = [group.create_task(_share(cluster, rank, bucket_bytes, folder)) for rank in range(len(cluster))]
+    manifest = Manifest(version)
+    buckets: list[BucketRef] = []
+    # In turns, as they were made: engines that pull them in this order ask one node after the other.
+    for turn in itertools.zip_longest(*(share.result() for share in shares)):
+        for bucket, (names, checksum, nbytes) in filter(None, turn):
+            manifest.names += names
+            manifest.checksums.append(checksum)
+            manifest.nbytes += nbytes
+            buckets.append(bucket)
+    return NewWeights(manifest, buckets)
+
+
+_Share = list[tuple[BucketRef, tuple[Sequence[str], int, int]]]
+"""Buckets, each with (names, checksum, bytes)."""
+
+
+async def _share(cluster: Cluster, rank: int, bucket_bytes: int, folder: Path | None) -> _Share:
+    """What a rank exports."""
+    await cluster.call(rank, "begin_export", bucket_bytes)
+    share: _Share = []
+    if folder is None:
+        while True:
+            reference, made = await cluster.keep(rank, "next_bucket")
+            if made is None:
+                return share
+            share.append((KeptBucket(rank, reference), made))
+    while True:
+        path = folder / f"{rank:03}-{len(share):05}.safetensors"
+        file: BucketFile | None = await cluster.call(rank, "write_bucket", str(path))
+        if file is None:
+            return share
+        share.append((file, (file.names, file.checksum, file.nbytes)))
