@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from roll.distributed.backend import Backend
     from roll.distributed.devices import Inventory
     from roll.pipeline.preparation import Prepared
-    from roll.pipeline.training_pipeline import TrainingPipeline
+    from roll.pipeline.run import Pipeline
 
 EXIT_CODES = {"finished": 0, "failed": 1, "interrupted": 130}
 DEFAULT_CONFIG = {"rlvr": "rlvr_config_async", "agentic": "agent_val_frozen_lake_async"}
@@ -121,7 +121,7 @@ def _prepare(config: RLVRConfig | AgenticConfig, inventory: Inventory, local: bo
     return prepare(config, inventory, one_process=local)
 
 
-def _pipeline(config: RLVRConfig | AgenticConfig, prepared: Prepared, inventory: Inventory, backend: Backend) -> TrainingPipeline:
+def _pipeline(config: RLVRConfig | AgenticConfig, prepared: Prepared, inventory: Inventory, backend: Backend) -> Pipeline:
     """Raises `ConfigError`."""
     from roll.metrics.remote_trackers import TrackerError
     from roll.pipeline.agentic.preparation import AgenticPrepared

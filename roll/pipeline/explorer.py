@@ -7,6 +7,7 @@ go first in every queue.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -59,14 +60,14 @@ class Explorer(ABC):
         """Evaluates the version that all engines serve, if that is due."""
         if not self._schedule.validates(version):
             return
-        started = self._record.clock()
+        started = time.monotonic()
         try:
             samples, failed = await self.validation_rollouts(version)
         finally:
             self._weights.release()
         await self.grade(samples)
         more = self.validation_metrics(samples)
-        self._record.add_validation(summarise(version, samples, self._record.clock() - started, failed, more))
+        self._record.add_validation(summarise(version, samples, time.monotonic() - started, failed, more))
 
     @abstractmethod
     async def validation_rollouts(self, version: int) -> tuple[list[Sample], int]:

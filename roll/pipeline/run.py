@@ -16,7 +16,7 @@ import signal
 import time
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -52,14 +52,12 @@ class Pipeline(ABC):
         advantages: Advantages,
         inventory: Inventory,
         backend: Backend,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.inventory = inventory
         self.backend = backend
-        self.state = RunState(config, prepared, advantages, clock)
+        self.state = RunState(config, prepared, advantages)
         self._config = config
         self._prepared = prepared
-        self._clock = clock
         self._loss = roles.loss_spec(config, prepared.derived)
         self._clusters: dict[str, Cluster] = {}
         self._interrupted = False
@@ -87,7 +85,7 @@ class Pipeline(ABC):
         config, derived, state = self._config, self._prepared.derived, self.state
         engines = engine_fleet(config, self._prepared, clusters, state, self.backend)
         weights = WeightUpdates(engines, state.groups, state.schedule)
-        trainer = Trainer(config, derived, self._loss, state, clusters, engines.store, self._clock)
+        trainer = Trainer(config, derived, self._loss, state, clusters, engines.store)
         if derived.engines_start_empty:
             await engines.fill(await trainer.gather_weights(state.first_step))
         explorer = await self.explorer(clusters, engines, weights)
@@ -115,7 +113,7 @@ class Pipeline(ABC):
             Stage("validate", explorer.validate, role="actor_infer"),
         ]
         devices = _device_locks(config, clusters, engines)
-        flow = Flow(Ledger(self._clock()), devices, self._clock, state.groups.changes.waits)
+        flow = Flow(Ledger(time.monotonic()), devices, time.monotonic, state.groups.changes.waits)
         flow.join(explore)
         flow.join(train)
         train[-1].offer(state.first_step)

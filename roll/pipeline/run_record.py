@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 import yaml
 
+from roll.configs.loading import to_mapping
+from roll.configs.ppo import PPOConfig
 from roll.data.sample import SampleGroup
 from roll.metrics import learning_curve
 from roll.metrics.display import Display, RoleLine, RunSnapshot, print_summary
@@ -19,6 +22,7 @@ from roll.metrics.run_log import GroupLog, read_rows
 from roll.metrics.sample_log import SampleLog
 from roll.metrics.staleness import StalenessStats
 from roll.metrics.trackers import make_trackers
+from roll.pipeline.preparation import Prepared
 from roll.pipeline.stage import State
 from roll.pipeline.validation import ValidationResult
 from roll.rollout.groups import LEASE, START, Groups
@@ -37,43 +41,26 @@ class RunRecord:
     """The folder `<output_dir>/<exp_name>`: config.yaml, metrics.jsonl, samples.jsonl, groups.jsonl, learning_curve.png,
     trace.json, summary.json; and the display."""
 
-    def __init__(
-        self,
-        run_dir: Path,
-        config: Mapping[str, Any],
-        *,
-        exp_name: str,
-        trackers: tuple[str, ...],
-        tracker_kwargs: Mapping[str, Any],
-        samples_per_step: int,
-        staleness_bound: int,
-        logging_steps: int,
-        max_steps: int,
-        resumed: Mapping[str, Any] | None,
-        clock: Callable[[], float],
-    ) -> None:
-        """`resumed`: the `state()` that a checkpoint of this folder recorded; what was written after it is rolled back."""
-        self.run_dir = run_dir
-        self._exp_name = exp_name
-        self._max_steps = max_steps
-        self.clock = clock
-        self._started = self._began = clock()
+    def __init__(self, config: PPOConfig, prepared: Prepared) -> None:
+        """What was written after the checkpoint that the run resumes from, if it continues in its folder, is rolled back."""
+        derived, resumed, written = prepared.derived, prepared.resumed_record, to_mapping(config)
+        self.run_dir = run_dir = prepared.run_dir
+        self._exp_name = config.exp_name
+        self._max_steps = config.max_steps
+        self._started = self._began = time.monotonic()
         self._counter: Counter | None = None
-        (run_dir / "config.yaml").write_text(yaml.safe_dump(redact(config), sort_keys=False))
+        (run_dir / "config.yaml").write_text(yaml.safe_dump(redact(written), sort_keys=False))
         self.groups = GroupLog(run_dir)
-        self._samples = SampleLog(run_dir, samples_per_step)
-        self.staleness = StalenessStats(staleness_bound)
-        first_step = 0
+        self._samples = SampleLog(run_dir, config.rollout_log_per_step)
+        self.staleness = StalenessStats(derived.staleness_bound)
         if resumed is not None:
             self.staleness.restore(resumed["staleness"])
-            first_step = resumed["step"]
+        self.step = self._first_step = resumed["step"] if resumed is not None else 0
         self.groups.rewind(resumed["groups"] if resumed is not None else 0)
         self._samples.rewind(resumed["samples"] if resumed is not None else 0)
-        self._trackers = make_trackers(
-            trackers, run_dir, exp_name, config, tracker_kwargs, first_step if resumed is not None else -1
-        )
-        self.display = Display(logging_steps=logging_steps)
-        self.step = self._first_step = first_step
+        first_logged = self.step if resumed is not None else -1
+        self._trackers = make_trackers(derived.trackers, run_dir, config.exp_name, written, config.tracker_kwargs, first_logged)
+        self.display = Display(logging_steps=config.logging_steps)
         self._reward: float | None = None
         self._lag: float | None = None
         self.samples = 0
@@ -84,11 +71,11 @@ class RunRecord:
     def begin(self, counter: Counter) -> None:
         """The workers are up: from here the speed of the run is measured, and what `counter` counts is recorded."""
         self._counter = counter
-        self._began = self.clock()
+        self._began = time.monotonic()
 
     def running_s(self) -> float:
         """Seconds since `begin`, or since the record was made."""
-        return self.clock() - self._began
+        return time.monotonic() - self._began
 
     def state(self) -> dict[str, Any]:
         """Where the journals stand, for a checkpoint."""
@@ -133,7 +120,7 @@ class RunRecord:
 
     def show(self, ledger: Ledger, roles: list[str], waits_for: Mapping[str, str], groups: Mapping[str, Any]) -> None:
         """`waits_for`: role -> what it lacks when it waits for input."""
-        now = self.clock()
+        now = time.monotonic()
         running = now - self._began
         done = self.step - self._first_step
         present = [role for role in roles if role in ledger.names()]
@@ -179,7 +166,7 @@ class RunRecord:
         self._samples.close()
         (self.run_dir / "summary.json").write_text(json.dumps(summary, indent=2))
         if ledger is not None:
-            (self.run_dir / "trace.json").write_text(json.dumps(ledger.chrome_trace(self.clock())))
+            (self.run_dir / "trace.json").write_text(json.dumps(ledger.chrome_trace(time.monotonic())))
         learning_curve.plot(
             self.run_dir / "metrics.jsonl", self.run_dir / "learning_curve.png", self._exp_name, self.staleness.bound
         )

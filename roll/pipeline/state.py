@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import time
 from pathlib import Path
 from typing import Any
 
-from roll.configs.loading import to_mapping
 from roll.configs.ppo import PPOConfig
 from roll.distributed.cluster import Cluster
 from roll.pipeline.advantages import Advantages
@@ -21,7 +20,7 @@ from roll.rollout.pipeline_depth import PipelineDepth
 
 
 class RunState:
-    def __init__(self, config: PPOConfig, prepared: Prepared, advantages: Advantages, clock: Callable[[], float]) -> None:
+    def __init__(self, config: PPOConfig, prepared: Prepared, advantages: Advantages) -> None:
         """As the checkpoint left it, if there is one."""
         checkpoint = prepared.checkpoint
         self.first_step = self.saved_step = checkpoint.step if checkpoint else 0
@@ -30,19 +29,7 @@ class RunState:
         self._begun: tuple[int, Path] | None = None
         if prepared.continues:
             self._checkpoints.set_aside_after(self.first_step)
-        self.record = RunRecord(
-            prepared.run_dir,
-            to_mapping(config),
-            exp_name=config.exp_name,
-            trackers=prepared.derived.trackers,
-            tracker_kwargs=config.tracker_kwargs,
-            samples_per_step=config.rollout_log_per_step,
-            staleness_bound=prepared.derived.staleness_bound,
-            logging_steps=config.logging_steps,
-            max_steps=config.max_steps,
-            resumed=prepared.resumed_record,
-            clock=clock,
-        )
+        self.record = RunRecord(config, prepared)
         self.schedule = Schedule(
             last_step=config.max_steps,
             push_every=config.weight_push_interval,
@@ -51,7 +38,9 @@ class RunState:
             save_every=config.save_steps,
             validated=frozenset(version for version, _ in self.record.validation),
         )
-        self.groups = Groups(_admission(config, self.first_step), _depth(config), prepared.source, self.record.groups, clock)
+        self.groups = Groups(
+            _admission(config, self.first_step), _depth(config), prepared.source, self.record.groups, time.monotonic
+        )
         self.advantages = advantages
         if checkpoint is not None:
             self.groups.restore(checkpoint.state, checkpoint.buffer)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from torch import Tensor
@@ -58,7 +59,6 @@ class Trainer:
         state: RunState,
         clusters: Mapping[str, Cluster],
         store: WeightStore,
-        clock: Callable[[], float],
     ) -> None:
         """`store`: where new weights are gathered to."""
         self._config = config
@@ -70,7 +70,6 @@ class Trainer:
         self._critic = clusters.get("critic")
         self._reference = clusters.get("reference")
         self._store = store
-        self._clock = clock
         self._next = state.first_step
         self._done = asyncio.Event()
         """The step before is trained and written down."""
@@ -154,7 +153,7 @@ class Trainer:
             | state.advantages.describe(samples)
             | {
                 "time/wait_for_batch_s": step.lease.wait_s,
-                "time/step_s": self._clock() - step.lease.leased_at,
+                "time/step_s": time.monotonic() - step.lease.leased_at,
                 "scheduler/pipeline_depth": state.groups.depth.depth,
                 "scheduler/buffered_groups": float(counts["buffered"]),
                 "scheduler/in_flight_groups": float(counts["in_flight"]),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roll.rollout.admission import AccountingError, Admission
+from roll.rollout.admission import AccountingError, Admission, GroupState
 from roll.rollout.pipeline_depth import PipelineDepth
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -51,6 +51,87 @@ def test_staleness_is_bounded_and_nothing_is_lost_whatever_happens(
     assert admission.trained == 12 * batch
     if policy == "wait" and not extra:
         assert set(admission.dropped) <= {"filter_mean_low", "reward_error"}, "waiting never drops a group for its age"
+
+
+class AgainstItsDefinition(Admission):
+    """Compares every selection with what its definition says, written down without counting ahead."""
+
+    def select(self, step):
+        expected = self.by_definition(step)
+        selection = super().select(step)
+        assert (selection.take, selection.drop) == expected
+        assert bool(selection.take) != bool(selection.waiting_for)
+        return selection
+
+    def by_definition(self, step):
+        tickets = sorted(self.live.values(), key=lambda ticket: (ticket.start_version, ticket.group_id))
+        drop = {ticket.group_id: "stale" for ticket in tickets if self.deadline(ticket) < step}
+        tickets = [ticket for ticket in tickets if ticket.group_id not in drop]
+        take = [ticket for ticket in tickets if ticket.state is GroupState.BUFFERED][: self.batch_groups]
+        if len(take) < self.batch_groups:
+            return (), drop
+        left, late = [], []
+        for ticket in tickets if self.policy == "wait" else ():
+            if ticket in take:
+                continue
+            left.append(ticket)
+            if len(left) > (self.deadline(ticket) - step) * self.batch_groups:
+                in_flight = [other for other in left if other.state is GroupState.IN_FLIGHT]
+                late.append((in_flight or left)[-1])
+                left.remove(late[-1])
+        for ticket in late:
+            if self.extra_groups:
+                drop[ticket.group_id] = "redundant"
+            elif ticket.state is GroupState.BUFFERED:
+                drop[ticket.group_id] = "stale"
+            else:
+                take = []
+        return tuple(sorted(ticket.group_id for ticket in take)), drop
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    ratio=st.sampled_from(RATIOS),
+    batch=st.integers(1, 9),
+    policy=st.sampled_from(["wait", "drop"]),
+    extra=st.sampled_from([0, 3]),
+)
+def test_a_selection_is_what_its_definition_says_though_it_looks_at_ready_groups_only(seed, ratio, batch, policy, extra):
+    rng = random.Random(seed)
+    outcome = simulate(
+        AgainstItsDefinition(batch, ratio, max_steps=8, policy=policy, extra_groups=extra),
+        PipelineDepth(ratio, ratio),
+        duration=lambda _: rng.lognormvariate(0, 1.5),
+        fate=lambda _: rng.choice([None, None, None, "reward_error"]),
+        train_s=lambda _: rng.expovariate(1.0),
+        publish_s=lambda _: rng.expovariate(2.0),
+        slots=10**9,
+        pauses=lambda _: rng.expovariate(4.0),
+    )
+    assert not outcome.stuck
+
+
+def test_the_cost_of_a_selection_does_not_grow_with_what_is_in_flight():
+    """Counted, not timed: tickets that are looked at while a batch of 4 waits among 5,000 groups in flight."""
+
+    class Counted(dict):
+        looked_at = 0
+
+        def values(self):
+            for value in super().values():
+                self.looked_at += 1
+                yield value
+
+    admission = Admission(4, 2000.0, max_steps=10**6)
+    admission.live = Counted()
+    for _ in range(5000):
+        admission.start()
+    for group_id in range(4000, 4004):
+        admission.select(0)
+        admission.finish(group_id)
+    assert admission.select(0).take == (4000, 4001, 4002, 4003)
+    assert admission.live.looked_at <= 10
 
 
 @pytest.mark.parametrize("ratio", RATIOS)

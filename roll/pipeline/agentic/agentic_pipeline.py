@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 from roll.configs.agentic import AgenticConfig
@@ -29,9 +28,8 @@ class AgenticPipeline(Pipeline):
         prepared: AgenticPrepared,
         inventory: Inventory,
         backend: Backend,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(config, prepared, AgenticAdvantages(config), inventory, backend, clock)
+        super().__init__(config, prepared, AgenticAdvantages(config), inventory, backend)
         self.config = config
         self.prepared = prepared
 

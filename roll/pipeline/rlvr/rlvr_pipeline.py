@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from roll.configs.rlvr import RLVRConfig
 from roll.distributed.backend import Backend, WorkerSpec
@@ -28,9 +27,8 @@ class RLVRPipeline(Pipeline):
         prepared: RLVRPrepared,
         inventory: Inventory,
         backend: Backend,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(config, prepared, RLVRAdvantages(config), inventory, backend, clock)
+        super().__init__(config, prepared, RLVRAdvantages(config), inventory, backend)
         self.config = config
         self.prepared = prepared
 
