@@ -47,6 +47,12 @@ class BaseConfig:
     resume_from_checkpoint: bool | str = option(
         False, "false: start anew; true: continue from the newest checkpoint; auto: continue if there is one; or a path."
     )
+    max_dropped_batches: int = option(
+        20,
+        "Batches of groups that filters or failures may drop, no step done between them, before the run ends with the commonest "
+        "cause; 0 means any number.",
+        bounds=Bounds(ge=0),
+    )
     eval_steps: int = option(10, "Steps between validations.", bounds=COUNT)
     logging_steps: int = option(1, "Steps between lines on the console; metrics.jsonl has every step.", bounds=COUNT)
     track_with: TrackerName | list[TrackerName] = option("tensorboard", "Trackers besides metrics.jsonl.")

@@ -46,6 +46,8 @@ class RunSnapshot:
     """Mean training reward of the last step."""
     validation: list[tuple[int, float]] = field(default_factory=list)
     """`(step, accuracy)`, in the order in which they were measured."""
+    validation_errors: int = 0
+    """Rollouts of the newest validation that could not be judged, if that was none of them; else 0."""
     staleness_now: float | None = None
     """Mean lag of the last step's samples, in policy versions."""
     staleness_bound: int = 0
@@ -80,7 +82,7 @@ class Display:
         if self._live:
             self._live.update(draw(snapshot), refresh=True)
             return
-        progress = (snapshot.step // self._logging_steps, len(snapshot.validation))
+        progress = (snapshot.step // self._logging_steps, len(snapshot.validation) + bool(snapshot.validation_errors))
         if progress != self._printed:
             self._printed = progress
             self._print(plain_line(snapshot))
@@ -106,7 +108,9 @@ def plain_line(s: RunSnapshot) -> str:
     parts = [f"step {s.step}/{s.max_steps}"]
     if s.reward is not None:
         parts.append(f"reward {s.reward:.3f}")
-    if s.validation:
+    if s.validation_errors:
+        parts.append(f"validation – ({s.validation_errors} errors)")
+    elif s.validation:
         parts.append(f"validation {s.validation[-1][1]:.3f} (step {s.validation[-1][0]})")
     if s.staleness_now is not None:
         parts.append(f"staleness {s.staleness_now:.2f}/{s.staleness_bound}")
@@ -128,6 +132,8 @@ def draw(s: RunSnapshot) -> RenderableType:
     labels, values = [], []
     accuracies = [accuracy for _, accuracy in s.validation]
     validation = f"{accuracies[-1]:.3f}  {sparkline(accuracies[-24:])}" if accuracies else "-"
+    if s.validation_errors:
+        validation = f"– ({s.validation_errors} errors)"
     staleness = f"{_number(s.staleness_now, '.2f')} / {s.staleness_bound}"
     for label, value in (
         ("reward", _number(s.reward, ".3f")),
@@ -186,6 +192,8 @@ def _summary_rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         first, last = validation[0], validation[-1]
         before = f"{first['accuracy']:.3f} (step {first['step']}) → " if len(validation) > 1 else ""
         yield "validation", f"{before}{last['accuracy']:.3f} (step {last['step']})"
+    for warning in summary.get("warnings", []):
+        yield "warning", warning
     if groups := summary.get("groups"):
         dropped = groups.get("dropped") or {}
         counts = [

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from roll.data.sample import Sample, SampleGroup
@@ -52,7 +53,7 @@ class Explorer(ABC):
         group_filter = self._filters.get(group.prompt.domain)
         reason = group_filter(group.outcomes) if group_filter else None
         if reason is not None:
-            await self.groups.drop(group.group_id, reason)
+            await self.groups.drop(group.group_id, reason, f"mean reward {fmean(group.outcomes):.3g}")
         else:
             await self.groups.finish(group)
 

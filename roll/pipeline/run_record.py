@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from roll.data.sample import SampleGroup
 from roll.metrics import learning_curve
 from roll.metrics.display import Display, RoleLine, RunSnapshot, print_summary
 from roll.metrics.ledger import Ledger
+from roll.metrics.lessons import Lessons
 from roll.metrics.redact import redact
 from roll.metrics.run_log import GroupLog, read_rows
 from roll.metrics.sample_log import SampleLog
@@ -26,6 +28,8 @@ from roll.pipeline.preparation import Prepared
 from roll.pipeline.stage import State
 from roll.pipeline.validation import ValidationResult
 from roll.rollout.groups import LEASE, START, Groups
+
+logger = logging.getLogger(__name__)
 
 ACCURACY = "val_correct/all/mean"
 REFRESH_S = 0.5
@@ -60,8 +64,10 @@ class RunRecord:
         self._samples.rewind(resumed["samples"] if resumed is not None else 0)
         first_logged = self.step if resumed is not None else -1
         self._trackers = make_trackers(derived.trackers, run_dir, config.exp_name, written, config.tracker_kwargs, first_logged)
+        self._lessons = Lessons()
         self.display = Display(logging_steps=config.logging_steps)
         self._reward: float | None = None
+        self._validation_errors = 0
         self._lag: float | None = None
         self.samples = 0
         self.response_tokens = 0
@@ -93,21 +99,24 @@ class RunRecord:
         self._samples.record(self.step, groups)
         counts = self._counter.counts() if self._counter is not None else {}
         self._trackers.log(self.step, {**metrics, **counts, **lags})
+        for warning in self._lessons.step(self.step, {**metrics, **counts}):
+            logger.warning(warning)
         self._reward = metrics.get("critic/score/mean")
         self._lag = lags["staleness/mean"]
         self.samples += sum(len(group.samples) for group in groups)
         self.response_tokens += sum(len(sample.response_ids) for group in groups for sample in group.samples)
 
     def add_validation(self, result: ValidationResult) -> None:
-        metrics = {
-            ACCURACY: result.accuracy,
-            "val/score/mean": result.reward,
-            "val/errors": float(result.errors),
-            "time/validation_s": result.seconds,
-        }
+        metrics = {"val/errors": float(result.errors), "time/validation_s": result.seconds}
+        self._validation_errors = 0
+        if result.accuracy is None or result.reward is None:
+            self._validation_errors = result.errors
+            logger.warning("step %d: not one of %d validation rollouts could be judged", result.version, result.errors)
+        else:
+            metrics |= {ACCURACY: result.accuracy, "val/score/mean": result.reward}
+            self.validation.append((result.version, result.accuracy))
         metrics |= {f"val_correct/{tag}/mean": accuracy for tag, accuracy in result.by_tag.items()}
         self._trackers.log(result.version, metrics | result.more)
-        self.validation.append((result.version, result.accuracy))
 
     async def refresh(self, ledger: Ledger, roles: list[str], groups: Groups) -> None:
         """Keeps the display up to date, as long as the run runs. The reward workers of all domains are one line."""
@@ -137,6 +146,7 @@ class RunRecord:
                 eta_s=running / done * (self._max_steps - self.step) if done else None,
                 reward=self._reward,
                 validation=self.validation,
+                validation_errors=self._validation_errors,
                 staleness_now=self._lag,
                 staleness_bound=self.staleness.bound,
                 tokens_per_s=self.response_tokens / running if running and done else None,
@@ -151,6 +161,7 @@ class RunRecord:
         return {
             "steps": self.step,
             "validation": [{"step": step, "accuracy": accuracy} for step, accuracy in self.validation],
+            "warnings": self._lessons.warnings,
             "staleness": self.staleness.summary(),
             "throughput": {
                 "samples_per_s": self.samples / seconds,

@@ -17,6 +17,7 @@ from roll.pipeline.schedule import Schedule
 from roll.rollout.admission import Admission
 from roll.rollout.groups import Groups
 from roll.rollout.pipeline_depth import PipelineDepth
+from roll.rollout.progress import Progress
 
 
 class RunState:
@@ -38,9 +39,9 @@ class RunState:
             save_every=config.save_steps,
             validated=frozenset(version for version, _ in self.record.validation),
         )
-        self.groups = Groups(
-            _admission(config, self.first_step), _depth(config), prepared.source, self.record.groups, time.monotonic
-        )
+        admission, depth = _admission(config, self.first_step), _depth(config)
+        progress = Progress(config.groups_per_step, config.max_dropped_batches)
+        self.groups = Groups(admission, depth, prepared.source, self.record.groups, progress, time.monotonic)
         self.advantages = advantages
         if checkpoint is not None:
             self.groups.restore(checkpoint.state, checkpoint.buffer)

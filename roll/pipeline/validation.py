@@ -14,9 +14,9 @@ FIRST = 0
 @dataclass(frozen=True, slots=True)
 class ValidationResult:
     version: int
-    accuracy: float
-    """Share of rollouts that succeeded: reward 1, or what the environment calls success."""
-    reward: float
+    accuracy: float | None
+    """Share of rollouts that succeeded: reward 1, or what the environment calls success. None: not one could be judged."""
+    reward: float | None
     by_tag: dict[str, float]
     errors: int
     """Rollouts that failed or could not be graded; they count in no other figure."""
@@ -35,8 +35,8 @@ def summarise(
     tags = sorted({sample.prompt.tag for sample in graded})
     return ValidationResult(
         version,
-        _accuracy(graded),
-        sum(sample.reward or 0.0 for sample in graded) / max(len(graded), 1),
+        _accuracy(graded) if graded else None,
+        sum(sample.reward or 0.0 for sample in graded) / len(graded) if graded else None,
         {tag: _accuracy([sample for sample in graded if sample.prompt.tag == tag]) for tag in tags},
         failed + len(rollouts) - len(graded),
         seconds,
@@ -45,4 +45,4 @@ def summarise(
 
 
 def _accuracy(samples: Sequence[Sample]) -> float:
-    return sum(sample.succeeded for sample in samples) / max(len(samples), 1)
+    return sum(sample.succeeded for sample in samples) / len(samples)

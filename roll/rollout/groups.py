@@ -11,6 +11,7 @@ for are coroutines, though in memory none of them ever waits for anything but gr
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -20,8 +21,11 @@ from roll.metrics.run_log import GroupLog
 from roll.rollout.admission import Admission, GroupState
 from roll.rollout.changes import Changes, Closed
 from roll.rollout.pipeline_depth import PipelineDepth
+from roll.rollout.progress import Progress
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 START, LEASE = "admit", "lease"
 """Who waits, in `Changes.waits`."""
@@ -62,14 +66,17 @@ class Groups:
         depth: PipelineDepth,
         source: Source,
         journal: GroupLog,
+        progress: Progress,
         clock: Callable[[], float],
     ) -> None:
-        """`depth`: how far ahead rollouts start, within what admission allows; it learns from the waits seen here."""
+        """`depth`: how far ahead rollouts start, within what admission allows; it learns from the waits seen here. `progress`
+        ends a run that drops groups without end."""
         self.admission = admission
         self.depth = depth
         self.changes = Changes()
         self._source = source
         self._journal = journal
+        self._progress = progress
         self._clock = clock
         self._live: dict[int, SampleGroup] = {}
         self._work: dict[int, asyncio.Future[Any]] = {}
@@ -117,12 +124,14 @@ class Groups:
         """The group is complete and can be trained."""
         self.admission.finish(group.group_id)
         self._live[group.group_id] = group
+        self._progress.finished()
         self._changed()
 
-    async def drop(self, group_id: int, reason: str) -> None:
-        """The group will not be trained; its ticket is free again. One that has met its fate already keeps it."""
+    async def drop(self, group_id: int, reason: str, detail: str = "") -> None:
+        """The group will not be trained; its ticket is free again. One that has met its fate already keeps it. `detail`: more of
+        the reason, for people. Raises `NoProgress` if too many groups are dropped."""
         if self.is_live(group_id):
-            self._drop(group_id, reason)
+            self._drop(group_id, reason, detail)
             self._changed()
 
     def is_live(self, group_id: int) -> bool:
@@ -147,6 +156,7 @@ class Groups:
     async def trained(self, lease: Lease) -> None:
         """The lease's groups have been trained."""
         self.admission.train(lease.group_ids)
+        self._progress.trained()
         self._leased = None
         for group in lease.groups:
             del self._live[group.group_id]
@@ -226,11 +236,13 @@ class Groups:
             self._changed()
         return bool(selection.take)
 
-    def _drop(self, group_id: int, reason: str) -> None:
+    def _drop(self, group_id: int, reason: str, detail: str = "") -> None:
         self.admission.drop(group_id, reason)
         self._write(self._live.pop(group_id), "dropped", reason, self.admission.version + 1, None)
         if group_id in self._work:
             self._work[group_id].cancel()
+        if warning := self._progress.dropped(reason, detail):
+            logger.warning(warning)
 
     def _changed(self) -> None:
         """Raises `AccountingError` at the first change after which the accounts do not balance."""

@@ -10,6 +10,7 @@ from roll.rollout.admission import AccountingError, Admission
 from roll.rollout.changes import Closed
 from roll.rollout.groups import LEASE, START, Groups
 from roll.rollout.pipeline_depth import PipelineDepth
+from roll.rollout.progress import NoProgress, Progress
 
 
 def run(main):
@@ -41,12 +42,12 @@ class Journal:
 class Setting:
     """`ratio` 1 and two groups a step, a clock that the test sets."""
 
-    def __init__(self, ratio=1.0, **options):
+    def __init__(self, ratio=1.0, most_dropped=0, **options):
         self.now = 0.0
         self.accounts = Admission(2, ratio, max_steps=10, **options)
         self.depth = PipelineDepth(ratio, fixed=ratio)
         self.journal = Journal()
-        self.groups = Groups(self.accounts, self.depth, Tasks(), self.journal, lambda: self.now)
+        self.groups = Groups(self.accounts, self.depth, Tasks(), self.journal, Progress(2, most_dropped), lambda: self.now)
 
     async def start(self):
         group = await self.groups.start()
@@ -311,5 +312,20 @@ def test_a_state_is_json_and_brings_everything_back():
         assert again.accounts.counts()["buffered"] == 2
         assert (await again.groups.lease(0)).groups == tuple(groups[1:])
         assert (await again.groups.start()).group_id == 3
+
+    run(main)
+
+
+def test_a_run_that_only_drops_groups_ends_with_the_cause():
+    async def main():
+        s = Setting(ratio=0.0, most_dropped=3)
+        for _ in range(5):
+            await s.groups.drop((await s.start()).group_id, "filter_mean_low", "mean reward 0")
+        group = await s.start()
+        with pytest.raises(
+            NoProgress, match=r"6 groups were dropped .*100 % filter_mean_low \(the last one: mean"
+        ):
+            await s.groups.drop(group.group_id, "filter_mean_low", "mean reward 0")
+        s.accounts.check()
 
     run(main)

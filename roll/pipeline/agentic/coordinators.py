@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import Counter
 
 from roll.distributed.backend import WorkerDied
 from roll.distributed.cluster import Cluster
 from roll.pipeline.agentic.environment_worker import GroupResult, GroupTask
 from roll.strategies.infer.interface import EngineError
+
+logger = logging.getLogger(__name__)
 
 MAX_DEATHS = 8
 """Deaths of coordinators in a row, no group finished between them, after which the run ends: something kills them all."""
@@ -61,6 +64,8 @@ class Coordinators:
             self._load[rank] -= 1
         self._deaths_in_a_row = 0
         if not task.validation:
+            if new := result.failures.keys() - self.failures.keys():
+                logger.warning("an environment failed (%s): %s", ", ".join(sorted(new)), result.last_failure)
             self.failures += result.failures
             self.aborted += result.aborted
         return result

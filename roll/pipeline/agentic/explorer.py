@@ -23,14 +23,8 @@ from roll.pipeline.state import RunState
 from roll.pipeline.validation import FIRST
 from roll.pipeline.weight_updates import WeightUpdates
 
-FAILURES_IN_A_ROW = 100
-"""Groups lost to their environments, none played between them, after which the run ends: it would only go round in circles."""
 ATTEMPTS = 3
 """How often a group of a validation is played whose coordinator dies."""
-
-
-class NothingPlayable(RuntimeError):
-    """Every environment fails."""
 
 
 class AgenticExplorer(Explorer):
@@ -49,7 +43,6 @@ class AgenticExplorer(Explorer):
         self._sampling = sampling_params(generating, derived.max_new_tokens, tokenizer)
         self._retried = frozenset(tag for tag, env in config.custom_envs.items() if env.on_env_failure == "retry")
         """The tags whose groups are played again if their coordinator dies."""
-        self._lost_in_a_row = 0
         self._validation = prepared.validation
         self._validation_manager = config.val_env_manager or config.train_env_manager
         self._validation_sampling = sampling_params(
@@ -63,19 +56,17 @@ class AgenticExplorer(Explorer):
             task = self._task(f"g{group.group_id}.{attempt}", group.prompt)
             try:
                 result = await self.groups.while_live(group.group_id, self._coordinators.play(task))
-            except CoordinatorDied:
+            except CoordinatorDied as death:
                 if attempt == 0 and group.prompt.tag in self._retried:
                     continue
-                await self.groups.drop(group.group_id, "environment_worker_died")
+                await self.groups.drop(group.group_id, "environment_worker_died", str(death))
                 return None
             if result is None or not self.groups.is_live(group.group_id):
                 return None
             if not result.samples:
-                await self.groups.drop(group.group_id, "environment_failure")
-                self._lost(result.last_failure)
+                await self.groups.drop(group.group_id, "environment_failure", result.last_failure)
                 return None
-            self._lost_in_a_row = 0
-            group.samples = result.samples
+                group.samples = result.samples
             if all(sample.prompt == group.samples[0].prompt for sample in group.samples):
                 group.prompt = group.samples[0].prompt
             return group
@@ -136,9 +127,3 @@ class AgenticExplorer(Explorer):
                     continue
                 return result.samples, result.lost
         return [], size
-
-    def _lost(self, failure: str) -> None:
-        self._lost_in_a_row += 1
-        if self._lost_in_a_row >= FAILURES_IN_A_ROW:
-            message = f"{FAILURES_IN_A_ROW} groups in a row failed in their environments, the last one with: {failure}"
-            raise NothingPlayable(message)

@@ -68,7 +68,7 @@ class RLVRExplorer(Explorer):
             failure = await self._rewards.fill(responses)
         if failure is None:
             return group
-        await self.groups.drop(group.group_id, "reward_error")
+        await self.groups.drop(group.group_id, "reward_error", failure)
         return None
 
     async def validation_rollouts(self, version: int) -> tuple[list[Sample], int]:

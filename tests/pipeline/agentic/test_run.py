@@ -100,7 +100,7 @@ def test_failing_environments_cost_what_the_policy_says(lab, make_config, tmp_pa
 
 
 def test_environments_that_all_fail_end_the_run_with_the_reason(lab, make_config, monkeypatch):
-    monkeypatch.setattr("roll.pipeline.agentic.explorer.FAILURES_IN_A_ROW", 5)
+    monkeypatch.setattr("roll.rollout.progress.FAILURES_IN_A_ROW", 5)
     config = make_config(
         {"custom_envs.letters.env_type": "latency", "custom_envs.letters.on_env_failure": "drop_group"},
         **{"custom_envs.letters.env_config": {"env_type": "agentic_worlds.Letters", "mean_s": 0.0, "raise_share": 1.0}},
@@ -108,7 +108,7 @@ def test_environments_that_all_fail_end_the_run_with_the_reason(lab, make_config
 
     summary = lab.start(config, LocalBackend()).summary
     assert summary["status"] == "failed"
-    assert "5 groups in a row failed in their environments" in summary["reason"]
+    assert "5 groups in a row failed: 100 % environment_failure" in summary["reason"]
     assert "this step was chosen to fail" in summary["reason"]
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Mapping
 
 from roll.data.sample import Sample
 from roll.distributed.cluster import Cluster
+
+logger = logging.getLogger(__name__)
 
 
 class Rewards:
@@ -29,5 +32,8 @@ class Rewards:
             sample.reward = result.value
             if result.error is not None:
                 failure = result.error
-                self.errors[f"{domain}: {result.error.splitlines()[0][:80]}"] += 1
+                kind = f"{domain}: {result.error.splitlines()[0][:80]}"
+                if kind not in self.errors:
+                    logger.warning("a reward of domain %s failed: %s", domain, result.error)
+                self.errors[kind] += 1
         return failure
