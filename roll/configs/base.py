@@ -57,7 +57,12 @@ class BaseConfig:
     logging_steps: int = option(1, "Steps between lines on the console; metrics.jsonl has every step.", bounds=COUNT)
     track_with: TrackerName | list[TrackerName] = option("tensorboard", "Trackers besides metrics.jsonl.")
     tracker_kwargs: dict[str, Any] = option({}, "Handed to the trackers, e.g. {wandb: {project: my-project}}.")
-    rollout_log_per_step: int = option(8, "Rollouts written to samples.jsonl each step.", bounds=Bounds(ge=0))
+    rollout_log_per_step: int = option(
+        8,
+        "Rollouts written to samples.jsonl each step, rounded up to whole groups; as many of groups that were dropped, and of "
+        "each validation.",
+        bounds=Bounds(ge=0),
+    )
 
     # Rollouts ahead of training.
     async_generation_ratio: float = option(

@@ -1,4 +1,7 @@
-"""`samples.jsonl`: some of the rollouts of every step, whole, with the versions and log-probs that produced them."""
+"""`samples.jsonl`: some groups of every step, whole, with the versions and log-probs that produced them, and what became of them.
+
+A group is written with all its responses, so that they can be compared: groups are added until `per_step` rollouts are reached.
+"""
 
 from __future__ import annotations
 
@@ -8,26 +11,54 @@ from pathlib import Path
 from typing import Any
 
 from roll.data.sample import Sample, SampleGroup
+from roll.data.token_batch import TokenBatch
 from roll.metrics.run_log import JournalFile
+
+VALIDATION = "validation"
 
 
 class SampleLog:
-    """Writes at most `per_step` samples a step, spread evenly over the step's samples. 0 writes none."""
-
     def __init__(self, run_dir: Path, per_step: int) -> None:
+        """`per_step`: rollouts of a step that are trained, and as many of those that are dropped before it, and of each
+        validation, rounded up to whole groups. 0 writes none."""
         if per_step < 0:
             raise ValueError(f"per_step must be 0 or more, not {per_step}")
         self.per_step = per_step
+        self._dropped = 0
+        """Rollouts of dropped groups that were written since the last step."""
         self._journal = JournalFile(run_dir / "samples.jsonl")
 
-    def record(self, step: int, groups: Sequence[SampleGroup]) -> int:
-        """Returns the number of samples written."""
-        samples = [(group.group_id, sample) for group in groups for sample in group.samples]
-        count = min(self.per_step, len(samples))
-        for i in range(count):
-            group_id, sample = samples[i * len(samples) // count]
-            self._journal.append(as_row(step, group_id, sample))
-        return count
+    def record(self, step: int, groups: Sequence[SampleGroup], batch: TokenBatch | None = None) -> int:
+        """Groups that `step` has trained, spread evenly over its groups. `batch`: their tensors, in the same order, with
+        advantages. Returns the number of samples written."""
+        self._dropped = 0
+        chosen = set(_spread(groups, self.per_step))
+        row, written = 0, 0
+        for position, group in enumerate(groups):
+            for sample in group.samples:
+                if position in chosen:
+                    trained = {} if batch is None else _trained(batch, row, sample)
+                    self._journal.append(as_row(step, "trained", group.group_id, sample) | trained)
+                    written += 1
+                row += 1
+        return written
+
+    def record_dropped(self, step: int, group: SampleGroup, reason: str) -> None:
+        """A group that was rolled out and then dropped while `step` was in the making."""
+        if self._dropped < self.per_step:
+            self._dropped += len(group.samples)
+            for sample in group.samples:
+                self._journal.append(as_row(step, f"dropped: {reason}", group.group_id, sample))
+
+    def record_validation(self, version: int, samples: Sequence[Sample]) -> None:
+        """Of the samples of a validation, in the order of their prompts."""
+        written: set[str] = set()
+        count = 0
+        for sample in samples:
+            if count < self.per_step or sample.prompt.uid in written:
+                written.add(sample.prompt.uid)
+                count += 1
+                self._journal.append(as_row(version, VALIDATION, None, sample))
 
     def position(self) -> int:
         return self._journal.position()
@@ -39,11 +70,32 @@ class SampleLog:
         self._journal.close()
 
 
-def as_row(step: int, group_id: int, sample: Sample) -> dict[str, Any]:
-    """What a person reads first comes first."""
+def _spread(groups: Sequence[SampleGroup], rollouts: int) -> list[int]:
+    """Positions of groups that together have at least so many rollouts, evenly over all of them."""
+    if not groups or not rollouts:
+        return []
+    each = max(1, sum(len(group.samples) for group in groups) // len(groups))
+    count = min(len(groups), -(-rollouts // each))
+    return [i * len(groups) // count for i in range(count)]
+
+
+def _trained(batch: TokenBatch, row: int, sample: Sample) -> dict[str, Any]:
+    """What the trainer made of a sample, of its response tokens."""
+    start, stop = batch.offsets[row : row + 2].tolist()
+    start = stop - len(sample.response_ids)
+    mask, advantages = batch.loss_mask[start:stop], batch.advantages[start:stop]
+    told: dict[str, Any] = {"advantage": float(advantages[mask].mean()) if bool(mask.any()) else None}
+    if batch.proximal_logprobs is not None:
+        told["trainer_logprobs"] = [round(value, 6) for value in batch.proximal_logprobs[start:stop].tolist()]
+    return told
+
+
+def as_row(step: int, fate: str, group_id: int | None, sample: Sample) -> dict[str, Any]:
+    """What a person reads first comes first. `fate`: trained, dropped with the reason, or validation."""
     prompt = sample.prompt
     row = {
         "step": step,
+        "fate": fate,
         "prompt": prompt.text,
         "response": sample.response_text,
         "ground_truth": prompt.ground_truth,

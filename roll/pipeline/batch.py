@@ -115,14 +115,19 @@ def gather(values: Sequence[Tensor], batch: TokenBatch, ranks: int) -> Tensor:
     return out
 
 
-def reward_metrics(samples: Sequence[Sample]) -> dict[str, float]:
-    """What the rollouts of a step were like; lengths are in tokens of the policy."""
+def rollout_metrics(groups: Sequence[SampleGroup]) -> dict[str, float]:
+    """What the rollouts of a step were like; lengths are in tokens of the policy. `critic/score` is ROLL's name for rewards."""
+    samples = [sample for group in groups for sample in group.samples]
     rewards = [sample.reward for sample in samples if sample.reward is not None and sample.begins_rollout]
     lengths = [sum(sample.policy_mask) for sample in samples]
+    by_domain: dict[str, list[float]] = {}
+    for group in groups:
+        by_domain.setdefault(group.prompt.domain, []).extend(group.outcomes)
+    statistics = {"mean": sum(rewards) / len(rewards), "max": max(rewards), "min": min(rewards)}
     return {
-        "critic/score/mean": sum(rewards) / len(rewards),
-        "critic/score/max": max(rewards),
-        "critic/score/min": min(rewards),
+        **{f"{name}/{statistic}": value for name in ("rewards", "critic/score") for statistic, value in statistics.items()},
+        **{f"rewards/{domain}/mean": sum(of_domain) / len(of_domain) for domain, of_domain in by_domain.items()},
+        "rewards/groups_without_signal": sum(len(set(group.outcomes)) == 1 for group in groups) / len(groups),
         "tokens/response_length/mean": sum(lengths) / len(lengths),
         "tokens/response_length/max": max(lengths),
         "tokens/response_length/clip": sum(sample.finish_reason == "length" for sample in samples) / len(samples),

@@ -53,6 +53,7 @@ class Explorer(ABC):
         group_filter = self._filters.get(group.prompt.domain)
         reason = group_filter(group.outcomes) if group_filter else None
         if reason is not None:
+            self._record.add_dropped(group, reason)
             await self.groups.drop(group.group_id, reason, f"mean reward {fmean(group.outcomes):.3g}")
         else:
             await self.groups.finish(group)
@@ -68,7 +69,7 @@ class Explorer(ABC):
             self._weights.release()
         await self.grade(samples)
         more = self.validation_metrics(samples)
-        self._record.add_validation(summarise(version, samples, time.monotonic() - started, failed, more))
+        self._record.add_validation(summarise(version, samples, time.monotonic() - started, failed, more), samples)
 
     @abstractmethod
     async def validation_rollouts(self, version: int) -> tuple[list[Sample], int]:

@@ -118,7 +118,7 @@ class Pipeline(ABC):
         flow.join(train)
         train[-1].offer(state.first_step)
         self._parts = flow, engines, weights, explorer
-        state.record.begin(explorer)
+        state.record.begin(explorer, flow.ledger)
         watch = [engines.supervise(), weights.run(), state.record.refresh(flow.ledger, list(clusters), state.groups)]
         await flow.run(until=train, watch=[*watch, *self.watched(clusters)])
         await self._end(clusters, devices, engines)

@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,7 +14,8 @@ import yaml
 
 from roll.configs.loading import to_mapping
 from roll.configs.ppo import PPOConfig
-from roll.data.sample import SampleGroup
+from roll.data.sample import Sample, SampleGroup
+from roll.data.token_batch import TokenBatch
 from roll.metrics import learning_curve
 from roll.metrics.display import Display, RoleLine, RunSnapshot, print_summary
 from roll.metrics.ledger import Ledger
@@ -23,6 +24,7 @@ from roll.metrics.redact import redact
 from roll.metrics.run_log import GroupLog, read_rows
 from roll.metrics.sample_log import SampleLog
 from roll.metrics.staleness import StalenessStats
+from roll.metrics.step_speed import StepSpeed
 from roll.metrics.trackers import make_trackers
 from roll.pipeline.preparation import Prepared
 from roll.pipeline.stage import State
@@ -53,6 +55,7 @@ class RunRecord:
         self._max_steps = config.max_steps
         self._started = self._began = time.monotonic()
         self._counter: Counter | None = None
+        self._speed: StepSpeed | None = None
         (run_dir / "config.yaml").write_text(yaml.safe_dump(redact(written), sort_keys=False))
         self.groups = GroupLog(run_dir)
         self._samples = SampleLog(run_dir, config.rollout_log_per_step)
@@ -74,9 +77,11 @@ class RunRecord:
         rows = read_rows(run_dir / "metrics.jsonl")
         self.validation: list[tuple[int, float]] = [(row["step"], row[ACCURACY]) for row in rows if ACCURACY in row]
 
-    def begin(self, counter: Counter) -> None:
-        """The workers are up: from here the speed of the run is measured, and what `counter` counts is recorded."""
+    def begin(self, counter: Counter, ledger: Ledger) -> None:
+        """The workers are up: from here the speed of the run is measured, and what `counter` counts is recorded, and the time
+        that each stage works."""
         self._counter = counter
+        self._speed = StepSpeed(ledger, time.monotonic())
         self._began = time.monotonic()
 
     def running_s(self) -> float:
@@ -92,21 +97,28 @@ class RunRecord:
             "staleness": self.staleness.state(),
         }
 
-    def add_step(self, version: int, groups: tuple[SampleGroup, ...], metrics: Mapping[str, float]) -> None:
-        """A step on policy version `version` has trained the groups."""
+    def add_step(self, version: int, groups: tuple[SampleGroup, ...], batch: TokenBatch, metrics: Mapping[str, float]) -> None:
+        """A step on policy version `version` has trained the groups, whose tensors are `batch`."""
         self.step = version + 1
         lags = self.staleness.add_step(version, groups)
-        self._samples.record(self.step, groups)
+        self._samples.record(self.step, groups, batch)
+        tokens = sum(len(sample.response_ids) for group in groups for sample in group.samples)
         counts = self._counter.counts() if self._counter is not None else {}
-        self._trackers.log(self.step, {**metrics, **counts, **lags})
+        speed = self._speed.step(tokens, time.monotonic()) if self._speed is not None else {}
+        self._trackers.log(self.step, {**metrics, **counts, **lags, **speed})
         for warning in self._lessons.step(self.step, {**metrics, **counts}):
             logger.warning(warning)
         self._reward = metrics.get("critic/score/mean")
         self._lag = lags["staleness/mean"]
         self.samples += sum(len(group.samples) for group in groups)
-        self.response_tokens += sum(len(sample.response_ids) for group in groups for sample in group.samples)
+        self.response_tokens += tokens
 
-    def add_validation(self, result: ValidationResult) -> None:
+    def add_dropped(self, group: SampleGroup, reason: str) -> None:
+        """A group was rolled out and then dropped."""
+        self._samples.record_dropped(self.step + 1, group, reason)
+
+    def add_validation(self, result: ValidationResult, samples: Sequence[Sample]) -> None:
+        self._samples.record_validation(result.version, samples)
         metrics = {"val/errors": float(result.errors), "time/validation_s": result.seconds}
         self._validation_errors = 0
         if result.accuracy is None or result.reward is None:

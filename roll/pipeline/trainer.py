@@ -145,11 +145,12 @@ class Trainer:
     async def _finish(self, step: Step) -> None:
         state = self._state
         await state.groups.trained(step.lease)
-        samples = [sample for group in step.lease.groups for sample in group.samples]
+        groups = step.lease.groups
+        samples = [sample for group in groups for sample in group.samples]
         counts = state.groups.admission.counts()
         metrics = (
             step.metrics
-            | batching.reward_metrics(samples)
+            | batching.rollout_metrics(groups)
             | state.advantages.describe(samples)
             | {
                 "time/wait_for_batch_s": step.lease.wait_s,
@@ -161,7 +162,7 @@ class Trainer:
             }
         )
         self._warn_of_mismatch(step)
-        state.record.add_step(step.number, step.lease.groups, metrics)
+        state.record.add_step(step.number, groups, step.batch, metrics)
         if state.schedule.saves(state.record.step):
             await state.save(self._policy)
         self._done.set()

@@ -145,7 +145,7 @@ class RolloutClient:
                 # The engine, in another process, would go on without being asked.
                 aborting = asyncio.ensure_future(self._abort(engine, ids))
                 self._aborting.add(aborting)
-                aborting.add_done_callback(self._aborting.discard)
+                aborting.add_done_callback(self._aborted)
                 raise
             preempted = any(result.preempted for result in results)
             return engine, results
@@ -159,6 +159,12 @@ class RolloutClient:
             await self._engines.call(engine, "abort", request_ids)
         except (WorkerDied, EngineError) as error:
             self._report(engine, worker, error)
+
+    def _aborted(self, aborting: asyncio.Future[None]) -> None:
+        """Nobody waits for the abort of a call that was cancelled: an engine that is gone by then has nothing to abort."""
+        self._aborting.discard(aborting)
+        if not aborting.cancelled():
+            aborting.exception()
 
     def _report(self, engine: int, worker: WorkerHandle, error: Exception) -> None:
         if self._keeper is None:

@@ -38,6 +38,9 @@ class Run(NamedTuple):
     def rows(self, name: str) -> list[dict[str, Any]]:
         return [json.loads(line) for line in (self.run_dir / f"{name}.jsonl").read_text().splitlines()]
 
+    def trained_samples(self) -> list[dict[str, Any]]:
+        return [row for row in self.rows("samples") if row["fate"] == "trained"]
+
     def steps(self) -> list[dict[str, Any]]:
         """Rows of metrics.jsonl that speak of a trained step (validations have rows of their own)."""
         return [row for row in self.rows("metrics") if "actor_train/optimiser_steps" in row]
@@ -157,7 +160,7 @@ def check_accounts(run: Run, config: RLVRConfig) -> None:
     histogram = {int(lag): count for lag, count in staleness["histogram"].items()}
     assert sum(histogram.values()) == len(trained) * config.num_return_sequences_in_group
     assert max(histogram) == staleness["max"] == max(row["lag"] for row in trained)
-    for sample in run.rows("samples"):
+    for sample in run.trained_samples():
         check_sample(sample)
 
 

@@ -115,7 +115,7 @@ def test_filtered_groups_are_replaced_and_named(lab, make_config, name, ratio):
     assert dropped.keys() & reasons
     assert dropped.keys() <= reasons | {"surplus"}
     groups = {}
-    for row in run.rows("samples"):
+    for row in run.trained_samples():
         groups.setdefault(row["group_id"], []).append(row["reward"])
     for rewards in groups.values():
         assert 0 < sum(rewards) < len(rewards), "a group that taught nothing was not trained"
@@ -145,7 +145,7 @@ def test_a_group_that_cannot_be_rewarded_is_dropped_and_counted_never_rewarded_w
     assert run.summary["groups"]["dropped"] == {"reward_error": failed}
     # Both attempts at each of a group's four samples.
     assert run.summary["reward_errors"] == {"sums: ConnectionError: the judge is away": failed * 4 * 2}
-    assert all(int(row["prompt_uid"].rpartition("/")[2]) % 4 for row in run.rows("samples"))
+    assert all(int(row["prompt_uid"].rpartition("/")[2]) % 4 for row in run.trained_samples())
     fates = {row["prompt_uid"]: row for row in run.rows("groups")}
     for uid, row in fates.items():
         assert (row["fate"] == "dropped") == (int(uid.rpartition("/")[2]) % 4 == 0)
@@ -174,9 +174,9 @@ def test_domains_have_their_own_judges_and_shares(lab, make_config):
         "actor_train.data_args.domain_interleave_probs": {"odd": 1.0, "even": 3.0},
     }
     run = lab.run(make_config(changes, max_steps=4, rollout_log_per_step=16))
-    domains = [row["domain"] for row in run.rows("samples")]
+    domains = [row["domain"] for row in run.trained_samples()]
     assert (domains.count("odd"), domains.count("even")) == (16, 48)
-    assert all(row["domain"] == row["tag"] for row in run.rows("samples"))
+    assert all(row["domain"] == row["tag"] for row in run.trained_samples())
 
 
 # -- where the roles are ------------------------------------------------------------------------------------------------
@@ -262,7 +262,12 @@ def test_the_folder_of_a_run(lab, make_config, with_validation):
     run = lab.run(config)
     assert load_config(RLVRConfig, yaml.safe_load((run.run_dir / "config.yaml").read_text())) == config
     assert [row["step"] for row in run.steps()] == [1, 2, 3, 4]
-    assert [row["step"] for row in run.rows("samples")] == [1] * 5 + [2] * 5 + [3] * 5 + [4] * 5
+    # Five rollouts are two groups of four.
+    assert [(row["step"], row["index"]) for row in run.trained_samples()] == [
+        (s, i) for s in (1, 2, 3, 4) for i in (*range(4),) * 2
+    ]
+    assert {row["fate"] for row in run.rows("samples")} == {"trained", "validation"}
+    assert all(row["advantage"] is not None for row in run.trained_samples())
     assert (run.run_dir / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(path.name for path in (run.run_dir / "checkpoints").iterdir()) == ["step-3", "step-4"]
     summary = json.loads((run.run_dir / "summary.json").read_text())
@@ -346,8 +351,8 @@ def test_an_interrupted_run_ends_after_its_step_with_a_checkpoint_and_is_continu
         original(self, *args, **kwargs)
         pipelines.append(self)
 
-    def stop_after_two(self, version, groups, metrics):
-        add_step(self, version, groups, metrics)
+    def stop_after_two(self, version, *told):
+        add_step(self, version, *told)
         if version == 1:
             pipelines[-1].interrupt()
 

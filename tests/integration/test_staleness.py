@@ -14,7 +14,7 @@ def slow_judge(lab):
 
 def assert_figures_follow_from_the_samples(run, staleness):
     """samples.jsonl holds every sample of these runs. A sample is as old as its first token, a token as its own version."""
-    samples = run.rows("samples")
+    samples = run.trained_samples()
     lags = [(row["step"] - 1 - version, stop - start) for row in samples for start, stop, version, _ in row["versions"]]
     first = Counter(row["step"] - 1 - row["versions"][0][2] for row in samples)
     assert {int(lag): count for lag, count in staleness["histogram"].items()} == first
@@ -70,7 +70,7 @@ def test_a_response_that_lives_through_weight_updates_names_the_version_of_every
         weight_update_mode=mode,
     )
     run = lab.run(config)
-    spans = [len(sample["versions"]) for sample in run.rows("samples")]
+    spans = [len(sample["versions"]) for sample in run.trained_samples()]
     assert max(spans) >= 2, "some response was made by two versions"
     assert run.summary["weight_updates"]["count"] == 8
     assert run.summary["groups"]["dropped"].keys() <= {"surplus"}

@@ -9,7 +9,7 @@ THREE_SLOTS = Inventory("cpu", nodes=1, per_node=3, cpus_per_node=3)
 
 
 def versions(run):
-    return {span[2] for sample in run.rows("samples") for span in sample["versions"]}
+    return {span[2] for sample in run.trained_samples() for span in sample["versions"]}
 
 
 def test_weights_are_published_every_n_steps_and_at_the_end(lab, make_config, with_validation):
@@ -35,7 +35,7 @@ def test_a_run_goes_on_from_a_checkpoint_between_two_publications(lab, make_conf
     lab.run(make_config(**changes, max_steps=4))
     run = lab.run(make_config(**changes, max_steps=8, resume_from_checkpoint=True))
     assert run.summary["resumed_from_step"] == 4
-    assert {span[2] for row in run.rows("samples") if row["step"] > 5 for span in row["versions"]} <= {4, 6}
+    assert {span[2] for row in run.trained_samples() if row["step"] > 5 for span in row["versions"]} <= {4, 6}
 
 
 def pulling(make_config, changes=None, /, **top_level):

@@ -1,8 +1,11 @@
-"""samples.jsonl: few rollouts, but whole ones, of all over the step."""
+"""samples.jsonl: few groups, but whole ones, of all over the step."""
 
 import json
 
+import torch
+
 from roll.data.sample import Prompt, Sample, SampleGroup, VersionSpan
+from roll.data.token_batch import TokenBatch
 from roll.metrics.sample_log import SampleLog
 
 
@@ -25,6 +28,7 @@ def test_a_row_has_what_produced_the_sample(tmp_path):
     assert read(tmp_path) == [
         {
             "step": 4,
+            "fate": "trained",
             "prompt": "0 + 1 =",
             "response": "answer 0",
             "ground_truth": "1",
@@ -42,13 +46,46 @@ def test_a_row_has_what_produced_the_sample(tmp_path):
     ]
 
 
-def test_at_most_per_step_samples_spread_over_the_groups(tmp_path):
-    log = SampleLog(tmp_path, per_step=4)
-    assert log.record(1, groups(8, 4)) == 4
+def test_groups_are_whole_and_spread_over_the_step_until_there_are_enough_rollouts(tmp_path):
+    log = SampleLog(tmp_path, per_step=5)
+    assert log.record(1, groups(8, 4)) == 8
     assert log.record(2, groups(1, 2)) == 2
-    written = read(tmp_path)
-    assert [row["group_id"] for row in written if row["step"] == 1] == [10, 12, 14, 16]
-    assert [row["index"] for row in written if row["step"] == 2] == [0, 1]
+    written = [(row["group_id"], row["index"]) for row in read(tmp_path) if row["step"] == 1]
+    assert written == [(group, index) for group in (10, 14) for index in range(4)]
+
+
+def test_a_trained_sample_has_its_advantage_and_what_the_trainer_said_of_it(tmp_path):
+    """Two samples of a one-token prompt; the second's first token is masked, and counts in no advantage."""
+    batch = TokenBatch(
+        lengths=torch.tensor([3, 3]),
+        scores=torch.ones(2),
+        temperatures=torch.ones(2),
+        tokens=torch.tensor([1, 7, 8, 1, 7, 8]),
+        loss_mask=torch.tensor([False, True, True, False, False, True]),
+        behaviour_logprobs=torch.zeros(6),
+        advantages=torch.tensor([0.0, 0.5, 1.5, 0.0, 0.0, -2.0]),
+        proximal_logprobs=torch.tensor([0.0, -0.25, -1.5, 0.0, -0.125, -3.0]),
+    )
+    SampleLog(tmp_path, per_step=2).record(1, groups(1, 2), batch)
+    first, second = read(tmp_path)
+    assert (first["advantage"], first["trainer_logprobs"]) == (1.0, [-0.25, -1.5])
+    assert (second["advantage"], second["trainer_logprobs"]) == (-2.0, [-0.125, -3.0])
+
+
+def test_dropped_groups_and_validation_are_written_with_their_fate(tmp_path):
+    log = SampleLog(tmp_path, per_step=3)
+    for group in groups(4, 2):
+        log.record_dropped(1, group, "filter_std")
+    log.record(1, groups(1, 1))
+    log.record_dropped(2, groups(1, 2)[0], "filter_mean_low")
+    log.record_validation(1, [sample for group in groups(5, 2) for sample in group.samples])
+    told = [(row["step"], row["fate"], row["prompt_uid"], row["index"]) for row in read(tmp_path)]
+    assert told == [
+        *[(1, "dropped: filter_std", f"row{g}", i) for g in (0, 1) for i in (0, 1)],
+        (1, "trained", "row0", 0),
+        *[(2, "dropped: filter_mean_low", "row0", i) for i in (0, 1)],
+        *[(1, "validation", f"row{g}", i) for g in (0, 1) for i in (0, 1)],
+    ]
 
 
 def test_zero_samples_a_step_and_rewind(tmp_path):

@@ -66,7 +66,7 @@ class AgenticExplorer(Explorer):
             if not result.samples:
                 await self.groups.drop(group.group_id, "environment_failure", result.last_failure)
                 return None
-                group.samples = result.samples
+            group.samples = result.samples
             if all(sample.prompt == group.samples[0].prompt for sample in group.samples):
                 group.prompt = group.samples[0].prompt
             return group

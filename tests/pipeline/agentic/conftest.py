@@ -40,6 +40,9 @@ class Run(NamedTuple):
     def rows(self, name: str) -> list[dict[str, Any]]:
         return [json.loads(line) for line in (self.run_dir / f"{name}.jsonl").read_text().splitlines()]
 
+    def trained_samples(self) -> list[dict[str, Any]]:
+        return [row for row in self.rows("samples") if row["fate"] == "trained"]
+
     def steps(self) -> list[dict[str, Any]]:
         return [row for row in self.rows("metrics") if "actor_train/optimiser_steps" in row]
 

@@ -8,7 +8,7 @@ from roll.configs.agentic import AgenticConfig, EnvManagerConfig, RewardNormaliz
 from roll.data.sample import Prompt, Sample, SampleGroup, Trajectory, Turn, VersionSpan
 from roll.pipeline.agentic.advantages import AgenticAdvantages
 from roll.pipeline.agentic.metrics import episode_metrics
-from roll.pipeline.batch import reward_metrics, token_batch
+from roll.pipeline.batch import rollout_metrics, token_batch
 
 BETWEEN = 2
 """Environment tokens between two turns."""
@@ -85,7 +85,7 @@ def test_an_episode_counts_once_however_many_samples_it_became():
     rows = advantages([group], configure(adv_estimator="dr_grpo"))
     assert [row[0] for row in rows] == pytest.approx([0.5] * 3 + [-0.5] * 2)
     assert group.outcomes == [1.0, 0.0]
-    assert reward_metrics(group.samples)["critic/score/mean"] == 0.5
+    assert rollout_metrics([group])["critic/score/mean"] == 0.5
 
 
 @pytest.mark.parametrize("sampled_as", [lambda i, t: [trajectory(i, t)], steps])

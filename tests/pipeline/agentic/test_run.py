@@ -20,7 +20,7 @@ def check(run, config):
     assert groups["admitted"] == groups["trained"] + sum(groups["dropped"].values())
     assert sorted(row["group_id"] for row in fates) == list(range(groups["admitted"])), "each group has exactly one fate"
     assert all(0 <= row["lag"] <= run.summary["staleness"]["bound"] for row in trained)
-    for sample in run.rows("samples"):
+    for sample in run.trained_samples():
         own = [i for start, stop, *_ in sample["versions"] for i in range(start, stop)]
         assert own == [i for i, is_own in enumerate(sample["loss_mask"]) if is_own]
         assert all(one[2] <= other[2] for one, other in itertools.pairwise(sample["versions"]))
@@ -44,7 +44,7 @@ def test_the_same_seed_plays_the_same_run(lab, make_config):
     def told(exp_name, **changes):
         config = make_config(VALIDATION, max_steps=2, deterministic=True, exp_name=exp_name, **changes)
         run = lab.run(config)
-        rows = [(s["prompt_uid"], s["index"], s["response_ids"], s["reward"]) for s in run.rows("samples")]
+        rows = [(s["prompt_uid"], s["index"], s["response_ids"], s["reward"]) for s in run.trained_samples()]
         scores = [row["val/score/mean"] for row in run.rows("metrics") if "val/score/mean" in row]
         return rows, scores
 
@@ -71,7 +71,7 @@ def test_an_episode_that_is_interrupted_by_new_weights_goes_on(lab, make_config)
     )
     run = lab.run(config)
     check(run, config)
-    versions = [{version for _, _, version, _ in sample["versions"]} for sample in run.rows("samples")]
+    versions = [{version for _, _, version, _ in sample["versions"]} for sample in run.trained_samples()]
     assert any(len(seen) > 1 for seen in versions), "some episode was played by more than one version"
 
 
@@ -93,8 +93,8 @@ def test_failing_environments_cost_what_the_policy_says(lab, make_config, tmp_pa
         assert "environment_failure" not in dropped, "each failed once, and was played again"
     else:
         assert dropped["environment_failure"] > 0
-    sizes = {(s["step"], s["group_id"]) for s in run.rows("samples")}
-    counts = {key: sum((s["step"], s["group_id"]) == key for s in run.rows("samples")) for key in sizes}
+    sizes = {(s["step"], s["group_id"]) for s in run.trained_samples()}
+    counts = {key: sum((s["step"], s["group_id"]) == key for s in run.trained_samples()) for key in sizes}
     assert set(counts.values()) <= size
     assert run.steps()[-1]["env/failures/exception"] == failures["exception"]
 
@@ -117,7 +117,7 @@ def test_redundant_episodes_are_ended_when_enough_have_finished(lab, make_config
     run = lab.run(config)
     check(run, config)
     assert run.summary["redundant_episodes_aborted"] >= 2 * 4 * 2, "two of four in each of four groups of two steps"
-    assert len(run.rows("samples")) == 2 * config.rollout_batch_size
+    assert len(run.trained_samples()) == 2 * config.rollout_batch_size
 
 
 def test_engines_that_load_every_m_groups_load_less_often_and_nothing_is_too_old(lab, make_config):
@@ -164,7 +164,7 @@ def test_a_run_goes_on_where_its_checkpoint_was_written(lab, make_config):
     config = make_config(VALIDATION, max_steps=4, save_steps=2, deterministic=True, exp_name="parts", resume_from_checkpoint=True)
     resumed = lab.run(config)
     assert [row["prompt_uid"] for row in resumed.rows("groups")] == [row["prompt_uid"] for row in whole.rows("groups")]
-    assert resumed.rows("samples")[-1]["response_ids"] == whole.rows("samples")[-1]["response_ids"]
+    assert resumed.trained_samples()[-1]["response_ids"] == whole.trained_samples()[-1]["response_ids"]
 
 
 def test_groups_whose_episodes_all_end_alike_can_be_filtered(lab, make_config):
@@ -172,7 +172,7 @@ def test_groups_whose_episodes_all_end_alike_can_be_filtered(lab, make_config):
     run = lab.run(config)
     check(run, config)
     scores = {}
-    for sample in run.rows("samples"):
+    for sample in run.trained_samples():
         scores.setdefault((sample["step"], sample["group_id"]), set()).add(sample["reward"])
     assert run.summary["groups"]["dropped"].get("equal_rewards", 0) > 0
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from roll.configs.rlvr import RLVRConfig
 from roll.data.sample import Prompt, Sample, SampleGroup, VersionSpan
-from roll.pipeline.batch import gather, optimiser_batches, reward_metrics, shards, token_batch, totals_of
+from roll.pipeline.batch import gather, optimiser_batches, rollout_metrics, shards, token_batch, totals_of
 from roll.pipeline.rlvr.advantages import RLVRAdvantages
 
 
@@ -164,11 +164,19 @@ def test_the_cut_into_optimiser_steps_is_a_function_of_the_seed_and_differs_by_e
     assert cut[:4] != cut[4:]
 
 
-def test_reward_metrics_describe_the_rollouts():
-    metrics = reward_metrics(group(1, [1.0, 0.0, 0.5], finish=["stop", "length", "stop"]).samples)
+def test_rollout_metrics_describe_the_rollouts():
+    metrics = rollout_metrics([group(1, [1.0, 0.0, 0.5], finish=["stop", "length", "stop"])])
     assert (metrics["critic/score/mean"], metrics["critic/score/max"], metrics["critic/score/min"]) == (0.5, 1.0, 0.0)
     assert (metrics["tokens/response_length/mean"], metrics["tokens/response_length/max"]) == (2.0, 3)
     assert metrics["tokens/response_length/clip"] == pytest.approx(1 / 3)
+    assert metrics["rewards/mean"] == 0.5, "critic/score is ROLL's name for it"
+
+
+def test_rewards_are_told_by_domain_and_groups_without_signal_are_counted():
+    easy, hard = group(2, [1.0, 1.0], domain="easy"), group(3, [0.0, 1.0], domain="hard")
+    metrics = rollout_metrics([easy, hard, group(4, [0.0, 0.0], domain="hard")])
+    assert (metrics["rewards/easy/mean"], metrics["rewards/hard/mean"]) == (1.0, 0.25)
+    assert metrics["rewards/groups_without_signal"] == pytest.approx(2 / 3)
 
 
 def test_fresh_tokens_are_those_of_the_version_that_is_trained_with_the_engine_that_sampled_them():
