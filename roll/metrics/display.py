@@ -187,7 +187,10 @@ def _summary_rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     reason = f": {summary['reason']}" if summary.get("reason") else ""
     yield "run", f"{status}{reason}"
     if "steps" in summary:
-        yield "steps", f"{summary['steps']} in {duration(summary.get('wall_s', 0.0))}"
+        done = summary["steps"] - (resumed := summary.get("resumed_from_step", 0))
+        of_all = f" of {summary['steps']}, resumed" if resumed else ""
+        started = f"; started in {duration(summary['started_s'])}" if summary.get("started_s") else ""
+        yield "steps", f"{done}{of_all} in {duration(summary.get('wall_s', 0.0))}{started}"
     if validation := summary.get("validation"):
         first, last = validation[0], validation[-1]
         before = f"{first['accuracy']:.3f} (step {first['step']}) → " if len(validation) > 1 else ""

@@ -1,14 +1,16 @@
-"""Starts the clusters of a run, all at the same time."""
+"""Starts the clusters of a run, all at the same time, and says of each when it is ready."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 
 from roll.configs.ppo import PPOConfig
 from roll.distributed.backend import Backend, WorkerSpec
 from roll.distributed.cluster import Cluster
 from roll.distributed.devices import Inventory
+from roll.metrics.display import Display, duration
 from roll.pipeline import roles
 from roll.pipeline.preparation import Prepared
 
@@ -19,6 +21,7 @@ async def start_clusters(
     own: Mapping[str, Sequence[WorkerSpec]],
     inventory: Inventory,
     backend: Backend,
+    display: Display,
 ) -> dict[str, Cluster]:
     """By role: actor_train, actor_infer, reference and critic (if something uses them), and the pipeline's `own`. With a
     checkpoint, trainers and engines start from it."""
@@ -39,12 +42,22 @@ async def start_clusters(
         specs["critic"] = roles.train_specs("critic", config, derived, config.critic, pretrain, inventory, backend)
         shards["critic"] = config.critic.data_parallel_ranks
     specs |= {role: list(of_role) for role, of_role in own.items()}
-    started = await asyncio.gather(
-        *(Cluster.start(role, backend, of_role, config.rpc_timeout, shards.get(role)) for role, of_role in specs.items())
-    )
-    clusters = dict(zip(specs, started, strict=True))
-    if checkpoint is not None:
-        await clusters["actor_train"].call_all("load", str(checkpoint.trainer))
-        if "critic" in clusters:
-            await clusters["critic"].call_all("load", str(checkpoint.critic))
+    began = time.monotonic()
+
+    async def start(role: str) -> Cluster:
+        cluster = await Cluster.start(role, backend, specs[role], config.rpc_timeout, shards.get(role))
+        display.note(f"  {role} is ready: {_workers(len(cluster))} in {duration(time.monotonic() - began)}")
+        return cluster
+
+    display.note(f"starting {', '.join(specs)} ...")
+    clusters = dict(zip(specs, await asyncio.gather(*map(start, specs)), strict=True))
+    loaded = {"actor_train": checkpoint.trainer, "critic": checkpoint.critic} if checkpoint is not None else {}
+    for role in loaded.keys() & clusters.keys():
+        loading = time.monotonic()
+        await clusters[role].call_all("load", str(loaded[role]))
+        display.note(f"  {role} has loaded its checkpoint in {duration(time.monotonic() - loading)}")
     return clusters
+
+
+def _workers(count: int) -> str:
+    return "1 worker" if count == 1 else f"{count} workers"

@@ -150,8 +150,9 @@ class Pipeline(ABC):
         try:
             for line in decisions(self._config, self._prepared.derived):
                 record.display.note(line)
-            record.display.note("starting workers ...")
-            clusters = await start_clusters(self._config, self._prepared, self.own_specs(), self.inventory, self.backend)
+            clusters = await start_clusters(
+                self._config, self._prepared, self.own_specs(), self.inventory, self.backend, record.display
+            )
             await self._explore_and_train(clusters)
             if self._interrupted:
                 status, reason = "interrupted", f"stopped by a signal after step {record.step}"

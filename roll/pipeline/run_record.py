@@ -17,7 +17,7 @@ from roll.configs.ppo import PPOConfig
 from roll.data.sample import Sample, SampleGroup
 from roll.data.token_batch import TokenBatch
 from roll.metrics import learning_curve
-from roll.metrics.display import Display, RoleLine, RunSnapshot, print_summary
+from roll.metrics.display import Display, RoleLine, RunSnapshot, duration, print_summary
 from roll.metrics.ledger import Ledger
 from roll.metrics.lessons import Lessons
 from roll.metrics.redact import redact
@@ -80,6 +80,7 @@ class RunRecord:
     def begin(self, counter: Counter, ledger: Ledger) -> None:
         """The workers are up: from here the speed of the run is measured, and what `counter` counts is recorded, and the time
         that each stage works."""
+        self.display.note(f"started in {duration(time.monotonic() - self._started)}")
         self._counter = counter
         self._speed = StepSpeed(ledger, time.monotonic())
         self._began = time.monotonic()
@@ -154,7 +155,7 @@ class RunRecord:
             RunSnapshot(
                 step=self.step,
                 max_steps=self._max_steps,
-                elapsed_s=now - self._started,
+                elapsed_s=running,
                 eta_s=running / done * (self._max_steps - self.step) if done else None,
                 reward=self._reward,
                 validation=self.validation,
@@ -172,6 +173,7 @@ class RunRecord:
         seconds = max(wall_s, 1e-9)
         return {
             "steps": self.step,
+            "started_s": self._began - self._started,
             "validation": [{"step": step, "accuracy": accuracy} for step, accuracy in self.validation],
             "warnings": self._lessons.warnings,
             "staleness": self.staleness.summary(),

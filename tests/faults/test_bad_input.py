@@ -29,7 +29,7 @@ def refused(world, tmp_path, capsys, monkeypatch):
         code = main(["--local", *world.arguments(*given)])
         out, err = capsys.readouterr()
         assert code == 2, err
-        assert "starting workers" not in out
+        assert "starting actor_train" not in out
         assert "Traceback" not in out + err
         lines = err.splitlines()
         assert len(lines) == 1 and lines[0].startswith("error: "), err
