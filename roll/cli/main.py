@@ -13,6 +13,7 @@ usage: roll <command> [options] [key=value ...]
   train rlvr|agentic     run it
   env-check              try an environment: contract, seeds, reachable rewards, speed
   play                   watch a model play an environment
+  verify                 hold what a run wrote down against what every run promises
   export                 the model of a checkpoint as a Hugging Face folder
 
 roll <command> --help says more; roll --version.
@@ -23,6 +24,7 @@ COMMANDS = {
     "train": "roll.cli.train",
     "env-check": "roll.cli.env_check",
     "play": "roll.cli.play",
+    "verify": "roll.cli.verify",
     "export": "roll.cli.export",
 }
 USAGE_ERROR = 2

@@ -19,6 +19,8 @@ import pytest
 import yaml
 from tiny_models import symbol_tokenizer, tiny_qwen2
 
+from roll.cli.verify import read_run, violations
+
 HERE = Path(__file__).parent
 REPO = HERE.parents[1]
 PROMPTS = 40
@@ -268,6 +270,8 @@ def check_accounts(run_dir: Path, validated: tuple[int, ...] = (0, 6, 12)) -> No
     assert len(rows) > PROMPTS, "the run is too short to complete an epoch"
     assert [epochs[i] for i in range(len(rows) // PROMPTS)] == [PROMPTS] * (len(rows) // PROMPTS), "prompts of an epoch are lost"
     assert epochs[len(rows) // PROMPTS] == len(rows) % PROMPTS
+
+    assert list(violations(read_run(run_dir))) == []
 
     groups = summary["groups"]
     assert (groups["trained"], groups["buffered"], groups["in_flight"]) == (STEPS * BATCH, 0, 0)

@@ -13,6 +13,7 @@ import pytest
 import torch
 from tiny_models import symbol_tokenizer, tiny_qwen2
 
+from roll.cli.verify import read_run, violations
 from roll.configs.loading import load_config
 from roll.configs.rlvr import RLVRConfig
 from roll.distributed.backend import LocalBackend
@@ -145,6 +146,7 @@ def run_finished(config: RLVRConfig) -> Run:
 
 def check_accounts(run: Run, config: RLVRConfig) -> None:
     """What holds for every finished run: all that was admitted has one fate, written down, and staleness is bounded."""
+    assert list(violations(read_run(run.run_dir))) == []
     groups, staleness, fates = run.summary["groups"], run.summary["staleness"], run.rows("groups")
     trained = [row for row in fates if row["fate"] == "trained"]
     assert groups["trained"] == len(trained) == config.max_steps * config.rollout_batch_size

@@ -13,6 +13,7 @@ import torch
 from tiny_models import symbol_tokenizer, tiny_qwen2
 from transformers import PreTrainedTokenizerFast
 
+from roll.cli.verify import read_run, violations
 from roll.configs.agentic import AgenticConfig
 from roll.configs.loading import load_config
 from roll.distributed.backend import LocalBackend
@@ -122,6 +123,7 @@ def run_finished(config: AgenticConfig) -> Run:
     run = start(config, LocalBackend())
     assert run.summary["status"] == "finished", run.summary["reason"]
     assert run.summary["steps"] == config.max_steps
+    assert list(violations(read_run(run.run_dir))) == []
     return run
 
 

@@ -1,0 +1,201 @@
+"""`roll verify <run>`: what a run wrote down, held against what every run promises. It reads files and trusts no code of the run.
+
+Promises: a group has one fate and is trained at most once; every step trains a whole batch; no trained token is older than the
+bound; no prompt of an epoch is lost or served twice; journals, checkpoints and summary tell the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The files of a run, read. A last line without its end is one that is being written, and is left out."""
+
+    folder: Path
+    bound: int
+    groups: list[Row]
+    samples: list[Row]
+    metrics: list[Row]
+    summary: Row | None
+    """None while the run is running, or if it was killed."""
+    checkpoints: list[Path]
+
+    @property
+    def trained(self) -> list[Row]:
+        return [row for row in self.groups if row["fate"] == "trained"]
+
+    @property
+    def over(self) -> bool:
+        return self.summary is not None and self.summary.get("status") == "finished"
+
+
+def read_run(folder: Path) -> Run:
+    """Raises `ValueError` or `OSError` if the folder is no run's."""
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    summary = folder / "summary.json"
+    return Run(
+        folder,
+        math.ceil(config["async_generation_ratio"]),
+        _rows(folder / "groups.jsonl"),
+        _rows(folder / "samples.jsonl"),
+        _rows(folder / "metrics.jsonl"),
+        json.loads(summary.read_text()) if summary.is_file() else None,
+        sorted((folder / "checkpoints").glob("step-*/manifest.json")),
+    )
+
+
+def violations(run: Run) -> Iterator[str]:
+    """One line for each promise that is broken."""
+    for check in (_fates, _steps, _staleness, _prompts, _samples, _checkpoints, _summary):
+        yield from check(run)
+
+
+def _fates(run: Run) -> Iterator[str]:
+    for group_id, count in Counter(row["group_id"] for row in run.groups).items():
+        if count > 1:
+            yield f"group {group_id} has {count} fates"
+    for row in run.groups:
+        if row["fate"] not in ("trained", "dropped") or (row["fate"] == "dropped") is not bool(row["reason"]):
+            yield f"group {row['group_id']}: fate {row['fate']!r} with the reason {row['reason']!r}"
+
+
+def _steps(run: Run) -> Iterator[str]:
+    by_step = Counter(row["step"] for row in run.trained)
+    if by_step and sorted(by_step) != list(range(1, max(by_step) + 1)):
+        yield f"steps without groups: {sorted(set(range(1, max(by_step) + 1)) - by_step.keys())}"
+    if len(set(by_step.values())) > 1:
+        yield f"steps trained different numbers of groups: {dict(Counter(by_step.values()))}"
+    told = [row["step"] for row in run.metrics if "time/step_s" in row]
+    if told != sorted(set(told)):
+        yield "metrics.jsonl tells steps twice or out of order"
+    if told and by_step and told[-1] not in (max(by_step), max(by_step) - 1):  # killed between two journals
+        yield f"metrics.jsonl ends with step {told[-1]}, groups.jsonl with step {max(by_step)}"
+
+
+def _staleness(run: Run) -> Iterator[str]:
+    for row in run.trained:
+        oldest = row["step"] - 1 - row["lag"]
+        if not 0 <= row["lag"] <= run.bound:
+            yield f"group {row['group_id']} was trained {row['lag']} versions late, the bound is {run.bound}"
+        if oldest < row["start_version"]:
+            yield f"group {row['group_id']} started under version {row['start_version']} and has a token of version {oldest}"
+
+
+def _prompts(run: Run) -> Iterator[str]:
+    for uid, count in Counter(row["prompt_uid"] for row in run.groups).items():
+        if count > 1:
+            yield f"prompt {uid} was served {count} times"
+    epochs: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for row in run.groups if run.over else ():
+        domain, epoch, name = row["prompt_uid"].split("/", 2) if row["prompt_uid"].count("/") > 1 else ("", "", "")
+        if epoch.isdigit() and domain != "train":  # environments are numbered, they have no epochs
+            epochs[domain][int(epoch)].add(name)
+    for domain, by_epoch in epochs.items():
+        whole = set().union(*by_epoch.values())
+        for epoch, names in sorted(by_epoch.items())[:-1]:
+            if names != whole:
+                yield f"{len(whole - names)} prompts of epoch {epoch} of domain {domain} were lost, e.g. {min(whole - names)}"
+
+
+def _samples(run: Run) -> Iterator[str]:
+    start = {row["group_id"]: row["start_version"] for row in run.groups}
+    for row in run.samples:
+        who = f"sample {row['index']} of group {row['group_id']} (step {row['step']})"
+        spans, length = row["versions"], len(row["response_ids"])
+        if len(row["behaviour_logprobs"]) != length:
+            yield f"{who} has {len(row['behaviour_logprobs'])} log-probs for {length} tokens"
+        if any(not 0 <= begin < end <= length for begin, end, *_ in spans):
+            yield f"{who} has version spans {spans} for {length} tokens"
+        first, last = start.get(row["group_id"], 0), row["step"] - 1
+        if row["fate"] == "trained" and any(not first <= version <= last for _, _, version, *_ in spans):
+            yield f"{who} has tokens of versions {sorted({span[2] for span in spans})}, not of {first} to {last}"
+        if row["fate"] == "validation" and any(span[2] != row["step"] for span in spans):
+            yield f"{who}: a validation of version {row['step']} has tokens of {sorted({span[2] for span in spans})}"
+
+
+def _checkpoints(run: Run) -> Iterator[str]:
+    steps = Counter(row["step"] for row in run.trained)
+    for manifest in run.checkpoints:
+        folder = manifest.parent
+        try:
+            listed = json.loads(manifest.read_text())
+            state = json.loads((folder / "pipeline.json").read_text())
+            step, accounts, record = listed["step"], state["admission"], state["record"]
+            wrong = [name for name, digest in listed["files"].items() if _sha256(folder / name) != digest]
+            buffered = [row["group_id"] for row in _rows(folder / "buffer.jsonl")]
+            trained = sum(count for of_step, count in steps.items() if of_step <= step)
+            before = [row["group_id"] for row in _prefix(run.folder / "groups.jsonl", record["groups"])]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            yield f"{folder.name}: {type(error).__name__}: {error}"
+            continue
+        if wrong:
+            yield f"{folder.name}: {', '.join(wrong)} is not what was saved"
+        if accounts["trained"] != trained:
+            yield f"{folder.name} counts {accounts['trained']} trained groups, groups.jsonl {trained} up to step {step}"
+        if doubled := set(buffered) & set(before):
+            yield f"{folder.name} buffers groups that had met their fate: {sorted(doubled)[:5]}"
+        if (total := accounts["trained"] + sum(accounts["dropped"].values())) != len(before):
+            yield f"{folder.name} counts {total} fates, groups.jsonl has {len(before)} where the checkpoint stands"
+
+
+def _summary(run: Run) -> Iterator[str]:
+    if run.summary is None or "groups" not in run.summary:
+        return
+    told = run.summary["groups"]
+    dropped = Counter(row["reason"] for row in run.groups if row["fate"] == "dropped")
+    if told["admitted"] != told["trained"] + told["buffered"] + told["in_flight"] + sum(told["dropped"].values()):
+        yield f"the accounts of summary.json do not balance: {told}"
+    if (told["trained"], told["dropped"]) != (len(run.trained), dict(dropped)):
+        journal = f"{len(run.trained)} and {dict(dropped)}"
+        yield f"summary.json counts {told['trained']} trained and {told['dropped']}, groups.jsonl {journal}"
+    if run.over and (told["buffered"] or told["in_flight"]):
+        yield f"a finished run has groups without a fate: {told}"
+
+
+def _rows(path: Path) -> list[Row]:
+    return [json.loads(line) for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+
+
+def _prefix(path: Path, size: int) -> list[Row]:
+    return [json.loads(line) for line in path.read_bytes()[:size].splitlines()]
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns 0 if all promises are kept, 1 if one is broken, 2 if there is no run to read."""
+    parser = argparse.ArgumentParser(
+        prog="roll verify", description="Hold what a run wrote down against what every run promises."
+    )
+    parser.add_argument("run", type=Path, help="the folder of a run, running or over: <output_dir>/<exp_name>")
+    options = parser.parse_args(arguments)
+    try:
+        run = read_run(options.run)
+    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
+        print(f"error: {options.run} cannot be read as a run: {error}", file=sys.stderr)
+        return 2
+    found = list(violations(run))
+    for line in found:
+        print(f"broken: {line}")
+    status = run.summary.get("status", "running") if run.summary else "running, or killed"
+    counts = f"{len(run.groups)} groups, {len(run.trained)} trained, {len(run.checkpoints)} checkpoints"
+    print(f"{options.run} ({status}): {counts}; {len(found) or 'no'} promise{'s' * (len(found) != 1)} broken")
+    return 1 if found else 0

@@ -1,0 +1,128 @@
+"""The checker finds each broken promise in a run that keeps all others."""
+
+import hashlib
+import json
+
+import pytest
+import yaml
+
+from roll.cli.verify import main, read_run, violations
+
+
+def group(group_id, step, *, fate="trained", start=None, lag=0):
+    trained = fate == "trained"
+    return {
+        "group_id": group_id,
+        "prompt_uid": f"sums/{group_id // 4}/{group_id % 4}",
+        "fate": fate,
+        "reason": "" if trained else "filter_std",
+        "step": step,
+        "start_version": step - 1 if start is None else start,
+        "lag": lag if trained else None,
+    }
+
+
+def sample(group_id, step, version, fate="trained"):
+    return {
+        "step": step,
+        "fate": fate,
+        "group_id": group_id,
+        "index": 0,
+        "versions": [[0, 2, version, 0]],
+        "response_ids": [5, 6],
+        "behaviour_logprobs": [-0.5, -0.5],
+    }
+
+
+class Folder:
+    """Three steps of two groups, one dropped, one prompt of the second epoch served twice as late; a checkpoint after step 2."""
+
+    def __init__(self, path):
+        self.path = path
+        self.groups = [group(0, 1), group(1, 1), group(2, 2), group(4, 2, fate="dropped"), group(3, 2)]
+        self.groups += [group(5, 3, start=1, lag=1), group(6, 3)]
+        self.samples = [sample(0, 1, 0), sample(5, 3, 1), sample(None, 2, 2, "validation")]
+        self.metrics = [{"step": step, "time/step_s": 1.0} for step in (1, 2, 3)]
+        self.counts = {"admitted": 7, "trained": 6, "buffered": 0, "in_flight": 0, "dropped": {"filter_std": 1}}
+        self.accounts = {"next_group_id": 7, "trained": 4, "dropped": {"filter_std": 1}}
+        self.buffer = [{"group_id": 5}]
+        self.listed = None
+
+    def write(self):
+        step = self.path / "checkpoints" / "step-2"
+        step.mkdir(parents=True, exist_ok=True)
+        (self.path / "config.yaml").write_text(yaml.safe_dump({"async_generation_ratio": 0.5}))
+        lines = {name: [json.dumps(row) + "\n" for row in getattr(self, name)] for name in ("groups", "samples", "metrics")}
+        for name, rows in lines.items():
+            (self.path / f"{name}.jsonl").write_text("".join(rows))
+        (self.path / "summary.json").write_text(json.dumps({"status": "finished", "groups": self.counts}))
+        record = {"groups": sum(len(row) for row in lines["groups"][:5])}
+        (step / "pipeline.json").write_text(json.dumps({"admission": self.accounts, "record": record}))
+        (step / "buffer.jsonl").write_text("".join(json.dumps(row) + "\n" for row in self.buffer))
+        files = self.listed or {f: hashlib.sha256((step / f).read_bytes()).hexdigest() for f in ("pipeline.json", "buffer.jsonl")}
+        (step / "manifest.json").write_text(json.dumps({"step": 2, "files": files}))
+        return list(violations(read_run(self.path)))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return Folder(tmp_path)
+
+
+def test_a_run_that_keeps_all_promises_has_no_violation(folder, capsys):
+    assert folder.write() == []
+    assert main([str(folder.path)]) == 0
+    assert "7 groups, 6 trained, 1 checkpoints; no promises broken" in capsys.readouterr().out
+
+
+def test_a_run_that_was_killed_is_judged_by_what_it_wrote(folder):
+    folder.write()
+    (folder.path / "summary.json").unlink()
+    with (folder.path / "groups.jsonl").open("a") as file:
+        file.write('{"group_id": 7, "fat')
+    assert list(violations(read_run(folder.path))) == []
+
+
+def change(name, position, **values):
+    def breaks(folder):
+        getattr(folder, name)[position] = getattr(folder, name)[position] | values
+
+    return breaks
+
+
+BROKEN = {
+    "group 0 has 2 fates": change("groups", 1, group_id=0),
+    "fate 'dropped' with the reason ''": change("groups", 0, fate="dropped"),
+    "steps trained different numbers of groups": change("groups", 4, step=3),
+    "steps without groups: [2]": lambda f: [change("groups", i, step=1)(f) for i in (2, 4)],
+    "tells steps twice": change("metrics", 1, step=1),
+    "metrics.jsonl ends with step 1": lambda f: f.metrics.__delitem__(slice(1, None)),
+    "group 5 was trained 2 versions late, the bound is 1": change("groups", 5, lag=2, start_version=0),
+    "group 6 started under version 2 and has a token of version 1": change("groups", 6, lag=1),
+    "prompt sums/0/0 was served 2 times": change("groups", 1, prompt_uid="sums/0/0"),
+    "1 prompts of epoch 0 of domain sums were lost, e.g. 3": change("groups", 4, prompt_uid="sums/1/3"),
+    "has 1 log-probs for 2 tokens": change("samples", 0, behaviour_logprobs=[-0.5]),
+    "has version spans [[0, 3, 0, 0]] for 2 tokens": change("samples", 0, versions=[[0, 3, 0, 0]]),
+    "has tokens of versions [3], not of 1 to 2": change("samples", 1, versions=[[0, 2, 3, 0]]),
+    "a validation of version 2 has tokens of [1]": change("samples", 2, versions=[[0, 2, 1, 0]]),
+    "counts 5 trained groups, groups.jsonl 4 up to step 2": lambda f: f.accounts.update(trained=5),
+    "buffers groups that had met their fate: [3]": lambda f: f.buffer.append({"group_id": 3}),
+    "buffer.jsonl is not what was saved": lambda f: setattr(f, "listed", {"buffer.jsonl": "0" * 64}),
+    "FileNotFoundError": lambda f: setattr(f, "listed", {"trainer/model.safetensors": "0" * 64}),
+    "do not balance": lambda f: f.counts.update(admitted=8),
+    "summary.json counts 5 trained": lambda f: f.counts.update(trained=5, admitted=6),
+    "a finished run has groups without a fate": lambda f: f.counts.update(in_flight=1, admitted=8),
+}
+
+
+@pytest.mark.parametrize("says", BROKEN)
+def test_each_broken_promise_is_named(folder, says, capsys):
+    BROKEN[says](folder)
+    assert any(says in line for line in folder.write())
+    assert main([str(folder.path)]) == 1
+    assert "broken: " in capsys.readouterr().out
+
+
+def test_a_folder_that_is_no_run_is_one_line(tmp_path, capsys):
+    assert main([str(tmp_path)]) == 2
+    assert "cannot be read as a run" in capsys.readouterr().err
