@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any
 
 from roll.configs.ppo import PPOConfig
 from roll.distributed.backend import Backend, WorkerSpec
@@ -39,9 +40,12 @@ async def start_clusters(
         specs["critic"] = roles.train_specs("critic", config, derived, config.critic, pretrain, inventory, backend)
         shards["critic"] = config.critic.data_parallel_ranks
     specs |= {role: list(of_role) for role, of_role in own.items()}
-    started = await asyncio.gather(
-        *(Cluster.start(role, backend, of_role, config.rpc_timeout, shards.get(role)) for role, of_role in specs.items())
-    )
+
+    def start(role: str) -> Coroutine[Any, Any, Cluster]:
+        limits = {"start_s": config.worker_start_timeout, "heartbeat_s": config.heartbeat_timeout}
+        return Cluster.start(role, backend, specs[role], config.rpc_timeout, shards.get(role), **limits)
+
+    started = await asyncio.gather(*map(start, specs))
     clusters = dict(zip(specs, started, strict=True))
     if checkpoint is not None:
         await clusters["actor_train"].call_all("load", str(checkpoint.trainer))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,7 @@ from roll.metrics.trackers import make_trackers
 from roll.pipeline.stage import State
 
 ACCURACY = "val_correct/all/mean"
+SUMMARY = "summary.json"
 
 
 class RunRecord:
@@ -59,7 +63,13 @@ class RunRecord:
         self.groups.rewind(resumed["groups"] if resumed is not None else 0)
         self._samples.rewind(resumed["samples"] if resumed is not None else 0)
         self._trackers = make_trackers(
-            trackers, run_dir, exp_name, config, tracker_kwargs, first_step if resumed is not None else -1
+            trackers,
+            run_dir,
+            exp_name,
+            config,
+            tracker_kwargs,
+            first_step if resumed is not None else -1,
+            resumed.get("metrics", 0) if resumed is not None else 0,
         )
         self.display = Display(logging_steps=logging_steps)
         self.step = self._first_step = first_step
@@ -80,6 +90,7 @@ class RunRecord:
             "step": self.step,
             "groups": self.groups.position(),
             "samples": self._samples.position(),
+            "metrics": self._trackers.position(),
             "staleness": self.staleness.state(),
         }
 
@@ -138,19 +149,57 @@ class RunRecord:
             },
         }
 
-    def finish(self, summary: Mapping[str, Any], ledger: Ledger | None) -> None:
-        """Writes the summary, the picture and the trace (chrome://tracing), closes everything, and says where the results are."""
+    def finish(self, summary: dict[str, Any], ledger: Ledger | None) -> None:
+        """Writes the summary, the picture and the trace (chrome://tracing), closes everything, and says where the results are.
+
+        A run whose results cannot be written (a full disk) has failed, and `summary` says so; a picture is not worth that."""
         self.display.close()
         self._trackers.finish(summary["status"])
         self.groups.close()
         self._samples.close()
-        (self.run_dir / "summary.json").write_text(json.dumps(summary, indent=2))
-        if ledger is not None:
-            (self.run_dir / "trace.json").write_text(json.dumps(ledger.chrome_trace(self._clock())))
-        learning_curve.plot(
-            self.run_dir / "metrics.jsonl", self.run_dir / "learning_curve.png", self._exp_name, self.staleness.bound
-        )
-        print_summary(dict(summary), self.run_dir)
+        write_summary(self.run_dir, summary)
+        try:
+            if ledger is not None:
+                (self.run_dir / "trace.json").write_text(json.dumps(ledger.chrome_trace(self._clock())))
+            picture = self.run_dir / "learning_curve.png"
+            learning_curve.plot(self.run_dir / "metrics.jsonl", picture, self._exp_name, self.staleness.bound)
+        except OSError as error:
+            self.display.note(f"trace.json and learning_curve.png cannot be written: {error}")
+        print_summary(summary, self.run_dir)
+
+
+def announce_running(run_dir: Path, started: str) -> str:
+    """From here on summary.json says that the run runs, not how an earlier one ended. Returns what it says if the driver is
+    killed: whoever outlives the driver writes that (`Watchdog`). Raises `OSError`."""
+    running = {"status": "running", "reason": "", "host": socket.gethostname(), "pid": os.getpid(), "started": started}
+    _replace(run_dir / SUMMARY, json.dumps(running, indent=2))
+    why = f"the driver (process {os.getpid()}) was killed, or crashed; what it wrote last is on its standard error"
+    return json.dumps(running | {"status": "failed", "reason": why}, indent=2)
+
+
+def write_summary(run_dir: Path, summary: dict[str, Any]) -> None:
+    """If it cannot be written, `summary` becomes that of a run which failed for this reason, if for no other before."""
+    path = run_dir / SUMMARY
+    try:
+        _replace(path, json.dumps(summary, indent=2))
+    except OSError as error:
+        if summary["status"] != "failed":
+            summary |= {"status": "failed", "reason": f"the results cannot be written: {error}"}
+        short = json.dumps({"status": "failed", "reason": summary["reason"], "steps": summary.get("steps")})
+        # What is there already keeps its place on a full disk.
+        with contextlib.suppress(OSError), path.open("r+b", buffering=0) as file:
+            file.write(short.encode())
+            file.truncate()
+
+
+def _replace(path: Path, text: str) -> None:
+    aside = path.with_name(f".{path.name}.new")
+    try:
+        aside.write_text(text)
+        os.replace(aside, path)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def archive_previous(run_dir: Path) -> Path | None:

@@ -39,7 +39,7 @@ class RunState:
             floor=config.weight_push_interval - 1,
         )
         spared = self.first_step if prepared.continues else None
-        self._checkpoints = CheckpointStore(prepared.checkpoints, config.max_ckpt_to_keep, spared)
+        self._checkpoints = CheckpointStore(prepared.checkpoints, config.max_ckpt_to_keep, spared, prepared.lock)
         self._begun: tuple[int, Path] | None = None
         if prepared.continues:
             self._checkpoints.set_aside_after(self.first_step)

@@ -90,4 +90,5 @@ class AgenticPipeline(TrainingPipeline):
 
     def watched(self, clusters: Mapping[str, Cluster]) -> list[Coroutine[Any, Any, None]]:
         """Coordinators are replaced by whoever finds one dead."""
-        return [cluster.watch() for role, cluster in clusters.items() if role not in (ROLE, "actor_infer")]
+        others = [cluster.watch() for role, cluster in clusters.items() if role not in (ROLE, "actor_infer")]
+        return [*others, clusters[ROLE].kill_silent()]
