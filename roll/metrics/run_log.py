@@ -51,21 +51,27 @@ class JournalFile:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Without a buffer: a line that a full disk refuses must not come up again when the file is closed.
         self._file = path.open("ab", buffering=0)
-        self._file.truncate(_whole_lines(path))
+        self._end = _whole_lines(path)
+        self._file.truncate(self._end)
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Writes one line and hands it to the operating system, so that it outlives this process.
 
-        Raises `OSError`, naming the file, if the line cannot be written; then nothing of it stays."""
-        rest = memoryview(json.dumps(plain(row), ensure_ascii=False, allow_nan=False).encode() + b"\n")
-        end = os.fstat(self._file.fileno()).st_size
+        Raises `OSError`, naming the file, if the line cannot be written; then nothing of it stays. Raises `RuntimeError` if another
+        process writes there, too."""
+        line = json.dumps(plain(row), ensure_ascii=False, allow_nan=False).encode() + b"\n"
+        size = os.fstat(self._file.fileno()).st_size
+        if size != self._end:
+            raise RuntimeError(f"{self.path} has {size} bytes where this run left {self._end}: another process writes to it")
+        rest = memoryview(line)
         try:
             while rest:
                 rest = rest[self._file.write(rest) :]
         except OSError as error:
             with contextlib.suppress(OSError):
-                self._file.truncate(end)
+                self._file.truncate(self._end)
             raise OSError(error.errno, error.strerror, str(self.path)) from error
+        self._end += len(line)
 
     def position(self) -> int:
         """Size in bytes, with everything up to there on disk: what a checkpoint records."""
@@ -80,6 +86,7 @@ class JournalFile:
         tail = self.after(position)
         self._put_aside(tail)
         self._file.truncate(position)
+        self._end = position
         return tail.count(b"\n")
 
     def after(self, position: int) -> bytes:
@@ -109,6 +116,7 @@ class JournalFile:
             os.replace(aside, self.path)
             sync_folder(self.path.parent)
             self._file = self.path.open("ab", buffering=0)
+            self._end = os.fstat(self._file.fileno()).st_size
         return len(cut)
 
     def rows(self) -> Iterator[dict[str, Any]]:

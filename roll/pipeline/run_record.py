@@ -178,8 +178,11 @@ def announce_running(run_dir: Path, started: str) -> str:
 
 
 def write_summary(run_dir: Path, summary: dict[str, Any]) -> None:
-    """If it cannot be written, `summary` becomes that of a run which failed for this reason, if for no other before."""
+    """If it cannot be written, `summary` becomes that of a run which failed for this reason, if for no other before. That of a run
+    which took the folder over is left alone."""
     path = run_dir / SUMMARY
+    if _is_of_another(path):
+        return
     try:
         _replace(path, json.dumps(summary, indent=2))
     except OSError as error:
@@ -190,6 +193,15 @@ def write_summary(run_dir: Path, summary: dict[str, Any]) -> None:
         with contextlib.suppress(OSError), path.open("r+b", buffering=0) as file:
             file.write(short.encode())
             file.truncate()
+
+
+def _is_of_another(path: Path) -> bool:
+    """Whether the summary says that another process runs."""
+    try:
+        found = json.loads(path.read_text())
+        return found["status"] == "running" and (found["host"], found["pid"]) != (socket.gethostname(), os.getpid())
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
 
 
 def _replace(path: Path, text: str) -> None:

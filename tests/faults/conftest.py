@@ -210,6 +210,10 @@ class Run:
         except subprocess.TimeoutExpired:
             pytest.fail(f"the run did not end within {deadline_s:.0f} s:\n{self.output}")
 
+    def wait_for_epitaph(self) -> dict[str, Any]:
+        """The summary of a run whose driver was killed, which somebody else writes."""
+        return dict(wait_for("summary of the killed run", lambda: (found := self.summary())["status"] != "running" and found))
+
     def summary(self) -> dict[str, Any]:
         return dict(json.loads((self.dir / "summary.json").read_text()))
 
@@ -225,7 +229,7 @@ def launch(world: World, tmp_path: Path) -> Iterator[Launch]:
     def start(*overrides: str, local: bool = True) -> Run:
         log = tmp_path / f"log-{len(runs)}.txt"
         environment = os.environ | {
-            "PYTHONPATH": str(HERE),
+            "PYTHONPATH": f"{HERE}{os.pathsep}{REPO}",
             "OMP_NUM_THREADS": "1",
             "FAULTS": str(tmp_path),
             "COLUMNS": "200",
