@@ -48,6 +48,7 @@ class RayInstance:
         if self._watchdog is not None:
             self._watchdog.removes(self._folder.path)
         try:
+            _keep_token_private()
             with _only_what_is_needed():
                 ray.init(
                     address="local",
@@ -121,6 +122,16 @@ def _only_what_is_needed() -> Iterator[None]:
     finally:
         for name, method in unwanted.items():
             setattr(Node, name, method)
+
+
+def _keep_token_private() -> None:
+    """Who can read the token can run code here. Ray makes its file with the user's umask."""
+    token = Path.home() / ".ray" / "auth_token"
+    with contextlib.suppress(OSError):  # not this user's, or not writable: the token stays as it is
+        token.parent.mkdir(mode=0o700, exist_ok=True)
+        token.parent.chmod(token.parent.stat().st_mode & 0o700)
+        if token.exists():
+            token.chmod(token.stat().st_mode & 0o600)
 
 
 def _parent() -> Path:

@@ -57,8 +57,8 @@ class JournalFile:
     def append(self, row: Mapping[str, Any]) -> None:
         """Writes one line and hands it to the operating system, so that it outlives this process.
 
-        Raises `OSError`, naming the file, if the line cannot be written; then nothing of it stays. Raises `RuntimeError` if another
-        process writes there, too."""
+        Raises `OSError`, naming the file, if the line cannot be written; then nothing of it stays. Raises `RuntimeError` if
+        another process writes there, too."""
         line = json.dumps(plain(row), ensure_ascii=False, allow_nan=False).encode() + b"\n"
         size = os.fstat(self._file.fileno()).st_size
         if size != self._end:

@@ -178,8 +178,8 @@ def announce_running(run_dir: Path, started: str) -> str:
 
 
 def write_summary(run_dir: Path, summary: dict[str, Any]) -> None:
-    """If it cannot be written, `summary` becomes that of a run which failed for this reason, if for no other before. That of a run
-    which took the folder over is left alone."""
+    """If it cannot be written, `summary` becomes that of a run which failed for this reason, if for no other before. That of a
+    run which took the folder over is left alone."""
     path = run_dir / SUMMARY
     if _is_of_another(path):
         return

@@ -214,6 +214,10 @@ class Run:
         """The summary of a run whose driver was killed, which somebody else writes."""
         return dict(wait_for("summary of the killed run", lambda: (found := self.summary())["status"] != "running" and found))
 
+    def wait_for_output(self, text: str) -> None:
+        """Also of who outlives the driver."""
+        wait_for(f"line {text!r}", lambda: text in self.output)
+
     def summary(self) -> dict[str, Any]:
         return dict(json.loads((self.dir / "summary.json").read_text()))
 
