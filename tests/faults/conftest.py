@@ -227,10 +227,11 @@ Launch = Callable[..., Run]
 
 @pytest.fixture
 def launch(world: World, tmp_path: Path) -> Iterator[Launch]:
-    """`launch(*overrides, local=True)` starts the example script; whatever still runs at the end of the test is killed."""
+    """`launch(*overrides, local=True)` starts the example script; whatever still runs at the end of the test is killed. `piped`:
+    the log is written by another process, whatever becomes of this one's files."""
     runs: list[Run] = []
 
-    def start(*overrides: str, local: bool = True) -> Run:
+    def start(*overrides: str, local: bool = True, piped: bool = False) -> Run:
         log = tmp_path / f"log-{len(runs)}.txt"
         environment = os.environ | {
             "PYTHONPATH": f"{HERE}{os.pathsep}{REPO}",
@@ -242,7 +243,11 @@ def launch(world: World, tmp_path: Path) -> Iterator[Launch]:
         command = [sys.executable, str(REPO / "examples/start_rlvr_pipeline.py"), *options]
         command += world.arguments(f"output_dir={tmp_path / 'output'}", *overrides)
         with log.open("wb") as sink:
-            process = subprocess.Popen(command, cwd=REPO, env=environment, stdout=sink, stderr=subprocess.STDOUT)
+            writer = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=sink) if piped else None
+            output = writer.stdin if writer is not None else sink
+            process = subprocess.Popen(command, cwd=REPO, env=environment, stdout=output, stderr=subprocess.STDOUT)
+        if writer is not None and writer.stdin is not None:
+            writer.stdin.close()
         runs.append(Run(tmp_path / "output", process, log))
         return runs[-1]
 

@@ -52,7 +52,7 @@ def answer(world, finished, tmp_path, monkeypatch, capsys):
         if code == 1:
             assert "a worker was started" in err
             return None
-        assert code == 2 and len(err.splitlines()) == 1 and err.startswith("error: resume_from_checkpoint = "), err
+        assert code == 2 and len(err.splitlines()) == 1 and err.startswith("error: command line: resume_from_checkpoint = "), err
         assert len(err) < 3000 and "fix: " in err
         assert (tmp_path / "output/run/summary.json").read_bytes() == kept, "a refused start changes nothing"
         return err

@@ -15,10 +15,11 @@ AUTO = "resume_from_checkpoint=auto"
 
 
 def test_a_run_ends_with_one_reason(launch):
-    run = launch("max_steps=100000", "save_steps=100000")
+    run = launch("max_steps=100000", "save_steps=100000", piped=True)
     run.wait_for_steps(2)
     resource.prlimit(run.process.pid, resource.RLIMIT_FSIZE, (500, 500))
     assert run.end() == 1, run.output
+    run.wait_for_output("error: ")
     (line,) = [line for line in run.output.splitlines() if line.startswith("error: ")]
     assert "File too large: '" in line and ".jsonl'" in line
     assert "Traceback" not in run.output and "During handling" not in run.output, run.output

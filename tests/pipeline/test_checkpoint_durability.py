@@ -1,7 +1,7 @@
 """A crash of the machine at any moment: of what was written only what was synced is left, and that is a checkpoint or none.
 
-The simulated disk is the most forgetful that POSIX allows: a file has the content of its last fsync (none before the first), and a
-folder the entries of its own last fsync.
+The simulated disk is the most forgetful that POSIX allows: a file has the content of its last fsync (none before the first), and
+a folder the entries of its own last fsync.
 """
 
 import os
