@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,8 +97,7 @@ def _run(config: RLVRConfig | AgenticConfig, local: bool) -> int:
         fix = "wait until that run ends, end it, or write another exp_name"
         raise ConfigError([Problem("exp_name", config.exp_name, str(error), fix)]) from None
     except OSError as error:
-        message, fix = f"{error.filename}: {error.strerror}", "name a folder that can be written to"
-        raise ConfigError([Problem("output_dir", config.output_dir, message, fix)]) from None
+        raise ConfigError([_cannot_write(config, error)]) from None
     with closing(lock):
         return _run_locked(config, local, lock)
 
@@ -115,15 +114,17 @@ def _run_locked(config: RLVRConfig | AgenticConfig, local: bool, lock: RunLock) 
     prepared = replace(_prepare(config, inventory, local), lock=lock)
     for line in prepared.checkpoint.skipped if prepared.checkpoint is not None else ():
         print(f"a checkpoint cannot be resumed from, and is left out: {line}")
-    if not prepared.continues and (aside := archive_previous(prepared.run_dir)):
-        print(f"the earlier run of this name was moved to {aside}")
-    print("\n".join(announce(config)))
     watchdog = Watchdog()
     try:
+        if not prepared.continues and (aside := archive_previous(prepared.run_dir)):
+            print(f"the earlier run of this name was moved to {aside}")
+        print("\n".join(announce(config)))
         pipeline = _pipeline(config, prepared, inventory, _backend(inventory, local, watchdog, prepared.run_dir))
         epitaph = announce_running(prepared.run_dir, lock.owner.started)
         watchdog.writes(prepared.run_dir / SUMMARY, epitaph, f"error: {json.loads(epitaph)['reason']}")
-        summary = _to_the_end(pipeline, prepared.run_dir)
+        summary = _to_the_end(pipeline, prepared.run_dir, lock)
+    except OSError as error:
+        raise ConfigError([_cannot_write(config, error)]) from error
     finally:
         watchdog.dismiss()
     if summary["status"] == "failed":
@@ -131,15 +132,21 @@ def _run_locked(config: RLVRConfig | AgenticConfig, local: bool, lock: RunLock) 
     return EXIT_CODES[summary["status"]]
 
 
-def _to_the_end(pipeline: TrainingPipeline, run_dir: Path) -> dict[str, Any]:
+def _to_the_end(pipeline: TrainingPipeline, run_dir: Path, lock: RunLock) -> dict[str, Any]:
     """The summary. It is written whatever ends the run."""
+    from roll.pipeline.run_lock import Superseded
     from roll.pipeline.run_record import write_summary
 
     try:
         return asyncio.run(pipeline.run())
     except BaseException as error:
         status = "interrupted" if isinstance(error, KeyboardInterrupt | asyncio.CancelledError) else "failed"
-        write_summary(run_dir, {"status": status, "reason": " ".join(f"{type(error).__name__}: {error}".split())})
+        summary = {"status": status, "reason": " ".join(f"{type(error).__name__}: {error}".split())}
+        with suppress(Superseded):
+            lock.check()
+            write_summary(run_dir, summary)
+        if isinstance(error, OSError):  # a disk that is full also for the handler of what ended the run
+            return summary
         raise
 
 
@@ -181,9 +188,6 @@ def _pipeline(config: RLVRConfig | AgenticConfig, prepared: Prepared, inventory:
         return RLVRPipeline(config, prepared, inventory, backend)
     except TrackerError as error:
         raise ConfigError([Problem("track_with", config.track_with, str(error).removeprefix("track_with: "))]) from error
-    except OSError as error:
-        message, fix = f"{error.filename}: {error.strerror}", "free some space there, or name another folder"
-        raise ConfigError([Problem("output_dir", config.output_dir, message, fix)]) from error
     except ValueError as error:  # journals that are not what the checkpoint recorded
         raise ConfigError([_cannot_resume(config, str(error))]) from error
     except (LookupError, TypeError, AttributeError) as error:  # the boundary: a checkpoint is text that anybody may have edited
@@ -191,6 +195,11 @@ def _pipeline(config: RLVRConfig | AgenticConfig, prepared: Prepared, inventory:
             raise
         message = f"{prepared.checkpoint.path} holds what this version did not write: {type(error).__name__}: {error}"
         raise ConfigError([_cannot_resume(config, message)]) from error
+
+
+def _cannot_write(config: RLVRConfig | AgenticConfig, error: OSError) -> Problem:
+    message = f"{error.filename}: {error.strerror}"
+    return Problem("output_dir", config.output_dir, message, "name a folder that can be written to, on a disk with space")
 
 
 def _cannot_resume(config: RLVRConfig | AgenticConfig, message: str) -> Problem:

@@ -50,7 +50,9 @@ class RayHandle:
         return await self._result(self._actor.call.remote(method, *args))
 
     async def start(self) -> None:
-        await self._result(self._actor.start.remote())
+        started = asyncio.ensure_future(self._result(self._actor.start.remote()))
+        await self._first(started)
+        await started
         self._process = await self._result(self._actor.process.remote())
 
     async def keep(self, method: str, *args: Any) -> tuple[Ref, Any]:
@@ -58,16 +60,20 @@ class RayHandle:
         return reference, await self._result(info)
 
     async def died(self) -> None:
-        ends = {asyncio.ensure_future(self._wait_forever())}
+        await self._first(asyncio.ensure_future(self._wait_forever()))
+
+    async def _first(self, event: asyncio.Future[Any]) -> None:
+        """Waits for the event, not longer than Ray lives. Raises `BackendLost`."""
+        events = {event}
         if self._instance is not None:
-            ends.add(asyncio.ensure_future(self._instance.lost()))
+            events.add(asyncio.ensure_future(self._instance.lost()))
         try:
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
+            if (lost := self._why_lost()) is not None:
+                raise lost
         finally:
-            for end in ends:
-                end.cancel()
-        if (lost := self._why_lost()) is not None:
-            raise lost
+            for pending in events:
+                pending.cancel()
 
     async def _wait_forever(self) -> None:
         with contextlib.suppress(WorkerDied, BackendLost):
@@ -177,6 +183,8 @@ class RayBackend:
         handle = RayHandle(actor, spec.name, self._instance)
         try:
             await handle.start()
+        except BackendLost:
+            raise
         except BaseException:  # a start that is given up, too: nobody would end the worker
             ray.kill(actor)
             raise

@@ -21,6 +21,7 @@ from roll.metrics.run_log import GroupLog, read_rows
 from roll.metrics.sample_log import SampleLog
 from roll.metrics.staleness import StalenessStats
 from roll.metrics.trackers import make_trackers
+from roll.pipeline.run_lock import RunLock, Superseded
 from roll.pipeline.stage import State
 
 ACCURACY = "val_correct/all/mean"
@@ -45,9 +46,12 @@ class RunRecord:
         max_steps: int,
         resumed: Mapping[str, Any] | None,
         clock: Callable[[], float],
+        lock: RunLock | None = None,
     ) -> None:
-        """`resumed`: the `state()` that a checkpoint of this folder recorded; what was written after it is rolled back."""
+        """`resumed`: the `state()` that a checkpoint of this folder recorded; what was written after it is rolled back. `lock`:
+        who lost it leaves the results to its successor."""
         self.run_dir = run_dir
+        self._lock = lock
         self._exp_name = exp_name
         self._max_steps = max_steps
         self._clock = clock
@@ -157,6 +161,11 @@ class RunRecord:
         self._trackers.finish(summary["status"])
         self.groups.close()
         self._samples.close()
+        try:
+            if self._lock is not None:
+                self._lock.check()
+        except Superseded:
+            return
         write_summary(self.run_dir, summary)
         try:
             if ledger is not None:
@@ -178,11 +187,8 @@ def announce_running(run_dir: Path, started: str) -> str:
 
 
 def write_summary(run_dir: Path, summary: dict[str, Any]) -> None:
-    """If it cannot be written, `summary` becomes that of a run which failed for this reason, if for no other before. That of a
-    run which took the folder over is left alone."""
+    """If it cannot be written, `summary` becomes that of a run which failed for this reason, if for no other before."""
     path = run_dir / SUMMARY
-    if _is_of_another(path):
-        return
     try:
         _replace(path, json.dumps(summary, indent=2))
     except OSError as error:
@@ -193,15 +199,6 @@ def write_summary(run_dir: Path, summary: dict[str, Any]) -> None:
         with contextlib.suppress(OSError), path.open("r+b", buffering=0) as file:
             file.write(short.encode())
             file.truncate()
-
-
-def _is_of_another(path: Path) -> bool:
-    """Whether the summary says that another process runs."""
-    try:
-        found = json.loads(path.read_text())
-        return found["status"] == "running" and (found["host"], found["pid"]) != (socket.gethostname(), os.getpid())
-    except (OSError, ValueError, LookupError, TypeError):
-        return False
 
 
 def _replace(path: Path, text: str) -> None:

@@ -55,6 +55,7 @@ class RunState:
             max_steps=config.max_steps,
             resumed=prepared.resumed_record,
             clock=clock,
+            lock=prepared.lock,
         )
         self.fates = Fates(self.admission, self.record.groups)
         self.buffer = MemoryBuffer(self.admission, self.fates.drop, clock)

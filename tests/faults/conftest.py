@@ -195,10 +195,8 @@ class Run:
         return int(self.wait_for(f"process of {name}", look)[0])
 
     def wait_for_family_to_end(self, deadline_s: float = 60.0) -> None:
-        """Until no worker and no server is left. Ray's two agents do not count: orphaned, they stay for a minute."""
-        agents = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
-        ours = {pid for pid, title in self.family.items() if not title.startswith(agents)}
-        wait_for("end of the driver's processes", lambda: not ours & process_table().keys(), deadline_s)
+        """Until no worker and no server is left, Ray's agents neither."""
+        wait_for("end of the driver's processes", lambda: not self.family.keys() & process_table().keys(), deadline_s)
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
