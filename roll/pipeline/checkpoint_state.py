@@ -23,6 +23,8 @@ SHAPE: dict[str, Any] = {
     "advantages": {"kl_coef": NUMBER},
 }
 """What must be there; there may be more."""
+MOMENTS = {"count": COUNT, "mean": NUMBER, "squares": NUMBER}
+"""Of the rewards of each domain, where they are normalised by all so far."""
 
 
 def check_state(state: Any, step: int) -> None:
@@ -34,12 +36,12 @@ def check_state(state: Any, step: int) -> None:
         raise CheckpointError(f"pipeline.json: record.metrics is {shown(record['metrics'])}, not {COUNT}")
     if record["step"] != step:
         raise CheckpointError(f"pipeline.json is of step {record['step']}, the manifest of step {step}")
-    for name, moments in _items(state["advantages"].get("rewards", {}), "pipeline.json: advantages.rewards"):
-        for key, value in _items(moments, f"pipeline.json: advantages.rewards.{shown(name)}"):
-            if not _is(NUMBER, value):
-                raise CheckpointError(
-                    f"pipeline.json: advantages.rewards.{shown(name)}.{shown(key)} is {shown(value)}, not {NUMBER}"
-                )
+    rewards = state["advantages"].get("rewards", {})
+    if not isinstance(rewards, dict):
+        raise CheckpointError(f"pipeline.json: advantages.rewards is {shown(rewards)}, not {OBJECT}")
+    for name, moments in rewards.items():
+        for problem in _problems(moments, MOMENTS, f"pipeline.json: advantages.rewards.{shown(name)}"):
+            raise CheckpointError(problem)
 
 
 def _problems(value: Any, shape: Any, name: str) -> Iterator[str]:
@@ -61,14 +63,8 @@ def _is(shape: str, value: Any) -> bool:
     if shape == COUNT:
         return is_count(value)
     if shape == NUMBER:
-        return isinstance(value, int | float) and not isinstance(value, bool)
+        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
     if shape == TEXTS:
         return isinstance(value, list) and all(isinstance(text, str) for text in value)
     counts = isinstance(value, dict) and all(map(is_count, value.values()))
     return counts and (shape == COUNTS or all(key.isdecimal() and len(key) < 10 for key in value))
-
-
-def _items(value: Any, name: str) -> Iterator[tuple[str, Any]]:
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{name} is {shown(value)}, not {OBJECT}")
-    yield from value.items()
