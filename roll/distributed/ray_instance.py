@@ -126,8 +126,8 @@ def _only_what_is_needed() -> Iterator[None]:
 
 def _keep_token_private() -> None:
     """Who can read the token can run code here. Ray makes its file with the user's umask."""
-    token = Path.home() / ".ray" / "auth_token"
-    with contextlib.suppress(OSError):  # not this user's, or not writable: the token stays as it is
+    with contextlib.suppress(OSError, RuntimeError):  # another user's, or no home at all: the token stays as it is
+        token = Path.home() / ".ray" / "auth_token"
         token.parent.mkdir(mode=0o700, exist_ok=True)
         token.parent.chmod(token.parent.stat().st_mode & 0o700)
         if token.exists():

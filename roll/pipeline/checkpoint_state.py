@@ -7,14 +7,12 @@ from typing import Any
 
 from roll.pipeline.manifest import CheckpointError, is_count, shown
 
-COUNT, COUNTS, LAGS, TEXTS, NUMBER, OBJECT = (
-    "a whole number from 0",
-    "counts by name",
-    "counts by lag",
-    "texts",
-    "a number",
-    "an object",
-)
+COUNT = "a whole number from 0"
+COUNTS = "counts by name"
+LAGS = "counts by lag"
+TEXTS = "texts"
+NUMBER = "a number"
+OBJECT = "an object"
 
 SHAPE: dict[str, Any] = {
     "admission": {"next_group_id": COUNT, "trained": COUNT, "dropped": COUNTS},

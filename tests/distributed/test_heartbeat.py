@@ -105,6 +105,25 @@ def test_the_loss_of_all_workers_is_not_taken_for_a_death_that_could_be_mended()
     run(main())
 
 
+def test_a_silent_worker_is_killed_for_who_finds_dead_ones_by_calling_them(caplog):
+    """And so is its successor, should that one fall silent, too."""
+
+    async def main():
+        first, second = Handle(), Handle()
+        cluster = Cluster("role", [first], 60.0, heartbeat_s=0.2)
+        killing = asyncio.ensure_future(cluster.kill_silent())
+        first.silent = True
+        await first.gone.wait()
+        assert "worker role-0 has not answered for 0.2 s" in caplog.text
+        cluster.workers[0] = second
+        second.silent = True
+        await second.gone.wait()
+        assert not killing.done()
+        killing.cancel()
+
+    run(main())
+
+
 class Backend:
     """Starts the workers that the test lets start."""
 
