@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import logging
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from roll.cli.machine import this_machine
 from roll.cli.options import OVERRIDES, Parser, complain, config_folder
 from roll.configs.agentic import AgenticConfig
+from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.rlvr import RLVRConfig
 
 if TYPE_CHECKING:
     from roll.distributed.backend import Backend
     from roll.distributed.devices import Inventory
+    from roll.distributed.watchdog import Watchdog
     from roll.pipeline.preparation import Prepared
     from roll.pipeline.run import Pipeline
+    from roll.pipeline.run_lock import RunLock
 
 EXIT_CODES = {"finished": 0, "failed": 1, "interrupted": 130}
 DEFAULT_CONFIG = {"rlvr": "rlvr_config_async", "agentic": "agent_val_frozen_lake_async"}
@@ -82,32 +89,82 @@ def _train(pipeline: str, arguments: Sequence[str]) -> int:
 
 def _run(config: RLVRConfig | AgenticConfig, local: bool) -> int:
     """Raises `ConfigError`."""
+    from roll.pipeline.run_lock import RunInUse, RunLock
+
+    run_dir = Path(config.output_dir) / config.exp_name
+    try:
+        lock = RunLock(run_dir)
+    except RunInUse as error:
+        fix = "wait until that run ends, end it, or write another exp_name"
+        raise ConfigError([Problem("exp_name", config.exp_name, str(error), fix)]) from None
+    except OSError as error:
+        raise ConfigError([_cannot_write(config, error)]) from None
+    with closing(lock):
+        return _run_locked(config, local, lock)
+
+
+def _run_locked(config: RLVRConfig | AgenticConfig, local: bool, lock: RunLock) -> int:
+    """The lock is there before anything is read for a resumption, or moved. Raises `ConfigError`."""
     # Heavy imports come after the configuration: a typo is answered at once.
     from roll.distributed import determinism
 
     if config.deterministic:
         determinism.set_environment()
     from roll.cli.check import announce
-    from roll.distributed.backend import LocalBackend
     from roll.distributed.devices import detect
-    from roll.pipeline.run_record import archive_previous
+    from roll.distributed.watchdog import Watchdog
+    from roll.pipeline.run_record import SUMMARY, announce_running, archive_previous
 
     inventory = detect(config.num_nodes, config.num_gpus_per_node)
-    prepared = _prepare(config, inventory, local)
-    if not prepared.continues and (aside := archive_previous(prepared.run_dir)):
-        print(f"the earlier run of this name was moved to {aside}")
-    print("\n".join(announce(config)))
-    backend: Backend
-    if local:
-        backend = LocalBackend()
-    else:
-        from roll.distributed.ray_backend import RayBackend
-
-        backend = RayBackend(inventory, {name: os.environ[name] for name in determinism.ENVIRONMENT if config.deterministic})
-    summary = asyncio.run(_pipeline(config, prepared, inventory, backend).run())
+    prepared = replace(_prepare(config, inventory, local), lock=lock)
+    for line in prepared.checkpoint.skipped if prepared.checkpoint is not None else ():
+        print(f"a checkpoint cannot be resumed from, and is left out: {line}")
+    watchdog = Watchdog()
+    try:
+        if not prepared.continues and (aside := archive_previous(prepared.run_dir)):
+            print(f"the earlier run of this name was moved to {aside}")
+        print("\n".join(announce(config)))
+        pipeline = _pipeline(config, prepared, inventory, _backend(config, inventory, local, watchdog, prepared.run_dir))
+        epitaph = announce_running(prepared.run_dir, lock.owner.started)
+        watchdog.writes(prepared.run_dir / SUMMARY, epitaph, f"error: {json.loads(epitaph)['reason']}")
+        summary = _to_the_end(pipeline, prepared.run_dir, lock)
+    except OSError as error:
+        raise ConfigError([_cannot_write(config, error)]) from error
+    finally:
+        watchdog.dismiss()
     if summary["status"] == "failed":
         print(f"error: {summary['reason']}", file=sys.stderr)
     return EXIT_CODES[summary["status"]]
+
+
+def _to_the_end(pipeline: Pipeline, run_dir: Path, lock: RunLock) -> dict[str, Any]:
+    """The summary. It is written whatever ends the run."""
+    from roll.pipeline.run_lock import Superseded
+    from roll.pipeline.run_record import write_summary
+
+    try:
+        return asyncio.run(pipeline.run())
+    except BaseException as error:
+        status = "interrupted" if isinstance(error, KeyboardInterrupt | asyncio.CancelledError) else "failed"
+        summary = {"status": status, "reason": " ".join(f"{type(error).__name__}: {error}".split())}
+        with suppress(Superseded):
+            lock.check()
+            write_summary(run_dir, summary)
+        if isinstance(error, OSError):  # a disk that is full also for the handler of what ended the run
+            return summary
+        raise
+
+
+def _backend(config: PPOConfig, inventory: Inventory, local: bool, watchdog: Watchdog, run_dir: Path) -> Backend:
+    if local:
+        from roll.distributed.backend import LocalBackend
+
+        return LocalBackend()
+    from roll.distributed import determinism
+    from roll.distributed.ray_backend import RayBackend
+
+    environment = {name: os.environ[name] for name in determinism.ENVIRONMENT if config.deterministic}
+    return RayBackend(inventory, environment, watchdog, logs=run_dir / "ray_logs")
 
 
 def _prepare(config: RLVRConfig | AgenticConfig, inventory: Inventory, local: bool) -> Prepared:
@@ -138,6 +195,20 @@ def _pipeline(config: RLVRConfig | AgenticConfig, prepared: Prepared, inventory:
         return RLVRPipeline(config, prepared, inventory, backend)
     except TrackerError as error:
         raise ConfigError([Problem("track_with", config.track_with, str(error).removeprefix("track_with: "))]) from error
-    except (ValueError, OSError) as error:  # journals that are not what the checkpoint recorded
-        fix = "resume from another checkpoint, or start anew with false"
-        raise ConfigError([Problem("resume_from_checkpoint", config.resume_from_checkpoint, str(error), fix)]) from error
+    except ValueError as error:  # journals that are not what the checkpoint recorded
+        raise ConfigError([_cannot_resume(config, str(error))]) from error
+    except (LookupError, TypeError, AttributeError) as error:  # the boundary: a checkpoint is text that anybody may have edited
+        if prepared.checkpoint is None:
+            raise
+        message = f"{prepared.checkpoint.path} holds what this version did not write: {type(error).__name__}: {error}"
+        raise ConfigError([_cannot_resume(config, message)]) from error
+
+
+def _cannot_write(config: RLVRConfig | AgenticConfig, error: OSError) -> Problem:
+    message = f"{error.filename}: {error.strerror}"
+    return Problem("output_dir", config.output_dir, message, "name a folder that can be written to, on a disk with space")
+
+
+def _cannot_resume(config: RLVRConfig | AgenticConfig, message: str) -> Problem:
+    fix = "resume from another checkpoint, or start anew with false"
+    return Problem("resume_from_checkpoint", config.resume_from_checkpoint, " ".join(message.split()), fix)

@@ -25,6 +25,17 @@ class BaseConfig:
     pretrain: str | None = option(None, "Folder of the Hugging Face checkpoint every role starts from.")
     deterministic: bool = option(False, "Bitwise repeatable, slower; needs async_generation_ratio 0.")
     rpc_timeout: float = option(3600.0, "Seconds after which a call to a worker is given up as hung.", bounds=Bounds(gt=0))
+    worker_start_timeout: float = option(
+        1800.0,
+        "Seconds that the start of a worker may take: imports, model, engine, on a cold and busy machine.",
+        bounds=Bounds(gt=0),
+    )
+    heartbeat_timeout: float = option(
+        300.0,
+        "Seconds of silence after which a worker of any role counts as dead and is killed; one that is only busy answers. "
+        "0: never. Without effect with --local.",
+        bounds=Bounds(ge=0),
+    )
 
     # Batches and lengths, in tokens.
     rollout_batch_size: int = option(128, "RLVR: prompts a step. Agentic: episodes a step.", bounds=COUNT)

@@ -20,6 +20,10 @@ class WorkerDied(RuntimeError):
     """A worker's process is gone; what it was doing is lost."""
 
 
+class BackendLost(RuntimeError):
+    """What carries the workers is gone: none can be reached, and none started."""
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
     """What to start: `class_path` ("package.module.Class") with `kwargs`, named `name` in messages, at `placement`."""
@@ -86,7 +90,10 @@ class WorkerHandle(Protocol):
         reference is passed to other workers' methods, which get the value."""
 
     async def died(self) -> None:
-        """Returns only when the worker's process is gone."""
+        """Returns only when the worker's process is gone. Raises `BackendLost`."""
+
+    async def ping(self) -> None:
+        """Returns soon if the worker's process runs and its event loop turns, however busy its thread is."""
 
     def kill(self) -> None:
         """Ends the worker's process at once, whatever it is doing; it may be gone already."""
@@ -127,6 +134,9 @@ class LocalHandle:
 
     async def died(self) -> None:
         await asyncio.Event().wait()
+
+    async def ping(self) -> None:
+        """It shares the driver's event loop."""
 
     def kill(self) -> None:
         raise RuntimeError(f"worker {self.name} shares this process and cannot be killed")

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from roll.distributed.backend import Backend, Ref, WorkerDied, WorkerHandle, WorkerSpec, WorkerStartError
+from roll.distributed.backend import Backend, BackendLost, Ref, WorkerDied, WorkerHandle, WorkerSpec, WorkerStartError
+from roll.distributed.heartbeat import silence
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+DIED = "died"
+PROGRESS_S = 30.0
+"""Time between two lines about workers that are not ready yet."""
 
 
 class Cluster:
@@ -19,22 +26,41 @@ class Cluster:
         deadline_s: float,
         shard_of: Sequence[int] | None = None,
         restart: Callable[[int], Coroutine[Any, Any, WorkerHandle]] | None = None,
+        heartbeat_s: float = 0.0,
     ) -> None:
         """`deadline_s`: the most that any one call may take (`rpc_timeout`). `shard_of`: the data-parallel rank of each worker;
-        None means that each is one of its own. `restart`: starts the worker of a rank anew."""
+        None means that each is one of its own. `restart`: starts the worker of a rank anew. `heartbeat_s`: how long a worker may
+        be silent (`heartbeat_timeout`), 0 for ever."""
         self.role = role
         self.workers = list(workers)
         self.shard_of = tuple(shard_of if shard_of is not None else range(len(self.workers)))
         self._deadline_s = deadline_s
         self._restart = restart
+        self._heartbeat_s = heartbeat_s
 
     @classmethod
     async def start(
-        cls, role: str, backend: Backend, specs: Sequence[WorkerSpec], deadline_s: float, shard_of: Sequence[int] | None = None
+        cls,
+        role: str,
+        backend: Backend,
+        specs: Sequence[WorkerSpec],
+        deadline_s: float,
+        shard_of: Sequence[int] | None = None,
+        *,
+        start_s: float | None = None,
+        heartbeat_s: float = 0.0,
     ) -> Cluster:
-        """Starts all workers at the same time; fails with the first one that fails."""
-        workers = await asyncio.gather(*(_start(backend, spec, deadline_s) for spec in specs))
-        return cls(role, workers, deadline_s, shard_of, lambda rank: _start(backend, specs[rank], deadline_s))
+        """Starts all workers at the same time; fails with the first one that fails. `start_s`: the most that a start may take
+        (`worker_start_timeout`), None for `deadline_s`."""
+        limit = deadline_s if start_s is None else start_s
+        starting = [asyncio.ensure_future(_start(backend, spec, limit)) for spec in specs]
+        telling = asyncio.ensure_future(_tell_progress([spec.name for spec in specs], starting))
+        try:
+            workers = await asyncio.gather(*starting)
+        finally:
+            for task in (telling, *starting):
+                task.cancel()
+        return cls(role, workers, deadline_s, shard_of, lambda rank: _start(backend, specs[rank], limit), heartbeat_s)
 
     def __len__(self) -> int:
         return len(self.workers)
@@ -71,9 +97,16 @@ class Cluster:
         self.workers[rank] = await self._restart(rank)
 
     async def watch(self, on_death: Callable[[int], Awaitable[None]] | None = None) -> None:
-        """Notices that a worker's process is gone, also when nobody is calling it: raises `WorkerDied`, or awaits
-        `on_death(rank)`, which has to restart the worker, and watches on."""
-        watching = [asyncio.ensure_future(self._watch(rank, on_death)) for rank in range(len(self))]
+        """Notices that a worker's process is gone or hangs, also when nobody is calling it: raises `WorkerDied`, or awaits
+        `on_death(rank)`, which has to restart the worker, and watches on. Raises `BackendLost`, too."""
+        await self._for_all(lambda rank: self._watch(rank, on_death))
+
+    async def kill_silent(self) -> None:
+        """For who finds dead workers by calling them: one that hangs is killed, so that it is found dead. Never ends."""
+        await self._for_all(self._kill_silent)
+
+    async def _for_all(self, watcher: Callable[[int], Coroutine[Any, Any, None]]) -> None:
+        watching = [asyncio.ensure_future(watcher(rank)) for rank in range(len(self))]
         try:
             await asyncio.gather(*watching)
         finally:
@@ -82,10 +115,37 @@ class Cluster:
 
     async def _watch(self, rank: int, on_death: Callable[[int], Awaitable[None]] | None) -> None:
         while True:
-            await self.workers[rank].died()
+            what = await self._end(self.workers[rank])
             if on_death is None:
-                raise WorkerDied(f"worker {self.workers[rank].name} of role {self.role} died")
+                raise WorkerDied(f"worker {self.workers[rank].name} of role {self.role} {what}")
+            if what != DIED:
+                logger.warning("worker %s %s", self.workers[rank].name, what)
             await on_death(rank)
+
+    async def _end(self, worker: WorkerHandle) -> str:
+        """Waits for the end of the worker, and says what it was."""
+        died = asyncio.ensure_future(worker.died())
+        silent = asyncio.ensure_future(silence(worker, self._heartbeat_s))
+        try:
+            await asyncio.wait({died, silent}, return_when=asyncio.FIRST_COMPLETED)
+            if died.done():
+                died.result()
+                return DIED
+            worker.kill()
+            return silent.result()
+        finally:
+            died.cancel()
+            silent.cancel()
+
+    async def _kill_silent(self, rank: int) -> None:
+        while True:
+            worker = self.workers[rank]
+            what = await silence(worker, self._heartbeat_s)
+            if worker is self.workers[rank]:
+                logger.warning("worker %s %s", worker.name, what)
+                worker.kill()
+                while worker is self.workers[rank]:  # until somebody puts another one in its place
+                    await asyncio.sleep(1.0)
 
     async def _in_time(self, rank: int, method: str, answer: Coroutine[Any, Any, T]) -> T:
         try:
@@ -99,6 +159,17 @@ async def _start(backend: Backend, spec: WorkerSpec, deadline_s: float) -> Worke
     try:
         return await asyncio.wait_for(backend.start(spec), deadline_s)
     except TimeoutError as error:
-        raise WorkerStartError(f"worker {spec.name} is not ready after {deadline_s:.0f} s (rpc_timeout)") from error
+        raise WorkerStartError(f"worker {spec.name} is not ready after {deadline_s:.0f} s (worker_start_timeout)") from error
+    except BackendLost:
+        raise
     except Exception as error:
         raise WorkerStartError(f"worker {spec.name} cannot start: {type(error).__name__}: {error}") from error
+
+
+async def _tell_progress(names: Sequence[str], starting: Sequence[asyncio.Future[WorkerHandle]]) -> None:
+    waited = 0.0
+    while True:
+        await asyncio.sleep(PROGRESS_S)
+        waited += PROGRESS_S
+        if missing := [name for name, start in zip(names, starting, strict=True) if not start.done()]:
+            logger.warning("not ready after %.0f s: %s", waited, ", ".join(missing))

@@ -10,14 +10,17 @@ import signal
 import sys
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from roll.distributed.backend import Ref, WorkerDied, WorkerHandle, WorkerHost, WorkerSpec
+from roll.distributed.backend import BackendLost, Ref, WorkerDied, WorkerHandle, WorkerHost, WorkerSpec
 from roll.distributed.devices import Inventory, Placement, visible_devices
+from roll.distributed.ray_instance import RayInstance
+from roll.distributed.watchdog import Watchdog
 
 LOOPBACK = "127.0.0.1"
 CONCURRENT_CALLS = 10_000
@@ -25,17 +28,32 @@ CONCURRENT_CALLS = 10_000
 
 
 class RayHandle:
-    def __init__(self, actor: Any, name: str) -> None:
+    def __init__(self, actor: Any, name: str, instance: RayInstance | None = None) -> None:
+        """`instance`: the Ray that the worker lives in, where it is this process's own."""
         self.name = name
         self._actor = actor
+        self._instance = instance
         self._process: tuple[str, int] | None = None
         """Node and process of the worker, once it runs."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another worker may have the handle, which watches nothing there."""
+        return RayHandle, (self._actor, self.name)
+
+    @property
+    def local_pid(self) -> int | None:
+        """None until it runs, and on another node."""
+        if self._process is None or self._process[0] != ray.get_runtime_context().get_node_id():
+            return None
+        return self._process[1]
 
     async def call(self, method: str, *args: Any) -> Any:
         return await self._result(self._actor.call.remote(method, *args))
 
     async def start(self) -> None:
-        await self._result(self._actor.start.remote())
+        started = asyncio.ensure_future(self._result(self._actor.start.remote()))
+        await self._first(started)
+        await started
         self._process = await self._result(self._actor.process.remote())
 
     async def keep(self, method: str, *args: Any) -> tuple[Ref, Any]:
@@ -43,16 +61,33 @@ class RayHandle:
         return reference, await self._result(info)
 
     async def died(self) -> None:
+        await self._first(asyncio.ensure_future(self._wait_forever()))
+
+    async def _first(self, event: asyncio.Future[Any]) -> None:
+        """Waits for the event, not longer than Ray lives. Raises `BackendLost`."""
+        events = {event}
+        if self._instance is not None:
+            events.add(asyncio.ensure_future(self._instance.lost()))
         try:
+            await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
+            if (lost := self._why_lost()) is not None:
+                raise lost
+        finally:
+            for pending in events:
+                pending.cancel()
+
+    async def _wait_forever(self) -> None:
+        with contextlib.suppress(WorkerDied, BackendLost):
             await self._result(self._actor.wait_forever.remote())
-        except WorkerDied:
-            return
+
+    async def ping(self) -> None:
+        await self._result(self._actor.ping.remote())
 
     def kill(self) -> None:
-        if self._process is not None and self._process[0] == ray.get_runtime_context().get_node_id():
+        if self.local_pid is not None:
             # A stopped or spinning process does not hear Ray, only the kernel.
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._process[1], signal.SIGKILL)
+                os.kill(self.local_pid, signal.SIGKILL)
         else:
             ray.kill(self._actor)
 
@@ -64,8 +99,13 @@ class RayHandle:
             return await reference
         except RayTaskError as error:
             raise error.cause if isinstance(error.cause, Exception) else error from error
-        except RayActorError as error:
-            raise self._death(error) from error
+        except RayError as error:
+            if (lost := self._why_lost()) is not None:
+                raise lost from error
+            raise (self._death(error) if isinstance(error, RayActorError) else error) from error
+
+    def _why_lost(self) -> BackendLost | None:
+        return self._instance.why_lost() if self._instance is not None else None
 
     def _death(self, error: RayActorError) -> WorkerDied:
         lines = str(error).strip().splitlines()
@@ -81,18 +121,29 @@ class _Actor(WorkerHost):
     async def wait_forever(self) -> None:
         await asyncio.Event().wait()
 
+    async def ping(self) -> None:
+        """Answers as long as the process runs and no coroutine of its worker blocks the event loop that they share."""
+
 
 class RayBackend:
     """Starts a Ray instance of its own on this machine, or joins the cluster that `RAY_ADDRESS` names, when first used."""
 
     isolated = True
 
-    def __init__(self, inventory: Inventory, environment: Mapping[str, str] | None = None) -> None:
-        """`environment`: variables that every worker's process begins with, besides those that its placement asks for."""
+    def __init__(
+        self,
+        inventory: Inventory,
+        environment: Mapping[str, str] | None = None,
+        watchdog: Watchdog | None = None,
+        logs: Path | None = None,
+    ) -> None:
+        """`environment`: variables that every worker's process begins with, besides those that its placement asks for.
+        `watchdog`, `logs`: see `RayInstance`."""
         self._inventory = inventory
         self._given = dict(environment or {})
         self._private = os.environ.get("RAY_ADDRESS", "local") == "local"
         """Ray is this run's alone, on this machine: what workers open for each other is on the loopback interface."""
+        self._instance = RayInstance(watchdog, logs) if self._private else None
         self._nodes: list[str] = []
         self._addresses: list[str] = []
 
@@ -100,11 +151,12 @@ class RayBackend:
         if self._nodes:
             return
         logging.getLogger("ray").setLevel(logging.ERROR)
-        # Ray listens on all interfaces. From 2.60 on, a private instance serves only who has the token it made for this user.
-        # It also takes SIGTERM over, for an exit on the spot; who listened before listens on.
+        # Ray takes SIGTERM over, for an exit on the spot; who listened before listens on.
         listener = signal.getsignal(signal.SIGTERM)
-        address = "local" if self._private else os.environ["RAY_ADDRESS"]
-        ray.init(address=address, include_dashboard=False if self._private else None, configure_logging=False)
+        if self._instance is not None:
+            self._instance.start()
+        else:
+            _join(os.environ["RAY_ADDRESS"])
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, listener)
         alive = sorted((node["NodeID"], node["NodeManagerAddress"]) for node in ray.nodes() if node["Alive"])
@@ -137,8 +189,16 @@ class RayBackend:
             runtime_env={"env_vars": self._environment(spec.placement)},
             scheduling_strategy=NodeAffinitySchedulingStrategy(self._nodes[spec.placement.node], soft=False),
         ).remote(spec)
-        handle = RayHandle(actor, spec.name)
-        await handle.start()
+        handle = RayHandle(actor, spec.name, self._instance)
+        try:
+            await handle.start()
+        except BackendLost:
+            raise
+        except BaseException:  # a start that is given up, too: nobody would end the worker
+            ray.kill(actor)
+            raise
+        if self._instance is not None and handle.local_pid is not None:
+            self._instance.outlives_nobody([handle.local_pid])
         return handle
 
     def _environment(self, placement: Placement) -> dict[str, str]:
@@ -158,4 +218,16 @@ class RayBackend:
         return env
 
     async def shutdown(self) -> None:
-        ray.shutdown()
+        if self._instance is not None:
+            self._instance.stop()
+        else:
+            ray.shutdown()
+
+
+def _join(address: str) -> None:
+    try:
+        ray.init(address=address, configure_logging=False)
+    except Exception as error:  # the boundary: Ray raises bare exceptions here
+        why = " ".join(str(error).split())[:300]
+        advice = "is it <head>:6379 of a cluster that runs (ray status), with the same versions of Ray and Python?"
+        raise RuntimeError(f"Ray at RAY_ADDRESS={address} cannot be joined: {why}; {advice}") from error

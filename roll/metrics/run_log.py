@@ -5,6 +5,7 @@ Invariants: a file holds whole lines only, after any crash of its writer; a row 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -48,23 +49,48 @@ class JournalFile:
         self.path = path
         self.rolled_back = path.with_name(f"{path.stem}.rolled-back{path.suffix}")
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("ab")
-        self._file.truncate(_whole_lines(path))
+        # Without a buffer: a line that a full disk refuses must not come up again when the file is closed.
+        self._file = path.open("ab", buffering=0)
+        self._end = _whole_lines(path)
+        self._file.truncate(self._end)
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Writes one line and hands it to the operating system, so that it outlives this process."""
-        self._file.write(json.dumps(plain(row), ensure_ascii=False, allow_nan=False).encode() + b"\n")
-        self._file.flush()
+        """Writes one line and hands it to the operating system, so that it outlives this process.
+
+        Raises `OSError`, naming the file, if the line cannot be written; then nothing of it stays. Raises `RuntimeError` if
+        another process writes there, too."""
+        line = json.dumps(plain(row), ensure_ascii=False, allow_nan=False).encode() + b"\n"
+        size = os.fstat(self._file.fileno()).st_size
+        if size != self._end:
+            raise RuntimeError(f"{self.path} has {size} bytes where this run left {self._end}: another process writes to it")
+        rest = memoryview(line)
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._file.truncate(self._end)
+            raise OSError(error.errno, error.strerror, str(self.path)) from error
+        self._end += len(line)
 
     def position(self) -> int:
         """Size in bytes, with everything up to there on disk: what a checkpoint records."""
         os.fsync(self._file.fileno())
+        sync_folder(self.path.parent)
         return os.fstat(self._file.fileno()).st_size
 
     def rewind(self, position: int) -> int:
         """Back to what the journal was when `position()` said so. Returns the number of rows cut.
 
         Raises `ValueError` if the file cannot have been that: it is shorter, or has no line border there."""
+        tail = self.after(position)
+        self._put_aside(tail)
+        self._file.truncate(position)
+        self._end = position
+        return tail.count(b"\n")
+
+    def after(self, position: int) -> bytes:
+        """The lines since `position()` said so. Raises `ValueError` if the file cannot have been that."""
         size = os.fstat(self._file.fileno()).st_size
         if position > size:
             raise ValueError(f"{self.path} has {size} bytes, the checkpoint recorded {position}: rows were lost")
@@ -72,10 +98,7 @@ class JournalFile:
             file.seek(max(position - 1, 0))
             if position and file.read(1) != b"\n":
                 raise ValueError(f"{self.path} has no line border at byte {position}: not the file of this checkpoint")
-            tail = file.read()
-        self._put_aside(tail)
-        self._file.truncate(position)
-        return tail.count(b"\n")
+            return file.read()
 
     def keep(self, wanted: Callable[[dict[str, Any]], bool]) -> int:
         """Removes the rows that are not `wanted`, wherever they stand. Returns their number."""
@@ -85,10 +108,15 @@ class JournalFile:
         if cut:
             self._put_aside(b"".join(cut))
             aside = self.path.with_name(f".{self.path.name}.new")
-            aside.write_bytes(b"".join(line for line, good in zip(lines, verdicts, strict=True) if good))
+            with aside.open("wb") as file:
+                file.writelines(line for line, good in zip(lines, verdicts, strict=True) if good)
+                file.flush()
+                os.fsync(file.fileno())
             self._file.close()
             os.replace(aside, self.path)
-            self._file = self.path.open("ab")
+            sync_folder(self.path.parent)
+            self._file = self.path.open("ab", buffering=0)
+            self._end = os.fstat(self._file.fileno()).st_size
         return len(cut)
 
     def rows(self) -> Iterator[dict[str, Any]]:
@@ -104,6 +132,16 @@ class JournalFile:
                 file.write(lines)
                 file.flush()
                 os.fsync(file.fileno())
+            sync_folder(self.path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """A file is only on disk when the folder that names it is."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _whole_lines(path: Path, block: int = 1 << 16) -> int:
@@ -125,7 +163,7 @@ class GroupLog:
 
     def __init__(self, run_dir: Path) -> None:
         self._journal = JournalFile(run_dir / "groups.jsonl")
-        self._ended = {row["group_id"] for row in self._journal.rows()}
+        self._ended = self._group_ids()
 
     def write(
         self, *, group_id: int, prompt_uid: str, fate: str, reason: str, step: int, start_version: int, lag: int | None
@@ -161,8 +199,14 @@ class GroupLog:
     def rewind(self, position: int) -> int:
         """Back to a checkpoint; the groups that ended after it may end anew. Returns their number."""
         cut = self._journal.rewind(position)
-        self._ended = {row["group_id"] for row in self._journal.rows()}
+        self._ended = self._group_ids()
         return cut
 
     def close(self) -> None:
         self._journal.close()
+
+    def _group_ids(self) -> set[int]:
+        ids = [row.get("group_id") for row in self._journal.rows()]
+        if strange := [found for found in ids if not isinstance(found, int)]:
+            raise ValueError(f"{self._journal.path} has a row whose group_id is {strange[0]!r}: not a journal of this package")
+        return {found for found in ids if isinstance(found, int)}

@@ -55,8 +55,19 @@ class JsonlTracker:
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         self._journal.append({"step": step, **metrics})
 
-    def truncate_to(self, step: int) -> int:
-        """Keeps the lines of steps up to `step`; the others go to `metrics.rolled-back.jsonl`. Returns their number."""
+    def position(self) -> int:
+        return self._journal.position()
+
+    def rewind(self, position: int, step: int) -> int:
+        """Back to the checkpoint of `step`, which recorded `position`: keeps the lines of steps up to `step`, of which some (a
+        validation that ended late) may stand behind the position. The others go to `metrics.rolled-back.jsonl`. Returns their
+        number. Raises `ValueError` if lines were lost, or are no metrics."""
+        self._journal.after(position)
+        for row in self._journal.rows():
+            if not isinstance(row.get("step"), int):
+                raise ValueError(
+                    f"{self._journal.path} has a row whose step is {row.get('step')!r}: not a journal of this package"
+                )
         return self._journal.keep(lambda row: row["step"] <= step)
 
     def finish(self, status: Status) -> None:
@@ -137,6 +148,10 @@ class Trackers:
         self.jsonl = jsonl
         self.others = others
 
+    def position(self) -> int:
+        """Of metrics.jsonl, for a checkpoint."""
+        return self.jsonl.position()
+
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         metrics = dict(metrics)
         self.jsonl.log(step, metrics)
@@ -156,18 +171,20 @@ def make_trackers(
     config: Mapping[str, Any],
     kwargs: Mapping[str, Any] | None = None,
     last_step: int = -1,
+    position: int = 0,
 ) -> Trackers:
     """The trackers `names` (any of tensorboard, wandb, swanlab, mlflow) besides `metrics.jsonl`.
 
     `kwargs`: by tracker name, or flat where one tracker is named. `last_step`: the step of the checkpoint that is resumed, later
-    lines of metrics.jsonl are cut; -1 starts anew. Raises `TrackerError` for a tracker that cannot start."""
+    lines of metrics.jsonl are cut; -1 starts anew. `position`: where metrics.jsonl stood then. Raises `TrackerError` if a tracker
+    cannot start, `ValueError` if metrics.jsonl is not what the checkpoint recorded."""
     names = list(names)
     own = _kwargs_by_name(names, kwargs or {})
     run = TrackedRun(run_dir, exp_name, redact(config), last_step)
     hidden = [*secrets(config), *secrets(kwargs or {})]
-    others = [Background(name, partial(REMOTE[name], run, **own[name]), hidden) for name in names]
     jsonl = JsonlTracker(run_dir)
-    jsonl.truncate_to(last_step)
+    jsonl.rewind(position, last_step)
+    others = [Background(name, partial(REMOTE[name], run, **own[name]), hidden) for name in names]
     return Trackers(jsonl, others)
 
 

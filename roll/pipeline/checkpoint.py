@@ -2,30 +2,31 @@
 
 `checkpoints/step-N/` holds what the next step needs: the trainer's files, the pipeline's state (accounts, data cursor, staleness
 figures, positions in the journals) and the buffered groups. It is written aside, described by a manifest with a hash of every
-file, synced, and renamed; a folder without a valid manifest is never resumed from.
+file, synced, and renamed, if the run still owns its folder; a folder without a valid manifest is never resumed from.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import re
 import shutil
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-MANIFEST = "manifest.json"
+from roll.pipeline.manifest import MANIFEST, CheckpointError, parsed, read_json, read_manifest, seal, sync, verify
+from roll.pipeline.run_lock import RunLock, Superseded
+
 STATE = "pipeline.json"
 BUFFER = "buffer.jsonl"
 TRAINER = "trainer"
 CRITIC = "critic"
-_NAME = re.compile(r"step-(\d+)")
+_NAME = re.compile(r"step-(\d{1,18})")
 
-
-class CheckpointError(ValueError):
-    """A checkpoint that cannot be resumed from; says why, and what can."""
+Check = Callable[[Any, int], None]
+"""Of the state and the step in a checkpoint; raises `CheckpointError`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,8 @@ class Checkpoint:
     step: int
     state: dict[str, Any]
     buffer: list[dict[str, Any]]
+    skipped: tuple[str, ...] = ()
+    """Newer checkpoints that cannot be resumed from, each with the reason."""
 
     @property
     def trainer(self) -> Path:
@@ -56,84 +59,92 @@ class Checkpoint:
 
 
 class CheckpointStore:
-    def __init__(self, root: Path, keep: int = 0, spared: int | None = None) -> None:
+    def __init__(self, root: Path, keep: int = 0, spared: int | None = None, lock: RunLock | None = None) -> None:
         """`keep`: how many of the newest checkpoints stay, 0 for all. `spared`: the step of one that stays besides them: engines
-        that start anew begin with its weights."""
+        that start anew begin with its weights. `lock`: that of the folder's run; who only reads needs none."""
         self.root = root
         self._keep = keep
         self._spared = spared
+        self._lock = lock
 
     def steps(self) -> list[int]:
         """Of all checkpoint folders with a manifest, oldest first."""
-        found = [_NAME.fullmatch(path.name) for path in self.root.glob("step-*") if (path / MANIFEST).is_file()]
-        return sorted(int(match[1]) for match in found if match)
+        return [step for step in self._folders() if (self.root / f"step-{step}" / MANIFEST).is_file()]
 
     def begin(self, step: int) -> Path:
         """An empty folder to write a checkpoint into; the trainer writes to its `TRAINER` part, a critic to `CRITIC`."""
-        partial = self.root / f".step-{step}.partial"
-        shutil.rmtree(partial, ignore_errors=True)
+        self._check_owner()
+        partial = self._partial(step)
+        # What is not this run's was left by one that was killed.
+        if self._lock is not None:
+            for left in self.root.glob(".step-*"):
+                if not left.name.endswith(f".{self._lock.token}.partial"):
+                    _remove(left)
+        _remove(partial)
         (partial / TRAINER).mkdir(parents=True)
         return partial
 
     def commit(self, step: int, state: dict[str, Any], buffer: list[dict[str, Any]]) -> Path:
-        """Completes what `begin` began; from here on the checkpoint exists. Older ones beyond `keep` are removed."""
-        partial = self.root / f".step-{step}.partial"
+        """Completes what `begin` began; from here on the checkpoint exists. Older ones beyond `keep` are removed.
+
+        Raises `Superseded` if another run owns the folder now."""
+        partial, final, replaced = self._partial(step), self.root / f"step-{step}", self.root / f".step-{step}.replaced"
         (partial / STATE).write_text(json.dumps(state, indent=1))
         (partial / BUFFER).write_text("".join(json.dumps(row) + "\n" for row in buffer))
-        files = sorted(path for path in partial.rglob("*") if path.is_file())
-        hashes = {str(path.relative_to(partial)): _sha256(path) for path in files}
-        (partial / MANIFEST).write_text(json.dumps({"step": step, "files": hashes}, indent=1))
-        for path in [*files, partial / MANIFEST, partial]:
-            _sync(path)
-        final = self.root / f"step-{step}"
-        shutil.rmtree(final, ignore_errors=True)
+        seal(partial, step, self._lock.token if self._lock is not None else 0)
+        self._check_owner()
+        _remove(replaced)
+        if final.is_symlink() or final.exists():
+            final.rename(replaced)
         partial.rename(final)
-        _sync(self.root)
+        self._sync_root()
+        _remove(replaced)
         if self._keep:
             for old in [step for step in self.steps()[: -self._keep] if step != self._spared]:
-                (self.root / f"step-{old}" / MANIFEST).unlink()  # first: half a folder must not look complete
-                shutil.rmtree(self.root / f"step-{old}")
+                folder = self.root / f"step-{old}"
+                if not folder.is_symlink():
+                    (folder / MANIFEST).unlink()  # first: half a folder must not look complete
+                _remove(folder)
         return final
 
     def set_aside_after(self, step: int) -> None:
         """Renames the checkpoints of later steps. A run that goes on from an older one takes another course: its journals no
         longer are what the later ones recorded, and nothing may resume from them by itself."""
-        for later in self.steps():
-            if later > step:
-                aside = self.root / f"rolled-back-step-{later}"
-                shutil.rmtree(aside, ignore_errors=True)
-                (self.root / f"step-{later}").rename(aside)
+        later = [found for found in self._folders() if found > step]
+        for found in later:
+            aside = self.root / f"rolled-back-step-{found}"
+            _remove(aside)
+            (self.root / f"step-{found}").rename(aside)
+        if later:
+            sync(self.root)
 
-    def resolve(self, wish: bool | str) -> Checkpoint | None:
-        """What `resume_from_checkpoint` names: false, true (the newest, which must be there), "auto" (the newest if there is one)
-        or a path. Raises `CheckpointError`."""
+    def resolve(self, wish: bool | str, check: Check | None = None) -> Checkpoint | None:
+        """What `resume_from_checkpoint` names: false, true (the newest good one, which must be there), "auto" (the newest good
+        one; None where there is no checkpoint, good or bad) or a path. `check`: what else makes one good. Raises
+        `CheckpointError`."""
         if wish is False:
             return None
-        if wish is True or wish == "auto":
-            steps = self.steps()
-            if steps:
-                return self.load(self.root / f"step-{steps[-1]}")
-            if wish == "auto":
-                return None
+        if wish is not True and wish != "auto":
+            return self.load(Path(wish), check)
+        skipped: list[str] = []
+        for step in reversed(self._folders()):
+            try:
+                return replace(_read(self.root / f"step-{step}", check), skipped=tuple(skipped))
+            except CheckpointError as error:
+                skipped.append(f"step-{step}: {error}")
+        if skipped:
+            advice = "restore one of them from a copy, name another checkpoint, or start anew with false"
+            raise CheckpointError(f"no checkpoint in {self.root} can be resumed from ({'; '.join(skipped)}): {advice}")
+        if wish is True:
             raise CheckpointError(f"there is no complete checkpoint in {self.root}")
-        return self.load(Path(wish))
+        return None
 
-    def load(self, path: Path) -> Checkpoint:
+    def load(self, path: Path, check: Check | None = None) -> Checkpoint:
         """Reads and verifies a checkpoint."""
         try:
-            manifest = json.loads((path / MANIFEST).read_text())
-            for name, digest in manifest["files"].items():
-                if not (path / name).is_file():
-                    raise CheckpointError(f"file {name} is missing")
-                if _sha256(path / name) != digest:
-                    raise CheckpointError(f"file {name} is not what was saved (hash differs)")
-        except FileNotFoundError:
-            raise self._refusal(path, f"it has no {MANIFEST}" if path.is_dir() else "there is no such folder") from None
-        except (CheckpointError, json.JSONDecodeError, KeyError) as error:
+            return _read(path, check)
+        except CheckpointError as error:
             raise self._refusal(path, str(error)) from error
-        rows = (path / BUFFER).read_text().splitlines()
-        state = json.loads((path / STATE).read_text())
-        return Checkpoint(path, manifest["step"], state, [json.loads(row) for row in rows])
 
     def _refusal(self, path: Path, why: str) -> CheckpointError:
         root = path.parent if path.parent.is_dir() else self.root
@@ -141,15 +152,59 @@ class CheckpointStore:
         advice = f"the last complete one is {root / f'step-{others[-1]}'}" if others else "there is no complete one beside it"
         return CheckpointError(f"{path} is not a complete checkpoint: {why}; {advice}")
 
+    def _folders(self) -> list[int]:
+        """Steps of all folders that are named like checkpoints, whatever they hold, oldest first."""
+        found = [_NAME.fullmatch(path.name) for path in self.root.glob("step-*") if path.is_dir()]
+        return sorted({int(match[1]) for match in found if match and match[0] == f"step-{int(match[1])}"})
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    def _partial(self, step: int) -> Path:
+        """A run writes into folders of its own: one that was superseded may still be writing."""
+        return self.root / (f".step-{step}.{self._lock.token}.partial" if self._lock is not None else f".step-{step}.partial")
+
+    def _check_owner(self) -> None:
+        if self._lock is None:
+            return
+        self._lock.check()
+        for step in self.steps():
+            with suppress(CheckpointError, OSError):
+                token = read_manifest(self.root / f"step-{step}").token
+                if token > self._lock.token:
+                    raise Superseded(
+                        f"{self.root / f'step-{step}'} was written by a later run: this one may not write there any more"
+                    )
+
+    def _sync_root(self) -> None:
+        """The folder, and those above it, which may be new, too."""
+        sync(self.root)
+        for above in self.root.absolute().parents:
+            with suppress(OSError):  # one that is not ours to read was there before
+                sync(above)
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+def _read(path: Path, check: Check | None) -> Checkpoint:
+    """Raises `CheckpointError`, with the reason alone."""
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        manifest = read_manifest(path)
+        named = _NAME.fullmatch(path.name)
+        if named and int(named[1]) != manifest.step:
+            raise CheckpointError(f"its {MANIFEST} is of step {manifest.step}")
+        verify(path, manifest)
+        if missing := [name for name in (STATE, BUFFER) if name not in manifest.files]:
+            raise CheckpointError(f"file {missing[0]} is not in {MANIFEST}")
+        if not any(name.startswith(f"{TRAINER}/") for name in manifest.files):
+            raise CheckpointError(f"there is nothing of {TRAINER}/ in {MANIFEST}")
+        state = read_json(path / STATE)
+        if check is not None:
+            check(state, manifest.step)
+        buffer = [parsed(line, BUFFER) for line in (path / BUFFER).read_bytes().split(b"\n") if line]
+    except OSError as error:
+        raise CheckpointError(f"{error.filename}: {error.strerror}") from error
+    return Checkpoint(path, manifest.step, state, buffer)
+
+
+def _remove(path: Path) -> None:
+    """Whatever is there; of a link the link."""
+    if path.is_symlink():
+        path.unlink()
+    else:
+        shutil.rmtree(path, ignore_errors=True)

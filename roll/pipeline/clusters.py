@@ -45,7 +45,8 @@ async def start_clusters(
     began = time.monotonic()
 
     async def start(role: str) -> Cluster:
-        cluster = await Cluster.start(role, backend, specs[role], config.rpc_timeout, shards.get(role))
+        limits = {"start_s": config.worker_start_timeout, "heartbeat_s": config.heartbeat_timeout}
+        cluster = await Cluster.start(role, backend, specs[role], config.rpc_timeout, shards.get(role), **limits)
         display.note(f"  {role} is ready: {_workers(len(cluster))} in {duration(time.monotonic() - began)}")
         return cluster
 

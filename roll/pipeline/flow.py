@@ -53,9 +53,9 @@ class Flow:
         try:
             while awaited & pending:
                 done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    if (error := task.exception()) is not None:
-                        raise _named(task.get_name(), error) from error
+                # Of all, for what ends one may end others in the same moment, and an error that nobody asks for is reported.
+                if failed := [(task.get_name(), error) for task in done if (error := task.exception()) is not None]:
+                    raise _named(*failed[0]) from failed[0][1]
         finally:
             for task in pending:
                 task.cancel()

@@ -23,7 +23,9 @@ from roll.data.sample import Prompt
 from roll.distributed.backend import import_object
 from roll.distributed.devices import Inventory
 from roll.pipeline.checkpoint import Checkpoint, CheckpointStore
+from roll.pipeline.checkpoint_state import check_state
 from roll.pipeline.roles import loss_spec
+from roll.pipeline.run_lock import RunLock
 from roll.rollout.filters import GroupFilter
 from roll.rollout.groups import Source
 from roll.strategies.infer.installed_engine import engine_problems
@@ -47,6 +49,8 @@ class Prepared:
     """The tasks of every evaluation."""
     resumed_record: dict[str, Any] | None
     """The run record's state in the checkpoint; journal positions are 0 if the checkpoint is another run's."""
+    lock: RunLock | None = None
+    """Held by the driver; None where nothing else can write there (tests)."""
 
     @property
     def checkpoints(self) -> Path:
@@ -101,14 +105,14 @@ class Preparation:
         if source is not None and self.checkpoint is not None:
             cursor = self.checkpoint.state["cursor"]
             fix = "keep seed, prompts or environments, and tokenizer, or start anew with false"
-            self.collect("resume_from_checkpoint", self._config.resume_from_checkpoint, lambda: source.restore(cursor), fix)
+            self.collect("resume_from_checkpoint", self._config.resume_from_checkpoint, lambda: _restore(source, cursor), fix)
 
     def common(self, source: Source, filters: dict[str, GroupFilter]) -> dict[str, Any]:
         """The fields of `Prepared`. Raises `ConfigError` with everything that was found."""
         self.collect.raise_if_any()
         record = dict(self.checkpoint.state["record"]) if self.checkpoint is not None else None
         if record is not None and not _continues(self.checkpoint, self.run_dir):
-            record |= {"groups": 0, "samples": 0}
+            record |= {"groups": 0, "samples": 0, "metrics": 0}
         return {
             "derived": self.derived,
             "tokenizer": self.tokenizer,
@@ -121,7 +125,22 @@ class Preparation:
 
 
 def _continues(checkpoint: Checkpoint | None, run_dir: Path) -> bool:
-    return checkpoint is not None and run_dir.resolve() in checkpoint.path.resolve().parents
+    """Whether the checkpoint is one of the run's own. Its `checkpoints`, or one of them, may be a link to another disk."""
+    if checkpoint is None:
+        return False
+    path, own = checkpoint.path.resolve(), run_dir / "checkpoints"
+    named_there = checkpoint.path.parent.resolve() == own.resolve()
+    return named_there or (own / f"step-{checkpoint.step}").resolve() == path or run_dir.resolve() in path.parents
+
+
+def _restore(source: Source, cursor: Mapping[str, Any]) -> None:
+    known = source.cursor()["served"].keys()
+    try:
+        source.restore(cursor)
+    except (LookupError, TypeError, AttributeError) as error:  # the boundary: the cursor is text that anybody may have edited
+        raise ValueError(f"the cursor in pipeline.json names what is not there: {type(error).__name__}: {error}") from error
+    if cursor["served"].keys() != known:
+        raise ValueError(f"the cursor in pipeline.json has served {sorted(cursor['served'])}, not {sorted(known)}")
 
 
 def sampling_params(args: GeneratingArguments, max_new_tokens: int, tokenizer: Any) -> SamplingParams:
@@ -217,7 +236,7 @@ def _divided_by_megatron(config: PPOConfig, device_kind: str) -> Iterator[tuple[
 
 
 def _checkpoint(store: CheckpointStore, config: PPOConfig) -> Checkpoint | None:
-    checkpoint = store.resolve(config.resume_from_checkpoint)
+    checkpoint = store.resolve(config.resume_from_checkpoint, check_state)
     if checkpoint is not None:
         if config.uses_critic and not checkpoint.critic.is_dir():
             raise ValueError(f"{checkpoint.path} was made without a critic, which adv_estimator gae needs")

@@ -162,7 +162,8 @@ class Pipeline(ABC):
             status, reason = "interrupted", f"stopped at once by a signal after step {record.step}"
         except Exception as error:  # the boundary: whatever goes wrong in a role is the run's one-line reason
             status, reason = "failed", one_line(error)
-            (self._prepared.run_dir / "traceback.txt").write_text(traceback.format_exc())
+            with contextlib.suppress(OSError):  # a full disk may be the reason itself
+                (self._prepared.run_dir / "traceback.txt").write_text(traceback.format_exc())
         finally:
             self._task = None
             wall_s = record.running_s()

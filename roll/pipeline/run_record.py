@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
+import os
+import socket
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,6 +30,7 @@ from roll.metrics.staleness import StalenessStats
 from roll.metrics.step_speed import StepSpeed
 from roll.metrics.trackers import make_trackers
 from roll.pipeline.preparation import Prepared
+from roll.pipeline.run_lock import Superseded
 from roll.pipeline.stage import State
 from roll.pipeline.validation import ValidationResult
 from roll.rollout.groups import LEASE, START, Groups
@@ -34,6 +38,7 @@ from roll.rollout.groups import LEASE, START, Groups
 logger = logging.getLogger(__name__)
 
 ACCURACY = "val_correct/all/mean"
+SUMMARY = "summary.json"
 REFRESH_S = 0.5
 """Time between two refreshes of the display."""
 
@@ -51,6 +56,7 @@ class RunRecord:
         """What was written after the checkpoint that the run resumes from, if it continues in its folder, is rolled back."""
         derived, resumed, written = prepared.derived, prepared.resumed_record, to_mapping(config)
         self.run_dir = run_dir = prepared.run_dir
+        self._lock = prepared.lock
         self._exp_name = config.exp_name
         self._max_steps = config.max_steps
         self._started = self._began = time.monotonic()
@@ -65,8 +71,8 @@ class RunRecord:
         self.step = self._first_step = resumed["step"] if resumed is not None else 0
         self.groups.rewind(resumed["groups"] if resumed is not None else 0)
         self._samples.rewind(resumed["samples"] if resumed is not None else 0)
-        first_logged = self.step if resumed is not None else -1
-        self._trackers = make_trackers(derived.trackers, run_dir, config.exp_name, written, config.tracker_kwargs, first_logged)
+        logged = (self.step, resumed.get("metrics", 0)) if resumed is not None else (-1, 0)
+        self._trackers = make_trackers(derived.trackers, run_dir, config.exp_name, written, config.tracker_kwargs, *logged)
         self._lessons = Lessons()
         self.display = Display(logging_steps=config.logging_steps)
         self._reward: float | None = None
@@ -95,6 +101,7 @@ class RunRecord:
             "step": self.step,
             "groups": self.groups.position(),
             "samples": self._samples.position(),
+            "metrics": self._trackers.position(),
             "staleness": self.staleness.state(),
         }
 
@@ -183,19 +190,62 @@ class RunRecord:
             },
         }
 
-    def finish(self, summary: Mapping[str, Any], ledger: Ledger | None) -> None:
-        """Writes the summary, the picture and the trace (chrome://tracing), closes everything, and says where the results are."""
+    def finish(self, summary: dict[str, Any], ledger: Ledger | None) -> None:
+        """Writes the summary, the picture and the trace (chrome://tracing), closes everything, and says where the results are.
+
+        A run whose results cannot be written (a full disk) has failed, and `summary` says so; a picture is not worth that."""
         self.display.close()
         self._trackers.finish(summary["status"])
         self.groups.close()
         self._samples.close()
-        (self.run_dir / "summary.json").write_text(json.dumps(summary, indent=2))
-        if ledger is not None:
-            (self.run_dir / "trace.json").write_text(json.dumps(ledger.chrome_trace(time.monotonic())))
-        learning_curve.plot(
-            self.run_dir / "metrics.jsonl", self.run_dir / "learning_curve.png", self._exp_name, self.staleness.bound
-        )
-        print_summary(dict(summary), self.run_dir)
+        try:
+            if self._lock is not None:
+                self._lock.check()
+        except Superseded:
+            return
+        write_summary(self.run_dir, summary)
+        try:
+            if ledger is not None:
+                (self.run_dir / "trace.json").write_text(json.dumps(ledger.chrome_trace(time.monotonic())))
+            picture = self.run_dir / "learning_curve.png"
+            learning_curve.plot(self.run_dir / "metrics.jsonl", picture, self._exp_name, self.staleness.bound)
+        except OSError as error:
+            self.display.note(f"trace.json and learning_curve.png cannot be written: {error}")
+        print_summary(summary, self.run_dir)
+
+
+def announce_running(run_dir: Path, started: str) -> str:
+    """From here on summary.json says that the run runs, not how an earlier one ended. Returns what it says if the driver is
+    killed: whoever outlives the driver writes that (`Watchdog`). Raises `OSError`."""
+    running = {"status": "running", "reason": "", "host": socket.gethostname(), "pid": os.getpid(), "started": started}
+    _replace(run_dir / SUMMARY, json.dumps(running, indent=2))
+    why = f"the driver (process {os.getpid()}) was killed, or crashed; what it wrote last is on its standard error"
+    return json.dumps(running | {"status": "failed", "reason": why}, indent=2)
+
+
+def write_summary(run_dir: Path, summary: dict[str, Any]) -> None:
+    """If it cannot be written, `summary` becomes that of a run which failed for this reason, if for no other before."""
+    path = run_dir / SUMMARY
+    try:
+        _replace(path, json.dumps(summary, indent=2))
+    except OSError as error:
+        if summary["status"] != "failed":
+            summary |= {"status": "failed", "reason": f"the results cannot be written: {error}"}
+        short = json.dumps({"status": "failed", "reason": summary["reason"], "steps": summary.get("steps")})
+        # What is there already keeps its place on a full disk.
+        with contextlib.suppress(OSError), path.open("r+b", buffering=0) as file:
+            file.write(short.encode())
+            file.truncate()
+
+
+def _replace(path: Path, text: str) -> None:
+    aside = path.with_name(f".{path.name}.new")
+    try:
+        aside.write_text(text)
+        os.replace(aside, path)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def archive_previous(run_dir: Path) -> Path | None:

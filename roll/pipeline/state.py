@@ -26,7 +26,7 @@ class RunState:
         checkpoint = prepared.checkpoint
         self.first_step = self.saved_step = checkpoint.step if checkpoint else 0
         spared = self.first_step if prepared.continues else None
-        self._checkpoints = CheckpointStore(prepared.checkpoints, config.max_ckpt_to_keep, spared)
+        self._checkpoints = CheckpointStore(prepared.checkpoints, config.max_ckpt_to_keep, spared, prepared.lock)
         self._begun: tuple[int, Path] | None = None
         if prepared.continues:
             self._checkpoints.set_aside_after(self.first_step)

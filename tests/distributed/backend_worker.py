@@ -3,6 +3,7 @@
 import asyncio
 import os
 import threading
+import time
 
 
 class Counter:
@@ -36,6 +37,20 @@ class Counter:
 
     def process(self) -> int:
         return os.getpid()
+
+    async def echo(self, number: int) -> int:
+        return number
+
+    def compute(self, seconds: float) -> str:
+        """Keeps the worker's thread busy."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            pass
+        return "done"
+
+    async def block(self) -> None:
+        """As a grader does that calls something slow in a coroutine."""
+        time.sleep(1000)
 
 
 class Broken:

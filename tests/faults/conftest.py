@@ -197,10 +197,8 @@ class Run:
         return int(self.wait_for(f"process of {name}", look)[0])
 
     def wait_for_family_to_end(self, deadline_s: float = 60.0) -> None:
-        """Until no worker and no server is left. Ray's two agents do not count: orphaned, they stay for a minute."""
-        agents = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
-        ours = {pid for pid, title in self.family.items() if not title.startswith(agents)}
-        wait_for("end of the driver's processes", lambda: not ours & process_table().keys(), deadline_s)
+        """Until no worker and no server is left, Ray's agents neither."""
+        wait_for("end of the driver's processes", lambda: not self.family.keys() & process_table().keys(), deadline_s)
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
@@ -212,6 +210,14 @@ class Run:
         except subprocess.TimeoutExpired:
             pytest.fail(f"the run did not end within {deadline_s:.0f} s:\n{self.output}")
 
+    def wait_for_epitaph(self) -> dict[str, Any]:
+        """The summary of a run whose driver was killed, which somebody else writes."""
+        return dict(wait_for("summary of the killed run", lambda: (found := self.summary())["status"] != "running" and found))
+
+    def wait_for_output(self, text: str) -> None:
+        """Also of who outlives the driver."""
+        wait_for(f"line {text!r}", lambda: text in self.output)
+
     def summary(self) -> dict[str, Any]:
         return dict(json.loads((self.dir / "summary.json").read_text()))
 
@@ -221,13 +227,14 @@ Launch = Callable[..., Run]
 
 @pytest.fixture
 def launch(world: World, tmp_path: Path) -> Iterator[Launch]:
-    """`launch(*overrides, local=True)` starts the example script; whatever still runs at the end of the test is killed."""
+    """`launch(*overrides, local=True)` starts the example script; whatever still runs at the end of the test is killed. `piped`:
+    the log is written by another process, whatever becomes of this one's files."""
     runs: list[Run] = []
 
-    def start(*overrides: str, local: bool = True) -> Run:
+    def start(*overrides: str, local: bool = True, piped: bool = False) -> Run:
         log = tmp_path / f"log-{len(runs)}.txt"
         environment = os.environ | {
-            "PYTHONPATH": str(HERE),
+            "PYTHONPATH": f"{HERE}{os.pathsep}{REPO}",
             "OMP_NUM_THREADS": "1",
             "FAULTS": str(tmp_path),
             "COLUMNS": "200",
@@ -236,7 +243,11 @@ def launch(world: World, tmp_path: Path) -> Iterator[Launch]:
         command = [sys.executable, str(REPO / "examples/start_rlvr_pipeline.py"), *options]
         command += world.arguments(f"output_dir={tmp_path / 'output'}", *overrides)
         with log.open("wb") as sink:
-            process = subprocess.Popen(command, cwd=REPO, env=environment, stdout=sink, stderr=subprocess.STDOUT)
+            writer = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=sink) if piped else None
+            output = writer.stdin if writer is not None else sink
+            process = subprocess.Popen(command, cwd=REPO, env=environment, stdout=output, stderr=subprocess.STDOUT)
+        if writer is not None and writer.stdin is not None:
+            writer.stdin.close()
         runs.append(Run(tmp_path / "output", process, log))
         return runs[-1]
 

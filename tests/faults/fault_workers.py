@@ -62,3 +62,12 @@ class SlowToStart(TrainWorker):
 class CannotStart(TrainWorker):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         raise KeyError("no such\nthing")
+
+
+class BlockingRewardWorker(RewardWorker):
+    """Blocks the event loop for good, as one does who calls something slow in a coroutine."""
+
+    async def grade(self, sample: Sample) -> float:
+        (Path(os.environ["FAULTS"]) / "blocked").touch()
+        time.sleep(1000)
+        return 0.0

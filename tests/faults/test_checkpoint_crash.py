@@ -36,7 +36,7 @@ def test_killed_while_saving(launch, in_process, accounts, tmp_path):
     run.wait_for("half a checkpoint", (tmp_path / "half-written").exists)
     run.signal(signal.SIGKILL)
     run.end()
-    partial = run.dir / "checkpoints/.step-6.partial"
+    (partial,) = (run.dir / "checkpoints").glob(".step-6.*.partial")
     assert (partial / "trainer/model/model.safetensors").exists() and not (run.dir / "checkpoints/step-6").exists()
 
     # Asked for by name, the half-written one is refused, and so it is when someone moved it to its final place.
@@ -45,7 +45,7 @@ def test_killed_while_saving(launch, in_process, accounts, tmp_path):
         code, err = in_process(f"resume_from_checkpoint={path}")
         assert code == 2 and len(err.splitlines()) == 1, err
         assert "no manifest.json" in err and f"the last complete one is {run.dir / 'checkpoints/step-4'}" in err
-    assert not (run.dir / "summary.json").exists()
+    run.wait_for_epitaph()
 
     shutil.copytree(run.dir, tmp_path / "again/run")
     for output in ("output", "again"):
@@ -54,15 +54,56 @@ def test_killed_while_saving(launch, in_process, accounts, tmp_path):
         accounts(tmp_path / output / "run")
 
 
-def test_damaged_checkpoint_is_refused(in_process, tmp_path):
-    assert in_process("max_steps=4")[0] == 0
-    checkpoints = tmp_path / "output/run/checkpoints"
-    with (checkpoints / "step-4/trainer/model/model.safetensors").open("r+b") as file:
+def damage(checkpoint):
+    with (checkpoint / "trainer/model/model.safetensors").open("r+b") as file:
         file.seek(-1, 2)
         file.write(b"\xff")
-    code, err = in_process(AUTO)
-    assert code == 2 and len(err.splitlines()) == 1
-    assert "hash differs" in err and f"the last complete one is {checkpoints / 'step-2'}" in err
+
+
+def test_a_damaged_checkpoint_is_left_out_and_said_to_be(launch, in_process, accounts, tmp_path):
+    """`auto` goes to the newest good one; with only bad ones it is an error, never a new start."""
+    assert in_process("max_steps=4")[0] == 0
+    checkpoints = tmp_path / "output/run/checkpoints"
+    shutil.copytree(tmp_path / "output", tmp_path / "bad")
+    damage(checkpoints / "step-4")
+    resumed = launch(AUTO)
+    assert resumed.end() == 0, resumed.output
+    assert "left out: step-4: file trainer/model/model.safetensors is not what was saved (hash differs)" in resumed.output
+    assert resumed.summary()["resumed_from_step"] == 2
+    accounts(resumed.dir)
+
+    for step in (2, 4):
+        damage(tmp_path / f"bad/run/checkpoints/step-{step}")
+    before = (tmp_path / "bad/run/groups.jsonl").read_bytes()
+    for wish in (AUTO, "resume_from_checkpoint=true"):
+        code, err = in_process(wish, output="bad")
+        assert code == 2 and len(err.splitlines()) == 1
+        assert "step-4: " in err and "step-2: " in err and "start anew with false" in err
+    assert (tmp_path / "bad/run/groups.jsonl").read_bytes() == before and not (tmp_path / "bad/run.1").exists()
+
+
+@pytest.mark.parametrize("what", ["checkpoints", "checkpoints/step-4"])
+def test_checkpoints_on_another_disk_are_the_runs_own(in_process, accounts, tmp_path, what):
+    """A link in the run's folder: the run goes on where it is, with its journals."""
+    assert in_process("max_steps=4")[0] == 0
+    run_dir = tmp_path / "output/run"
+    shutil.move(run_dir / what, tmp_path / "disk")
+    (run_dir / what).symlink_to(tmp_path / "disk")
+    assert in_process(AUTO, "max_steps=8") == (0, "")
+    assert in_process(AUTO) == (0, "")
+    assert not (tmp_path / "output/run.1").exists()
+    accounts(run_dir, validated=(0, 4, 6, 8, 12))
+
+
+def test_lost_rows_of_any_journal_are_refused(in_process, tmp_path):
+    assert in_process("max_steps=4")[0] == 0
+    for name in ("groups", "samples", "metrics"):
+        shutil.copytree(tmp_path / "output", tmp_path / name)
+        journal = tmp_path / name / f"run/{name}.jsonl"
+        journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[1:]))
+        code, err = in_process(AUTO, "max_steps=6", output=name)
+        assert code == 2 and len(err.splitlines()) == 1, err
+        assert f"{name}.jsonl has" in err and ("rows were lost" in err or "no line border" in err)
 
 
 DETERMINISTIC = ("deterministic=true", "async_generation_ratio=0", "max_steps=8")

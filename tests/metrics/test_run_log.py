@@ -88,6 +88,34 @@ def test_keep_removes_rows_wherever_they_stand(tmp_path):
     assert [row["step"] for row in rows(journal.rolled_back)] == [3, 2]
 
 
+def test_a_second_writer_is_noticed_before_anything_is_written(tmp_path):
+    """As after a lock that was lost: the one who was away must not write among the other's rows."""
+    mine, other = JournalFile(tmp_path / "m.jsonl"), JournalFile(tmp_path / "m.jsonl")
+    other.append({"i": 0})
+    with pytest.raises(RuntimeError, match="another process writes to it"):
+        mine.append({"i": 1})
+    assert rows(tmp_path / "m.jsonl") == [{"i": 0}]
+
+
+def test_a_full_disk_is_one_error_and_leaves_whole_lines(tmp_path):
+    """The limit on a file's size stands for the disk: a line is written in part, then the kernel says no."""
+    code = (
+        "import resource, sys, pathlib; from roll.metrics.run_log import JournalFile\n"
+        f"journal = JournalFile(pathlib.Path({str(tmp_path / 'm.jsonl')!r}))\n"
+        "journal.append({'i': 0})\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "for i in range(3):\n"
+        "    try: journal.append({'i': i, 'pad': 'x' * 5000})\n"
+        "    except OSError as error: print(error)\n"
+        "journal.append({'i': 1})\n"
+        "journal.close()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(f"File too large: '{tmp_path / 'm.jsonl'}'") == 3
+    assert rows(tmp_path / "m.jsonl") == [{"i": 0}, {"i": 1}]
+
+
 def test_every_row_that_was_appended_survives_sigkill(tmp_path):
     code = (
         "import sys, pathlib; from roll.metrics.run_log import JournalFile\n"

@@ -57,6 +57,27 @@ def test_resume_cuts_later_steps_and_a_fresh_run_starts_anew(tmp_path):
     assert [json.loads(line)["step"] for line in rolled_back] == [3, 0, 1, 2, 2, 3]
 
 
+def test_metrics_that_were_lost_since_the_checkpoint_are_noticed(tmp_path):
+    run = make_trackers([], tmp_path, "e", CONFIG)
+    for step in range(4):
+        run.log(step, {"loss": 0.0})
+    position = run.position()
+    run.log(2, {"late": 1.0})  # a validation that ended after the checkpoint of step 3
+    run.log(4, {"loss": 0.0})
+    run.finish("interrupted")
+    make_trackers([], tmp_path, "e", CONFIG, last_step=3, position=position).finish("finished")
+    assert steps(tmp_path) == [0, 1, 2, 3, 2]
+    whole = (tmp_path / "metrics.jsonl").read_text()
+    for damaged, message in (
+        ("".join(whole.splitlines(keepends=True)[:3]), "rows were lost"),
+        ("x" * position + "\n", "no line border"),
+        (whole.replace('"step": 1', '"stop": 1'), "whose step is None"),
+    ):
+        (tmp_path / "metrics.jsonl").write_text(damaged)
+        with pytest.raises(ValueError, match=message):
+            make_trackers([], tmp_path, "e", CONFIG, last_step=3, position=position)
+
+
 def test_a_tracker_that_fails_is_switched_off_with_one_warning_and_the_run_goes_on(tmp_path, monkeypatch, caplog):
     broken, good = Recorder(fails_at=2), Recorder()
     monkeypatch.setitem(trackers.REMOTE, "wandb", lambda run: broken)

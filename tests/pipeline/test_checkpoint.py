@@ -44,19 +44,75 @@ def test_a_half_written_checkpoint_is_not_seen_and_refused_by_name(tmp_path):
         store.resolve(str(partial))
 
 
-@pytest.mark.parametrize("damage", ["change", "remove", "manifest"])
-def test_a_damaged_checkpoint_is_refused_and_the_last_good_one_named(tmp_path, damage):
+def damage_change(path):
+    (path / TRAINER / "weights").write_text("weights of 21")
+
+
+def damage_remove(path):
+    (path / TRAINER / "weights").unlink()
+
+
+def damage_manifest(path):
+    (path / MANIFEST).write_text("{")
+
+
+def damage_unlist(path):
+    """The weights are there, but nobody vouches for them."""
+    manifest = json.loads((path / MANIFEST).read_text())
+    del manifest["files"]["trainer/weights"]
+    (path / MANIFEST).write_text(json.dumps(manifest))
+
+
+def damage_add(path):
+    (path / TRAINER / "more").write_text("a file that was not saved")
+
+
+def damage_empty(path):
+    (path / MANIFEST).write_text(json.dumps({"step": 20, "files": {}}))
+
+
+DAMAGES = [damage_change, damage_remove, damage_manifest, damage_unlist, damage_add, damage_empty]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_refused_by_name_and_left_out_otherwise(tmp_path, damage):
     store = CheckpointStore(tmp_path)
     save(store, 10)
     path = save(store, 20)
-    if damage == "change":
-        (path / TRAINER / "weights").write_text("weights of 21")
-    elif damage == "remove":
-        (path / TRAINER / "weights").unlink()
-    else:
-        (path / MANIFEST).write_text("{")
+    damage(path)
     with pytest.raises(CheckpointError, match=r"step-20 is not a complete checkpoint: .*last complete one is .*step-10"):
-        store.resolve(True)
+        store.resolve(str(path))
+    for wish in (True, "auto"):
+        found = store.resolve(wish)
+        assert found.step == 10
+        assert len(found.skipped) == 1 and found.skipped[0].startswith("step-20: ")
+
+
+@pytest.mark.parametrize("wish", [True, "auto"])
+def test_bad_checkpoints_alone_are_an_error_never_a_new_start(tmp_path, wish):
+    store = CheckpointStore(tmp_path)
+    for step, damage in zip((10, 20), (damage_remove, damage_empty), strict=True):
+        damage(save(store, step))
+    (tmp_path / "step-30").mkdir()
+    with pytest.raises(CheckpointError, match=r"step-30: it has no manifest.json; step-20: .*; step-10: .*start anew with false"):
+        store.resolve(wish)
+
+
+def test_a_linked_checkpoint_is_replaced_and_removed_as_a_link(tmp_path):
+    """Pruning must not reach through a link, nor stumble over it."""
+    elsewhere = tmp_path / "elsewhere"
+    kept = save(CheckpointStore(elsewhere), 5)
+    root = tmp_path / "checkpoints"
+    root.mkdir()
+    (root / "step-5").symlink_to(kept)
+    store = CheckpointStore(root, keep=1)
+    assert store.resolve("auto").step == 5
+    save(store, 5)
+    assert not (root / "step-5").is_symlink() and CheckpointStore(elsewhere).resolve(True).step == 5
+    (root / "step-4").symlink_to(kept)
+    save(store, 6)
+    assert store.steps() == [6] and not (root / "step-4").is_symlink()
+    assert CheckpointStore(elsewhere).resolve(True).step == 5
 
 
 def test_wishes_without_a_checkpoint(tmp_path):

@@ -52,4 +52,5 @@ class AgenticPipeline(Pipeline):
 
     def watched(self, clusters: Mapping[str, Cluster]) -> list[Coroutine[Any, Any, None]]:
         """Coordinators are replaced by whoever finds one dead."""
-        return [cluster.watch() for role, cluster in clusters.items() if role not in (ROLE, "actor_infer")]
+        others = [cluster.watch() for role, cluster in clusters.items() if role not in (ROLE, "actor_infer")]
+        return [*others, clusters[ROLE].kill_silent()]

@@ -1,0 +1,144 @@
+"""A Ray instance of the run's own: private, small, watched, and gone when the driver is.
+
+Its files lie in a folder that only this user can enter (Ray itself opens its folder to everybody). Neither dashboard nor
+autoscaler is started, and no history of calls is kept, which would grow by the step. The driver watches Ray's control processes,
+for Ray takes a minute to notice the death of one and then ends the driver on the spot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray._private import worker as ray_worker
+from ray._private.node import Node
+
+from roll.distributed.backend import BackendLost
+from roll.distributed.own_folder import OwnFolder
+from roll.distributed.watchdog import Watchdog, birth_of, children_of
+
+LOOK_S = 0.5
+LONGEST_SOCKET = 107
+_BELOW = len("/roll-ray-12345678/t/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store")
+
+
+class RayInstance:
+    def __init__(self, watchdog: Watchdog | None, logs: Path | None) -> None:
+        """`watchdog`: ends what is left of the instance if the driver is killed. `logs`: where Ray's logs go if it fails."""
+        self._watchdog = watchdog
+        self._logs = logs
+        self._folder: OwnFolder | None = None
+        self._control: dict[str, subprocess.Popen[bytes]] = {}
+        self._agents: dict[int, str | None] = {}
+        """Children of the raylet -> when they began. They outlive it by a minute if they are let."""
+        self._watching: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Raises `ValueError` if there is no folder for it, `RuntimeError` if Ray does not start; both say what to do."""
+        self._folder = OwnFolder("ray", _parent())
+        if self._watchdog is not None:
+            self._watchdog.removes(self._folder.path)
+        try:
+            _keep_token_private()
+            with _only_what_is_needed():
+                ray.init(
+                    address="local",
+                    include_dashboard=False,
+                    configure_logging=False,
+                    _temp_dir=str(self._folder.path / "t"),
+                    _system_config={"task_events_report_interval_ms": 0},
+                )
+        except Exception as error:  # the boundary: Ray raises bare exceptions here
+            why = " ".join(str(error).split())[:300]
+            advice = (
+                "start it again when the machine is less busy, look for other Ray processes (ps aux | grep ray), or use --local"
+            )
+            raise RuntimeError(f"Ray did not start: {why}; {advice}") from error
+        processes: dict[str, Any] = ray_worker._global_node.all_processes  # type: ignore[attr-defined]
+        self._control = {name: started[0].process for name, started in processes.items()}
+        raylet = self._control["raylet"].pid
+        self._agents = {pid: birth_of(pid) for pid in children_of(raylet)}
+        self.outlives_nobody([*(process.pid for process in self._control.values()), *self._agents])
+
+    def outlives_nobody(self, pids: list[int]) -> None:
+        """These processes of the instance end with the driver, whatever ends it."""
+        if self._watchdog is not None:
+            self._watchdog.kills(pids)
+
+    def why_lost(self) -> BackendLost | None:
+        """Set when a process without which Ray cannot work is gone."""
+        for name in ("gcs_server", "raylet"):
+            process = self._control.get(name)
+            if process is not None and (code := process.poll()) is not None:
+                how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+                kept = f"; its log is in {self._logs}" if self._logs is not None else ""
+                return BackendLost(f"Ray's {name} (process {process.pid}) died ({how}): no worker can be reached any more{kept}")
+        return None
+
+    async def lost(self) -> None:
+        """Returns when `why_lost` has an answer."""
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.ensure_future(self._watch())
+        await asyncio.wait({self._watching})
+
+    async def _watch(self) -> None:
+        while self.why_lost() is None:
+            await asyncio.sleep(LOOK_S)
+
+    def stop(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+        if self._logs is not None and self._folder is not None and self.why_lost() is not None:
+            with contextlib.suppress(OSError, shutil.Error):
+                (session,) = (self._folder.path / "t").glob("session_[0-9]*")
+                shutil.copytree(session / "logs", self._logs, dirs_exist_ok=True)
+        ray.shutdown()
+        for pid, birth in self._agents.items():
+            if birth is not None and birth_of(pid) == birth:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        if self._folder is not None:
+            self._folder.remove()
+
+
+@contextlib.contextmanager
+def _only_what_is_needed() -> Iterator[None]:
+    """Ray starts its dashboard's server and its autoscaler whatever it is told: 200 MB, a second, and a port on all
+    interfaces."""
+    unwanted = {name: getattr(Node, name) for name in ("start_api_server", "start_monitor") if hasattr(Node, name)}
+    for name in unwanted:
+        setattr(Node, name, lambda *_, **__: None)
+    try:
+        yield
+    finally:
+        for name, method in unwanted.items():
+            setattr(Node, name, method)
+
+
+def _keep_token_private() -> None:
+    """Who can read the token can run code here. Ray makes its file with the user's umask."""
+    with contextlib.suppress(OSError, RuntimeError):  # another user's, or no home at all: the token stays as it is
+        token = Path.home() / ".ray" / "auth_token"
+        token.parent.mkdir(mode=0o700, exist_ok=True)
+        token.parent.chmod(token.parent.stat().st_mode & 0o700)
+        if token.exists():
+            token.chmod(token.stat().st_mode & 0o600)
+
+
+def _parent() -> Path:
+    """Where the instance's folder goes: that of temporary files, or one whose name leaves room for the names of Ray's sockets."""
+    asked = tempfile.gettempdir()
+    for parent in (asked, "/tmp", "/var/tmp", "/dev/shm"):
+        if len(os.path.abspath(parent)) + _BELOW <= LONGEST_SOCKET and os.access(parent, os.W_OK | os.X_OK):
+            return Path(os.path.abspath(parent))
+    room = LONGEST_SOCKET - _BELOW
+    raise ValueError(f"{asked} is too long for Ray's sockets: set TMPDIR to a folder whose name has at most {room} characters")

@@ -1,0 +1,102 @@
+"""A small process that outlives the driver, and does what the driver cannot do any more when it is killed or crashes.
+
+The driver tells the watchdog what is to be done: processes to kill, folders to remove, a file to write. The watchdog waits for
+the end of its pipe to the driver, which comes whatever ends the driver, and then does all of it, unless the driver dismissed it
+before. The script needs nothing but the standard library, and runs in a session of its own: Ctrl-C does not reach it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+
+class Watchdog:
+    """The driver's side."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-I", "-S", os.path.abspath(__file__)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
+
+    def kills(self, pids: Iterable[int]) -> None:
+        """Processes that must not outlive the driver. One whose number was given to another process meanwhile is spared."""
+        self._tell({"kill": {str(pid): birth for pid in pids if (birth := birth_of(pid)) is not None}})
+
+    def removes(self, folder: Path) -> None:
+        self._tell({"remove": str(folder.absolute())})
+
+    def writes(self, path: Path, text: str, error: str) -> None:
+        """A file, if it still says what it says now, and a line for standard error."""
+        self._tell({"write": str(path.absolute()), "instead_of": path.read_text(), "text": text, "error": error})
+
+    def dismiss(self) -> None:
+        """The driver ends in order. May be repeated."""
+        self._tell({"dismiss": True})
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+        self._process.wait()
+
+    def _tell(self, order: dict[str, Any]) -> None:
+        if self._process.stdin is not None and not self._process.stdin.closed:
+            with contextlib.suppress(OSError):  # it was killed: then nobody watches, which is no reason to end the run
+                self._process.stdin.write(json.dumps(order).encode() + b"\n")
+                self._process.stdin.flush()
+
+
+def birth_of(pid: int) -> str | None:
+    """When a process began, in the kernel's ticks; None if it is gone, or this is not Linux."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    return stat.rpartition(")")[2].split()[19]
+
+
+def children_of(pid: int) -> list[int]:
+    """Empty if it is gone, or this is not Linux."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def serve(source: BinaryIO) -> None:
+    orders: list[dict[str, Any]] = []
+    for line in source:
+        order = json.loads(line)
+        if "dismiss" in order:
+            return
+        orders.append(order)
+    for order in orders:
+        for pid, birth in order.get("kill", {}).items():
+            if birth_of(int(pid)) == birth:
+                with contextlib.suppress(OSError):
+                    os.kill(int(pid), signal.SIGKILL)
+    for order in orders:
+        if "remove" in order:
+            shutil.rmtree(order["remove"], ignore_errors=True)
+        if "write" in order:
+            _write(order["write"], order["instead_of"], order["text"])
+            print(order["error"], file=sys.stderr)
+
+
+def _write(path: str, instead_of: str, text: str) -> None:
+    aside = f"{path}.{os.getpid()}"
+    with contextlib.suppress(OSError):
+        if Path(path).read_text() == instead_of:
+            Path(aside).write_text(text)
+            os.replace(aside, path)
+
+
+if __name__ == "__main__":
+    serve(sys.stdin.buffer)

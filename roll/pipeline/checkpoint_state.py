@@ -1,0 +1,68 @@
+"""The shape of `pipeline.json`: what a run needs to go on, so that a file of another shape is refused before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from roll.pipeline.manifest import CheckpointError, is_count, shown
+
+COUNT = "a whole number from 0"
+COUNTS = "counts by name"
+LAGS = "counts by lag"
+TEXTS = "texts"
+NUMBER = "a number"
+OBJECT = "an object"
+
+SHAPE: dict[str, Any] = {
+    "admission": {"next_group_id": COUNT, "trained": COUNT, "dropped": COUNTS},
+    "cursor": {"seed": COUNT, "served": COUNTS, "returned": TEXTS},
+    "record": {"step": COUNT, "groups": COUNT, "samples": COUNT, "staleness": {"samples": LAGS, "tokens": LAGS}},
+    "advantages": {"kl_coef": NUMBER},
+}
+"""What must be there; there may be more."""
+MOMENTS = {"count": COUNT, "mean": NUMBER, "squares": NUMBER}
+"""Of the rewards of each domain, where they are normalised by all so far."""
+
+
+def check_state(state: Any, step: int) -> None:
+    """Raises `CheckpointError`. `step`: that of the manifest."""
+    for problem in _problems(state, SHAPE, "pipeline.json"):
+        raise CheckpointError(problem)
+    record = state["record"]
+    if not is_count(record.get("metrics", 0)):
+        raise CheckpointError(f"pipeline.json: record.metrics is {shown(record['metrics'])}, not {COUNT}")
+    if record["step"] != step:
+        raise CheckpointError(f"pipeline.json is of step {record['step']}, the manifest of step {step}")
+    rewards = state["advantages"].get("rewards", {})
+    if not isinstance(rewards, dict):
+        raise CheckpointError(f"pipeline.json: advantages.rewards is {shown(rewards)}, not {OBJECT}")
+    for name, moments in rewards.items():
+        for problem in _problems(moments, MOMENTS, f"pipeline.json: advantages.rewards.{shown(name)}"):
+            raise CheckpointError(problem)
+
+
+def _problems(value: Any, shape: Any, name: str) -> Iterator[str]:
+    if isinstance(shape, str):
+        if not _is(shape, value):
+            yield f"{name} is {shown(value)}, not {shape}"
+    elif not isinstance(value, dict):
+        yield f"{name} is {shown(value)}, not {OBJECT}"
+    else:
+        separator = "." if ": " in name else ": "
+        for key, inner in shape.items():
+            if key not in value:
+                yield f"{name} lacks {key}"
+            else:
+                yield from _problems(value[key], inner, f"{name}{separator}{key}")
+
+
+def _is(shape: str, value: Any) -> bool:
+    if shape == COUNT:
+        return is_count(value)
+    if shape == NUMBER:
+        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+    if shape == TEXTS:
+        return isinstance(value, list) and all(isinstance(text, str) for text in value)
+    counts = isinstance(value, dict) and all(map(is_count, value.values()))
+    return counts and (shape == COUNTS or all(key.isdecimal() and len(key) < 10 for key in value))

@@ -1,0 +1,129 @@
+"""One run at a time writes into a folder `<output_dir>/<exp_name>`.
+
+The driver holds a lock on `<output_dir>/.<exp_name>.lock`: beside the folder, so that the lock stays when the folder is moved
+aside. The lock is a POSIX record lock: it ends with its process, however that ends, and NFS has it too. Its holder never removes
+the lock file and never opens it again, for closing a second descriptor would give the lock up.
+
+`.<exp_name>.owner.json` says who holds the lock, and holds the run's token: a number that grows with every holder. A lock can be
+lost without notice (a network file system that was away, a virtual machine that slept), so the holder compares the tokens before
+each checkpoint becomes valid: a writer that was superseded cannot commit.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import logging
+import os
+import socket
+import time
+import uuid
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+"""What a file system without locks answers."""
+
+
+class RunInUse(RuntimeError):
+    """Another run holds the folder; says which."""
+
+
+class Superseded(RuntimeError):
+    """Another run took the folder over, so this one may not write there any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    token: int
+    id: str
+    """Unlike the token it is unique even where locks do not work."""
+    host: str
+    pid: int
+    started: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}, since {self.started}"
+
+
+class RunLock:
+    """Held from its creation to `close`. Raises `RunInUse`, or `OSError` if the lock file cannot be made."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self._files: list[int] = []
+        try:
+            for place in _places(run_dir):
+                self._lock(place)
+        except BaseException:
+            self.close()
+            raise
+        self._owner_files = [_owner_file(place) for place in _places(run_dir)]
+        earlier = [owner.token for path in self._owner_files if (owner := read_owner(path)) is not None]
+        # The clock keeps tokens growing where somebody removed the file.
+        token = max([int(time.time()), *(last + 1 for last in earlier)])
+        started = time.strftime("%Y-%m-%d %H:%M:%S")
+        self.owner = Owner(token, uuid.uuid4().hex, socket.gethostname(), os.getpid(), started)
+        for path in self._owner_files:
+            _write(path, json.dumps(asdict(self.owner)))
+
+    @property
+    def token(self) -> int:
+        return self.owner.token
+
+    def check(self) -> None:
+        """Raises `Superseded` if somebody else took the folder. A missing owner file proves nothing."""
+        for path in self._owner_files:
+            now = read_owner(path)
+            if now is not None and now.id != self.owner.id:
+                raise Superseded(f"{self._run_dir} was taken over by {now}: this run may not write there any more")
+
+    def close(self) -> None:
+        for descriptor in self._files:
+            os.close(descriptor)
+        self._files.clear()
+
+    def _lock(self, place: Path) -> None:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(place.with_name(f".{place.name}.lock"), os.O_RDWR | os.O_CREAT, 0o666)
+        self._files.append(descriptor)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in NO_LOCKS:
+                logger.warning(
+                    "%s has no file locks (%s): see to it that no second run writes to %s", place.parent, error.strerror, place
+                )
+                return
+            owner = read_owner(_owner_file(place))
+            raise RunInUse(f"{self._run_dir} is in use by {owner or 'another process'}") from error
+
+
+def read_owner(path: Path) -> Owner | None:
+    """None if there is none, or nothing that can be read as one."""
+    try:
+        found: Any = json.loads(path.read_text())
+        owner = Owner(**found)
+        return owner if isinstance(owner.token, int) else None
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _places(run_dir: Path) -> list[Path]:
+    """The names under which the folder is locked: its own, and that of the folder to which a link leads."""
+    own = run_dir.parent.resolve() / run_dir.name
+    return list(dict.fromkeys([own, run_dir.resolve()]))
+
+
+def _owner_file(place: Path) -> Path:
+    return place.with_name(f".{place.name}.owner.json")
+
+
+def _write(path: Path, text: str) -> None:
+    aside = path.with_name(f"{path.name}.{os.getpid()}")
+    aside.write_text(text)
+    os.replace(aside, path)

@@ -1,0 +1,154 @@
+"""A private Ray: who can see it, what it starts, how it grows, and what its death looks like; with a real one."""
+
+import asyncio
+import os
+import signal
+import stat
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from ray._private import worker as ray_worker
+
+from roll.distributed import ray_instance
+from roll.distributed.backend import BackendLost, WorkerDied, WorkerSpec
+from roll.distributed.cluster import Cluster
+from roll.distributed.devices import detect, place
+from roll.distributed.ray_backend import RayBackend
+from roll.distributed.watchdog import children_of
+
+HERE = str(Path(__file__).parent)
+COUNTER = "backend_worker.Counter"
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch):
+    monkeypatch.syspath_prepend(HERE)
+
+
+async def start(backend, heartbeat_s=0.0):
+    specs = [WorkerSpec(f"role-{p.rank}", COUNTER, p, {"rank": p.rank}) for p in place((0, 1), detect())]
+    return await Cluster.start("role", backend, specs, 60.0, start_s=110.0, heartbeat_s=heartbeat_s)
+
+
+def control():
+    """Name -> process id."""
+    return {name: started[0].process.pid for name, started in ray_worker._global_node.all_processes.items()}
+
+
+def resident_kib(pid: int) -> int:
+    (line,) = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS")]
+    return int(line.split()[1])
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+async def ends(pids) -> None:
+    async with asyncio.timeout(20):
+        while any(map(alive, pids)):
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(280)
+def test_hung_workers_and_the_death_of_the_control_process(tmp_path):
+    async def main():
+        backend = RayBackend(detect(), logs=tmp_path / "logs")
+        try:
+            cluster = await start(backend)
+            folder = Path(ray_worker._global_node.get_session_dir_path()).parents[1]
+            assert folder.name.startswith("roll-ray-") and stat.S_IMODE(folder.stat().st_mode) == 0o700
+            pids = control()
+            assert sorted(pids) == ["gcs_server", "log_monitor", "raylet"], "neither dashboard nor autoscaler"
+            agents = children_of(pids["raylet"])
+
+            before = resident_kib(pids["gcs_server"])
+            for _ in range(60):
+                await asyncio.gather(*(cluster.call(rank, "echo", i) for rank in (0, 1) for i in range(25)))
+            await asyncio.sleep(2)  # Ray reports its history of calls every second
+            grown = resident_kib(pids["gcs_server"]) - before
+            print(f"gcs_server grew by {grown} KiB over 3000 calls")
+            assert grown < 2000
+
+            cluster = Cluster("role", cluster.workers, 60.0, heartbeat_s=4.0)
+            watch = asyncio.ensure_future(cluster.watch())
+            assert await cluster.call(0, "compute", 6.0) == "done"
+            assert not watch.done(), "a busy worker is not a hung one"
+            os.kill(await cluster.call(1, "process"), signal.SIGSTOP)
+            with pytest.raises(WorkerDied, match=r"role-1 of role role has not answered for 4 s \(heartbeat_timeout\)"):
+                await asyncio.wait_for(watch, 40)
+            with pytest.raises(WorkerDied):
+                await cluster.call(1, "add", 1)
+
+            alone = Cluster("role", cluster.workers[:1], 60.0, heartbeat_s=4.0)
+            blocked = asyncio.ensure_future(alone.call(0, "block"))
+            with pytest.raises(WorkerDied, match=r"role-0 of role role has not answered for 4 s"):
+                await asyncio.wait_for(alone.watch(), 40)
+            with pytest.raises(WorkerDied):
+                await blocked
+
+            cluster = await start(backend)
+            watch = asyncio.ensure_future(cluster.watch())
+            await asyncio.sleep(0)
+            os.kill(pids["gcs_server"], signal.SIGKILL)
+            died = rf"Ray's gcs_server \(process {pids['gcs_server']}\) died \(killed by SIGKILL\).*its log is in"
+            with pytest.raises(BackendLost, match=died):
+                await asyncio.wait_for(watch, 5)
+            workers = [worker.local_pid for worker in cluster.workers]
+        finally:
+            await backend.shutdown()
+        await ends([*pids.values(), *agents, *workers])
+        assert not folder.exists() and list((tmp_path / "logs").glob("gcs_server*"))
+
+    asyncio.run(asyncio.wait_for(main(), 270))
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(200)
+def test_a_call_that_meets_the_death_of_the_raylet_names_it(tmp_path):
+    async def main():
+        backend = RayBackend(detect())
+        try:
+            cluster = await start(backend)
+            raylet = control()["raylet"]
+            agents = children_of(raylet)
+            hanging = asyncio.ensure_future(cluster.call(0, "hang"))
+            watch = asyncio.ensure_future(cluster.watch())
+            await asyncio.sleep(0.2)
+            os.kill(raylet, signal.SIGKILL)
+            for waiting in (watch, hanging):
+                with pytest.raises(BackendLost, match=rf"Ray's raylet \(process {raylet}\) died \(killed by SIGKILL\)"):
+                    await asyncio.wait_for(waiting, 40)
+        finally:
+            await backend.shutdown()
+        await ends(agents)
+
+    asyncio.run(asyncio.wait_for(main(), 190))
+
+
+def test_a_long_folder_of_temporary_files_is_not_used(monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", "/" + "x" * 60)
+    assert ray_instance._parent() == Path("/tmp")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(ValueError, match="set TMPDIR to a folder whose name has at most"):
+        ray_instance._parent()
+
+
+def test_a_ray_that_does_not_start_says_what_to_do(monkeypatch):
+    def init(**_):
+        raise Exception("The current node timed out during startup.")
+
+    monkeypatch.setattr(ray_instance.ray, "init", init)
+    instance = ray_instance.RayInstance(None, None)
+    with pytest.raises(
+        RuntimeError, match=r"did not start: The current node timed out during startup\.; start it again when .*--local"
+    ):
+        instance.start()
+    instance.stop()
+    sys.modules.pop("backend_worker", None)

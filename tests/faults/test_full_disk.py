@@ -1,0 +1,57 @@
+"""A full disk: one reason, exit code 1, and a summary that does not say "finished". A limit on file sizes stands for it."""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+
+import pytest
+
+from roll.metrics.run_log import JournalFile
+from roll.pipeline.run_record import announce_running, write_summary
+
+AUTO = "resume_from_checkpoint=auto"
+
+
+def test_a_run_ends_with_one_reason(launch):
+    run = launch("max_steps=100000", "save_steps=100000", piped=True)
+    run.wait_for_steps(2)
+    resource.prlimit(run.process.pid, resource.RLIMIT_FSIZE, (500, 500))
+    assert run.end() == 1, run.output
+    run.wait_for_output("error: ")
+    (line,) = [line for line in run.output.splitlines() if line.startswith("error: ")]
+    assert "File too large: '" in line and ".jsonl'" in line
+    assert "Traceback" not in run.output and "During handling" not in run.output, run.output
+    summary = run.summary()
+    assert summary["status"] == "failed" and f"error: {summary['reason']}" == line
+    for name in ("groups", "metrics", "samples"):
+        assert len(list(JournalFile(run.dir / f"{name}.jsonl").rows())) > 0
+
+
+def test_results_that_cannot_be_written_are_a_failure(tmp_path, monkeypatch):
+    announce_running(tmp_path, "now")
+
+    def full(self, text):
+        raise OSError(28, "No space left on device", str(self))
+
+    monkeypatch.setattr("pathlib.Path.write_text", full)
+    summary = {"status": "finished", "reason": "", "steps": 7}
+    write_summary(tmp_path, summary)
+    assert summary["status"] == "failed" and "No space left on device" in summary["reason"]
+    assert json.loads((tmp_path / "summary.json").read_text()) == summary, "what was there keeps its place on the disk"
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT])
+def test_a_killed_run_leaves_no_summary_of_an_earlier_one(launch, number):
+    first = launch("max_steps=2")
+    assert first.end() == 0 and first.summary()["status"] == "finished"
+    second = launch("max_steps=100000", AUTO)
+    second.wait_for_steps(4)
+    running = second.summary()
+    assert (running["status"], running["pid"]) == ("running", second.process.pid)
+    second.signal(number)
+    assert second.end() == -number
+    summary = second.wait_for_epitaph()
+    assert summary["status"] == "failed" and f"process {second.process.pid}" in summary["reason"]
+    second.wait_for_output(f"error: {summary['reason']}")
