@@ -79,12 +79,12 @@ async def _play(
     from roll.envs.registry import make_env
     from roll.pipeline.agentic.env_manager.base import Answer, EnvManager, EpisodeTask
     from roll.pipeline.agentic.env_manager.dialogue import Dialogue
-    from roll.pipeline.preparation import load_tokenizer
+    from roll.pipeline.preparation import open_model
     from roll.strategies.infer.hf.strategy import HFInferStrategy
     from roll.strategies.infer.interface import GenerateRequest, SamplingParams
 
     try:
-        tokenizer = load_tokenizer(model)
+        tokenizer = open_model(model)
         form = ("native" if tokenizer.chat_template else "none") if template == "auto" else template
         dialogue = Dialogue(tokenizer, "native" if form == "native" else "none")
     except (ValueError, OSError) as error:

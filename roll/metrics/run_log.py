@@ -41,6 +41,14 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
             yield row
 
 
+def _line(row: Mapping[str, Any]) -> bytes:
+    """Readable UTF-8; where a text has a lone surrogate, which UTF-8 cannot hold, JSON's escapes."""
+    try:
+        return json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    except UnicodeEncodeError:
+        return json.dumps(row, allow_nan=False).encode() + b"\n"
+
+
 class JournalFile:
     """One journal, opened for appending. A line that a killed writer left half-written is removed on opening."""
 
@@ -53,7 +61,7 @@ class JournalFile:
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Writes one line and hands it to the operating system, so that it outlives this process."""
-        self._file.write(json.dumps(plain(row), ensure_ascii=False, allow_nan=False).encode() + b"\n")
+        self._file.write(_line(plain(row)))
         self._file.flush()
 
     def position(self) -> int:
