@@ -15,6 +15,7 @@ from roll.cli.options import OVERRIDES, Parser, complain, config_folder
 from roll.configs.agentic import AgenticConfig
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.rlvr import RLVRConfig
+from roll.metrics.visible import visible
 
 if TYPE_CHECKING:
     from roll.distributed.backend import Backend
@@ -28,6 +29,13 @@ DESCRIPTIONS = {
     "rlvr": "Reinforcement learning with verifiable rewards.",
     "agentic": "Reinforcement learning of agents in environments.",
 }
+
+
+class _Formatter(logging.Formatter):
+    """Messages may quote what a model, an environment or a foreign package wrote."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return visible(super().format(record), keep="\n\t")
 
 
 def parse(arguments: Sequence[str], pipeline: str = "rlvr") -> tuple[argparse.Namespace, list[str]]:
@@ -64,7 +72,9 @@ def _train(pipeline: str, arguments: Sequence[str]) -> int:
     if not this_machine().accelerators:
         # Where DeepSpeed is installed transformers imports it, and it would say in every process that it found no accelerator.
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Formatter("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     from roll.cli.compose import load_to_start
 
     config, report = load_to_start(config_folder(options.config_path), options.config_name, overrides, compat=options.compat)
@@ -92,7 +102,7 @@ def _run(config: RLVRConfig | AgenticConfig, local: bool) -> int:
     prepared = _prepare(config, inventory, local)
     if not prepared.continues and (aside := archive_previous(prepared.run_dir)):
         print(f"the earlier run of this name was moved to {aside}")
-    print("\n".join(announce(config)))
+    print(visible("\n".join(announce(config)), keep="\n"))
     backend: Backend
     if local:
         backend = LocalBackend()
@@ -102,7 +112,7 @@ def _run(config: RLVRConfig | AgenticConfig, local: bool) -> int:
         backend = RayBackend(inventory)
     summary = asyncio.run(_pipeline(config, prepared, inventory, backend).run())
     if summary["status"] == "failed":
-        print(f"error: {summary['reason']}", file=sys.stderr)
+        print(f"error: {visible(summary['reason'])}", file=sys.stderr)
     return EXIT_CODES[summary["status"]]
 
 
