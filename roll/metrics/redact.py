@@ -1,7 +1,7 @@
 """Configs without their secrets, for whatever leaves the machine, lands in a log or is said on a terminal.
 
-Names tell what is a secret: names of keys, of `NAME=value` inside texts, of parameters in URLs. A name is read word by word, so that
-`auth_token` is one and `author` is none.
+Names tell what is a secret: names of keys, of `NAME=value` inside texts, of parameters in URLs. A name is read word by word, so
+that `auth_token` is one and `author` is none.
 """
 
 from __future__ import annotations
