@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-CPU_LIMIT_S = 5.0
+CPU_LIMIT_S = 2.0
 """For one conversation, which takes about a millisecond."""
 LONGEST_TEXT = 16 << 20
 """Characters of one conversation."""

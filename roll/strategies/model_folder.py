@@ -31,7 +31,8 @@ def check_model_folder(path: Path) -> None:
     check_entries(path)
     if not (path / CONFIG).is_file():
         raise FileNotFoundError(f"model folder '{path}' has no config.json")
-    if "transformers_weights" in read_json(path / CONFIG):
+    config = read_json(path / CONFIG)
+    if "transformers_weights" in config:
         raise ValueError(f"{path / CONFIG} has transformers_weights: a model folder's weights have their usual names here")
     if (path / "adapter_config.json").exists():
         raise ValueError(f"model folder '{path}' has an adapter_config.json: its weights would be another folder's; merge them")
@@ -41,7 +42,9 @@ def check_model_folder(path: Path) -> None:
     files = weight_files(path)
     if not files:
         raise FileNotFoundError(f"model folder '{path}' has no weights (*.safetensors)")
-    stored_tensors(files)
+    tensors = stored_tensors(files)
+    if (layers := _layers(config)) > len(tensors):
+        raise ValueError(f"{path / CONFIG} says {layers:,} layers, but the folder has {len(tensors)} tensors")
     if not any((path / name).is_file() for name in TOKENIZER_FILES):
         raise FileNotFoundError(f"model folder '{path}' has no tokenizer (one of {', '.join(TOKENIZER_FILES)})")
 
@@ -53,9 +56,6 @@ def check_weights(path: Path) -> None:
     second. Without accelerate, which transformers needs for that, and for quantized models it is found at loading."""
     config = load_config(path)
     stored = stored_tensors(weight_files(path))
-    layers = getattr(config.get_text_config(), "num_hidden_layers", 0)
-    if isinstance(layers, int) and layers > len(stored):
-        raise ValueError(f"{path / CONFIG} says {layers} layers, but the folder has {len(stored)} tensors")
     if importlib.util.find_spec("accelerate") is None or hasattr(config, "quantization_config"):
         return
     mapping: Any = AutoModelForCausalLM._model_mapping
@@ -115,6 +115,13 @@ def load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
     except Exception as error:  # transformers and tokenizers raise whatever a broken file makes them stumble over
         raise ValueError(f"the tokenizer of '{path}' cannot be loaded: {_without_advice(error)}") from error
     return tokenizer
+
+
+def _layers(config: dict[str, Any]) -> int:
+    """The largest number of layers that a configuration gives any of its parts: transformers makes a list of so many entries."""
+    names = ("num_hidden_layers", "num_layers", "n_layers", "n_layer")
+    found = [config[name] for name in names if isinstance(config.get(name), int)]
+    return max([*found, *(_layers(part) for part in config.values() if isinstance(part, dict))], default=0)
 
 
 def _empty(stored: dict[str, Stored]) -> dict[str, torch.Tensor]:
