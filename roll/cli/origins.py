@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from roll.cli.yaml_limits import LOADER, LONGEST_CHAIN, MOST_INCLUDED, read_checked
+from roll.cli.yaml_limits import LONGEST_CHAIN, MOST_INCLUDED, read_nodes
 from roll.configs.problems import ConfigError, Problem
 
 COMMAND_LINE = "command line"
@@ -20,7 +20,7 @@ def origins(folder: Path, name: str, overrides: Sequence[str] = ()) -> dict[str,
 
     What comes by `${...}` has no entry of its own: the block that it was put into has. Files that cannot be read are left out."""
     found: dict[str, str] = {}
-    for key, place in _file(folder, folder / f"{name}.yaml", ""):
+    for key, place in _files(folder, name):
         found[key] = place
     for override in overrides:
         found[override.lstrip("+~").partition("=")[0].split("@")[0]] = COMMAND_LINE
@@ -31,7 +31,7 @@ def files(folder: Path, name: str) -> dict[str, set[str]]:
     """Top-level keys that each file writes, by its path relative to `folder`; the file itself first."""
     own = f"{name}.yaml"
     by_file: dict[str, set[str]] = {own: set()}
-    for key, place in _file(folder, folder / own, ""):
+    for key, place in _files(folder, name):
         by_file.setdefault(place.rpartition(":")[0], set()).add(key.split(".")[0].split("[")[0])
     return by_file
 
@@ -49,16 +49,25 @@ def check_files(folder: Path, name: str) -> None:
             message = f"its defaults lists include more than {MOST_INCLUDED} files, or each other in a circle ({shown})"
             raise ConfigError([Problem("config_name", name, message)])
         try:
-            root = yaml.compose(read_checked(path, shown), Loader=LOADER)
+            root = read_nodes(path, shown)
         except FileNotFoundError:
             continue
         waiting += [(_included(path, option), chain + 1) for option, _ in _defaults(root)]
 
 
+def _files(folder: Path, name: str) -> Iterator[tuple[str, str]]:
+    """Of files within the limits; none of others."""
+    try:
+        check_files(folder, name)
+    except ConfigError:
+        return
+    yield from _file(folder, folder / f"{name}.yaml", "")
+
+
 def _file(folder: Path, path: Path, package: str) -> Iterator[tuple[str, str]]:
     shown = os.path.relpath(path, folder)
     try:
-        root = yaml.compose(read_checked(path, shown), Loader=LOADER)
+        root = read_nodes(path, shown)
     except (FileNotFoundError, ConfigError):
         return
     if not isinstance(root, yaml.MappingNode):

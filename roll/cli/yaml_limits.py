@@ -61,6 +61,15 @@ def read_checked(path: Path, shown: str) -> str:
     return text
 
 
+def read_nodes(path: Path, shown: str) -> yaml.Node | None:
+    """The file's root, with the marks of its lines; None if it is empty. Raises as `read_checked`."""
+    text = read_checked(path, shown)
+    try:
+        return yaml.compose(text, Loader=LOADER)
+    except yaml.YAMLError as error:
+        raise ConfigError([Problem("config_name", shown, f"is no YAML: {' '.join(str(error).split())}")]) from None
+
+
 def _measure(text: str, shown: str) -> None:
     known: dict[str, tuple[int, int]] = {}
     around: list[_Open] = [_Open(None, 0, 0)]
@@ -76,7 +85,9 @@ def _measure(text: str, shown: str) -> None:
         elif isinstance(event, yaml.AliasEvent):
             if any(each.anchor == event.anchor for each in around):
                 raise _refusal(shown, event, f"the alias *{event.anchor} stands inside what it names: that has no end")
-            done = (None, *known.get(event.anchor or "", (1, 0)))
+            if event.anchor not in known:
+                raise _refusal(shown, event, f"the alias *{event.anchor} names nothing that stands before it")
+            done = (None, *known[event.anchor])
         else:
             continue
         if done is not None:

@@ -1,4 +1,4 @@
-"""Rows of prompt files and words of environments: refused in one line that names file and row, or for one episode; nothing hangs."""
+"""Rows of prompt files and words of environments: refused in one line that names file and row, or for one episode alone."""
 
 from __future__ import annotations
 
