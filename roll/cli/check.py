@@ -16,6 +16,8 @@ from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.report import LoadReport
 from roll.configs.validation import check_config
+from roll.metrics.redact import redact_at, redact_text
+from roll.metrics.visible import visible
 from roll.plan.memory import Model
 from roll.plan.model_shape import shape_of
 from roll.plan.plan import Plan, make_plan, model_folders
@@ -56,10 +58,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if as_json:
         told = {} if answer.checked is None else asdict(answer.checked)
         report = {name: value for name, value in asdict(answer.report).items() if name != "origins"}
+        report = {name: [_open(each) for each in value] if isinstance(value, list) else value for name, value in report.items()}
         found = {"ok": not problems, "problems": [_plain_problem(problem) for problem in problems], **told, "report": report}
         print(json.dumps(found, indent=2, default=str))
     elif answer.checked is not None:
-        print("\n".join(whole(answer.checked.plan, answer.checked.machine, answer.checked.remarks, answer.report)))
+        lines = whole(answer.checked.plan, answer.checked.machine, answer.checked.remarks, answer.report)
+        print(visible("\n".join(lines), keep="\n"))
     else:
         if compat:
             print("\n".join(keys(answer.report)))
@@ -162,4 +166,11 @@ def _memory_here(plan: Plan, machine: Machine, there: int | None) -> Iterator[st
 def _plain_problem(problem: Problem) -> dict[str, Any]:
     value = problem.value
     plain = value if value is None or isinstance(value, (bool, int, float, str, list, dict)) else str(value)
-    return asdict(problem) | {"value": plain}
+    return dict(_open(asdict(problem) | {"value": plain}))
+
+
+def _open(told: Any) -> Any:
+    """A problem or a note as data, without secrets."""
+    if not isinstance(told, dict):
+        return told
+    return told | {"value": redact_at(told["key"], told["value"]), "message": redact_text(told["message"])}

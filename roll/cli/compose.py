@@ -16,11 +16,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
 import roll
-from roll.cli.origins import files, origins
+from roll.cli.origins import check_files, files, origins
+from roll.cli.yaml_limits import check_references
 from roll.compat.roll.defaults import other_defaults
 from roll.compat.roll.translation import Translation, translate
 from roll.compat.variables import references_in, variables_of
@@ -147,6 +146,7 @@ def _compose(config_path: str | Path, config_name: str, overrides: Sequence[str]
         available = sorted(file.stem for file in folder.glob("*.yaml")) if folder.is_dir() else []
         found = f"choose one of {', '.join(available)}" if available else "there are no YAML files in this folder"
         raise ConfigError([Problem("config_name", config_name, f"{folder} has no {name}.yaml", found)])
+    check_files(folder, name)
     prepared = [_prepare(override, folder) for override in overrides]
     GlobalHydra.instance().clear()
     try:
@@ -154,14 +154,30 @@ def _compose(config_path: str | Path, config_name: str, overrides: Sequence[str]
         with warnings.catch_warnings(), initialize_config_dir(str(folder), version_base=None):
             warnings.filterwarnings("ignore", message=".*Defaults list is missing `_self_`.*")
             composed = hydra_compose(name, prepared)
+        unresolved: Any = OmegaConf.to_container(composed, resolve=False)
+        check_references(unresolved)
         plain = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
-        unresolved = OmegaConf.to_container(composed, resolve=False)
-    except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
+    except ConfigError as error:
+        raise ConfigError(LoadReport(origins=origins(folder, name, overrides)).located(error.problems)) from None
+    except Exception as error:  # boundary: Hydra and OmegaConf raise whatever a file makes them stumble over
+        if missing := _missing_variable(error):
+            where = origins(folder, name, overrides)
+            raise ConfigError(LoadReport(origins=where).located([missing])) from error
         reason = " ".join(str(error).split())
         raise ConfigError([Problem("config_name", config_name, f"cannot be composed: {reason}")]) from error
     if not isinstance(plain, dict):
         raise ConfigError([Problem("config_name", config_name, "is not a mapping of keys to values")])
     return {str(key): value for key, value in plain.items() if key != "hydra"}, references_in(unresolved)
+
+
+def _missing_variable(error: Exception) -> Problem | None:
+    """`${oc.env:X}` where X is not set."""
+    found = re.search(r"Environment variable '([^']+)' not found", str(error))
+    if found is None:
+        return None
+    key, name = str(getattr(error, "full_key", None) or "config_name"), found[1]
+    fix = f"export {name}, or give a value for its absence: ${{oc.env:{name},default}}"
+    return Problem(key, f"${{oc.env:{name}}}", f"the environment variable {name} is not set", fix)
 
 
 def _prepare(override: str, folder: Path) -> str:

@@ -14,6 +14,7 @@ import yaml
 from roll.configs.problems import ConfigError, Problem
 from roll.envs.check import as_mapping, as_text, check_env
 from roll.envs.registry import BUILT_IN
+from roll.metrics.visible import visible
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for problem in error.problems:
             print(f"error: {problem}", file=sys.stderr)
         return 2
-    print(json.dumps(as_mapping(report)) if options.json else as_text(report))
+    print(json.dumps(as_mapping(report)) if options.json else visible(as_text(report), keep="\n\t"))
     return 0 if report.ok else 1
 
 

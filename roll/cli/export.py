@@ -64,7 +64,8 @@ def export(checkpoint: Path, output: Path, dtype: str) -> int:
 
 
 def _write(model: Path, folder: Path, dtype: str) -> int:
-    from roll.strategies.train.megatron.tensor_files import INDEX, write_model
+    from roll.strategies.train.megatron.tensor_files import write_model
+    from roll.weights.folder_files import INDEX
 
     for path in model.iterdir():
         if path.is_file() and path.suffix != ".safetensors" and path.name not in (INDEX, CONFIG):

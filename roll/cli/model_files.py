@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
-LARGEST_HEADER = 100 << 20
-"""Bytes; the safetensors format allows no more."""
+from roll.weights.folder_files import CONFIG, read_json, stored_tensors, weight_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +15,7 @@ class ModelFiles:
     config: dict[str, Any] | None
     """Content of `config.json`; None if there is none that can be read."""
     stored_parameters: int | None
-    """Numbers in all *.safetensors files; None without such files."""
+    """Numbers in the weight files; None without such files."""
     note: str
     """What is missing or unreadable; empty if nothing is."""
 
@@ -28,29 +26,18 @@ def read_model_folder(folder: str) -> ModelFiles:
     if not root.is_dir():
         return ModelFiles(None, None, f"{folder} is not there")
     try:
-        config = json.loads((root / "config.json").read_text(encoding="utf-8"))
+        config = read_json(root / CONFIG)
     except FileNotFoundError:
         return ModelFiles(None, None, f"{folder} has no config.json")
-    except (OSError, ValueError) as error:
+    except OSError as error:
         return ModelFiles(None, None, f"{folder}/config.json cannot be read: {error}")
-    if not isinstance(config, dict):
-        return ModelFiles(None, None, f"{folder}/config.json cannot be read: it is no mapping")
+    except ValueError as error:
+        return ModelFiles(None, None, str(error))
     try:
-        counts = [_stored(file) for file in sorted(root.glob("*.safetensors"))]
+        files = weight_files(root)
+        if not files:
+            return ModelFiles(config, None, f"{folder} has no *.safetensors; parameters are counted by formula")
+        stored = sum(prod(tensor.shape) for tensor in stored_tensors(files).values())
     except (OSError, ValueError) as error:
         return ModelFiles(config, None, f"{error}; parameters are counted by formula")
-    missing = "" if counts else f"{folder} has no *.safetensors; parameters are counted by formula"
-    return ModelFiles(config, sum(counts) if counts else None, missing)
-
-
-def _stored(file: Path) -> int:
-    """Numbers in one file: its header maps names to shapes (8 bytes of length, little endian, then JSON)."""
-    with file.open("rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-        if length > LARGEST_HEADER:
-            raise ValueError(f"{file} is damaged: its header would have {length:,} bytes")
-        header = json.loads(stream.read(length))
-    try:
-        return sum(prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
-    except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"{file} is damaged: its header does not list tensors") from error
+    return ModelFiles(config, stored, "")

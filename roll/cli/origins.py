@@ -8,10 +8,11 @@ from pathlib import Path
 
 import yaml
 
+from roll.cli.yaml_limits import LONGEST_CHAIN, MOST_INCLUDED, read_nodes
+from roll.configs.problems import ConfigError, Problem
+
 COMMAND_LINE = "command line"
 _SELF = "_self_"
-# The C parser has the same marks and is ten times as fast; not every build of PyYAML has it.
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def origins(folder: Path, name: str, overrides: Sequence[str] = ()) -> dict[str, str]:
@@ -19,7 +20,7 @@ def origins(folder: Path, name: str, overrides: Sequence[str] = ()) -> dict[str,
 
     What comes by `${...}` has no entry of its own: the block that it was put into has. Files that cannot be read are left out."""
     found: dict[str, str] = {}
-    for key, place in _file(folder, folder / f"{name}.yaml", ""):
+    for key, place in _files(folder, name):
         found[key] = place
     for override in overrides:
         found[override.lstrip("+~").partition("=")[0].split("@")[0]] = COMMAND_LINE
@@ -30,30 +31,70 @@ def files(folder: Path, name: str) -> dict[str, set[str]]:
     """Top-level keys that each file writes, by its path relative to `folder`; the file itself first."""
     own = f"{name}.yaml"
     by_file: dict[str, set[str]] = {own: set()}
-    for key, place in _file(folder, folder / own, ""):
+    for key, place in _files(folder, name):
         by_file.setdefault(place.rpartition(":")[0], set()).add(key.split(".")[0].split("[")[0])
     return by_file
 
 
-def _file(folder: Path, path: Path, package: str) -> Iterator[tuple[str, str]]:
+def check_files(folder: Path, name: str) -> None:
+    """Raises `ConfigError` with one problem for a file that is beyond the limits, or files that include each other without
+    end. What is no YAML at all, or is not there, is left to Hydra, which says why it wanted it."""
+    waiting = [(folder / f"{name}.yaml", 1)]
+    seen = 0
+    while waiting:
+        path, chain = waiting.pop()
+        shown = os.path.relpath(path, folder)
+        seen += 1
+        if chain > LONGEST_CHAIN or seen > MOST_INCLUDED:
+            message = f"its defaults lists include more than {MOST_INCLUDED} files, or each other in a circle ({shown})"
+            raise ConfigError([Problem("config_name", name, message)])
+        try:
+            root = read_nodes(path, shown)
+        except FileNotFoundError:
+            continue
+        waiting += [(_included(path, option), chain + 1) for option, _ in _defaults(root)]
+
+
+def _files(folder: Path, name: str) -> Iterator[tuple[str, str]]:
+    """Of files within the limits; none of others."""
     try:
-        root = yaml.compose(path.read_text(), Loader=_LOADER)
-    except (OSError, yaml.YAMLError):
+        check_files(folder, name)
+    except ConfigError:
+        return
+    yield from _file(folder, folder / f"{name}.yaml", "")
+
+
+def _file(folder: Path, path: Path, package: str) -> Iterator[tuple[str, str]]:
+    shown = os.path.relpath(path, folder)
+    try:
+        root = read_nodes(path, shown)
+    except (FileNotFoundError, ConfigError):
         return
     if not isinstance(root, yaml.MappingNode):
         return
-    shown = os.path.relpath(path, folder)
-    entries = next((value for key, value in root.value if key.value == "defaults"), None)
-    listed = [entry for entry in entries.value] if isinstance(entries, yaml.SequenceNode) else []
-    names = [entry.value if isinstance(entry, yaml.ScalarNode) else _chosen(entry) for entry in listed]
-    for name in names if _SELF in names else [*names, _SELF]:  # without _self_ the file itself comes last
-        if name == _SELF:
+    names = _defaults(root)
+    for option, into in names if (_SELF, "") in names else [*names, (_SELF, "")]:  # without _self_ the file itself comes last
+        if option == _SELF:
             yield from _node(root, package, shown)
-        elif name:
-            option, _, into = name.partition("@")
+        else:
             default = option.rpartition("/")[0].replace("/", ".")
             inner = {"_here_": "", "_global_": ""}.get(into, into or default)
-            yield from _file(folder, path.parent / f"{option.removesuffix('.yaml')}.yaml", _join(package, inner))
+            yield from _file(folder, _included(path, option), _join(package, inner))
+
+
+def _defaults(root: yaml.Node | None) -> list[tuple[str, str]]:
+    """Option and package of each entry of the defaults list."""
+    if not isinstance(root, yaml.MappingNode):
+        return []
+    entries = next((value for key, value in root.value if key.value == "defaults"), None)
+    listed = entries.value if isinstance(entries, yaml.SequenceNode) else []
+    names = [str(entry.value) if isinstance(entry, yaml.ScalarNode) else _chosen(entry) for entry in listed]
+    parts = [name.partition("@") for name in names if name]
+    return [(option, into) for option, _, into in parts]
+
+
+def _included(path: Path, option: str) -> Path:
+    return path.parent / f"{option.removesuffix('.yaml')}.yaml"
 
 
 def _chosen(entry: yaml.Node) -> str:

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from roll.cli.env_check import env_config
 from roll.cli.options import Parser, complain
+from roll.cli.yaml_limits import read_checked
 from roll.configs.agentic import AgenticConfig, EnvConfig
 from roll.configs.loading import load_config
 from roll.configs.problems import ConfigError, Problem
+from roll.metrics.visible import visible
 
 if TYPE_CHECKING:
     from roll.data.sample import Trajectory
@@ -50,7 +53,12 @@ def _what_to_play(options: Mapping[str, Any], pairs: Sequence[str]) -> tuple[Env
         path = Path(options["run"]) / "config.yaml"
         if not path.is_file():
             raise ConfigError([Problem("--run", options["run"], "has no config.yaml", "name the folder of an agentic run")])
-        config = load_config(AgenticConfig, yaml.safe_load(path.read_text()))
+        written = yaml.safe_load(read_checked(path, str(path)))
+        if not isinstance(written, dict):
+            raise ConfigError(
+                [Problem("--run", options["run"], "its config.yaml is no mapping", "name the folder of an agentic run")]
+            )
+        config = load_config(AgenticConfig, written)
         tag = options["tag"] or next(iter(config.custom_envs), "")
         if tag not in config.custom_envs:
             raise ConfigError(
@@ -63,10 +71,10 @@ def _what_to_play(options: Mapping[str, Any], pairs: Sequence[str]) -> tuple[Env
     known = [item.name for item in fields(EnvConfig)]
     given: dict[str, Any] = {"max_steps": options["max_steps"], "env_config": {}}
     for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals:
+        if "=" not in pair:
             raise ConfigError([Problem("command line", pair, "cannot be read", "write key=value")])
-        (given if key in known else given["env_config"])[key] = yaml.safe_load(value)
+        for key, value in env_config([pair]).items():
+            (given if key in known else given["env_config"])[key] = value
     env = load_config(EnvConfig, {"env_type": options["env"], "agent_system_template": "{instructions}\n", **given})
     return env, "auto", options["max_tokens_per_step"], options["sequence_length"]
 
@@ -79,12 +87,12 @@ async def _play(
     from roll.envs.registry import make_env
     from roll.pipeline.agentic.env_manager.base import Answer, EnvManager, EpisodeTask
     from roll.pipeline.agentic.env_manager.dialogue import Dialogue
-    from roll.pipeline.preparation import load_tokenizer
+    from roll.pipeline.preparation import open_model
     from roll.strategies.infer.hf.strategy import HFInferStrategy
     from roll.strategies.infer.interface import GenerateRequest, SamplingParams
 
     try:
-        tokenizer = load_tokenizer(model)
+        tokenizer = open_model(model)
         form = ("native" if tokenizer.chat_template else "none") if template == "auto" else template
         dialogue = Dialogue(tokenizer, "native" if form == "native" else "none")
     except (ValueError, OSError) as error:
@@ -108,7 +116,7 @@ async def _play(
     try:
         samples = await manager.play(handle, EpisodeTask(uid="play", tag="play", index=0, env_seed=seed), ask)
     except EnvFailure as failure:
-        print(f"error: {failure}", file=sys.stderr)
+        print(f"error: {visible(str(failure))}", file=sys.stderr)
         return 1
     finally:
         await host.close()

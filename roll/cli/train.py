@@ -20,6 +20,7 @@ from roll.configs.agentic import AgenticConfig
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.rlvr import RLVRConfig
+from roll.metrics.visible import visible
 
 if TYPE_CHECKING:
     from roll.distributed.backend import Backend
@@ -35,6 +36,13 @@ DESCRIPTIONS = {
     "rlvr": "Reinforcement learning with verifiable rewards.",
     "agentic": "Reinforcement learning of agents in environments.",
 }
+
+
+class _Formatter(logging.Formatter):
+    """Messages may quote what a model, an environment or a foreign package wrote."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return visible(super().format(record), keep="\n\t")
 
 
 def parse(arguments: Sequence[str], pipeline: str = "rlvr") -> tuple[argparse.Namespace, list[str]]:
@@ -71,7 +79,9 @@ def _train(pipeline: str, arguments: Sequence[str]) -> int:
     if not this_machine().accelerators:
         # Where DeepSpeed is installed transformers imports it, and it would say in every process that it found no accelerator.
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Formatter("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     from roll.cli.compose import load_to_start
 
     config, report = load_to_start(config_folder(options.config_path), options.config_name, overrides, compat=options.compat)
@@ -118,12 +128,12 @@ def _run_locked(config: RLVRConfig | AgenticConfig, local: bool, lock: RunLock) 
     inventory = detect(config.num_nodes, config.num_gpus_per_node)
     prepared = replace(_prepare(config, inventory, local), lock=lock)
     for line in prepared.checkpoint.skipped if prepared.checkpoint is not None else ():
-        print(f"a checkpoint cannot be resumed from, and is left out: {line}")
+        print(f"a checkpoint cannot be resumed from, and is left out: {visible(line)}")
     watchdog = Watchdog()
     try:
         if not prepared.continues and (aside := archive_previous(prepared.run_dir)):
             print(f"the earlier run of this name was moved to {aside}")
-        print("\n".join(announce(config)))
+        print(visible("\n".join(announce(config)), keep="\n"))
         pipeline = _pipeline(config, prepared, inventory, _backend(config, inventory, local, watchdog, prepared.run_dir))
         epitaph = announce_running(prepared.run_dir, lock.owner.started)
         watchdog.writes(prepared.run_dir / SUMMARY, epitaph, f"error: {json.loads(epitaph)['reason']}")
@@ -133,7 +143,7 @@ def _run_locked(config: RLVRConfig | AgenticConfig, local: bool, lock: RunLock) 
     finally:
         watchdog.dismiss()
     if summary["status"] == "failed":
-        print(f"error: {summary['reason']}", file=sys.stderr)
+        print(f"error: {visible(summary['reason'])}", file=sys.stderr)
     return EXIT_CODES[summary["status"]]
 
 

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from roll.metrics.redact import redact_at, redact_text
+from roll.metrics.visible import visible
+
 MISSING_VALUE = "(missing)"
 
 
@@ -23,10 +26,18 @@ class Problem:
     """`file:line` of the key, or "command line"; empty if unknown."""
 
     def __str__(self) -> str:
-        shown = MISSING_VALUE if self.value is MISSING_VALUE else repr(self.value)
-        shown = shown if len(shown) <= 80 else shown[:77] + "..."
+        """One line, without secrets and without control characters, whatever the user's file brought."""
         place = f"{self.where}: " if self.where else ""
-        return f"{place}{self.key} = {shown}: {self.message}" + (f"; fix: {self.fix}" if self.fix else "")
+        fix = f"; fix: {self.fix}" if self.fix else ""
+        return visible(f"{place}{self.key} = {shown_value(self.key, self.value)}: {redact_text(self.message)}{fix}")
+
+
+def shown_value(key: str, value: Any, most: int = 80) -> str:
+    """A value for a message: as Python writes it, cut, and `***` if it is a secret."""
+    if value is MISSING_VALUE:
+        return "(missing)"
+    shown = repr(redact_at(key, value))
+    return shown if len(shown) <= most else shown[: most - 3] + "..."
 
 
 class ConfigError(ValueError):

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from roll.configs.problems import Problem
+from roll.configs.problems import Problem, shown_value
+from roll.metrics.redact import redact_text
+from roll.metrics.visible import visible
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +23,8 @@ class Note:
     """`file:line`, or "command line"; empty if unknown."""
 
     def __str__(self) -> str:
-        shown = repr(self.value)
-        shown = shown if len(shown) <= 60 else shown[:57] + "..."
-        return (f"{self.where}: " if self.where else "") + f"{self.key} = {shown}: {self.message}"
+        place = f"{self.where}: " if self.where else ""
+        return visible(f"{place}{self.key} = {shown_value(self.key, self.value, 60)}: {redact_text(self.message)}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,8 @@ def _workers(config: PPOConfig) -> dict[str, WorkerConfig]:
 def _run(config: PPOConfig) -> Iterator[Problem]:
     if config.exp_name in ("", ".", "..") or "/" in config.exp_name:
         yield Problem("exp_name", config.exp_name, "must be a plain folder name", 'no "/", not empty')
+    elif not config.exp_name.isprintable():
+        yield Problem("exp_name", config.exp_name, "has line ends or control characters", "letters, digits, - and _")
     if config.resume_from_checkpoint == "":
         yield Problem("resume_from_checkpoint", "", "is empty", "write true, false, auto or a path")
     if isinstance(config.track_with, list) and "none" in config.track_with and len(config.track_with) > 1:

@@ -1,7 +1,8 @@
 """Prompt files: JSON Lines, one prompt a line, in ROLL's form with configurable column names.
 
 Invariant: every row that is returned is complete and well typed, and its identity is unique among all files read together. The
-first row that is not ends the reading with one error that names file, line and what is wrong.
+first row that is not ends the reading with one error that names file, line and what is wrong. Only regular files are read, and
+no row may be longer, or nested deeper, than any that a run can use.
 """
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from roll.configs.arguments import DataArguments
+from roll.data.regular_file import lines, open_regular
+from roll.data.well_formed import complaint
 
+LARGEST_ROW = 16 << 20
+"""Bytes of a line: a row may bring its test cases."""
+LONGEST_PROMPT = 4 << 20
+"""Characters of a prompt, and of all messages of a row together: no context window holds more, tokenizing more takes minutes."""
 DEFAULT_COLUMNS = DataArguments()
 
 
@@ -55,20 +62,41 @@ def read_rows(
 
 def _file(path: Path, columns: DataArguments, key: str) -> Iterator[PromptRow]:
     try:
-        lines = path.read_bytes().splitlines()
+        with open_regular(path) as file:
+            for number, line in enumerate(lines(file, LARGEST_ROW), start=1):
+                where = f"{path}:{number}"
+                if line is None:
+                    raise PromptFileError(f"{where}: the row has more than {LARGEST_ROW:,} bytes")
+                if line.strip():
+                    yield _row(_content(line, where), columns, where, f"{path.name}:{number}")
     except OSError as error:
         raise PromptFileError(f"{key}: cannot read {path}: {error.strerror}") from error
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        where = f"{path}:{number}"
-        try:
-            content = json.loads(line)
-        except ValueError as error:
-            raise PromptFileError(f"{where}: not valid JSON: {error}") from error
-        if not isinstance(content, dict):
-            raise PromptFileError(f"{where}: a {_kind(content)}, not a JSON object")
-        yield _row(content, columns, where, f"{path.name}:{number}")
+    except PromptFileError:
+        raise
+    except ValueError as error:  # it is no regular file
+        raise PromptFileError(f"{key}: cannot read {path}: {error}") from error
+
+
+def _content(line: bytes, where: str) -> dict[str, Any]:
+    content = _json(line, where, "")
+    if not isinstance(content, dict):
+        raise PromptFileError(f"{where}: a {_kind(content)}, not a JSON object")
+    for column, value in content.items():
+        for what, text in (("the name of column", column), ("column", value)):
+            if wrong := complaint(text):
+                raise PromptFileError(f"{where}: {what} {column!r} {wrong}")
+    return content
+
+
+def _json(text: bytes | str, where: str, what: str) -> Any:
+    """`what`: the column that holds the text, empty for the whole row."""
+    name = f"{what} is " if what else ""
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise PromptFileError(f"{where}: {name}not valid JSON: {error}") from error
+    except RecursionError:
+        raise PromptFileError(f"{where}: {name}nested too deep") from None
 
 
 def _row(content: dict[str, Any], columns: DataArguments, where: str, default_id: str) -> PromptRow:
@@ -76,11 +104,17 @@ def _row(content: dict[str, Any], columns: DataArguments, where: str, default_id
     if prompt is not None and not isinstance(prompt, str):
         raise PromptFileError(f"{where}: {columns.prompt} is a {_kind(prompt)}, not text")
     messages = _messages(content.get(columns.messages), columns.messages, where)
+    for column, text in ((columns.prompt, prompt or ""), (columns.messages, "".join(_contents(messages or [])))):
+        if len(text) > LONGEST_PROMPT:
+            raise PromptFileError(f"{where}: {column} has {len(text):,} characters, more than {LONGEST_PROMPT:,}")
     if prompt is None and messages is None:
         raise PromptFileError(f"{where}: neither {columns.prompt!r} nor {columns.messages!r} is there; it has {_names(content)}")
+    identity = _text(content, columns.id, where) if columns.id in content else default_id
+    if wrong := complaint(identity):  # of a file whose name is no UTF-8
+        raise PromptFileError(f"{where}: {columns.id} {identity!r} {wrong}")
     used = {columns.id, columns.tag, columns.ground_truth, columns.prompt, columns.messages}
     return PromptRow(
-        id=_text(content, columns.id, where) if columns.id in content else default_id,
+        id=identity,
         tag=_text(content, columns.tag, where),
         ground_truth=_text(content, columns.ground_truth, where),
         prompt=prompt,
@@ -103,10 +137,9 @@ def _text(content: dict[str, Any], column: str, where: str) -> str:
 def _messages(value: Any, column: str, where: str) -> list[dict[str, Any]] | None:
     """A list of chat messages, given as such or as JSON text."""
     if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError as error:
-            raise PromptFileError(f"{where}: {column} is not valid JSON: {error}") from error
+        value = _json(value, where, column)
+        if wrong := complaint(value):
+            raise PromptFileError(f"{where}: column {column!r} {wrong}")
     if value is None:
         return None
     if not isinstance(value, list) or not value:
@@ -115,6 +148,16 @@ def _messages(value: Any, column: str, where: str) -> list[dict[str, Any]] | Non
         if not isinstance(message, dict) or not isinstance(message.get("role"), str) or "content" not in message:
             raise PromptFileError(f'{where}: {column}[{i}] is not a message {{"role": ..., "content": ...}}')
     return value
+
+
+def _contents(messages: list[dict[str, Any]]) -> Iterator[str]:
+    """The texts of messages; a content may be a list of parts."""
+    for message in messages:
+        parts = message["content"] if isinstance(message["content"], list) else [message["content"]]
+        for part in parts:
+            text = part.get("text") if isinstance(part, dict) else part
+            if isinstance(text, str):
+                yield text
 
 
 def _kind(value: Any) -> str:

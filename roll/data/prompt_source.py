@@ -58,7 +58,7 @@ def tokenize_prompts(
             raise PromptFileError(
                 f"{row.where}: tag {row.tag!r} of row {row.id!r} is in no rewards.*.tag_included; known: {known}"
             )
-    texts = [render(row, tokenizer, template) for row in rows]
+    texts = render(rows, tokenizer, template)
     usable: list[TokenizedRow] = []
     skipped: Counter[str] = Counter()
     for row, text, input_ids in zip(rows, texts, encode(texts, tokenizer, template), strict=True):

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from roll.configs.problems import MISSING_VALUE, ConfigError, Problem
+from roll.data.well_formed import complaint
 from roll.rollout.environment import AnyTextEnv, is_async
 
 # Imported on first use: an environment's packages are needed only by who plays it.
@@ -64,6 +65,8 @@ def make_env(env_type: str, env_config: Mapping[str, Any], key: str = "env_confi
         raise ConfigError([Problem(key, dict(env_config), message)]) from error
     if not isinstance(getattr(env, "instructions", None), str):
         raise ConfigError([Problem(key, dict(env_config), f"{env_type} has no attribute `instructions` (text)")])
+    if wrong := complaint(env.instructions):
+        raise ConfigError([Problem(key, dict(env_config), f"the instructions of {env_type}: the text {wrong}")])
     return env
 
 

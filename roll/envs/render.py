@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from textwrap import indent
 
 from roll.data.sample import EpisodeEnd, Turn
+from roll.metrics.visible import visible
 
 ENDINGS: dict[EpisodeEnd, str] = {
     "terminated": "terminated",
@@ -16,13 +17,14 @@ ENDINGS: dict[EpisodeEnd, str] = {
 
 
 def render(turns: Sequence[Turn], end: EpisodeEnd | None, success: bool, last_observation: str = "") -> str:
-    """Lines for a terminal. `end`: None if the episode goes on. `last_observation`: what the last action led to."""
+    """Lines for a terminal, which neither the model nor the environment can steer. `end`: None if the episode goes on.
+    `last_observation`: what the last action led to."""
     lines: list[str] = []
     for number, turn in enumerate(turns, 1):
-        lines += [f"turn {number}", indent(turn.observation, "  ") or "  (nothing)"]
-        lines += [f"  > {_one_line(turn.action)}", f"  reward {turn.reward:g}{_flag(turn)}", ""]
+        lines += [f"turn {number}", _block(turn.observation) or "  (nothing)"]
+        lines += [f"  > {visible(turn.action)}", f"  reward {turn.reward:g}{_flag(turn)}", ""]
     if last_observation:
-        lines += ["end", indent(last_observation, "  "), ""]
+        lines += ["end", _block(last_observation), ""]
     return "\n".join([*lines, summary(turns, end, success)])
 
 
@@ -38,6 +40,5 @@ def _flag(turn: Turn) -> str:
     return "  (invalid action)" if not turn.is_valid else "" if turn.is_effective else "  (no effect)"
 
 
-def _one_line(text: str) -> str:
-    """Line ends and control characters escaped: what a model wrote must not steer the terminal."""
-    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+def _block(text: str) -> str:
+    return indent(visible(text, keep="\n\t"), "  ")

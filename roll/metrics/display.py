@@ -19,6 +19,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from roll.metrics.visible import visible
+
 SPARKS = "▁▂▃▄▅▆▇█"
 LABEL = "bright_black"
 
@@ -101,7 +103,7 @@ class Display:
         self._moved = []
 
     def _print(self, line: str) -> None:
-        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self.console.print(visible(line), markup=False, highlight=False, soft_wrap=True)
 
 
 def plain_line(s: RunSnapshot) -> str:
@@ -152,7 +154,9 @@ def draw(s: RunSnapshot) -> RenderableType:
     roles.add_column(justify="right", no_wrap=True)
     roles.add_column(overflow="ellipsis", no_wrap=True)
     for role in s.roles:
-        roles.add_row(Text(role.name), Text(role.state, _style(role.state)), duration(role.since_s), Text(role.reason, LABEL))
+        roles.add_row(
+            Text(role.name), Text(role.state, _style(role.state)), duration(role.since_s), Text(visible(role.reason), LABEL)
+        )
 
     groups = Text("groups  ", LABEL)
     for i, (name, count) in enumerate(s.groups.items()):
@@ -172,7 +176,7 @@ def print_summary(summary: dict[str, Any], run_dir: Path, console: Console | Non
     table.add_column(style=LABEL, no_wrap=True, min_width=14)
     table.add_column(overflow="fold")
     for label, value in _summary_rows(summary):
-        table.add_row(label, Text(value))
+        table.add_row(label, Text(visible(value)))
     console.print()
     console.print(table)
     # Not in the table: a path that is folded cannot be copied.

@@ -1,43 +1,130 @@
-"""Configs without their secrets, for whatever leaves the machine or lands in a log."""
+"""Configs without their secrets, for whatever leaves the machine, lands in a log or is said on a terminal.
+
+Names tell what is a secret: names of keys, of `NAME=value` inside texts, of parameters in URLs. A name is read word by word, so
+that `auth_token` is one and `author` is none.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 HIDDEN = "***"
-_SECRET = re.compile(r"key|secret|passw|credential", re.IGNORECASE)
-_TOKEN = re.compile(r"token(?!iz)", re.IGNORECASE)
-_URL_PASSWORD = re.compile(r"(://[^/@:\s]*:)[^/@\s]+(?=@)")
+
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_SECRET_WORDS = {"auth", "oauth", "authorization", "authorisation", "bearer", "cookie", "cookies", "pwd", "pw", "dsn", "pat"}
+_SECRET_PART = re.compile(
+    r"secret(?!ar)|passw|passphrase|credential|apikey|accesskey|privatekey|authkey|authtoken|pwd|dsn$", re.IGNORECASE
+)
+_OPEN_WORDS = frozenset(
+    (
+        *("eos", "bos", "pad", "unk", "sep", "cls", "mask", "stop", "special", "image", "audio", "padding", "sort", "group"),
+        *("max", "min", "num", "per", "level", "count", "type", "ids", "foreign", "primary", "cache", "batch", "microbatch"),
+        *("length", "step", "turn", "second", "episode", "budget", "limit", "size"),
+    )
+)
+"""Words beside "key" and "token" that make them harmless: `eos_token`, `num_key_value_heads`."""
+_SIGNATURES = {"sig", "signature"}
+"""Further names of secrets among the parameters of a URL."""
+
+_URL_USER = re.compile(r"(?P<before>https?://)(?P<hidden>[^/@:\s'\"?#]+)(?=@)", re.I)
+_URL_PASSWORD = re.compile(r"(?P<before>://[^/@:\s]*:)(?P<hidden>[^/@\s]+)(?=@)")
+_URL_PARAMETER = re.compile(r"(?P<before>[?&;](?P<name>[\w.%-]+)=)(?P<hidden>[^&;#\s'\"]+)")
+_ASSIGNMENT = re.compile(
+    r"(?P<before>(?<![\w.?&;%-])[+~-]*(?P<name>[A-Za-z_][\w.-]*)=)(?P<hidden>'[^']*'|\"[^\"]*\"|[^\s'\"]\S*)"
+)
+_HEADER = re.compile(
+    r"(?P<before>\b(?P<name>(?:proxy-)?authorization|(?:set-)?cookie|x-[\w-]*(?:key|token)) *: *)(?P<hidden>[^\s'\"][^'\"\n]*)",
+    re.IGNORECASE,
+)
+_BEARER = re.compile(r"(?P<before>\bbearer +)(?P<hidden>[\w.~+/=-]{8,})", re.IGNORECASE)
+_NUMBER = re.compile(r"[+-]?\d{1,12}(\.\d+)?")
+_INSIDE_TEXT = (_URL_PASSWORD, _URL_USER, _URL_PARAMETER, _ASSIGNMENT, _HEADER, _BEARER)
 
 
 def redact(value: Any) -> Any:
-    """A copy of a nested config in which values under keys like `api_key`, `hf_token`, `secret`, `password` read `***`.
+    """A copy of a nested config in which values under keys like `api_key`, `hf_token`, `authorization`, `password` read `***`.
 
-    Under a name with "token", which is also what a language model counts, only text is a secret (`max_new_tokens: 64` stays).
-    Passwords inside URLs go too."""
+    Under a name with "token" or "key", which are also words of language models, only text is a secret (`max_new_tokens: 64`
+    stays). Inside texts go passwords and parameters of URLs, `NAME=value`, and what follows `Authorization:` and `Bearer`."""
     if isinstance(value, Mapping):
-        return {key: HIDDEN if _is_secret(str(key), item) else redact(item) for key, item in value.items()}
+        named = _named_value(value)
+        return {key: HIDDEN if key == named or is_secret(str(key), item) else redact(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [redact(item) for item in value]
-    return _URL_PASSWORD.sub(rf"\1{HIDDEN}", value) if isinstance(value, str) else value
+        after_option = _after_options(value)
+        return [HIDDEN if i in after_option else redact(item) for i, item in enumerate(value)]
+    return redact_text(value) if isinstance(value, str) else value
+
+
+def redact_text(text: str) -> str:
+    for pattern in _INSIDE_TEXT:
+        text = pattern.sub(lambda found: found["before"] + HIDDEN if _hides(found) else found[0], text)
+    return text
+
+
+def redact_at(path: str, value: Any) -> Any:
+    """`redact` of the value of a key that is given by its dotted path: `***` if one of the path's names says secret."""
+    names = [name for name in re.split(r"[.\[\]\s]+", path.lstrip("+~-")) if name and not name.isdigit()]
+    return HIDDEN if any(is_secret(name, value) for name in names) else redact(value)
 
 
 def secrets(value: Any) -> Iterator[str]:
-    """The texts that `redact` hides because of their key."""
+    """The texts that `redact` hides."""
     if isinstance(value, Mapping):
+        named = _named_value(value)
         for key, item in value.items():
-            yield from _texts(item) if _is_secret(str(key), item) else secrets(item)
+            yield from _texts(item) if key == named or is_secret(str(key), item) else secrets(item)
     elif isinstance(value, list | tuple):
-        for item in value:
-            yield from secrets(item)
+        after_option = _after_options(value)
+        for i, item in enumerate(value):
+            yield from _texts(item) if i in after_option else secrets(item)
+    elif isinstance(value, str):
+        for pattern in _INSIDE_TEXT:
+            yield from (found["hidden"] for found in pattern.finditer(value) if _hides(found) and found["hidden"] != HIDDEN)
 
 
-def _is_secret(key: str, value: Any) -> bool:
+def is_secret(name: str, value: Any) -> bool:
+    """Whether a value is a secret because of the name it has."""
     if value is None or isinstance(value, bool) or value == "":
         return False
-    return bool(_SECRET.search(key)) or (not isinstance(value, int | float) and bool(_TOKEN.search(key)))
+    words = [word.lower() for word in _WORD.findall(name)]
+    if _SECRET_WORDS & {*words} or _SECRET_PART.search(name.replace("_", "").replace("-", "")):
+        return True
+    counted = [word for word in words if word in ("key", "keys", "token", "tokens")]
+    return bool(counted) and not _OPEN_WORDS & {*words} and not _is_number(value)
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(_is_number(item) for item in value)
+    return isinstance(value, int | float) or (
+        isinstance(value, str) and re.fullmatch(r"[+-]?\d{1,12}(\.\d+)?", value) is not None
+    )
+
+
+def _hides(found: re.Match[str]) -> bool:
+    if "name" not in found.re.groupindex:
+        return True
+    name = found["name"]
+    if found.re is _URL_PARAMETER and _SIGNATURES & {word.lower() for word in _WORD.findall(name)}:
+        return True
+    generic = found.re is _ASSIGNMENT and name.lower() == "key"  # as in "write key=value"
+    return not generic and is_secret(name, found["hidden"].strip("'\""))
+
+
+def _named_value(value: Mapping[Any, Any]) -> str:
+    """The key of what is hidden in `{name: API_KEY, value: ...}`; empty if that is no secret."""
+    name = value.get("name", value.get("key"))
+    return "value" if isinstance(name, str) and "value" in value and is_secret(name, value["value"]) else ""
+
+
+def _after_options(value: Sequence[Any]) -> set[int]:
+    """Positions in a list like `[--api-key, ...]` of what the option before them makes a secret."""
+    pairs = enumerate(pairwise(value), start=1)
+    options = {i: (option, item) for i, (option, item) in pairs if isinstance(option, str) and re.fullmatch(r"--?[\w-]+", option)}
+    return {i for i, (option, item) in options.items() if is_secret(option, item)}
 
 
 def _texts(value: Any) -> Iterator[str]:

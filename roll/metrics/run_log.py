@@ -42,6 +42,14 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
             yield row
 
 
+def _line(row: Mapping[str, Any]) -> bytes:
+    """Readable UTF-8; where a text has a lone surrogate, which UTF-8 cannot hold, JSON's escapes."""
+    try:
+        return json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    except UnicodeEncodeError:
+        return json.dumps(row, allow_nan=False).encode() + b"\n"
+
+
 class JournalFile:
     """One journal, opened for appending. A line that a killed writer left half-written is removed on opening."""
 
@@ -59,7 +67,7 @@ class JournalFile:
 
         Raises `OSError`, naming the file, if the line cannot be written; then nothing of it stays. Raises `RuntimeError` if
         another process writes there, too."""
-        line = json.dumps(plain(row), ensure_ascii=False, allow_nan=False).encode() + b"\n"
+        line = _line(plain(row))
         size = os.fstat(self._file.fileno()).st_size
         if size != self._end:
             raise RuntimeError(f"{self.path} has {size} bytes where this run left {self._end}: another process writes to it")

@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoTokenizer
-
 from roll.algorithms.policy_loss import traits_of, try_policy_loss
 from roll.configs.arguments import GeneratingArguments
 from roll.configs.derived import Derived, derive
@@ -19,6 +17,7 @@ from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.validation import check_config
 from roll.configs.worker import WorkerConfig
+from roll.data.chat_template import try_template
 from roll.data.sample import Prompt
 from roll.distributed.backend import import_object
 from roll.distributed.devices import Inventory
@@ -28,9 +27,10 @@ from roll.pipeline.roles import loss_spec
 from roll.pipeline.run_lock import RunLock
 from roll.rollout.filters import GroupFilter
 from roll.rollout.groups import Source
+from roll.strategies import model_folder
 from roll.strategies.infer.installed_engine import engine_problems
 from roll.strategies.infer.interface import SamplingParams
-from roll.strategies.train.checkpoint_files import check_model_folder
+from roll.strategies.model_folder import check_model_folder, check_weights
 from roll.strategies.train.megatron.supported import Layout, check_folder
 
 
@@ -92,7 +92,7 @@ class Preparation:
             "name a complete checkpoint, or write auto or false",
         )
         tokenizers = [
-            collect(key, folder, partial(load_tokenizer, folder), "a Hugging Face folder: config.json, tokenizer, *.safetensors")
+            collect(key, folder, partial(open_model, folder), "a Hugging Face folder: config.json, tokenizer, *.safetensors")
             for folder, key in _model_folders(config).items()
         ]
         for key, value, check in _divided_by_megatron(config, inventory.kind):
@@ -170,10 +170,16 @@ def decisions(config: PPOConfig, derived: Derived) -> Iterator[str]:
 def load_tokenizer(folder: str) -> Any:
     """The tokenizer of a local model folder; an error names what the folder lacks."""
     check_model_folder(Path(folder))
-    try:
-        return AutoTokenizer.from_pretrained(folder)
-    except Exception as error:  # transformers and tokenizers raise whatever a broken file makes them stumble over
-        raise ValueError(f"the tokenizer cannot be loaded: {error}") from error
+    return model_folder.load_tokenizer(Path(folder))
+
+
+def open_model(folder: str) -> Any:
+    """The tokenizer of a model folder from which a run may start: its weights are all there, and its chat template comes to an
+    end. An error names what is wrong with the folder."""
+    tokenizer = load_tokenizer(folder)
+    check_weights(Path(folder))
+    try_template(tokenizer)
+    return tokenizer
 
 
 def _one_process(config: PPOConfig) -> Iterator[Problem]:

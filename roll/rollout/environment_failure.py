@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Literal
 
+from roll.data.well_formed import complaint
 from roll.rollout.environment import Reset, Step
 
 FailureKind = Literal["exception", "timeout", "died"]
@@ -50,13 +51,21 @@ def checked_step(answer: Any) -> Step:
 def _text(method: str, observation: Any) -> str:
     if not isinstance(observation, str):
         raise EnvFailure("exception", f"the observation of {method} must be text, not {_shown(observation)}")
+    _check(f"the observation of {method}", observation)
     return observation
 
 
 def _info(method: str, info: Any) -> dict[str, Any]:
     if not isinstance(info, dict):
         raise EnvFailure("exception", f"the info of {method} must be a dict, not {_shown(info)}")
+    _check(f"the info of {method}", info)
     return info
+
+
+def _check(what: str, value: Any) -> None:
+    """It becomes a row of journals and checkpoints."""
+    if wrong := complaint(value):
+        raise EnvFailure("exception", f"{what} {wrong}")
 
 
 def _shown(value: Any) -> str:

@@ -171,7 +171,7 @@ def test_redaction():
     }
     shown = {"max_new_tokens": 8, "tokenizer": "a/b", "api_key": None, "weights": "https://host/a@b", "token_mean": 0.5}
     assert redact(shown) == shown
-    assert list(secrets(hidden)) == ["a", "1234", "t1", "t2"]
+    assert list(secrets(hidden)) == ["a", "1234", "t1", "t2", "pw"]
 
 
 def test_scalars_flattens_histograms_and_leaves_out_text():

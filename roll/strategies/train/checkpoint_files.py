@@ -16,13 +16,27 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils.logging import disable_progress_bar
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from roll.strategies.model_folder import check_model_folder, load_model, load_tokenizer
+
+__all__ = [
+    "MODEL",
+    "OPTIMIZER",
+    "TRAINER",
+    "TrainerState",
+    "check_model_folder",
+    "load_model",
+    "load_tokenizer",
+    "restore_rng",
+    "rng_path",
+    "rng_state",
+    "write_model",
+]
 
 MODEL = "model"
 OPTIMIZER = "optimizer.safetensors"
 TRAINER = "trainer.json"
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 
 @dataclass(slots=True)
@@ -38,32 +52,6 @@ class TrainerState:
     @classmethod
     def read(cls, path: Path) -> TrainerState:
         return cls(**{name: int(value) for name, value in json.loads(path.read_text()).items()})
-
-
-def check_model_folder(path: Path) -> None:
-    """Raises `FileNotFoundError`, saying what is missing, unless `path` is a folder with a model and its tokenizer."""
-    if not path.is_dir():
-        raise FileNotFoundError(f"model folder '{path}' does not exist (models are read from local folders only)")
-    if not (path / "config.json").is_file():
-        raise FileNotFoundError(f"model folder '{path}' has no config.json")
-    if not any(path.glob("*.safetensors")):
-        raise FileNotFoundError(f"model folder '{path}' has no weights (*.safetensors)")
-    if not any((path / name).is_file() for name in TOKENIZER_FILES):
-        raise FileNotFoundError(f"model folder '{path}' has no tokenizer (one of {', '.join(TOKENIZER_FILES)})")
-
-
-def load_model(path: Path, dtype: torch.dtype, attn_implementation: str) -> PreTrainedModel:
-    """A causal LM on the CPU, from safetensors in a local folder."""
-    disable_progress_bar()  # it would be drawn over the run's own display
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        path, dtype=dtype, attn_implementation=attn_implementation, local_files_only=True, use_safetensors=True
-    )
-    return model
-
-
-def load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
-    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path, local_files_only=True)
-    return tokenizer
 
 
 def write_model(path: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, weights: dict[str, Tensor]) -> None:

@@ -12,11 +12,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import logging
 
 from roll.strategies.train import checkpoint_files as files
+from roll.weights.folder_files import VALUE_HEAD
 
-VALUE_HEAD = "value_head.safetensors"
 _AFTER_THE_HEAD = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 """Of a model's config: what some families do to what their head says."""
 
@@ -41,13 +40,7 @@ def load_value_model(path: Path, dtype: torch.dtype, attn_implementation: str) -
         ValueError: the model changes what its head says, or the folder's value head is of another width.
     """
     saved = load_file(path / VALUE_HEAD) if (path / VALUE_HEAD).is_file() else None
-    level = logging.get_verbosity()
-    try:
-        if saved is not None:
-            logging.set_verbosity_error()  # the model's own head is missing, as it should be
-        model = files.load_model(path, dtype, attn_implementation)
-    finally:
-        logging.set_verbosity(level)
+    model = files.load_model(path, dtype, attn_implementation, without_head=saved is not None)
     for name in _AFTER_THE_HEAD:
         if getattr(model.config, name, None) not in (None, 1):
             raise ValueError(f"model '{path}' changes what its head says ({name} in config.json), and cannot be a critic")

@@ -20,7 +20,8 @@ from roll.data.token_batch import TokenBatch
 from roll.distributed.ports import free_port
 from roll.strategies.train.critic import FSDP2Critic, make_critic
 from roll.strategies.train.interface import BatchTotals, RankContext
-from roll.strategies.train.value_head import VALUE_HEAD, load_value_model
+from roll.strategies.train.value_head import load_value_model
+from roll.weights.folder_files import VALUE_HEAD
 
 PROGRAM = Path(__file__).with_name("critic_program.py")
 

@@ -30,14 +30,14 @@ def load(target: str) -> Function:
 
 
 def reply(function: Function, line: bytes) -> str:
-    """Boundary: whatever the function raises is its answer."""
+    """Boundary: whatever the function raises is its answer, `sys.exit()` too."""
     try:
         return json.dumps({"value": function(json.loads(line))})
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return failure(error)
 
 
-def failure(error: Exception) -> str:
+def failure(error: BaseException) -> str:
     return json.dumps({"error": f"{type(error).__name__}: {error}"})
 
 
@@ -63,7 +63,7 @@ def main(target: str, timeout_s: float) -> None:
     os.dup2(2, 1)  # whatever the function prints goes to standard error, not among the replies
     try:
         function = load(target)
-    except Exception as error:  # boundary: the parent reports it
+    except (Exception, SystemExit) as error:  # boundary: the parent reports it
         send(sink, failure(error))
         return
     send(sink, json.dumps({"value": "loaded"}))

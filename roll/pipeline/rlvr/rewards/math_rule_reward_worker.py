@@ -13,7 +13,7 @@ END_OF_THINKING = "</think>"
 
 
 class MathRuleRewardWorker(RewardWorker):
-    """Grades in `max_concurrency` child processes; an answer that takes longer than `timeout_s` to compare is an error."""
+    """Grades in `max_concurrency` child processes; an answer that takes longer than `timeout_s` to compare earns 0."""
 
     keeps_time_limit: ClassVar[bool] = True
 
@@ -28,8 +28,18 @@ class MathRuleRewardWorker(RewardWorker):
         await self._pool.close()
 
     async def grade(self, sample: Sample) -> float:
-        item = {"response": answer_text(sample.response_text), "ground_truth": sample.prompt.ground_truth}
-        return float(await self._pool.run(item))
+        """An answer that takes the whole limit is wrong if the judge, asked the ground truth itself, answers in time: then the
+        answer is at fault. Else the judge has failed."""
+        item = {
+            "response": answer_text(sample.response_text),
+            "ground_truth": sample.prompt.ground_truth,
+            "limit_s": self.timeout_s,
+        }
+        try:
+            return float(await self._pool.run(item))
+        except TimeoutError:
+            await self._pool.run(item | {"response": f"\\boxed{{{sample.prompt.ground_truth}}}"})
+            return 0.0
 
 
 def answer_text(response: str) -> str:

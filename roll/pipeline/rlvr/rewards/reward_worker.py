@@ -59,12 +59,12 @@ class RewardWorker:
         return list(await asyncio.gather(*(self._result(sample) for sample in samples)))
 
     async def _result(self, sample: Sample) -> RewardResult:
-        """Boundary: whatever `grade` raises becomes the sample's error."""
+        """Boundary: whatever `grade` raises becomes the sample's error, `sys.exit()` too."""
         async with self._free:
             try:
                 async with asyncio.timeout(None if self.keeps_time_limit else self.timeout_s):
                     return RewardResult(value=float(await self.grade(sample)))
             except TimeoutError:
                 return RewardResult(error="timeout")
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 return RewardResult(error=f"{type(error).__name__}: {error}")

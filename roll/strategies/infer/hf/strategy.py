@@ -12,15 +12,15 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoTokenizer
-from transformers.utils.logging import disable_progress_bar
 
 from roll.strategies.infer.hf.slot_engine import SlotEngine
 from roll.strategies.infer.interface import EngineClosed, EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
+from roll.strategies.model_folder import load_model, load_tokenizer
 from roll.weights.adapter import AdapterSource
 from roll.weights.bucket import Bucket, Manifest
 
@@ -51,14 +51,11 @@ class HFInferStrategy:
         number per thread but also takes it as the default of threads that have not used torch yet. `seed` serves the requests
         that bring none. `deterministic`: see `SlotEngine`. `version`: the policy version of the folder's weights.
         `adapters`: weight updates are adapters, merged here with their base."""
-        disable_progress_bar()
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            model_path, dtype=getattr(torch, dtype), attn_implementation=attn_implementation, use_safetensors=True
-        )
+        model: Any = load_model(Path(model_path), getattr(torch, dtype), attn_implementation)
         self._start(
             SlotEngine(
                 model.to(device),
-                AutoTokenizer.from_pretrained(model_path),
+                load_tokenizer(Path(model_path)),
                 max_running_requests=max_running_requests,
                 max_length=max_length,
                 seed=seed,

@@ -24,7 +24,8 @@ from roll.strategies.train.megatron.model import Stage
 from roll.strategies.train.megatron.stage_weights import Read
 from roll.strategies.train.megatron.strategy import MegatronStrategy
 from roll.strategies.train.megatron.tensor_files import TensorFiles, write_model
-from roll.strategies.train.value_head import VALUE_HEAD, ValueHead
+from roll.strategies.train.value_head import ValueHead
+from roll.weights.folder_files import VALUE_HEAD
 
 _HEAD = "lm_head."
 """Where transformers' models have their head, and so what its moments are called in every back end."""

@@ -109,7 +109,7 @@ class MegatronStrategy:
             cpu_shim.install()
         prepare_process(context, self._device)
         self._tokenizer = files.load_tokenizer(self._path)
-        self._hf_config = AutoConfig.from_pretrained(self._path, local_files_only=True)
+        self._hf_config = AutoConfig.from_pretrained(self._path, local_files_only=True, trust_remote_code=False)
         self._compute_dtype = resolve_dtype(dtype, self._device)
         tensor, pipeline = tensor_model_parallel_size, pipeline_model_parallel_size
         layout = Layout(

@@ -73,7 +73,7 @@ def check_folder(folder: str | Path, layout: Layout, sequence_parallel: bool, de
     if importlib.util.find_spec("megatron") is None:
         raise ValueError("megatron-core is not installed: pip install -r requirements/megatron.txt")
     layout.check_device(device_kind)
-    check_model(AutoConfig.from_pretrained(folder, local_files_only=True), layout, sequence_parallel)
+    check_model(AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False), layout, sequence_parallel)
 
 
 def check_model(hf_config: Any, layout: Layout, sequence_parallel: bool = False) -> None:

@@ -11,7 +11,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-INDEX = "model.safetensors.index.json"
+from roll.weights.folder_files import INDEX, weight_files
+
 SHARD_BYTES = 4 << 30
 """Files of a folder hold at most this much; a smaller model is one file."""
 
@@ -27,12 +28,8 @@ class TensorFiles:
 
     @classmethod
     def of_model(cls, folder: Path) -> TensorFiles:
-        """A Hugging Face folder: the files that its index names, or all."""
-        index = folder / INDEX
-        if not index.is_file():
-            return cls(*sorted(folder.glob("*.safetensors")))
-        names = set(json.loads(index.read_text())["weight_map"].values())
-        return cls(*(folder / Path(name).name for name in sorted(names)))
+        """A Hugging Face folder's weights."""
+        return cls(*weight_files(folder))
 
     def read(self, name: str, suffix: str = "") -> Tensor:
         """The tensor that is stored as `name` and `suffix`."""

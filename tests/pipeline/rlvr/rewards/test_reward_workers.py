@@ -2,7 +2,9 @@
 
 import asyncio
 import math
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,7 @@ from roll.pipeline.rlvr.rewards.exact_match_reward_worker import ExactMatchRewar
 from roll.pipeline.rlvr.rewards.math_grader import grade
 from roll.pipeline.rlvr.rewards.math_rule_reward_worker import MathRuleRewardWorker, answer_text
 from roll.pipeline.rlvr.rewards.reward_worker import RewardResult, RewardWorker
+from roll.pipeline.rlvr.rewards.timed_pool import TimedPool
 
 CONFIG = {"timeout_s": 5.0, "max_concurrency": 2, "reward_args": {}}
 
@@ -84,11 +87,61 @@ def test_math_rewards_through_the_pool() -> None:
     assert "ground truth '' is not a mathematical expression" in (results[3].error or "")
 
 
-def test_an_answer_that_cannot_be_evaluated_in_time_is_an_error() -> None:
-    """SymPy would multiply this out for years."""
-    explosive = r"\boxed{\sum_{i=1}^{10^{9}} \lfloor \frac{10^{40}}{i} \rfloor}"
-    results = rewards(MathRuleRewardWorker({**CONFIG, "timeout_s": 1.0}), [sample(explosive, "17"), sample("17", "17")])
-    assert results == [RewardResult(error="timeout"), RewardResult(value=1.0)]
+def test_an_answer_that_cannot_be_evaluated_in_time_is_wrong() -> None:
+    """SymPy would work on this for hours. The group is kept."""
+    explosive = r"\boxed{(x+y+z+w)^{4000}}"
+    results = rewards(MathRuleRewardWorker({**CONFIG, "timeout_s": 3.0}), [sample(explosive, "17"), sample("17", "17")])
+    assert results == [RewardResult(value=0.0), RewardResult(value=1.0)]
+
+
+JUDGES = """
+import os, time
+
+def silent(item):
+    time.sleep(60)
+
+def slow_for_one(item):
+    if "7" not in item["response"]:
+        time.sleep(60)
+    return 1.0
+
+def dying(item):
+    os._exit(3)
+
+def leaving(item):
+    raise SystemExit("done here")
+"""
+
+
+@pytest.mark.parametrize(
+    ("judge", "expected"),
+    [
+        ("slow_for_one", RewardResult(value=0.0)),
+        ("silent", RewardResult(error="timeout")),
+        ("dying", RewardResult(error="GraderError: the grader process died (exit code 3)")),
+        ("leaving", RewardResult(error="GraderError: SystemExit: done here")),
+    ],
+)
+def test_whose_fault_a_missing_judgement_is(
+    judge: str, expected: RewardResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer's, if the judge answers when it is asked the ground truth itself; else the judge's."""
+    (tmp_path / "judges_under_test.py").write_text(JUDGES)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    worker = MathRuleRewardWorker(CONFIG)
+    worker._pool = TimedPool(1, 1.5, f"judges_under_test:{judge}")
+    assert rewards(worker, [sample("16", "17")]) == [expected]
+
+
+def test_a_reward_that_exits_is_an_error_of_that_reward() -> None:
+    class Leaving(RewardWorker):
+        async def grade(self, sample: Sample) -> float:
+            if sample.response_text == "go":
+                sys.exit("done here")
+            return 1.0
+
+    results = rewards(Leaving(CONFIG), [sample("go", ""), sample("stay", "")])
+    assert results == [RewardResult(error="SystemExit: done here"), RewardResult(value=1.0)]
 
 
 def test_exact_match() -> None:

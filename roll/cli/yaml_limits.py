@@ -1,0 +1,159 @@
+"""YAML files are measured before anything is made of them: a short file can stand for a structure without end.
+
+An alias is counted as what it stands for, so a file is as large as what would be built from it. The parser's events are read one
+by one, without recursion; no node is made.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from roll.configs.problems import ConfigError, Problem
+from roll.data.regular_file import read_regular
+
+LARGEST_FILE = 4 << 20
+"""Bytes."""
+MOST_NODES = 100_000
+"""Keys, values and list entries, with aliases expanded."""
+DEEPEST = 50
+"""Levels of mappings and lists."""
+MOST_INCLUDED = 200
+"""Files that a configuration includes by its defaults lists, each as often as it is named."""
+LONGEST_CHAIN = 20
+"""Files of which each is named by the one before."""
+MOST_RESOLVED = 10_000_000
+"""Characters, with every `${...}` replaced by what it names."""
+# The C parser has the same marks and is ten times as fast; not every build of PyYAML has it.
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_REFERENCE = re.compile(r"\$\{\s*(\.*[\w.\[\]-]+)\s*\}")
+
+
+@dataclass(slots=True)
+class _Open:
+    """A mapping or a list whose end has not come yet."""
+
+    anchor: str | None
+    nodes: int = 1
+    height: int = 1
+
+
+def read_checked(path: Path, shown: str) -> str:
+    """The text of a YAML file that is within the limits. `shown`: its name in complaints.
+
+    Raises `ConfigError` with one problem, and `FileNotFoundError`."""
+    try:
+        content = read_regular(path, LARGEST_FILE)
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        raise ConfigError([Problem("config_name", shown, f"cannot be read: {error}")]) from None
+    try:
+        text = content.decode("utf-8-sig")
+        _measure(text, shown)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError([Problem("config_name", shown, f"is no YAML: {' '.join(str(error).split())}")]) from None
+    return text
+
+
+def read_nodes(path: Path, shown: str) -> yaml.Node | None:
+    """The file's root, with the marks of its lines; None if it is empty. Raises as `read_checked`."""
+    text = read_checked(path, shown)
+    try:
+        return yaml.compose(text, Loader=LOADER)
+    except yaml.YAMLError as error:
+        raise ConfigError([Problem("config_name", shown, f"is no YAML: {' '.join(str(error).split())}")]) from None
+
+
+def _measure(text: str, shown: str) -> None:
+    known: dict[str, tuple[int, int]] = {}
+    around: list[_Open] = [_Open(None, 0, 0)]
+    for event in yaml.parse(text, Loader=LOADER):
+        if isinstance(event, yaml.CollectionStartEvent):
+            around.append(_Open(event.anchor))
+            done = None
+        elif isinstance(event, yaml.CollectionEndEvent):
+            inner = around.pop()
+            done = (inner.anchor, inner.nodes, inner.height)
+        elif isinstance(event, yaml.ScalarEvent):
+            done = (event.anchor, 1, 0)
+        elif isinstance(event, yaml.AliasEvent):
+            if any(each.anchor == event.anchor for each in around):
+                raise _refusal(shown, event, f"the alias *{event.anchor} stands inside what it names: that has no end")
+            if event.anchor not in known:
+                raise _refusal(shown, event, f"the alias *{event.anchor} names nothing that stands before it")
+            done = (None, *known[event.anchor])
+        else:
+            continue
+        if done is not None:
+            anchor, nodes, height = done
+            if anchor is not None:
+                known[anchor] = (nodes, height)
+            around[-1].nodes += nodes
+            around[-1].height = max(around[-1].height, height + 1)
+        if len(around) + (done[2] if done else 0) > DEEPEST:
+            raise _refusal(shown, event, f"is nested more than {DEEPEST} levels deep")
+        if around[-1].nodes > MOST_NODES:
+            raise _refusal(shown, event, f"has more than {MOST_NODES:,} entries, aliases expanded")
+
+
+def _refusal(shown: str, event: yaml.Event, message: str) -> ConfigError:
+    mark: Any = event.start_mark
+    return ConfigError([Problem("config_name", shown, message, where=f"{shown}:{mark.line + 1}")])
+
+
+def check_references(composed: Mapping[str, Any]) -> None:
+    """Raises `ConfigError` for `${...}` that refer to each other in a circle, or double each other's text again and again.
+
+    `composed`: the configuration before they are resolved."""
+    flat = dict(_leaves(composed, ""))
+    sizes: dict[str, int] = {}
+
+    def size(key: str, chain: tuple[str, ...]) -> int:
+        """Of what a key becomes: itself, or the block below it."""
+        if key in chain:
+            raise ConfigError([Problem(key, flat.get(key), f"refers to itself: {' -> '.join((*chain, key)[-4:])}")])
+        if len(chain) > DEEPEST:
+            raise ConfigError([Problem(chain[0], flat.get(chain[0]), f"is resolved by more than {DEEPEST} references in a row")])
+        if key not in sizes:
+            keys = [key] if key in flat else [each for each in flat if each.startswith((f"{key}.", f"{key}["))]
+            total = 1
+            for each in keys:
+                value = flat[each]
+                targets = _REFERENCE.findall(value) if isinstance(value, str) else []
+                inner = (*chain, key) if each == key else (*chain, key, each)
+                total += len(str(value)) + sum(size(_absolute(target, each), inner) for target in targets)
+            sizes[key] = total
+        return sizes[key]
+
+    whole = sum(size(key, ()) for key in flat)
+    if whole > MOST_RESOLVED:
+        largest = max(sizes, key=lambda key: sizes[key])
+        message = f"with all ${{...}} replaced there would be more than {MOST_RESOLVED:,} characters"
+        raise ConfigError([Problem(largest, flat.get(largest), message)])
+
+
+def _absolute(target: str, key: str) -> str:
+    """`.a` is a neighbour of the key, `..a` one of the block around it."""
+    name = target.lstrip(".")
+    dots = len(target) - len(name)
+    if not dots:
+        return name
+    parts = key.split(".")
+    return ".".join([*parts[: max(len(parts) - dots, 0)], name])
+
+
+def _leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _leaves(item, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _leaves(item, f"{key}[{index}]")
+    else:
+        yield key, value

@@ -1,0 +1,51 @@
+"""Reads files that somebody else named: only regular ones, and never more of them than is meant.
+
+A FIFO without a writer, a terminal or a device would hold up the reader for ever; it is refused before anything is read.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Raises `OSError` where the path cannot be opened, and `ValueError` where it is something other than a regular file."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        raise ValueError(f"{path} is a {_kind(mode)}, not a regular file")
+    return os.fdopen(descriptor, "rb")
+
+
+def read_regular(path: Path, most: int) -> bytes:
+    """The content. Raises as `open_regular`, and `ValueError` for more than `most` bytes."""
+    with open_regular(path) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"{path} has more than {most:,} bytes")
+    return content
+
+
+def lines(file: BinaryIO, most: int) -> Iterator[bytes | None]:
+    """The lines without their ends; None, and then nothing, for one of more than `most` bytes."""
+    while piece := file.readline(most + 1):
+        if len(piece) > most:
+            yield None
+            return
+        yield from piece.splitlines()
+
+
+def _kind(mode: int) -> str:
+    kinds = {
+        stat.S_IFIFO: "FIFO",
+        stat.S_IFDIR: "folder",
+        stat.S_IFSOCK: "socket",
+        stat.S_IFCHR: "device",
+        stat.S_IFBLK: "device",
+    }
+    return kinds.get(stat.S_IFMT(mode), "special file")

@@ -1,0 +1,169 @@
+"""Model folders from others: what is checked before any of it is used, and how tokenizers, configurations and models are read.
+
+Invariants: the folder's own Python never runs (`trust_remote_code=False`, so that transformers does not ask on standard input
+either); weights are safetensors of this folder; a model whose weights are not all there is refused, never filled at random.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
+from transformers.utils.logging import disable_progress_bar
+
+from roll.weights.folder_files import CONFIG, VALUE_HEAD, Stored, check_entries, read_json, stored_tensors, weight_files
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
+SMALL_FILES = ("generation_config.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+
+
+def check_model_folder(path: Path) -> None:
+    """Raises `FileNotFoundError`, saying what is missing, unless `path` is a folder with a model and its tokenizer, and
+    `ValueError` for a file that is damaged, or names files elsewhere. No tensor is read."""
+    if not path.is_dir():
+        raise FileNotFoundError(f"model folder '{path}' does not exist (models are read from local folders only)")
+    check_entries(path)
+    if not (path / CONFIG).is_file():
+        raise FileNotFoundError(f"model folder '{path}' has no config.json")
+    config = read_json(path / CONFIG)
+    if "transformers_weights" in config:
+        raise ValueError(f"{path / CONFIG} has transformers_weights: a model folder's weights have their usual names here")
+    if (path / "adapter_config.json").exists():
+        raise ValueError(f"model folder '{path}' has an adapter_config.json: its weights would be another folder's; merge them")
+    for name in SMALL_FILES:
+        if (path / name).is_file():
+            read_json(path / name)
+    files = weight_files(path)
+    if not files:
+        raise FileNotFoundError(f"model folder '{path}' has no weights (*.safetensors)")
+    tensors = stored_tensors(files)
+    if (layers := _layers(config)) > len(tensors):
+        raise ValueError(f"{path / CONFIG} says {layers:,} layers, but the folder has {len(tensors)} tensors")
+    if not any((path / name).is_file() for name in TOKENIZER_FILES):
+        raise FileNotFoundError(f"model folder '{path}' has no tokenizer (one of {', '.join(TOKENIZER_FILES)})")
+
+
+def check_weights(path: Path) -> None:
+    """Raises `ValueError` unless the folder has every tensor that its architecture needs, in its shape.
+
+    Knows it from the files' headers: the model is made of empty tensors, by transformers' own rules for names, and takes a
+    second. Without accelerate, which transformers needs for that, and for quantized models it is found at loading."""
+    config = load_config(path)
+    stored = stored_tensors(weight_files(path))
+    if importlib.util.find_spec("accelerate") is None or hasattr(config, "quantization_config"):
+        return
+    mapping: Any = AutoModelForCausalLM._model_mapping
+    if type(config) not in mapping:
+        raise ValueError(f"'{path}' is no causal language model (model_type {config.model_type!r})")
+    try:
+        with _quiet():
+            model, info = mapping[type(config)].from_pretrained(
+                None,
+                config=config,
+                state_dict=_empty(stored),
+                device_map="meta",
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+            )
+    except Exception as error:  # boundary: whatever a configuration makes an architecture stumble over
+        raise ValueError(f"the model of '{path}' cannot be made of its config.json: {type(error).__name__}: {error}") from error
+    _refuse_incomplete(path, model, info, without_head=(path / VALUE_HEAD).is_file())
+
+
+def load_config(path: Path) -> Any:
+    """Raises `ValueError` for an architecture that transformers does not have."""
+    try:
+        return AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # boundary: whatever a broken file makes transformers stumble over
+        raise ValueError(f"{path / CONFIG} cannot be used: {_without_advice(error)}") from error
+
+
+def load_model(path: Path, dtype: torch.dtype, attn_implementation: str, without_head: bool = False) -> PreTrainedModel:
+    """A causal LM on the CPU, from safetensors in a local folder. `without_head`: its own head may be missing there.
+
+    Raises `ValueError` if other tensors are."""
+    check_entries(path)
+    weight_files(path)
+    disable_progress_bar()  # it would be drawn over the run's own display
+    loader: Any = AutoModelForCausalLM
+    with _quiet():
+        model, info = loader.from_pretrained(
+            path,
+            dtype=dtype,
+            attn_implementation=attn_implementation,
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )
+    _refuse_incomplete(path, model, info, without_head)
+    loaded: PreTrainedModel = model
+    return loaded
+
+
+def load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
+    """Raises `ValueError`."""
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # transformers and tokenizers raise whatever a broken file makes them stumble over
+        raise ValueError(f"the tokenizer of '{path}' cannot be loaded: {_without_advice(error)}") from error
+    return tokenizer
+
+
+def _layers(config: dict[str, Any]) -> int:
+    """The largest number of layers that a configuration gives any of its parts: transformers makes a list of so many entries."""
+    names = ("num_hidden_layers", "num_layers", "n_layers", "n_layer")
+    found = [config[name] for name in names if isinstance(config.get(name), int)]
+    return max([*found, *(_layers(part) for part in config.values() if isinstance(part, dict))], default=0)
+
+
+def _empty(stored: dict[str, Stored]) -> dict[str, torch.Tensor]:
+    return {name: torch.empty(tensor.shape, device="meta") for name, tensor in stored.items()}
+
+
+def _refuse_incomplete(path: Path, model: Any, info: dict[str, Any], without_head: bool) -> None:
+    missing = set(info["missing_keys"])
+    if without_head:
+        head = model.get_output_embeddings()
+        prefixes = tuple(f"{name}." for name, module in model.named_modules() if module is head)
+        missing = {name for name in missing if not name.startswith(prefixes)} if prefixes else missing
+    if missing:
+        raise ValueError(f"the weights of '{path}' are not complete: {_listed(missing)} missing")
+    if info["mismatched_keys"]:
+        name, stored, needed = sorted(info["mismatched_keys"])[0]
+        raise ValueError(f"{name} in '{path}' is {list(stored)}, but config.json makes it {list(needed)}")
+
+
+def _listed(names: Collection[str]) -> str:
+    first = sorted(names)[:3]
+    more = f" and {len(names) - len(first)} more" if len(names) > len(first) else ""
+    return f"{', '.join(first)}{more} {'is' if len(names) == 1 else 'are'}"
+
+
+def _without_advice(error: Exception) -> str:
+    """transformers advises to trust the folder's code, which nobody can here."""
+    text = str(error)
+    if "trust_remote_code" in text:
+        return "it needs code of the folder's own, which is never run"
+    return f"{type(error).__name__}: {text}" if isinstance(error, RecursionError) else text
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """What transformers reports of missing tensors is an error here, which says it in one line."""
+    level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bar:
+            logging.enable_progress_bar()

@@ -1,0 +1,128 @@
+"""What lies in a Hugging Face folder that somebody else made, read without loading it: JSON files, and the weight files' headers.
+
+Nothing outside the folder is opened, whatever its files name; only regular files are read, and none of them without a limit.
+Every complaint is a `ValueError` (or a `FileNotFoundError`) that names the file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from roll.data.regular_file import open_regular, read_regular
+from roll.data.well_formed import complaint
+
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+VALUE_HEAD = "value_head.safetensors"
+"""A critic's, beside its model's own files."""
+LARGEST_JSON = 64 << 20
+LARGEST_HEADER = 100 << 20
+"""Bytes; the safetensors format allows no more."""
+_BYTES = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2}
+_BYTES |= {"I8": 1, "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A tensor as a header describes it."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object. Raises `FileNotFoundError` and `ValueError`."""
+    return _object(read_regular(path, LARGEST_JSON), path)
+
+
+def check_entries(folder: Path) -> None:
+    """Raises `ValueError` for a FIFO, a socket or a device among the files: whatever opens it by its name would wait for ever."""
+    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+        if entry.name.endswith((".json", ".safetensors", ".jinja", ".model", ".txt")) and not entry.is_dir():
+            open_regular(Path(entry.path)).close()
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files that hold the model: `model.safetensors`, or those that the index names, or else every *.safetensors.
+
+    Raises `ValueError` for an index that names anything but a safetensors file of this folder, also where it is not needed."""
+    named = _indexed(folder)
+    if (folder / WEIGHTS).is_file():
+        return [folder / WEIGHTS]
+    return named or [path for path in sorted(folder.glob("*.safetensors")) if path.name != VALUE_HEAD]
+
+
+def stored_tensors(files: list[Path]) -> dict[str, Stored]:
+    """All tensors by name. Raises `ValueError` for a damaged header, and for files without any tensor."""
+    found: dict[str, Stored] = {}
+    for path in files:
+        found |= read_header(path)
+    if not found:
+        raise ValueError(f"{' and '.join(str(path) for path in files[:3]) or 'the folder'}: there is no tensor inside")
+    return found
+
+
+def read_header(path: Path) -> dict[str, Stored]:
+    """Of one safetensors file: 8 bytes of length, little endian, then JSON that maps names to type, shape and place."""
+    with open_regular(path) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        length = int.from_bytes(stream.read(8), "little")
+        if length > LARGEST_HEADER:
+            raise ValueError(f"{path} is damaged: its header would have {length:,} bytes")
+        if size < 8 + length or not length:
+            raise ValueError(f"{path} is damaged: {size:,} bytes, without a whole header")
+        header = _object(stream.read(length), path)
+    header.pop("__metadata__", None)
+    return {name: _stored(path, name, entry, size - 8 - length) for name, entry in header.items()}
+
+
+def _stored(path: Path, name: str, entry: Any, room: int) -> Stored:
+    try:
+        dtype, shape, (start, stop) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(f"{path} is damaged: its header does not list tensors") from None
+    numbers = [*shape, start, stop]
+    if not isinstance(dtype, str) or any(type(number) is not int or number < 0 for number in numbers):
+        raise ValueError(f"{path} is damaged: tensor {name!r} has no type, shape and place")
+    known = dtype in _BYTES
+    if start > stop or stop > room or (known and stop - start != prod(shape) * _BYTES[dtype]):
+        raise ValueError(f"{path} is damaged: tensor {name!r} does not lie inside the file, or not in its size")
+    return Stored(dtype, shape)
+
+
+def _indexed(folder: Path) -> list[Path]:
+    """The files that the index names; none without an index."""
+    path = folder / INDEX
+    if not os.path.lexists(path):
+        return []
+    weight_map = read_json(path).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise ValueError(f"{path} has no weight_map")
+    for name in weight_map.values():
+        if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
+            raise ValueError(f"{path} names {str(name)[:100]!r}, which is no *.safetensors file of its folder")
+    files = [folder / name for name in sorted(set(weight_map.values()))]
+    for file in files:
+        if not file.is_file():
+            raise FileNotFoundError(f"{path} names {file.name}, which is not there")
+    return files
+
+
+def _object(content: bytes, path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(content)
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read: {error}") from None
+    except RecursionError:
+        raise ValueError(f"{path} cannot be read: it is nested too deep") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} cannot be read: it is no mapping")
+    if wrong := complaint(value):
+        raise ValueError(f"{path} cannot be read: a value {wrong}")
+    return value
