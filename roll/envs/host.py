@@ -71,7 +71,7 @@ class EnvHost:
     @property
     def pids(self) -> list[int]:
         """Of the processes, idle ones too."""
-        return sorted(child.process.pid for child in self._pool.running)
+        return self._pool.pids
 
     @property
     def stuck_threads(self) -> int:

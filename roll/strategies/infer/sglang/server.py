@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,19 +10,17 @@ from typing import Any
 
 import httpx
 
+from roll.distributed.child import end_process, start_process
 from roll.distributed.own_folder import OwnFolder
 from roll.distributed.ports import free_port
-from roll.strategies.infer.foreign.interpreter import dies_with_parent, environment
+from roll.strategies.infer.foreign.interpreter import environment
 from roll.strategies.infer.interface import EngineError
 
 CPU_SHIMS = Path(__file__).parents[2] / "cpu_shims" / "sglang"
 LOG_LINES = 12
 """Lines of the server's log that an error shows."""
 
-_LAUNCH = (
-    f"{dies_with_parent(signal.SIGTERM)}; import os, sys; "
-    "os.execv(sys.executable, [sys.executable, '-m', 'sglang.launch_server', *sys.argv[1:]])"
-)
+_LAUNCH = "os.execv(sys.executable, [sys.executable, '-m', 'sglang.launch_server', *sys.argv[1:]])"
 
 
 class ServerFailed(EngineError):
@@ -64,14 +60,8 @@ class SGLangServer:
         self._log = self._folder.path / "server.log"
         words = command_line({**arguments, "host": "127.0.0.1", "port": port})
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [python, "-c", _LAUNCH, *words],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=server_environment(device, threads),
-                start_new_session=True,
-            )
+            variables = server_environment(device, threads)
+            self._process = start_process(python, _LAUNCH, words, variables, ends_by=signal.SIGTERM, output=log)
         try:
             self._wait_until_ready(timeout_s)
         except BaseException:
@@ -87,13 +77,7 @@ class SGLangServer:
         return ServerFailed(f"SGLang {what}; its log ends:\n" + "\n".join(lines))
 
     def close(self) -> None:
-        if self.alive:
-            os.killpg(self._process.pid, signal.SIGTERM)
-            try:
-                self._process.wait(5)
-            except subprocess.TimeoutExpired:
-                os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        end_process(self._process, 5.0, asking=signal.SIGTERM)
         self._folder.remove()
 
     def _wait_until_ready(self, timeout_s: float) -> None:
