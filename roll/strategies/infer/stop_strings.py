@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from roll.data.sample import FinishReason
+from roll.strategies.infer.interface import SamplingParams
+
 UNFINISHED = "\ufffd"
 """What decoding yields for a character whose bytes are not all there yet."""
 
@@ -43,8 +46,14 @@ class StopStringMatcher:
         return str(self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
 
+def response_text(tokenizer: Any, tokens: Sequence[int], sampling: SamplingParams, reason: FinishReason) -> str:
+    """Without special tokens. The text ends where a stop string says (the tokens that spell it stay in the response)."""
+    text = str(tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+    return cut_at_stop(text, sampling.stop_strings, sampling.include_stop_str_in_output) if reason == "stop" else text
+
+
 def cut_at_stop(text: str, stop_strings: Sequence[str], include: bool) -> str:
-    """`text` up to its first stop string, with or without it (the tokens that spell it stay in the response)."""
+    """`text` up to its first stop string, with or without it."""
     found = [(at, stop) for stop in stop_strings if (at := text.find(stop)) >= 0]
     if not found:
         return text

@@ -108,7 +108,7 @@ def test_stops_at_a_token_and_at_a_text(engine):
 def test_an_aborted_request_keeps_its_tokens_and_is_resumed_from_them(engine):
     async def main():
         tasks = [asyncio.ensure_future(engine.strategy.generate(request(f"a{i}", 150))) for i in range(12)]
-        while engine.strategy._queue.queued != 4:
+        while (await engine.strategy.stats()).queued != 4:
             await asyncio.sleep(0.01)
         await engine.strategy.abort(["a0", "a11"])
         return await asyncio.gather(*tasks)
@@ -182,7 +182,7 @@ def test_new_requests_never_meet_the_cache_of_older_weights(engine):
     async def main():
         await engine.generate(request("warm", 100))
         running = asyncio.ensure_future(engine.strategy.generate(request("running", 150)))
-        while not engine.strategy._queue.inside:
+        while not (await engine.strategy.stats()).running:
             await asyncio.sleep(0.01)
         await engine.update("in_flight")
         fresh = await engine.generate(*(request(f"fresh{i}") for i in range(3)))
@@ -231,7 +231,7 @@ def test_when_the_server_dies_whoever_waits_is_told(engine):
 
     async def main():
         waiting = asyncio.ensure_future(engine.strategy.generate(request("waiting", 150)))
-        while not engine.strategy._queue.inside:
+        while not (await engine.strategy.stats()).running:
             await asyncio.sleep(0.01)
         os.killpg(engine.strategy._server._process.pid, signal.SIGKILL)
         engine.strategy._server._process.wait()
