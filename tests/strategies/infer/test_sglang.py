@@ -5,7 +5,9 @@ import os
 import random
 import signal
 import sys
+from pathlib import Path
 
+import httpx
 import pytest
 import torch
 
@@ -194,6 +196,29 @@ def test_new_requests_never_meet_the_cache_of_older_weights(engine):
 
 
 @real
+def test_a_request_that_an_update_overtakes_on_its_way_does_not_read_the_cache_of_older_weights(engine, monkeypatch):
+    """It arrives with the key of the weights before."""
+    strategy, posted = engine.strategy, []
+
+    async def late(route, body, post=strategy._post):
+        if route == "generate":
+            posted.append(body)
+            if len(posted) == 1:
+                body["extra_key"] = str(engine.version - 1)
+        return await post(route, body)
+
+    async def main():
+        await engine.generate(request("warm", 100))
+        await engine.update("in_flight")
+        monkeypatch.setattr(strategy, "_post", late)
+        return await engine.generate(request("late"))
+
+    (result,) = engine.run(main())
+    assert result.versions[0].version == engine.version and distance(engine.version, result) < CLOSE
+    assert [body["extra_key"] for body in posted] == [str(engine.version - 1), str(engine.version)]
+
+
+@real
 def test_a_refused_update_leaves_the_engine_as_it_was(engine):
     async def main():
         buckets = list(make_buckets(model_of(99).named_parameters(), 20_000))
@@ -205,6 +230,34 @@ def test_a_refused_update_leaves_the_engine_as_it_was(engine):
     (result,) = engine.run(main())
     assert [span.version for span in result.versions] == [engine.version]
     assert distance(engine.version, result) < CLOSE
+
+
+@real
+def test_without_the_key_the_server_does_nothing_and_nobody_else_can_read_the_key(engine):
+    """Any user of the machine may connect, and see the command lines of all processes."""
+    server = engine.strategy._server
+    key = server.headers["Authorization"].split()[1]
+    routes = ("generate", "pause_generation", "abort_request", "update_weights_from_disk", "release_memory_occupation")
+    with httpx.Client(base_url=server.url, trust_env=False) as client:
+        answers = [client.post(f"/{route}", json={}) for route in routes] + [client.get("/server_info")]
+        assert {answer.status_code for answer in answers} == {401}
+        assert client.get("/server_info", headers=server.headers).status_code == 200
+        wrong = {"Authorization": f"Bearer {key[::-1]}"}
+        assert client.post("/abort_request", json={"rid": "nobody"}, headers=wrong).status_code == 401
+    processes = [path for path in Path("/proc").glob("[0-9]*") if group_of(path) == server._process.pid]
+    assert len(processes) > 1
+    assert not [path for path in processes if key in (path / "cmdline").read_text(errors="replace")]
+    assert key not in server._log.read_text(errors="replace")
+    assert [path for path in server._folder.path.iterdir() if path.is_socket()], "its sockets go with its folder"
+    assert server._folder.path.stat().st_mode & 0o077 == 0
+
+
+def group_of(process):
+    """A process's group; None if it is gone."""
+    try:
+        return os.getpgid(int(process.name))
+    except ProcessLookupError:
+        return None
 
 
 @real
@@ -261,6 +314,7 @@ def test_arguments_are_checked_without_starting_or_importing_anything():
         ("mem_fraction_statics", "is no argument of SGLang's server; did you mean mem_fraction_static?"),
         ("model_path", "is not the user's to set: the model is"),
         ("tp_size", "write tensor_parallel_size"),
+        ("admin_api_key", "each server has a random one"),
         ("load_format", "must be one of safetensors, dummy"),
     ):
         with pytest.raises(ValueError, match=message):

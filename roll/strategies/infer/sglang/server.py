@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import secrets
 import signal
 import time
 from collections.abc import Mapping
@@ -11,7 +13,7 @@ from typing import Any
 import httpx
 
 from roll.distributed.child import end_process, start_process
-from roll.distributed.own_folder import OwnFolder
+from roll.distributed.own_folder import OwnFolder, temporary_files_in
 from roll.distributed.ports import free_port
 from roll.strategies.infer.foreign.interpreter import environment
 from roll.strategies.infer.interface import EngineError
@@ -54,19 +56,31 @@ def server_environment(device: str, threads: int) -> dict[str, str]:
 class SGLangServer:
     def __init__(self, python: str, arguments: Mapping[str, Any], device: str, threads: int, timeout_s: float) -> None:
         """Starts `python -m sglang.launch_server` on a free loopback port and waits until it serves. Raises `ServerFailed`."""
-        port = free_port()
+        port, key = free_port(), secrets.token_hex(32)
         self.url = f"http://127.0.0.1:{port}"
-        self._folder = OwnFolder("sglang")
+        self.headers = {"Authorization": f"Bearer {key}"}
+        """What every request needs: the port is open to the machine's other users."""
+        self._folder = OwnFolder("sglang")  # nobody else can read it
         self._log = self._folder.path / "server.log"
-        words = command_line({**arguments, "host": "127.0.0.1", "port": port})
+        # Not among the arguments, which everybody can read. With the second key alone generating would be open to all, and so
+        # would be a route that tells the key.
+        keys = self._folder.path / "keys.yaml"
+        keys.write_text(json.dumps({"api-key": key, "admin-api-key": key}))
+        words = command_line({**arguments, "host": "127.0.0.1", "port": port, "config": keys})
         with self._log.open("wb") as log:
-            variables = server_environment(device, threads)
+            variables = server_environment(device, threads) | temporary_files_in(self._folder.path)
             self._process = start_process(python, _LAUNCH, words, variables, ends_by=signal.SIGTERM, output=log)
         try:
             self._wait_until_ready(timeout_s)
         except BaseException:
             self.close()
             raise
+
+    def client(self) -> httpx.AsyncClient:
+        """A response may take as long as it takes: the caller's own deadline (rpc_timeout) ends the wait. Every call has a
+        connection of its own: a kept one may be closed by the server just when it is used again."""
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+        return httpx.AsyncClient(base_url=self.url, headers=self.headers, timeout=None, limits=limits, trust_env=False)
 
     @property
     def alive(self) -> bool:

@@ -71,10 +71,7 @@ class SGLangInferStrategy:
         self._desk = Desk(RequestBounds(vocab_size, max_length), max_running_requests)
         self._tokenizer: Any = AutoTokenizer.from_pretrained(model_path)
         self._server = SGLangServer(python, arguments, arguments["device"], threads, timeout_s)
-        # A response may take as long as it takes: the caller's own deadline (rpc_timeout) ends the wait.
-        # A connection of its own for every call: a kept one may be closed by the server just when it is used again.
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-        self._client = httpx.AsyncClient(base_url=self._server.url, timeout=None, limits=limits, trust_env=False)
+        self._client = self._server.client()
         # The trainer's tensors may be twice as wide as the folder's.
         self._staged = StagedWeights(2 * sum(file.stat().st_size for file in self._model_path.glob("*.safetensors")))
         self._stats = EngineStats(version=version)
@@ -86,14 +83,27 @@ class SGLangInferStrategy:
             return GenerateResult.without_tokens(request, "length")
         try:
             async with self._desk.enter(request):
-                try:
-                    answer = await self._post("generate", self._body(request, limit))
-                except asyncio.CancelledError:
-                    await asyncio.shield(self._post("abort_request", {"rid": request.request_id}))
-                    raise
+                answer = await self._answer(request, limit)
         except Aborted:
             return GenerateResult.without_tokens(request, "abort")
         return self._result(request, answer)
+
+    async def _answer(self, request: GenerateRequest, limit: int) -> dict[str, Any]:
+        while True:
+            body = self._body(request, limit)
+            try:
+                answer: dict[str, Any] = await self._post("generate", body)
+            except asyncio.CancelledError:
+                await asyncio.shield(self._post("abort_request", {"rid": request.request_id}))
+                raise
+            meta = answer["meta_info"]
+            versions = [str(span["version"]) for span in meta.get("weight_versions") or []]
+            if versions[:1] in ([], [body["extra_key"]]) or not meta.get("cached_tokens", 0):
+                return answer
+            # An update overtook it on its way to the server, where it then read its prompt from the cache of the weights before:
+            # its log-probs are those of no version.
+            if meta["finish_reason"]["type"] == "abort":
+                raise Aborted(request.request_id)
 
     async def abort(self, request_ids: Sequence[str] | None = None) -> None:
         await asyncio.gather(*(self._post("abort_request", {"rid": name}) for name in self._desk.abort(request_ids)))
@@ -165,7 +175,7 @@ class SGLangInferStrategy:
             "rid": request.request_id,
             "input_ids": [*request.prompt_ids, *request.partial_ids],
             "return_logprob": True,
-            # Cached prefixes of other weights are never met.
+            # Cached prefixes of other weights are not met.
             "extra_key": str(self._stats.version),
             "sampling_params": {
                 "max_new_tokens": limit,

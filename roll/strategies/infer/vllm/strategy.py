@@ -28,7 +28,7 @@ from roll.strategies.infer.interface import (
 )
 from roll.strategies.infer.vllm.adapter import ReceivedAdapters, lora_request
 from roll.strategies.infer.vllm.arguments import engine_arguments, require_installed
-from roll.strategies.infer.vllm.process import EngineFigures, engine_environment, start_engine
+from roll.strategies.infer.vllm.process import EngineFigures, engine_environment, engine_folder, start_engine
 from roll.strategies.infer.vllm.weights import ReceivedWeights
 from roll.weights.adapter import AdapterSource
 from roll.weights.bucket import Bucket, Manifest
@@ -94,10 +94,10 @@ class VLLMInferStrategy:
         self._adapters = ReceivedAdapters(adapters) if adapters else None
         self._received = self._adapters or ReceivedWeights(Path(model_path), tied=bool(model.tie_word_embeddings))
         self._frees_memory = bool(arguments.get("enable_sleep_mode")) and not on_cpu
-        self._figures = EngineFigures()
-        self._engine = start_engine(arguments, engine_environment(list(devices), threads, arguments), self._figures)
-        self._lora = lora_request(adapters.base) if adapters else None
-        """What requests name so that they are computed with the policy's adapters."""
+        self._figures, self._folder = EngineFigures(), engine_folder()
+        environment = engine_environment(list(devices), threads, arguments, self._folder.path)
+        self._engine = start_engine(arguments, environment, self._figures)
+        self._lora = lora_request(adapters.base) if adapters else None  # requests name it, to be computed with the adapters
         self._calls: dict[str, _Call] = {}
         self._submitting, self._updating = asyncio.Lock(), asyncio.Lock()
         self._version = version
@@ -192,6 +192,7 @@ class VLLMInferStrategy:
             await asyncio.to_thread(self._engine.shutdown)
             self._engine = None  # while its own clean-up still finds the modules it needs
             self._received.forget()
+            self._folder.remove()
 
     # -- requests -------------------------------------------------------------------------------------------------------
 
