@@ -17,10 +17,10 @@ from roll.strategies.infer.sglang.server import ServerFailed, SGLangServer, comm
 from roll.strategies.infer.sglang.strategy import SGLangInferStrategy
 from roll.weights.bucket import make_buckets, manifest_of
 
-from .conftest import make_model, make_tokenizer
+from ..conftest import make_model, make_tokenizer
 
 PYTHON = os.environ.get("SGLANG_PYTHON")
-pytestmark = pytest.mark.sglang
+pytestmark = [pytest.mark.sglang, pytest.mark.timeout(300)]
 real = pytest.mark.skipif(PYTHON is None, reason="needs SGLANG_PYTHON, an interpreter with SGLang (make test-sglang)")
 PROMPT = (65, 66, 67, 68)
 CLOSE = 1e-4
@@ -82,7 +82,6 @@ def engine(tmp_path_factory):
 
 
 @real
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
 @pytest.mark.parametrize("limits", [{}, {"top_p": 0.5}, {"top_k": 3}])
 def test_log_probs_are_those_of_the_whole_distribution_at_the_temperature(engine, temperature, limits):
@@ -126,7 +125,6 @@ def test_an_aborted_request_keeps_its_tokens_and_is_resumed_from_them(engine):
 
 
 @real
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("mode", ["interrupt", "in_flight", "drain"])
 def test_every_token_has_the_log_prob_that_the_weights_of_its_version_give_it(engine, mode):
     generator = random.Random(mode)
@@ -271,14 +269,12 @@ def test_memory_is_released_and_taken_again(engine):
 
 
 @real
-@pytest.mark.timeout(120)
 def test_a_wrong_argument_is_answered_with_the_end_of_the_log():
     with pytest.raises(ServerFailed, match=r"before it was ready(.|\n)*no-such-flag"):
         SGLangServer(PYTHON, {"model_path": "/nowhere", "no_such_flag": 1}, "cpu", 1, 100.0)
 
 
 @real
-@pytest.mark.timeout(120)
 def test_when_the_server_dies_whoever_waits_is_told(engine):
     """The last test of the module: it kills the server."""
 

@@ -1,6 +1,6 @@
 """An engine in a process of another interpreter is the engine itself: results, weights, refusals, cancelling, and the end.
 
-`hf_infer`, which starts in seconds, stands for vLLM here (test_vllm_started_otherwise.py has that); the other interpreter is this
+`hf_infer`, which starts in seconds, stands for vLLM here (vllm/test_started_otherwise.py has that); the other interpreter is this
 one, with nothing of its path but this project's package.
 """
 
