@@ -67,3 +67,24 @@ class Busy:
 
     async def close(self) -> None:
         os._exit(7)  # says that it got here
+
+
+class Parent:
+    """A worker: one child is started in its constructor, one on its event loop."""
+
+    def __init__(self) -> None:
+        from roll.distributed.child import Child, same_imports
+
+        self.children = [Child("child_handlers:Obedient", environment=os.environ | same_imports())]
+        self.children[0].ready_blocking()
+
+    async def ask(self) -> list[int]:
+        """Their process numbers, told by themselves, and our own."""
+        from roll.distributed.child import Child, same_imports
+
+        if len(self.children) == 1:
+            self.children.append(Child("child_handlers:Obedient", environment=os.environ | same_imports()))
+            await self.children[1].ready(30)
+        return [*[await child.ask(30, "pid") for child in self.children], os.getpid()]
+
+    def nothing(self) -> None: ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import select
+import signal
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
@@ -164,3 +165,30 @@ def test_a_process_whose_starter_ended_before_it_could_ask_for_the_signal_ends_a
     finally:
         os.getpid = real
     assert process.wait(30) == 1
+
+
+@pytest.mark.ray
+def test_children_of_a_ray_worker_live_as_long_as_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel counts the life of the thread that started a child."""
+    from roll.distributed.backend import WorkerSpec
+    from roll.distributed.cluster import Cluster
+    from roll.distributed.devices import detect, place
+    from roll.distributed.ray_backend import RayBackend
+
+    monkeypatch.setenv("PYTHONPATH", same_imports()["PYTHONPATH"])
+
+    async def main() -> None:
+        backend = RayBackend(detect())
+        try:
+            spec = WorkerSpec("parent", "child_handlers.Parent", place((0,), detect())[0], {})
+            cluster = await Cluster.start("parent", backend, [spec], 60)
+            pids = await cluster.call(0, "ask")
+            for _ in range(5):
+                await asyncio.gather(*(cluster.call(0, "nothing") for _ in range(10)))
+                assert await cluster.call(0, "ask") == pids
+            os.kill(pids[-1], signal.SIGKILL)
+            assert all(ended(pid) for pid in pids)
+        finally:
+            await backend.shutdown()
+
+    asyncio.run(asyncio.wait_for(main(), 100))

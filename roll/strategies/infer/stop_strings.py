@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Protocol
 
 from roll.data.sample import FinishReason
 from roll.strategies.infer.interface import SamplingParams
@@ -12,11 +12,18 @@ UNFINISHED = "\ufffd"
 """What decoding yields for a character whose bytes are not all there yet."""
 
 
+class Tokenizer(Protocol):
+    """What engines need of one."""
+
+    def decode(self, ids: list[int], /, *, skip_special_tokens: bool, clean_up_tokenization_spaces: bool) -> str | list[str]:
+        """A text, for one list of tokens."""
+
+
 class StopStringMatcher:
     """Incremental detokenisation: a token's text is the growth of the text of the few tokens before it, so that spaces and
     characters that several tokens share come out right. Special tokens count as text, so a stop string may name one."""
 
-    def __init__(self, tokenizer: Any, stop_strings: Sequence[str], earlier_ids: Sequence[int] = ()) -> None:
+    def __init__(self, tokenizer: Tokenizer, stop_strings: Sequence[str], earlier_ids: Sequence[int] = ()) -> None:
         self._tokenizer = tokenizer
         self._stop_strings = stop_strings
         self._reach = max(map(len, stop_strings)) - 1
@@ -46,7 +53,7 @@ class StopStringMatcher:
         return str(self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
 
-def response_text(tokenizer: Any, tokens: Sequence[int], sampling: SamplingParams, reason: FinishReason) -> str:
+def response_text(tokenizer: Tokenizer, tokens: list[int], sampling: SamplingParams, reason: FinishReason) -> str:
     """Without special tokens. The text ends where a stop string says (the tokens that spell it stay in the response)."""
     text = str(tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
     return cut_at_stop(text, sampling.stop_strings, sampling.include_stop_str_in_output) if reason == "stop" else text

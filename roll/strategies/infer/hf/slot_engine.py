@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from roll.strategies.infer.hf.shadow_weights import ShadowWeights
 from roll.strategies.infer.hf.slot_model import SlotModel
 from roll.strategies.infer.hf.slot_row import ContextKey, Row
 from roll.strategies.infer.interface import EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
+from roll.strategies.infer.stop_strings import Tokenizer
 from roll.weights.adapter import AdapterSource
 from roll.weights.bucket import Manifest
 
@@ -40,7 +41,7 @@ class SlotEngine:
     def __init__(
         self,
         model: nn.Module,
-        tokenizer: Any | None,
+        tokenizer: Tokenizer | None,
         *,
         max_running_requests: int,
         max_length: int,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from roll.data.sample import FinishReason, VersionSpan
 from roll.strategies.infer.interface import GenerateRequest, GenerateResult
-from roll.strategies.infer.stop_strings import StopStringMatcher, response_text
+from roll.strategies.infer.stop_strings import StopStringMatcher, Tokenizer, response_text
 
 ContextKey = tuple[tuple[int, ...], int]
 """A row's tokens and how many of them are its prompt: rows with equal keys are computed alike."""
@@ -32,9 +31,11 @@ class Row:
     """Tokens whose keys and values are in the slot: all but the newest sampled one."""
 
     @classmethod
-    def of(cls, request: GenerateRequest, limit: int, tokenizer: Any | None) -> Row:
+    def of(cls, request: GenerateRequest, limit: int, tokenizer: Tokenizer | None) -> Row:
         params = request.sampling
-        matcher = StopStringMatcher(tokenizer, params.stop_strings, request.partial_ids) if params.stop_strings else None
+        matcher = None
+        if tokenizer is not None and params.stop_strings:
+            matcher = StopStringMatcher(tokenizer, params.stop_strings, request.partial_ids)
         return cls(request, limit, frozenset(params.stop_token_ids), matcher)
 
     @property
@@ -61,7 +62,7 @@ class Row:
             return "stop"
         return "length" if len(self.tokens) >= self.limit else None
 
-    def result(self, reason: FinishReason, tokenizer: Any | None) -> GenerateResult:
+    def result(self, reason: FinishReason, tokenizer: Tokenizer | None) -> GenerateResult:
         """`text` is of this call's tokens."""
         text = "" if tokenizer is None else response_text(tokenizer, self.tokens, self.request.sampling, reason)
         stops = [start for start, _ in self.marks[1:]] + [len(self.tokens)]

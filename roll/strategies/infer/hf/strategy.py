@@ -21,6 +21,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from roll.strategies.infer.hf.slot_engine import SlotEngine
 from roll.strategies.infer.interface import EngineClosed, EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
+from roll.strategies.infer.stop_strings import Tokenizer
 from roll.weights.adapter import AdapterSource
 from roll.weights.bucket import Bucket, Manifest
 
@@ -73,7 +74,7 @@ class HFInferStrategy:
     def from_model(
         cls,
         model: nn.Module,
-        tokenizer: Any | None,
+        tokenizer: Tokenizer | None,
         *,
         max_running_requests: int,
         max_length: int,

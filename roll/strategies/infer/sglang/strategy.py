@@ -23,7 +23,7 @@ from roll.strategies.infer.desk import Aborted, Desk, RequestBounds
 from roll.strategies.infer.interface import EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
 from roll.strategies.infer.sglang.arguments import STARTUP_TIMEOUT_S, server_arguments
 from roll.strategies.infer.sglang.server import SGLangServer
-from roll.strategies.infer.stop_strings import response_text
+from roll.strategies.infer.stop_strings import Tokenizer, response_text
 from roll.weights.bucket import Bucket, Manifest
 from roll.weights.staged import StagedWeights
 
@@ -69,7 +69,7 @@ class SGLangInferStrategy:
         self._model_path = Path(model_path)
         vocab_size: int = AutoConfig.from_pretrained(model_path).get_text_config().vocab_size
         self._desk = Desk(RequestBounds(vocab_size, max_length), max_running_requests)
-        self._tokenizer: Any = AutoTokenizer.from_pretrained(model_path)
+        self._tokenizer: Tokenizer = AutoTokenizer.from_pretrained(model_path)
         self._server = SGLangServer(python, arguments, arguments["device"], threads, timeout_s)
         self._client = self._server.client()
         # The trainer's tensors may be twice as wide as the folder's.

@@ -12,7 +12,7 @@ from vllm.sampling_params import RequestOutputKind
 from roll.data.sample import FinishReason, VersionSpan
 from roll.data.seeding import derive_seed
 from roll.strategies.infer.interface import EngineError, GenerateRequest, GenerateResult
-from roll.strategies.infer.stop_strings import StopStringMatcher, response_text
+from roll.strategies.infer.stop_strings import StopStringMatcher, Tokenizer, response_text
 
 
 def vllm_prompt(request: GenerateRequest, version: int) -> dict[str, Any]:
@@ -47,7 +47,7 @@ class Response:
     """What vLLM has sampled for a request so far. Stop strings are found here, so that they mean the same in every engine, also
     one that began before an interruption."""
 
-    def __init__(self, request: GenerateRequest, tokenizer: Any) -> None:
+    def __init__(self, request: GenerateRequest, tokenizer: Tokenizer) -> None:
         self._request = request
         self._tokenizer = tokenizer
         self._matcher: StopStringMatcher | None = None

@@ -26,6 +26,7 @@ from roll.strategies.infer.interface import (
     GenerateResult,
     WeightUpdateMode,
 )
+from roll.strategies.infer.stop_strings import Tokenizer
 from roll.strategies.infer.vllm.adapter import ReceivedAdapters, lora_request
 from roll.strategies.infer.vllm.arguments import engine_arguments, require_installed
 from roll.strategies.infer.vllm.process import EngineFigures, engine_environment, engine_folder, start_engine
@@ -90,7 +91,7 @@ class VLLMInferStrategy:
             lora_rank=adapters.rank if adapters else None,
         )
         self._desk = Desk(RequestBounds(model.vocab_size, max_length), max_running_requests)
-        self._tokenizer: Any = AutoTokenizer.from_pretrained(model_path)
+        self._tokenizer: Tokenizer = AutoTokenizer.from_pretrained(model_path)
         self._adapters = ReceivedAdapters(adapters) if adapters else None
         self._received = self._adapters or ReceivedWeights(Path(model_path), tied=bool(model.tie_word_embeddings))
         self._frees_memory = bool(arguments.get("enable_sleep_mode")) and not on_cpu
