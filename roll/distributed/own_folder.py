@@ -34,6 +34,13 @@ class OwnFolder:
         self._end()
 
 
+def temporary_files_in(folder: Path) -> dict[str, str]:
+    """Variables with which another process keeps its temporary files in this folder. The kernels that torch compiles stay where
+    the next process finds them."""
+    kernels = os.environ.get("TORCHINDUCTOR_CACHE_DIR", f"{tempfile.gettempdir()}/torchinductor_{os.getuid()}")
+    return {"TMPDIR": str(folder), "TORCHINDUCTOR_CACHE_DIR": kernels}
+
+
 def _remove(folder: Path, lock: int) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     os.close(lock)

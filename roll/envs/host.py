@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeVar
 
 from roll.configs.problems import ConfigError, Problem
 from roll.envs.process_seat import ProcessPool, ProcessSeat
-from roll.envs.registry import config_problems, env_class, make_env
+from roll.envs.registry import config_problems, env_class
 from roll.envs.seats import LoopSeat, Seat, ThreadSeat
 from roll.rollout.environment import Reset, Step, is_async, is_thread_safe
 from roll.rollout.environment_failure import EnvFailure, FailureKind, checked_reset, checked_step
@@ -71,7 +71,7 @@ class EnvHost:
     @property
     def pids(self) -> list[int]:
         """Of the processes, idle ones too."""
-        return sorted(child.process.pid for child in self._pool.running)
+        return self._pool.pids
 
     @property
     def stuck_threads(self) -> int:
@@ -83,8 +83,8 @@ class EnvHost:
         if self.execution == "process":
             return ProcessSeat(self._pool, env_type, env_config)
         if self.execution == "inline" or on_loop:
-            return LoopSeat(lambda: make_env(env_type, env_config))
-        return ThreadSeat(lambda: make_env(env_type, env_config))
+            return LoopSeat(env_type, env_config)
+        return ThreadSeat(env_type, env_config)
 
     def place(self, tag: str) -> asyncio.Semaphore | None:
         return self._places.get(tag)

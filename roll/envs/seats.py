@@ -10,12 +10,11 @@ import asyncio
 import contextlib
 import queue
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Mapping
 from typing import Any, Protocol
 
+from roll.envs.registry import make_env
 from roll.rollout.environment_failure import EnvFailure
-
-MakeEnv = Callable[[], Any]
 
 
 class Seat(Protocol):
@@ -36,14 +35,14 @@ class LoopSeat:
 
     is_stuck = False
 
-    def __init__(self, make: MakeEnv) -> None:
-        self._make = make
+    def __init__(self, env_type: str, env_config: Mapping[str, Any]) -> None:
+        self._env_type, self._env_config = env_type, env_config
         self._env: Any = None
 
     async def call(self, method: str, argument: Any, limit_s: float | None) -> Any:
         try:
             if self._env is None:
-                self._env = self._make()
+                self._env = make_env(self._env_type, self._env_config)
             answer = getattr(self._env, method)(argument)
             if isinstance(answer, Awaitable):
                 return await _within(limit_s, answer)
@@ -64,8 +63,8 @@ class ThreadSeat:
     """In a daemon thread. A call that outlives its limit cannot be stopped: its thread is left behind, with the environment, and
     ends when the call does."""
 
-    def __init__(self, make: MakeEnv) -> None:
-        self._make = make
+    def __init__(self, env_type: str, env_config: Mapping[str, Any]) -> None:
+        self._env_type, self._env_config = env_type, env_config
         self._requests: queue.SimpleQueue[tuple[str, Any, asyncio.Future[Any]] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._busy = False
@@ -96,7 +95,7 @@ class ThreadSeat:
             failure: EnvFailure | None = None
             try:
                 if env is None:
-                    env = self._make()
+                    env = make_env(self._env_type, self._env_config)
                 value = getattr(env, method)(argument)
             except (Exception, SystemExit) as error:  # boundary: whatever an environment raises is its failure
                 failure = raised(error)

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 
-from roll.distributed.own_folder import FRESH_S, OwnFolder
+from roll.distributed.own_folder import FRESH_S, OwnFolder, temporary_files_in
 
 LEAVE = """
 import os, signal, sys
@@ -55,3 +55,14 @@ def test_an_empty_folder_may_be_about_to_be_locked(tmp_path):
     os.utime(old, (0, os.stat(old).st_mtime - 2 * FRESH_S))
     OwnFolder("test", tmp_path).remove()
     assert list(tmp_path.iterdir()) == [fresh]
+
+
+def test_temporary_files_of_another_process_go_into_the_folder_and_compiled_kernels_do_not(tmp_path, monkeypatch):
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    ask = "import tempfile; print(tempfile.mkstemp()[1])"
+    variables = temporary_files_in(tmp_path)
+    made = subprocess.run([sys.executable, "-c", ask], env=variables, capture_output=True, text=True, check=True).stdout.strip()
+    assert os.path.dirname(made) == str(tmp_path)
+    assert not variables["TORCHINDUCTOR_CACHE_DIR"].startswith(str(tmp_path))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/kernels")
+    assert temporary_files_in(tmp_path)["TORCHINDUCTOR_CACHE_DIR"] == "/kernels"

@@ -227,7 +227,7 @@ def test_closing_the_host_ends_what_is_running() -> None:
 
 
 def test_processes_end_when_their_parent_is_killed() -> None:
-    """One waits for work, one is stuck in a step: the kernel's timer ends it after twice its limit."""
+    """One waits for work, one is stuck in a step."""
     program = f"""
 import asyncio
 from roll.envs.host import EnvHost

@@ -63,6 +63,10 @@ class GenerateResult:
     preempted: bool = False
     """The engine ran out of KV cache meanwhile, and computed that of some request anew: it was given too much at once."""
 
+    @classmethod
+    def without_tokens(cls, request: GenerateRequest, reason: FinishReason) -> GenerateResult:
+        return cls(request.request_id, [], [], [], reason)
+
 
 @dataclass(slots=True)
 class EngineStats:

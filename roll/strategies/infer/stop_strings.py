@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Protocol
+
+from roll.data.sample import FinishReason
+from roll.strategies.infer.interface import SamplingParams
 
 UNFINISHED = "\ufffd"
 """What decoding yields for a character whose bytes are not all there yet."""
+
+
+class Tokenizer(Protocol):
+    """What engines need of one."""
+
+    def decode(self, ids: list[int], /, *, skip_special_tokens: bool, clean_up_tokenization_spaces: bool) -> str | list[str]:
+        """A text, for one list of tokens."""
 
 
 class StopStringMatcher:
     """Incremental detokenisation: a token's text is the growth of the text of the few tokens before it, so that spaces and
     characters that several tokens share come out right. Special tokens count as text, so a stop string may name one."""
 
-    def __init__(self, tokenizer: Any, stop_strings: Sequence[str], earlier_ids: Sequence[int] = ()) -> None:
+    def __init__(self, tokenizer: Tokenizer, stop_strings: Sequence[str], earlier_ids: Sequence[int] = ()) -> None:
         self._tokenizer = tokenizer
         self._stop_strings = stop_strings
         self._reach = max(map(len, stop_strings)) - 1
@@ -43,8 +53,14 @@ class StopStringMatcher:
         return str(self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
 
+def response_text(tokenizer: Tokenizer, tokens: list[int], sampling: SamplingParams, reason: FinishReason) -> str:
+    """Without special tokens. The text ends where a stop string says (the tokens that spell it stay in the response)."""
+    text = str(tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+    return cut_at_stop(text, sampling.stop_strings, sampling.include_stop_str_in_output) if reason == "stop" else text
+
+
 def cut_at_stop(text: str, stop_strings: Sequence[str], include: bool) -> str:
-    """`text` up to its first stop string, with or without it (the tokens that spell it stay in the response)."""
+    """`text` up to its first stop string, with or without it."""
     found = [(at, stop) for stop in stop_strings if (at := text.find(stop)) >= 0]
     if not found:
         return text

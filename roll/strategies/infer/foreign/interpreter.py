@@ -58,11 +58,5 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
 
 
-def dies_with_parent(signal_number: int) -> str:
-    """A statement for the beginning of a child's program: it gets this signal when its parent is gone, however that ended
-    (PR_SET_PDEATHSIG, kept across exec)."""
-    return f"import ctypes; ctypes.CDLL(None).prctl(1, {int(signal_number)})"
-
-
 if __name__ == "__main__":
     print(json.dumps(look(*json.loads(sys.argv[1]))))

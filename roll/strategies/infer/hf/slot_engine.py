@@ -7,25 +7,25 @@ logits of exactly one policy version, with which it is stamped. An engine belong
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import math
 import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
 
 from roll.data.sample import FinishReason
 from roll.distributed.determinism import warn_if_too_late
+from roll.strategies.infer.desk import BusyTime, RequestBounds, WaitingLine
 from roll.strategies.infer.hf.sampling import BatchSampling, draw_uniforms, sample, seeded_uniforms
 from roll.strategies.infer.hf.shadow_weights import ShadowWeights
 from roll.strategies.infer.hf.slot_model import SlotModel
 from roll.strategies.infer.hf.slot_row import ContextKey, Row
 from roll.strategies.infer.interface import EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
+from roll.strategies.infer.stop_strings import Tokenizer
 from roll.weights.adapter import AdapterSource
 from roll.weights.bucket import Manifest
 
@@ -42,7 +42,7 @@ class SlotEngine:
     def __init__(
         self,
         model: nn.Module,
-        tokenizer: Any | None,
+        tokenizer: Tokenizer | None,
         *,
         max_running_requests: int,
         max_length: int,
@@ -54,22 +54,19 @@ class SlotEngine:
         if max_running_requests < 1 or max_length < 2:
             raise ValueError(f"{max_running_requests=} must be at least 1 and {max_length=} at least 2")
         self.slots = max_running_requests
-        self.max_length = max_length
         self.deterministic = deterministic
         if deterministic:
             warn_if_too_late()
         self.shadow = ShadowWeights(model, adapters)
         self._model = SlotModel(model, max_running_requests, max_length)
+        self._bounds = RequestBounds(self._model.vocab_size, max_length, tokenizer is not None)
         self._tokenizer = tokenizer
         self._generator = torch.Generator().manual_seed(seed)
         self._rows: list[Row] = []
         """The running requests; row `i` owns slot `i`."""
         self._interrupted: deque[Row] = deque()
         """Were running when weights changed; prefilled again before new requests."""
-        self._queue: list[tuple[int, int, Row]] = []
-        """Heap by (priority, arrival); rows that are not in `_queued` any more were aborted."""
-        self._queued: dict[str, Row] = {}
-        self._arrivals = itertools.count()
+        self._queue: WaitingLine[Row] = WaitingLine()
         self._prefixes: dict[ContextKey, tuple[Row, Tensor]] = {}
         """Context -> a running row whose slot begins with it, and the logits that follow it, under the present weights."""
         self._sampling: BatchSampling | None = None
@@ -78,8 +75,8 @@ class SlotEngine:
         self._asleep = False
         self._queue_held = False
         self._stats = EngineStats(version=version)
+        self._busy = BusyTime()
         self._step_ended = 0.0
-        self._busy_since: float | None = None
 
     @property
     def drained(self) -> bool:
@@ -93,20 +90,19 @@ class SlotEngine:
     @property
     def idle(self) -> bool:
         """Nothing to do until the next call."""
-        can_run = bool(self._rows or self._interrupted or self._queued) and not self._asleep
+        can_run = bool(self._rows or self._interrupted or self._queue) and not self._asleep
         return not can_run and not self._finished
 
     def submit(self, request: GenerateRequest) -> None:
         """Queues a request. `ValueError` if it can never be run or its id is in use."""
-        joining = Row.of(request, self._tokenizer, self._model.vocab_size, self.max_length)
+        joining = Row.of(request, self._bounds.tokens_left(request), self._tokenizer)
         others = {row.request_id for row in (*self._rows, *self._interrupted)} | {done.request_id for done in self._finished}
-        if request.request_id in others or request.request_id in self._queued:
+        if request.request_id in others or request.request_id in self._queue:
             raise ValueError(f"request {request.request_id!r} is running or queued already")
         if joining.limit <= 0:
             self._finished.append(joining.result("length", self._tokenizer))
-            return
-        self._queued[request.request_id] = joining
-        heapq.heappush(self._queue, (request.priority, next(self._arrivals), joining))
+        else:
+            self._queue.add(request.request_id, request.priority, joining)
 
     @torch.inference_mode()
     def abort(self, request_ids: Sequence[str] | None = None) -> None:
@@ -114,12 +110,12 @@ class SlotEngine:
         named = None if request_ids is None else set(request_ids)
         slots = [i for i, row in enumerate(self._rows) if named is None or row.request_id in named]
         self._remove(slots, ["abort"] * len(slots))
-        waiting = [row for row in [*self._interrupted, *self._queued.values()] if named is None or row.request_id in named]
-        for row in waiting:
-            if self._queued.pop(row.request_id, None) is None:
-                self._interrupted.remove(row)
-            self._finished.append(row.result("abort", self._tokenizer))
-        self._account(bool(self._rows or self._interrupted))
+        interrupted = [row for row in self._interrupted if named is None or row.request_id in named]
+        for row in interrupted:
+            self._interrupted.remove(row)
+        queued = [self._queue.remove(name) for name in self._queue.names if named is None or name in named]
+        self._finished += [row.result("abort", self._tokenizer) for row in (*interrupted, *queued) if row is not None]
+        self._busy.count(not self.drained)
 
     def activate(self, manifest: Manifest, mode: WeightUpdateMode) -> float:
         """Swaps in the received weights; returns the pause in seconds: from the end of the last token step (from now, if no
@@ -153,13 +149,12 @@ class SlotEngine:
 
     def stats(self) -> EngineStats:
         running = len(self._rows) + len(self._interrupted)
-        busy = 0.0 if self._busy_since is None else time.perf_counter() - self._busy_since
         return replace(
             self._stats,
             running=running,
-            queued=len(self._queued),
+            queued=len(self._queue),
             free_slots=self.slots - running,
-            busy_s=self._stats.busy_s + busy,
+            busy_s=self._busy.seconds,
         )
 
     @torch.inference_mode()
@@ -167,12 +162,12 @@ class SlotEngine:
         """Samples one token for every row that is due, and returns all results that are ready (aborted ones too)."""
         if not self._asleep:
             if joining := self._next_rows():
-                self._account(True)
+                self._busy.count(True)
                 self._prefill(joining)
             elif self._rows:
                 self._decode()
             self._step_ended = time.perf_counter()
-            self._account(bool(self._rows or self._interrupted))
+            self._busy.count(not self.drained)
         finished, self._finished = self._finished, []
         return finished
 
@@ -182,11 +177,9 @@ class SlotEngine:
         fresh: set[ContextKey] = set()
         width = 0
         while len(self._rows) + len(joining) < self.slots:
-            while self._queue and self._queued.get(self._queue[0][2].request_id) is not self._queue[0][2]:
-                heapq.heappop(self._queue)
-            if not self._interrupted and (self._queue_held or not self._queue):
+            row = self._interrupted[0] if self._interrupted else None if self._queue_held else self._queue.first()
+            if row is None:
                 break
-            row = self._interrupted[0] if self._interrupted else self._queue[0][2]
             key = row.context
             if key not in self._prefixes and key not in fresh:
                 width = max(width, len(key[0]))
@@ -196,8 +189,7 @@ class SlotEngine:
             if self._interrupted:
                 self._interrupted.popleft()
             else:
-                heapq.heappop(self._queue)
-                del self._queued[row.request_id]
+                self._queue.remove(row.request_id)
                 row.uniforms = self._draw(row)
             row.joined_as = key
             joining.append(row)
@@ -298,14 +290,6 @@ class SlotEngine:
                 del self._prefixes[row.joined_as]
             self._finished.append(row.result(reason, self._tokenizer))
             self._sampling = None
-
-    def _account(self, running: bool) -> None:
-        now = time.perf_counter()
-        if running and self._busy_since is None:
-            self._busy_since = now
-        elif not running and self._busy_since is not None:
-            self._stats.busy_s += now - self._busy_since
-            self._busy_since = None
 
 
 def split(key: ContextKey) -> tuple[tuple[int, ...], tuple[int, ...]]:

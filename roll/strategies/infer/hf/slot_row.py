@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from roll.data.sample import FinishReason, VersionSpan
 from roll.strategies.infer.interface import GenerateRequest, GenerateResult
-from roll.strategies.infer.stop_strings import StopStringMatcher, cut_at_stop
+from roll.strategies.infer.stop_strings import StopStringMatcher, Tokenizer, response_text
 
 ContextKey = tuple[tuple[int, ...], int]
 """A row's tokens and how many of them are its prompt: rows with equal keys are computed alike."""
@@ -32,12 +31,11 @@ class Row:
     """Tokens whose keys and values are in the slot: all but the newest sampled one."""
 
     @classmethod
-    def of(cls, request: GenerateRequest, tokenizer: Any | None, vocab_size: int, max_length: int) -> Row:
-        """`ValueError` if the request can never be run."""
-        refuse_invalid(request, tokenizer, vocab_size, max_length)
-        params, partial = request.sampling, request.partial_ids
-        limit = min(params.max_new_tokens, max_length - len(request.prompt_ids)) - len(partial)
-        matcher = StopStringMatcher(tokenizer, params.stop_strings, partial) if params.stop_strings else None
+    def of(cls, request: GenerateRequest, limit: int, tokenizer: Tokenizer | None) -> Row:
+        params = request.sampling
+        matcher = None
+        if tokenizer is not None and params.stop_strings:
+            matcher = StopStringMatcher(tokenizer, params.stop_strings, request.partial_ids)
         return cls(request, limit, frozenset(params.stop_token_ids), matcher)
 
     @property
@@ -64,28 +62,9 @@ class Row:
             return "stop"
         return "length" if len(self.tokens) >= self.limit else None
 
-    def result(self, reason: FinishReason, tokenizer: Any | None) -> GenerateResult:
-        """`text` is of this call's tokens, without special ones, and ends where a stop string says; the tokens stay."""
-        params, text = self.request.sampling, ""
-        if tokenizer is not None:
-            text = tokenizer.decode(self.tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-            if reason == "stop":
-                text = cut_at_stop(text, params.stop_strings, params.include_stop_str_in_output)
+    def result(self, reason: FinishReason, tokenizer: Tokenizer | None) -> GenerateResult:
+        """`text` is of this call's tokens."""
+        text = "" if tokenizer is None else response_text(tokenizer, self.tokens, self.request.sampling, reason)
         stops = [start for start, _ in self.marks[1:]] + [len(self.tokens)]
         spans = [VersionSpan(start, stop, version) for (start, version), stop in zip(self.marks, stops, strict=False)]
         return GenerateResult(self.request_id, self.tokens, self.logprobs, spans, reason, text)
-
-
-def refuse_invalid(request: GenerateRequest, tokenizer: Any | None, vocab_size: int, max_length: int) -> None:
-    params, name = request.sampling, f"request {request.request_id!r}"
-    ids = request.prompt_ids + request.partial_ids
-    if not request.prompt_ids:
-        raise ValueError(f"{name}: the prompt is empty")
-    if min(ids) < 0 or max(ids) >= vocab_size:
-        raise ValueError(f"{name}: token ids must lie in [0, {vocab_size})")
-    if len(request.prompt_ids) >= max_length:
-        raise ValueError(f"{name}: a prompt of {len(request.prompt_ids)} tokens leaves no room in max_length={max_length}")
-    if not (params.temperature >= 0 and 0 < params.top_p <= 1 and params.top_k >= 0 and params.max_new_tokens > 0):
-        raise ValueError(f"{name}: sampling parameters out of range: {params}")
-    if params.stop_strings and (tokenizer is None or not all(params.stop_strings)):
-        raise ValueError(f"{name}: stop strings need a tokenizer and must not be empty")

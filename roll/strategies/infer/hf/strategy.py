@@ -20,6 +20,7 @@ from torch import nn
 
 from roll.strategies.infer.hf.slot_engine import SlotEngine
 from roll.strategies.infer.interface import EngineClosed, EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
+from roll.strategies.infer.stop_strings import Tokenizer
 from roll.strategies.model_folder import load_model, load_tokenizer
 from roll.weights.adapter import AdapterSource
 from roll.weights.bucket import Bucket, Manifest
@@ -70,7 +71,7 @@ class HFInferStrategy:
     def from_model(
         cls,
         model: nn.Module,
-        tokenizer: Any | None,
+        tokenizer: Tokenizer | None,
         *,
         max_running_requests: int,
         max_length: int,

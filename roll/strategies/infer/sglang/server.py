@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
+import json
+import secrets
 import signal
-import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,19 +12,17 @@ from typing import Any
 
 import httpx
 
-from roll.distributed.own_folder import OwnFolder
+from roll.distributed.child import end_process, start_process
+from roll.distributed.own_folder import OwnFolder, temporary_files_in
 from roll.distributed.ports import free_port
-from roll.strategies.infer.foreign.interpreter import dies_with_parent, environment
+from roll.strategies.infer.foreign.interpreter import environment
 from roll.strategies.infer.interface import EngineError
 
 CPU_SHIMS = Path(__file__).parents[2] / "cpu_shims" / "sglang"
 LOG_LINES = 12
 """Lines of the server's log that an error shows."""
 
-_LAUNCH = (
-    f"{dies_with_parent(signal.SIGTERM)}; import os, sys; "
-    "os.execv(sys.executable, [sys.executable, '-m', 'sglang.launch_server', *sys.argv[1:]])"
-)
+_LAUNCH = "os.execv(sys.executable, [sys.executable, '-m', 'sglang.launch_server', *sys.argv[1:]])"
 
 
 class ServerFailed(EngineError):
@@ -58,25 +56,31 @@ def server_environment(device: str, threads: int) -> dict[str, str]:
 class SGLangServer:
     def __init__(self, python: str, arguments: Mapping[str, Any], device: str, threads: int, timeout_s: float) -> None:
         """Starts `python -m sglang.launch_server` on a free loopback port and waits until it serves. Raises `ServerFailed`."""
-        port = free_port()
+        port, key = free_port(), secrets.token_hex(32)
         self.url = f"http://127.0.0.1:{port}"
-        self._folder = OwnFolder("sglang")
+        self.headers = {"Authorization": f"Bearer {key}"}
+        """What every request needs: the port is open to the machine's other users."""
+        self._folder = OwnFolder("sglang")  # nobody else can read it
         self._log = self._folder.path / "server.log"
-        words = command_line({**arguments, "host": "127.0.0.1", "port": port})
+        # Not among the arguments, which everybody can read. With the second key alone generating would be open to all, and so
+        # would be a route that tells the key.
+        keys = self._folder.path / "keys.yaml"
+        keys.write_text(json.dumps({"api-key": key, "admin-api-key": key}))
+        words = command_line({**arguments, "host": "127.0.0.1", "port": port, "config": keys})
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [python, "-c", _LAUNCH, *words],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=server_environment(device, threads),
-                start_new_session=True,
-            )
+            variables = server_environment(device, threads) | temporary_files_in(self._folder.path)
+            self._process = start_process(python, _LAUNCH, words, variables, ends_by=signal.SIGTERM, output=log)
         try:
             self._wait_until_ready(timeout_s)
         except BaseException:
             self.close()
             raise
+
+    def client(self) -> httpx.AsyncClient:
+        """A response may take as long as it takes: the caller's own deadline (rpc_timeout) ends the wait. Every call has a
+        connection of its own: a kept one may be closed by the server just when it is used again."""
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+        return httpx.AsyncClient(base_url=self.url, headers=self.headers, timeout=None, limits=limits, trust_env=False)
 
     @property
     def alive(self) -> bool:
@@ -87,13 +91,7 @@ class SGLangServer:
         return ServerFailed(f"SGLang {what}; its log ends:\n" + "\n".join(lines))
 
     def close(self) -> None:
-        if self.alive:
-            os.killpg(self._process.pid, signal.SIGTERM)
-            try:
-                self._process.wait(5)
-            except subprocess.TimeoutExpired:
-                os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        end_process(self._process, 5.0, asking=signal.SIGTERM)
         self._folder.remove()
 
     def _wait_until_ready(self, timeout_s: float) -> None:

@@ -19,12 +19,11 @@ import httpx
 from transformers import AutoConfig, AutoTokenizer
 
 from roll.data.sample import FinishReason, VersionSpan
-from roll.strategies.infer.entry_queue import Aborted, EntryQueue
-from roll.strategies.infer.hf.slot_row import refuse_invalid
+from roll.strategies.infer.desk import Aborted, Desk, RequestBounds
 from roll.strategies.infer.interface import EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
 from roll.strategies.infer.sglang.arguments import STARTUP_TIMEOUT_S, server_arguments
 from roll.strategies.infer.sglang.server import SGLangServer
-from roll.strategies.infer.stop_strings import cut_at_stop
+from roll.strategies.infer.stop_strings import Tokenizer, response_text
 from roll.weights.bucket import Bucket, Manifest
 from roll.weights.staged import StagedWeights
 
@@ -36,6 +35,8 @@ class SGLangInferStrategy:
     """Implements `InferStrategy`. Raises `ServerFailed` once the server is gone.
 
     A request's seed is honoured on GPUs only: SGLang ignores it with the attention back end for CPUs."""
+
+    _asleep = False
 
     def __init__(
         self,
@@ -66,46 +67,46 @@ class SGLangInferStrategy:
             version=version,
         )
         self._model_path = Path(model_path)
-        self._vocab_size: int = AutoConfig.from_pretrained(model_path).get_text_config().vocab_size
-        self._max_length = max_length
-        self._tokenizer: Any = AutoTokenizer.from_pretrained(model_path)
+        vocab_size: int = AutoConfig.from_pretrained(model_path).get_text_config().vocab_size
+        self._desk = Desk(RequestBounds(vocab_size, max_length), max_running_requests)
+        self._tokenizer: Tokenizer = AutoTokenizer.from_pretrained(model_path)
         self._server = SGLangServer(python, arguments, arguments["device"], threads, timeout_s)
-        # A response may take as long as it takes: the caller's own deadline (rpc_timeout) ends the wait.
-        # A connection of its own for every call: a kept one may be closed by the server just when it is used again.
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-        self._client = httpx.AsyncClient(base_url=self._server.url, timeout=None, limits=limits, trust_env=False)
-        self._queue = EntryQueue(max_running_requests)
+        self._client = self._server.client()
         # The trainer's tensors may be twice as wide as the folder's.
         self._staged = StagedWeights(2 * sum(file.stat().st_size for file in self._model_path.glob("*.safetensors")))
-        self._stats = EngineStats(version=version, free_slots=max_running_requests)
-        self._slots = max_running_requests
-        self._busy_since: float | None = None
-        self._asleep = False
+        self._stats = EngineStats(version=version)
 
     async def generate(self, request: GenerateRequest) -> GenerateResult:
         """Cancelling the call aborts the request in the engine."""
-        refuse_invalid(request, self._tokenizer, self._vocab_size, self._max_length)
-        limit = min(request.sampling.max_new_tokens, self._max_length - len(request.prompt_ids)) - len(request.partial_ids)
+        limit = self._desk.bounds.tokens_left(request)
         if limit < 1:  # it was aborted with its last token
-            return GenerateResult(request.request_id, [], [], [], "length")
+            return GenerateResult.without_tokens(request, "length")
         try:
-            async with self._queue.enter(request.request_id, request.priority):
-                self._count_busy()
-                try:
-                    answer = await self._post("generate", self._body(request, limit))
-                except asyncio.CancelledError:
-                    await asyncio.shield(self._post("abort_request", {"rid": request.request_id}))
-                    raise
+            async with self._desk.enter(request):
+                answer = await self._answer(request, limit)
         except Aborted:
-            return GenerateResult(request.request_id, [], [], [], "abort")
-        finally:
-            self._count_busy()
+            return GenerateResult.without_tokens(request, "abort")
         return self._result(request, answer)
 
+    async def _answer(self, request: GenerateRequest, limit: int) -> dict[str, Any]:
+        while True:
+            body = self._body(request, limit)
+            try:
+                answer: dict[str, Any] = await self._post("generate", body)
+            except asyncio.CancelledError:
+                await asyncio.shield(self._post("abort_request", {"rid": request.request_id}))
+                raise
+            meta = answer["meta_info"]
+            versions = [str(span["version"]) for span in meta.get("weight_versions") or []]
+            if versions[:1] in ([], [body["extra_key"]]) or not meta.get("cached_tokens", 0):
+                return answer
+            # An update overtook it on its way to the server, where it then read its prompt from the cache of the weights before:
+            # its log-probs are those of no version.
+            if meta["finish_reason"]["type"] == "abort":
+                raise Aborted(request.request_id)
+
     async def abort(self, request_ids: Sequence[str] | None = None) -> None:
-        self._queue.abort(request_ids)
-        named = self._queue.inside if request_ids is None else self._queue.inside & set(request_ids)
-        await asyncio.gather(*(self._post("abort_request", {"rid": name}) for name in named))
+        await asyncio.gather(*(self._post("abort_request", {"rid": name}) for name in self._desk.abort(request_ids)))
 
     async def receive_bucket(self, version: int, bucket: Bucket) -> None:
         await asyncio.to_thread(self._staged.receive, version, bucket)
@@ -117,10 +118,10 @@ class SGLangInferStrategy:
         for file in self._model_path.glob("*.json"):
             if not file.name.endswith(".index.json"):
                 shutil.copy(file, folder)
-        self._queue.close()
+        self._desk.hold()
         try:
             if mode == "drain":
-                await self._queue.empty()
+                await self._desk.empty()
             began = time.monotonic()
             if mode != "drain":
                 await self._post("pause_generation", {"mode": _PAUSE[mode]})
@@ -139,8 +140,7 @@ class SGLangInferStrategy:
             pause = time.monotonic() - began
             self._stats.version = manifest.version
         finally:
-            if not self._asleep:
-                self._queue.open()
+            self._desk.release()
         self._staged.discard()
         return pause
 
@@ -148,8 +148,8 @@ class SGLangInferStrategy:
         if self._asleep:
             return
         self._asleep = True
-        self._queue.close()
-        await self._queue.empty()  # the server ends when it is to release what is in use
+        self._desk.hold()
+        await self._desk.empty()  # the server ends when it is to release what is in use
         await self._post("release_memory_occupation", {"tags": ["kv_cache"]})
 
     async def wake(self) -> None:
@@ -157,15 +157,12 @@ class SGLangInferStrategy:
             return
         await self._post("resume_memory_occupation", {"tags": ["kv_cache"]})
         self._asleep = False
-        self._queue.open()
+        self._desk.release()
 
     async def stats(self) -> EngineStats:
         if not self._server.alive:
             raise self._server.failure("is gone")
-        self._count_busy()
-        self._stats.running, self._stats.queued = len(self._queue.inside), self._queue.queued
-        self._stats.free_slots = self._slots - self._stats.running
-        return self._stats
+        return self._desk.stats(self._stats)
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -178,7 +175,7 @@ class SGLangInferStrategy:
             "rid": request.request_id,
             "input_ids": [*request.prompt_ids, *request.partial_ids],
             "return_logprob": True,
-            # Cached prefixes of other weights are never met.
+            # Cached prefixes of other weights are not met.
             "extra_key": str(self._stats.version),
             "sampling_params": {
                 "max_new_tokens": limit,
@@ -207,9 +204,7 @@ class SGLangInferStrategy:
         self._stats.generated_tokens += len(tokens)
         # The server does not say it of a request that was aborted while it waited (a retracted one waits again).
         self._stats.prefill_tokens += meta.get("prompt_tokens", 0) - meta.get("cached_tokens", 0)
-        text = str(self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
-        if reason == "stop":
-            text = cut_at_stop(text, request.sampling.stop_strings, request.sampling.include_stop_str_in_output)
+        text = response_text(self._tokenizer, tokens, request.sampling, reason)
         preempted = meta.get("num_retractions", 0) > 0
         return GenerateResult(request.request_id, tokens, logprobs, spans, reason, text, preempted)
 
@@ -228,9 +223,3 @@ class SGLangInferStrategy:
         if refused or response.status_code != 200:
             raise RuntimeError(f"SGLang refused /{route} ({response.status_code}): {response.text[:500]}")
         return answer
-
-    def _count_busy(self) -> None:
-        now = time.monotonic()
-        if self._busy_since is not None:
-            self._stats.busy_s += now - self._busy_since
-        self._busy_since = now if self._queue.inside else None

@@ -80,6 +80,14 @@ def check_installed(python: str | None = None) -> Path:
     return Path(seen["folder"])
 
 
+def require_installed() -> None:
+    """`ValueError`, with what to do, if this interpreter has no vLLM that this project knows."""
+    try:
+        check_installed()
+    except ValueError as error:
+        raise ValueError(f"{error}; {INSTALL}") from None
+
+
 def check_argument(python: str | None, name: str, value: Any) -> None:
     """`ValueError` with the reason if the user may not give this engine argument this value. `python`: the interpreter that has
     vLLM; None: the present one."""
@@ -127,26 +135,10 @@ def engine_arguments(
     configuration. `lora_rank`: of the adapters that weight updates are, if they are.
 
     `ValueError` for an argument that is not the user's, and for a model that vLLM cannot run on a CPU."""
-    for name, value in given.items():
-        try:
-            check_argument(None, name, value)
-        except ValueError as error:
-            raise ValueError(f"strategy_config.{name} {error}") from None
+    _refuse_others(given)
     defaults: dict[str, Any] = {"enable_prefix_caching": True, "use_tqdm_on_load": False, "load_format": "safetensors"}
     if cpu:
-        # Compiling for a CPU takes minutes, and a cache of known size spares the forward pass that measures the memory left.
-        # A request's blocks are whole ones; vLLM's are of 128 tokens there. One more holds its null block.
-        size = getattr(model, "head_dim", None) or model.hidden_size // model.num_attention_heads
-        if size not in CPU_HEAD_SIZES:
-            known = ", ".join(map(str, CPU_HEAD_SIZES))
-            raise ValueError(f"vLLM on CPUs knows heads of size {known}, the model's have {size}: use hf_infer")
-        heads = getattr(model, "num_key_value_heads", None) or model.num_attention_heads
-        token = 2 * model.num_hidden_layers * heads * size * {"float32": 4, "bfloat16": 2, "float16": 2}[dtype]
-        blocks = max_running_requests * -(-max_length // 128) + 1
-        defaults |= {"enforce_eager": True, "kv_cache_memory_bytes": blocks * 128 * token}
-        # A request that has a seed and is read in parts would end the engine: vLLM then sets the random generator back, which a
-        # CPU's cannot.
-        defaults |= {"enable_chunked_prefill": False}
+        defaults |= _cpu_defaults(model, dtype, max_length, max_running_requests)
     if lora_rank is not None:
         # vLLM has kernels for these ranks; smaller adapters are filled up with zeros.
         defaults |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": min(r for r in LORA_RANKS if r >= lora_rank)}
@@ -164,4 +156,31 @@ def engine_arguments(
         "generation_config": "vllm",
         "worker_extension_cls": "roll.strategies.infer.vllm.worker.PolicyWorker",
         "disable_log_stats": True,
+    }
+
+
+def _refuse_others(given: Mapping[str, Any]) -> None:
+    for name, value in given.items():
+        try:
+            check_argument(None, name, value)
+        except ValueError as error:
+            raise ValueError(f"strategy_config.{name} {error}") from None
+
+
+def _cpu_defaults(model: Any, dtype: str, max_length: int, max_running_requests: int) -> dict[str, Any]:
+    """Compiling for a CPU takes minutes, and a cache of known size spares the forward pass that measures the memory left."""
+    size = getattr(model, "head_dim", None) or model.hidden_size // model.num_attention_heads
+    if size not in CPU_HEAD_SIZES:
+        known = ", ".join(map(str, CPU_HEAD_SIZES))
+        raise ValueError(f"vLLM on CPUs knows heads of size {known}, the model's have {size}: use hf_infer")
+    heads = getattr(model, "num_key_value_heads", None) or model.num_attention_heads
+    token = 2 * model.num_hidden_layers * heads * size * {"float32": 4, "bfloat16": 2, "float16": 2}[dtype]
+    # A request's blocks are whole ones; vLLM's are of 128 tokens there. One more holds its null block.
+    blocks = max_running_requests * -(-max_length // 128) + 1
+    return {
+        "enforce_eager": True,
+        "kv_cache_memory_bytes": blocks * 128 * token,
+        # A request that has a seed and is read in parts would end the engine: vLLM then sets the random generator back, which a
+        # CPU's cannot.
+        "enable_chunked_prefill": False,
     }

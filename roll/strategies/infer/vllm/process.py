@@ -10,10 +10,12 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from roll.configs.engine_arguments import EngineArguments
 from roll.distributed.devices import visible_devices
+from roll.distributed.own_folder import OwnFolder, temporary_files_in
 from roll.strategies.infer.interface import EngineError
 
 OWNER = "ROLL_ENGINE_OWNER"
@@ -31,9 +33,17 @@ class EngineFigures:
     """Requests whose KV cache was given to others."""
 
 
-def engine_environment(devices: Sequence[str], threads: int | None, arguments: Mapping[str, Any]) -> dict[str, str]:
+def engine_folder() -> OwnFolder:
+    """For what an engine would leave behind when it is killed: sockets, and files by which its processes find each other. The
+    names of sockets have little room (107 characters), so the user may choose a folder above with a shorter name."""
+    above = os.environ.get("VLLM_RPC_BASE_PATH")
+    return OwnFolder("vllm", Path(above) if above else None)
+
+
+def engine_environment(devices: Sequence[str], threads: int | None, arguments: Mapping[str, Any], folder: Path) -> dict[str, str]:
     """Variables of an engine on these torch devices. Logging is left alone if the user has set it."""
-    env = {
+    env = temporary_files_in(folder) | {
+        "VLLM_RPC_BASE_PATH": str(folder),
         OWNER: str(os.getpid()),
         "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "ERROR"),
         "VLLM_NO_USAGE_STATS": "1",

@@ -12,7 +12,7 @@ from vllm.sampling_params import RequestOutputKind
 from roll.data.sample import FinishReason, VersionSpan
 from roll.data.seeding import derive_seed
 from roll.strategies.infer.interface import EngineError, GenerateRequest, GenerateResult
-from roll.strategies.infer.stop_strings import StopStringMatcher, cut_at_stop
+from roll.strategies.infer.stop_strings import StopStringMatcher, Tokenizer, response_text
 
 
 def vllm_prompt(request: GenerateRequest, version: int) -> dict[str, Any]:
@@ -47,7 +47,7 @@ class Response:
     """What vLLM has sampled for a request so far. Stop strings are found here, so that they mean the same in every engine, also
     one that began before an interruption."""
 
-    def __init__(self, request: GenerateRequest, tokenizer: Any) -> None:
+    def __init__(self, request: GenerateRequest, tokenizer: Tokenizer) -> None:
         self._request = request
         self._tokenizer = tokenizer
         self._matcher: StopStringMatcher | None = None
@@ -77,10 +77,7 @@ class Response:
         if not math.isfinite(sum(self._logprobs)):
             versions = ", ".join(str(span.version) for span in spans)
             raise FloatingPointError(f"the logits are not finite under the weights of version {versions}")
-        params = self._request.sampling
-        text = self._tokenizer.decode(self._tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        if reason == "stop":
-            text = cut_at_stop(text, params.stop_strings, params.include_stop_str_in_output)
+        text = response_text(self._tokenizer, self._tokens, self._request.sampling, reason)
         return GenerateResult(self._request.request_id, self._tokens, self._logprobs, spans, reason, text)
 
 

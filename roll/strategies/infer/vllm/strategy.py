@@ -11,13 +11,13 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 from transformers import AutoConfig, AutoTokenizer
 
-from roll.strategies.infer.hf.slot_row import refuse_invalid
+from roll.strategies.infer.desk import Aborted, Desk, RequestBounds
 from roll.strategies.infer.interface import (
     EngineClosed,
     EngineError,
@@ -26,10 +26,10 @@ from roll.strategies.infer.interface import (
     GenerateResult,
     WeightUpdateMode,
 )
+from roll.strategies.infer.stop_strings import Tokenizer
 from roll.strategies.infer.vllm.adapter import ReceivedAdapters, lora_request
-from roll.strategies.infer.vllm.arguments import INSTALL, check_installed, engine_arguments
-from roll.strategies.infer.vllm.gate import Gate
-from roll.strategies.infer.vllm.process import EngineFigures, engine_environment, start_engine
+from roll.strategies.infer.vllm.arguments import engine_arguments, require_installed
+from roll.strategies.infer.vllm.process import EngineFigures, engine_environment, engine_folder, start_engine
 from roll.strategies.infer.vllm.weights import ReceivedWeights
 from roll.weights.adapter import AdapterSource
 from roll.weights.bucket import Bucket, Manifest
@@ -37,18 +37,30 @@ from roll.weights.bucket import Bucket, Manifest
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """A request from `generate` to its result."""
+    """A request that the desk has let in, to its result."""
 
     request: GenerateRequest
     limit: int
     """Tokens this call may sample."""
-    given_up: asyncio.Event = field(default_factory=asyncio.Event)
+    given_up: bool = False
     collector: Any = None
     """Where vLLM puts the outputs; None until the engine has the request."""
 
 
 class VLLMInferStrategy:
-    """Implements `InferStrategy`. All methods belong to one event loop."""
+    """Implements `InferStrategy`. All methods belong to one event loop.
+
+    The constructor starts the engine on a Hugging Face folder (safetensors only), which takes half a minute. `max_length` bounds
+    prompt + response tokens of a request. `devices`: torch devices as this process counts them, one for each of the engine's
+    ranks; on CPUs ("cpu",). `threads`: CPU threads of the engine. `seed` serves the requests that bring none. `version`: the
+    policy version of the folder's weights. `engine_args`: further arguments of vLLM's `AsyncEngineArgs`. `adapters`: weight
+    updates are adapters, which the engine serves over their base. `ValueError` if vLLM is missing, of an unknown version, or
+    refuses an argument."""
+
+    _adopting: asyncio.Task[None] | None = None
+    _asleep = False
+    _ended: EngineError | None = None
+    """Why the engine takes no more calls."""
 
     def __init__(
         self,
@@ -64,91 +76,50 @@ class VLLMInferStrategy:
         engine_args: Mapping[str, Any] | None = None,
         adapters: AdapterSource | None = None,
     ) -> None:
-        """Starts the engine on a Hugging Face folder (safetensors only), which takes half a minute.
-
-        `max_length` bounds prompt + response tokens of a request. `devices`: torch devices as this process counts them, one
-        for each of the engine's ranks; on CPUs ("cpu",). `threads`: CPU threads of the engine. `seed` serves the
-        requests that bring none. `version`: the policy version of the folder's weights. `engine_args`: further arguments of
-        vLLM's `AsyncEngineArgs`. `adapters`: weight updates are adapters, which the engine serves over their base. `ValueError`
-        if vLLM is missing, of an unknown version, or refuses an argument."""
-        try:
-            check_installed()
-        except ValueError as error:
-            raise ValueError(f"{error}; {INSTALL}") from None
+        require_installed()
         model: Any = AutoConfig.from_pretrained(model_path).get_text_config()
+        on_cpu = list(devices) == ["cpu"]
         arguments = engine_arguments(
             adapters.base if adapters else model_path,
             engine_args or {},
+            model=model,
             dtype=dtype,
             seed=seed,
             max_length=max_length,
             max_running_requests=max_running_requests,
-            cpu=list(devices) == ["cpu"],
-            model=model,
+            cpu=on_cpu,
             lora_rank=adapters.rank if adapters else None,
         )
-        self._slots = max_running_requests
-        self._max_length = max_length
-        self._vocab_size: int = model.vocab_size
-        self._tokenizer: Any = AutoTokenizer.from_pretrained(model_path)
+        self._desk = Desk(RequestBounds(model.vocab_size, max_length), max_running_requests)
+        self._tokenizer: Tokenizer = AutoTokenizer.from_pretrained(model_path)
         self._adapters = ReceivedAdapters(adapters) if adapters else None
         self._received = self._adapters or ReceivedWeights(Path(model_path), tied=bool(model.tie_word_embeddings))
-        self._frees_memory = bool(arguments.get("enable_sleep_mode")) and list(devices) != ["cpu"]
-        self._figures = EngineFigures()
-        self._engine = start_engine(arguments, engine_environment(list(devices), threads, arguments), self._figures)
-        self._lora = lora_request(adapters.base) if adapters else None
-        """What requests name so that they are computed with the policy's adapters."""
-        self._adopting: asyncio.Task[None] | None = None
+        self._frees_memory = bool(arguments.get("enable_sleep_mode")) and not on_cpu
+        self._figures, self._folder = EngineFigures(), engine_folder()
+        environment = engine_environment(list(devices), threads, arguments, self._folder.path)
+        self._engine = start_engine(arguments, environment, self._figures)
+        self._lora = lora_request(adapters.base) if adapters else None  # requests name it, to be computed with the adapters
         self._calls: dict[str, _Call] = {}
-        self._gate = Gate()
-        self._one_left = asyncio.Event()
-        self._updating = asyncio.Lock()
-        self._asleep = False
-        self._ended: EngineError | None = None
-        """Why the engine takes no more calls."""
-        self._stats = EngineStats(version=version)
-        self._busy_since: float | None = None
+        self._submitting, self._updating = asyncio.Lock(), asyncio.Lock()
+        self._version = version
 
     async def generate(self, request: GenerateRequest) -> GenerateResult:
         """Cancelling the call aborts the request in the engine. Raises `EngineError` if the engine ended."""
         await self._ready()
-        params = request.sampling
-        refuse_invalid(request, self._tokenizer, self._vocab_size, self._max_length)
-        if request.request_id in self._calls:
-            raise ValueError(f"request {request.request_id!r} is running or queued already")
-        limit = min(params.max_new_tokens, self._max_length - len(request.prompt_ids)) - len(request.partial_ids)
-        if limit <= 0:
-            return GenerateResult(request.request_id, [], [], [], "length")
-        call = self._calls[request.request_id] = _Call(request, limit)
-        self._account()
-        preemptions = self._figures.preemptions
+        limit = self._desk.bounds.tokens_left(request)
+        if limit < 1:  # it was aborted with its last token
+            return GenerateResult.without_tokens(request, "length")
         try:
-            async with self._gate.passing(call.given_up) as may_begin:
-                if may_begin:
-                    await self._submit(call)
-            if self._ended is not None:
-                raise self._ended
-            if call.collector is None:
-                return GenerateResult(request.request_id, [], [], [], "abort")
-            if call.given_up.is_set():  # aborted while it was on its way to the engine
-                await self._abort([request.request_id])
-            result = await self._collect(call)
-            result.preempted = self._figures.preemptions > preemptions
-            return result
-        except asyncio.CancelledError:
-            if call.collector is not None and self._ended is None:
-                await self._abort([request.request_id])
-            raise
-        finally:
-            del self._calls[request.request_id]
-            self._one_left.set()
-            self._account()
+            async with self._desk.enter(request):
+                return await self._respond(_Call(request, limit))
+        except Aborted:
+            return GenerateResult.without_tokens(request, "abort")
 
     async def abort(self, request_ids: Sequence[str] | None = None) -> None:
         await self._ready()
-        calls = [call for name, call in self._calls.items() if request_ids is None or name in request_ids]
+        calls = [self._calls[name] for name in self._desk.abort(request_ids)]
         for call in calls:
-            call.given_up.set()
+            call.given_up = True
         if submitted := [call.request.request_id for call in calls if call.collector is not None]:
             await self._abort(submitted)
 
@@ -169,14 +140,15 @@ class VLLMInferStrategy:
     async def _activate(self, manifest: Manifest, mode: WeightUpdateMode) -> float:
         async with self._updating:
             files = await asyncio.to_thread(self._received.take, manifest)
-            await self._gate.shut()
+            self._desk.hold()
             try:
-                pause = await self._replace_weights(files, manifest.version, mode)
+                async with self._submitting:  # no call is on its way now
+                    pause = await self._replace_weights(files, manifest.version, mode)
             except Exception as error:
                 self._end(EngineError(f"the update to version {manifest.version} failed in the vLLM engine: {error}"))
                 raise self._ended or error from error
             finally:
-                self._gate.reopen()
+                self._desk.release()
             self._received.forget()
         return pause
 
@@ -186,10 +158,8 @@ class VLLMInferStrategy:
         await self._ready()
         if self._asleep:
             return
-        await self._gate.shut()
-        while self._submitted and self._ended is None:
-            self._one_left.clear()
-            await self._one_left.wait()
+        self._desk.hold()
+        await self._desk.empty()
         self._asleep = True
         if self._frees_memory:
             async with self._engine_errors():
@@ -203,22 +173,16 @@ class VLLMInferStrategy:
             async with self._engine_errors():
                 await self._engine.wake_up()
         self._asleep = False
-        self._gate.reopen()
+        self._desk.release()
 
     async def stats(self) -> EngineStats:
-        """`running` and `queued` are counted here; token counts are the engine's own."""
         await self._ready()
-        running = min(self._submitted, self._slots)
-        busy = 0.0 if self._busy_since is None else time.perf_counter() - self._busy_since
-        return replace(
-            self._stats,
-            running=running,
-            queued=len(self._calls) - running,
-            free_slots=self._slots - running,
+        counted = EngineStats(
+            version=self._version,
             generated_tokens=self._figures.generated_tokens,
             prefill_tokens=self._figures.prefill_tokens,
-            busy_s=self._stats.busy_s + busy,
         )
+        return self._desk.stats(counted)
 
     async def close(self) -> None:
         """Ends the engine's processes; pending calls then raise `EngineClosed`. May be repeated."""
@@ -229,20 +193,39 @@ class VLLMInferStrategy:
             await asyncio.to_thread(self._engine.shutdown)
             self._engine = None  # while its own clean-up still finds the modules it needs
             self._received.forget()
-
-    @property
-    def _submitted(self) -> int:
-        """Calls that the engine has."""
-        return sum(call.collector is not None for call in self._calls.values())
+            self._folder.remove()
 
     # -- requests -------------------------------------------------------------------------------------------------------
 
+    async def _respond(self, call: _Call) -> GenerateResult:
+        name = call.request.request_id
+        self._calls[name] = call
+        preemptions = self._figures.preemptions
+        try:
+            async with self._submitting:  # the version cannot change meanwhile
+                await self._submit(call)
+            if call.given_up:  # while it was on its way to the engine
+                await self._abort([name])
+            result = await self._collect(call)
+        except asyncio.CancelledError:
+            if call.collector is not None and self._ended is None:
+                await self._abort([name])
+            raise
+        finally:
+            del self._calls[name]
+        result.preempted = self._figures.preemptions > preemptions
+        return result
+
     async def _submit(self, call: _Call) -> None:
-        """Returns when the engine has the request. The version cannot change meanwhile: the gate knows of the call."""
+        """Returns when the engine has the request."""
         from roll.strategies.infer.vllm.requests import vllm_prompt, vllm_sampling
 
+        if self._ended is not None:
+            raise self._ended
         request = call.request
-        prompt, sampling = vllm_prompt(request, self._stats.version), vllm_sampling(request, call.limit)
+        if call.given_up:
+            raise Aborted(request.request_id)
+        prompt, sampling = vllm_prompt(request, self._version), vllm_sampling(request, call.limit)
         async with self._engine_errors():
             call.collector = await self._engine.add_request(
                 request.request_id, prompt, sampling, priority=request.priority, lora_request=self._lora
@@ -283,7 +266,7 @@ class VLLMInferStrategy:
         )
         if cleared is False:
             raise RuntimeError("the prefix cache could not be cleared")
-        self._stats.version = version
+        self._version = version
         if not without_memory:  # else `wake` does it, when there is a KV cache again
             await engine.resume_generation()
         return time.perf_counter() - began
@@ -308,7 +291,7 @@ class VLLMInferStrategy:
                 await self._engine.collective_rpc("adopt_policy")
                 if self._adapters is not None:
                     await self._load([str(self._adapters.start)])
-                await self._engine.update_weight_version(str(self._stats.version))
+                await self._engine.update_weight_version(str(self._version))
         except EngineError as error:
             self._end(error)
             raise
@@ -332,16 +315,7 @@ class VLLMInferStrategy:
     def _end(self, why: EngineError) -> None:
         """Whoever waits for the engine gets the reason, so no call ever hangs."""
         self._ended = why
+        self._desk.end(why)
         for call in self._calls.values():
-            call.given_up.set()
             if call.collector is not None:
                 call.collector.put(why)
-
-    def _account(self) -> None:
-        """Time with at least one request in the engine."""
-        now = time.perf_counter()
-        if self._calls and self._busy_since is None:
-            self._busy_since = now
-        elif not self._calls and self._busy_since is not None:
-            self._stats.busy_s += now - self._busy_since
-            self._busy_since = None

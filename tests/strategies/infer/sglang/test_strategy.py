@@ -5,7 +5,9 @@ import os
 import random
 import signal
 import sys
+from pathlib import Path
 
+import httpx
 import pytest
 import torch
 
@@ -15,10 +17,10 @@ from roll.strategies.infer.sglang.server import ServerFailed, SGLangServer, comm
 from roll.strategies.infer.sglang.strategy import SGLangInferStrategy
 from roll.weights.bucket import make_buckets, manifest_of
 
-from .conftest import make_model, make_tokenizer
+from ..conftest import make_model, make_tokenizer
 
 PYTHON = os.environ.get("SGLANG_PYTHON")
-pytestmark = pytest.mark.sglang
+pytestmark = [pytest.mark.sglang, pytest.mark.timeout(300)]
 real = pytest.mark.skipif(PYTHON is None, reason="needs SGLANG_PYTHON, an interpreter with SGLang (make test-sglang)")
 PROMPT = (65, 66, 67, 68)
 CLOSE = 1e-4
@@ -80,7 +82,6 @@ def engine(tmp_path_factory):
 
 
 @real
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
 @pytest.mark.parametrize("limits", [{}, {"top_p": 0.5}, {"top_k": 3}])
 def test_log_probs_are_those_of_the_whole_distribution_at_the_temperature(engine, temperature, limits):
@@ -108,7 +109,7 @@ def test_stops_at_a_token_and_at_a_text(engine):
 def test_an_aborted_request_keeps_its_tokens_and_is_resumed_from_them(engine):
     async def main():
         tasks = [asyncio.ensure_future(engine.strategy.generate(request(f"a{i}", 150))) for i in range(12)]
-        while engine.strategy._queue.queued != 4:
+        while (await engine.strategy.stats()).queued != 4:
             await asyncio.sleep(0.01)
         await engine.strategy.abort(["a0", "a11"])
         return await asyncio.gather(*tasks)
@@ -124,7 +125,6 @@ def test_an_aborted_request_keeps_its_tokens_and_is_resumed_from_them(engine):
 
 
 @real
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("mode", ["interrupt", "in_flight", "drain"])
 def test_every_token_has_the_log_prob_that_the_weights_of_its_version_give_it(engine, mode):
     generator = random.Random(mode)
@@ -182,7 +182,7 @@ def test_new_requests_never_meet_the_cache_of_older_weights(engine):
     async def main():
         await engine.generate(request("warm", 100))
         running = asyncio.ensure_future(engine.strategy.generate(request("running", 150)))
-        while not engine.strategy._queue.inside:
+        while not (await engine.strategy.stats()).running:
             await asyncio.sleep(0.01)
         await engine.update("in_flight")
         fresh = await engine.generate(*(request(f"fresh{i}") for i in range(3)))
@@ -191,6 +191,29 @@ def test_new_requests_never_meet_the_cache_of_older_weights(engine):
 
     for result in engine.run(main()):
         assert distance(engine.version, result) < CLOSE
+
+
+@real
+def test_a_request_that_an_update_overtakes_on_its_way_does_not_read_the_cache_of_older_weights(engine, monkeypatch):
+    """It arrives with the key of the weights before."""
+    strategy, posted = engine.strategy, []
+
+    async def late(route, body, post=strategy._post):
+        if route == "generate":
+            posted.append(body)
+            if len(posted) == 1:
+                body["extra_key"] = str(engine.version - 1)
+        return await post(route, body)
+
+    async def main():
+        await engine.generate(request("warm", 100))
+        await engine.update("in_flight")
+        monkeypatch.setattr(strategy, "_post", late)
+        return await engine.generate(request("late"))
+
+    (result,) = engine.run(main())
+    assert result.versions[0].version == engine.version and distance(engine.version, result) < CLOSE
+    assert [body["extra_key"] for body in posted] == [str(engine.version - 1), str(engine.version)]
 
 
 @real
@@ -208,6 +231,34 @@ def test_a_refused_update_leaves_the_engine_as_it_was(engine):
 
 
 @real
+def test_without_the_key_the_server_does_nothing_and_nobody_else_can_read_the_key(engine):
+    """Any user of the machine may connect, and see the command lines of all processes."""
+    server = engine.strategy._server
+    key = server.headers["Authorization"].split()[1]
+    routes = ("generate", "pause_generation", "abort_request", "update_weights_from_disk", "release_memory_occupation")
+    with httpx.Client(base_url=server.url, trust_env=False) as client:
+        answers = [client.post(f"/{route}", json={}) for route in routes] + [client.get("/server_info")]
+        assert {answer.status_code for answer in answers} == {401}
+        assert client.get("/server_info", headers=server.headers).status_code == 200
+        wrong = {"Authorization": f"Bearer {key[::-1]}"}
+        assert client.post("/abort_request", json={"rid": "nobody"}, headers=wrong).status_code == 401
+    processes = [path for path in Path("/proc").glob("[0-9]*") if group_of(path) == server._process.pid]
+    assert len(processes) > 1
+    assert not [path for path in processes if key in (path / "cmdline").read_text(errors="replace")]
+    assert key not in server._log.read_text(errors="replace")
+    assert [path for path in server._folder.path.iterdir() if path.is_socket()], "its sockets go with its folder"
+    assert server._folder.path.stat().st_mode & 0o077 == 0
+
+
+def group_of(process):
+    """A process's group; None if it is gone."""
+    try:
+        return os.getpgid(int(process.name))
+    except ProcessLookupError:
+        return None
+
+
+@real
 def test_memory_is_released_and_taken_again(engine):
     async def main():
         await engine.strategy.sleep()
@@ -218,20 +269,18 @@ def test_memory_is_released_and_taken_again(engine):
 
 
 @real
-@pytest.mark.timeout(120)
 def test_a_wrong_argument_is_answered_with_the_end_of_the_log():
     with pytest.raises(ServerFailed, match=r"before it was ready(.|\n)*no-such-flag"):
         SGLangServer(PYTHON, {"model_path": "/nowhere", "no_such_flag": 1}, "cpu", 1, 100.0)
 
 
 @real
-@pytest.mark.timeout(120)
 def test_when_the_server_dies_whoever_waits_is_told(engine):
     """The last test of the module: it kills the server."""
 
     async def main():
         waiting = asyncio.ensure_future(engine.strategy.generate(request("waiting", 150)))
-        while not engine.strategy._queue.inside:
+        while not (await engine.strategy.stats()).running:
             await asyncio.sleep(0.01)
         os.killpg(engine.strategy._server._process.pid, signal.SIGKILL)
         engine.strategy._server._process.wait()
@@ -261,6 +310,7 @@ def test_arguments_are_checked_without_starting_or_importing_anything():
         ("mem_fraction_statics", "is no argument of SGLang's server; did you mean mem_fraction_static?"),
         ("model_path", "is not the user's to set: the model is"),
         ("tp_size", "write tensor_parallel_size"),
+        ("admin_api_key", "each server has a random one"),
         ("load_format", "must be one of safetensors, dummy"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -1,4 +1,4 @@
-"""vLLM engines that cannot be the one of test_vllm_infer: of two processes, bfloat16, of another interpreter without weights."""
+"""vLLM engines that cannot be the one of test_strategy.py: of two processes, bfloat16, of another interpreter without weights."""
 
 import asyncio
 import sys

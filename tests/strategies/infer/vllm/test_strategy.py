@@ -8,9 +8,12 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import shutil
 import signal
+import tempfile
 import threading
 from collections.abc import Coroutine, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -88,15 +91,27 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served(lab: Any, tmp_path_factory: Any) -> Iterator[Served]:
-    from roll.strategies.infer import make_infer_strategy
-
     folder = tmp_path_factory.mktemp("model")
     make_model(0).save_pretrained(folder)
     lab.tokenizer().save_pretrained(folder)
+    # A short name: those of sockets end after 107 characters.
+    temporary = Path(tempfile.mkdtemp(prefix="vllm-test-"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(temporary))
+        yield from serve(lab, folder)
+    left = [path.name for path in temporary.iterdir()]
+    shutil.rmtree(temporary)
+    assert left == [], "an engine that was killed leaves nothing behind"
+
+
+def serve(lab: Any, folder: Path) -> Iterator[Served]:
+    from roll.strategies.infer import make_infer_strategy
+
     environment = dict(os.environ)
     options = {"model_path": str(folder), "max_running_requests": SLOTS, "max_length": LONGEST, "threads": 1, "seed": 7}
     served = Served(lab, make_infer_strategy("vllm", options))
     assert dict(os.environ) == environment  # what the engine needs is in its own process alone
+    assert all(path.name.startswith("roll-") for path in Path(tempfile.gettempdir()).iterdir())  # removed if we were killed
     yield served
     served.run(served.strategy.close())
     served.loop.call_soon_threadsafe(served.loop.stop)

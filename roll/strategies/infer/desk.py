@@ -1,0 +1,210 @@
+"""What stands in front of every engine: which requests can be run, who enters next, and how long the engine has been busy.
+
+`hf_infer`, which admits between two token steps on a thread of its own, takes the parts; the engines that are other processes
+have a `Desk`. They never queue themselves, so what waits has no policy version yet, and validation overtakes training.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import time
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Generic, Literal, TypeVar
+
+from roll.strategies.infer.interface import EngineStats, GenerateRequest
+
+T = TypeVar("T")
+
+
+class Aborted(Exception):
+    """The request was given up before it entered."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestBounds:
+    """What an engine can run."""
+
+    vocab_size: int
+    max_length: int
+    """Of prompt and response together, in tokens."""
+    has_tokenizer: bool = True
+
+    def tokens_left(self, request: GenerateRequest) -> int:
+        """The most tokens that this call may sample; not positive if there is nothing left to do. `ValueError` if the request can
+        never be run."""
+        params, name = request.sampling, f"request {request.request_id!r}"
+        ids = request.prompt_ids + request.partial_ids
+        room = self.max_length - len(request.prompt_ids)
+        if not request.prompt_ids:
+            raise ValueError(f"{name}: the prompt is empty")
+        if min(ids) < 0 or max(ids) >= self.vocab_size:
+            raise ValueError(f"{name}: token ids must lie in [0, {self.vocab_size})")
+        if room < 1:
+            raise ValueError(
+                f"{name}: a prompt of {len(request.prompt_ids)} tokens leaves no room in max_length={self.max_length}"
+            )
+        if not (params.temperature >= 0 and 0 < params.top_p <= 1 and params.top_k >= 0 and params.max_new_tokens > 0):
+            raise ValueError(f"{name}: sampling parameters out of range: {params}")
+        if params.stop_strings and not (self.has_tokenizer and all(params.stop_strings)):
+            raise ValueError(f"{name}: stop strings need a tokenizer and must not be empty")
+        return min(params.max_new_tokens, room) - len(request.partial_ids)
+
+
+class WaitingLine(Generic[T]):
+    """Things that wait under a name of their own: lower priorities first, then in order of arrival."""
+
+    def __init__(self) -> None:
+        self._arrivals = count()
+        self._heap: list[tuple[int, int, str]] = []
+        """(priority, arrival, name); entries whose arrival is not that of the name were removed."""
+        self._waiting: dict[str, tuple[int, T]] = {}
+        """Name -> its arrival and the thing."""
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._waiting
+
+    @property
+    def names(self) -> list[str]:
+        """In order of arrival."""
+        return list(self._waiting)
+
+    def add(self, name: str, priority: int, thing: T) -> None:
+        arrival = next(self._arrivals)
+        self._waiting[name] = arrival, thing
+        heapq.heappush(self._heap, (priority, arrival, name))
+
+    def first(self) -> T | None:
+        """Who is next, and stays."""
+        while self._heap:
+            _, arrival, name = self._heap[0]
+            if name in self._waiting and self._waiting[name][0] == arrival:
+                return self._waiting[name][1]
+            heapq.heappop(self._heap)
+        return None
+
+    def remove(self, name: str) -> T | None:
+        """The thing, if it was there."""
+        return self._waiting.pop(name, (0, None))[1]
+
+
+class BusyTime:
+    """Seconds with at least one request running."""
+
+    def __init__(self) -> None:
+        self._before = 0.0
+        self._since: float | None = None
+
+    def count(self, busy: bool) -> None:
+        """Told whenever that changes, and as often as one likes."""
+        now = time.perf_counter()
+        if busy and self._since is None:
+            self._since = now
+        elif not busy and self._since is not None:
+            self._before += now - self._since
+            self._since = None
+
+    @property
+    def seconds(self) -> float:
+        return self._before + (0.0 if self._since is None else time.perf_counter() - self._since)
+
+
+class Desk:
+    """Lets requests into an engine: at most so many at once, and none while it is held."""
+
+    def __init__(self, bounds: RequestBounds, places: int) -> None:
+        self.bounds = bounds
+        self._places = places
+        self._holds = 0
+        self._line: WaitingLine[tuple[str, asyncio.Future[None]]] = WaitingLine()
+        self._inside: dict[str, Literal["admitted", "begun", "aborted"]] = {}
+        """Who is admitted has not been told yet, and may still be aborted."""
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._busy = BusyTime()
+        self._ended: Exception | None = None
+
+    @asynccontextmanager
+    async def enter(self, request: GenerateRequest) -> AsyncIterator[None]:
+        """Waits for the request's turn; the request is inside as long as the block runs. Raises `Aborted`, what `end` was given,
+        and `ValueError` if the request's id is in use."""
+        name = request.request_id
+        if self._ended is not None:
+            raise self._ended
+        if name in self._inside or name in self._line:
+            raise ValueError(f"request {name!r} is running or queued already")
+        turn = asyncio.get_running_loop().create_future()
+        self._line.add(name, request.priority, (name, turn))
+        self._admit()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            self._line.remove(name)
+            self._leave(name)
+            raise
+        try:
+            if self._inside[name] == "aborted":
+                raise Aborted(name)
+            self._inside[name] = "begun"
+            yield
+        finally:
+            self._leave(name)
+
+    def abort(self, request_ids: Collection[str] | None) -> list[str]:
+        """Gives up those of the named requests (all if None) that have not begun; returns those that have."""
+        for name in [name for name in self._line.names if request_ids is None or name in request_ids]:
+            self._give_up(name, Aborted(name))
+        inside = [name for name in self._inside if request_ids is None or name in request_ids]
+        self._inside |= {name: "aborted" for name in inside if self._inside[name] == "admitted"}
+        return [name for name in inside if self._inside[name] == "begun"]
+
+    def hold(self) -> None:
+        """Nothing enters any more; what is inside goes on. Every `hold` needs its `release`."""
+        self._holds += 1
+
+    def release(self) -> None:
+        self._holds -= 1
+        self._admit()
+
+    def end(self, why: Exception) -> None:
+        """Whoever waits, or comes later, gets the reason."""
+        self._ended = why
+        for name in self._line.names:
+            self._give_up(name, why)
+
+    async def empty(self) -> None:
+        """Returns when nothing is inside."""
+        await self._empty.wait()
+
+    def stats(self, counted: EngineStats) -> EngineStats:
+        """`counted`, with what the desk knows."""
+        inside = len(self._inside)
+        return replace(
+            counted, running=inside, queued=len(self._line), free_slots=self._places - inside, busy_s=self._busy.seconds
+        )
+
+    def _give_up(self, name: str, why: Exception) -> None:
+        if (waiting := self._line.remove(name)) is not None and not waiting[1].done():
+            waiting[1].set_exception(why)
+
+    def _leave(self, name: str) -> None:
+        self._inside.pop(name, None)
+        if not self._inside:
+            self._empty.set()
+        self._admit()
+
+    def _admit(self) -> None:
+        while not self._holds and len(self._inside) < self._places and (waiting := self._line.first()) is not None:
+            name, turn = waiting
+            self._line.remove(name)
+            if not turn.done():  # else it was cancelled
+                self._inside[name] = "admitted"
+                self._empty.clear()
+                turn.set_result(None)
+        self._busy.count(bool(self._inside))

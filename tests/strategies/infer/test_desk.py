@@ -1,0 +1,222 @@
+"""Who may enter an engine, and when."""
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roll.strategies.infer.desk import Aborted, BusyTime, Desk, RequestBounds, WaitingLine
+from roll.strategies.infer.interface import EngineStats, GenerateRequest, SamplingParams
+
+BOUNDS = RequestBounds(vocab_size=100, max_length=10)
+
+
+def run(coroutine):
+    return asyncio.run(asyncio.wait_for(coroutine, 10))
+
+
+def request(name="r", priority=1, prompt=(1, 2), partial=(), **sampling):
+    return GenerateRequest(name, tuple(prompt), SamplingParams(**sampling), tuple(partial), priority)
+
+
+def counts(desk):
+    stats = desk.stats(EngineStats(version=7))
+    assert stats.version == 7
+    return stats.running, stats.queued, stats.free_slots
+
+
+def test_at_most_so_many_and_validation_first():
+    async def main():
+        desk, order, release = Desk(BOUNDS, 1), [], asyncio.Event()
+
+        async def call(name, priority):
+            async with desk.enter(request(name, priority)):
+                order.append(name)
+                await release.wait()
+
+        tasks = [asyncio.ensure_future(call(n, p)) for n, p in (("first", 1), ("train a", 1), ("train b", 1), ("val", 0))]
+        await asyncio.sleep(0)
+        assert order == ["first"] and counts(desk) == (1, 3, 0)
+        release.set()
+        await asyncio.gather(*tasks)
+        assert order == ["first", "val", "train a", "train b"]
+
+    run(main())
+
+
+def test_while_it_is_held_nothing_enters_and_what_is_inside_goes_on():
+    async def main():
+        desk, entered = Desk(BOUNDS, 8), []
+        async with desk.enter(request("old")):
+            desk.hold()
+
+            async def newcomer():
+                async with desk.enter(request("new", 0)):
+                    entered.append("new")
+
+            task = asyncio.ensure_future(newcomer())
+            await asyncio.sleep(0)
+            drained = asyncio.ensure_future(desk.empty())
+            await asyncio.sleep(0)
+            assert not entered and not drained.done()
+        await drained
+        desk.hold()
+        desk.release()
+        await asyncio.sleep(0)
+        assert not entered, "it was held twice"
+        desk.release()
+        await task
+        assert entered == ["new"]
+
+    run(main())
+
+
+def test_a_waiting_request_can_be_aborted_or_cancelled_without_taking_a_place():
+    async def main():
+        desk = Desk(BOUNDS, 1)
+
+        async def call(name):
+            async with desk.enter(request(name)):
+                return name
+
+        async with desk.enter(request("inside")):
+            aborted, cancelled, left = (asyncio.ensure_future(call(name)) for name in ("aborted", "cancelled", "left"))
+            await asyncio.sleep(0)
+            assert desk.abort(["aborted", "inside", "unknown"]) == ["inside"]
+            cancelled.cancel()
+            with pytest.raises(Aborted):
+                await aborted
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
+            assert counts(desk) == (1, 1, 0)
+        assert await left == "left"
+        assert counts(desk) == (0, 0, 1)
+
+    run(main())
+
+
+def test_a_request_whose_turn_has_come_and_that_does_not_know_it_yet_can_be_aborted_too():
+    """The engine does not have it, so nobody else could abort it."""
+
+    async def main():
+        desk = Desk(BOUNDS, 1)
+
+        async def call(name):
+            async with desk.enter(request(name)):
+                raise AssertionError("it was aborted")
+
+        async with desk.enter(request("first")):
+            calls = [asyncio.ensure_future(call(name)) for name in ("second", "third")]
+            await asyncio.sleep(0)
+        assert desk.abort(None) == []  # "second" has been admitted by the end of "first"
+        assert desk.abort(["second"]) == []
+        for task in calls:
+            with pytest.raises(Aborted):
+                await task
+        assert counts(desk) == (0, 0, 1)
+
+    run(main())
+
+
+def test_an_id_is_used_by_one_request_at_a_time():
+    async def main():
+        desk = Desk(BOUNDS, 1)
+        async with desk.enter(request("a")):
+            waiting = asyncio.ensure_future(desk.enter(request("b")).__aenter__())
+            await asyncio.sleep(0)
+            for name in "ab":
+                with pytest.raises(ValueError, match=f"request '{name}' is running or queued already"):
+                    async with desk.enter(request(name)):
+                        pass
+        await waiting
+
+    run(main())
+
+
+def test_the_end_reaches_who_waits_and_who_comes():
+    async def main():
+        desk = Desk(BOUNDS, 1)
+        async with desk.enter(request("inside")):
+            waiting = asyncio.ensure_future(desk.enter(request("waiting")).__aenter__())
+            await asyncio.sleep(0)
+            desk.end(RuntimeError("over"))
+            for call in (waiting, desk.enter(request("late")).__aenter__()):
+                with pytest.raises(RuntimeError, match="over"):
+                    await call
+        assert counts(desk) == (0, 0, 1)
+
+    run(main())
+
+
+@given(st.integers(1, 4), st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5)), max_size=20))
+def test_never_more_than_the_limit_and_everyone_gets_in(limit, requests):
+    async def main():
+        desk, seen = Desk(BOUNDS, limit), []
+
+        async def call(name, priority, steps):
+            async with desk.enter(request(name, priority)):
+                seen.append(counts(desk)[0])
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+
+        await asyncio.gather(*(call(str(i), priority, steps) for i, (priority, steps) in enumerate(requests)))
+        assert len(seen) == len(requests) and max(seen, default=0) <= limit
+
+    run(main())
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(-1, 2)), max_size=30))
+def test_a_line_is_the_sorted_list_of_those_that_were_not_removed(changes):
+    """-1 removes; else a name that is not in the line is added, at its end."""
+    line, plain = WaitingLine(), []
+    for arrival, (name, priority) in enumerate(changes):
+        held = [entry for entry in plain if entry[2] == name]
+        if priority < 0:
+            assert line.remove(name) == (held[0] if held else None)
+            plain = [entry for entry in plain if entry[2] != name]
+        elif not held:
+            line.add(name, priority, (priority, arrival, name))
+            plain.append((priority, arrival, name))
+        assert line.first() == min(plain, default=None) and len(line) == len(plain)
+        assert line.names == [entry[2] for entry in plain] and (name in line) == any(entry[2] == name for entry in plain)
+
+
+@pytest.mark.parametrize(
+    ("change", "left"),
+    [({}, 8), ({"max_new_tokens": 5}, 5), ({"max_new_tokens": 5, "partial": (1,) * 5}, 0), ({"partial": (1,) * 6}, 2)],
+)
+def test_how_many_tokens_a_request_may_still_sample(change, left):
+    assert BOUNDS.tokens_left(request(**change)) == left
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"prompt": ()}, "empty"),
+        ({"prompt": (100,)}, r"must lie in \[0, 100\)"),
+        ({"partial": (-1,)}, r"must lie in \[0, 100\)"),
+        ({"prompt": (1,) * 10}, "a prompt of 10 tokens leaves no room in max_length=10"),
+        ({"top_p": 0.0}, "out of range"),
+        ({"temperature": float("nan")}, "out of range"),
+        ({"stop_strings": ("",)}, "must not be empty"),
+    ],
+)
+def test_requests_that_can_never_be_run_are_refused(change, message):
+    with pytest.raises(ValueError, match=f"request 'r': .*{message}"):
+        BOUNDS.tokens_left(request(**change))
+
+
+def test_stop_strings_need_a_tokenizer():
+    with pytest.raises(ValueError, match="need a tokenizer"):
+        RequestBounds(100, 10, has_tokenizer=False).tokens_left(request(stop_strings=("x",)))
+
+
+def test_busy_time_is_that_between_the_first_and_the_last_request(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("roll.strategies.infer.desk.time.perf_counter", lambda: now[0])
+    busy = BusyTime()
+    for at, running, seconds in ((1, True, 0), (3, True, 2), (4, False, 3), (9, False, 3), (10, True, 3), (12, True, 5)):
+        now[0] = float(at)
+        busy.count(running)
+        assert busy.seconds == seconds
