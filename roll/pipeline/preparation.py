@@ -11,7 +11,8 @@ from typing import Any, Protocol
 
 from transformers import AutoTokenizer
 
-from roll.algorithms.policy_loss import traits_of, try_policy_loss
+from roll.algorithms.pg_variants.lookup import try_policy_loss
+from roll.algorithms.policy_loss import traits_of
 from roll.configs.arguments import GeneratingArguments
 from roll.configs.derived import Derived, derive
 from roll.configs.megatron import MegatronConfig

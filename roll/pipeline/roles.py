@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Any
 
 from roll.algorithms.correction import Correction, Filter, ImportanceWeight
 from roll.algorithms.loss import LossSpec
-from roll.algorithms.policy_loss import PolicyLossArgs
 from roll.configs.correction import TrainInferCorrectionConfig
 from roll.configs.deepspeed import DeepSpeedConfig
 from roll.configs.derived import Derived
@@ -27,17 +26,9 @@ INFER_WORKER = "roll.pipeline.base_worker.InferWorker"
 
 
 def loss_spec(config: PPOConfig, derived: Derived) -> LossSpec:
-    train = config.actor_train
-    own = {item.name: getattr(train, item.name) for item in fields(PolicyLossArgs) if hasattr(train, item.name)}
-    args = PolicyLossArgs(
-        **own,
-        pg_clip_low=derived.pg_clip_low,
-        pg_clip_high=derived.pg_clip_high,
-        dual_clip_c=config.dual_clip_c if config.dual_clip_loss else None,
-    )
     return LossSpec(
-        pg_variant=train.pg_variant,
-        args=args,
+        pg_variant=config.actor_train.pg_variant,
+        args=derived.policy_loss,
         aggregation=config.loss_agg_mode,
         norm_length=derived.response_length,
         kl_loss_coef=config.kl_loss_coef if config.use_kl_loss else 0.0,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from roll.configs.agentic import AgenticConfig
 from roll.configs.derived import Derived, derive
-from roll.configs.pg_variants import UNCORRECTED
+from roll.configs.losses import POLICY_LOSSES
 from roll.configs.ppo import PPOConfig
 from roll.plan.counts import Quantity, quantities
 from roll.plan.devices import RolePlan, role_plans, started_roles
@@ -193,7 +193,7 @@ def _notes(config: PPOConfig, derived: Derived, roles: list[RolePlan]) -> Iterat
     if config.reference is not None and not config.uses_reference:
         yield "the reference is not started: neither use_kl_loss nor add_token_level_kl is set"
     variant, ratio = config.actor_train.pg_variant, config.async_generation_ratio
-    if ratio > 0 and variant in UNCORRECTED:
+    if ratio > 0 and variant in POLICY_LOSSES and POLICY_LOSSES[variant].uncorrected:
         yield f"pg_variant {variant} does not correct for old samples, and async_generation_ratio is {ratio:g}: others stand more"
     train = next(role for role in roles if role.role == "actor_train")
     if ratio > 0 and "actor_infer" in train.shares_with:
