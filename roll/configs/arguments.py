@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from roll.configs.deepspeed import DeepSpeedConfig
+from roll.configs.dtype import Dtype
 from roll.configs.engine_arguments import EngineArguments
 from roll.configs.fields import Bounds, option
 from roll.configs.megatron import MegatronConfig
 
-Dtype = Literal["auto", "fp32", "bf16", "fp16"]
-LRSchedule = Literal["constant", "linear", "cosine"]
+LRSchedulerType = Literal["constant", "linear", "cosine"]
+AttentionName = Literal["sdpa", "eager"]
 StrategyName = Literal[
     "hf_infer",
     "vllm",
@@ -29,7 +30,7 @@ Template = Literal["native", "none"]
 @dataclass(frozen=True, kw_only=True)
 class ModelArguments:
     model_name_or_path: str | None = option(None, "Folder of the Hugging Face checkpoint; null means `pretrain`.")
-    attn_implementation: Literal["sdpa", "eager"] = option("sdpa", "Attention implementation of transformers.")
+    attn_implementation: AttentionName = option("sdpa", "Attention implementation of transformers.")
     dtype: Dtype = option("auto", "Compute type; auto means bf16 on an accelerator and fp32 on a CPU.")
     disable_gradient_checkpointing: bool = option(
         True, "False recomputes activations in the backward pass: less memory, about a third more time."
@@ -54,7 +55,7 @@ class ModelArguments:
 @dataclass(frozen=True, kw_only=True)
 class TrainingArguments:
     learning_rate: float = option(1e-6, "Peak learning rate of AdamW.", bounds=Bounds(gt=0))
-    lr_scheduler_type: LRSchedule = option("linear", "Shape of the learning rate after the warm-up.")
+    lr_scheduler_type: LRSchedulerType = option("linear", "Shape of the learning rate after the warm-up.")
     weight_decay: float = option(0.0, "Decoupled weight decay.", bounds=Bounds(ge=0))
     adam_beta1: float = option(0.9, "Decay of the first moment.", bounds=Bounds(ge=0, lt=1))
     adam_beta2: float = option(0.999, "Decay of the second moment.", bounds=Bounds(ge=0, lt=1))
@@ -111,6 +112,10 @@ class TrainDataArguments(DataArguments):
     )
 
 
+KV_GRANULE = 16
+"""The KV cache of hf_infer holds a multiple of this many tokens a request, so every slot starts at the same memory alignment."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class HFInferConfig:
     """`strategy_config` of hf_infer, the embedded continuous-batching engine."""
@@ -131,7 +136,8 @@ class FSDP2Config:
     )
 
 
-StrategyConfig = HFInferConfig | FSDP2Config | DeepSpeedConfig | MegatronConfig
+TrainBackendConfig = FSDP2Config | DeepSpeedConfig | MegatronConfig
+StrategyConfig = HFInferConfig | TrainBackendConfig
 STRATEGY_CONFIGS: dict[str, type[StrategyConfig]] = {
     "hf_infer": HFInferConfig,
     "fsdp2_train": FSDP2Config,

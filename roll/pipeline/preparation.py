@@ -215,14 +215,7 @@ def _divided_by_megatron(config: PPOConfig, device_kind: str) -> Iterator[tuple[
             continue
         options, folder = role.strategy_args.options, role.model_args.model_name_or_path or config.pretrain or ""
         if isinstance(options, MegatronConfig) and (Path(folder) / "config.json").is_file():
-            layout = Layout(
-                tensor=options.tensor_model_parallel_size,
-                pipeline=options.pipeline_model_parallel_size,
-                context=options.context_parallel_size,
-                expert=options.expert_model_parallel_size,
-                expert_tensor=options.expert_tensor_parallel,
-            )
-            check = partial(check_folder, folder, layout, options.sequence_parallel, device_kind)
+            check = partial(check_folder, folder, Layout.of(options), options.sequence_parallel, device_kind)
             yield f"{name}.strategy_args.strategy_config", role.strategy_args.strategy_config, check
 
 

@@ -7,22 +7,27 @@ from typing import Any
 
 from roll.algorithms.correction import Correction, Filter, ImportanceWeight
 from roll.algorithms.loss import LossSpec
+from roll.configs.arguments import HFInferConfig
 from roll.configs.correction import TrainInferCorrectionConfig
-from roll.configs.deepspeed import DeepSpeedConfig
 from roll.configs.derived import Derived
+from roll.configs.dtype import TORCH_NAMES, compute_dtype
 from roll.configs.engine_arguments import EngineArguments
 from roll.configs.ppo import PPOConfig
-from roll.configs.worker import ActorTrainConfig, CriticConfig, ReferenceConfig, RewardConfig, WorkerConfig
+from roll.configs.worker import ActorTrainConfig, CriticConfig, ReferenceConfig, RewardConfig, TrainedConfig, WorkerConfig
 from roll.distributed.backend import Backend, WorkerSpec
 from roll.distributed.devices import Inventory, Placement, place, place_on_cpus
 from roll.distributed.ports import free_port
 from roll.strategies.infer.interface import NO_VERSION
 from roll.strategies.train.interface import RankContext
+from roll.strategies.train.spec import Optimisation, TrainSpec
 from roll.weights.adapter import AdapterSource
 
 TRAIN_WORKER = "roll.pipeline.base_worker.TrainWorker"
 CRITIC_WORKER = "roll.pipeline.critic_worker.CriticWorker"
 INFER_WORKER = "roll.pipeline.base_worker.InferWorker"
+
+TrainingRole = ActorTrainConfig | ReferenceConfig | CriticConfig
+"""The roles that are ranks of a training back end, frozen ones included."""
 
 
 def loss_spec(config: PPOConfig, derived: Derived) -> LossSpec:
@@ -53,11 +58,34 @@ def _correction(config: TrainInferCorrectionConfig) -> Correction:
     return Correction(weight=weight if wish.enabled else None, filters=filters, veto_threshold=config.veto_threshold)
 
 
+def train_spec(config: PPOConfig, derived: Derived, worker: TrainingRole, model_path: str) -> TrainSpec:
+    """What every rank of the role is made of. `model_path`: of a role that names none of its own."""
+    model, backend = worker.model_args, worker.strategy_args.options
+    assert not isinstance(backend, (HFInferConfig, EngineArguments)), "check_config lets no engine train"
+    optimisation = None
+    if isinstance(worker, TrainedConfig):
+        optimisation = Optimisation(
+            arguments=worker.training_args,
+            total_steps=derived.critic_total_steps if isinstance(worker, CriticConfig) else derived.total_optimizer_steps,
+            max_grad_norm=config.max_grad_norm,
+            max_tokens_per_microbatch=worker.max_tokens_per_microbatch_in_train,
+        )
+    return TrainSpec(
+        model_path=model.model_name_or_path or model_path,
+        model=model,
+        backend=backend,
+        optimisation=optimisation,
+        max_tokens_per_microbatch_infer=worker.max_tokens_per_microbatch_in_infer,
+        collective_timeout_s=config.rpc_timeout,
+        export_adapters=model.lora_target is not None and derived.adapter_updates,
+    )
+
+
 def train_specs(
     role: str,
     config: PPOConfig,
     derived: Derived,
-    worker: ActorTrainConfig | ReferenceConfig | CriticConfig,
+    worker: TrainingRole,
     model_path: str,
     inventory: Inventory,
     backend: Backend,
@@ -65,32 +93,7 @@ def train_specs(
     """One worker a device, together the ranks of one data-parallel group."""
     placements = place(worker.devices, inventory)
     address, port = backend.node_address(placements[0].node), free_port()
-    model = worker.model_args
-    options: dict[str, Any] = {
-        "model_path": model.model_name_or_path or model_path,
-        "dtype": model.dtype,
-        "attn_implementation": model.attn_implementation,
-        "max_tokens_per_microbatch_infer": worker.max_tokens_per_microbatch_in_infer,
-        "collective_timeout_s": config.rpc_timeout,
-        **_backend_options(worker),
-    }
-    if not isinstance(worker, ReferenceConfig):
-        training = worker.training_args
-        options |= {
-            "gradient_checkpointing": not model.disable_gradient_checkpointing,
-            "learning_rate": training.learning_rate,
-            "weight_decay": training.weight_decay,
-            "betas": (training.adam_beta1, training.adam_beta2),
-            "lr_scheduler_type": training.lr_scheduler_type,
-            "warmup_steps": training.warmup_steps,
-            "warmup_ratio": training.warmup_ratio,
-            "total_optimizer_steps": derived.critic_total_steps if role == "critic" else derived.total_optimizer_steps,
-            "max_grad_norm": config.max_grad_norm,
-            "max_tokens_per_microbatch": worker.max_tokens_per_microbatch_in_train,
-        }
-        if model.lora_target is not None:
-            options |= {"lora_target": model.lora_target, "lora_rank": model.lora_rank, "lora_alpha": model.lora_alpha}
-            options["export_adapters"] = derived.adapter_updates
+    spec = train_spec(config, derived, worker, model_path)
     specs = []
     for placement in placements:
         context = RankContext(
@@ -103,9 +106,9 @@ def train_specs(
             seed=config.seed,
             deterministic=config.deterministic,
         )
-        kwargs = {"strategy_name": worker.strategy_args.strategy_name, "context": context, "options": options}
-        built_in = CRITIC_WORKER if role == "critic" else TRAIN_WORKER
-        specs.append(WorkerSpec(f"{role}-{placement.rank}", worker.worker_cls or built_in, placement, kwargs))
+        built_in = CRITIC_WORKER if isinstance(worker, CriticConfig) else TRAIN_WORKER
+        worker_cls, kwargs = worker.worker_cls or built_in, {"context": context, "spec": spec}
+        specs.append(WorkerSpec(f"{role}-{placement.rank}", worker_cls, placement, kwargs))
     return specs
 
 
@@ -129,7 +132,7 @@ def infer_specs(
             "model_path": model_path,
             "max_running_requests": derived.requests_per_engine,
             "max_length": derived.sequence_length,
-            "dtype": _infer_dtype(model.dtype, inventory),
+            "dtype": TORCH_NAMES[compute_dtype(model.dtype, inventory.kind == "cuda")],
             "threads": placement.threads,
             "seed": config.seed,
             "version": NO_VERSION if derived.engines_start_empty else version,
@@ -154,17 +157,6 @@ def infer_specs(
 def reward_specs(domain: str, reward: RewardConfig, inventory: Inventory) -> list[WorkerSpec]:
     placements = place_on_cpus(reward.world_size, inventory)
     return [WorkerSpec(f"rewards.{domain}-{p.rank}", reward.worker_cls, p, {"config": asdict(reward)}) for p in placements]
-
-
-def _backend_options(worker: WorkerConfig) -> dict[str, Any]:
-    chosen = worker.strategy_args.options
-    return chosen.strategy_options(worker.model_args.dtype) if isinstance(chosen, DeepSpeedConfig) else asdict(chosen)
-
-
-def _infer_dtype(dtype: str, inventory: Inventory) -> str:
-    if dtype == "auto":
-        dtype = "bf16" if inventory.kind == "cuda" else "fp32"
-    return {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}[dtype]
 
 
 def _torch_device(placement: Placement, inventory: Inventory, backend: Backend) -> str:

@@ -9,15 +9,16 @@ from dataclasses import dataclass, replace
 from roll.configs.arguments import FSDP2Config
 from roll.configs.deepspeed import DeepSpeedConfig
 from roll.configs.derived import Derived, optimizer_batch_size
+from roll.configs.dtype import BYTES, compute_dtype
 from roll.configs.megatron import MegatronConfig
 from roll.configs.ppo import PPOConfig
+from roll.configs.units import MIB
 from roll.configs.worker import ActorTrainConfig, CriticConfig, ReferenceConfig, WorkerConfig
 from roll.plan import memory
 from roll.plan.counts import samples_per_rollout
 from roll.plan.devices import RolePlan, started_roles
 from roll.plan.memory import Layout, Microbatch, Model, Part, total
 
-MIB = 1 << 20
 DEFAULT_SHARE = 0.9
 """Of the device's memory, that vLLM and SGLang take unless told otherwise."""
 _MOVED = ("weights", "frozen weights", "optimiser")
@@ -134,10 +135,10 @@ def _turn(of_role: Mapping[str, RoleMemory], names: Sequence[str], active: str) 
 def element_bytes(worker: WorkerConfig, accelerators: bool) -> int:
     """Of a number that the role computes with."""
     options = worker.strategy_args.options
-    dtype: str = worker.model_args.dtype
+    dtype = worker.model_args.dtype
     if isinstance(options, DeepSpeedConfig):
         dtype = options.computed_in(dtype)
-    return {"fp32": 4, "bf16": 2, "fp16": 2, "auto": 2 if accelerators else 4}[dtype]
+    return BYTES[compute_dtype(dtype, accelerators)]
 
 
 def _trainer(
