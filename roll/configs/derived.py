@@ -12,7 +12,7 @@ from roll.configs.engine_arguments import EngineArguments
 from roll.configs.lora_updates import adapter_updates
 from roll.configs.losses import POLICY_LOSSES, PolicyLossArgs, loss_args
 from roll.configs.ppo import PPOConfig
-from roll.configs.worker import ActorTrainConfig, CriticConfig
+from roll.configs.worker import TrainedConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Derived:
     run_dir: str
 
 
-def optimizer_batch_size(worker: ActorTrainConfig | CriticConfig) -> int:
+def optimizer_batch_size(worker: TrainedConfig) -> int:
     """Samples of one optimiser step: per_device_train_batch_size x gradient_accumulation_steps x data-parallel ranks."""
     training = worker.training_args
     return training.per_device_train_batch_size * training.gradient_accumulation_steps * worker.data_parallel_size

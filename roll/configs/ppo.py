@@ -12,7 +12,7 @@ from roll.configs.correction import TrainInferCorrectionConfig
 from roll.configs.estimators import ESTIMATORS, AdvantageEstimator
 from roll.configs.fields import Bounds, option
 from roll.configs.losses import DUAL_CLIP, PG_CLIP, KLEstimator, KLLossEstimator, LossAggregation
-from roll.configs.worker import ActorInferConfig, ActorTrainConfig, CriticConfig, ReferenceConfig
+from roll.configs.worker import ActorInferConfig, ActorTrainConfig, CriticConfig, ReferenceConfig, RoleConfig, WorkerConfig
 
 POSITIVE = Bounds(gt=0)
 SHARE = Bounds(ge=0, le=1)
@@ -109,6 +109,25 @@ class PPOConfig(BaseConfig, ABC):
     def uses_greedy_baseline(self) -> bool:
         estimator = ESTIMATORS.get(self.adv_estimator)
         return estimator is not None and estimator.needs_greedy
+
+    def configured_roles(self) -> dict[str, RoleConfig]:
+        """By name, the roles that the configuration gives, whether a run starts them or not."""
+        roles: dict[str, RoleConfig | None] = {
+            "actor_train": self.actor_train,
+            "actor_infer": self.actor_infer,
+            "reference": self.reference,
+            "critic": self.critic,
+        }
+        return {name: role for name, role in roles.items() if role is not None}
+
+    def roles(self) -> dict[str, RoleConfig]:
+        """By name, the roles that a run starts."""
+        unused = {"reference": not self.uses_reference, "critic": not self.uses_critic}
+        return {name: role for name, role in self.configured_roles().items() if not unused.get(name)}
+
+    def model_folder(self, role: WorkerConfig) -> str:
+        """Of the Hugging Face checkpoint that the role starts from; empty if none is named."""
+        return role.model_args.model_name_or_path or self.pretrain or ""
 
     # What a pipeline's own keys mean to the parts that all pipelines share.
 

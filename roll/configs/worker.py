@@ -108,6 +108,11 @@ class CriticConfig(TrainedConfig):
     )
 
 
+RoleConfig = ActorTrainConfig | ActorInferConfig | ReferenceConfig | CriticConfig
+TrainingRole = ActorTrainConfig | ReferenceConfig | CriticConfig
+"""The roles that are ranks of a training back end, frozen ones included."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ValidationConfig:
     """A fixed set of prompts with its own sampling, evaluated on the engines of actor_infer."""

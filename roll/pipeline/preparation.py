@@ -19,7 +19,7 @@ from roll.configs.megatron import MegatronConfig
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.validation import check_config
-from roll.configs.worker import WorkerConfig
+from roll.configs.worker import ActorInferConfig
 from roll.data.sample import Prompt
 from roll.distributed.backend import import_object
 from roll.distributed.devices import Inventory
@@ -168,8 +168,8 @@ def load_tokenizer(folder: str) -> Any:
 
 
 def _one_process(config: PPOConfig) -> Iterator[Problem]:
-    for name, role in (("actor_train", config.actor_train), ("reference", config.reference), ("critic", config.critic)):
-        if role is not None and role.world_size > 1:
+    for name, role in config.configured_roles().items():
+        if not isinstance(role, ActorInferConfig) and role.world_size > 1:
             message = f"{role.world_size} devices, but with --local one process is one training rank"
             yield Problem(f"{name}.device_mapping", role.device_mapping, message, "name one device, or leave --local out")
 
@@ -183,37 +183,22 @@ def _check_policy_loss(config: PPOConfig, derived: Derived) -> None:
 
 def _worker_classes(config: PPOConfig) -> dict[str, str]:
     """Path of each class that the roles name, by key."""
-    roles: dict[str, WorkerConfig | None] = {
-        "actor_train": config.actor_train,
-        "actor_infer": config.actor_infer,
-        "reference": config.reference,
-        "critic": config.critic,
-    }
-    return {f"{name}.worker_cls": role.worker_cls for name, role in roles.items() if role is not None and role.worker_cls}
+    return {f"{name}.worker_cls": role.worker_cls for name, role in config.configured_roles().items() if role.worker_cls}
 
 
 def _model_folders(config: PPOConfig) -> dict[str, str]:
     """The key that names each folder; that of actor_train, whose tokenizer is used, comes first."""
     folders: dict[str, str] = {}
-    roles: tuple[tuple[str, WorkerConfig | None], ...] = (
-        ("actor_train", config.actor_train),
-        ("actor_infer", config.actor_infer),
-        ("reference", config.reference if config.uses_reference else None),
-        ("critic", config.critic),
-    )
-    for name, role in roles:
-        if role is not None:
-            own = role.model_args.model_name_or_path
-            folders.setdefault(own or config.pretrain or "", f"{name}.model_args.model_name_or_path" if own else "pretrain")
+    for name, role in config.roles().items():
+        own = role.model_args.model_name_or_path
+        folders.setdefault(config.model_folder(role), f"{name}.model_args.model_name_or_path" if own else "pretrain")
     return folders
 
 
 def _divided_by_megatron(config: PPOConfig, device_kind: str) -> Iterator[tuple[str, Any, Callable[[], None]]]:
     """Key, value and check of each role's parallel sizes; folders that are not there are reported as such."""
-    for name, role in (("actor_train", config.actor_train), ("reference", config.reference), ("critic", config.critic)):
-        if role is None:
-            continue
-        options, folder = role.strategy_args.options, role.model_args.model_name_or_path or config.pretrain or ""
+    for name, role in config.configured_roles().items():
+        options, folder = role.strategy_args.options, config.model_folder(role)
         if isinstance(options, MegatronConfig) and (Path(folder) / "config.json").is_file():
             check = partial(check_folder, folder, Layout.of(options), options.sequence_parallel, device_kind)
             yield f"{name}.strategy_args.strategy_config", role.strategy_args.strategy_config, check

@@ -13,7 +13,7 @@ from roll.configs.derived import Derived
 from roll.configs.dtype import TORCH_NAMES, compute_dtype
 from roll.configs.engine_arguments import EngineArguments
 from roll.configs.ppo import PPOConfig
-from roll.configs.worker import ActorTrainConfig, CriticConfig, ReferenceConfig, RewardConfig, TrainedConfig, WorkerConfig
+from roll.configs.worker import CriticConfig, RewardConfig, TrainedConfig, TrainingRole, WorkerConfig
 from roll.distributed.backend import Backend, WorkerSpec
 from roll.distributed.devices import Inventory, Placement, place, place_on_cpus
 from roll.distributed.ports import free_port
@@ -25,9 +25,6 @@ from roll.weights.adapter import AdapterSource
 TRAIN_WORKER = "roll.pipeline.base_worker.TrainWorker"
 CRITIC_WORKER = "roll.pipeline.critic_worker.CriticWorker"
 INFER_WORKER = "roll.pipeline.base_worker.InferWorker"
-
-TrainingRole = ActorTrainConfig | ReferenceConfig | CriticConfig
-"""The roles that are ranks of a training back end, frozen ones included."""
 
 
 def loss_spec(config: PPOConfig, derived: Derived) -> LossSpec:
@@ -139,7 +136,7 @@ def infer_specs(
         }
         if derived.adapter_updates:
             trained = config.actor_train.model_args
-            options["adapters"] = AdapterSource(trained.model_name_or_path or config.pretrain or "", trained.lora_rank, adapters)
+            options["adapters"] = AdapterSource(config.model_folder(config.actor_train), trained.lora_rank, adapters)
         devices = _torch_devices(placement, inventory, backend)
         if isinstance(chosen, EngineArguments):
             options |= {"devices": devices, "engine_args": chosen.given}

@@ -16,7 +16,7 @@ from roll.configs.units import MIB
 from roll.configs.worker import ActorTrainConfig, CriticConfig, ReferenceConfig, WorkerConfig
 from roll.plan import memory
 from roll.plan.counts import samples_per_rollout
-from roll.plan.devices import RolePlan, started_roles
+from roll.plan.devices import RolePlan
 from roll.plan.memory import Layout, Microbatch, Model, Part, total
 
 DEFAULT_SHARE = 0.9
@@ -85,10 +85,6 @@ def host_memory(
     return parts
 
 
-def model_folder(config: PPOConfig, role: WorkerConfig) -> str:
-    return role.model_args.model_name_or_path or config.pretrain or ""
-
-
 def role_memory(
     config: PPOConfig,
     derived: Derived,
@@ -99,11 +95,11 @@ def role_memory(
 ) -> list[RoleMemory]:
     """`models`: by folder, what it holds or why that is unknown. `accelerators`: `dtype: auto` is bf16 there, else fp32.
     `device_bytes`: memory of one of them, if known; vLLM takes a share of it."""
-    workers = started_roles(config)
+    workers = config.roles()
     out = []
     for role in roles:
         worker = workers[role.role]
-        model = models[model_folder(config, worker)]
+        model = models[config.model_folder(worker)]
         if isinstance(model, str):
             out.append(RoleMemory(role.role, (), (), 0, model))
         elif isinstance(worker, ActorTrainConfig):

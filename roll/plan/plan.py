@@ -14,10 +14,10 @@ from roll.configs.derived import Derived, derive
 from roll.configs.losses import POLICY_LOSSES
 from roll.configs.ppo import PPOConfig
 from roll.plan.counts import Quantity, quantities
-from roll.plan.devices import RolePlan, role_plans, started_roles
+from roll.plan.devices import RolePlan, role_plans
 from roll.plan.formulas import LossFormula, loss_formula
 from roll.plan.memory import Model, Part
-from roll.plan.memory_plan import DeviceMemory, RoleMemory, device_memory, host_memory, model_folder, role_memory
+from roll.plan.memory_plan import DeviceMemory, RoleMemory, device_memory, host_memory, role_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Plan:
 
 def model_folders(config: PPOConfig) -> list[str]:
     """Of the roles that a run starts."""
-    return list(dict.fromkeys(model_folder(config, role) for role in started_roles(config).values()))
+    return list(dict.fromkeys(config.model_folder(role) for role in config.roles().values()))
 
 
 def make_plan(
@@ -80,7 +80,7 @@ def make_plan(
     derived, roles = derive(config), role_plans(config)
     trainer = next(role for role in roles if role.role == "actor_train")
     memories = role_memory(config, derived, roles, models, accelerators, device_bytes)
-    trained = models[model_folder(config, config.actor_train)]
+    trained = models[config.model_folder(config.actor_train)]
     return Plan(
         pipeline="agentic" if isinstance(config, AgenticConfig) else "rlvr",
         exp_name=config.exp_name,

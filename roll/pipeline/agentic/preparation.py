@@ -66,7 +66,7 @@ def prepare(config: AgenticConfig, inventory: Inventory, one_process: bool = Fal
         **shared.common(source, filters),
         instructions=instructions,
         validation=_validation(config, configured),
-        tokenizer_folder=config.actor_train.model_args.model_name_or_path or config.pretrain or "",
+        tokenizer_folder=config.model_folder(config.actor_train),
     )
 
 
