@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from roll.cli.machine import Machine, this_machine
 from roll.cli.model_files import read_model_folder
 from roll.cli.options import OVERRIDES, Parser, complain, config_folder
 from roll.configs.ppo import PPOConfig
@@ -17,6 +16,7 @@ from roll.configs.problems import ConfigError, Problem
 from roll.configs.report import LoadReport
 from roll.configs.units import GIB
 from roll.configs.validation import check_config
+from roll.distributed.machine import Machine, this_machine
 from roll.plan.memory import Model
 from roll.plan.model_shape import shape_of
 from roll.plan.plan import Plan, make_plan, model_folders

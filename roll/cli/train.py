@@ -10,11 +10,11 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from roll.cli.machine import this_machine
 from roll.cli.options import OVERRIDES, Parser, complain, config_folder
 from roll.configs.agentic import AgenticConfig
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.rlvr import RLVRConfig
+from roll.distributed.machine import this_machine
 
 if TYPE_CHECKING:
     from roll.distributed.backend import Backend

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from roll.cli.machine import Machine
 from roll.configs.report import LoadReport
 from roll.configs.units import GIB, KIB, MIB
+from roll.distributed.machine import Machine
 from roll.plan.counts import Quantity
 from roll.plan.devices import RolePlan
 from roll.plan.memory import Part, total

@@ -14,7 +14,6 @@ from roll.configs.estimators import STEP_ESTIMATORS
 from roll.data.sample import Prompt
 from roll.distributed.backend import import_object
 from roll.distributed.devices import Inventory
-from roll.envs.registry import make_env
 from roll.pipeline.agentic.env_manager.base import EnvManager, Record
 from roll.pipeline.agentic.env_manager.dialogue import Dialogue
 from roll.pipeline.agentic.episode_source import EpisodeSource
@@ -90,6 +89,8 @@ def _validation(config: AgenticConfig, configured: dict[str, str]) -> list[Promp
 
 def _rules(env: EnvConfig, tag: str) -> str:
     """Of the environment, from an instance that is made only to see that it can be."""
+    from roll.envs.registry import make_env
+
     made = make_env(env.env_type, env.env_config, f"custom_envs.{tag}.env_config")
     made.close()
     return made.instructions

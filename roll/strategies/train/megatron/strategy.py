@@ -25,10 +25,10 @@ from transformers import AutoConfig
 from roll.algorithms.loss import LossSpec, Metrics, compute_loss, reduce_metrics
 from roll.configs.megatron import MegatronConfig
 from roll.data.token_batch import Padded, TokenBatch
-from roll.strategies.cpu_shims import megatron as cpu_shim
 from roll.strategies.train import checkpoint_files as files
 from roll.strategies.train.interface import BatchTotals, RankContext
 from roll.strategies.train.logprobs import EntropyMode
+from roll.strategies.train.megatron import cpu_shim
 from roll.strategies.train.megatron.context import ContextShare, Predictors
 from roll.strategies.train.megatron.convert import WeightMap
 from roll.strategies.train.megatron.distributed_adamw import data_parallel, distributed_adamw
