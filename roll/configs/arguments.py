@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from roll.configs.deepspeed import DeepSpeedConfig
 from roll.configs.dtype import Dtype
@@ -24,6 +24,9 @@ StrategyName = Literal[
     "megatron_train",
     "megatron_infer",
 ]
+ENGINES: tuple[StrategyName, ...] = ("hf_infer", "vllm", "sglang")
+TRAINING_STRATEGIES = tuple(name for name in get_args(StrategyName) if name.endswith("_train"))
+FROZEN_STRATEGIES = tuple(name for name in get_args(StrategyName) if name not in (*ENGINES, *TRAINING_STRATEGIES))
 Template = Literal["native", "none"]
 
 

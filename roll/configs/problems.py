@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 MISSING_VALUE = "(missing)"
 
@@ -13,7 +12,7 @@ MISSING_VALUE = "(missing)"
 class Problem:
     key: str
     """Dotted path of the key in the YAML, e.g. `actor_train.training_args.learning_rate`."""
-    value: Any
+    value: object
     """What the user wrote, or `MISSING_VALUE`."""
     message: str
     """The rule that is broken, with its arithmetic."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from roll.configs.problems import Problem
 
@@ -15,7 +14,7 @@ class Note:
 
     key: str
     """Dotted path of the key as it was written."""
-    value: Any
+    value: object
     message: str
     where: str = ""
     """`file:line`, or "command line"; empty if unknown."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from roll.configs.agentic import AgenticConfig
 from roll.configs.agentic_rules import agentic_problems
+from roll.configs.arguments import ENGINES, FROZEN_STRATEGIES, TRAINING_STRATEGIES
 from roll.configs.deepspeed import DeepSpeedConfig, deepspeed_problems
 from roll.configs.derived import optimizer_batch_size
 from roll.configs.dotted_path import DOTTED_PATH
@@ -22,10 +23,10 @@ from roll.configs.rlvr_rules import rlvr_problems
 from roll.configs.worker import TrainedConfig, WorkerConfig
 
 _STRATEGIES_OF_ROLE: dict[str, tuple[str, ...]] = {
-    "actor_train": ("fsdp2_train", "deepspeed_train", "megatron_train"),
-    "actor_infer": ("hf_infer", "vllm", "sglang"),
-    "reference": ("fsdp2_infer", "deepspeed_infer", "megatron_infer"),
-    "critic": ("fsdp2_train", "deepspeed_train", "megatron_train"),
+    "actor_train": TRAINING_STRATEGIES,
+    "actor_infer": ENGINES,
+    "reference": FROZEN_STRATEGIES,
+    "critic": TRAINING_STRATEGIES,
 }
 LORA_STRATEGIES = ("fsdp2_train", "deepspeed_train")
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from roll.algorithms.pg_variants.lookup import try_policy_loss
 from roll.algorithms.policy_loss import traits_of
@@ -31,6 +31,8 @@ from roll.strategies.infer.interface import SamplingParams
 from roll.strategies.train.checkpoint_files import check_model_folder
 from roll.strategies.train.megatron.supported import Layout, check_folder
 
+T = TypeVar("T")
+
 
 class Source(Protocol):
     """The tasks of a run: infinite, deterministic, resumable."""
@@ -49,7 +51,7 @@ class Prepared:
     """A run that is ready to start."""
 
     derived: Derived
-    tokenizer: Any
+    tokenizer: PreTrainedTokenizerBase
     source: Source
     filters: dict[str, GroupFilter]
     """By domain."""
@@ -103,7 +105,7 @@ class Preparation:
         ]
         for key, value, check in _divided_by_megatron(config, inventory.kind):
             collect(key, value, check, "sizes that divide the model, or another model or strategy_name")
-        self.tokenizer: Any = tokenizers[0]
+        self.tokenizer = tokenizers[0]
         """None if it cannot be loaded."""
 
     def restore(self, source: Source | None) -> None:
@@ -134,7 +136,7 @@ def _continues(checkpoint: Checkpoint | None, run_dir: Path) -> bool:
     return checkpoint is not None and run_dir.resolve() in checkpoint.path.resolve().parents
 
 
-def sampling_params(args: GeneratingArguments, max_new_tokens: int, tokenizer: Any) -> SamplingParams:
+def sampling_params(args: GeneratingArguments, max_new_tokens: int, tokenizer: PreTrainedTokenizerBase) -> SamplingParams:
     return SamplingParams(
         temperature=args.temperature,
         top_p=args.top_p,
@@ -158,7 +160,7 @@ def decisions(config: PPOConfig, derived: Derived) -> Iterator[str]:
         yield "actor_infer: its first weights are the trainer's (load_format: dummy)"
 
 
-def load_tokenizer(folder: str) -> Any:
+def load_tokenizer(folder: str) -> PreTrainedTokenizerBase:
     """The tokenizer of a local model folder; an error names what the folder lacks."""
     check_model_folder(Path(folder))
     try:
@@ -195,7 +197,7 @@ def _model_folders(config: PPOConfig) -> dict[str, str]:
     return folders
 
 
-def _divided_by_megatron(config: PPOConfig, device_kind: str) -> Iterator[tuple[str, Any, Callable[[], None]]]:
+def _divided_by_megatron(config: PPOConfig, device_kind: str) -> Iterator[tuple[str, object, Callable[[], None]]]:
     """Key, value and check of each role's parallel sizes; folders that are not there are reported as such."""
     for name, role in config.configured_roles().items():
         options, folder = role.strategy_args.options, config.model_folder(role)
@@ -229,7 +231,7 @@ class Collector:
     def __init__(self) -> None:
         self._problems: list[Problem] = []
 
-    def __call__(self, key: str, value: Any, check: Callable[[], Any], fix: str) -> Any:
+    def __call__(self, key: str, value: object, check: Callable[[], T], fix: str) -> T | None:
         """What the check returns; None if it complains. A `ConfigError` names its keys itself."""
         try:
             return check()

@@ -12,7 +12,6 @@ import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from megatron.core.distributed import DistributedDataParallel, finalize_model_grads
@@ -153,7 +152,7 @@ class MegatronStrategy:
                     out[offsets[i] : offsets[i + 1]] = sample
         return self._parallel.from_last_stage(out).cpu()
 
-    def _optimise(self, batch: TokenBatch, loss_of: OfLogits) -> dict[str, float]:
+    def _optimise(self, batch: TokenBatch, loss_of: OfLogits[Metrics]) -> dict[str, float]:
         """One optimiser step. `loss_of`: a micro-batch's share of the loss, and its metrics."""
         training = self._spec.optimisation
         if self._optimizer is None or self._wrapped is None or training is None:
@@ -174,8 +173,7 @@ class MegatronStrategy:
             self._state.optimizer_step += 1
         else:
             self._state.skipped_steps += 1
-        reduced: dict[str, float] = self._parallel.object_from_last_stage(metrics)
-        return reduced | {
+        return self._parallel.object_from_last_stage(metrics) | {
             f"{self.metrics_of}/grad_norm": norm,
             f"{self.metrics_of}/lr": lr,
             f"{self.metrics_of}/skipped_steps": float(self._state.skipped_steps),
@@ -285,6 +283,6 @@ class MegatronStrategy:
         self._hf_config.dtype = torch.float32
         self._hf_config.save_pretrained(folder)
         self._tokenizer.save_pretrained(folder)
-        generation: Any = self._path / "generation_config.json"
+        generation = self._path / "generation_config.json"
         if generation.is_file():
             shutil.copy(generation, folder)
