@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from roll.configs.arguments import FSDP2Config
-from roll.strategies.train.hf_train import HFTrainStrategy, MakeOptimizer
+from roll.strategies.train.hf_train import HFTrainStrategy
 from roll.strategies.train.optimizer import MOMENTS, scale_to_norm
 from roll.strategies.train.sharding import local, reshard
 
@@ -18,12 +18,12 @@ class FSDP2Strategy(HFTrainStrategy):
 
     frozen_name = "fsdp2_infer"
 
-    def _place(self, make_optimizer: MakeOptimizer) -> None:
+    def _place(self) -> None:
         self._autocast = self._mixed and self._ranks.size == 1
         layer_names = set(self._model._no_split_modules or ())
         dtype = self._compute_dtype if self._mixed else None
         self._ranks.shard(self._model, layer_names, dtype, self._spec.options(FSDP2Config).reshard_after_forward)
-        self._optimizer = make_optimizer()
+        self._optimizer = self._make_optimizer()
 
     def _call_model(self, tokens: Tensor, columns: Tensor) -> Tensor:
         logits: Tensor = self._model(input_ids=tokens, use_cache=False, logits_to_keep=columns).logits

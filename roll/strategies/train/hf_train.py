@@ -37,9 +37,6 @@ from roll.weights.experts import fused, published, published_moments
 if TYPE_CHECKING:
     from roll.strategies.train.lora import Adapters
 
-MakeOptimizer = Callable[[], torch.optim.AdamW | None]
-"""AdamW over the model's parameters as they are when it is called; None for a frozen model."""
-
 
 class HFTrainStrategy(ABC):
     """A `TrainStrategy` (see the interface for its methods) but for what is abstract here.
@@ -54,7 +51,7 @@ class HFTrainStrategy(ABC):
     """
 
     frozen_name: ClassVar[str]
-    """`strategy_name` without training."""
+    """`strategy_name` of a frozen model."""
     metrics_of: ClassVar[str] = "actor_train"
     """Prefix of the optimiser's metrics."""
 
@@ -80,7 +77,7 @@ class HFTrainStrategy(ABC):
         self._mixed = spec.trained and self._compute_dtype != torch.float32
         self._autocast = False
         self._optimizer: torch.optim.AdamW | None = None
-        self._place(self._make_optimizer)
+        self._place()
 
     def _add_adapters(self, seed: int) -> Adapters | None:
         model = self._spec.model
@@ -93,6 +90,7 @@ class HFTrainStrategy(ABC):
             return Adapters(self._model, model.lora_target, model.lora_rank, model.lora_alpha or 2.0 * model.lora_rank)
 
     def _make_optimizer(self) -> torch.optim.AdamW | None:
+        """AdamW over the model's parameters as they are now; None for a frozen model."""
         training = self._spec.optimisation
         return None if training is None else make_adamw(self._model.parameters(), training.arguments)
 
@@ -103,8 +101,8 @@ class HFTrainStrategy(ABC):
     # How the ranks divide the model
 
     @abstractmethod
-    def _place(self, make_optimizer: MakeOptimizer) -> None:
-        """Divides `self._model` and sets `self._optimizer`."""
+    def _place(self) -> None:
+        """Divides `self._model`, and sets `self._optimizer` to what `_make_optimizer` makes."""
 
     @abstractmethod
     def _call_model(self, tokens: Tensor, columns: Tensor) -> Tensor:

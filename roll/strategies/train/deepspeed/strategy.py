@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from roll.configs.deepspeed import DeepSpeedConfig
 from roll.strategies.train.deepspeed.engine import ZeroState, computed, engine_config, prepare_deepspeed, set_computed
-from roll.strategies.train.hf_train import HFTrainStrategy, MakeOptimizer
+from roll.strategies.train.hf_train import HFTrainStrategy
 from roll.strategies.train.interface import RankContext
 from roll.strategies.train.optimizer import MOMENTS, scale_to_norm
 from roll.strategies.train.spec import TrainSpec
@@ -35,12 +35,12 @@ class DeepSpeedStrategy(HFTrainStrategy):
         self._zero: ZeroState | None = None
         super().__init__(context, spec)
 
-    def _place(self, make_optimizer: MakeOptimizer) -> None:
+    def _place(self) -> None:
         prepare_deepspeed(self._device)
         import deepspeed
 
         nn.Module.to(self._model, self._device)
-        client = make_optimizer()
+        client = self._make_optimizer()
         if client is None and self._stage < 3:
             return
         bf16 = self._compute_dtype == torch.bfloat16
