@@ -82,6 +82,7 @@ lint: env
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 
 test-sglang: env env-sglang
 	SGLANG_PYTHON=$(CURDIR)/$(VENV)-sglang/bin/python OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -m sglang $(ARGS)
@@ -113,5 +114,5 @@ $(VENV)-bench/.complete: requirements/bench.txt | $(BIN)/uv
 
 # What was installed and made here; the runs in output/ stay.
 clean:
-	rm -rf $(VENV) $(VENV)-bench $(VENV)-sglang build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis examples/embedded/cache*
+	rm -rf $(VENV) $(VENV)-bench $(VENV)-sglang build *.egg-info .mypy_cache .import_linter_cache .ruff_cache .pytest_cache .hypothesis examples/embedded/cache*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -22,9 +22,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -39,6 +39,9 @@ from transformers import (
 )
 
 from roll.algorithms.loss import LossSpec, compute_loss
+from roll.configs.arguments import FSDP2Config, ModelArguments, TrainBackendConfig, TrainingArguments
+from roll.configs.deepspeed import DeepSpeedConfig, ZeroConfig
+from roll.configs.megatron import MegatronConfig
 from roll.data.microbatch import split_across_ranks
 from roll.data.token_batch import TokenBatch
 from roll.distributed.ports import free_port
@@ -46,6 +49,7 @@ from roll.strategies.train import make_train_strategy
 from roll.strategies.train.interface import BatchTotals, RankContext
 from roll.strategies.train.logprobs import token_logprobs
 from roll.strategies.train.lr_schedule import lr_scale
+from roll.strategies.train.spec import Optimisation, TrainSpec
 from roll.weights.experts import published
 
 REPO = Path(__file__).resolve().parents[1]
@@ -53,52 +57,46 @@ STEPS = 10
 SAMPLES = 12
 VOCABULARY = 64
 LOSS = LossSpec(pg_variant="ppo", aggregation="token-mean", kl_loss_coef=0.1, entropy_coef=0.01)
-TRAINING: dict[str, Any] = {
-    "learning_rate": 1e-3,
-    "weight_decay": 0.1,
-    "lr_scheduler_type": "cosine",
-    "warmup_steps": 2,
-    "total_optimizer_steps": STEPS,
-    "max_grad_norm": 0.5,
-}
-BUDGET = {"dtype": "fp32", "max_tokens_per_microbatch": 128, "max_tokens_per_microbatch_infer": 128}
+TRAINING = TrainingArguments(learning_rate=1e-3, weight_decay=0.1, lr_scheduler_type="cosine", warmup_steps=2)
+BUDGET, MAX_GRAD_NORM = 128, 0.5
+OPTIMISATION = Optimisation(arguments=TRAINING, total_steps=STEPS, max_grad_norm=MAX_GRAD_NORM, max_tokens_per_microbatch=BUDGET)
 NOISE = "k_proj.bias"
 """Softmax does not see it: its gradient is rounding error alone, of which AdamW makes whole steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    strategy: str
+    backend: TrainBackendConfig
     ranks: int
-    options: dict[str, Any] = field(default_factory=dict)
     ranks_per_shard: int = 1
     """Ranks that share a data-parallel rank; all of them here."""
     model: str = "dense"
 
 
-def zero(stage: int) -> dict[str, Any]:
-    return {"zero": {"stage": stage}}
+def zero(stage: Literal[0, 1, 2, 3]) -> DeepSpeedConfig:
+    return DeepSpeedConfig(zero_optimization=ZeroConfig(stage=stage))
 
 
-TP2, PP2 = {"tensor_model_parallel_size": 2}, {"pipeline_model_parallel_size": 2}
-EP2, UNDIVIDED = {"expert_model_parallel_size": 2}, {"expert_tensor_parallel_size": 1}
+TP2 = MegatronConfig(tensor_model_parallel_size=2)
+TP2_SP = replace(TP2, sequence_parallel=True)
+TP2_SP_EP2 = replace(TP2_SP, expert_model_parallel_size=2, expert_tensor_parallel_size=1)
 LAYOUTS = {
-    "fsdp2-1": Layout("fsdp2_train", 1),
-    "fsdp2-2": Layout("fsdp2_train", 2),
-    "zero0-2": Layout("deepspeed_train", 2, zero(0)),
-    "zero1-2": Layout("deepspeed_train", 2, zero(1)),
-    "zero2-2": Layout("deepspeed_train", 2, zero(2)),
-    "zero3-2": Layout("deepspeed_train", 2, zero(3)),
-    "megatron-tp1": Layout("megatron_train", 1),
-    "megatron-tp2": Layout("megatron_train", 2, TP2, 2),
-    "megatron-tp2+sp": Layout("megatron_train", 2, {**TP2, "sequence_parallel": True}, 2),
-    "megatron-pp2": Layout("megatron_train", 2, PP2, 2),
-    "megatron-dp2": Layout("megatron_train", 2),
-    "megatron-cp2": Layout("megatron_train", 2, {"context_parallel_size": 2}, 2),
-    "fsdp2-1 mixture": Layout("fsdp2_train", 1, model="mixture"),
-    "megatron-1 mixture": Layout("megatron_train", 1, model="mixture"),
-    "megatron-ep2": Layout("megatron_train", 2, EP2, model="mixture"),
-    "megatron-tp2+sp+ep2": Layout("megatron_train", 2, {**TP2, **EP2, "sequence_parallel": True, **UNDIVIDED}, 2, "mixture"),
+    "fsdp2-1": Layout(FSDP2Config(), 1),
+    "fsdp2-2": Layout(FSDP2Config(), 2),
+    "zero0-2": Layout(zero(0), 2),
+    "zero1-2": Layout(zero(1), 2),
+    "zero2-2": Layout(zero(2), 2),
+    "zero3-2": Layout(zero(3), 2),
+    "megatron-tp1": Layout(MegatronConfig(), 1),
+    "megatron-tp2": Layout(TP2, 2, 2),
+    "megatron-tp2+sp": Layout(TP2_SP, 2, 2),
+    "megatron-pp2": Layout(MegatronConfig(pipeline_model_parallel_size=2), 2, 2),
+    "megatron-dp2": Layout(MegatronConfig(), 2),
+    "megatron-cp2": Layout(MegatronConfig(context_parallel_size=2), 2, 2),
+    "fsdp2-1 mixture": Layout(FSDP2Config(), 1, model="mixture"),
+    "megatron-1 mixture": Layout(MegatronConfig(), 1, model="mixture"),
+    "megatron-ep2": Layout(MegatronConfig(expert_model_parallel_size=2), 2, model="mixture"),
+    "megatron-tp2+sp+ep2": Layout(TP2_SP_EP2, 2, 2, "mixture"),
 }
 
 
@@ -171,7 +169,7 @@ def plain_loop(model_path: Path, steps: int) -> tuple[dict[str, torch.Tensor], l
     decayed = [p for p in model.parameters() if p.ndim > 1]
     others = [p for p in model.parameters() if p.ndim <= 1]
     groups: list[dict[str, Any]] = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=TRAINING["learning_rate"], weight_decay=TRAINING["weight_decay"])
+    optimizer = torch.optim.AdamW(groups, lr=TRAINING.learning_rate, weight_decay=TRAINING.weight_decay)
 
     def forward(batch: TokenBatch) -> tuple[torch.Tensor, torch.Tensor | None, Any]:
         padded = batch.padded()
@@ -190,10 +188,10 @@ def plain_loop(model_path: Path, steps: int) -> tuple[dict[str, torch.Tensor], l
         values, entropy, padded = forward(batch)
         loss, _ = compute_loss(values, entropy, padded, LOSS, totals.tokens, totals.sequences)
         loss.backward()
-        norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), TRAINING["max_grad_norm"])))
-        scale = lr_scale(step, STEPS, TRAINING["lr_scheduler_type"], TRAINING["warmup_steps"])
+        norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_GRAD_NORM)))
+        scale = lr_scale(step, STEPS, TRAINING.lr_scheduler_type, TRAINING.warmup_steps)
         for group in optimizer.param_groups:
-            group["lr"] = TRAINING["learning_rate"] * scale
+            group["lr"] = TRAINING.learning_rate * scale
         optimizer.step()
         optimizer.zero_grad()
         seconds.append(time.perf_counter() - began)
@@ -205,7 +203,15 @@ def plain_loop(model_path: Path, steps: int) -> tuple[dict[str, torch.Tensor], l
 def run_rank(layout: Layout, model_path: str, out: Path, rank: int, port: int, steps: int) -> None:
     """One rank of a layout: ten steps, then what the comparison needs."""
     context = RankContext(rank=rank, world_size=layout.ranks, master_port=port)
-    strategy = make_train_strategy(layout.strategy, context, {"model_path": model_path, **BUDGET, **TRAINING, **layout.options})
+    spec = TrainSpec(
+        model_path=model_path,
+        model=ModelArguments(dtype="fp32"),
+        backend=layout.backend,
+        optimisation=OPTIMISATION,
+        max_tokens_per_microbatch_infer=BUDGET,
+        collective_timeout_s=600.0,
+    )
+    strategy = make_train_strategy(context, spec)
     shard, shards = rank // layout.ranks_per_shard, layout.ranks // layout.ranks_per_shard
 
     def mine(batch: TokenBatch) -> list[int]:

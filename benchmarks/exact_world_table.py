@@ -33,7 +33,8 @@ from exact_world import Estimate, World, baseline_expectation, estimate
 
 from roll.algorithms.advantages import advantage_estimator
 from roll.algorithms.loss import LossSpec
-from roll.algorithms.policy_loss import get_policy_loss, policy_loss
+from roll.algorithms.pg_variants.lookup import get_policy_loss
+from roll.algorithms.policy_loss import policy_loss
 
 EXACT = "sequence weight, not cut"
 

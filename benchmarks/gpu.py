@@ -37,10 +37,14 @@ from engines import PROMPT, SIZES, make_model, make_prompts, requests, save
 from pipeline_run import save_results
 
 from roll.algorithms.loss import LossSpec
+from roll.configs.arguments import FSDP2Config, ModelArguments, TrainBackendConfig, TrainingArguments
+from roll.configs.deepspeed import DeepSpeedConfig, ZeroConfig
+from roll.configs.megatron import MegatronConfig
 from roll.data.token_batch import TokenBatch
 from roll.strategies.infer import make_infer_strategy
 from roll.strategies.train import make_train_strategy
 from roll.strategies.train.interface import BatchTotals, RankContext
+from roll.strategies.train.spec import Optimisation, TrainSpec
 
 DEVICE = "cuda:0"
 TRAINERS = {"fsdp2": "torch", "deepspeed": "deepspeed", "megatron": "megatron"}
@@ -108,14 +112,26 @@ class Row:
 
 
 def measure_training(side: str, folder: str, args: argparse.Namespace, counts: Arithmetic) -> Row:
-    options = {
-        "model_path": folder,
-        "dtype": "bf16",
-        "max_tokens_per_microbatch": args.microbatch_tokens,
-        "gradient_checkpointing": args.gradient_checkpointing,
-        **({"zero": {"stage": args.zero_stage}} if side == "deepspeed" else {}),
+    backends: dict[str, TrainBackendConfig] = {
+        "fsdp2": FSDP2Config(),
+        "deepspeed": DeepSpeedConfig(zero_optimization=ZeroConfig(stage=args.zero_stage)),
+        "megatron": MegatronConfig(),
     }
-    strategy: Any = make_train_strategy(f"{side}_train", RankContext(device=DEVICE), options)
+    optimisation = Optimisation(
+        arguments=TrainingArguments(lr_scheduler_type="constant"),
+        total_steps=None,
+        max_grad_norm=1.0,
+        max_tokens_per_microbatch=args.microbatch_tokens,
+    )
+    spec = TrainSpec(
+        model_path=folder,
+        model=ModelArguments(dtype="bf16", disable_gradient_checkpointing=not args.gradient_checkpointing),
+        backend=backends[side],
+        optimisation=optimisation,
+        max_tokens_per_microbatch_infer=args.microbatch_tokens,
+        collective_timeout_s=600.0,
+    )
+    strategy: Any = make_train_strategy(RankContext(device=DEVICE), spec)
     batch = random_batch(args.sequences, args.length, SIZES[args.size]["vocab_size"])
     totals = BatchTotals(int(batch.loss_mask.sum()), len(batch))
     torch.cuda.reset_peak_memory_stats()

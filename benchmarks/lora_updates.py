@@ -19,10 +19,12 @@ import torch
 from engines import LONGEST, PROMPT, SIZES, make_model, make_prompts, requests, save, seconds
 from pipeline_run import save_results
 
+from roll.configs.arguments import FSDP2Config, ModelArguments, TrainingArguments
 from roll.strategies.infer import make_infer_strategy
 from roll.strategies.infer.interface import InferStrategy
 from roll.strategies.train.fsdp2 import FSDP2Strategy
 from roll.strategies.train.interface import RankContext
+from roll.strategies.train.spec import Optimisation, TrainSpec
 from roll.weights.adapter import AdapterSource
 from roll.weights.bucket import Bucket, manifest_of
 
@@ -47,8 +49,22 @@ async def update(engine: InferStrategy, buckets: list[Bucket], version: int, pro
 
 
 async def measure(folder: str, name: str, adapters: bool, args: argparse.Namespace) -> dict[str, Any]:
-    lora = {"lora_target": "all-linear", "lora_rank": args.rank, "export_adapters": adapters}
-    trainer = FSDP2Strategy(RankContext(), folder, dtype="fp32", **lora)
+    optimisation = Optimisation(
+        arguments=TrainingArguments(lr_scheduler_type="constant"),
+        total_steps=None,
+        max_grad_norm=1.0,
+        max_tokens_per_microbatch=16384,
+    )
+    spec = TrainSpec(
+        model_path=folder,
+        model=ModelArguments(dtype="fp32", lora_target="all-linear", lora_rank=args.rank),
+        backend=FSDP2Config(),
+        optimisation=optimisation,
+        max_tokens_per_microbatch_infer=16384,
+        collective_timeout_s=600.0,
+        export_adapters=adapters,
+    )
+    trainer = FSDP2Strategy(RankContext(), spec)
     began = time.perf_counter()
     buckets = list(trainer.export_weights(BUCKET_BYTES))
     export = time.perf_counter() - began

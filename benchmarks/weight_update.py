@@ -28,6 +28,7 @@ import torch
 from engines import LONGEST, PROMPT, SIZES, make_model, make_prompts, requests, save, seconds
 from pipeline_run import save_results
 
+from roll.configs.arguments import FSDP2Config, ModelArguments
 from roll.configs.base import WeightTransport
 from roll.distributed.backend import WorkerSpec
 from roll.distributed.cluster import Cluster
@@ -41,6 +42,7 @@ from roll.rollout.changes import Changes
 from roll.rollout.fleet import Fleet
 from roll.strategies.infer.interface import WeightUpdateMode
 from roll.strategies.train.interface import RankContext
+from roll.strategies.train.spec import TrainSpec
 from roll.weights.directory import DirectoryWeightStore
 from roll.weights.gather import gather_weights
 from roll.weights.store import MemoryWeightStore, WeightStore
@@ -63,16 +65,20 @@ async def start(engine: str, model: str, slots: int, args: argparse.Namespace) -
         "threads": 1,
         **({"engine_args": {"python": args.sglang}} if engine == "sglang" else {}),
     }
+    frozen = TrainSpec(
+        model_path=model,
+        model=ModelArguments(dtype="fp32"),
+        backend=FSDP2Config(),
+        optimisation=None,
+        max_tokens_per_microbatch_infer=16384,
+        collective_timeout_s=600.0,
+    )
     specs = [
         WorkerSpec(
             f"actor_train-{rank}",
             roles.TRAIN_WORKER,
             placement,
-            {
-                "strategy_name": "fsdp2_infer",
-                "context": RankContext(rank, args.ranks, master_port=port),
-                "options": {"model_path": model, "dtype": "fp32"},
-            },
+            {"context": RankContext(rank, args.ranks, master_port=port), "spec": frozen},
         )
         for rank, placement in enumerate(trainers)
     ]

@@ -21,9 +21,6 @@ AdvantageEstimator: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 advantage_estimator: Registry[AdvantageEstimator] = Registry("adv_estimator")
 """`@advantage_estimator("name")` registers an estimator."""
 
-WHITENED = frozenset({"reinforce_plus_plus", "reinforce_plus_plus_baseline"})
-"""Estimators whose definition includes `whiten` over the trained tokens of the batch."""
-
 
 @advantage_estimator("reinforce")
 def reinforce(rewards: Tensor, group_ids: Tensor, lengths: Tensor) -> Tensor:

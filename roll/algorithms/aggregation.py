@@ -6,20 +6,19 @@ micro-batches and ranks, however they are cut, is exactly the value of one big b
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import get_args
 
 from torch import Tensor
 
 from roll.algorithms.ratio import select
 from roll.algorithms.registry import unknown_name
-
-AggregationMode = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+from roll.configs.losses import LossAggregation
 
 
 def check_mode(mode: str, norm_length: int | None) -> None:
     """`ValueError` if `mode` is unknown or lacks the `norm_length` it needs."""
-    if mode not in get_args(AggregationMode):
-        raise unknown_name("loss aggregation", mode, get_args(AggregationMode))
+    if mode not in get_args(LossAggregation):
+        raise unknown_name("loss aggregation", mode, get_args(LossAggregation))
     if mode == "seq-mean-token-sum-norm" and (norm_length is None or norm_length <= 0):
         raise ValueError(f"loss aggregation {mode!r} needs a norm_length > 0, got {norm_length}")
 
@@ -27,7 +26,7 @@ def check_mode(mode: str, norm_length: int | None) -> None:
 def aggregate(
     per_token: Tensor,
     mask: Tensor,
-    mode: AggregationMode,
+    mode: LossAggregation,
     totals_tokens: int,
     totals_sequences: int,
     norm_length: int | None = None,

@@ -8,7 +8,7 @@ statistic of a token, a segment or a whole sequence, never of a micro-batch.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -17,26 +17,23 @@ from roll.algorithms.kl import approx_kl
 from roll.algorithms.loss_metrics import CorrelationMetric, EffectiveSizeMetric, MaxMetric, MeanMetric, Metrics, masked_mean
 from roll.algorithms.ratio import bounded_exp, log_ratio, select, sequence_mean, sequence_sum
 from roll.algorithms.registry import unknown_name
-
-Level = Literal["token", "segment", "geometric", "sequence"]
-"""Of what log ρ is taken: `token` its own; `segment` the mean over its segment, an unbroken run of trained tokens (one turn);
-`geometric` the mean over its sequence; `sequence` the sum over its sequence, the only one without bias."""
+from roll.configs.correction import DECOUPLED_BOUND, CorrectionLevel, CorrectionMode
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImportanceWeight:
     """The weight w of each token's policy loss."""
 
-    level: Level = "token"
-    upper_bound: float = 5.0
-    mode: Literal["truncate", "mask"] = "truncate"
+    level: CorrectionLevel = "token"
+    upper_bound: float = DECOUPLED_BOUND
+    mode: CorrectionMode = "truncate"
     """`truncate`: min(ρ, upper) (TIS). `mask`: ρ within [lower, upper], 0 outside (MIS, IcePop)."""
     lower_bound: float = 0.5
 
     def __post_init__(self) -> None:
         _check_level(self.level)
-        if self.mode not in ("truncate", "mask"):
-            raise unknown_name("importance weight mode", self.mode, ("truncate", "mask"))
+        if self.mode not in get_args(CorrectionMode):
+            raise unknown_name("importance weight mode", self.mode, get_args(CorrectionMode))
         if not self.upper_bound > 0 or (self.mode == "mask" and not 0 <= self.lower_bound < self.upper_bound):
             raise ValueError(f"need 0 <= lower_bound < upper_bound, got {self.lower_bound}, {self.upper_bound}")
 
@@ -47,7 +44,7 @@ class Filter:
 
     The difference at a level other than `token` is the mean over the segment or sequence."""
 
-    level: Level = "token"
+    level: CorrectionLevel = "token"
     ratio: tuple[float, float] | None = (0.8, 1.2)
     difference: tuple[float, float] | None = None
 
@@ -74,8 +71,8 @@ class Corrected(NamedTuple):
 
 
 def _check_level(level: str) -> None:
-    if level not in get_args(Level):
-        raise unknown_name("level", level, get_args(Level))
+    if level not in get_args(CorrectionLevel):
+        raise unknown_name("level", level, get_args(CorrectionLevel))
 
 
 @torch.no_grad()
@@ -109,12 +106,12 @@ def _probability(logprobs: Tensor, mask: Tensor) -> Tensor:
     return select(select(logprobs, mask).clamp(max=0).exp(), mask)
 
 
-def _difference(trained: Tensor, behaviour: Tensor, mask: Tensor, level: Level) -> Tensor:
+def _difference(trained: Tensor, behaviour: Tensor, mask: Tensor, level: CorrectionLevel) -> Tensor:
     difference = _probability(trained, mask) - _probability(behaviour, mask)
     return at_level(difference, mask, "geometric" if level == "sequence" else level)
 
 
-def at_level(values: Tensor, mask: Tensor, level: Level) -> Tensor:
+def at_level(values: Tensor, mask: Tensor, level: CorrectionLevel) -> Tensor:
     """[B, T] the statistic of `level` on each of its tokens."""
     if level == "token":
         return select(values, mask)

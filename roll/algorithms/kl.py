@@ -16,6 +16,7 @@ from torch import Tensor
 
 from roll.algorithms.ratio import LOG_RATIO_BOUND, log_ratio
 from roll.algorithms.registry import unknown_name
+from roll.configs.losses import KLEstimator
 
 
 def _k3(difference: Tensor) -> Tensor:
@@ -23,7 +24,7 @@ def _k3(difference: Tensor) -> Tensor:
     return difference.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).expm1() - difference.clamp(max=LOG_RATIO_BOUND)
 
 
-ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {
+ESTIMATORS: dict[KLEstimator, Callable[[Tensor], Tensor]] = {
     "k1": lambda difference: -difference,
     "kl": lambda difference: -difference,
     "k2": lambda difference: difference.square() / 2,

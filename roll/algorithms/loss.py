@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from roll.algorithms.aggregation import AggregationMode, aggregate, check_mode
+from roll.algorithms.aggregation import aggregate, check_mode
 from roll.algorithms.correction import (
     Correction,
     ImportanceWeight,
@@ -32,8 +32,10 @@ from roll.algorithms.loss_metrics import (
     masked_mean,
     reduce_metrics,
 )
-from roll.algorithms.policy_loss import DEFAULT_VARIANT, LossInputs, PolicyLossArgs, get_policy_loss, traits_of
+from roll.algorithms.pg_variants.lookup import get_policy_loss
+from roll.algorithms.policy_loss import LossInputs, traits_of
 from roll.algorithms.ratio import bounded_exp, log_ratio, select
+from roll.configs.losses import DEFAULT_LOSS, KLLossEstimator, LossAggregation, PolicyLossArgs
 
 if TYPE_CHECKING:
     from roll.data.token_batch import Padded, TokenBatch
@@ -48,15 +50,15 @@ DECOUPLED_WEIGHT = ImportanceWeight()
 class LossSpec:
     """What to optimise: plain values, so it travels to any rank."""
 
-    pg_variant: str = DEFAULT_VARIANT
+    pg_variant: str = DEFAULT_LOSS
     """A registered name, or the dotted path of a user's function (see `policy_loss.PolicyLoss`)."""
     args: PolicyLossArgs = field(default_factory=PolicyLossArgs)
-    aggregation: AggregationMode = "token-mean"
+    aggregation: LossAggregation = "token-mean"
     norm_length: int | None = None
     """Tokens; needed by the aggregation `seq-mean-token-sum-norm` alone."""
     kl_loss_coef: float = 0.0
     """Weight of KL(policy ‖ reference)."""
-    kl_estimator: str = "k3"
+    kl_estimator: KLLossEstimator = "k3"
     """See `approx_kl`."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus."""

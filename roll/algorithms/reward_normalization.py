@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-Scope = Literal["batch", "group", "running"]
+from roll.configs.estimators import Scope
 
 EPSILON = 1e-6
 """Added to a standard deviation before dividing by it."""

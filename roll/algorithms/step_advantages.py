@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from roll.algorithms.registry import Registry
-from roll.algorithms.reward_normalization import Scope, normalize_rewards
+from roll.algorithms.reward_normalization import normalize_rewards
+from roll.configs.estimators import Scope
 
 
 @dataclass(frozen=True, kw_only=True)

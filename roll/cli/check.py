@@ -9,22 +9,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from roll.cli.machine import Machine, this_machine
 from roll.cli.model_files import read_model_folder
 from roll.cli.options import OVERRIDES, Parser, complain, config_folder
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
+from roll.configs.redact import redact_at, redact_text
 from roll.configs.report import LoadReport
+from roll.configs.units import GIB
 from roll.configs.validation import check_config
-from roll.metrics.redact import redact_at, redact_text
-from roll.metrics.visible import visible
+from roll.configs.visible import visible
+from roll.distributed.machine import Machine, this_machine
 from roll.plan.memory import Model
 from roll.plan.model_shape import shape_of
 from roll.plan.plan import Plan, make_plan, model_folders
 from roll.plan.text import condensed, keys, whole
 from roll.strategies.infer.installed_engine import engine_problems
-
-GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)

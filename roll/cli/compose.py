@@ -83,8 +83,7 @@ def load(
 def _nodes_named(config: PPOConfig) -> int:
     """ROLL counts its machines by the highest device that a role names; `num_nodes` is not read."""
     try:
-        roles = (config.actor_train, config.actor_infer, config.reference, config.critic)
-        highest = max((device for role in roles if role is not None for device in role.devices), default=0)
+        highest = max((device for role in config.configured_roles().values() for device in role.devices), default=0)
     except ValueError:  # a device_mapping that cannot be read: reported as such
         return config.num_nodes
     return max(config.num_nodes, highest // config.num_gpus_per_node + 1) if config.num_gpus_per_node else config.num_nodes

@@ -12,9 +12,9 @@ from typing import Any
 import yaml
 
 from roll.configs.problems import ConfigError, Problem
+from roll.configs.visible import visible
 from roll.envs.check import as_mapping, as_text, check_env
 from roll.envs.registry import BUILT_IN
-from roll.metrics.visible import visible
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roll.cli.options import Parser, complain
+from roll.configs.dtype import TORCH_NAMES, ComputeDtype
 from roll.configs.problems import ConfigError, Problem
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 CONFIG = "config.json"
-DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser(prog="roll export", description="Weights, configuration and tokenizer; LoRA adapters are merged.")
     parser.add_argument("--checkpoint", required=True, metavar="FOLDER", help="<output_dir>/<exp_name>/checkpoints/step-<n>")
     parser.add_argument("--output", required=True, metavar="FOLDER", help="is made; must not be there, or be empty")
-    parser.add_argument("--dtype", choices=DTYPES, default="fp32", help="type of the weights (default: fp32, the masters')")
+    parser.add_argument("--dtype", choices=TORCH_NAMES, default="fp32", help="type of the weights (default: fp32, the masters')")
     try:
         options = parser.parse_args(arguments)
         parameters = export(Path(options.checkpoint), Path(options.output), options.dtype)
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def export(checkpoint: Path, output: Path, dtype: str) -> int:
+def export(checkpoint: Path, output: Path, dtype: ComputeDtype) -> int:
     """Writes the folder whole or not at all, a tensor at a time, and returns the number of parameters.
 
     Raises `ConfigError`: the checkpoint is not complete or not what was saved (its hashes are checked), or the output cannot be
@@ -63,7 +63,7 @@ def export(checkpoint: Path, output: Path, dtype: str) -> int:
     return count
 
 
-def _write(model: Path, folder: Path, dtype: str) -> int:
+def _write(model: Path, folder: Path, dtype: ComputeDtype) -> int:
     from roll.strategies.train.megatron.tensor_files import write_model
     from roll.weights.folder_files import INDEX
 
@@ -72,9 +72,9 @@ def _write(model: Path, folder: Path, dtype: str) -> int:
             shutil.copyfile(path, folder / path.name)
     config = json.loads((model / CONFIG).read_text())
     config.pop("torch_dtype", None)  # the name that transformers gave it before
-    (folder / CONFIG).write_text(json.dumps({**config, "dtype": DTYPES[dtype]}, indent=2) + "\n")
+    (folder / CONFIG).write_text(json.dumps({**config, "dtype": TORCH_NAMES[dtype]}, indent=2) + "\n")
     sizes: list[int] = []
-    write_model(folder, _tensors(model, DTYPES[dtype], sizes))
+    write_model(folder, _tensors(model, TORCH_NAMES[dtype], sizes))
     return sum(sizes)
 
 

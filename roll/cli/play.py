@@ -18,7 +18,7 @@ from roll.cli.yaml_limits import read_checked
 from roll.configs.agentic import AgenticConfig, EnvConfig
 from roll.configs.loading import load_config
 from roll.configs.problems import ConfigError, Problem
-from roll.metrics.visible import visible
+from roll.configs.visible import visible
 
 if TYPE_CHECKING:
     from roll.data.sample import Trajectory

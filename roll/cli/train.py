@@ -14,13 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roll.cli.machine import this_machine
 from roll.cli.options import OVERRIDES, Parser, complain, config_folder
 from roll.configs.agentic import AgenticConfig
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.rlvr import RLVRConfig
-from roll.metrics.visible import visible
+from roll.configs.visible import visible
+from roll.distributed.machine import this_machine
 
 if TYPE_CHECKING:
     from roll.distributed.backend import Backend

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from roll.configs.arguments import GeneratingArguments
 from roll.configs.base import COUNT
+from roll.configs.estimators import TurnScope
 from roll.configs.fields import Bounds, option, required
 from roll.configs.ppo import Lengths, PPOConfig
 
@@ -96,12 +97,8 @@ class RewardNormalizationConfig:
         "Who is compared: all episodes (batch), those of a tag, those of a group (traj_group_id), or, step_reinforce only, "
         "turns from the same state of a group's environment (state).",
     )
-    norm_mean_type: Literal["batch", "group"] | None = option(
-        None, "Subtract the mean over the grouping (group) or over all (batch)."
-    )
-    norm_std_type: Literal["batch", "group"] | None = option(
-        None, "Divide by the deviation over the grouping (group) or over all (batch)."
-    )
+    norm_mean_type: TurnScope | None = option(None, "Subtract the mean over the grouping (group) or over all (batch).")
+    norm_std_type: TurnScope | None = option(None, "Divide by the deviation over the grouping (group) or over all (batch).")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -85,7 +85,7 @@ def _validation(config: AgenticConfig) -> Iterator[Problem]:
 def _advantages(config: AgenticConfig) -> Iterator[Problem]:
     estimator = config.adv_estimator
     yield from unusable_estimator(estimator, {"remax": "takes a greedy response as baseline; an episode has no such thing"})
-    if config.group_size == 1 and estimator in (*GROUP_RELATIVE, "gigpo"):
+    if config.group_size == 1 and estimator in GROUP_RELATIVE:
         message = "compares the episodes of a group, but train_env_manager.group_size is 1"
         yield Problem("adv_estimator", estimator, message, "a larger group_size, or adv_estimator: reinforce")
     if estimator == "gae":
@@ -121,7 +121,7 @@ def _normalisation(config: AgenticConfig) -> Iterator[Problem]:
     wish, estimator, key = config.reward_normalization, config.adv_estimator, "reward_normalization"
     if wish.grouping == "state" and estimator != "step_reinforce":
         yield Problem(f"{key}.grouping", "state", f"{estimator} does not compare single states", "use step_reinforce or gigpo")
-    if wish.grouping in ("batch", "tags") and estimator in (*GROUP_RELATIVE, "gigpo"):
+    if wish.grouping in ("batch", "tags") and estimator in GROUP_RELATIVE:
         message = f"{estimator} compares the episodes of a group"
         yield Problem(f"{key}.grouping", wish.grouping, message, "traj_group_id, or adv_estimator: reinforce")
     for name, value in (("norm_mean_type", wish.norm_mean_type), ("norm_std_type", wish.norm_std_type)):

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from roll.configs.deepspeed import DeepSpeedConfig
+from roll.configs.dtype import Dtype
 from roll.configs.engine_arguments import EngineArguments
 from roll.configs.fields import Bounds, option
 from roll.configs.megatron import MegatronConfig
 
-Dtype = Literal["auto", "fp32", "bf16", "fp16"]
-LRSchedule = Literal["constant", "linear", "cosine"]
+LRSchedulerType = Literal["constant", "linear", "cosine"]
+AttentionName = Literal["sdpa", "eager"]
 StrategyName = Literal[
     "hf_infer",
     "vllm",
@@ -23,13 +24,16 @@ StrategyName = Literal[
     "megatron_train",
     "megatron_infer",
 ]
+ENGINES: tuple[StrategyName, ...] = ("hf_infer", "vllm", "sglang")
+TRAINING_STRATEGIES = tuple(name for name in get_args(StrategyName) if name.endswith("_train"))
+FROZEN_STRATEGIES = tuple(name for name in get_args(StrategyName) if name not in (*ENGINES, *TRAINING_STRATEGIES))
 Template = Literal["native", "none"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelArguments:
     model_name_or_path: str | None = option(None, "Folder of the Hugging Face checkpoint; null means `pretrain`.")
-    attn_implementation: Literal["sdpa", "eager"] = option("sdpa", "Attention implementation of transformers.")
+    attn_implementation: AttentionName = option("sdpa", "Attention implementation of transformers.")
     dtype: Dtype = option("auto", "Compute type; auto means bf16 on an accelerator and fp32 on a CPU.")
     disable_gradient_checkpointing: bool = option(
         True, "False recomputes activations in the backward pass: less memory, about a third more time."
@@ -54,7 +58,7 @@ class ModelArguments:
 @dataclass(frozen=True, kw_only=True)
 class TrainingArguments:
     learning_rate: float = option(1e-6, "Peak learning rate of AdamW.", bounds=Bounds(gt=0))
-    lr_scheduler_type: LRSchedule = option("linear", "Shape of the learning rate after the warm-up.")
+    lr_scheduler_type: LRSchedulerType = option("linear", "Shape of the learning rate after the warm-up.")
     weight_decay: float = option(0.0, "Decoupled weight decay.", bounds=Bounds(ge=0))
     adam_beta1: float = option(0.9, "Decay of the first moment.", bounds=Bounds(ge=0, lt=1))
     adam_beta2: float = option(0.999, "Decay of the second moment.", bounds=Bounds(ge=0, lt=1))
@@ -111,6 +115,10 @@ class TrainDataArguments(DataArguments):
     )
 
 
+KV_GRANULE = 16
+"""The KV cache of hf_infer holds a multiple of this many tokens a request, so every slot starts at the same memory alignment."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class HFInferConfig:
     """`strategy_config` of hf_infer, the embedded continuous-batching engine."""
@@ -131,7 +139,8 @@ class FSDP2Config:
     )
 
 
-StrategyConfig = HFInferConfig | FSDP2Config | DeepSpeedConfig | MegatronConfig
+TrainBackendConfig = FSDP2Config | DeepSpeedConfig | MegatronConfig
+StrategyConfig = HFInferConfig | TrainBackendConfig
 STRATEGY_CONFIGS: dict[str, type[StrategyConfig]] = {
     "hf_infer": HFInferConfig,
     "fsdp2_train": FSDP2Config,

@@ -8,6 +8,11 @@ from typing import Literal
 from roll.configs.fields import Bounds, option
 
 CorrectionLevel = Literal["token", "segment", "geometric", "sequence"]
+"""Of what the log of a ratio is taken: `token` its own; `segment` the mean over its segment, an unbroken run of trained tokens
+(one turn); `geometric` the mean over its sequence; `sequence` the sum over its sequence, the only one without bias."""
+CorrectionMode = Literal["truncate", "mask"]
+DECOUPLED_BOUND = 5.0
+"""Where the weight of recomputed log-probs is truncated unless is_weight says otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,12 +21,13 @@ class ISWeightConfig:
 
     enabled: bool = option(
         False,
-        "Multiply the policy loss by the weight below. false: recomputed old log-probs still are weighed, by token, at most 5.",
+        "Multiply the policy loss by the weight below. "
+        f"false: recomputed old log-probs still are weighed, by token, at most {DECOUPLED_BOUND:g}.",
     )
     weight_type: CorrectionLevel = option(
         "token", "Ratio of the token, geometric mean of its turn (segment) or response (geometric), or product (sequence)."
     )
-    mode: Literal["truncate", "mask"] = option(
+    mode: CorrectionMode = option(
         "truncate", "truncate: min(ratio, upper_bound), TIS. mask: 0 outside [lower_bound, upper_bound], MIS or IcePop."
     )
     upper_bound: float = option(1.2, "Upper end of the ratio.", bounds=Bounds(gt=0, infinite=True))

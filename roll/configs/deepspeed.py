@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from roll.configs.dtype import Dtype
 from roll.configs.fields import Bounds, option
 from roll.configs.problems import Problem
 
@@ -72,17 +73,17 @@ class DeepSpeedConfig:
     zero_allow_untested_optimizer: bool = option(True, "true: torch's AdamW is used, which DeepSpeed does not list.")
     zero_force_ds_cpu_optimizer: bool = option(False, "false: DeepSpeed's own CPU Adam needs a compiler at run time.")
 
-    def strategy_options(self, dtype: str) -> dict[str, Any]:
-        """What `DeepSpeedStrategy` takes: `zero` as DeepSpeed reads it, and the type to compute in, `dtype` in `model_args`."""
+    def zero_json(self) -> dict[str, Any]:
+        """`zero_optimization` as DeepSpeed reads it."""
         zero = {name: value for name, value in asdict(self.zero_optimization).items() if value != "auto"}
         for name, value in list(zero.items()):
             if isinstance(value, float):
                 zero[name] = int(value)
             elif isinstance(value, dict) and value["device"] == "none":
                 del zero[name]
-        return {"zero": zero, "dtype": self.computed_in(dtype)}
+        return zero
 
-    def computed_in(self, dtype: str) -> str:
+    def computed_in(self, dtype: Dtype) -> Dtype:
         """`bf16.enabled` decides where `dtype` of `model_args` is auto; a contradiction is refused."""
         enabled = self.bf16.enabled
         return dtype if dtype != "auto" or enabled == "auto" else "bf16" if enabled else "fp32"
@@ -98,7 +99,7 @@ _SET_ELSEWHERE = {
 }
 
 
-def deepspeed_problems(key: str, config: DeepSpeedConfig, dtype: str, trained: bool) -> Iterator[Problem]:
+def deepspeed_problems(key: str, config: DeepSpeedConfig, dtype: Dtype, trained: bool) -> Iterator[Problem]:
     """Values that contradict the role's other keys, or each other. `key`: dotted path of the role."""
     block, zero = f"{key}.strategy_args.strategy_config", config.zero_optimization
     for name, owner in _SET_ELSEWHERE.items():

@@ -10,9 +10,9 @@ from pathlib import PurePath
 from roll.configs.arguments import HFInferConfig
 from roll.configs.engine_arguments import EngineArguments
 from roll.configs.lora_updates import adapter_updates
-from roll.configs.pg_variants import old_logprobs_recomputed
+from roll.configs.losses import POLICY_LOSSES, PolicyLossArgs, loss_args
 from roll.configs.ppo import PPOConfig
-from roll.configs.worker import ActorTrainConfig, CriticConfig
+from roll.configs.worker import TrainedConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,7 @@ class Derived:
     """No token is trained more than this many versions after it was sampled: ⌈async_generation_ratio⌉."""
     requests_per_engine: int
     """`max_running_requests`, or fewer where the engine's KV cache holds fewer whole sequences."""
-    pg_clip_low: float
-    pg_clip_high: float
+    policy_loss: PolicyLossArgs
     recompute_old_logprobs: bool
     """Log-probs are recomputed at the start of a step, and ratios taken to them."""
     old_logprobs_reason: str
@@ -59,7 +58,7 @@ class Derived:
     run_dir: str
 
 
-def optimizer_batch_size(worker: ActorTrainConfig | CriticConfig) -> int:
+def optimizer_batch_size(worker: TrainedConfig) -> int:
     """Samples of one optimiser step: per_device_train_batch_size x gradient_accumulation_steps x data-parallel ranks."""
     training = worker.training_args
     return training.per_device_train_batch_size * training.gradient_accumulation_steps * worker.data_parallel_size
@@ -73,7 +72,7 @@ def derive(config: PPOConfig) -> Derived:
     optimizer_steps = samples // optimizer_batch
     critic_steps = samples // optimizer_batch_size(config.critic) if config.uses_critic and config.critic is not None else 0
     validation = config.val_generating_args
-    recompute, reason = old_logprobs_recomputed(config)
+    recompute, reason = _old_logprobs_recomputed(config)
     adapters, adapters_reason = adapter_updates(config)
     engine = config.actor_infer.strategy_args.options
     return Derived(
@@ -91,8 +90,7 @@ def derive(config: PPOConfig) -> Derived:
         critic_total_steps=critic_steps * config.ppo_epochs * config.max_steps,
         staleness_bound=math.ceil(config.async_generation_ratio),
         requests_per_engine=_requests_per_engine(config, sequence_length),
-        pg_clip_low=config.pg_clip_low if config.use_pg_clip_range else config.pg_clip,
-        pg_clip_high=config.pg_clip_high if config.use_pg_clip_range else config.pg_clip,
+        policy_loss=_policy_loss(config),
         recompute_old_logprobs=recompute,
         old_logprobs_reason=reason,
         adapter_updates=adapters,
@@ -105,6 +103,28 @@ def derive(config: PPOConfig) -> Derived:
         ),
         run_dir=str(PurePath(config.output_dir) / config.exp_name),
     )
+
+
+def _policy_loss(config: PPOConfig) -> PolicyLossArgs:
+    low, high = (config.pg_clip_low, config.pg_clip_high) if config.use_pg_clip_range else (config.pg_clip, config.pg_clip)
+    return loss_args(config.actor_train, low, high, config.dual_clip_c if config.dual_clip_loss else None)
+
+
+def _old_logprobs_recomputed(config: PPOConfig) -> tuple[bool, str]:
+    """Whether log-probs are recomputed at the start of a step, and why."""
+    variant = config.actor_train.pg_variant
+    loss = POLICY_LOSSES.get(variant)
+    if config.enable_old_logprobs_recompute:
+        return True, "enable_old_logprobs_recompute"
+    if config.old_logprobs != "auto":
+        return config.old_logprobs == "recompute", f"old_logprobs: {config.old_logprobs}"
+    if loss is not None and loss.needs_proximal:
+        return True, f"pg_variant {variant} needs them"
+    if loss is not None and not loss.takes_ratio:
+        return False, f"pg_variant {variant} takes no ratio to them"
+    if config.train_infer_correction.is_weight.enabled:
+        return True, f"is_weight weighs them against the sampler's, pg_variant {variant} takes its ratio to them"
+    return False, f"pg_variant {variant} takes its ratio to the sampler's"
 
 
 def _requests_per_engine(config: PPOConfig, sequence_length: int) -> int:

@@ -1,31 +1,81 @@
-"""What a configuration has to know of the advantage estimators."""
+"""The built-in advantage estimators: name, traits and formula of each. A new one is an entry here and a function of its name in
+`roll.algorithms.advantages` or `step_advantages`.
+
+In the formulas R is the reward of a sequence, A its advantage, G the return of a turn, N a normalisation over returns.
+"""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
-from typing import get_args
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from roll.configs.dotted_path import DOTTED_PATH
-from roll.configs.pg_variants import PG_VARIANTS
-from roll.configs.ppo import AdvantageEstimator
+from roll.configs.losses import POLICY_LOSSES
 from roll.configs.problems import Problem
 
-GROUP_RELATIVE = ("grpo", "rloo", "dr_grpo", "reinforce_plus_plus_baseline", "opo", "gpg")
-"""They compare the rollouts of a group."""
-STEP_ESTIMATORS = ("step_reinforce", "agentic_reinforce", "gigpo")
-"""They give each turn of an episode an advantage of its own."""
+Scope = Literal["batch", "group", "running"]
+"""Over what rewards are normalised; running: all so far."""
+TurnScope = Literal["batch", "group"]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimator:
+    formula: str
+    """Its fields, in braces, are filled in by `roll.plan.formulas`."""
+    group_relative: bool = False
+    """It compares the rollouts of a group."""
+    per_turn: bool = False
+    """It gives each turn of an episode an advantage of its own."""
+    whitened: bool = False
+    """Its definition includes whitening over the trained tokens of the batch."""
+    needs_critic: bool = False
+    needs_greedy: bool = False
+    """It compares each response with the greedy one to the same prompt."""
+
+
+ESTIMATORS: dict[str, Estimator] = {
+    "reinforce": Estimator("A = R"),
+    "grpo": Estimator("A = (R − group mean) / (group std + 1e-6)", group_relative=True),
+    "rloo": Estimator("A = R − mean of the others of the group", group_relative=True),
+    "dr_grpo": Estimator("A = R − group mean", group_relative=True),
+    "reinforce_plus_plus": Estimator("A = R", whitened=True),
+    "reinforce_plus_plus_baseline": Estimator("A = R − group mean", group_relative=True, whitened=True),
+    "opo": Estimator("A = R − Σ length·R / Σ length over the group", group_relative=True),
+    "gpg": Estimator("A = (R − group mean)·samples / samples of groups that differ", group_relative=True),
+    "gae": Estimator(
+        "A_t = δ_t + {decay:g}·A_next, δ_t = r_t + {gamma}V_next − V_t, next of the policy's tokens", needs_critic=True
+    ),
+    "remax": Estimator("A = R − reward of the greedy response", needs_greedy=True),
+    "step_reinforce": Estimator("A = N(G), {returns}, {normed}", per_turn=True),
+    "agentic_reinforce": Estimator("A = G, {returns}", per_turn=True),
+    "gigpo": Estimator(
+        "A = {episode:g}·N(R of the episode) + {step:g}·N(G among equal states), {returns}, {normed}",
+        group_relative=True,
+        per_turn=True,
+    ),
+}
+
+if TYPE_CHECKING:
+    AdvantageEstimator: TypeAlias = str
+else:
+    AdvantageEstimator = Literal[*ESTIMATORS]  # the names once: they stand in the table, and in no type of their own
+
+STEP_ESTIMATORS = tuple(name for name, entry in ESTIMATORS.items() if entry.per_turn)
+GROUP_RELATIVE = tuple(name for name, entry in ESTIMATORS.items() if entry.group_relative)
+WHITENED = tuple(name for name, entry in ESTIMATORS.items() if entry.whitened)
 
 
 def unusable_estimator(estimator: str, refused: Mapping[str, str]) -> Iterator[Problem]:
     """`refused`: estimators that this pipeline cannot use, and why."""
-    known = [name for name in get_args(AdvantageEstimator) if name not in refused]
+    known = [name for name in ESTIMATORS if name not in refused]
     if estimator in refused:
         yield Problem("adv_estimator", estimator, refused[estimator], "e.g. grpo or rloo")
     elif estimator not in known and not DOTTED_PATH.fullmatch(estimator):
         nearest = difflib.get_close_matches(estimator, known, n=1)
         fix = f"did you mean {nearest[0]}?" if nearest else f"one of {', '.join(known)}, or the dotted path of your own function"
-        if estimator in PG_VARIANTS:
+        if estimator in POLICY_LOSSES:
             critic = ", and adv_estimator: gae for PPO with a critic" if estimator == "ppo" else ""
             fix = f"actor_train.pg_variant: {estimator}{critic}"
         yield Problem("adv_estimator", estimator, "is not an advantage estimator", fix)

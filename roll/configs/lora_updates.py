@@ -38,7 +38,7 @@ def _obstacle(config: PPOConfig) -> str:
         return f"{engine} is not wired to take adapters"
     if engine == "vllm" and rank > VLLM_LARGEST_RANK:
         return f"vLLM serves adapters of rank {VLLM_LARGEST_RANK} at most, lora_rank is {rank}"
-    base, served = (role.model_args.model_name_or_path or config.pretrain for role in (config.actor_train, config.actor_infer))
+    base, served = config.model_folder(config.actor_train), config.model_folder(config.actor_infer)
     if base != served:
         return f"the engines start from '{served}', the trainer from '{base}'"
     return ""

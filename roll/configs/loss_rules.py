@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
-from typing import get_args
 
 from roll.configs.dotted_path import DOTTED_PATH
-from roll.configs.pg_variants import NEED_PROXIMAL, PG_VARIANTS, WITH_RATIO
-from roll.configs.ppo import AdvantageEstimator, PPOConfig
+from roll.configs.estimators import ESTIMATORS
+from roll.configs.losses import PG_CLIP, POLICY_LOSSES, anchor_of, knob_problems
+from roll.configs.ppo import PPOConfig
 from roll.configs.problems import MISSING_VALUE, Problem
 
 RECIPES = {"dapo": "ppo, with use_pg_clip_range: true, pg_clip_high: 0.28 and loss_agg_mode: token-mean"}
@@ -22,22 +22,21 @@ def loss_problems(config: PPOConfig) -> Iterator[Problem]:
 
 def _policy_loss(config: PPOConfig) -> Iterator[Problem]:
     knobs, variant, key = config.actor_train, config.actor_train.pg_variant, "actor_train.pg_variant"
-    if variant not in PG_VARIANTS and not DOTTED_PATH.fullmatch(variant):
-        nearest = difflib.get_close_matches(variant, PG_VARIANTS, n=1)
-        fix = f"did you mean {nearest[0]}?" if nearest else f"one of {', '.join(PG_VARIANTS)}, or the path of your own function"
-        if variant in get_args(AdvantageEstimator):
+    loss = POLICY_LOSSES.get(variant)
+    if loss is None and not DOTTED_PATH.fullmatch(variant):
+        nearest = difflib.get_close_matches(variant, POLICY_LOSSES, n=1)
+        fix = f"did you mean {nearest[0]}?" if nearest else f"one of {', '.join(POLICY_LOSSES)}, or the path of your own function"
+        if variant in ESTIMATORS:
             fix = f"adv_estimator: {variant}, with a loss such as actor_train.pg_variant: ppo"
         yield Problem(key, variant, "is not a policy loss", RECIPES.get(variant, fix))
-    if knobs.tis_lower_bound >= knobs.tis_upper_bound:
-        message = f"{knobs.tis_lower_bound:g} >= tis_upper_bound {knobs.tis_upper_bound:g}"
-        yield Problem("actor_train.tis_lower_bound", knobs.tis_lower_bound, message)
+    yield from knob_problems(knobs, "actor_train.")
     if config.old_logprobs == "bypass":
         if config.enable_old_logprobs_recompute:
             yield Problem("old_logprobs", "bypass", "enable_old_logprobs_recompute is true", "keep one of them")
-        if variant in NEED_PROXIMAL:
+        if loss is not None and loss.needs_proximal:
             message = f"pg_variant {variant} needs the log-probs of the step's first weights"
             yield Problem("old_logprobs", "bypass", message, "old_logprobs: auto")
-        elif config.train_infer_correction.is_weight.enabled and variant in WITH_RATIO:
+        elif config.train_infer_correction.is_weight.enabled and loss is not None and loss.takes_ratio:
             message = f"pg_variant {variant} takes its ratio to the sampler already, is_weight would correct for it twice"
             yield Problem("old_logprobs", "bypass", message, "old_logprobs: auto, or is_weight.enabled: false")
 
@@ -45,7 +44,7 @@ def _policy_loss(config: PPOConfig) -> Iterator[Problem]:
 def _clipping(config: PPOConfig) -> Iterator[Problem]:
     """Clip-higher that is silently off would be the costliest."""
     for key, value in (("pg_clip_low", config.pg_clip_low), ("pg_clip_high", config.pg_clip_high)):
-        if value != 0.2 and not config.use_pg_clip_range:
+        if value != PG_CLIP and not config.use_pg_clip_range:
             yield Problem(key, value, "has no effect: use_pg_clip_range is false", "use_pg_clip_range: true")
     if config.dual_clip_c != 3.0 and not config.dual_clip_loss:
         yield Problem("dual_clip_c", config.dual_clip_c, "has no effect: dual_clip_loss is false", "dual_clip_loss: true")
@@ -53,8 +52,9 @@ def _clipping(config: PPOConfig) -> Iterator[Problem]:
 
 def _correction(config: PPOConfig) -> Iterator[Problem]:
     weight, key = config.train_infer_correction.is_weight, "train_infer_correction"
-    if weight.enabled and config.actor_train.pg_variant == "m2po":
-        message = "m2po takes its ratio to the sampler itself, is_weight would correct for it twice"
+    variant = config.actor_train.pg_variant
+    if weight.enabled and anchor_of(variant) == "behaviour":
+        message = f"{variant} takes its ratio to the sampler itself, is_weight would correct for it twice"
         yield Problem(f"{key}.is_weight.enabled", True, message, "false, or another pg_variant")
     if weight.mode == "mask" and weight.lower_bound >= weight.upper_bound:
         message = f"{weight.lower_bound:g} >= upper_bound {weight.upper_bound:g}: every token is masked"

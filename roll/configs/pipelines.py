@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from roll.configs.problems import ConfigError, Problem
 
@@ -38,14 +38,14 @@ REFUSED = {name: ", ".join(f"`{key}`" for key in keys) for name, keys in _OTHERS
 """Pipelines of ROLL that are not here, and what tells them."""
 
 
-def pipeline_of(mapping: Mapping[str, Any]) -> Literal["rlvr", "agentic"]:
+def pipeline_of(mapping: Mapping[str, object]) -> Literal["rlvr", "agentic"]:
     """Raises `ConfigError` with one problem for a pipeline that is not here."""
     for problem in _refused(mapping):
         raise ConfigError([problem])
     return "agentic" if any(key in mapping for key in AGENTIC_KEYS) else "rlvr"
 
 
-def _refused(mapping: Mapping[str, Any]) -> Iterator[Problem]:
+def _refused(mapping: Mapping[str, object]) -> Iterator[Problem]:
     for name, keys in _OTHERS.items():
         for key in keys:
             if mapping.get(key):
@@ -60,11 +60,11 @@ def _refused(mapping: Mapping[str, Any]) -> Iterator[Problem]:
             yield _problem(key, value, _COMPUTER_NAME)
 
 
-def _problem(key: str, value: Any, pipeline: str) -> Problem:
+def _problem(key: str, value: object, pipeline: str) -> Problem:
     return Problem(key, value, f"belongs to a pipeline that is not supported: {pipeline}", "RLVR and agentic text pipelines are")
 
 
-def _leaves(mapping: Mapping[str, Any], above: str) -> Iterator[tuple[str, Any]]:
+def _leaves(mapping: Mapping[str, object], above: str) -> Iterator[tuple[str, object]]:
     for name, value in mapping.items():
         key = f"{above}.{name}" if above else str(name)
         if isinstance(value, Mapping):

@@ -9,16 +9,10 @@ from typing import Literal, NamedTuple
 from roll.configs.arguments import GeneratingArguments
 from roll.configs.base import BaseConfig
 from roll.configs.correction import TrainInferCorrectionConfig
+from roll.configs.estimators import ESTIMATORS, AdvantageEstimator
 from roll.configs.fields import Bounds, option
-from roll.configs.worker import ActorInferConfig, ActorTrainConfig, CriticConfig, ReferenceConfig
-
-AdvantageEstimator = Literal[
-    "reinforce", "grpo", "rloo", "dr_grpo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "opo", "gpg",
-    "gae", "remax", "step_reinforce", "agentic_reinforce", "gigpo",
-]  # fmt: skip
-KLEstimator = Literal["kl", "k1", "mse", "k2", "k3", "abs"]
-KLLossEstimator = Literal["kl", "k1", "mse", "k2", "k3", "abs", "kl+", "k1+", "mse+", "k2+", "k3+", "abs+"]
-LossAggregation = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+from roll.configs.losses import DUAL_CLIP, PG_CLIP, KLEstimator, KLLossEstimator, LossAggregation
+from roll.configs.worker import ActorInferConfig, ActorTrainConfig, CriticConfig, ReferenceConfig, RoleConfig, WorkerConfig
 
 POSITIVE = Bounds(gt=0)
 SHARE = Bounds(ge=0, le=1)
@@ -59,12 +53,12 @@ class PPOConfig(BaseConfig, ABC):
     # Loss.
     ppo_epochs: int = option(1, "Passes over each batch.", bounds=Bounds(ge=1))
     max_grad_norm: float = option(1.0, "The gradient is clipped to this global norm.", bounds=Bounds(gt=0, infinite=True))
-    pg_clip: float = option(0.2, "PPO: the ratio is clipped to 1 ± this.", bounds=POSITIVE)
+    pg_clip: float = option(PG_CLIP, "PPO: the ratio is clipped to 1 ± this.", bounds=POSITIVE)
     use_pg_clip_range: bool = option(False, "PPO: clip to [1 - pg_clip_low, 1 + pg_clip_high] instead.")
-    pg_clip_low: float = option(0.2, "PPO: lower clip, with use_pg_clip_range.", bounds=POSITIVE)
-    pg_clip_high: float = option(0.2, "PPO: upper clip, with use_pg_clip_range.", bounds=POSITIVE)
+    pg_clip_low: float = option(PG_CLIP, "PPO: lower clip, with use_pg_clip_range.", bounds=POSITIVE)
+    pg_clip_high: float = option(PG_CLIP, "PPO: upper clip, with use_pg_clip_range.", bounds=POSITIVE)
     dual_clip_loss: bool = option(False, "PPO: bound the loss of negative advantages at dual_clip_c times the advantage.")
-    dual_clip_c: float = option(3.0, "PPO: that bound.", bounds=Bounds(gt=1))
+    dual_clip_c: float = option(3.0, "PPO: that bound.", bounds=DUAL_CLIP)
     loss_agg_mode: LossAggregation = option("seq-mean-token-mean", "How token losses become one number.")
     entropy_loss_coef: float = option(0.0, "Weight of the entropy bonus.", bounds=Bounds(ge=0))
     use_kl_loss: bool = option(False, "Add an estimate of the KL divergence from the reference policy to the loss.")
@@ -108,11 +102,32 @@ class PPOConfig(BaseConfig, ABC):
 
     @property
     def uses_critic(self) -> bool:
-        return self.adv_estimator == "gae"
+        estimator = ESTIMATORS.get(self.adv_estimator)
+        return estimator is not None and estimator.needs_critic
 
     @property
     def uses_greedy_baseline(self) -> bool:
-        return self.adv_estimator == "remax"
+        estimator = ESTIMATORS.get(self.adv_estimator)
+        return estimator is not None and estimator.needs_greedy
+
+    def configured_roles(self) -> dict[str, RoleConfig]:
+        """By name, the roles that the configuration gives, whether a run starts them or not."""
+        roles: dict[str, RoleConfig | None] = {
+            "actor_train": self.actor_train,
+            "actor_infer": self.actor_infer,
+            "reference": self.reference,
+            "critic": self.critic,
+        }
+        return {name: role for name, role in roles.items() if role is not None}
+
+    def roles(self) -> dict[str, RoleConfig]:
+        """By name, the roles that a run starts."""
+        unused = {"reference": not self.uses_reference, "critic": not self.uses_critic}
+        return {name: role for name, role in self.configured_roles().items() if not unused.get(name)}
+
+    def model_folder(self, role: WorkerConfig) -> str:
+        """Of the Hugging Face checkpoint that the role starts from; empty if none is named."""
+        return role.model_args.model_name_or_path or self.pretrain or ""
 
     # What a pipeline's own keys mean to the parts that all pipelines share.
 

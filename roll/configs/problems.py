@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from roll.metrics.redact import redact_at, redact_text
-from roll.metrics.visible import visible
+from roll.configs.redact import redact_at, redact_text
+from roll.configs.visible import visible
 
 MISSING_VALUE = "(missing)"
 
@@ -16,7 +15,7 @@ MISSING_VALUE = "(missing)"
 class Problem:
     key: str
     """Dotted path of the key in the YAML, e.g. `actor_train.training_args.learning_rate`."""
-    value: Any
+    value: object
     """What the user wrote, or `MISSING_VALUE`."""
     message: str
     """The rule that is broken, with its arithmetic."""
@@ -32,7 +31,7 @@ class Problem:
         return visible(f"{place}{self.key} = {shown_value(self.key, self.value)}: {redact_text(self.message)}{fix}")
 
 
-def shown_value(key: str, value: Any, most: int = 80) -> str:
+def shown_value(key: str, value: object, most: int = 80) -> str:
     """A value for a message: as Python writes it, cut, and `***` if it is a secret."""
     if value is MISSING_VALUE:
         return "(missing)"

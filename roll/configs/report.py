@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from roll.configs.problems import Problem, shown_value
-from roll.metrics.redact import redact_text
-from roll.metrics.visible import visible
+from roll.configs.redact import redact_text
+from roll.configs.visible import visible
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +16,7 @@ class Note:
 
     key: str
     """Dotted path of the key as it was written."""
-    value: Any
+    value: object
     message: str
     where: str = ""
     """`file:line`, or "command line"; empty if unknown."""

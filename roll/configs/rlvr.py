@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from roll.configs.arguments import GeneratingArguments
 from roll.configs.base import COUNT
+from roll.configs.estimators import Scope
 from roll.configs.fields import option
 from roll.configs.ppo import Lengths, PPOConfig
 from roll.configs.worker import RewardConfig, ValidationConfig
-
-NormType = Literal["batch", "group", "running"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,10 +22,10 @@ class RLVRConfig(PPOConfig):
     )
     prompt_length: int = option(1024, "Longest prompt; longer ones are skipped and counted.", bounds=COUNT)
     response_length: int | None = option(None, "Longest response; null means sequence_length - prompt_length.", bounds=COUNT)
-    norm_mean_type: NormType | None = option(
+    norm_mean_type: Scope | None = option(
         None, "Over what the mean reward is subtracted (reinforce, reinforce_plus_plus); running: all rewards so far, by domain."
     )
-    norm_std_type: NormType | None = option(None, "Over what the reward is divided by its deviation; as norm_mean_type.")
+    norm_std_type: Scope | None = option(None, "Over what the reward is divided by its deviation; as norm_mean_type.")
     max_len_mask: bool = option(False, "Leave responses that were cut off at the length limit out of the loss.")
     difficulty_mask: bool = option(
         False, "Leave groups out of the loss unless difficulty_low_threshold < mean reward < difficulty_high_threshold."

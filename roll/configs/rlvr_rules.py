@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 
 from roll.configs.dotted_path import DOTTED_PATH
-from roll.configs.estimators import GROUP_RELATIVE, STEP_ESTIMATORS, unusable_estimator
+from roll.configs.estimators import ESTIMATORS, STEP_ESTIMATORS, unusable_estimator
 from roll.configs.problems import MISSING_VALUE, Problem
 from roll.configs.rlvr import RLVRConfig
 
@@ -39,10 +39,13 @@ def _advantages(config: RLVRConfig) -> Iterator[Problem]:
     alone = "compares the responses of a group, but num_return_sequences_in_group is 1"
     larger = "set num_return_sequences_in_group to 2 or more"
     yield from unusable_estimator(config.adv_estimator, dict.fromkeys(STEP_ESTIMATORS, _TURNS))
-    if size == 1 and config.adv_estimator in GROUP_RELATIVE:
+    estimator = ESTIMATORS.get(config.adv_estimator)
+    compares = estimator is not None and estimator.group_relative and not estimator.per_turn
+    own_baseline = compares or (estimator is not None and estimator.needs_greedy)
+    if size == 1 and compares:
         yield Problem("adv_estimator", config.adv_estimator, alone, f"{larger}, or use adv_estimator: reinforce")
     for key, value in (("norm_mean_type", config.norm_mean_type), ("norm_std_type", config.norm_std_type)):
-        if value is not None and config.adv_estimator in (*GROUP_RELATIVE, "remax"):
+        if value is not None and own_baseline:
             message = f"{config.adv_estimator} brings its own baseline"
             yield Problem(key, value, message, f"remove {key}, or use adv_estimator: reinforce")
         elif value == "group" and size == 1:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from roll.configs.agentic import AgenticConfig
 from roll.configs.agentic_rules import agentic_problems
+from roll.configs.arguments import ENGINES, FROZEN_STRATEGIES, TRAINING_STRATEGIES
 from roll.configs.deepspeed import DeepSpeedConfig, deepspeed_problems
 from roll.configs.derived import optimizer_batch_size
 from roll.configs.dotted_path import DOTTED_PATH
@@ -19,13 +20,13 @@ from roll.configs.ppo import PPOConfig
 from roll.configs.problems import MISSING_VALUE, Problem
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.rlvr_rules import rlvr_problems
-from roll.configs.worker import ActorTrainConfig, CriticConfig, WorkerConfig
+from roll.configs.worker import TrainedConfig, WorkerConfig
 
 _STRATEGIES_OF_ROLE: dict[str, tuple[str, ...]] = {
-    "actor_train": ("fsdp2_train", "deepspeed_train", "megatron_train"),
-    "actor_infer": ("hf_infer", "vllm", "sglang"),
-    "reference": ("fsdp2_infer", "deepspeed_infer", "megatron_infer"),
-    "critic": ("fsdp2_train", "deepspeed_train", "megatron_train"),
+    "actor_train": TRAINING_STRATEGIES,
+    "actor_infer": ENGINES,
+    "reference": FROZEN_STRATEGIES,
+    "critic": TRAINING_STRATEGIES,
 }
 LORA_STRATEGIES = ("fsdp2_train", "deepspeed_train")
 
@@ -51,16 +52,6 @@ def check_config(config: PPOConfig, device_count: int) -> list[Problem]:
     if isinstance(config, AgenticConfig):
         problems += agentic_problems(config)
     return problems
-
-
-def _workers(config: PPOConfig) -> dict[str, WorkerConfig]:
-    roles = {
-        "actor_train": config.actor_train,
-        "actor_infer": config.actor_infer,
-        "reference": config.reference,
-        "critic": config.critic,
-    }
-    return {name: role for name, role in roles.items() if role is not None}
 
 
 def _run(config: PPOConfig) -> Iterator[Problem]:
@@ -141,18 +132,20 @@ def _critic(config: PPOConfig) -> Iterator[Problem]:
 
 
 def _roles(config: PPOConfig) -> Iterator[Problem]:
-    for name, role in _workers(config).items():
+    for name, role in config.configured_roles().items():
         wanted, strategy = _STRATEGIES_OF_ROLE[name], role.strategy_args.strategy_name
         if strategy not in wanted:
             yield Problem(f"{name}.strategy_args.strategy_name", strategy, f"does not fit {name}", f"use {' or '.join(wanted)}")
         elif isinstance(role.strategy_args.options, DeepSpeedConfig):
-            yield from deepspeed_problems(name, role.strategy_args.options, role.model_args.dtype, name != "reference")
+            yield from deepspeed_problems(
+                name, role.strategy_args.options, role.model_args.dtype, isinstance(role, TrainedConfig)
+            )
         elif isinstance(role.strategy_args.options, MegatronConfig):
             yield from _megatron(name, role, role.strategy_args.options)
         yield from _lora(name, role)
-        if name in ("actor_train", "critic") and role.model_args.dtype == "fp16":
+        if isinstance(role, TrainedConfig) and role.model_args.dtype == "fp16":
             yield Problem(f"{name}.model_args.dtype", "fp16", "fp16 gradients underflow", "bf16 or fp32")
-        if not (role.model_args.model_name_or_path or config.pretrain):
+        if not config.model_folder(role):
             yield Problem(f"{name}.model_args.model_name_or_path", MISSING_VALUE, "names no model", "set pretrain")
         if role.worker_cls is not None and not DOTTED_PATH.fullmatch(role.worker_cls):
             yield Problem(f"{name}.worker_cls", role.worker_cls, "is not a dotted path", "my_package.my_module.MyWorker")
@@ -198,15 +191,15 @@ def _sampling(config: PPOConfig) -> Iterator[Problem]:
         yield Problem(f"{key}.stop_strings", generating.stop_strings, "an empty text stops nothing", "remove it")
     if asked is not None and asked != size:
         yield Problem(f"{key}.num_return_sequences", asked, f"{asked} != {_group_key(config)} {size}", "remove it")
-    for name, worker in (("actor_train", config.actor_train), ("critic", config.critic)):
-        if worker is not None and worker.training_args.warmup_ratio > 0 and worker.training_args.warmup_steps > 0:
-            ratio, steps = worker.training_args.warmup_ratio, worker.training_args.warmup_steps
+    for name, role in config.configured_roles().items():
+        if isinstance(role, TrainedConfig) and role.training_args.warmup_ratio > 0 and role.training_args.warmup_steps > 0:
+            ratio, steps = role.training_args.warmup_ratio, role.training_args.warmup_steps
             message = f"warmup_steps {steps} is given too"
             yield Problem(f"{name}.training_args.warmup_ratio", ratio, message, "keep one of them")
 
 
 def _devices(config: PPOConfig, device_count: int) -> Iterator[Problem]:
-    for name, role in _workers(config).items():
+    for name, role in config.configured_roles().items():
         key = f"{name}.device_mapping"
         if role.device_mapping is None:
             yield Problem(key, MISSING_VALUE, f"{name} needs devices", 'e.g. "0"')
@@ -230,7 +223,7 @@ def _batch(config: PPOConfig) -> Iterator[Problem]:
         yield from _whole_batches(config, config.critic, "critic's optimiser batch")
 
 
-def _whole_batches(config: PPOConfig, worker: ActorTrainConfig | CriticConfig, name: str) -> Iterator[Problem]:
+def _whole_batches(config: PPOConfig, worker: TrainedConfig, name: str) -> Iterator[Problem]:
     try:
         batch = optimizer_batch_size(worker)
     except ValueError:  # a device_mapping that cannot be read: reported as such

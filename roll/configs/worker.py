@@ -15,6 +15,7 @@ from roll.configs.arguments import (
 )
 from roll.configs.device_mapping import parse_device_mapping
 from roll.configs.fields import Bounds, option, required
+from roll.configs.losses import DEFAULT_LOSS, PolicyLossKnobs
 from roll.configs.megatron import MegatronConfig
 
 
@@ -54,55 +55,32 @@ class WorkerConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ActorTrainConfig(WorkerConfig):
-    """The policy that is trained: optimiser, prompts and loss."""
+class TrainedConfig(WorkerConfig):
+    """A role whose weights are trained."""
 
     training_args: TrainingArguments = option(TrainingArguments(), "Optimiser.")
-    data_args: TrainDataArguments = option(TrainDataArguments(), "Training prompts.")
     max_tokens_per_microbatch_in_train: int = option(
         8192, "Tokens, padding included, of a micro-batch that is trained.", bounds=Bounds(ge=1)
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyConfig(TrainedConfig):
+    """What the policy has besides its loss; in the reference the loss's keys stand after these."""
+
+    data_args: TrainDataArguments = option(TrainDataArguments(), "Training prompts.")
     max_tokens_per_microbatch_in_infer: int = option(
         16384, "Tokens, padding included, of a micro-batch whose log-probs are recomputed.", bounds=Bounds(ge=1)
     )
     pg_variant: str = option(
-        "ppo", "Policy loss: a built-in name (docs_roll/pg_variants), or the dotted path of your own function, my_module.my_loss."
+        DEFAULT_LOSS,
+        "Policy loss: a built-in name (docs_roll/pg_variants), or the dotted path of your own function, my_module.my_loss.",
     )
-    gspo_clip_low: float = option(3e-4, "gspo: the sequence's ratio is clipped at 1 - this.", bounds=Bounds(gt=0, infinite=True))
-    gspo_clip_high: float = option(4e-4, "gspo: the sequence's ratio is clipped at 1 + this.", bounds=Bounds(gt=0, infinite=True))
-    gmpo_clip_low: float = option(0.4, "gmpo: the log-ratio is clipped at -this.", bounds=Bounds(gt=0, infinite=True))
-    gmpo_clip_high: float = option(0.4, "gmpo: the log-ratio is clipped at this.", bounds=Bounds(gt=0, infinite=True))
-    sapo_tau_pos: float = option(1.0, "sapo: sharpness of the gate for positive advantages.", bounds=Bounds(gt=0))
-    sapo_tau_neg: float = option(1.05, "sapo: sharpness of the gate for other advantages.", bounds=Bounds(gt=0))
-    tis_lower_bound: float = option(0.0, "tis: lower end of the truncated importance ratio.", bounds=Bounds(ge=0))
-    tis_upper_bound: float = option(1.0, "tis: upper end of the truncated importance ratio.", bounds=Bounds(gt=0, infinite=True))
-    topr_positive_weight: float = option(1.0, "topr: weight of samples with positive reward.", bounds=Bounds(gt=0))
-    topr_negative_weight: float = option(1.0, "topr: weight of the other samples.", bounds=Bounds(gt=0))
-    topr_ratio_level: Literal["token", "sequence"] = option(
-        "sequence", "topr: the ratio of the other samples is the whole response's (the paper's) or each token's (ROLL's)."
-    )
-    cispo_epsilon_low: float = option(0.1, "cispo: the ratio is clipped at 1 - this.", bounds=Bounds(gt=0, infinite=True))
-    cispo_epsilon_high: float = option(0.1, "cispo: the ratio is clipped at 1 + this.", bounds=Bounds(gt=0, infinite=True))
-    cispo_use_unified_mask: bool = option(False, "cispo: mask the tokens that PPO would clip.")
-    vespo_k_pos: float = option(2.0, "vespo: power of the sequence's ratio, positive advantages.", bounds=Bounds(ge=0))
-    vespo_lambda_pos: float = option(3.0, "vespo: rate of the exponential decay, positive advantages.", bounds=Bounds(ge=0))
-    vespo_k_neg: float = option(3.0, "vespo: power of the sequence's ratio, negative advantages.", bounds=Bounds(ge=0))
-    vespo_lambda_neg: float = option(2.0, "vespo: rate of the exponential decay, negative advantages.", bounds=Bounds(ge=0))
-    dppo_tv_delta_low: float = option(
-        0.2, "dppo_tv: negative advantages push until a token's probability has fallen by this.", bounds=Bounds(gt=0, le=1)
-    )
-    dppo_tv_delta_high: float = option(
-        0.2, "dppo_tv: positive advantages push until a token's probability has risen by this.", bounds=Bounds(gt=0, le=1)
-    )
-    dppo_kl_delta_low: float = option(0.05, "dppo_kl: bound of the binary KL, negative advantages.", bounds=Bounds(gt=0))
-    dppo_kl_delta_high: float = option(0.05, "dppo_kl: bound of the binary KL, positive advantages.", bounds=Bounds(gt=0))
-    dppo_ratio_cap: float = option(20.0, "dppo_tv, dppo_kl: the ratio is truncated here.", bounds=Bounds(gt=0, infinite=True))
-    m2po_threshold: float = option(
-        0.04, "m2po: outliers are left out until the mean squared log-ratio is at most this.", bounds=Bounds(gt=0)
-    )
-    kimi15_tau: float = option(0.1, "kimi15: weight of the squared log-ratio.", bounds=Bounds(gt=0))
-    opmd_tau: float = option(1.0, "opmd: the loss is divided by 1 + this.", bounds=Bounds(ge=0))
-    asymre_baseline_shift: float = option(-0.1, "asymre: added to the baseline; below 0 leans on the good samples.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorTrainConfig(PolicyLossKnobs, PolicyConfig):
+    """The policy that is trained: optimiser, prompts and loss."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,16 +100,17 @@ class ReferenceConfig(WorkerConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CriticConfig(WorkerConfig):
+class CriticConfig(TrainedConfig):
     """The value model of adv_estimator: gae."""
 
-    training_args: TrainingArguments = option(TrainingArguments(), "Optimiser.")
-    max_tokens_per_microbatch_in_train: int = option(
-        8192, "Tokens, padding included, of a micro-batch that is trained.", bounds=Bounds(ge=1)
-    )
     max_tokens_per_microbatch_in_infer: int = option(
         16384, "Tokens, padding included, of a micro-batch whose values are computed.", bounds=Bounds(ge=1)
     )
+
+
+RoleConfig = ActorTrainConfig | ActorInferConfig | ReferenceConfig | CriticConfig
+TrainingRole = ActorTrainConfig | ReferenceConfig | CriticConfig
+"""The roles that are ranks of a training back end, frozen ones included."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,8 +18,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
+from roll.configs.agentic import EnvExecution
 from roll.configs.problems import ConfigError, Problem
 from roll.envs.process_seat import ProcessPool, ProcessSeat
 from roll.envs.registry import config_problems, env_class
@@ -30,7 +31,6 @@ from roll.rollout.environment_failure import EnvFailure, FailureKind, checked_re
 __all__ = ["EnvFailure", "EnvHandle", "EnvHost"]
 
 T = TypeVar("T")
-Execution = Literal["inline", "thread", "process"]
 
 PROCESS_MEMORY_MB = 43
 """Resident, of a process with FrozenLake (Linux, Python 3.11, numpy and gymnasium loaded); 23 of them are its own, the rest is
@@ -40,7 +40,7 @@ shared with the others. It starts in about 0.4 s of one core, and a step through
 class EnvHost:
     def __init__(
         self,
-        execution: Execution = "inline",
+        execution: EnvExecution = "inline",
         step_timeout_s: float | None = None,
         reset_timeout_s: float | None = None,
         max_concurrent: Mapping[str, int] | None = None,

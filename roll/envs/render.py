@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from textwrap import indent
 
+from roll.configs.visible import visible
 from roll.data.sample import EpisodeEnd, Turn
-from roll.metrics.visible import visible
 
 ENDINGS: dict[EpisodeEnd, str] = {
     "terminated": "terminated",

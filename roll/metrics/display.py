@@ -19,7 +19,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from roll.metrics.visible import visible
+from roll.configs.visible import visible
 
 SPARKS = "▁▂▃▄▅▆▇█"
 LABEL = "bright_black"

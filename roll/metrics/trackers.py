@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from roll.metrics.redact import HIDDEN, redact, secrets
+from roll.configs.redact import HIDDEN, redact, secrets
 from roll.metrics.remote_trackers import (
     MlflowTracker,
     SwanlabTracker,

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from roll.algorithms.advantages import WHITENED, clip, whiten
+from roll.algorithms.advantages import clip, whiten
 from roll.algorithms.kl import KLController, approx_kl
 from roll.algorithms.returns import Action, discounted_returns, gae, on_last_token
+from roll.configs.estimators import WHITENED
 from roll.configs.ppo import PPOConfig
 from roll.data.sample import Sample, SampleGroup
 from roll.data.token_batch import TokenBatch

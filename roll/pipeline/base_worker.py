@@ -16,6 +16,7 @@ from roll.strategies.infer import make_infer_strategy
 from roll.strategies.infer.interface import EngineStats, GenerateRequest, GenerateResult, InferStrategy, WeightUpdateMode
 from roll.strategies.train import make_train_strategy
 from roll.strategies.train.interface import BatchTotals, RankContext, TrainStrategy
+from roll.strategies.train.spec import TrainSpec
 from roll.weights.broadcast import Seat
 from roll.weights.bucket import Bucket, Manifest
 from roll.weights.directory import BucketFile
@@ -24,9 +25,9 @@ from roll.weights.directory import BucketFile
 class TrainWorker:
     """A rank of actor_train or reference."""
 
-    def __init__(self, strategy_name: str, context: RankContext, options: dict[str, Any]) -> None:
+    def __init__(self, context: RankContext, spec: TrainSpec) -> None:
         torch.set_num_threads(context.threads)
-        self.strategy: TrainStrategy = make_train_strategy(strategy_name, context, options)
+        self.strategy: TrainStrategy = make_train_strategy(context, spec)
         self._export: Iterator[Bucket] | None = None
 
     def log_probs(self, batch: TokenBatch) -> Tensor:

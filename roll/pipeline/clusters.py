@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from roll.configs.ppo import PPOConfig
+from roll.configs.worker import ActorInferConfig
 from roll.distributed.backend import Backend, WorkerSpec
 from roll.distributed.cluster import Cluster
 from roll.distributed.devices import Inventory
@@ -26,21 +27,16 @@ async def start_clusters(
     """By role: actor_train, actor_infer, reference and critic (if something uses them), and the pipeline's `own`. With a
     checkpoint, trainers and engines start from it."""
     checkpoint, derived = prepared.checkpoint, prepared.derived
-    pretrain = config.pretrain or ""
     version = checkpoint.step if checkpoint else 0
-    model = str(checkpoint.model) if checkpoint else config.actor_infer.model_args.model_name_or_path or pretrain
+    model = str(checkpoint.model) if checkpoint else config.model_folder(config.actor_infer)
     adapters = str(checkpoint.adapters) if checkpoint else None
-    specs = {
-        "actor_train": roles.train_specs("actor_train", config, derived, config.actor_train, pretrain, inventory, backend),
-        "actor_infer": roles.infer_specs(config, derived, model, version, inventory, backend, adapters),
-    }
-    shards = {"actor_train": config.actor_train.data_parallel_ranks}
-    if config.uses_reference and config.reference is not None:
-        specs["reference"] = roles.train_specs("reference", config, derived, config.reference, pretrain, inventory, backend)
-        shards["reference"] = config.reference.data_parallel_ranks
-    if config.uses_critic and config.critic is not None:
-        specs["critic"] = roles.train_specs("critic", config, derived, config.critic, pretrain, inventory, backend)
-        shards["critic"] = config.critic.data_parallel_ranks
+    specs, shards = {}, {}
+    for role, worker in config.roles().items():
+        if isinstance(worker, ActorInferConfig):
+            specs[role] = roles.infer_specs(config, derived, model, version, inventory, backend, adapters)
+        else:
+            specs[role] = roles.train_specs(role, config, derived, worker, config.model_folder(worker), inventory, backend)
+            shards[role] = worker.data_parallel_ranks
     specs |= {role: list(of_role) for role, of_role in own.items()}
     began = time.monotonic()
 

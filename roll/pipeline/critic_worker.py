@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,12 +12,13 @@ from roll.algorithms.value_loss import ValueLossSpec
 from roll.data.token_batch import TokenBatch
 from roll.strategies.train.critic import CriticStrategy, make_critic
 from roll.strategies.train.interface import BatchTotals, RankContext
+from roll.strategies.train.spec import TrainSpec
 
 
 class CriticWorker:
-    def __init__(self, strategy_name: str, context: RankContext, options: dict[str, Any]) -> None:
+    def __init__(self, context: RankContext, spec: TrainSpec) -> None:
         torch.set_num_threads(context.threads)
-        self.strategy: CriticStrategy = make_critic(strategy_name, context, options)
+        self.strategy: CriticStrategy = make_critic(context, spec)
 
     def values(self, batch: TokenBatch) -> Tensor:
         return self.strategy.values(batch)

@@ -7,16 +7,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from roll.algorithms.policy_loss import traits_of, try_policy_loss
+from transformers import PreTrainedTokenizerBase
+
+from roll.algorithms.pg_variants.lookup import try_policy_loss
+from roll.algorithms.policy_loss import traits_of
 from roll.configs.arguments import GeneratingArguments
 from roll.configs.derived import Derived, derive
 from roll.configs.megatron import MegatronConfig
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.validation import check_config
-from roll.configs.worker import WorkerConfig
+from roll.configs.worker import ActorInferConfig
 from roll.data.chat_template import try_template
 from roll.data.sample import Prompt
 from roll.distributed.backend import import_object
@@ -33,13 +36,15 @@ from roll.strategies.infer.interface import SamplingParams
 from roll.strategies.model_folder import check_model_folder, check_weights
 from roll.strategies.train.megatron.supported import Layout, check_folder
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
     """A run that is ready to start."""
 
     derived: Derived
-    tokenizer: Any
+    tokenizer: PreTrainedTokenizerBase
     source: Source
     filters: dict[str, GroupFilter]
     """By domain."""
@@ -97,7 +102,7 @@ class Preparation:
         ]
         for key, value, check in _divided_by_megatron(config, inventory.kind):
             collect(key, value, check, "sizes that divide the model, or another model or strategy_name")
-        self.tokenizer: Any = tokenizers[0]
+        self.tokenizer = tokenizers[0]
         """None if it cannot be loaded."""
 
     def restore(self, source: Source | None) -> None:
@@ -143,7 +148,7 @@ def _restore(source: Source, cursor: Mapping[str, Any]) -> None:
         raise ValueError(f"the cursor in pipeline.json has served {sorted(cursor['served'])}, not {sorted(known)}")
 
 
-def sampling_params(args: GeneratingArguments, max_new_tokens: int, tokenizer: Any) -> SamplingParams:
+def sampling_params(args: GeneratingArguments, max_new_tokens: int, tokenizer: PreTrainedTokenizerBase) -> SamplingParams:
     return SamplingParams(
         temperature=args.temperature,
         top_p=args.top_p,
@@ -167,7 +172,7 @@ def decisions(config: PPOConfig, derived: Derived) -> Iterator[str]:
         yield "actor_infer: its first weights are the trainer's (load_format: dummy)"
 
 
-def load_tokenizer(folder: str) -> Any:
+def load_tokenizer(folder: str) -> PreTrainedTokenizerBase:
     """The tokenizer of a local model folder; an error names what the folder lacks."""
     check_model_folder(Path(folder))
     return model_folder.load_tokenizer(Path(folder))
@@ -183,8 +188,8 @@ def open_model(folder: str) -> Any:
 
 
 def _one_process(config: PPOConfig) -> Iterator[Problem]:
-    for name, role in (("actor_train", config.actor_train), ("reference", config.reference), ("critic", config.critic)):
-        if role is not None and role.world_size > 1:
+    for name, role in config.configured_roles().items():
+        if not isinstance(role, ActorInferConfig) and role.world_size > 1:
             message = f"{role.world_size} devices, but with --local one process is one training rank"
             yield Problem(f"{name}.device_mapping", role.device_mapping, message, "name one device, or leave --local out")
 
@@ -198,46 +203,24 @@ def _check_policy_loss(config: PPOConfig, derived: Derived) -> None:
 
 def _worker_classes(config: PPOConfig) -> dict[str, str]:
     """Path of each class that the roles name, by key."""
-    roles: dict[str, WorkerConfig | None] = {
-        "actor_train": config.actor_train,
-        "actor_infer": config.actor_infer,
-        "reference": config.reference,
-        "critic": config.critic,
-    }
-    return {f"{name}.worker_cls": role.worker_cls for name, role in roles.items() if role is not None and role.worker_cls}
+    return {f"{name}.worker_cls": role.worker_cls for name, role in config.configured_roles().items() if role.worker_cls}
 
 
 def _model_folders(config: PPOConfig) -> dict[str, str]:
     """The key that names each folder; that of actor_train, whose tokenizer is used, comes first."""
     folders: dict[str, str] = {}
-    roles: tuple[tuple[str, WorkerConfig | None], ...] = (
-        ("actor_train", config.actor_train),
-        ("actor_infer", config.actor_infer),
-        ("reference", config.reference if config.uses_reference else None),
-        ("critic", config.critic),
-    )
-    for name, role in roles:
-        if role is not None:
-            own = role.model_args.model_name_or_path
-            folders.setdefault(own or config.pretrain or "", f"{name}.model_args.model_name_or_path" if own else "pretrain")
+    for name, role in config.roles().items():
+        own = role.model_args.model_name_or_path
+        folders.setdefault(config.model_folder(role), f"{name}.model_args.model_name_or_path" if own else "pretrain")
     return folders
 
 
-def _divided_by_megatron(config: PPOConfig, device_kind: str) -> Iterator[tuple[str, Any, Callable[[], None]]]:
+def _divided_by_megatron(config: PPOConfig, device_kind: str) -> Iterator[tuple[str, object, Callable[[], None]]]:
     """Key, value and check of each role's parallel sizes; folders that are not there are reported as such."""
-    for name, role in (("actor_train", config.actor_train), ("reference", config.reference), ("critic", config.critic)):
-        if role is None:
-            continue
-        options, folder = role.strategy_args.options, role.model_args.model_name_or_path or config.pretrain or ""
+    for name, role in config.configured_roles().items():
+        options, folder = role.strategy_args.options, config.model_folder(role)
         if isinstance(options, MegatronConfig) and (Path(folder) / "config.json").is_file():
-            layout = Layout(
-                tensor=options.tensor_model_parallel_size,
-                pipeline=options.pipeline_model_parallel_size,
-                context=options.context_parallel_size,
-                expert=options.expert_model_parallel_size,
-                expert_tensor=options.expert_tensor_parallel,
-            )
-            check = partial(check_folder, folder, layout, options.sequence_parallel, device_kind)
+            check = partial(check_folder, folder, Layout.of(options), options.sequence_parallel, device_kind)
             yield f"{name}.strategy_args.strategy_config", role.strategy_args.strategy_config, check
 
 
@@ -266,7 +249,7 @@ class Collector:
     def __init__(self) -> None:
         self._problems: list[Problem] = []
 
-    def __call__(self, key: str, value: Any, check: Callable[[], Any], fix: str) -> Any:
+    def __call__(self, key: str, value: object, check: Callable[[], T], fix: str) -> T | None:
         """What the check returns; None if it complains. A `ConfigError` names its keys itself."""
         try:
             return check()

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Any
 
 from roll.algorithms.correction import Correction, Filter, ImportanceWeight
 from roll.algorithms.loss import LossSpec
-from roll.algorithms.policy_loss import PolicyLossArgs
+from roll.configs.arguments import HFInferConfig
 from roll.configs.correction import TrainInferCorrectionConfig
-from roll.configs.deepspeed import DeepSpeedConfig
 from roll.configs.derived import Derived
+from roll.configs.dtype import TORCH_NAMES, compute_dtype
 from roll.configs.engine_arguments import EngineArguments
 from roll.configs.ppo import PPOConfig
-from roll.configs.worker import ActorTrainConfig, CriticConfig, ReferenceConfig, RewardConfig, WorkerConfig
+from roll.configs.worker import CriticConfig, RewardConfig, TrainedConfig, TrainingRole, WorkerConfig
 from roll.distributed.backend import Backend, WorkerSpec
 from roll.distributed.devices import Inventory, Placement, place, place_on_cpus
 from roll.distributed.ports import free_port
 from roll.strategies.infer.interface import NO_VERSION
 from roll.strategies.train.interface import RankContext
+from roll.strategies.train.spec import Optimisation, TrainSpec
 from roll.weights.adapter import AdapterSource
 
 TRAIN_WORKER = "roll.pipeline.base_worker.TrainWorker"
@@ -27,17 +28,9 @@ INFER_WORKER = "roll.pipeline.base_worker.InferWorker"
 
 
 def loss_spec(config: PPOConfig, derived: Derived) -> LossSpec:
-    train = config.actor_train
-    own = {item.name: getattr(train, item.name) for item in fields(PolicyLossArgs) if hasattr(train, item.name)}
-    args = PolicyLossArgs(
-        **own,
-        pg_clip_low=derived.pg_clip_low,
-        pg_clip_high=derived.pg_clip_high,
-        dual_clip_c=config.dual_clip_c if config.dual_clip_loss else None,
-    )
     return LossSpec(
-        pg_variant=train.pg_variant,
-        args=args,
+        pg_variant=config.actor_train.pg_variant,
+        args=derived.policy_loss,
         aggregation=config.loss_agg_mode,
         norm_length=derived.response_length,
         kl_loss_coef=config.kl_loss_coef if config.use_kl_loss else 0.0,
@@ -62,11 +55,34 @@ def _correction(config: TrainInferCorrectionConfig) -> Correction:
     return Correction(weight=weight if wish.enabled else None, filters=filters, veto_threshold=config.veto_threshold)
 
 
+def train_spec(config: PPOConfig, derived: Derived, worker: TrainingRole, model_path: str) -> TrainSpec:
+    """What every rank of the role is made of. `model_path`: of a role that names none of its own."""
+    model, backend = worker.model_args, worker.strategy_args.options
+    assert not isinstance(backend, (HFInferConfig, EngineArguments)), "check_config lets no engine train"
+    optimisation = None
+    if isinstance(worker, TrainedConfig):
+        optimisation = Optimisation(
+            arguments=worker.training_args,
+            total_steps=derived.critic_total_steps if isinstance(worker, CriticConfig) else derived.total_optimizer_steps,
+            max_grad_norm=config.max_grad_norm,
+            max_tokens_per_microbatch=worker.max_tokens_per_microbatch_in_train,
+        )
+    return TrainSpec(
+        model_path=model.model_name_or_path or model_path,
+        model=model,
+        backend=backend,
+        optimisation=optimisation,
+        max_tokens_per_microbatch_infer=worker.max_tokens_per_microbatch_in_infer,
+        collective_timeout_s=config.rpc_timeout,
+        export_adapters=model.lora_target is not None and derived.adapter_updates,
+    )
+
+
 def train_specs(
     role: str,
     config: PPOConfig,
     derived: Derived,
-    worker: ActorTrainConfig | ReferenceConfig | CriticConfig,
+    worker: TrainingRole,
     model_path: str,
     inventory: Inventory,
     backend: Backend,
@@ -74,32 +90,7 @@ def train_specs(
     """One worker a device, together the ranks of one data-parallel group."""
     placements = place(worker.devices, inventory)
     address, port = backend.node_address(placements[0].node), free_port()
-    model = worker.model_args
-    options: dict[str, Any] = {
-        "model_path": model.model_name_or_path or model_path,
-        "dtype": model.dtype,
-        "attn_implementation": model.attn_implementation,
-        "max_tokens_per_microbatch_infer": worker.max_tokens_per_microbatch_in_infer,
-        "collective_timeout_s": config.rpc_timeout,
-        **_backend_options(worker),
-    }
-    if not isinstance(worker, ReferenceConfig):
-        training = worker.training_args
-        options |= {
-            "gradient_checkpointing": not model.disable_gradient_checkpointing,
-            "learning_rate": training.learning_rate,
-            "weight_decay": training.weight_decay,
-            "betas": (training.adam_beta1, training.adam_beta2),
-            "lr_scheduler_type": training.lr_scheduler_type,
-            "warmup_steps": training.warmup_steps,
-            "warmup_ratio": training.warmup_ratio,
-            "total_optimizer_steps": derived.critic_total_steps if role == "critic" else derived.total_optimizer_steps,
-            "max_grad_norm": config.max_grad_norm,
-            "max_tokens_per_microbatch": worker.max_tokens_per_microbatch_in_train,
-        }
-        if model.lora_target is not None:
-            options |= {"lora_target": model.lora_target, "lora_rank": model.lora_rank, "lora_alpha": model.lora_alpha}
-            options["export_adapters"] = derived.adapter_updates
+    spec = train_spec(config, derived, worker, model_path)
     specs = []
     for placement in placements:
         context = RankContext(
@@ -112,9 +103,9 @@ def train_specs(
             seed=config.seed,
             deterministic=config.deterministic,
         )
-        kwargs = {"strategy_name": worker.strategy_args.strategy_name, "context": context, "options": options}
-        built_in = CRITIC_WORKER if role == "critic" else TRAIN_WORKER
-        specs.append(WorkerSpec(f"{role}-{placement.rank}", worker.worker_cls or built_in, placement, kwargs))
+        built_in = CRITIC_WORKER if isinstance(worker, CriticConfig) else TRAIN_WORKER
+        worker_cls, kwargs = worker.worker_cls or built_in, {"context": context, "spec": spec}
+        specs.append(WorkerSpec(f"{role}-{placement.rank}", worker_cls, placement, kwargs))
     return specs
 
 
@@ -138,14 +129,14 @@ def infer_specs(
             "model_path": model_path,
             "max_running_requests": derived.requests_per_engine,
             "max_length": derived.sequence_length,
-            "dtype": _infer_dtype(model.dtype, inventory),
+            "dtype": TORCH_NAMES[compute_dtype(model.dtype, inventory.kind == "cuda")],
             "threads": placement.threads,
             "seed": config.seed,
             "version": NO_VERSION if derived.engines_start_empty else version,
         }
         if derived.adapter_updates:
             trained = config.actor_train.model_args
-            options["adapters"] = AdapterSource(trained.model_name_or_path or config.pretrain or "", trained.lora_rank, adapters)
+            options["adapters"] = AdapterSource(config.model_folder(config.actor_train), trained.lora_rank, adapters)
         devices = _torch_devices(placement, inventory, backend)
         if isinstance(chosen, EngineArguments):
             options |= {"devices": devices, "engine_args": chosen.given}
@@ -163,17 +154,6 @@ def infer_specs(
 def reward_specs(domain: str, reward: RewardConfig, inventory: Inventory) -> list[WorkerSpec]:
     placements = place_on_cpus(reward.world_size, inventory)
     return [WorkerSpec(f"rewards.{domain}-{p.rank}", reward.worker_cls, p, {"config": asdict(reward)}) for p in placements]
-
-
-def _backend_options(worker: WorkerConfig) -> dict[str, Any]:
-    chosen = worker.strategy_args.options
-    return chosen.strategy_options(worker.model_args.dtype) if isinstance(chosen, DeepSpeedConfig) else asdict(chosen)
-
-
-def _infer_dtype(dtype: str, inventory: Inventory) -> str:
-    if dtype == "auto":
-        dtype = "bf16" if inventory.kind == "cuda" else "fp32"
-    return {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}[dtype]
 
 
 def _torch_device(placement: Placement, inventory: Inventory, backend: Backend) -> str:

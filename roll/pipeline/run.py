@@ -186,18 +186,12 @@ class Pipeline(ABC):
 
 def _device_locks(config: PPOConfig, clusters: Mapping[str, Cluster], engines: EngineFleet) -> DeviceLocks:
     """Roles that share a device take turns; who leaves it frees what it can."""
-    placed = {
-        "actor_train": config.actor_train,
-        "actor_infer": config.actor_infer,
-        "reference": config.reference,
-        "critic": config.critic,
-    }
-    locks = DeviceLocks({role: frozenset(worker.devices) for role, worker in placed.items() if worker and role in clusters})
+    placed = config.roles()
+    locks = DeviceLocks({role: frozenset(worker.devices) for role, worker in placed.items()})
     locks.on_turn("actor_infer", engines.sleep, engines.wake)
-    for role in ("actor_train", "reference", "critic"):
-        if role in clusters:
-            call_all = clusters[role].call_all
-            locks.on_turn(role, partial(call_all, "offload"), partial(call_all, "reload"))
+    for role in [role for role in placed if role != "actor_infer"]:
+        call_all = clusters[role].call_all
+        locks.on_turn(role, partial(call_all, "offload"), partial(call_all, "reload"))
     return locks
 
 

@@ -17,13 +17,13 @@ import yaml
 
 from roll.configs.loading import to_mapping
 from roll.configs.ppo import PPOConfig
+from roll.configs.redact import redact
 from roll.data.sample import Sample, SampleGroup
 from roll.data.token_batch import TokenBatch
 from roll.metrics import learning_curve
 from roll.metrics.display import Display, RoleLine, RunSnapshot, duration, print_summary
 from roll.metrics.ledger import Ledger
 from roll.metrics.lessons import Lessons
-from roll.metrics.redact import redact
 from roll.metrics.run_log import GroupLog, read_rows
 from roll.metrics.sample_log import SampleLog
 from roll.metrics.staleness import StalenessStats

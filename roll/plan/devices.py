@@ -30,7 +30,7 @@ class RolePlan:
 
 def role_plans(config: PPOConfig) -> list[RolePlan]:
     """The roles that a run starts. `device_mapping` must be readable and the sizes must divide (`check_config`)."""
-    roles = started_roles(config)
+    roles = config.roles()
     devices = {name: set(role.devices) for name, role in roles.items()}
     plans = []
     for name, role in roles.items():
@@ -50,15 +50,6 @@ def role_plans(config: PPOConfig) -> list[RolePlan]:
             )
         )
     return plans
-
-
-def started_roles(config: PPOConfig) -> dict[str, WorkerConfig]:
-    roles: dict[str, WorkerConfig] = {"actor_train": config.actor_train, "actor_infer": config.actor_infer}
-    if config.uses_reference and config.reference is not None:
-        roles["reference"] = config.reference
-    if config.uses_critic and config.critic is not None:
-        roles["critic"] = config.critic
-    return roles
 
 
 def _size(role: WorkerConfig, names: tuple[str, ...]) -> int:

@@ -1,4 +1,4 @@
-"""What a configuration optimises, in formulas with its own numbers: one line a policy loss, and what stands around it.
+"""What a configuration optimises, in formulas with its own numbers: the policy loss, and what stands around it.
 
 ℓ is the log-prob of a token under the current weights, ℓ_b under the policy that sampled it, ℓ_p under the weights a step starts
 from (recomputed), ℓ_r under the reference. The code is `roll.algorithms.pg_variants`, `loss`, `correction` and `advantages`.
@@ -6,112 +6,32 @@ from (recomputed), ℓ_r under the reference. The code is `roll.algorithms.pg_va
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import cast
 
 from roll.configs.agentic import AgenticConfig
-from roll.configs.correction import CorrectionFilterConfig, TrainInferCorrectionConfig
+from roll.configs.correction import DECOUPLED_BOUND, CorrectionFilterConfig, CorrectionLevel, TrainInferCorrectionConfig
 from roll.configs.derived import Derived
-from roll.configs.estimators import STEP_ESTIMATORS
+from roll.configs.estimators import ESTIMATORS, STEP_ESTIMATORS, WHITENED
+from roll.configs.losses import POLICY_LOSSES, KLEstimator, LossAggregation, anchor_of
 from roll.configs.ppo import PPOConfig
 from roll.configs.rlvr import RLVRConfig
-from roll.configs.worker import ActorTrainConfig
 
-DECOUPLED_BOUND = 5.0
-"""Where the weight of recomputed log-probs is truncated unless is_weight says otherwise (`roll.algorithms.correction`)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Clip:
-    """PPO's clip range and dual clip, as they act."""
-
-    low: float
-    high: float
-    dual: float | None
-
-
-def _ppo(knobs: ActorTrainConfig, clip: Clip) -> str:
-    surrogate = f"min(r·A, clip(r, 1−{clip.low:g}, 1+{clip.high:g})·A)"
-    return f"−{surrogate}" if clip.dual is None else f"−max({surrogate}, {clip.dual:g}·A) where A < 0, −{surrogate} elsewhere"
-
-
-def _reinforce(knobs: ActorTrainConfig, clip: Clip) -> str:
-    return "−A·ℓ"
-
-
-def _topr(k: ActorTrainConfig, clip: Clip) -> str:
-    ratio = "Π_y r" if k.topr_ratio_level == "sequence" else "r"
-    good, bad = f"−{k.topr_positive_weight:g}·A·ℓ", f"−{k.topr_negative_weight:g}·sg(min({ratio}, 1))·A·ℓ"
-    return f"{good} where the score is positive, {bad} elsewhere"
-
-
-def _cispo(k: ActorTrainConfig, clip: Clip) -> str:
-    masked = ", 0 where PPO would clip" if k.cispo_use_unified_mask else ""
-    return f"−sg(clip(r, 1−{k.cispo_epsilon_low:g}, 1+{k.cispo_epsilon_high:g}))·A·ℓ{masked}"
-
-
-def _vespo(k: ActorTrainConfig, clip: Clip) -> str:
-    rise = f"W^{k.vespo_k_pos:g}·e^({k.vespo_lambda_pos:g}·(1−W)) where A >= 0"
-    fall = f"W^{k.vespo_k_neg:g}·e^({k.vespo_lambda_neg:g}·(1−W)) elsewhere"
-    return f"−sg(φ(W))·A·ℓ, W = Π_y r, φ(W) = {rise}, {fall}"
-
-
-def _dppo_tv(k: ActorTrainConfig, clip: Clip) -> str:
-    out = f"p − p_a > {k.dppo_tv_delta_high:g} where A > 0, p_a − p > {k.dppo_tv_delta_low:g} elsewhere"
-    return f"−sg(min(r, {k.dppo_ratio_cap:g}))·A·ℓ, 0 if {out}"
-
-
-def _dppo_kl(k: ActorTrainConfig, clip: Clip) -> str:
-    out = f"KL(p_a‖p) > {k.dppo_kl_delta_high:g} and p has risen where A > 0, > {k.dppo_kl_delta_low:g} and fallen elsewhere"
-    return f"−sg(min(r, {k.dppo_ratio_cap:g}))·A·ℓ, 0 if {out}"
-
-
-POLICY_LOSSES: dict[str, Callable[[ActorTrainConfig, Clip], str]] = {
-    "vanilla": _reinforce,
-    "reinforce": _reinforce,
-    "gpg": _reinforce,
-    "opmd": lambda k, clip: f"−A·ℓ / (1 + {k.opmd_tau:g})",
-    "asymre": lambda k, clip: f"−(A − ({k.asymre_baseline_shift:g}))·ℓ",
-    "kimi15": lambda k, clip: f"−A·ℓ + {k.kimi15_tau:g}/2·(log r)²",
-    "ppo": _ppo,
-    "decoupled_ppo": _ppo,
-    "gspo": lambda k, clip: f"−min(s·A, clip(s, 1−{k.gspo_clip_low:g}, 1+{k.gspo_clip_high:g})·A), s = exp(mean_y log r)",
-    "gmpo": lambda k, clip: (
-        f"−A·exp(mean_y c), c = min(log r, {k.gmpo_clip_high:g}) where A > 0, max(log r, −{k.gmpo_clip_low:g}) where A < 0"
-    ),
-    "sapo": lambda k, clip: f"−4/τ·σ(τ·(r − 1))·A, τ = {k.sapo_tau_pos:g} where A > 0, {k.sapo_tau_neg:g} elsewhere",
-    "tis": lambda k, clip: f"−sg(clip(r, {k.tis_lower_bound:g}, {k.tis_upper_bound:g}))·A·ℓ",
-    "topr": _topr,
-    "cispo": _cispo,
-    "vespo": _vespo,
-    "dppo_tv": _dppo_tv,
-    "dppo_kl": _dppo_kl,
-    "m2po": lambda k, clip: f"−M·r·A, M leaves out outliers until the batch's mean (log r)² <= {k.m2po_threshold:g}",
-}
-"""L_t of each built-in variant, minimised. r ratio to the anchor policy a, A advantage, sg stop-gradient, y a whole sequence."""
-
-_NO_RATIO = ("vanilla", "reinforce", "gpg", "opmd", "asymre")
-_AGGREGATIONS = {
+_AGGREGATIONS: dict[LossAggregation, str] = {
     "token-mean": "Σ L_t / all trained tokens of the optimiser batch",
     "seq-mean-token-sum": "mean over sequences of Σ_y L_t",
     "seq-mean-token-mean": "mean over sequences of mean_y L_t",
     "seq-mean-token-sum-norm": "mean over sequences of Σ_y L_t / {length}",
 }
-_KL = {"k1": "−d", "kl": "−d", "k2": "d²/2", "mse": "d²/2", "k3": "e^d − 1 − d", "abs": "|d|"}
-_LEVELS = {"token": "ρ_t", "segment": "exp(mean_turn log ρ)", "geometric": "exp(mean_y log ρ)", "sequence": "Π_y ρ"}
-_ESTIMATORS = {
-    "grpo": "A = (R − group mean) / (group std + 1e-6)",
-    "dr_grpo": "A = R − group mean",
-    "rloo": "A = R − mean of the others of the group",
-    "reinforce": "A = R",
-    "reinforce_plus_plus": "A = R",
-    "reinforce_plus_plus_baseline": "A = R − group mean",
-    "opo": "A = R − Σ length·R / Σ length over the group",
-    "remax": "A = R − reward of the greedy response",
-    "gpg": "A = (R − group mean)·samples / samples of groups that differ",
+_KL: dict[KLEstimator, str] = {"k1": "−d", "kl": "−d", "k2": "d²/2", "mse": "d²/2", "k3": "e^d − 1 − d", "abs": "|d|"}
+_LEVELS: dict[CorrectionLevel, str] = {
+    "token": "ρ_t",
+    "segment": "exp(mean_turn log ρ)",
+    "geometric": "exp(mean_y log ρ)",
+    "sequence": "Π_y ρ",
 }
 _GROUPINGS = {"batch": "all episodes", "tags": "the tag", "traj_group_id": "the group", "state": "turns from the same state"}
-_WHITENED = ("reinforce_plus_plus", "reinforce_plus_plus_baseline")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +51,7 @@ class LossFormula:
 
 
 def loss_formula(config: PPOConfig, derived: Derived) -> LossFormula:
-    knobs, variant = config.actor_train, config.actor_train.pg_variant
-    clip = Clip(derived.pg_clip_low, derived.pg_clip_high, config.dual_clip_c if config.dual_clip_loss else None)
+    variant = config.actor_train.pg_variant
     weight = _weight(config, derived)
     terms = [f"mean({'w·' if weight else ''}L_t)"]
     if config.use_kl_loss:
@@ -141,7 +60,7 @@ def loss_formula(config: PPOConfig, derived: Derived) -> LossFormula:
         terms.append(f"− {config.entropy_loss_coef:g}·mean(H_t)")
     return LossFormula(
         total=" ".join(terms),
-        policy=POLICY_LOSSES[variant](knobs, clip) if variant in POLICY_LOSSES else f"your {variant}",
+        policy=POLICY_LOSSES[variant].formula(derived.policy_loss) if variant in POLICY_LOSSES else f"your {variant}",
         ratio=_ratio(variant, derived),
         weight=weight,
         left_out="; ".join(_left_out(config.train_infer_correction)),
@@ -154,9 +73,9 @@ def loss_formula(config: PPOConfig, derived: Derived) -> LossFormula:
 
 
 def _ratio(variant: str, derived: Derived) -> str:
-    if variant in _NO_RATIO:
+    if variant in POLICY_LOSSES and POLICY_LOSSES[variant].uncorrected:
         return "none: samples of older versions are not corrected for" if derived.staleness_bound else "none"
-    to_step = derived.recompute_old_logprobs and variant != "m2po"
+    to_step = derived.recompute_old_logprobs and anchor_of(variant) == "step"
     return "r = exp(ℓ − ℓ_p)" if to_step else "r = exp(ℓ − ℓ_b)"
 
 
@@ -168,7 +87,7 @@ def _weight(config: PPOConfig, derived: Derived) -> str:
         if wish.mode == "mask":
             return f"w = {ratio} within [{wish.lower_bound:g}, {wish.upper_bound:g}], 0 outside, {where}"
         return f"w = min({ratio}, {wish.upper_bound:g}), {where}"
-    decoupled = derived.recompute_old_logprobs and config.actor_train.pg_variant != "m2po"
+    decoupled = derived.recompute_old_logprobs and anchor_of(config.actor_train.pg_variant) == "step"
     return f"w = min(ρ_t, {DECOUPLED_BOUND:g}), {where} (recomputed log-probs always are weighed)" if decoupled else ""
 
 
@@ -189,7 +108,7 @@ def _ranges(rule: CorrectionFilterConfig) -> Iterator[str]:
 
 
 def _kl(config: PPOConfig) -> str:
-    name = config.kl_loss_type.removesuffix("+")
+    name = cast(KLEstimator, config.kl_loss_type.removesuffix("+"))
     through = " (with the gradient of d²/2)" if name != config.kl_loss_type else ""
     return f"KL_t = {_KL[name]}, d = ℓ_r − ℓ{through}"
 
@@ -208,11 +127,10 @@ def _advantage(config: PPOConfig) -> Iterator[str]:
     if config.whiten_rewards:
         yield "token rewards / std of the batch"
     if config.uses_critic:
-        gamma = "" if config.gamma == 1 else f"{config.gamma:g}·"
-        yield f"A_t = δ_t + {config.gamma * config.lambd:g}·A_next, δ_t = r_t + {gamma}V_next − V_t, next of the policy's tokens"
+        yield _estimated(config)
     elif config.gamma != 1:
         yield f"discounted by {config.gamma:g} a {'turn' if isinstance(config, AgenticConfig) else 'token'}"
-    if config.whiten_advantages or config.adv_estimator in _WHITENED:
+    if config.whiten_advantages or config.adv_estimator in WHITENED:
         yield "whitened over the tokens of the batch"
     if config.advantage_clip is not None:
         yield f"A clipped to ±{config.advantage_clip:g}"
@@ -234,18 +152,27 @@ def _normalised(config: PPOConfig) -> Iterator[str]:
 
 
 def _estimated(config: PPOConfig) -> str:
-    name = config.adv_estimator
-    if not isinstance(config, AgenticConfig) or name not in STEP_ESTIMATORS:
-        return _ESTIMATORS.get(name, f"A by {name}")
-    wish, gamma = config.reward_normalization, config.step_reward_gamma
-    returns = f"G = r + {gamma:g}·G of the next turn"
+    if config.adv_estimator not in ESTIMATORS:
+        return f"A by {config.adv_estimator}"
+    discount = "" if config.gamma == 1 else f"{config.gamma:g}·"
+    numbers = {"decay": config.gamma * config.lambd, "gamma": discount}
+    return ESTIMATORS[config.adv_estimator].formula.format(**numbers, **_of_turns(config))
+
+
+def _of_turns(config: PPOConfig) -> dict[str, str | float]:
+    """What the formulas of estimators of turns have besides."""
+    if not isinstance(config, AgenticConfig):
+        return {}
+    wish = config.reward_normalization
     over = {"group": _GROUPINGS[wish.grouping], "batch": "all turns"}
-    means, stds = wish.norm_mean_type, wish.norm_std_type
-    normed = f"N: {f'− mean over {over[means]}' if means else 'no mean'}, {f'/ std over {over[stds]}' if stds else 'no std'}"
-    if name == "gigpo":
-        weights = config.episode_reward_weight, config.step_reward_weight
-        return f"A = {weights[0]:g}·N(R of the episode) + {weights[1]:g}·N(G among equal states), {returns}, {normed}"
-    return f"A = {'N(G)' if name == 'step_reinforce' else 'G'}, {returns}" + (f", {normed}" if name == "step_reinforce" else "")
+    centred = f"− mean over {over[wish.norm_mean_type]}" if wish.norm_mean_type else "no mean"
+    scaled = f"/ std over {over[wish.norm_std_type]}" if wish.norm_std_type else "no std"
+    return {
+        "returns": f"G = r + {config.step_reward_gamma:g}·G of the next turn",
+        "normed": f"N: {centred}, {scaled}",
+        "episode": config.episode_reward_weight,
+        "step": config.step_reward_weight,
+    }
 
 
 def _masks(config: PPOConfig) -> Iterator[str]:

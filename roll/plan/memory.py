@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from roll.configs.arguments import KV_GRANULE
 from roll.plan.model_shape import ModelShape
 
 FP32 = 4
-GRANULE = 16
-"""The KV cache of hf_infer holds a multiple of this many tokens a request (`roll.strategies.infer.hf.slot_cache`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +182,7 @@ def logits(model: Model, layout: Layout, micro: Microbatch, element: int, entrop
 
 def kv_cache(model: Model, requests: int, sequence: int, element: int, tensor: int = 1) -> Part:
     """Of an engine that keeps a slot of full length for each running request."""
-    tokens = -(-sequence // GRANULE) * GRANULE
+    tokens = -(-sequence // KV_GRANULE) * KV_GRANULE
     each = model.shape.kv_bytes(element)
     formula = f"{requests:,} requests × {tokens:,} tokens × {each:,} B{_over(tensor)}"
     return Part("KV cache", requests * tokens * each // tensor, formula)

@@ -9,15 +9,16 @@ from dataclasses import dataclass, replace
 from roll.configs.arguments import FSDP2Config
 from roll.configs.deepspeed import DeepSpeedConfig
 from roll.configs.derived import Derived, optimizer_batch_size
+from roll.configs.dtype import BYTES, compute_dtype
 from roll.configs.megatron import MegatronConfig
 from roll.configs.ppo import PPOConfig
+from roll.configs.units import MIB
 from roll.configs.worker import ActorTrainConfig, CriticConfig, ReferenceConfig, WorkerConfig
 from roll.plan import memory
 from roll.plan.counts import samples_per_rollout
-from roll.plan.devices import RolePlan, started_roles
+from roll.plan.devices import RolePlan
 from roll.plan.memory import Layout, Microbatch, Model, Part, total
 
-MIB = 1 << 20
 DEFAULT_SHARE = 0.9
 """Of the device's memory, that vLLM and SGLang take unless told otherwise."""
 _MOVED = ("weights", "frozen weights", "optimiser")
@@ -84,10 +85,6 @@ def host_memory(
     return parts
 
 
-def model_folder(config: PPOConfig, role: WorkerConfig) -> str:
-    return role.model_args.model_name_or_path or config.pretrain or ""
-
-
 def role_memory(
     config: PPOConfig,
     derived: Derived,
@@ -98,11 +95,11 @@ def role_memory(
 ) -> list[RoleMemory]:
     """`models`: by folder, what it holds or why that is unknown. `accelerators`: `dtype: auto` is bf16 there, else fp32.
     `device_bytes`: memory of one of them, if known; vLLM takes a share of it."""
-    workers = started_roles(config)
+    workers = config.roles()
     out = []
     for role in roles:
         worker = workers[role.role]
-        model = models[model_folder(config, worker)]
+        model = models[config.model_folder(worker)]
         if isinstance(model, str):
             out.append(RoleMemory(role.role, (), (), 0, model))
         elif isinstance(worker, ActorTrainConfig):
@@ -134,10 +131,10 @@ def _turn(of_role: Mapping[str, RoleMemory], names: Sequence[str], active: str) 
 def element_bytes(worker: WorkerConfig, accelerators: bool) -> int:
     """Of a number that the role computes with."""
     options = worker.strategy_args.options
-    dtype: str = worker.model_args.dtype
+    dtype = worker.model_args.dtype
     if isinstance(options, DeepSpeedConfig):
         dtype = options.computed_in(dtype)
-    return {"fp32": 4, "bf16": 2, "fp16": 2, "auto": 2 if accelerators else 4}[dtype]
+    return BYTES[compute_dtype(dtype, accelerators)]
 
 
 def _trainer(

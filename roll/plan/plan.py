@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 from roll.configs.agentic import AgenticConfig
 from roll.configs.derived import Derived, derive
-from roll.configs.pg_variants import UNCORRECTED
+from roll.configs.losses import POLICY_LOSSES
 from roll.configs.ppo import PPOConfig
 from roll.plan.counts import Quantity, quantities
-from roll.plan.devices import RolePlan, role_plans, started_roles
+from roll.plan.devices import RolePlan, role_plans
 from roll.plan.formulas import LossFormula, loss_formula
 from roll.plan.memory import Model, Part
-from roll.plan.memory_plan import DeviceMemory, RoleMemory, device_memory, host_memory, model_folder, role_memory
+from roll.plan.memory_plan import DeviceMemory, RoleMemory, device_memory, host_memory, role_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Plan:
 
 def model_folders(config: PPOConfig) -> list[str]:
     """Of the roles that a run starts."""
-    return list(dict.fromkeys(model_folder(config, role) for role in started_roles(config).values()))
+    return list(dict.fromkeys(config.model_folder(role) for role in config.roles().values()))
 
 
 def make_plan(
@@ -80,7 +80,7 @@ def make_plan(
     derived, roles = derive(config), role_plans(config)
     trainer = next(role for role in roles if role.role == "actor_train")
     memories = role_memory(config, derived, roles, models, accelerators, device_bytes)
-    trained = models[model_folder(config, config.actor_train)]
+    trained = models[config.model_folder(config.actor_train)]
     return Plan(
         pipeline="agentic" if isinstance(config, AgenticConfig) else "rlvr",
         exp_name=config.exp_name,
@@ -193,7 +193,7 @@ def _notes(config: PPOConfig, derived: Derived, roles: list[RolePlan]) -> Iterat
     if config.reference is not None and not config.uses_reference:
         yield "the reference is not started: neither use_kl_loss nor add_token_level_kl is set"
     variant, ratio = config.actor_train.pg_variant, config.async_generation_ratio
-    if ratio > 0 and variant in UNCORRECTED:
+    if ratio > 0 and variant in POLICY_LOSSES and POLICY_LOSSES[variant].uncorrected:
         yield f"pg_variant {variant} does not correct for old samples, and async_generation_ratio is {ratio:g}: others stand more"
     train = next(role for role in roles if role.role == "actor_train")
     if ratio > 0 and "actor_infer" in train.shares_with:

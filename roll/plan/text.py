@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from roll.cli.machine import Machine
 from roll.configs.report import LoadReport
+from roll.configs.units import GIB, KIB, MIB
+from roll.distributed.machine import Machine
 from roll.plan.counts import Quantity
 from roll.plan.devices import RolePlan
 from roll.plan.memory import Part, total
 from roll.plan.memory_plan import RoleMemory
 from roll.plan.plan import Plan
 
-GIB, MIB, KIB = 1 << 30, 1 << 20, 1 << 10
 WIDEST_ROW = 64
 """Devices shown one by one; longer rows are cut into spans that carry the same roles."""
 USED, SHARED, FREE = "█", "▒", "·"

@@ -7,9 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roll.algorithms.aggregation import AggregationMode, aggregate
+from roll.algorithms.aggregation import aggregate
+from roll.configs.losses import LossAggregation
 
-MODES = get_args(AggregationMode)
+MODES = get_args(LossAggregation)
 
 LOSS = torch.tensor([[1.0, 2.0, 3.0, 0.0], [10.0, 99.0, 99.0, 99.0]], dtype=torch.float64)
 MASK = torch.tensor([[True, True, True, False], [True, False, False, False]])

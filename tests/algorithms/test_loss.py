@@ -10,10 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roll.algorithms.aggregation import AggregationMode
 from roll.algorithms.correction import Correction, Filter, ImportanceWeight
 from roll.algorithms.loss import LossSpec, compute_loss, prepare_batch, reduce_metrics
-from roll.algorithms.policy_loss import PolicyLossArgs, get_policy_loss, policy_loss, traits_of
+from roll.algorithms.pg_variants.lookup import get_policy_loss
+from roll.algorithms.policy_loss import policy_loss, traits_of
+from roll.configs.losses import LossAggregation, PolicyLossArgs
 from roll.data.token_batch import TokenBatch
 
 get_policy_loss()
@@ -25,7 +26,7 @@ CORRECTIONS = [
     Correction(filters=(Filter(level="geometric", ratio=(0.7, 1.6)), Filter(ratio=None, difference=(-0.3, 0.1)))),
     Correction(weight=ImportanceWeight(level="geometric"), veto_threshold=0.2),
 ]
-MODES = get_args(AggregationMode)
+MODES = get_args(LossAggregation)
 DOUBLE = torch.float64
 ABSENT = ("reference_logprobs", "values", "returns", "fresh_from")
 """Fields that these batches have not."""

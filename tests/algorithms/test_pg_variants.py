@@ -8,8 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from roll.algorithms.pg_variants.lookup import get_policy_loss
 from roll.algorithms.pg_variants.trust_region import second_moment_mask
-from roll.algorithms.policy_loss import LossInputs, PolicyLossArgs, get_policy_loss, policy_loss
+from roll.algorithms.policy_loss import LossInputs, policy_loss
+from roll.configs.losses import PolicyLossArgs
 
 get_policy_loss()
 DOUBLE = torch.float64

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from roll.cli import machine as machines
 from roll.cli.check import announce, check, main
 from roll.cli.compose import load
-from roll.cli.machine import Machine
 from roll.cli.options import config_folder
 from roll.configs.problems import ConfigError
+from roll.distributed import machine as machines
+from roll.distributed.machine import Machine
 from roll.plan.devices import RolePlan
 from roll.plan.text import FREE, SHARED, USED, picture, size
 

@@ -6,6 +6,7 @@ import shutil
 import pytest
 import torch
 from tiny_models import numbered_tokenizer, tiny_qwen2
+from train_specs import fsdp2_spec
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from roll.cli.export import main
@@ -20,8 +21,7 @@ def checkpoint(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     tiny_qwen2(11, num_hidden_layers=1).save_pretrained(folder / "model")
     numbered_tokenizer(11).save_pretrained(folder / "model")
-    options = {"model_path": str(folder / "model"), "lora_target": "q_proj,v_proj"}
-    trainer = make_train_strategy("fsdp2_train", RankContext(), options)
+    trainer = make_train_strategy(RankContext(), fsdp2_spec(folder / "model", lora_target="q_proj,v_proj"))
     with torch.no_grad():
         for name, parameter in trainer._model.named_parameters():
             if ".lora_B." in name:

@@ -53,39 +53,33 @@ def test_rolls_json_is_taken_as_it_stands():
     config = configure(ZERO3_CPU_OFFLOAD)
     assert check_config(config, 2) == []
     assert load_config(RLVRConfig, to_mapping(config)) == config
-    options = config.actor_train.strategy_args.options.strategy_options("auto")
-    assert options == {
-        "dtype": "auto",
-        "zero": {
-            "stage": 3,
-            "overlap_comm": True,
-            "contiguous_gradients": True,
-            "sub_group_size": 10**9,
-            "stage3_max_live_parameters": 10**9,
-            "stage3_max_reuse_distance": 10**9,
-            "stage3_gather_16bit_weights_on_model_save": True,
-            "offload_optimizer": {"device": "cpu", "pin_memory": True},
-            "offload_param": {"device": "cpu", "pin_memory": True},
-        },
+    zero = config.actor_train.strategy_args.options.zero_json()
+    assert zero == {
+        "stage": 3,
+        "overlap_comm": True,
+        "contiguous_gradients": True,
+        "sub_group_size": 10**9,
+        "stage3_max_live_parameters": 10**9,
+        "stage3_max_reuse_distance": 10**9,
+        "stage3_gather_16bit_weights_on_model_save": True,
+        "offload_optimizer": {"device": "cpu", "pin_memory": True},
+        "offload_param": {"device": "cpu", "pin_memory": True},
     }
-    assert all(type(options["zero"][name]) is int for name in ("sub_group_size", "stage3_max_live_parameters"))
+    assert all(type(zero[name]) is int for name in ("sub_group_size", "stage3_max_live_parameters"))
 
 
 def test_the_defaults_are_stage_2_without_offloading():
-    assert DeepSpeedConfig().strategy_options("fp32") == {
-        "dtype": "fp32",
-        "zero": {"stage": 2, "stage3_gather_16bit_weights_on_model_save": True},
-    }
+    assert DeepSpeedConfig().zero_json() == {"stage": 2, "stage3_gather_16bit_weights_on_model_save": True}
     assert problems({}) == {}
     assert problems({}, role="reference", strategy="deepspeed_infer") == {}
 
 
 def test_bf16_in_the_json_decides_where_model_args_leave_it_open():
     config = configure({"bf16": {"enabled": True}}).actor_train.strategy_args.options
-    assert config.strategy_options("auto")["dtype"] == "bf16"
+    assert config.computed_in("auto") == "bf16"
     config = configure({"bf16": {"enabled": False}}).actor_train.strategy_args.options
-    assert config.strategy_options("auto")["dtype"] == "fp32"
-    assert configure({}).actor_train.strategy_args.options.strategy_options("auto")["dtype"] == "auto"
+    assert config.computed_in("auto") == "fp32"
+    assert configure({}).actor_train.strategy_args.options.computed_in("auto") == "auto"
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ def test_all_problems_come_at_once_one_line_each():
     assert "max_stepps = 3: unknown key; fix: did you mean max_steps?" in str(caught.value)
 
 
-# Keys of blocks in a list have an index in their path: see test_pg_variants.py.
+# Keys of blocks in a list have an index in their path: see test_policy_losses.py.
 PATHS = [path for path, item, _ in walk(RLVRConfig) if ("." in path or len(item.name) > 3) and ".filters." not in path]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from roll.configs.pg_variants import NEED_PROXIMAL, PG_VARIANTS
+from roll.configs.losses import POLICY_LOSSES
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.worker import ActorTrainConfig
 
@@ -14,7 +14,7 @@ PAGES = Path(__file__).parents[2] / "docs_roll" / "pg_variants"
 ROW = re.compile(r"^\| `(\w+)` \| `([^`]+)` \|", re.MULTILINE)
 
 
-@pytest.mark.parametrize("variant", PG_VARIANTS)
+@pytest.mark.parametrize("variant", POLICY_LOSSES)
 def test_the_page_of_a_variant_tells_its_keys_and_defaults(variant):
     page = (PAGES / f"{variant}.md").read_text()
     assert page.startswith(f"# `{variant}`")
@@ -31,6 +31,8 @@ def test_the_page_of_a_variant_tells_its_keys_and_defaults(variant):
 def test_the_index_links_every_page_and_says_which_need_recomputed_log_probs():
     index = (PAGES / "index.md").read_text()
     rows = dict(re.findall(r"^\| \[`(\w+)`\]\(\1\.md\) \| [^|]+ \| (yes|no) \|", index, re.MULTILINE))
-    assert sorted(rows) == sorted(PG_VARIANTS)
-    assert {name for name, needs in rows.items() if needs == "yes"} == set(NEED_PROXIMAL)
-    assert {path.stem for path in PAGES.glob("*.md")} == {*PG_VARIANTS, "index", "choosing"}
+    assert sorted(rows) == sorted(POLICY_LOSSES)
+    assert {name for name, needs in rows.items() if needs == "yes"} == {
+        name for name, loss in POLICY_LOSSES.items() if loss.needs_proximal
+    }
+    assert {path.stem for path in PAGES.glob("*.md")} == {*POLICY_LOSSES, "index", "choosing"}

@@ -259,7 +259,7 @@ def test_derived_numbers():
     assert derived.staleness_bound == 2
     assert derived.domain_shares == {"math": 0.75, "code": 0.25}
     assert derived.tag_to_domain == {"gsm8k": "math", "aime": "math", "code": "code"}
-    assert (derived.pg_clip_low, derived.pg_clip_high) == (0.2, 0.28)
+    assert (derived.policy_loss.pg_clip_low, derived.policy_loss.pg_clip_high) == (0.2, 0.28)
     assert derived.trackers == ("wandb",)
     assert derived.run_dir == "out/run"
     assert (derived.max_new_tokens, derived.val_max_new_tokens, derived.val_num_return_sequences) == (8, 8, 1)

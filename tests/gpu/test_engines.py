@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from train_specs import fsdp2_spec
 
 from roll.data.token_batch import TokenBatch
 from roll.strategies.infer import make_infer_strategy
@@ -145,7 +146,7 @@ def test_log_probs_are_near_those_of_float32_and_of_the_trainer(
     assert {span.version for result in results for span in result.versions} == {0}
     assert 0 < mean_error(served, requests, results) <= BF16_MEAN
 
-    trainer: Any = make_train_strategy("fsdp2_infer", RankContext(device=device), {"model_path": model_path, "dtype": "bf16"})
+    trainer: Any = make_train_strategy(RankContext(device=device), fsdp2_spec(model_path, dtype="bf16", trainable=False))
     batch = as_batch(requests, results)
     difference = (trainer.log_probs(batch) - batch.behaviour_logprobs)[batch.loss_mask]
     trainer.close()

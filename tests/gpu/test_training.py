@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from train_specs import train_spec
 
 from roll.algorithms.loss import LossSpec
 from roll.data.token_batch import TokenBatch
@@ -57,7 +58,7 @@ def make(backend: str, device: str, model_path: str, train_lab: SimpleNamespace)
     def build(on: str = device, name: str = BACKENDS[backend][1], **options: Any) -> Any:
         own = BACKENDS[backend][2] if name == BACKENDS[backend][1] else {}
         chosen = {**train_lab.OPTIONS, "dtype": "bf16", "max_tokens_per_microbatch": 64, **own, **options}
-        made.append(make_train_strategy(name, RankContext(device=on), {"model_path": model_path, **chosen}))
+        made.append(make_train_strategy(RankContext(device=on), train_spec(name, model_path, **chosen)))
         return made[-1]
 
     yield build

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from roll.configs.pg_variants import NEED_PROXIMAL, PG_VARIANTS
+from roll.configs.losses import POLICY_LOSSES
 from roll.configs.problems import ConfigError
 
 OWN_LOSS = '''
@@ -39,7 +39,7 @@ def finite(run):
     return all(math.isfinite(v) for row in run.steps() for v in row.values() if isinstance(v, int | float))
 
 
-@pytest.mark.parametrize("variant", PG_VARIANTS)
+@pytest.mark.parametrize("variant", POLICY_LOSSES)
 def test_every_variant_trains_asynchronously(lab, make_config, variant):
     run = lab.run(make_config({"actor_train.pg_variant": variant}, async_generation_ratio=1))
     assert finite(run)
@@ -49,7 +49,7 @@ def test_every_variant_trains_asynchronously(lab, make_config, variant):
 
 
 def test_the_choice_of_old_log_probs_is_said_once(lab, make_config, capsys):
-    for variant in ("ppo", NEED_PROXIMAL[0]):
+    for variant in ("ppo", "decoupled_ppo"):
         lab.run(make_config({"actor_train.pg_variant": variant}, exp_name=variant))
     shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith("old log-probs")]
     assert shown == [

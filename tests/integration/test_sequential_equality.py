@@ -9,6 +9,7 @@ import pytest
 import torch
 from integration_rewards import verdict
 from safetensors.torch import load_file
+from train_specs import fsdp2_spec
 
 from roll.algorithms.loss import LossSpec, prepare_batch
 from roll.data.prompt_file import read_rows
@@ -66,7 +67,7 @@ async def sequential_loop(config, loss, optimiser_batch_size):
     tags = {"odd": "sums", "even": "sums"}
     rows, _ = tokenize_prompts(rows, load_tokenizer(model), "none", config.prompt_length, tags)
     prompts = PromptSource(by_domain(rows), {}, SEED)
-    trainer = FSDP2Strategy(RankContext(seed=SEED, deterministic=True), model, learning_rate=0.003)
+    trainer = FSDP2Strategy(RankContext(seed=SEED, deterministic=True), fsdp2_spec(model, learning_rate=0.003))
     engine = HFInferStrategy(model, max_running_requests=1, max_length=16, threads=1, deterministic=True)
     advantages = RLVRAdvantages(config)
     trained = []

@@ -6,6 +6,7 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from train_specs import fsdp2_spec
 
 from roll.distributed.backend import LocalBackend, WorkerSpec
 from roll.distributed.cluster import Cluster
@@ -41,8 +42,7 @@ def other_model(material, tmp_path):
 
 def train_spec(placement, model, port):
     context = RankContext(placement.rank, placement.world_size, master_port=port)
-    options = {"model_path": str(model), "dtype": "fp32", "total_optimizer_steps": 1}
-    kwargs = {"strategy_name": "fsdp2_train", "context": context, "options": options}
+    kwargs = {"context": context, "spec": fsdp2_spec(model, dtype="fp32")}
     return WorkerSpec(f"actor_train-{placement.rank}", roles.TRAIN_WORKER, placement, kwargs)
 
 

@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
+from roll.configs.redact import redact, secrets
 from roll.metrics import trackers
-from roll.metrics.redact import redact, secrets
 from roll.metrics.remote_trackers import TrackerError, scalars
 from roll.metrics.trackers import Background, make_trackers
 

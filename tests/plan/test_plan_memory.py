@@ -5,6 +5,7 @@ import json
 
 import pytest
 import torch
+from train_specs import fsdp2_spec
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 from roll.algorithms.loss import LossSpec
@@ -12,7 +13,7 @@ from roll.cli.model_files import read_model_folder
 from roll.data.token_batch import TokenBatch
 from roll.plan import memory
 from roll.plan.model_shape import shape_of
-from roll.strategies.infer.hf.slot_cache import GRANULE, SlotCache
+from roll.strategies.infer.hf.slot_cache import SlotCache
 from roll.strategies.train.logprobs import predictor_columns, token_logprobs
 
 SIZES = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 160, "vocab_size": 48}
@@ -174,7 +175,7 @@ def trainer(tmp_path, tokenizer_file):
     context = RankContext(
         rank=0, world_size=1, master_addr="127.0.0.1", master_port=0, device="cpu", threads=1, seed=0, deterministic=False
     )
-    strategy = FSDP2Strategy(context, str(tmp_path))
+    strategy = FSDP2Strategy(context, fsdp2_spec(tmp_path))
     shape = shape_of(json.loads((tmp_path / "config.json").read_text()))
     count = 12
     batch = TokenBatch(
@@ -210,7 +211,6 @@ def test_the_kv_cache_is_that_of_the_engine():
     cache.begin_prefill(0, 1, 70)
     build(config)(input_ids=torch.zeros(1, 70, dtype=torch.long), past_key_values=cache, use_cache=True)
     assert memory.kv_cache(memory.Model(shape, shape.parameters), 5, 70, 4).bytes == cache.nbytes
-    assert memory.GRANULE == GRANULE
 
 
 @pytest.mark.parametrize(

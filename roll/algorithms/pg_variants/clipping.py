@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from roll.algorithms.policy_loss import LossInputs, PolicyLossArgs, policy_loss, traits
+from roll.algorithms.policy_loss import LossInputs, built_in
 from roll.algorithms.ratio import bounded_exp, sequence_mean
+from roll.configs.losses import PolicyLossArgs
 
 
 def _clipped(inputs: LossInputs, ratio: Tensor, low: float, high: float) -> tuple[Tensor, dict[str, Tensor]]:
@@ -25,7 +26,7 @@ def _of_sequence(log_ratios: Tensor, mask: Tensor) -> Tensor:
     return shared * (log_ratios - log_ratios.detach()).exp()
 
 
-@policy_loss("ppo")
+@built_in("ppo")
 def ppo(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str, Tensor]]:
     """PPO's clipped surrogate (arXiv 1707.06347, eq. 7): −min(r·A, clip(r, 1−low, 1+high)·A).
 
@@ -39,15 +40,14 @@ def ppo(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str, Ten
     return loss, metrics
 
 
-@policy_loss("decoupled_ppo")
-@traits(needs_proximal=True)
+@built_in("decoupled_ppo")
 def decoupled_ppo(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str, Tensor]]:
     """Decoupled PPO (arXiv 2110.00641; AReaL, arXiv 2505.24298): ppo with the ratio to the *proximal* policy, so that
     the trust region moves with the step and not with the sampler. Its weight exp(ℓ_p − ℓ_b) is the train/infer correction."""
     return ppo(inputs, args)
 
 
-@policy_loss("gspo")
+@built_in("gspo")
 def gspo(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str, Tensor]]:
     """GSPO (arXiv 2507.18071): −min(s·A, clip(s)·A), s = exp(1/|y|·Σ_y log r) the length-normalised ratio of the sequence.
 
@@ -55,7 +55,7 @@ def gspo(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str, Te
     return _clipped(inputs, _of_sequence(inputs.log_ratio, inputs.mask), args.gspo_clip_low, args.gspo_clip_high)
 
 
-@policy_loss("gmpo")
+@built_in("gmpo")
 def gmpo(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str, Tensor]]:
     """GMPO (arXiv 2507.20673): −A·exp(1/|y|·Σ_y c), c = log r clipped at +high where A > 0, at −low where A < 0."""
     log_ratio, advantages = inputs.log_ratio, inputs.advantages
@@ -68,7 +68,7 @@ def gmpo(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str, Te
     return -_of_sequence(clipped, inputs.mask) * advantages, metrics
 
 
-@policy_loss("sapo")
+@built_in("sapo")
 def sapo(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str, Tensor]]:
     """SAPO (arXiv 2511.20347): −(4/τ)·σ(τ·(r − 1))·A, τ by the sign of A: a smooth gate instead of a clip.
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from roll.algorithms.policy_loss import LossInputs, PolicyLossArgs, policy_loss
+from roll.algorithms.policy_loss import LossInputs, built_in
 from roll.algorithms.ratio import LOG_RATIO_BOUND, bounded_exp, sequence_sum
+from roll.configs.losses import PolicyLossArgs
 
 
-@policy_loss("tis")
+@built_in("tis")
 def tis(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str, Tensor]]:
     """Truncated importance sampling: −sg(clip(r, lower, upper))·A·ℓ."""
     ratio = inputs.ratio.detach()
@@ -19,7 +20,7 @@ def tis(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str, Ten
     return -weight * inputs.advantages * inputs.logprobs, metrics
 
 
-@policy_loss("topr")
+@built_in("topr")
 def topr(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str, Tensor]]:
     """Tapered off-policy REINFORCE (arXiv 2503.14286): −w₊·A·ℓ where the score is positive, else −w₋·sg(clip(R, 0, 1))·A·ℓ.
 
@@ -39,7 +40,7 @@ def topr(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str, Te
     return -weight * inputs.advantages * inputs.logprobs, metrics
 
 
-@policy_loss("cispo")
+@built_in("cispo")
 def cispo(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str, Tensor]]:
     """CISPO (MiniMax-M1, arXiv 2506.13585, eq. 4): −sg(clip(r, 1−low, 1+high))·A·ℓ. No token loses its gradient to the clip,
     unless `cispo_use_unified_mask`: then those that PPO would clip (A > 0 above, A < 0 below) do."""
@@ -59,7 +60,7 @@ def cispo(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str, T
     return -weight * advantages * inputs.logprobs, metrics
 
 
-@policy_loss("vespo")
+@built_in("vespo")
 def vespo(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str, Tensor]]:
     """VESPO (arXiv 2602.10693): −sg(φ(W))·A·ℓ, φ(W) = W^k·e^(λ·(1 − W)), W = Π_y r the ratio of the sequence; k, λ by the
     sign of A. φ(1) = 1, and φ fades both for responses left behind (W → 0) and for run-away ones (W → ∞)."""

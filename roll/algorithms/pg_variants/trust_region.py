@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from roll.algorithms.policy_loss import LossInputs, PolicyLossArgs, policy_loss, traits
+from roll.algorithms.policy_loss import LossInputs, built_in
 from roll.algorithms.ratio import log_ratio
+from roll.configs.losses import PolicyLossArgs
 
 if TYPE_CHECKING:
     from roll.data.token_batch import TokenBatch
@@ -22,7 +23,7 @@ def _masked(inputs: LossInputs, out: Tensor, args: PolicyLossArgs) -> tuple[Tens
     return -weight * inputs.advantages * inputs.logprobs, {"clipfrac": inputs.count(out)}
 
 
-@policy_loss("dppo_tv")
+@built_in("dppo_tv")
 def dppo_tv(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str, Tensor]]:
     """DPPO, binary total variation (arXiv 2602.04879): −M·sg(min(r, cap))·A·ℓ; M leaves out tokens already pushed too far:
     p − p_a > high where A > 0, p_a − p > low elsewhere. A rare token may so rise by a large ratio, a likely one may not."""
@@ -31,7 +32,7 @@ def dppo_tv(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str,
     return _masked(inputs, out, args)
 
 
-@policy_loss("dppo_kl")
+@built_in("dppo_kl")
 def dppo_kl(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str, Tensor]]:
     """DPPO, binary KL (arXiv 2602.04879): as dppo_tv, with the distance KL(Bernoulli(p_a) ‖ Bernoulli(p)) =
     p_a·log(p_a/p) + (1 − p_a)·log((1 − p_a)/(1 − p)), and only tokens that moved the way of A left out."""
@@ -67,8 +68,7 @@ def _mask_outliers(batch: TokenBatch, args: PolicyLossArgs) -> TokenBatch:
     return batch.with_(advantages=torch.where(keep, batch.advantages, 0.0))
 
 
-@policy_loss("m2po")
-@traits(needs_proximal=True, anchor="behaviour", prepare=_mask_outliers)
+@built_in("m2po", prepare=_mask_outliers)
 def m2po(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str, Tensor]]:
     """M2PO (arXiv 2510.01161, eq. 5): −M·r·A, r to the behaviour policy, averaged over all tokens, masked ones included.
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from roll.algorithms.advantages import sequence_advantages
-from roll.algorithms.reward_normalization import Scope, normalize_rewards
+from roll.algorithms.reward_normalization import normalize_rewards
 from roll.algorithms.step_advantages import TurnArgs, Turns, step_advantages
 from roll.configs.agentic import AgenticConfig
-from roll.configs.estimators import STEP_ESTIMATORS
+from roll.configs.estimators import STEP_ESTIMATORS, Scope
 from roll.data.sample import Sample, SampleGroup, Trajectory
 from roll.data.token_batch import TokenBatch
 from roll.pipeline.advantages import Advantages, Estimate

@@ -10,20 +10,24 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from roll.configs.agentic import AgenticConfig, EnvConfig, EnvFailurePolicy
 from roll.data.sample import Sample
 from roll.data.seeding import derive_seed
 from roll.distributed.backend import WorkerDied, WorkerHandle, import_object
 from roll.distributed.cluster import Cluster
-from roll.envs.host import EnvFailure, EnvHost
 from roll.pipeline.agentic.env_manager.base import Answer, EnvManager, EpisodeTask, PromptTooLong
 from roll.pipeline.agentic.env_manager.dialogue import Dialogue
 from roll.pipeline.agentic.group_play import RULES, VALIDATION, EpisodeFailed, play_group
 from roll.pipeline.preparation import load_tokenizer
+from roll.rollout.environment_failure import EnvFailure
 from roll.rollout.rollout import RolloutClient
 from roll.rollout.router import Router
 from roll.strategies.infer.interface import GenerateRequest, SamplingParams
+
+if TYPE_CHECKING:
+    from roll.envs.host import EnvHost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,4 +175,6 @@ class EnvironmentWorker:
 
 
 def _host(tag: str, env: EnvConfig) -> EnvHost:
+    from roll.envs.host import EnvHost  # environments are an annex: where none is played, none is loaded
+
     return EnvHost(env.execution, env.step_timeout_s, env.reset_timeout_s, {tag: env.max_env_step_concurrent})

@@ -14,7 +14,6 @@ from roll.configs.estimators import STEP_ESTIMATORS
 from roll.data.sample import Prompt
 from roll.distributed.backend import import_object
 from roll.distributed.devices import Inventory
-from roll.envs.registry import make_env
 from roll.pipeline.agentic.env_manager.base import EnvManager, Record
 from roll.pipeline.agentic.env_manager.dialogue import Dialogue
 from roll.pipeline.agentic.episode_source import EpisodeSource
@@ -64,7 +63,7 @@ def prepare(config: AgenticConfig, inventory: Inventory, one_process: bool = Fal
         **shared.common(source, filters),
         instructions=instructions,
         validation=_validation(config, configured),
-        tokenizer_folder=config.actor_train.model_args.model_name_or_path or config.pretrain or "",
+        tokenizer_folder=config.model_folder(config.actor_train),
     )
 
 
@@ -88,6 +87,8 @@ def _validation(config: AgenticConfig, configured: dict[str, str]) -> list[Promp
 
 def _rules(env: EnvConfig, tag: str) -> str:
     """Of the environment, from an instance that is made only to see that it can be."""
+    from roll.envs.registry import make_env
+
     made = make_env(env.env_type, env.env_config, f"custom_envs.{tag}.env_config")
     made.close()
     return made.instructions

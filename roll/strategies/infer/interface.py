@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
+from roll.configs.base import WeightUpdateMode as WeightUpdateMode  # a word of this interface
 from roll.data.sample import FinishReason, VersionSpan
 from roll.weights.bucket import Bucket, Manifest
 
 NO_VERSION = -1
 """Of an engine with random weights, which must not serve yet."""
-WeightUpdateMode = Literal["interrupt", "in_flight", "drain"]
 
 
 class EngineError(RuntimeError):

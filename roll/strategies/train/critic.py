@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -11,12 +11,15 @@ from transformers import PreTrainedModel
 
 from roll.algorithms.loss_metrics import Metrics
 from roll.algorithms.value_loss import ValueLossSpec, value_loss
+from roll.configs.arguments import FSDP2Config
+from roll.configs.deepspeed import DeepSpeedConfig
 from roll.data.token_batch import Padded, TokenBatch
 from roll.strategies.train.deepspeed.strategy import DeepSpeedStrategy
 from roll.strategies.train.fsdp2 import FSDP2Strategy
 from roll.strategies.train.hf_train import HFTrainStrategy
 from roll.strategies.train.interface import BatchTotals, RankContext
 from roll.strategies.train.logprobs import predictor_columns
+from roll.strategies.train.spec import TrainSpec
 from roll.strategies.train.value_head import load_value_model, write_value_model
 
 
@@ -61,7 +64,7 @@ class _ValueModel(HFTrainStrategy):
         return said.new_zeros(micro.tokens.shape).index_put((rows, predictors + 1), chosen)
 
     def _load_model(self, path: Path, dtype: torch.dtype) -> PreTrainedModel:
-        return load_value_model(path, dtype, self._attention)
+        return load_value_model(path, dtype, self._spec.model.attn_implementation)
 
     def _write_model(self, path: Path, weights: dict[str, Tensor]) -> None:
         write_value_model(path, self._model, self._tokenizer, weights)
@@ -75,13 +78,14 @@ class DeepSpeedCritic(_ValueModel, DeepSpeedStrategy):
     pass
 
 
-def make_critic(strategy_name: str, context: RankContext, options: dict[str, Any]) -> CriticStrategy:
-    """Options as for the policy's strategy of that name."""
-    if strategy_name == "megatron_train":
-        from roll.strategies.train.megatron.critic import MegatronCritic
+def make_critic(context: RankContext, spec: TrainSpec) -> CriticStrategy:
+    """`ValueError` for a frozen model."""
+    if not spec.trained:
+        raise ValueError("a critic is trained, and its specification has no optimisation")
+    if isinstance(spec.backend, FSDP2Config):
+        return FSDP2Critic(context, spec)
+    if isinstance(spec.backend, DeepSpeedConfig):
+        return DeepSpeedCritic(context, spec)
+    from roll.strategies.train.megatron.critic import MegatronCritic
 
-        return MegatronCritic(context, **options)
-    critics: dict[str, type[FSDP2Critic | DeepSpeedCritic]] = {"fsdp2_train": FSDP2Critic, "deepspeed_train": DeepSpeedCritic}
-    if strategy_name not in critics:
-        raise ValueError(f"strategy '{strategy_name}' trains no critic; known: {', '.join(critics)}, megatron_train")
-    return critics[strategy_name](context, **options)
+    return MegatronCritic(context, spec)

@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from roll.strategies.train.hf_train import HFTrainStrategy, MakeOptimizer
-from roll.strategies.train.interface import RankContext
+from roll.configs.arguments import FSDP2Config
+from roll.strategies.train.hf_train import HFTrainStrategy
 from roll.strategies.train.optimizer import MOMENTS, scale_to_norm
 from roll.strategies.train.sharding import local, reshard
 
 
 class FSDP2Strategy(HFTrainStrategy):
-    """`reshard_after_forward`: free gathered weights after each layer's forward pass. Layers compute in `dtype` by FSDP2's mixed
-    precision, by autocast on one rank."""
+    """Layers compute in the specification's type by FSDP2's mixed precision, by autocast on one rank."""
 
     frozen_name = "fsdp2_infer"
 
-    def __init__(self, context: RankContext, model_path: str, *, reshard_after_forward: bool = True, **options: Any) -> None:
-        self._reshard_after_forward = reshard_after_forward
-        super().__init__(context, model_path, **options)
-
-    def _place(self, make_optimizer: MakeOptimizer) -> None:
+    def _place(self) -> None:
         self._autocast = self._mixed and self._ranks.size == 1
         layer_names = set(self._model._no_split_modules or ())
         dtype = self._compute_dtype if self._mixed else None
-        self._ranks.shard(self._model, layer_names, dtype, self._reshard_after_forward)
-        self._optimizer = make_optimizer()
+        self._ranks.shard(self._model, layer_names, dtype, self._spec.options(FSDP2Config).reshard_after_forward)
+        self._optimizer = self._make_optimizer()
 
     def _call_model(self, tokens: Tensor, columns: Tensor) -> Tensor:
         logits: Tensor = self._model(input_ids=tokens, use_cache=False, logits_to_keep=columns).logits
@@ -39,13 +33,13 @@ class FSDP2Strategy(HFTrainStrategy):
         loss.backward()
 
     def _step(self) -> float:
-        assert self._optimizer is not None
+        assert self._optimizer is not None and self._spec.optimisation is not None
         gradients = [local(p.grad) for p in self._model.parameters() if p.grad is not None]
         square = torch.nn.utils.get_total_norm(gradients).square()
         self._ranks.all_reduce(square, "sum")
         norm = float(square.sqrt())
         if square.isfinite():
-            scale_to_norm(gradients, norm, self._max_grad_norm)
+            scale_to_norm(gradients, norm, self._spec.optimisation.max_grad_norm)
             self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         return norm

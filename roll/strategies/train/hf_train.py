@@ -12,7 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -25,22 +25,21 @@ from roll.data.token_batch import Padded, TokenBatch
 from roll.strategies.train import checkpoint_files as files
 from roll.strategies.train.interface import BatchTotals, RankContext
 from roll.strategies.train.logprobs import EntropyMode, predictor_columns, token_logprobs
-from roll.strategies.train.lr_schedule import LRSchedule, LRSchedulerType, warmup_length
 from roll.strategies.train.optimizer import MOMENTS, make_adamw
-from roll.strategies.train.process import DTypeName, prepare_process, resolve_dtype
+from roll.strategies.train.process import prepare_process, resolve_dtype
 from roll.strategies.train.rank_microbatches import rank_microbatches
 from roll.strategies.train.sharding import Ranks
+from roll.strategies.train.spec import TrainSpec
 from roll.weights.adapter import BaseWeights, with_base
 from roll.weights.bucket import Bucket, make_buckets
 from roll.weights.experts import fused, published, published_moments
 
-MakeOptimizer = Callable[[], torch.optim.AdamW | None]
-"""AdamW over the model's parameters as they are when it is called; None for a frozen model."""
+if TYPE_CHECKING:
+    from roll.strategies.train.lora import Adapters
 
 
 class HFTrainStrategy(ABC):
-    """A `TrainStrategy` (see the interface for its methods) but for what is abstract here. `trainable=False` is a frozen model
-    without an optimiser.
+    """A `TrainStrategy` (see the interface for its methods) but for what is abstract here.
 
     Trained master weights and moments are float32; layers compute in `dtype`. Dropout is off: the ratio of two log-probs must
     come from the weights alone. Weight decay acts on matrices only. With `lora_target` only adapters are trained (see `lora`):
@@ -48,88 +47,62 @@ class HFTrainStrategy(ABC):
 
     Raises:
         FileNotFoundError: `model_path` lacks the model's or the tokenizer's files.
-        ValueError: a schedule without its total, training in fp16, or a `lora_target` that the model does not have.
+        ValueError: a `lora_target` that the model does not have.
     """
 
     frozen_name: ClassVar[str]
-    """`strategy_name` without training."""
+    """`strategy_name` of a frozen model."""
     metrics_of: ClassVar[str] = "actor_train"
     """Prefix of the optimiser's metrics."""
 
-    def __init__(
-        self,
-        context: RankContext,
-        model_path: str,
-        *,
-        dtype: DTypeName = "auto",
-        attn_implementation: str = "sdpa",
-        trainable: bool = True,
-        learning_rate: float = 1e-6,
-        weight_decay: float = 0.0,
-        betas: tuple[float, float] = (0.9, 0.999),
-        lr_scheduler_type: LRSchedulerType = "constant",
-        warmup_steps: int = 0,
-        warmup_ratio: float = 0.0,
-        total_optimizer_steps: int | None = None,
-        max_grad_norm: float = 1.0,
-        max_tokens_per_microbatch: int = 16384,
-        max_tokens_per_microbatch_infer: int = 16384,
-        gradient_checkpointing: bool = False,
-        collective_timeout_s: float = 600.0,
-        lora_target: str | None = None,
-        lora_rank: int = 8,
-        lora_alpha: float | None = None,
-        export_adapters: bool = False,
-    ) -> None:
-        if trainable and dtype == "fp16":
-            raise ValueError("fp16 gradients underflow; train in bf16 or fp32")
-        path = Path(model_path)
+    def __init__(self, context: RankContext, spec: TrainSpec) -> None:
+        path = Path(spec.model_path)
         files.check_model_folder(path)
-        warmup = warmup_length(total_optimizer_steps, warmup_steps, warmup_ratio)
-        self._lr = LRSchedule(learning_rate, lr_scheduler_type, total_optimizer_steps, warmup)
-        self._max_grad_norm = max_grad_norm
-        self._train_budget, self._infer_budget = max_tokens_per_microbatch, max_tokens_per_microbatch_infer
-
+        self._spec = spec
         self._device = torch.device(context.device)
         prepare_process(context, self._device)
-        self._compute_dtype = resolve_dtype(dtype, self._device)
-        self._attention = attn_implementation
-        self._ranks = Ranks(context, self._device, collective_timeout_s)
+        self._compute_dtype = resolve_dtype(spec.dtype, self._device)
+        self._ranks = Ranks(context, self._device, spec.collective_timeout_s)
         self._tokenizer = files.load_tokenizer(path)
-        masters = trainable and lora_target is None
+        masters = spec.trained and spec.model.lora_target is None
         self._model = self._load_model(path, torch.float32 if masters else self._compute_dtype)
         self._model.requires_grad_(masters).eval()
-        self._adapters = None
-        self._adapted_base = BaseWeights(path) if export_adapters else None
-        if trainable and lora_target is not None:
-            from roll.strategies.train.lora import Adapters
-
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(context.seed)  # the same adapters on every rank, however many there are
-                self._adapters = Adapters(self._model, lora_target, lora_rank, lora_alpha or 2.0 * lora_rank)
-        if trainable and gradient_checkpointing:
-            self._model.gradient_checkpointing_enable({"use_reentrant": False})
-            for module in self._model.modules():
-                # Checkpointing layers act in training mode only; what is inside them stays without dropout.
-                if isinstance(module, GradientCheckpointingLayer):
-                    module.training = True
+        self._adapters = self._add_adapters(context.seed)
+        self._adapted_base = BaseWeights(path) if spec.export_adapters else None
+        if spec.recomputes_activations:
+            _recompute_activations(self._model)
 
         self._state = files.TrainerState()
         self._shapes = {name: tensor.shape for name, tensor in self._named_tensors()}
-        self._mixed = trainable and self._compute_dtype != torch.float32
+        self._mixed = spec.trained and self._compute_dtype != torch.float32
         self._autocast = False
         self._optimizer: torch.optim.AdamW | None = None
-        self._place(lambda: make_adamw(self._model.parameters(), learning_rate, weight_decay, betas) if trainable else None)
+        self._place()
+
+    def _add_adapters(self, seed: int) -> Adapters | None:
+        model = self._spec.model
+        if not self._spec.trained or model.lora_target is None:
+            return None
+        from roll.strategies.train.lora import Adapters
+
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)  # the same adapters on every rank, however many there are
+            return Adapters(self._model, model.lora_target, model.lora_rank, model.lora_alpha or 2.0 * model.lora_rank)
+
+    def _make_optimizer(self) -> torch.optim.AdamW | None:
+        """AdamW over the model's parameters as they are now; None for a frozen model."""
+        training = self._spec.optimisation
+        return None if training is None else make_adamw(self._model.parameters(), training.arguments)
 
     def _load_model(self, path: Path, dtype: torch.dtype) -> PreTrainedModel:
         """From a Hugging Face folder, on the CPU."""
-        return files.load_model(path, dtype, self._attention)
+        return files.load_model(path, dtype, self._spec.model.attn_implementation)
 
     # How the ranks divide the model
 
     @abstractmethod
-    def _place(self, make_optimizer: MakeOptimizer) -> None:
-        """Divides `self._model` and sets `self._optimizer`."""
+    def _place(self) -> None:
+        """Divides `self._model`, and sets `self._optimizer` to what `_make_optimizer` makes."""
 
     @abstractmethod
     def _call_model(self, tokens: Tensor, columns: Tensor) -> Tensor:
@@ -188,10 +161,10 @@ class HFTrainStrategy(ABC):
 
     def _per_token(self, batch: TokenBatch, compute: Callable[[Padded], Tensor]) -> Tensor:
         """[N] what `compute` says of each micro-batch, [B, T], without gradients."""
-        out = torch.zeros(batch.num_tokens)
+        out, budget = torch.zeros(batch.num_tokens), self._spec.max_tokens_per_microbatch_infer
         offsets = batch.offsets.tolist()
         with torch.no_grad():
-            for indices, micro, _ in rank_microbatches(batch, self._infer_budget, self._ranks.all_max, self._device):
+            for indices, micro, _ in rank_microbatches(batch, budget, self._ranks.all_max, self._device):
                 computed = compute(micro)
                 if indices:
                     values = micro.flatten(computed).cpu().split(micro.lengths.tolist())
@@ -202,14 +175,15 @@ class HFTrainStrategy(ABC):
 
     def _optimise(self, batch: TokenBatch, loss_of: Callable[[Padded], tuple[Tensor, Metrics]]) -> dict[str, float]:
         """One optimiser step. `loss_of`: a micro-batch's share of the loss, and its metrics."""
-        if self._optimizer is None:
+        training = self._spec.optimisation
+        if self._optimizer is None or training is None:
             raise RuntimeError(f"this model is frozen ({self.frozen_name}) and cannot be trained")
         parts: list[Metrics] = []
-        for _, micro, last in rank_microbatches(batch, self._train_budget, self._ranks.all_max, self._device):
+        for _, micro, last in rank_microbatches(batch, training.max_tokens_per_microbatch, self._ranks.all_max, self._device):
             value, metrics = loss_of(micro)
             self._backward(value, last)
             parts.append(metrics)
-        lr = self._lr.at(self._state.optimizer_step)
+        lr = training.schedule.at(self._state.optimizer_step)
         for group in self._optimizer.param_groups:
             group["lr"] = lr
         norm = self._step()
@@ -329,3 +303,11 @@ class HFTrainStrategy(ABC):
 
     def _export_dtype(self, tensor: Tensor) -> Tensor:
         return tensor.to(self._compute_dtype) if tensor.is_floating_point() else tensor
+
+
+def _recompute_activations(model: PreTrainedModel) -> None:
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    for module in model.modules():
+        # Checkpointing layers act in training mode only; what is inside them stays without dropout.
+        if isinstance(module, GradientCheckpointingLayer):
+            module.training = True

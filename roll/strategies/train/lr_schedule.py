@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
-LRSchedulerType = Literal["constant", "linear", "cosine"]
+from roll.configs.arguments import LRSchedulerType
 
 
 def warmup_length(total: int | None, warmup_steps: int, warmup_ratio: float) -> int:

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
+from roll.configs.arguments import TrainingArguments
+
+Moment = Literal["exp_avg", "exp_avg_sq"]
+MOMENTS: tuple[Moment, ...] = get_args(Moment)
 
 
-def make_adamw(
-    parameters: Iterable[nn.Parameter], learning_rate: float, weight_decay: float, betas: tuple[float, float]
-) -> torch.optim.AdamW:
+def make_adamw(parameters: Iterable[nn.Parameter], training: TrainingArguments) -> torch.optim.AdamW:
     """Over those parameters that are trained. Weight decay acts on matrices only, not on biases and norms."""
     trained = [p for p in parameters if p.requires_grad]
     matrices, vectors = [p for p in trained if p.ndim > 1], [p for p in trained if p.ndim <= 1]
     groups: list[dict[str, Any]] = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
     filled = [group for group in groups if group["params"]]
-    return torch.optim.AdamW(filled, lr=learning_rate, betas=betas, weight_decay=weight_decay, fused=True)
+    betas = training.adam_beta1, training.adam_beta2
+    return torch.optim.AdamW(filled, lr=training.learning_rate, betas=betas, weight_decay=training.weight_decay, fused=True)
 
 
 def scale_to_norm(gradients: Sequence[Tensor], norm: float, max_norm: float) -> None:

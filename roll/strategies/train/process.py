@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 
+from roll.configs.dtype import TORCH_NAMES, Dtype, compute_dtype
 from roll.distributed.determinism import warn_if_too_late
 from roll.strategies.train.interface import RankContext
-
-DTypeName = Literal["auto", "fp32", "bf16", "fp16"]
 
 
 def prepare_process(context: RankContext, device: torch.device) -> None:
@@ -23,8 +20,7 @@ def prepare_process(context: RankContext, device: torch.device) -> None:
         torch.use_deterministic_algorithms(True)
 
 
-def resolve_dtype(name: DTypeName, device: torch.device) -> torch.dtype:
-    """The type to compute in; auto: float32 on a CPU, bfloat16 elsewhere."""
-    if name == "auto":
-        return torch.float32 if device.type == "cpu" else torch.bfloat16
-    return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[name]
+def resolve_dtype(name: Dtype, device: torch.device) -> torch.dtype:
+    """The type to compute in."""
+    resolved: torch.dtype = getattr(torch, TORCH_NAMES[compute_dtype(name, device.type != "cpu")])
+    return resolved

@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tiny_models import FOR_VLLM, tiny_qwen2
+from train_specs import fsdp2_spec
 from transformers import AutoModelForCausalLM
 
 from roll.algorithms.loss import LossSpec
@@ -39,13 +40,15 @@ def make_folder(folder: Path, lab: Any, seed: int) -> Path:
 def make_trainer(folder: Path) -> FSDP2Strategy:
     return FSDP2Strategy(
         RankContext(),
-        str(folder),
-        dtype="fp32",
-        learning_rate=0.02,
-        lora_target="q_proj,v_proj,down_proj",
-        lora_rank=RANK,
-        lora_alpha=12.0,
-        export_adapters=True,
+        fsdp2_spec(
+            folder,
+            dtype="fp32",
+            learning_rate=0.02,
+            lora_target="q_proj,v_proj,down_proj",
+            lora_rank=RANK,
+            lora_alpha=12.0,
+            export_adapters=True,
+        ),
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
+from train_specs import fsdp2_spec
 
 from roll.algorithms.value_loss import ValueLossSpec
 from roll.strategies.train.critic import FSDP2Critic
@@ -26,7 +27,7 @@ def make_batch(seed):
 
 def main(model, out, rank, port):
     folder = Path(out)
-    critic = FSDP2Critic(RankContext(rank=rank, world_size=2, master_port=port), model, **OPTIONS)
+    critic = FSDP2Critic(RankContext(rank=rank, world_size=2, master_port=port), fsdp2_spec(model, **OPTIONS))
     metrics = []
     for step, shares in enumerate(SHARES):
         batch = make_batch(step)

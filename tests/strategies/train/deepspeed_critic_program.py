@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from safetensors.torch import save_file
+from train_specs import train_spec
 
 from roll.strategies.train.critic import make_critic
 from roll.strategies.train.interface import RankContext
@@ -15,8 +16,8 @@ _CRITIC = runpy.run_path(str(Path(__file__).with_name("critic_program.py")))
 
 def main(model, out, stage):
     folder = Path(out)
-    options = {**_CRITIC["OPTIONS"], "model_path": model, "zero": {"stage": stage}}
-    critic = make_critic("deepspeed_train", RankContext(), options)
+    spec = train_spec("deepspeed_train", model, **_CRITIC["OPTIONS"], zero={"stage": stage})
+    critic = make_critic(RankContext(), spec)
     metrics = []
     for step in range(2):
         batch = _CRITIC["make_batch"](step)

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
+from train_specs import train_spec
 
 from roll.algorithms.loss import LossSpec
 from roll.data.token_batch import TokenBatch
@@ -90,7 +91,7 @@ def run_layout(layout: str, model: str, out: Path, rank: int) -> None:
     folder = out / layout
     folder.mkdir(exist_ok=True)
     name, options = LAYOUTS[layout]
-    strategy = make_train_strategy(name, RankContext(rank=rank, world_size=2), {"model_path": model, **OPTIONS, **options})
+    strategy = make_train_strategy(RankContext(rank=rank, world_size=2), train_spec(name, model, **{**OPTIONS, **options}))
     strategy.save(folder / "fresh")
     batch = make_batch(9)
     result = {"logprobs": strategy.log_probs(batch.select(SHARES[0][rank]))}
@@ -115,7 +116,7 @@ def run_layout(layout: str, model: str, out: Path, rank: int) -> None:
 
 def run_frozen(stage: int, model: str, out: Path, rank: int) -> None:
     context, (_, options) = RankContext(rank=rank, world_size=2), zero(stage)
-    strategy = make_train_strategy("deepspeed_infer", context, {"model_path": model, "dtype": "fp32", **options})
+    strategy = make_train_strategy(context, train_spec("deepspeed_infer", model, dtype="fp32", **options))
     result = {"logprobs": strategy.log_probs(make_batch(9).select(SHARES[0][rank])), **exported(strategy)}
     save_file(result, out / f"frozen{stage}-{rank}.safetensors")
     try:
@@ -130,7 +131,7 @@ def round_trip(model: Path, out: Path, rank: int) -> None:
     for layout in ("fsdp2", "zero1", "zero3"):
         name, options = LAYOUTS[layout]
         context = RankContext(rank=rank, world_size=2)
-        strategy = make_train_strategy(name, context, {"model_path": str(model), "dtype": "fp32", **options})
+        strategy = make_train_strategy(context, train_spec(name, model, dtype="fp32", **options))
         save_file(exported(strategy), out / f"{model.name}-{layout}-{rank}.safetensors")
         strategy.close()
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import safetensors.torch
 import torch.distributed as dist
 from safetensors.torch import save_file
+from train_specs import train_spec
 
 from roll.pipeline.checkpoint import TRAINER, CheckpointStore
 from roll.strategies.train import make_train_strategy
@@ -48,7 +49,7 @@ def die_half_way(*arguments, **options):
 def die(layout, model, out, rank, port):
     backend, _, options, _, different = LAYOUTS[layout]
     context = RankContext(rank=rank, world_size=2, master_port=port)
-    strategy = make_train_strategy(backend, context, {"model_path": model, **OPTIONS, **options})
+    strategy = make_train_strategy(context, train_spec(backend, model, **OPTIONS, **options))
     store = CheckpointStore(out / layout)
 
     def indices(step):
@@ -80,7 +81,7 @@ def die(layout, model, out, rank, port):
 
 def resume(models, out, layout):
     backend, model, _, options, _ = LAYOUTS[layout]
-    strategy = make_train_strategy(backend, RankContext(), {"model_path": str(models / model), **OPTIONS, **options})
+    strategy = make_train_strategy(RankContext(), train_spec(backend, models / model, **OPTIONS, **options))
     checkpoint = CheckpointStore(out / layout).resolve("auto")
     strategy.load(checkpoint.trainer)
     metrics = train(strategy, range(checkpoint.step, STEPS), lambda step: list(range(len(make_batch(step)))))

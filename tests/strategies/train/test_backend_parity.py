@@ -39,7 +39,7 @@ def test_the_plain_loop_clips_and_moves_the_weights(plain):
     from safetensors.torch import load_file
 
     weights, norms, logprobs, _ = plain.result
-    assert min(norms) > plain.script.TRAINING["max_grad_norm"]
+    assert min(norms) > plain.script.MAX_GRAD_NORM
     assert logprobs.min() < -1
     before = load_file(plain.model / "model.safetensors")
     assert all((weights[name] - tensor).abs().max() > 5e-4 for name, tensor in before.items())

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import runpy
 import subprocess
 import sys
@@ -11,7 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from programs import environment
 from safetensors.torch import load_file
+from train_specs import fsdp2_spec
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from roll.algorithms.returns import gae, on_last_token
@@ -34,7 +35,7 @@ def program():
 @pytest.fixture
 def make(model_path, program):
     def build(path=model_path, **options):
-        return FSDP2Critic(RankContext(), str(path), **{**program.OPTIONS, **options})
+        return FSDP2Critic(RankContext(), fsdp2_spec(path, **{**program.OPTIONS, **options}))
 
     return build
 
@@ -202,19 +203,18 @@ def test_what_cannot_be_a_critic(make, model_path, program, tmp_path):
     (folder / "config.json").write_text(json.dumps({**config, "final_logit_softcapping": 30.0}))
     with pytest.raises(ValueError, match="final_logit_softcapping"):
         make(folder)
-    with pytest.raises(ValueError, match="'fsdp2_infer' trains no critic; known: fsdp2_train, deepspeed_train, megatron_train"):
-        make_critic("fsdp2_infer", RankContext(), {"model_path": model_path})
+    with pytest.raises(ValueError, match="a critic is trained, and its specification has no optimisation"):
+        make_critic(RankContext(), fsdp2_spec(model_path, trainable=False))
 
 
 @pytest.fixture(scope="module")
 def two_ranks(model_path, tmp_path_factory):
     folder = tmp_path_factory.mktemp("critic-ranks")
     port = free_port()
-    root = str(Path(__file__).parents[3])
     processes = [
         subprocess.Popen(
             [sys.executable, str(PROGRAM), model_path, str(folder), str(rank), str(port)],
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": root},
+            env=environment(),
             stderr=subprocess.PIPE,
             text=True,
         )
@@ -251,8 +251,7 @@ def test_two_ranks_are_one(two_ranks, make, program):
 def test_deepspeed_trains_the_same_critic(make, model_path, program, tmp_path):
     """ZeRO-2 on one rank against FSDP2 on one rank; its checkpoint is one that FSDP2 goes on from."""
     arguments = [sys.executable, str(PROGRAM.with_name("deepspeed_critic_program.py")), model_path, str(tmp_path), "2"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[3])}
-    done = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(arguments, env=environment(), capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr[-3000:]
     critic, metrics = make(), []
     for step in range(2):

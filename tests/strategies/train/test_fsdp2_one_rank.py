@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from train_specs import fsdp2_spec
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Qwen2ForCausalLM
 
 from roll.algorithms.loss import LossSpec, compute_loss
@@ -16,7 +17,7 @@ from roll.strategies.train.interface import RankContext
 @pytest.fixture
 def make(model_path, rank_program):
     def build(**options):
-        return FSDP2Strategy(RankContext(), model_path, **{**rank_program.OPTIONS, **options})
+        return FSDP2Strategy(RankContext(), fsdp2_spec(model_path, **{**rank_program.OPTIONS, **options}))
 
     return build
 
@@ -179,13 +180,13 @@ def test_untied_embeddings_are_both_exported_saved_and_loaded(make, model_path, 
     model.save_pretrained(untied)
     AutoTokenizer.from_pretrained(model_path).save_pretrained(untied)
     options = {**rank_program.OPTIONS}
-    strategy = FSDP2Strategy(RankContext(), str(untied), **options)
+    strategy = FSDP2Strategy(RankContext(), fsdp2_spec(untied, **options))
     batch = rank_program.make_batch(0)
     strategy.train_step(batch, rank_program.LOSS, rank_program.totals(batch))
     trained = weights(strategy)
     assert trained.keys() == model.state_dict().keys()
     strategy.save(tmp_path / "saved")
-    other = FSDP2Strategy(RankContext(), str(untied), **options)
+    other = FSDP2Strategy(RankContext(), fsdp2_spec(untied, **options))
     other.load(tmp_path / "saved")
     assert all(torch.equal(tensor, trained[name]) for name, tensor in weights(other).items())
 
@@ -207,7 +208,7 @@ def test_deterministic_runs_are_equal_bit_for_bit(model_path, rank_program):
     runs = []
     try:
         for _ in range(2):
-            strategy = FSDP2Strategy(RankContext(deterministic=True), model_path, **rank_program.OPTIONS)
+            strategy = FSDP2Strategy(RankContext(deterministic=True), fsdp2_spec(model_path, **rank_program.OPTIONS))
             assert torch.are_deterministic_algorithms_enabled()
             metrics = [strategy.train_step(batch, rank_program.LOSS, rank_program.totals(batch)) for _ in range(3)]
             runs.append((metrics, weights(strategy)))
@@ -254,9 +255,9 @@ def test_incomplete_model_folder_is_named(tmp_path, present, message):
     for name in present:
         Path(tmp_path, name).touch()
     with pytest.raises(FileNotFoundError, match=message):
-        FSDP2Strategy(RankContext(), str(tmp_path))
+        FSDP2Strategy(RankContext(), fsdp2_spec(tmp_path))
     with pytest.raises(FileNotFoundError, match="does not exist"):
-        FSDP2Strategy(RankContext(), str(tmp_path / "nowhere"))
+        FSDP2Strategy(RankContext(), fsdp2_spec(tmp_path / "nowhere"))
 
 
 def test_fp16_training_is_refused(make):

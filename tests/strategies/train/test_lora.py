@@ -7,6 +7,7 @@ import pytest
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file
+from train_specs import fsdp2_spec
 from transformers import AutoModelForCausalLM
 
 from roll.algorithms.loss import LossSpec
@@ -26,7 +27,7 @@ ADAPTED = {
 def make(model_path, rank_program):
     def build(**options):
         lora = {"lora_target": ",".join(TARGETS), "lora_rank": RANK, "lora_alpha": ALPHA}
-        return FSDP2Strategy(RankContext(), model_path, **{**rank_program.OPTIONS, **lora, **options})
+        return FSDP2Strategy(RankContext(), fsdp2_spec(model_path, **{**rank_program.OPTIONS, **lora, **options}))
 
     return build
 
@@ -72,7 +73,7 @@ def test_optimiser_holds_nothing_of_frozen_weights(make, train):
 def test_model_starts_as_it_was(make, model_path, rank_program):
     """B is 0."""
     strategy, batch = make(), rank_program.make_batch(9)
-    full = FSDP2Strategy(RankContext(), model_path, **rank_program.OPTIONS)
+    full = FSDP2Strategy(RankContext(), fsdp2_spec(model_path, **rank_program.OPTIONS))
     assert torch.equal(strategy.log_probs(batch), full.log_probs(batch))
     assert_equal(rank_program.exported(strategy), rank_program.exported(full))
 
@@ -102,7 +103,7 @@ def test_merged_model_says_what_the_adapted_one_does(make, train, rank_program, 
     strategy, batch = make(), rank_program.make_batch(9)
     train(strategy, 0, 1, 2)
     strategy.save(tmp_path)
-    merged = FSDP2Strategy(RankContext(), str(tmp_path / "model"), **rank_program.OPTIONS)
+    merged = FSDP2Strategy(RankContext(), fsdp2_spec(tmp_path / "model", **rank_program.OPTIONS))
     torch.testing.assert_close(merged.log_probs(batch), strategy.log_probs(batch), rtol=1e-5, atol=1e-5)
     assert_equal(rank_program.exported(merged), rank_program.exported(strategy))
     assert not any("lora" in name for name in load_file(tmp_path / "model" / "model.safetensors"))
@@ -147,7 +148,7 @@ def test_saved_and_loaded_run_continues_bit_for_bit(make, train, rank_program, t
 
 
 def test_checkpoint_of_another_kind_is_refused_and_changes_nothing(make, train, model_path, rank_program, tmp_path):
-    full = FSDP2Strategy(RankContext(), model_path, **rank_program.OPTIONS)
+    full = FSDP2Strategy(RankContext(), fsdp2_spec(model_path, **rank_program.OPTIONS))
     train(full, 0)
     full.save(tmp_path / "full")
     adapted = make()

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from train_specs import fsdp2_spec
 from transformers import AutoModelForCausalLM
 
 from roll.algorithms.loss import compute_loss
@@ -14,7 +15,7 @@ from roll.strategies.train.interface import RankContext
 @pytest.fixture
 def strategy(model_path, rank_program):
     options = {**rank_program.OPTIONS, **rank_program.LORA, "max_grad_norm": math.inf}
-    made = FSDP2Strategy(RankContext(), model_path, **options)
+    made = FSDP2Strategy(RankContext(), fsdp2_spec(model_path, **options))
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in made._model.named_parameters():

@@ -1,7 +1,6 @@
 """Two ranks that are killed in the middle of a checkpoint, and one that goes on from the last complete one, in every back end."""
 
 import json
-import os
 import runpy
 import signal
 import subprocess
@@ -11,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from programs import environment
 from safetensors.torch import load_file
 
 from roll.distributed.ports import free_port
@@ -27,9 +27,8 @@ pytest.importorskip("deepspeed", reason="needs requirements/deepspeed.txt")
 
 
 def start(*arguments):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[3])}
     command = [sys.executable, str(PROGRAM), *map(str, arguments)]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """FSDP2 and every ZeRO stage on two gloo processes against one plain process: the same losses, weights and checkpoints."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from programs import environment
 from safetensors.torch import load_file
+from train_specs import fsdp2_spec
 from transformers import AutoModelForCausalLM
 
 from roll.distributed.ports import free_port
@@ -57,7 +58,7 @@ def runs(model_path, family_models, rank_program, tmp_path_factory):
     processes = [
         subprocess.Popen(
             [*arguments, str(rank), str(port), *FLOAT32, *BFLOAT16, *ADAPTERS_ALONE],
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[3])},
+            env=environment(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -75,7 +76,7 @@ def runs(model_path, family_models, rank_program, tmp_path_factory):
 
 
 def one_rank(rank_program, model_path, options, checkpoint):
-    one = FSDP2Strategy(RankContext(), model_path, **rank_program.OPTIONS, **options)
+    one = FSDP2Strategy(RankContext(), fsdp2_spec(model_path, **rank_program.OPTIONS, **options))
     logprobs, metrics = one.log_probs(rank_program.make_batch(9)), []
 
     def step(number):
@@ -169,7 +170,7 @@ def test_a_gradient_that_is_not_finite_on_one_rank_is_skipped_by_both(two):
 
 
 def test_checkpoint_of_two_ranks_continues_on_one(two, model_path, rank_program):
-    strategy = FSDP2Strategy(RankContext(), model_path, **rank_program.OPTIONS, **two.one.options)
+    strategy = FSDP2Strategy(RankContext(), fsdp2_spec(model_path, **rank_program.OPTIONS, **two.one.options))
     strategy.load(two.checkpoint)
     saved = rank_program.exported(strategy)
     assert all(torch.equal(saved[name], tensor) for name, tensor in trained(two).items())
@@ -186,7 +187,7 @@ def test_checkpoint_of_one_rank_continues_on_two(two):
 
 
 def test_checkpoint_before_the_first_step(two, model_path, rank_program):
-    strategy = FSDP2Strategy(RankContext(), model_path, **rank_program.OPTIONS, **two.one.options)
+    strategy = FSDP2Strategy(RankContext(), fsdp2_spec(model_path, **rank_program.OPTIONS, **two.one.options))
     batch = rank_program.make_batch(7)
     strategy.train_step(batch, rank_program.LOSS, rank_program.totals(batch))
     strategy.load(two.fresh)
@@ -236,12 +237,17 @@ def test_hugging_face_weights_come_back_bit_for_bit(runs, family_models, layout,
 def test_stage_0_in_bf16_is_refused_also_where_only_the_device_decides_the_type(model_path):
     pytest.importorskip("deepspeed", reason="needs requirements/deepspeed.txt")
     program = (
-        "import sys\nfrom roll.strategies.train import make_train_strategy\n"
+        "import sys\nfrom train_specs import train_spec\nfrom roll.strategies.train import make_train_strategy\n"
         "from roll.strategies.train.interface import RankContext\n"
-        "options = {'model_path': sys.argv[1], 'dtype': 'bf16', 'zero': {'stage': 0}, 'total_optimizer_steps': 1}\n"
-        "make_train_strategy('deepspeed_train', RankContext(), options)"
+        "spec = train_spec('deepspeed_train', sys.argv[1], dtype='bf16', zero={'stage': 0})\n"
+        "make_train_strategy(RankContext(), spec)"
     )
     ended = subprocess.run(
-        [sys.executable, "-c", program, str(model_path)], capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, "-c", program, str(model_path)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        env=environment(),
     )
     assert ended.returncode == 1 and "stage 0 keeps no float32 masters" in ended.stderr

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-GRANULE = 16
-"""Capacities are multiples of this many tokens, so every slot starts at the same memory alignment."""
+from roll.configs.arguments import KV_GRANULE
 
 
 class SlotCache(Cache):
@@ -72,8 +71,8 @@ class SlotCache(Cache):
             raise ValueError(f"{width} tokens do not fit into max_length={self.max_length}")
         if width <= self.capacity:
             return
-        doubled = max(width, 2 * self.capacity, 4 * GRANULE)
-        self.capacity = -(-min(doubled, self.max_length) // GRANULE) * GRANULE
+        doubled = max(width, 2 * self.capacity, 4 * KV_GRANULE)
+        self.capacity = -(-min(doubled, self.max_length) // KV_GRANULE) * KV_GRANULE
         for layer in self.slot_layers:
             layer.grow()
 

@@ -5,42 +5,42 @@ The optimiser is torch's AdamW, handed to DeepSpeed: its own CPU Adam would need
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from roll.configs.deepspeed import DeepSpeedConfig
 from roll.strategies.train.deepspeed.engine import ZeroState, computed, engine_config, prepare_deepspeed, set_computed
-from roll.strategies.train.hf_train import HFTrainStrategy, MakeOptimizer
+from roll.strategies.train.hf_train import HFTrainStrategy
 from roll.strategies.train.interface import RankContext
 from roll.strategies.train.optimizer import MOMENTS, scale_to_norm
+from roll.strategies.train.spec import TrainSpec
 
 
 class DeepSpeedStrategy(HFTrainStrategy):
-    """`zero`: the `zero_optimization` block of a DeepSpeed JSON (see `roll.configs.deepspeed`).
-
-    bf16 trains bfloat16 weights with float32 masters, moments and gradient sums: masters start from the rounded weights. A frozen
-    model is divided in stage 3 only; the other stages divide what it does not have.
+    """bf16 trains bfloat16 weights with float32 masters, moments and gradient sums: masters start from the rounded weights.
+    A frozen model is divided in stage 3 only; the other stages divide what it does not have.
 
     Clipping by DeepSpeed scales by max_grad_norm / (norm + 1e-6), not by max_grad_norm / norm.
     """
 
     frozen_name = "deepspeed_infer"
 
-    def __init__(self, context: RankContext, model_path: str, *, zero: dict[str, Any] | None = None, **options: Any) -> None:
-        self._zero_config = {"stage": 2, **(zero or {})}
-        self._stage = int(self._zero_config["stage"])
+    def __init__(self, context: RankContext, spec: TrainSpec) -> None:
+        self._stage = spec.options(DeepSpeedConfig).zero_optimization.stage
         self._engine: Any = None
         self._zero: ZeroState | None = None
-        super().__init__(context, model_path, **options)
+        super().__init__(context, spec)
 
-    def _place(self, make_optimizer: MakeOptimizer) -> None:
+    def _place(self) -> None:
         prepare_deepspeed(self._device)
         import deepspeed
 
         nn.Module.to(self._model, self._device)
-        client = make_optimizer()
+        client = self._make_optimizer()
         if client is None and self._stage < 3:
             return
         bf16 = self._compute_dtype == torch.bfloat16
@@ -48,7 +48,9 @@ class DeepSpeedStrategy(HFTrainStrategy):
             raise ValueError(
                 "ZeRO stage 0 keeps no float32 masters and would train in pure bf16: stage 1, or bf16.enabled: false"
             )
-        config = engine_config(self._zero_config, bf16, self._max_grad_norm)
+        training = self._spec.optimisation
+        clip = math.inf if training is None else training.max_grad_norm
+        config = engine_config(self._spec.options(DeepSpeedConfig).zero_json(), bf16, clip)
         self._engine, *_ = deepspeed.initialize(model=self._model, optimizer=client, config=config, dist_init_required=False)
         self._optimizer = client
         if client is not None and self._stage > 0:
@@ -76,8 +78,8 @@ class DeepSpeedStrategy(HFTrainStrategy):
         gradients = [p.grad for p in self._model.parameters() if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         if norm.isfinite():
-            scale_to_norm(gradients, float(norm), self._max_grad_norm)
-            assert self._optimizer is not None
+            assert self._optimizer is not None and self._spec.optimisation is not None
+            scale_to_norm(gradients, float(norm), self._spec.optimisation.max_grad_norm)
             self._optimizer.step()
         self._engine.zero_grad()
         return float(norm)

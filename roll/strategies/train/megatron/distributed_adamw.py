@@ -7,6 +7,7 @@ from megatron.core.distributed import DistributedDataParallel, DistributedDataPa
 from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_megatron_optimizer
 from megatron.core.transformer.transformer_config import TransformerConfig
 
+from roll.configs.arguments import TrainingArguments
 from roll.strategies.train.megatron.model import Stage
 
 # Transformer Engine's AdamW, where it is installed, keeps other state than torch's; one kind of checkpoint is enough.
@@ -28,18 +29,16 @@ def data_parallel(stage: Stage, config: TransformerConfig, divide: bool, overlap
     return wrapped
 
 
-def distributed_adamw(
-    wrapped: DistributedDataParallel, learning_rate: float, weight_decay: float, betas: tuple[float, float]
-) -> MegatronOptimizer:
+def distributed_adamw(wrapped: DistributedDataParallel, training: TrainingArguments) -> MegatronOptimizer:
     """With float32 masters and moments, divided if the gradients are. Weight decay acts on matrices only."""
     config: TransformerConfig = wrapped.config
     optimizer = get_megatron_optimizer(
         OptimizerConfig(
             optimizer="adam",
-            lr=learning_rate,
-            weight_decay=weight_decay,
-            adam_beta1=betas[0],
-            adam_beta2=betas[1],
+            lr=training.learning_rate,
+            weight_decay=training.weight_decay,
+            adam_beta1=training.adam_beta1,
+            adam_beta2=training.adam_beta2,
             clip_grad=0.0,  # the strategy clips, where a norm that is not finite skips the step
             bf16=config.bf16,
             params_dtype=config.params_dtype,

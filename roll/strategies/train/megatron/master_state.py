@@ -8,7 +8,6 @@ their own, for other ranks hold the same ones.
 from __future__ import annotations
 
 from itertools import chain
-from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -17,9 +16,7 @@ from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from torch import Tensor, nn
 
 from roll.strategies.train.megatron.parallel import ModelParallel
-
-Moment = Literal["exp_avg", "exp_avg_sq"]
-MOMENTS: tuple[Moment, ...] = ("exp_avg", "exp_avg_sq")
+from roll.strategies.train.optimizer import MOMENTS, Moment
 
 
 class MasterState:

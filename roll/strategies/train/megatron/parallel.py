@@ -9,7 +9,7 @@ other experts, then those that hold the same ones.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -20,6 +20,8 @@ from roll.strategies.train.interface import RankContext
 from roll.strategies.train.megatron.convert import Place
 from roll.strategies.train.megatron.supported import Layout
 from roll.strategies.train.process_group import init_process_group
+
+T = TypeVar("T")
 
 
 class ModelParallel:
@@ -102,10 +104,12 @@ class ModelParallel:
         dist.broadcast(values, group=self.pipeline_group, group_src=self.layout.pipeline - 1)
         return values
 
-    def object_from_last_stage(self, value: Any) -> Any:
-        box = [value]
+    def object_from_last_stage(self, value: T | None) -> T:
+        """On every stage, what the last one hands in; the others hand in None."""
+        box: list[Any] = [value]
         dist.broadcast_object_list(box, group=self.pipeline_group, group_src=self.layout.pipeline - 1, device=self.device)
-        return box[0]
+        said: T = box[0]
+        return said
 
     def close(self) -> None:
         ModelParallel._users -= 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from megatron.core.pipeline_parallel import get_forward_backward_func
@@ -15,7 +15,8 @@ from roll.strategies.train.megatron.context import ContextShare, Predictors
 from roll.strategies.train.megatron.parallel import ModelParallel
 from roll.strategies.train.rank_microbatches import RankMicrobatch, rank_microbatches
 
-OfLogits = Callable[[Padded, Predictors, Tensor], tuple[Tensor, Any]]
+T = TypeVar("T")
+OfLogits: TypeAlias = Callable[[Padded, Predictors, Tensor], tuple[Tensor, T]]
 """Micro-batch, positions of the logits, logits [R, V_rank] -> what to call `backward` on, and what to return."""
 
 
@@ -25,7 +26,7 @@ class Schedule:
     def __init__(self, model: nn.Module, parallel: ModelParallel, share: ContextShare) -> None:
         self._model, self._parallel, self._share = model, parallel, share
 
-    def run(self, batch: TokenBatch, budget: int, of_logits: OfLogits, train: bool) -> list[tuple[RankMicrobatch, Any]]:
+    def run(self, batch: TokenBatch, budget: int, of_logits: OfLogits[T], train: bool) -> list[tuple[RankMicrobatch, T]]:
         """On the last stage each micro-batch with what `of_logits` returned; [] on the others. If `train`, gradients are
         accumulated, and summed over the ranks after the last."""
         # But for experts no collective joins the micro-batches of data-parallel ranks, so each runs as many as it has.
@@ -42,7 +43,7 @@ class Schedule:
         )
         return list(zip(parts, results, strict=self._parallel.last_stage))
 
-    def _step(self, of_logits: OfLogits, data: Iterator[Padded], model: nn.Module) -> tuple[Tensor, Callable[..., Any]]:
+    def _step(self, of_logits: OfLogits[T], data: Iterator[Padded], model: nn.Module) -> tuple[Tensor, Callable[..., Any]]:
         micro = next(data)
         at = self._share.predictors(micro.loss_mask)
         # GPTModel hands its loss mask on to what computes the logits.

@@ -12,27 +12,27 @@ import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
 
 import torch
 from megatron.core.distributed import DistributedDataParallel, finalize_model_grads
 from megatron.core.optimizer import MegatronOptimizer
+from megatron.core.transformer.transformer_config import TransformerConfig
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import AutoConfig
 
 from roll.algorithms.loss import LossSpec, Metrics, compute_loss, reduce_metrics
+from roll.configs.megatron import MegatronConfig
 from roll.data.token_batch import Padded, TokenBatch
-from roll.strategies.cpu_shims import megatron as cpu_shim
 from roll.strategies.train import checkpoint_files as files
 from roll.strategies.train.interface import BatchTotals, RankContext
 from roll.strategies.train.logprobs import EntropyMode
-from roll.strategies.train.lr_schedule import LRSchedule, LRSchedulerType, warmup_length
+from roll.strategies.train.megatron import cpu_shim
 from roll.strategies.train.megatron.context import ContextShare, Predictors
 from roll.strategies.train.megatron.convert import WeightMap
 from roll.strategies.train.megatron.distributed_adamw import data_parallel, distributed_adamw
 from roll.strategies.train.megatron.logprobs import vocab_parallel_logprobs
-from roll.strategies.train.megatron.master_state import MOMENTS, MasterState
+from roll.strategies.train.megatron.master_state import MasterState
 from roll.strategies.train.megatron.model import MakeStage, PolicyModel, build_stage, transformer_config
 from roll.strategies.train.megatron.parallel import ModelParallel
 from roll.strategies.train.megatron.schedule import OfLogits, Schedule
@@ -40,123 +40,88 @@ from roll.strategies.train.megatron.stage_weights import Read, StageWeights
 from roll.strategies.train.megatron.storage_offload import StorageOffload
 from roll.strategies.train.megatron.supported import Layout
 from roll.strategies.train.megatron.tensor_files import TensorFiles, write_model
-from roll.strategies.train.optimizer import scale_to_norm
-from roll.strategies.train.process import DTypeName, prepare_process, resolve_dtype
+from roll.strategies.train.optimizer import MOMENTS, scale_to_norm
+from roll.strategies.train.process import prepare_process, resolve_dtype
+from roll.strategies.train.spec import TrainSpec
 from roll.weights.bucket import Bucket, make_buckets
-
-Recompute = Literal["full", "selective"]
 
 
 class MegatronStrategy:
-    """A `TrainStrategy` (see the interface for its methods). `trainable=False` is a frozen model without an optimiser.
+    """A `TrainStrategy` (see the interface for its methods).
 
     All ranks of one data-parallel rank are given the same samples. Master weights and moments are float32, layers compute in
     `dtype`, gradients are summed in float32. Weight decay acts on matrices only.
 
     Raises:
         FileNotFoundError: `model_path` lacks the model's or the tokenizer's files.
-        ValueError: a schedule without its total, training in fp16, a model or layout that is not supported.
+        ValueError: a model or layout that is not supported.
     """
 
     metrics_of = "actor_train"
     stage_of: MakeStage = PolicyModel
 
-    def __init__(
-        self,
-        context: RankContext,
-        model_path: str,
-        *,
-        dtype: DTypeName = "auto",
-        attn_implementation: str = "sdpa",
-        trainable: bool = True,
-        learning_rate: float = 1e-6,
-        weight_decay: float = 0.0,
-        betas: tuple[float, float] = (0.9, 0.999),
-        lr_scheduler_type: LRSchedulerType = "constant",
-        warmup_steps: int = 0,
-        warmup_ratio: float = 0.0,
-        total_optimizer_steps: int | None = None,
-        max_grad_norm: float = 1.0,
-        max_tokens_per_microbatch: int = 16384,
-        max_tokens_per_microbatch_infer: int = 16384,
-        tensor_model_parallel_size: int = 1,
-        pipeline_model_parallel_size: int = 1,
-        context_parallel_size: int = 1,
-        expert_model_parallel_size: int = 1,
-        expert_tensor_parallel_size: int | None = None,
-        sequence_parallel: bool = False,
-        use_distributed_optimizer: bool = True,
-        overlap_grad_reduce: bool = False,
-        gradient_checkpointing: bool = False,
-        recompute_granularity: Recompute | None = None,
-        recompute_method: Literal["uniform", "block"] | None = None,
-        recompute_num_layers: int | None = None,
-        collective_timeout_s: float = 600.0,
-    ) -> None:
-        if trainable and dtype == "fp16":
-            raise ValueError("fp16 gradients underflow; train in bf16 or fp32")
-        if attn_implementation != "sdpa":
-            raise ValueError(f"attn_implementation '{attn_implementation}': the Megatron back end knows sdpa only")
-        self._path = Path(model_path)
+    def __init__(self, context: RankContext, spec: TrainSpec) -> None:
+        if spec.model.attn_implementation != "sdpa":
+            raise ValueError(f"attn_implementation '{spec.model.attn_implementation}': the Megatron back end knows sdpa only")
+        self._spec, self._options, self._path = spec, spec.options(MegatronConfig), Path(spec.model_path)
         files.check_model_folder(self._path)
-        warmup = warmup_length(total_optimizer_steps, warmup_steps, warmup_ratio)
-        self._lr = LRSchedule(learning_rate, lr_scheduler_type, total_optimizer_steps, warmup)
-        self._max_grad_norm = max_grad_norm
-        self._train_budget, self._infer_budget = max_tokens_per_microbatch, max_tokens_per_microbatch_infer
-
         self._device = torch.device(context.device)
         if self._device.type == "cpu":
             cpu_shim.install()
         prepare_process(context, self._device)
         self._tokenizer = files.load_tokenizer(self._path)
         self._hf_config = AutoConfig.from_pretrained(self._path, local_files_only=True, trust_remote_code=False)
-        self._compute_dtype = resolve_dtype(dtype, self._device)
-        tensor, pipeline = tensor_model_parallel_size, pipeline_model_parallel_size
-        layout = Layout(
-            tensor=tensor,
-            pipeline=pipeline,
-            context=context_parallel_size,
-            expert=expert_model_parallel_size,
-            expert_tensor=expert_tensor_parallel_size or tensor,
-        )
-        granularity = recompute_granularity or ("full" if gradient_checkpointing else None)
-        full = granularity == "full"
-        config = transformer_config(
-            self._hf_config,
-            self._compute_dtype,
-            layout,
-            sequence_parallel=sequence_parallel and tensor > 1,
-            recompute_granularity=granularity,
-            recompute_method=(recompute_method or "uniform") if full else None,
-            recompute_num_layers=(recompute_num_layers or 1) if full else None,
-            # Between stages: the shapes of the tensors, then the tensors; gloo has no batches of them.
-            variable_seq_lengths=pipeline > 1,
-            batch_p2p_comm=self._device.type == "cuda",
-            deallocate_pipeline_outputs=True,
-            finalize_model_grads_func=finalize_model_grads,
-            deterministic_mode=context.deterministic,
-        )
-        self._parallel = ModelParallel(context, self._device, layout, collective_timeout_s)
+        self._compute_dtype = resolve_dtype(spec.dtype, self._device)
+        layout = Layout.of(self._options)
+        config = self._transformer_config(layout, context.deterministic)
+        self._parallel = ModelParallel(context, self._device, layout, spec.collective_timeout_s)
         self._stage = build_stage(config, self._hf_config, self.stage_of).to(self._device)
-        self._stage.requires_grad_(trainable).train(trainable and granularity is not None)  # recomputes in training mode only
+        recomputes = spec.trained and config.recompute_granularity is not None
+        self._stage.requires_grad_(spec.trained).train(recomputes)  # recomputes in training mode only
 
         self._state = files.TrainerState()
         self._optimizer: MegatronOptimizer | None = None
         self._wrapped: DistributedDataParallel | None = None
         self._masters: MasterState | None = None
-        if trainable:
-            self._wrapped = data_parallel(self._stage, config, use_distributed_optimizer, overlap_grad_reduce)
-            if self._device.type == "cpu":
-                cpu_shim.mark_parameters(self._stage)
-            self._optimizer = distributed_adamw(self._wrapped, learning_rate, weight_decay, betas)
-            self._masters = MasterState(self._optimizer, self._parallel)
+        self._make_optimizer(config)
         tied = self._stage.share_embeddings_and_output_weights
         names = WeightMap(self._hf_config, self._parallel.place, self._stage.decoder.layers[0].layer_number - 1, tied)
         self._weights = StageWeights(names, self._stage, self._parallel)
         self._set_weights(self._open_weights(self._path))
-        self._share = ContextShare(self._parallel.context_group, tensor if config.sequence_parallel else 1)
+        self._share = ContextShare(self._parallel.context_group, layout.tensor if config.sequence_parallel else 1)
         self._microbatches = Schedule(self._wrapped or self._stage, self._parallel, self._share)
         self._offloaded = StorageOffload()
+
+    def _transformer_config(self, layout: Layout, deterministic: bool) -> TransformerConfig:
+        options = self._options
+        granularity = options.recompute_granularity or ("full" if self._spec.recomputes_activations else None)
+        full = granularity == "full"
+        return transformer_config(
+            self._hf_config,
+            self._compute_dtype,
+            layout,
+            sequence_parallel=options.sequence_parallel and layout.tensor > 1,
+            recompute_granularity=granularity,
+            recompute_method=(options.recompute_method or "uniform") if full else None,
+            recompute_num_layers=(options.recompute_num_layers or 1) if full else None,
+            # Between stages: the shapes of the tensors, then the tensors; gloo has no batches of them.
+            variable_seq_lengths=layout.pipeline > 1,
+            batch_p2p_comm=self._device.type == "cuda",
+            deallocate_pipeline_outputs=True,
+            finalize_model_grads_func=finalize_model_grads,
+            deterministic_mode=deterministic,
+        )
+
+    def _make_optimizer(self, config: TransformerConfig) -> None:
+        """Nothing for a frozen model."""
+        training, options = self._spec.optimisation, self._options
+        if training is None:
+            return
+        self._wrapped = data_parallel(self._stage, config, options.use_distributed_optimizer, options.overlap_grad_reduce)
+        if self._device.type == "cpu":
+            cpu_shim.mark_parameters(self._stage)
+        self._optimizer = distributed_adamw(self._wrapped, training.arguments)
+        self._masters = MasterState(self._optimizer, self._parallel)
 
     def log_probs(self, batch: TokenBatch) -> Tensor:
         return self._per_token(batch, lambda micro, at, logits: self._logprobs(micro, at, logits, "none")[0])
@@ -182,24 +147,25 @@ class MegatronStrategy:
         out = torch.zeros(batch.num_tokens, device=self._device)
         offsets = batch.offsets.tolist()
         with torch.no_grad():
-            for micro, values in self._microbatches.run(batch, self._infer_budget, score, train=False):
+            for micro, values in self._microbatches.run(batch, self._spec.max_tokens_per_microbatch_infer, score, train=False):
                 for i, sample in zip(micro.indices, values.split(micro.padded.lengths.tolist()), strict=False):
                     out[offsets[i] : offsets[i + 1]] = sample
         return self._parallel.from_last_stage(out).cpu()
 
-    def _optimise(self, batch: TokenBatch, loss_of: OfLogits) -> dict[str, float]:
+    def _optimise(self, batch: TokenBatch, loss_of: OfLogits[Metrics]) -> dict[str, float]:
         """One optimiser step. `loss_of`: a micro-batch's share of the loss, and its metrics."""
-        if self._optimizer is None or self._wrapped is None:
+        training = self._spec.optimisation
+        if self._optimizer is None or self._wrapped is None or training is None:
             raise RuntimeError("this model is frozen (megatron_infer) and cannot be trained")
         self._wrapped.zero_grad_buffer()
         self._optimizer.zero_grad()
-        parts = [metrics for _, metrics in self._microbatches.run(batch, self._train_budget, loss_of, train=True)]
+        parts = [metrics for _, metrics in self._microbatches.run(batch, training.max_tokens_per_microbatch, loss_of, train=True)]
         metrics = reduce_metrics(parts, self._parallel.reduce_over_data) if self._parallel.last_stage else None
         self._optimizer.prepare_grads()
         norm = float(self._optimizer.get_grad_norm())
         masters = [p for group in self._optimizer.param_groups for p in group["params"]]
-        scale_to_norm([p.grad for p in masters if p.grad is not None], norm, self._max_grad_norm)
-        lr = self._lr.at(self._state.optimizer_step)
+        scale_to_norm([p.grad for p in masters if p.grad is not None], norm, training.max_grad_norm)
+        lr = training.schedule.at(self._state.optimizer_step)
         if math.isfinite(norm):
             for group in self._optimizer.param_groups:
                 group["lr"] = lr
@@ -207,8 +173,7 @@ class MegatronStrategy:
             self._state.optimizer_step += 1
         else:
             self._state.skipped_steps += 1
-        reduced: dict[str, float] = self._parallel.object_from_last_stage(metrics)
-        return reduced | {
+        return self._parallel.object_from_last_stage(metrics) | {
             f"{self.metrics_of}/grad_norm": norm,
             f"{self.metrics_of}/lr": lr,
             f"{self.metrics_of}/skipped_steps": float(self._state.skipped_steps),
@@ -318,6 +283,6 @@ class MegatronStrategy:
         self._hf_config.dtype = torch.float32
         self._hf_config.save_pretrained(folder)
         self._tokenizer.save_pretrained(folder)
-        generation: Any = self._path / "generation_config.json"
+        generation = self._path / "generation_config.json"
         if generation.is_file():
             shutil.copy(generation, folder)

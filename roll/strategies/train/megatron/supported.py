@@ -9,6 +9,8 @@ from typing import Any
 
 from transformers import AutoConfig
 
+from roll.configs.megatron import MegatronConfig
+
 DENSE = ("llama", "qwen2", "qwen3")
 MIXTURES = ("qwen2_moe", "qwen3_moe")
 ROPE_TYPES = ("default", "linear", "llama3")
@@ -24,6 +26,16 @@ class Layout:
     expert: int = 1
     expert_tensor: int = 1
     """Ranks that divide the matrices of one expert."""
+
+    @classmethod
+    def of(cls, options: MegatronConfig) -> Layout:
+        return cls(
+            tensor=options.tensor_model_parallel_size,
+            pipeline=options.pipeline_model_parallel_size,
+            context=options.context_parallel_size,
+            expert=options.expert_model_parallel_size,
+            expert_tensor=options.expert_tensor_parallel,
+        )
 
     def check_ranks(self, ranks: int) -> None:
         """Raises `ValueError` if so many ranks cannot be divided like this."""

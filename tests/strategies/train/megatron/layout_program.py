@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
+from train_specs import train_spec
 
 from roll.strategies.train.interface import RankContext
 from roll.strategies.train.megatron.critic import MegatronCritic
@@ -63,7 +64,7 @@ def weights(strategy):
 def run_layout(layout, models, out, rank, port):
     model, options = LAYOUTS[layout]
     context = RankContext(rank=rank, world_size=2, master_port=port)
-    strategy = MegatronStrategy(context, str(models / model), **{**OPTIONS, **options})
+    strategy = MegatronStrategy(context, train_spec("megatron_train", models / model, **{**OPTIONS, **options}))
     result = {"logprobs": strategy.log_probs(share(make_batch(9), 0, layout, rank))}
 
     def step(number, batch):
@@ -87,7 +88,7 @@ def run_layout(layout, models, out, rank, port):
 
 def run_critic(layout, models, out, rank, port):
     context = RankContext(rank=rank, world_size=2, master_port=port)
-    critic = MegatronCritic(context, str(models / "qwen2-tied"), **{**OPTIONS, **CRITICS[layout]})
+    critic = MegatronCritic(context, train_spec("megatron_train", models / "qwen2-tied", **OPTIONS, **CRITICS[layout]))
     batches = [VALUES["make_batch"](step) for step in range(3)]
     metrics = [critic.train_values(batch, VALUES["LOSS"], totals(batch)) for batch in batches]
     save_file({"values": critic.values(VALUES["make_batch"](9))}, out / f"{layout}-{rank}.safetensors")
@@ -99,8 +100,8 @@ def run_critic(layout, models, out, rank, port):
 def round_trip(options, models, out, rank, port):
     """Weights of every model, as they come back from a divided one."""
     context = RankContext(rank=rank, world_size=2, master_port=port)
-    fixed = {"trainable": False, "dtype": "fp32", "sequence_parallel": True}
-    strategies = {m: MegatronStrategy(context, str(models / m), **fixed, **options) for m in MODELS}
+    fixed = {"dtype": "fp32", "sequence_parallel": True, **options}
+    strategies = {m: MegatronStrategy(context, train_spec("megatron_infer", models / m, **fixed)) for m in MODELS}
     for model, strategy in strategies.items():
         save_file(weights(strategy), out / f"{model}-{'-'.join(options)}-{rank}.safetensors")
         strategy.close()

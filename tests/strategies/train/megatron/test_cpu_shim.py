@@ -12,7 +12,7 @@ REAL = {name: getattr(torch, name) for name in ("tensor", "zeros", "ones", "empt
     "synchronize": torch.cuda.synchronize,
 }
 
-from roll.strategies.cpu_shims import megatron as cpu_shim  # noqa: E402
+from roll.strategies.train.megatron import cpu_shim  # noqa: E402
 
 
 def test_only_megatron_sees_the_stand_in(family_models):

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from safetensors.torch import load_file
+from train_specs import fsdp2_spec, train_spec
 
 from roll.strategies.train.critic import FSDP2Critic, make_critic
 from roll.strategies.train.interface import RankContext
@@ -23,8 +24,8 @@ def make(megatron_models):
     made = []
 
     def build(path, **options):
-        options = {"model_path": str(megatron_models / path), **PROGRAM.OPTIONS, **options}
-        made.append(make_critic("megatron_train", RankContext(), options))
+        spec = train_spec("megatron_train", megatron_models / path, **{**PROGRAM.OPTIONS, **options})
+        made.append(make_critic(RankContext(), spec))
         return made[-1]
 
     yield build
@@ -39,7 +40,7 @@ def train(critic, steps):
 
 @pytest.mark.parametrize("model", ["qwen3-untied", "qwen2-tied", "qwen3_moe"])
 def test_it_goes_on_from_another_critics_checkpoint_and_back(make, megatron_models, tmp_path, model):
-    other, critic = FSDP2Critic(RankContext(), str(megatron_models / model), **PROGRAM.OPTIONS), make(model)
+    other, critic = FSDP2Critic(RankContext(), fsdp2_spec(megatron_models / model, **PROGRAM.OPTIONS)), make(model)
     assert critic.values(PROGRAM.make_batch(9)).eq(0).all(), "an untrained critic says 0"
     train(other, range(2))
     other.save(tmp_path / "fsdp2")
@@ -48,7 +49,7 @@ def test_it_goes_on_from_another_critics_checkpoint_and_back(make, megatron_mode
     for file in ("model/model.safetensors", f"model/{VALUE_HEAD}", "optimizer.safetensors"):
         got, expected = load_file(tmp_path / "megatron" / file), load_file(tmp_path / "fsdp2" / file)
         assert got.keys() == expected.keys() and all(torch.equal(got[name], tensor) for name, tensor in expected.items())
-    back = FSDP2Critic(RankContext(), str(tmp_path / "megatron/model"), **PROGRAM.OPTIONS)
+    back = FSDP2Critic(RankContext(), fsdp2_spec(tmp_path / "megatron/model", **PROGRAM.OPTIONS))
     back.load(tmp_path / "megatron")
     (mine,), (theirs,), (again,) = (train(each, [2]) for each in (critic, other, back))
     assert mine == pytest.approx(theirs, rel=1e-4, abs=1e-6) and again == pytest.approx(theirs, rel=1e-4, abs=1e-6)

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 import torch
 from safetensors.torch import load_file
+from train_specs import train_spec
 from transformers import AutoModelForCausalLM
 
 from roll.strategies.infer.hf.shadow_weights import ShadowWeights
@@ -20,7 +21,7 @@ MODELS = ("qwen3_moe", "qwen2_moe")
 
 
 def trained(backend, path, rank_program):
-    strategy = make_train_strategy(backend, RankContext(), {"model_path": path, **rank_program.OPTIONS})
+    strategy = make_train_strategy(RankContext(), train_spec(backend, path, **rank_program.OPTIONS))
     batch = rank_program.make_batch(0)
     strategy.train_step(batch, rank_program.LOSS, rank_program.totals(batch))
     return strategy
@@ -67,7 +68,7 @@ def test_updates_of_every_back_end_have_the_published_names(megatron_models, ran
     path = megatron_models / model
     expected = load_file(path / "model.safetensors").keys()
     for backend in ("megatron_train", "fsdp2_train"):
-        strategy = make_train_strategy(backend, RankContext(), {"model_path": str(path), **rank_program.OPTIONS})
+        strategy = make_train_strategy(RankContext(), train_spec(backend, path, **rank_program.OPTIONS))
         assert {name for bucket in strategy.export_weights(3000) for name in bucket.tensors} == expected
         strategy.close()
 

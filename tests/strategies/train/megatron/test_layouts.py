@@ -1,7 +1,6 @@
 """Two gloo processes in every layout, against a plain PyTorch loop over a Hugging Face model."""
 
 import json
-import os
 import runpy
 import subprocess
 import sys
@@ -10,7 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from programs import environment
 from safetensors.torch import load_file
+from train_specs import fsdp2_spec
 from transformers import AutoModelForCausalLM
 from transformers.core_model_loading import revert_weight_conversion
 
@@ -90,10 +91,9 @@ def out(megatron_models, tmp_path_factory):
     ports: set[int] = set()
     while len(ports) < 2 + len(RANKS.LAYOUTS) + len(RANKS.CRITICS):
         ports.add(free_port())
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[4])}
     command = [sys.executable, str(PROGRAM), str(megatron_models), str(folder)]
     processes = [
-        subprocess.Popen([*command, str(rank), ",".join(map(str, ports))], env=environment, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen([*command, str(rank), ",".join(map(str, ports))], env=environment(), stderr=subprocess.PIPE, text=True)
         for rank in range(2)
     ]
     try:
@@ -171,7 +171,7 @@ def test_checkpoint_of_one_layout_continues_in_every_other(out, plain, layout):
 @pytest.fixture(scope="module")
 def plain_critic(megatron_models, tmp_path_factory):
     """Three steps on one rank of the back end whose gradient is compared with definitions elsewhere."""
-    critic = FSDP2Critic(RankContext(), str(megatron_models / "qwen2-tied"), **RANKS.OPTIONS)
+    critic = FSDP2Critic(RankContext(), fsdp2_spec(megatron_models / "qwen2-tied", **RANKS.OPTIONS))
     batches = [RANKS.VALUES["make_batch"](step) for step in range(3)]
     metrics = [critic.train_values(batch, RANKS.VALUES["LOSS"], RANKS.totals(batch)) for batch in batches]
     folder = tmp_path_factory.mktemp("critic")

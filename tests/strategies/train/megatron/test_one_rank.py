@@ -4,6 +4,7 @@ from functools import partial
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from train_specs import fsdp2_spec, train_spec
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from roll.algorithms.loss import LossSpec
@@ -20,7 +21,11 @@ def make(megatron_models, rank_program):
     made = []
 
     def build(model="qwen2-tied", **options):
-        made.append(MegatronStrategy(RankContext(), str(megatron_models / model), **{**rank_program.OPTIONS, **options}))
+        made.append(
+            MegatronStrategy(
+                RankContext(), train_spec("megatron_train", megatron_models / model, **{**rank_program.OPTIONS, **options})
+            )
+        )
         return made[-1]
 
     yield build
@@ -30,7 +35,7 @@ def make(megatron_models, rank_program):
 
 @pytest.fixture
 def fsdp2(family_models, rank_program):
-    return FSDP2Strategy(RankContext(), str(family_models / "qwen2-tied"), **rank_program.OPTIONS)
+    return FSDP2Strategy(RankContext(), fsdp2_spec(family_models / "qwen2-tied", **rank_program.OPTIONS))
 
 
 def weights(strategy):
@@ -71,7 +76,7 @@ def test_log_probs_and_weights_are_those_of_the_hugging_face_model(make, megatro
     path = str(megatron_models / model)
     strategy = make(model, trainable=False)
     batch = rank_program.make_batch(0)
-    expected = FSDP2Strategy(RankContext(), path, **rank_program.OPTIONS, trainable=False).log_probs(batch)
+    expected = FSDP2Strategy(RankContext(), fsdp2_spec(path, **rank_program.OPTIONS, trainable=False)).log_probs(batch)
     torch.testing.assert_close(strategy.log_probs(batch), expected, rtol=1e-5, atol=1e-5)
     assert same(weights(strategy), load_file(megatron_models / model / "model.safetensors"))
     assert strategy.log_probs(batch.select([])).numel() == 0
@@ -117,7 +122,7 @@ def test_checkpoint_before_the_first_step(make, rank_program, tmp_path):
 @pytest.mark.parametrize("model", ["qwen2-tied", "qwen3_moe", "qwen2_moe"])
 def test_checkpoints_of_fsdp2_and_megatron_are_interchangeable(make, megatron_models, rank_program, tmp_path, model):
     make = partial(make, model)
-    fsdp2 = FSDP2Strategy(RankContext(), str(megatron_models / model), **rank_program.OPTIONS)
+    fsdp2 = FSDP2Strategy(RankContext(), fsdp2_spec(megatron_models / model, **rank_program.OPTIONS))
     strategy = make()
     train(strategy, rank_program, range(2))
     strategy.save(tmp_path / "megatron")
@@ -201,7 +206,7 @@ def test_options_that_cannot_be(make, family_models):
     with pytest.raises(TypeError, match="tensor_parallel"):
         make(tensor_parallel=2)
     with pytest.raises(FileNotFoundError, match="does not exist"):
-        MegatronStrategy(RankContext(), str(family_models / "nowhere"))
+        MegatronStrategy(RankContext(), train_spec("megatron_train", family_models / "nowhere"))
 
 
 @pytest.mark.parametrize(
@@ -270,7 +275,8 @@ def test_deterministic_runs_are_equal_bit_for_bit(family_models, rank_program):
     try:
         for _ in range(2):
             strategy = MegatronStrategy(
-                RankContext(deterministic=True), str(family_models / "qwen2-tied"), **rank_program.OPTIONS
+                RankContext(deterministic=True),
+                train_spec("megatron_train", family_models / "qwen2-tied", **rank_program.OPTIONS),
             )
             runs.append((train(strategy, rank_program, range(2)), weights(strategy)))
             strategy.close()

@@ -8,7 +8,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-MIB = 1 << 20
+from roll.configs.units import MIB
 
 
 @dataclass(frozen=True, slots=True)

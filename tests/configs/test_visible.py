@@ -11,10 +11,10 @@ from rich.console import Console
 
 from roll.cli.train import _Formatter
 from roll.configs.problems import Problem
+from roll.configs.visible import visible
 from roll.data.sample import Turn
 from roll.envs.render import render
 from roll.metrics.display import Display, RoleLine, RunSnapshot, draw, print_summary
-from roll.metrics.visible import visible
 
 STEERING = {
     "clear": "\x1b[2J",

@@ -9,9 +9,9 @@ import yaml
 
 from roll.configs.loading import load_config
 from roll.configs.problems import ConfigError, Problem
+from roll.configs.redact import HIDDEN, redact, redact_at, redact_text, secrets
 from roll.configs.report import Note
 from roll.configs.rlvr import RLVRConfig
-from roll.metrics.redact import HIDDEN, redact, redact_at, redact_text, secrets
 from roll.metrics.trackers import describe
 
 SECRET_KEYS = [

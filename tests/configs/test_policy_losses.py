@@ -5,10 +5,11 @@ from dataclasses import fields
 import pytest
 
 from roll.algorithms.correction import Correction, Filter, ImportanceWeight
-from roll.algorithms.policy_loss import PolicyLossArgs, get_policy_loss, policy_loss, traits_of
+from roll.algorithms.pg_variants.lookup import get_policy_loss
+from roll.algorithms.policy_loss import policy_loss, traits_of
 from roll.configs.derived import derive
 from roll.configs.loading import load_config, to_mapping
-from roll.configs.pg_variants import NEED_PROXIMAL, PG_VARIANTS
+from roll.configs.losses import POLICY_LOSSES, PolicyLossArgs
 from roll.configs.problems import ConfigError
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.validation import check_config
@@ -55,9 +56,11 @@ def filters(*rules):
     return {"train_infer_correction": {"filters": list(rules)}}
 
 
-def test_the_schema_knows_the_registered_variants():
-    assert sorted(PG_VARIANTS) == policy_loss.names
-    assert {name for name in policy_loss.names if traits_of(get_policy_loss(name)).needs_proximal} == set(NEED_PROXIMAL)
+def test_every_loss_of_the_table_has_a_function_with_its_traits():
+    assert sorted(POLICY_LOSSES) == policy_loss.names
+    for name, entry in POLICY_LOSSES.items():
+        traits = traits_of(get_policy_loss(name))
+        assert (traits.needs_proximal, traits.anchor) == (entry.needs_proximal, entry.anchor), name
 
 
 @pytest.mark.parametrize("name", [item.name for item in fields(PolicyLossArgs) if item.name not in OF_PPO])
@@ -75,7 +78,7 @@ def test_ppos_knobs_reach_the_loss():
     assert (args.pg_clip_low, args.pg_clip_high, args.dual_clip_c) == (0.1, 0.3, 3.0)
 
 
-@pytest.mark.parametrize("variant", [*PG_VARIANTS, "my_module.my_loss"])
+@pytest.mark.parametrize("variant", [*POLICY_LOSSES, "my_module.my_loss"])
 def test_names_and_dotted_paths_are_accepted(variant):
     assert problems(variant) == {}
 

@@ -1,0 +1,18 @@
+"""The types of numbers that layers compute in, under the names that configurations use."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+ComputeDtype = Literal["fp32", "bf16", "fp16"]
+Dtype = Literal["auto", ComputeDtype]
+
+TORCH_NAMES: dict[ComputeDtype, str] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+BYTES: dict[ComputeDtype, int] = {"fp32": 4, "bf16": 2, "fp16": 2}
+
+
+def compute_dtype(name: Dtype, accelerator: bool) -> ComputeDtype:
+    """`auto` is bf16 on an accelerator and fp32 on a CPU."""
+    if name == "auto":
+        return "bf16" if accelerator else "fp32"
+    return name

@@ -1,0 +1,77 @@
+"""What a rank of a training back end is made of. Plain values, so it travels to any worker.
+
+It holds the configuration's own blocks: a new training option is a field of such a block, and a line of a back end reads it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+from roll.configs.arguments import ModelArguments, TrainBackendConfig, TrainingArguments
+from roll.configs.deepspeed import DeepSpeedConfig
+from roll.configs.dtype import Dtype
+from roll.strategies.train.lr_schedule import LRSchedule, warmup_length
+
+B = TypeVar("B", bound=TrainBackendConfig)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optimisation:
+    """How weights are trained. Raises `ValueError` for a schedule without the total that it needs."""
+
+    arguments: TrainingArguments
+    total_steps: int | None
+    """Optimiser steps of the whole run."""
+    max_grad_norm: float
+    max_tokens_per_microbatch: int
+
+    def __post_init__(self) -> None:
+        self.schedule.at(0)
+
+    @property
+    def schedule(self) -> LRSchedule:
+        training = self.arguments
+        warmup = warmup_length(self.total_steps, training.warmup_steps, training.warmup_ratio)
+        return LRSchedule(training.learning_rate, training.lr_scheduler_type, self.total_steps, warmup)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainSpec:
+    """Raises `ValueError` for training in fp16."""
+
+    model_path: str
+    """A Hugging Face folder; `model` says how it is used, not where it is."""
+    model: ModelArguments
+    backend: TrainBackendConfig
+    """Its class chooses the back end."""
+    optimisation: Optimisation | None
+    """None: a frozen model without an optimiser."""
+    max_tokens_per_microbatch_infer: int
+    collective_timeout_s: float
+    export_adapters: bool = False
+    """Engines get the adapters alone instead of merged weights."""
+
+    def __post_init__(self) -> None:
+        if self.trained and self.dtype == "fp16":
+            raise ValueError("fp16 gradients underflow; train in bf16 or fp32")
+
+    @property
+    def trained(self) -> bool:
+        return self.optimisation is not None
+
+    @property
+    def dtype(self) -> Dtype:
+        """The type that layers compute in."""
+        dtype = self.model.dtype
+        return self.backend.computed_in(dtype) if isinstance(self.backend, DeepSpeedConfig) else dtype
+
+    @property
+    def recomputes_activations(self) -> bool:
+        return self.trained and not self.model.disable_gradient_checkpointing
+
+    def options(self, kind: type[B]) -> B:
+        """The back end's own options. Raises `TypeError` if they are another's."""
+        if not isinstance(self.backend, kind):
+            raise TypeError(f"{kind.__name__} is needed, not {type(self.backend).__name__}")
+        return self.backend
