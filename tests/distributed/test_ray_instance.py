@@ -56,7 +56,7 @@ async def ends(pids) -> None:
 
 
 @pytest.mark.ray
-@pytest.mark.timeout(280)
+@pytest.mark.timeout(600)
 def test_hung_workers_and_the_death_of_the_control_process(tmp_path):
     async def main():
         backend = RayBackend(detect(), logs=tmp_path / "logs")
@@ -110,7 +110,7 @@ def test_hung_workers_and_the_death_of_the_control_process(tmp_path):
 
 
 @pytest.mark.ray
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(600)
 def test_a_call_that_meets_the_death_of_the_raylet_names_it(tmp_path):
     async def main():
         backend = RayBackend(detect())

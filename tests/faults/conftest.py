@@ -141,7 +141,7 @@ def descendants(pid: int) -> dict[int, str]:
     return found
 
 
-def wait_for(what: str, condition: Callable[[], Any], deadline_s: float = 60.0) -> Any:
+def wait_for(what: str, condition: Callable[[], Any], deadline_s: float = 150.0) -> Any:
     """The condition's first true value; fails the test at the deadline."""
     end = time.monotonic() + deadline_s
     while not (value := condition()):
@@ -173,7 +173,7 @@ class Run:
         """The training steps in metrics.jsonl."""
         return [row["step"] for row in read_json_lines(self.dir / "metrics.jsonl") if "actor_train/lr" in row]
 
-    def wait_for(self, what: str, condition: Callable[[], Any], deadline_s: float = 60.0) -> Any:
+    def wait_for(self, what: str, condition: Callable[[], Any], deadline_s: float = 150.0) -> Any:
         def met() -> Any:
             value = condition()
             assert value or self.process.poll() is None, f"the run ended before there was {what}:\n{self.output}"
@@ -181,7 +181,7 @@ class Run:
 
         return wait_for(what, met, deadline_s)
 
-    def wait_for_steps(self, count: int, deadline_s: float = 60.0) -> None:
+    def wait_for_steps(self, count: int, deadline_s: float = 150.0) -> None:
         self.wait_for(f"step {count}", lambda: len(self.steps()) >= count, deadline_s)
 
     def look_up_family(self) -> dict[int, str]:
@@ -196,14 +196,14 @@ class Run:
 
         return int(self.wait_for(f"process of {name}", look)[0])
 
-    def wait_for_family_to_end(self, deadline_s: float = 60.0) -> None:
+    def wait_for_family_to_end(self, deadline_s: float = 150.0) -> None:
         """Until no worker and no server is left, Ray's agents neither."""
         wait_for("end of the driver's processes", lambda: not self.family.keys() & process_table().keys(), deadline_s)
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
 
-    def end(self, deadline_s: float = 60.0) -> int:
+    def end(self, deadline_s: float = 150.0) -> int:
         """The exit code."""
         try:
             return self.process.wait(deadline_s)

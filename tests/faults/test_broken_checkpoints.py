@@ -98,7 +98,7 @@ def write_state(checkpoint: Path, text: str) -> None:
     (checkpoint / "manifest.json").write_text(json.dumps(manifest))
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_manifests_of_any_shape(answer, tmp_path):
     path = tmp_path / "output/run/checkpoints/step-2/manifest.json"
     good = json.loads(path.read_text())

@@ -32,7 +32,7 @@ def test_resume_after_kill(launch, accounts, steps):
 
 
 @pytest.mark.ray
-@pytest.mark.timeout(300)  # three runs; on a machine that is busy each takes a while to start
+@pytest.mark.timeout(600)  # three runs; on a machine that is busy each takes a while to start
 def test_resume_after_kill_with_ray(launch, accounts):
     """Killed, resumed, asked to stop (by SIGTERM, which Ray would take for itself), and finished without Ray."""
     killed = launch(RESUME, local=False)

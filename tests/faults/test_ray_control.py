@@ -41,7 +41,7 @@ def check_nothing_is_left(run, folder: Path) -> None:
     assert not folder.exists()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_death_of_a_control_process_ends_the_run_with_the_reason(launch):
     name = "gcs_server"
     run = launch(ENDLESS, local=False)
@@ -53,7 +53,7 @@ def test_the_death_of_a_control_process_ends_the_run_with_the_reason(launch):
     check_nothing_is_left(run, folder)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_instance_is_private_small_and_gone_with_a_killed_driver(launch):
     run = launch(ENDLESS, local=False)
     run.wait_for_steps(2, 240)
@@ -71,7 +71,7 @@ def test_the_instance_is_private_small_and_gone_with_a_killed_driver(launch):
     run.wait_for_output(f"error: {summary['reason']}")
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_grader_that_blocks_its_event_loop_is_noticed(launch):
     """Its own `timeout_s` cannot fire: the loop that would count it does not turn."""
     worker_cls = "rewards.even.worker_cls=fault_workers.BlockingRewardWorker"

@@ -64,7 +64,7 @@ def test_a_good_folder_may_start(copied: Path) -> None:
     assert complaint(copied) == ""
 
 
-@pytest.mark.timeout(110)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", sorted(set(CASES) - HARMLESS))
 def test_refused_in_one_line(copied: Path, name: str) -> None:
     change, says = CASES[name]

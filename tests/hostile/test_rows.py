@@ -141,7 +141,7 @@ def test_the_name_of_a_file_may_be_no_text(tmp_path: Path) -> None:
 LOOPS = "{% for x in range(99999) %}"
 
 
-@pytest.mark.timeout(110)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("template", "says"),
     [

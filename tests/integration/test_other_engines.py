@@ -27,7 +27,7 @@ ENGINES = [
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("engine", "python"), ENGINES)
 def test_a_run_whose_engine_starts_empty_samples_from_the_trainers_weights(lab, make_config, material, tmp_path, engine, python):
     """The log-probs of every step are those of the trainer to rounding, though the engine never read the model's weights."""

@@ -8,7 +8,7 @@ from roll.distributed.ray_backend import RayBackend
 from roll.pipeline.agentic.agentic_pipeline import AgenticPipeline
 from roll.pipeline.agentic.preparation import prepare
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize("policy", ["retry", "drop_group"])
@@ -66,7 +66,7 @@ def test_ctrl_c_on_shared_devices_ends_the_episodes_and_saves(lab, make_config):
     pipeline = AgenticPipeline(config, prepared, lab.inventory, RayBackend(lab.inventory))
 
     def in_the_middle_of_the_second_step():
-        counts = pipeline.state.admission.counts()
+        counts = pipeline.state.groups.admission.counts()
         return counts["trained"] and counts["in_flight"]
 
     async def main():

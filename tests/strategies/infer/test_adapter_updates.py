@@ -25,7 +25,7 @@ from roll.weights.adapter import BASE, A, AdapterSource, B, merge
 from roll.weights.bucket import Bucket, checksum, make_buckets, manifest_of
 
 pytest.importorskip("peft", reason="needs requirements/lora.txt")
-pytestmark = [pytest.mark.timeout(400), pytest.mark.xdist_group("vllm")]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("vllm")]
 
 RANK = 3
 EXACT = 1e-4

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[3]
 LAYOUTS = ("fsdp2-2", "zero1-2", "zero2-2", "zero3-2")
 STEPS = 4
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ SETUP = SimpleNamespace(**runpy.run_path(str(PROGRAM)))
 NOISE = "k_proj.bias"
 """Softmax does not see it: its gradient is rounding error alone, and AdamW makes whole steps of that."""
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("megatron")]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("megatron")]
 pytest.importorskip("megatron.core", reason="needs requirements/megatron.txt")
 pytest.importorskip("deepspeed", reason="needs requirements/deepspeed.txt")
 

@@ -114,7 +114,7 @@ def two_bf16(runs, request):
     return left_behind(runs, request.param)
 
 
-pytestmark = pytest.mark.timeout(400)  # the first test waits for all layouts
+pytestmark = pytest.mark.timeout(600)  # the first test waits for all layouts
 
 
 def trained(two):

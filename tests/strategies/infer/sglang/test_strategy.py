@@ -20,7 +20,7 @@ from roll.weights.bucket import make_buckets, manifest_of
 from ..conftest import make_model, make_tokenizer
 
 PYTHON = os.environ.get("SGLANG_PYTHON")
-pytestmark = [pytest.mark.sglang, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.sglang, pytest.mark.timeout(600)]
 real = pytest.mark.skipif(PYTHON is None, reason="needs SGLANG_PYTHON, an interpreter with SGLang (make test-sglang)")
 PROMPT = (65, 66, 67, 68)
 CLOSE = 1e-4

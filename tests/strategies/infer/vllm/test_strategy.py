@@ -26,7 +26,7 @@ from roll.weights.bucket import make_buckets, manifest_of
 
 pytest.importorskip("vllm", reason="needs requirements/vllm.txt")
 psutil = pytest.importorskip("psutil")  # vllm brings it
-pytestmark = [pytest.mark.timeout(400), pytest.mark.xdist_group("vllm")]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("vllm")]
 
 SLOTS, LONGEST = 8, 400
 EXACT = 1e-4

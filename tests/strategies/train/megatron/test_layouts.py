@@ -24,7 +24,7 @@ from roll.strategies.train.value_head import VALUE_HEAD
 
 pytest.importorskip("megatron.core", reason="needs requirements/megatron.txt")
 # One run of the ranks for the whole module; half a minute on quiet cores.
-pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("megatron")]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("megatron")]
 
 PROGRAM = Path(__file__).with_name("layout_program.py")
 RANKS = SimpleNamespace(**runpy.run_path(str(PROGRAM)))
