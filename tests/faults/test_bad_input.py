@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import shutil
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from roll.cli.train import main
 from roll.distributed.backend import LocalBackend
@@ -91,6 +94,9 @@ def test_two_training_devices_need_ray(refused):
         pytest.param({"id": "b", "tag": "even", "ground_truth": "2"}, ["'prompt'"], id="no-prompt"),
         pytest.param(GOOD, ["'a'"], id="same-id"),
         pytest.param([1, 2], ["list", "JSON object"], id="no-object"),
+        pytest.param(GOOD | {"id": "x\ud800"}, ["'id'", "lone surrogate \\ud800"], id="half-a-character"),
+        pytest.param(GOOD | {"id": "b", "ground_truth": "\udfff"}, ["'ground_truth'", "lone surrogate"], id="half-a-truth"),
+        pytest.param('{"a":' * 200_000, ["nested too deep"], id="no-end"),
     ],
 )
 def test_bad_row_is_named_by_file_and_line(refused, tmp_path, second, parts):
@@ -135,6 +141,37 @@ def test_model_folder_of_a_role(refused, world, tmp_path, role):
     folder = copy_model(world, tmp_path / "model", "*.safetensors")
     line = refused(f"{role}.model_args.model_name_or_path={folder}")
     assert f"{role}.model_args.model_name_or_path" in line and str(folder) in line and "safetensors" in line
+
+
+def test_prompts_from_a_fifo_without_a_writer(refused, tmp_path):
+    os.mkfifo(tmp_path / "rows")
+    line = refused(f"actor_train.data_args.file_name={tmp_path / 'rows'}")
+    assert "actor_train.data_args.file_name" in line and "is a FIFO, not a regular file" in line
+
+
+def test_a_model_that_lacks_a_tensor(refused, world, tmp_path):
+    folder = copy_model(world, tmp_path / "model")
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["model.layers.0.mlp.up_proj.weight"]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    line = refused(f"pretrain={folder}")
+    assert "pretrain" in line and "not complete: model.layers.0.mlp.up_proj.weight is missing" in line
+
+
+def test_a_model_whose_code_would_be_needed(refused, world, tmp_path, monkeypatch):
+    folder = copy_model(world, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 9))
+    line = refused(f"pretrain={folder}")
+    assert "pretrain" in line and "code of the folder's own, which is never run" in line and not (tmp_path / "ran").exists()
+
+
+def test_secrets_and_control_characters_of_a_configuration_are_not_told(refused):
+    assert "sk-1" not in (line := refused("tracker_kwargs.api_key=sk-1", "authorization=sk-1")) and "'***'" in line
+    assert "exp_name" in (line := refused("exp_name='a\x1b[2Jb'")) and line.isprintable()
 
 
 def test_output_below_a_regular_file(refused, tmp_path):
