@@ -1,5 +1,7 @@
 """One run a folder: the lock of a living process is respected, that of a dead one is gone, and who lost it cannot commit."""
 
+import errno
+import fcntl
 import json
 import os
 import signal
@@ -119,6 +121,21 @@ def test_an_owner_file_of_any_shape_is_no_obstacle(tmp_path, text, holder):
     process.kill()
     process.wait()
     RunLock(tmp_path / "run").close()
+
+
+def test_a_file_system_without_locks_is_said_to_be_one_and_tokens_still_fence(tmp_path, monkeypatch, caplog):
+    def lockf(*_):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "lockf", lockf)
+    first = RunLock(tmp_path / "run")
+    assert "has no file locks (Function not implemented): see to it that no second run writes to" in caplog.text
+    second = RunLock(tmp_path / "run")
+    with pytest.raises(Superseded):
+        first.check()
+    second.check()
+    first.close()
+    second.close()
 
 
 def test_a_child_that_ends_does_not_take_the_lock_with_it(tmp_path):
