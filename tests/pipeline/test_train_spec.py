@@ -1,0 +1,85 @@
+"""What the ranks of a role are made of, from its configuration."""
+
+import pytest
+
+from roll.configs.arguments import FSDP2Config
+from roll.configs.derived import derive
+from roll.configs.loading import load_config
+from roll.configs.megatron import MegatronConfig
+from roll.configs.rlvr import RLVRConfig
+from roll.pipeline.roles import train_spec
+
+ON = {"device_mapping": "0"}
+
+
+def configure(actor=None, **keys):
+    batch = {"training_args": {"per_device_train_batch_size": 4, "learning_rate": 2e-5, "warmup_steps": 3}}
+    return load_config(
+        RLVRConfig,
+        {
+            "pretrain": "base",
+            "response_length": 8,
+            "rollout_batch_size": 4,
+            "num_return_sequences_in_group": 4,
+            "max_steps": 10,
+            "max_grad_norm": 0.25,
+            "rpc_timeout": 77.0,
+            "actor_train": {**ON, **batch, **(actor or {})},
+            "actor_infer": ON,
+            **keys,
+        },
+    )
+
+
+def spec(config, role):
+    return train_spec(config, derive(config), config.roles()[role], config.pretrain)
+
+
+def test_the_policy_is_trained_as_its_blocks_say():
+    config = configure({"max_tokens_per_microbatch_in_train": 11, "max_tokens_per_microbatch_in_infer": 13})
+    made = spec(config, "actor_train")
+    assert (made.model_path, made.backend, made.model) == ("base", FSDP2Config(), config.actor_train.model_args)
+    assert (made.max_tokens_per_microbatch_infer, made.collective_timeout_s) == (13, 77.0)
+    training = made.optimisation
+    assert (training.arguments, training.max_grad_norm) == (config.actor_train.training_args, 0.25)
+    assert (training.total_steps, training.max_tokens_per_microbatch) == (40, 11)
+    assert training.schedule.at(0) == pytest.approx(2e-5 / 3)
+    assert not made.recomputes_activations and not made.export_adapters
+
+
+def test_the_reference_is_frozen_whatever_its_model_says():
+    model = {"model_name_or_path": "other", "disable_gradient_checkpointing": False}
+    made = spec(configure(use_kl_loss=True, kl_loss_coef=0.1, reference={**ON, "model_args": model}), "reference")
+    assert (made.model_path, made.optimisation, made.recomputes_activations) == ("other", None, False)
+
+
+def test_the_critic_has_a_schedule_of_its_own():
+    keys = {"adv_estimator": "gae", "critic_warmup": 4}
+    config = configure(**keys, critic={**ON, "training_args": {"per_device_train_batch_size": 8}})
+    assert spec(config, "critic").optimisation.total_steps == 2 * 10
+    assert spec(config, "actor_train").optimisation.total_steps == 4 * (10 - 4)
+
+
+def test_the_back_end_brings_its_own_options():
+    chosen = {"strategy_name": "megatron_train", "strategy_config": {"use_distributed_optimizer": False}}
+    made = spec(configure({"strategy_args": chosen}), "actor_train")
+    assert made.options(MegatronConfig).use_distributed_optimizer is False
+    with pytest.raises(TypeError, match="FSDP2Config is needed, not MegatronConfig"):
+        made.options(FSDP2Config)
+
+
+def test_a_deepspeed_json_may_decide_the_type():
+    chosen = {"strategy_name": "deepspeed_train", "strategy_config": {"bf16": {"enabled": True}}}
+    assert spec(configure({"strategy_args": chosen}), "actor_train").dtype == "bf16"
+
+
+def test_adapters_are_exported_where_updates_are_adapters():
+    lora = {"lora_target": "all-linear", "lora_rank": 4}
+    assert spec(configure({"model_args": lora}), "actor_train").export_adapters
+    merged = {**lora, "lora_update": "merged"}
+    assert not spec(configure({"model_args": merged}), "actor_train").export_adapters
+
+
+def test_training_in_fp16_is_refused():
+    with pytest.raises(ValueError, match="fp16 gradients underflow"):
+        spec(configure({"model_args": {"dtype": "fp16"}}), "actor_train")
