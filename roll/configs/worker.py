@@ -65,9 +65,7 @@ class ActorTrainConfig(WorkerConfig):
     max_tokens_per_microbatch_in_infer: int = option(
         16384, "Tokens, padding included, of a micro-batch whose log-probs are recomputed.", bounds=Bounds(ge=1)
     )
-    pg_variant: str = option(
-        "ppo", "Policy loss: a built-in name (docs_roll/pg_variants), or the dotted path of your own function, my_module.my_loss."
-    )
+    pg_variant: str = option("ppo", "Policy loss: a built-in name, or the dotted path of your own function, my_module.my_loss.")
     gspo_clip_low: float = option(3e-4, "gspo: the sequence's ratio is clipped at 1 - this.", bounds=Bounds(gt=0, infinite=True))
     gspo_clip_high: float = option(4e-4, "gspo: the sequence's ratio is clipped at 1 + this.", bounds=Bounds(gt=0, infinite=True))
     gmpo_clip_low: float = option(0.4, "gmpo: the log-ratio is clipped at -this.", bounds=Bounds(gt=0, infinite=True))

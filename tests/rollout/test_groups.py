@@ -322,9 +322,7 @@ def test_a_run_that_only_drops_groups_ends_with_the_cause():
         for _ in range(5):
             await s.groups.drop((await s.start()).group_id, "filter_mean_low", "mean reward 0")
         group = await s.start()
-        with pytest.raises(
-            NoProgress, match=r"6 groups were dropped .*100 % filter_mean_low \(the last one: mean"
-        ):
+        with pytest.raises(NoProgress, match=r"6 groups were dropped .*100 % filter_mean_low \(the last one: mean"):
             await s.groups.drop(group.group_id, "filter_mean_low", "mean reward 0")
         s.accounts.check()
 

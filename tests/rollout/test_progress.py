@@ -31,9 +31,7 @@ def test_batches_of_drops_between_two_steps_end_the_run_but_not_drops_over_many_
         progress.trained()
     for _ in range(7):
         progress.dropped("filter_std", "mean reward 1")
-    with pytest.raises(
-        NoProgress, match=r"8 groups were dropped .*max_dropped_batches 2 x 4 groups\): 100 % filter_std \(the"
-    ):
+    with pytest.raises(NoProgress, match=r"8 groups were dropped .*max_dropped_batches 2 x 4 groups\): 100 % filter_std \(the"):
         progress.dropped("filter_std", "mean reward 1")
 
 
