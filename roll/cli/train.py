@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from roll.cli.embedded import missing_model
 from roll.cli.machine import this_machine
 from roll.cli.options import OVERRIDES, Parser, complain, config_folder
+from roll.cli.page import fitted
 from roll.configs.agentic import AgenticConfig
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.rlvr import RLVRConfig
@@ -80,6 +81,8 @@ def _train(pipeline: str, arguments: Sequence[str], prog: str) -> int:
     if not machine.accelerators:
         # Where DeepSpeed is installed transformers imports it, and it would say in every process that it found no accelerator.
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    if not sys.stdout.isatty():
+        os.environ.setdefault("RAY_COLOR_PREFIX", "0")  # Ray colours what workers print, also in a file
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     from roll.cli.check import contradictions
     from roll.cli.compose import load_to_start
@@ -116,7 +119,7 @@ def _run(config: RLVRConfig | AgenticConfig, local: bool) -> int:
     prepared = _prepare(config, inventory, local)
     if not prepared.continues and (aside := archive_previous(prepared.run_dir)):
         print(f"the earlier run of this name was moved to {aside}")
-    print("\n".join(announce(config)))
+    print("\n".join(fitted(announce(config))))
     backend: Backend
     if local:
         backend = LocalBackend()

@@ -20,6 +20,7 @@ BUILT_IN = {
         "cliff_walking": "toy_text.CliffWalking",
         "taxi": "toy_text.Taxi",
         "blackjack": "toy_text.Blackjack",
+        "gymnasium": "gymnasium.GymnasiumEnv",
         "calculator": "calculator.CalculatorEnv",
         "latency": "latency.LatencyEnv",
         "gem": "gem.GemEnv",

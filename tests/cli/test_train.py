@@ -1,4 +1,4 @@
-"""`roll train` before anything heavy is imported: its help, what it refuses, and what it says of an embedded model that is missing."""
+"""`roll train` before anything heavy is imported: its help, what it refuses, and how a missing model is made."""
 
 import subprocess
 import sys
@@ -76,8 +76,8 @@ def test_what_only_a_torch_for_gpus_would_refuse_is_left_to_torch():
     ],
 )
 def test_the_first_command_on_a_bare_clone_says_how_the_model_is_made(script, name, maker, demo, tmp_path):
-    start = f"import runpy, sys; sys.argv = [{script!r}, *sys.argv[1:]]; runpy.run_path({str(ROOT / 'examples' / script)!r}, run_name='__main__')"
-    done = in_a_process(start, "--config_name", name, folder=tmp_path)
+    start = "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
+    done = in_a_process(start, str(ROOT / "examples" / script), "--config_name", name, folder=tmp_path)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert "pretrain = " in line and f"`{demo}`" in line
