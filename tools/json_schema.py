@@ -15,6 +15,8 @@ from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
 from roll.configs.agentic import AgenticConfig
+from roll.configs.choices import names_or_path
+from roll.configs.dotted_path import DOTTED_PATH
 from roll.configs.fields import default_of
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.schema import hints
@@ -38,12 +40,16 @@ _SCALARS: dict[Any, dict[str, Any]] = {
     NoneType: {"type": "null"},
     Any: {},
 }
+# A built-in name, or a function of the user's own.
+_NAMED = ("pg_variant", "adv_estimator")
+_PATH = {"type": "string", "pattern": f"^{DOTTED_PATH.pattern}$"}
 _LIMITS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
 
 
 def json_schema(cls: type[Any]) -> dict[str, Any]:
     """The schema of a configuration class (draft 7)."""
     definitions: dict[str, Any] = {"reference": _REFERENCE}
+    definitions |= {key: {"anyOf": [{"enum": list(names_or_path(cls, key))}, _PATH]} for key in _NAMED}
     block = _block(cls, None, definitions)
     block["properties"] |= _HYDRA
     return {"$schema": _DIALECT, "title": cls.__name__, **block, "definitions": definitions}
@@ -78,6 +84,8 @@ def _by_choice(item: Field[Any], definitions: dict[str, Any]) -> list[dict[str, 
 def _property(item: Field[Any], hint: Any, default: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     limits = {_LIMITS[name]: getattr(item.metadata["bounds"], name) for name in _LIMITS}
     shape = _type(hint, default, {name: limit for name, limit in limits.items() if limit is not None}, definitions)
+    if item.name in _NAMED:
+        shape = {"$ref": f"#/definitions/{item.name}"}
     shown = {} if default is MISSING or is_dataclass(default) or not _is_json(default) else {"default": default}
     return {"description": item.metadata["help"], **shown, **_or_reference(shape)}
 

@@ -9,8 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from roll.cli.embedded import missing_model
 from roll.cli.model_files import read_model_folder
 from roll.cli.options import OVERRIDES, Parser, complain, config_folder
+from roll.cli.page import fitted
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.redact import redact_at, redact_text
@@ -61,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found = {"ok": not problems, "problems": [_plain_problem(problem) for problem in problems], **told, "report": report}
         print(json.dumps(found, indent=2, default=str))
     elif answer.checked is not None:
-        lines = whole(answer.checked.plan, answer.checked.machine, answer.checked.remarks, answer.report)
+        lines = fitted(whole(answer.checked.plan, answer.checked.machine, answer.checked.remarks, answer.report))
         print(visible("\n".join(lines), keep="\n"))
     else:
         if compat:
@@ -103,6 +105,15 @@ def planned_devices(config: PPOConfig, machine: Machine) -> int:
     return config.num_nodes * (config.num_gpus_per_node or len(machine.accelerators) or max(2, machine.cpus))
 
 
+def contradictions(config: PPOConfig, machine: Machine) -> list[Problem]:
+    """What is wrong with a configuration whether torch will use the accelerators of this machine or not: it may be a build for
+    CPUs, which only importing it tells (`roll.distributed.devices.detect`)."""
+    problems = check_config(config, planned_devices(config, machine))
+    if problems and machine.accelerators and not check_config(config, planned_devices(config, replace(machine, accelerators=()))):
+        return []
+    return problems
+
+
 def check(config: PPOConfig, machine: Machine, device_memory: int | None = None) -> Checked:
     """For a configuration without problems. `device_memory`: bytes of the planned accelerators, if not this machine's."""
     devices = planned_devices(config, machine)
@@ -128,6 +139,8 @@ def announce(config: PPOConfig) -> Iterator[str]:
 
 def _model(folder: str) -> tuple[Model | str, list[str]]:
     files = read_model_folder(folder)
+    if unmade := missing_model(folder):
+        return f"unknown: {files.note}", [f"{files.note}: {unmade[0].fix}"]
     if files.config is None:
         return f"unknown: {files.note}", [f"{files.note}: no memory figures"]
     try:

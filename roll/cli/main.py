@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -9,24 +10,34 @@ from importlib import import_module
 HELP = """\
 usage: roll <command> [options] [key=value ...]
 
+  demo [rlvr|agentic]    make the embedded model where it is missing, and train it: no GPU, no download of a model
+  init <name>            a folder to start from: a configuration, a reward of your own, prompts
   check                  what a configuration will do, and everything that is wrong with it
   train rlvr|agentic     run it
+  doctor                 what is installed here, and what can start
   env-check              try an environment: contract, seeds, reachable rewards, speed
   play                   watch a model play an environment
   verify                 hold what a run wrote down against what every run promises
   export                 the model of a checkpoint as a Hugging Face folder
+  completion SHELL       completion of commands, options and keys for bash, zsh or fish
 
 roll <command> --help says more; roll --version.
 """
 
 COMMANDS = {
+    "demo": "roll.cli.demo",
+    "init": "roll.cli.init",
     "check": "roll.cli.check",
     "train": "roll.cli.train",
+    "doctor": "roll.cli.doctor",
     "env-check": "roll.cli.env_check",
     "play": "roll.cli.play",
     "verify": "roll.cli.verify",
     "export": "roll.cli.export",
+    "completion": "roll.cli.completion",
 }
+RUNS = ("demo", "train")
+"""Commands whose end is that of a run."""
 USAGE_ERROR = 2
 
 
@@ -49,10 +60,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         advice = f"did you mean {nearest[0]}?" if nearest else f"one of {', '.join(COMMANDS)}"
         print(f"error: roll {command}: no such command; {advice}", file=sys.stderr)
         return USAGE_ERROR
-    if command == "train" and (not rest or rest[0] not in ("rlvr", "agentic")):
+    if command == "train" and (not rest or rest[0] not in ("rlvr", "agentic", "-h", "--help")):
         print("error: roll train: say what: roll train rlvr, or roll train agentic", file=sys.stderr)
         return USAGE_ERROR
-    code: int = import_module(COMMANDS[command]).main(rest)
+    try:
+        code: int = import_module(COMMANDS[command]).main(rest)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        if command in RUNS:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader (`| head`) has seen enough
+        return 0
     return code
 
 

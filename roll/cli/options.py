@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from roll.cli.packaged import EXAMPLES
 from roll.configs.problems import MISSING_VALUE, ConfigError, Problem
 
-REPOSITORY = Path(__file__).parents[2]
 DEFAULT_FOLDER = "examples/config"
 OVERRIDES = "Any further key=value (or +key=value, ~key) overrides the YAML."
 
@@ -42,8 +42,8 @@ def config_folder(path: str) -> Path:
     to the default configurations, so that `qwen2.5-7B-rlvr_megatron` and `../qwen2.5-7B-rlvr_megatron` are found from anywhere.
 
     Raises `ConfigError` if there is none."""
-    scripts = dict.fromkeys((Path(sys.argv[0]).resolve().parent, REPOSITORY / "examples"))
-    tried = [Path.cwd(), *(folder for script in scripts for folder in (script, script / "config")), REPOSITORY]
+    scripts = dict.fromkeys((Path(sys.argv[0]).resolve().parent, EXAMPLES))
+    tried = [Path.cwd(), *(folder for script in scripts for folder in (script, script / "config")), EXAMPLES.parent]
     for folder in tried:
         if (folder / path).is_dir():
             return (folder / path).resolve()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code: 0 played, 1 the environment failed, 2 bad input."""
-    parser = Parser(description="A model plays one episode of an environment.", allow_abbrev=False)
+    parser = Parser(prog="roll play", description="A model plays one episode of an environment.", allow_abbrev=False)
     parser.add_argument("--env", help="environment: a built-in name or the dotted path of your own class")
     parser.add_argument("--model", required=True, help="folder of a Hugging Face model, e.g. a checkpoint's trainer/model")
     parser.add_argument("--run", help="folder of an agentic run: plays what its config.yaml says, as --tag")

@@ -14,7 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from roll.cli.embedded import missing_model
 from roll.cli.options import OVERRIDES, Parser, complain, config_folder
+from roll.cli.page import fitted
 from roll.configs.agentic import AgenticConfig
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from roll.pipeline.run_lock import RunLock
 
 EXIT_CODES = {"finished": 0, "failed": 1, "interrupted": 130}
+BAD_CONFIGURATION = 2
 DEFAULT_CONFIG = {"rlvr": "rlvr_config_async", "agentic": "agent_val_frozen_lake_async"}
 DESCRIPTIONS = {
     "rlvr": "Reinforcement learning with verifiable rewards.",
@@ -45,52 +48,72 @@ class _Formatter(logging.Formatter):
         return visible(super().format(record), keep="\n\t")
 
 
-def parse(arguments: Sequence[str], pipeline: str = "rlvr") -> tuple[argparse.Namespace, list[str]]:
-    """Raises `ConfigError`."""
-    parser = Parser(description=DESCRIPTIONS[pipeline], epilog=OVERRIDES, allow_abbrev=False)
-    parser.add_config_options(DEFAULT_CONFIG[pipeline])
+def parser_of(pipelines: Sequence[str], prog: str) -> Parser:
+    """The options of one pipeline; for a help text, of several."""
+    parser = Parser(
+        prog=prog, description=" ".join(DESCRIPTIONS[each] for each in pipelines), epilog=OVERRIDES, allow_abbrev=False
+    )
+    parser.add_config_options(" or ".join(DEFAULT_CONFIG[each] for each in pipelines))
     parser.add_argument("--local", action="store_true", help="one process, no Ray: for debuggers and single machines")
     parser.add_argument("--compat", action="store_true", help="report what is not known here, instead of refusing it")
-    return parser.parse_with_overrides(arguments)
+    return parser
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The first argument may be the pipeline, `rlvr` (the default) or `agentic`.
+def parse(arguments: Sequence[str], pipeline: str, prog: str) -> tuple[argparse.Namespace, list[str]]:
+    """Raises `ConfigError`."""
+    return parser_of([pipeline], prog).parse_with_overrides(arguments)
+
+
+def main(arguments: Sequence[str] | None = None, prog: str = "roll train") -> int:
+    """The first argument may be the pipeline, `rlvr` (the default) or `agentic`. `prog`: how the user called this.
 
     Returns the exit code: 0 finished, 1 failed, 2 bad configuration, 130 interrupted."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    pipeline = given.pop(0) if given and given[0] in DEFAULT_CONFIG else "rlvr"
+    pipeline = given.pop(0) if given and given[0] in DEFAULT_CONFIG else ""
+    if not pipeline and prog == "roll train" and {"-h", "--help"} & set(given):
+        parser_of(list(DEFAULT_CONFIG), "roll train rlvr|agentic").print_help()
+        return 0
+    pipeline = pipeline or "rlvr"
     try:
-        return _train(pipeline, given)
+        return _train(pipeline, given, prog if prog.endswith(".py") else f"{prog} {pipeline}")
     except ConfigError as error:
         complain(error.problems)
-        return 2
+        return BAD_CONFIGURATION
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return EXIT_CODES["interrupted"]
 
 
-def _train(pipeline: str, arguments: Sequence[str]) -> int:
+def _train(pipeline: str, arguments: Sequence[str], prog: str) -> int:
     """Raises `ConfigError`."""
-    options, overrides = parse(arguments, pipeline)
+    options, overrides = parse(arguments, pipeline, prog)
+    # A reward or an environment of the user's own lies where the command is given; it never hides what is installed.
+    sys.path.append(os.getcwd())
     # Models and data are local folders; a missing one is an error, never a download.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    if not this_machine().accelerators:
+    machine = this_machine()
+    if not machine.accelerators:
         # Where DeepSpeed is installed transformers imports it, and it would say in every process that it found no accelerator.
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    if not sys.stdout.isatty():
+        os.environ.setdefault("RAY_COLOR_PREFIX", "0")  # Ray colours what workers print, also in a file
     handler = logging.StreamHandler()
     handler.setFormatter(_Formatter("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    from roll.cli.check import contradictions
     from roll.cli.compose import load_to_start
 
     config, report = load_to_start(config_folder(options.config_path), options.config_name, overrides, compat=options.compat)
     given = "agentic" if isinstance(config, AgenticConfig) else "rlvr"
     if given != pipeline:
-        fix = f"roll train {given}, or examples/start_{given}_pipeline.py"
+        before, _, after = prog.rpartition(pipeline)
+        fix = f"{before}{given}{after}"
         raise ConfigError([Problem("config_name", options.config_name, f"is the configuration of the {given} pipeline", fix)])
     if report.summary:
         print(report.summary)
+    if problems := contradictions(config, machine) or missing_model(config.pretrain):
+        raise ConfigError(report.located(problems))
     try:
         return _run(config, options.local)
     except ConfigError as error:
@@ -133,7 +156,7 @@ def _run_locked(config: RLVRConfig | AgenticConfig, local: bool, lock: RunLock) 
     try:
         if not prepared.continues and (aside := archive_previous(prepared.run_dir)):
             print(f"the earlier run of this name was moved to {aside}")
-        print(visible("\n".join(announce(config)), keep="\n"))
+        print(visible("\n".join(fitted(announce(config))), keep="\n"))
         pipeline = _pipeline(config, prepared, inventory, _backend(config, inventory, local, watchdog, prepared.run_dir))
         epitaph = announce_running(prepared.run_dir, lock.owner.started)
         watchdog.writes(prepared.run_dir / SUMMARY, epitaph, f"error: {json.loads(epitaph)['reason']}")

@@ -22,7 +22,7 @@ TRAJ_ENV_MANAGER = "roll.pipeline.agentic.env_manager.traj_env_manager.TrajEnvMa
 class EnvConfig:
     """A kind of environment, named by its tag under `custom_envs`."""
 
-    env_type: str = required("Environment: a built-in name (docs_roll/environments.md) or the dotted path of your own class.")
+    env_type: str = required("Environment: a built-in name or the dotted path of your own class.")
     env_config: dict[str, Any] = option({}, "Handed to the environment; unknown keys are refused.")
     env_manager_cls: str = option(
         TRAJ_ENV_MANAGER,

@@ -52,7 +52,9 @@ class ModelArguments:
         "LoRA: what a weight update sends. adapter: A and B alone, to engines that have the base (hf_infer, vllm); merged: all "
         "weights of the model; auto: adapters to hf_infer, which merges them, else merged weights.",
     )
-    lora_dropout: float = option(0.0, "LoRA: must be 0; see docs_roll/backends.md.", bounds=Bounds(ge=0, lt=1))
+    lora_dropout: float = option(
+        0.0, "LoRA: must be 0: dropout makes the ratio of two log-probs depend on chance.", bounds=Bounds(ge=0, lt=1)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +159,7 @@ class StrategyArguments:
     strategy_name: StrategyName = option("fsdp2_train", "Back end of the role.")
     strategy_config: dict[str, Any] = option(
         {},
-        "Options of the back end; unknown ones are refused. vllm, sglang: the engine's own arguments (docs_roll/engines.md).",
+        "Options of the back end; unknown ones are refused. vllm, sglang: the engine's own arguments.",
         schema_by=("strategy_name", STRATEGY_CONFIGS),
     )
 

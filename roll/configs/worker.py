@@ -74,7 +74,7 @@ class PolicyConfig(TrainedConfig):
     )
     pg_variant: str = option(
         DEFAULT_LOSS,
-        "Policy loss: a built-in name (docs_roll/pg_variants), or the dotted path of your own function, my_module.my_loss.",
+        "Policy loss: a built-in name, or the dotted path of your own function, my_module.my_loss.",
     )
 
 

@@ -192,7 +192,8 @@ def _notes(env: Any, played: Mapping[str, Sequence[Episode]], nonsense: Sequence
     if endless:
         notes.append(f"{endless} episodes had not ended after {MOST_TURNS} turns: only the tag's max_steps will end them")
     oracle = played.get("oracle", ())
-    if oracle and not all(episode.success for episode in oracle):
+    acts = any(episode.turns for episode in oracle)  # a game of which no good player is known has none
+    if acts and not all(episode.success for episode in oracle):
         notes.append(f"the oracle fails in {sum(not episode.success for episode in oracle)} of {len(oracle)} episodes")
     return notes
 

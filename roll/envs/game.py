@@ -22,6 +22,8 @@ class Outcome:
     reward: float
     terminated: bool = False
     success: bool = False
+    truncated: bool = False
+    """The game itself was cut short; `max_steps` is counted here."""
 
 
 class NamedActionGame(ABC):
@@ -69,7 +71,7 @@ class NamedActionGame(ABC):
         action = self.reader.read(action_text)
         outcome = Outcome(self.reader.format_penalty) if action is None else self._move(action)
         self._turns += 1
-        truncated = not outcome.terminated and self._turns >= self.max_steps
+        truncated = not outcome.terminated and (outcome.truncated or self._turns >= self.max_steps)
         self._over = outcome.terminated or truncated
         info = {
             "action_is_valid": action is not None,

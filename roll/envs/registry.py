@@ -21,6 +21,7 @@ BUILT_IN = {
         "cliff_walking": "toy_text.CliffWalking",
         "taxi": "toy_text.Taxi",
         "blackjack": "toy_text.Blackjack",
+        "gymnasium": "gymnasium.GymnasiumEnv",
         "calculator": "calculator.CalculatorEnv",
         "latency": "latency.LatencyEnv",
         "gem": "gem.GemEnv",
@@ -46,7 +47,7 @@ def env_class(env_type: str, key: str = "env_type") -> type[Any]:
         raise ConfigError([Problem(key, env_type, f"cannot be imported: {type(error).__name__}: {error}")]) from error
     flaw = _flaw(cls)
     if flaw:
-        raise ConfigError([Problem(key, env_type, f"is no environment: {flaw}", "see docs_roll/environments.md")])
+        raise ConfigError([Problem(key, env_type, f"is no environment: {flaw}", "give it reset(seed), step(text) and close()")])
     found: type[Any] = cls
     return found
 

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from roll.configs.visible import visible
+from roll.metrics.view import View
 
 SPARKS = "▁▂▃▄▅▆▇█"
 LABEL = "bright_black"
@@ -67,27 +67,29 @@ class Display:
         if live is None:
             live = self.console.is_terminal and not self.console.is_dumb_terminal and not os.environ.get("CI")
         self._logging_steps = logging_steps
-        self._printed: tuple[int, int] | None = None
-        self._live: Live | None = None
+        self._validations_printed: int | None = None
+        self._live: View | None = None
         self._moved: list[tuple[logging.StreamHandler[Any], Any]] = []
         if live:
             streams = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
-            self._live = Live(console=self.console, auto_refresh=False, transient=True)
+            self._live = View(self.console)
             self._live.start()  # sys.stdout and sys.stderr now print above the view; handlers made before still hold the old ones
             for handler in _stream_handlers():
                 if any(handler.stream is stream for stream in streams):
                     self._moved.append((handler, handler.stream))
                     handler.setStream(sys.stderr)
 
+    def step(self, snapshot: RunSnapshot) -> None:
+        """A step is complete. Without a view, every `logging_steps`-th one and the last have a line, however fast they come."""
+        if not self._live and (snapshot.step % self._logging_steps == 0 or snapshot.step == snapshot.max_steps):
+            self._print_progress(snapshot)
+
     def update(self, snapshot: RunSnapshot) -> None:
-        """Redraws the view; without a terminal, prints a line if `logging_steps` steps or a validation have been completed."""
+        """Redraws the view; without one, prints a line at the start and after a validation."""
         if self._live:
             self._live.update(draw(snapshot), refresh=True)
-            return
-        progress = (snapshot.step // self._logging_steps, len(snapshot.validation) + bool(snapshot.validation_errors))
-        if progress != self._printed:
-            self._printed = progress
-            self._print(plain_line(snapshot))
+        elif _validations(snapshot) != self._validations_printed:
+            self._print_progress(snapshot)
 
     def note(self, line: str) -> None:
         """One line that stays: an event worth knowing."""
@@ -102,8 +104,16 @@ class Display:
             handler.setStream(stream)
         self._moved = []
 
+    def _print_progress(self, snapshot: RunSnapshot) -> None:
+        self._validations_printed = _validations(snapshot)
+        self._print(plain_line(snapshot))
+
     def _print(self, line: str) -> None:
         self.console.print(visible(line), markup=False, highlight=False, soft_wrap=True)
+
+
+def _validations(s: RunSnapshot) -> int:
+    return len(s.validation) + bool(s.validation_errors)
 
 
 def plain_line(s: RunSnapshot) -> str:
@@ -172,13 +182,17 @@ def draw(s: RunSnapshot) -> RenderableType:
 def print_summary(summary: dict[str, Any], run_dir: Path, console: Console | None = None) -> None:
     """The end of a run: how it went, and where its results are. `summary` as in summary.json; absent parts are left out."""
     console = console or Console()
-    table = Table.grid(padding=(0, 3))
-    table.add_column(style=LABEL, no_wrap=True, min_width=14)
-    table.add_column(overflow="fold")
-    for label, value in _summary_rows(summary):
-        table.add_row(label, Text(visible(value)))
     console.print()
-    console.print(table)
+    if console.is_terminal:
+        table = Table.grid(padding=(0, 3))
+        table.add_column(style=LABEL, no_wrap=True, min_width=14)
+        table.add_column(overflow="fold")
+        for label, value in _summary_rows(summary):
+            table.add_row(label, Text(visible(value)))
+        console.print(table)
+    else:  # nobody knows how wide the reader's window will be
+        for label, value in _summary_rows(summary):
+            console.print(Text(f"{label:<17}{visible(value)}"), soft_wrap=True)
     # Not in the table: a path that is folded cannot be copied.
     console.print(Text.assemble((f"{'results':<17}", LABEL), str(run_dir)), soft_wrap=True)
     names = ("summary.json", "metrics.jsonl", "learning_curve.png", "samples.jsonl", "checkpoints")

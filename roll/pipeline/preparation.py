@@ -88,7 +88,7 @@ class Preparation:
             "actor_train.pg_variant",
             config.actor_train.pg_variant,
             partial(_check_policy_loss, config, self.derived),
-            "package.module.function, importable here (see PYTHONPATH); docs_roll/pg_variants shows one",
+            "package.module.function, importable here (see PYTHONPATH): it takes (inputs, args), returns (loss [B, T], sums)",
         )
         self.checkpoint: Checkpoint | None = collect(
             "resume_from_checkpoint",

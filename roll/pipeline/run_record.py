@@ -10,6 +10,7 @@ import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -120,6 +121,7 @@ class RunRecord:
         self._lag = lags["staleness/mean"]
         self.samples += sum(len(group.samples) for group in groups)
         self.response_tokens += tokens
+        self.display.step(self._snapshot())
 
     def add_dropped(self, group: SampleGroup, reason: str) -> None:
         """A group was rolled out and then dropped."""
@@ -150,29 +152,29 @@ class RunRecord:
     def show(self, ledger: Ledger, roles: list[str], waits_for: Mapping[str, str], groups: Mapping[str, Any]) -> None:
         """`waits_for`: role -> what it lacks when it waits for input."""
         now = time.monotonic()
-        running = now - self._began
-        done = self.step - self._first_step
         present = [role for role in roles if role in ledger.names()]
         lines = []
         for role in present:
             state, since, _ = ledger.current(role)
             reason = waits_for.get(role, "") if state == State.WAITING_INPUT.value else ""
             lines.append(RoleLine(role, state, reason, now - since))
-        self.display.update(
-            RunSnapshot(
-                step=self.step,
-                max_steps=self._max_steps,
-                elapsed_s=running,
-                eta_s=running / done * (self._max_steps - self.step) if done else None,
-                reward=self._reward,
-                validation=self.validation,
-                validation_errors=self._validation_errors,
-                staleness_now=self._lag,
-                staleness_bound=self.staleness.bound,
-                tokens_per_s=self.response_tokens / running if running and done else None,
-                roles=lines,
-                groups={**groups, "dropped": sum(groups["dropped"].values())},
-            )
+        counts = {**groups, "dropped": sum(groups["dropped"].values())}
+        self.display.update(replace(self._snapshot(), roles=lines, groups=counts))
+
+    def _snapshot(self) -> RunSnapshot:
+        """Without roles and groups."""
+        running, done = time.monotonic() - self._began, self.step - self._first_step
+        return RunSnapshot(
+            step=self.step,
+            max_steps=self._max_steps,
+            elapsed_s=running,
+            eta_s=running / done * (self._max_steps - self.step) if done else None,
+            reward=self._reward,
+            validation=self.validation,
+            validation_errors=self._validation_errors,
+            staleness_now=self._lag,
+            staleness_bound=self.staleness.bound,
+            tokens_per_s=self.response_tokens / running if running and done else None,
         )
 
     def figures(self, wall_s: float) -> dict[str, Any]:

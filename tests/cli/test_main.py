@@ -40,7 +40,7 @@ def test_the_version_is_the_packages(capsys):
     ("arguments", "told"),
     [
         (["chekc"], "did you mean check?"),
-        (["zzz"], "one of check"),
+        (["zzz"], "one of demo, init, check"),
         (["train"], "roll train rlvr"),
         (["train", "x=1"], "agentic"),
     ],

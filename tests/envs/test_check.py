@@ -16,7 +16,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
 
 
-@pytest.mark.parametrize("env_type", sorted(set(BUILT_IN) - {"latency", "gem", "verifiers", "blackjack"}))
+@pytest.mark.parametrize("env_type", sorted(set(BUILT_IN) - {"latency", "gem", "gymnasium", "verifiers", "blackjack"}))
 def test_built_in_environments_keep_their_promises(env_type: str) -> None:
     report = check_env(env_type, {}, episodes=10)
     assert report.ok, report.errors

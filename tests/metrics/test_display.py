@@ -2,6 +2,7 @@
 
 import io
 import logging
+import re
 import sys
 from dataclasses import replace
 
@@ -42,7 +43,7 @@ def test_plain_mode_prints_a_line_a_step_and_a_validation_not_a_refresh():
     for _ in range(5):
         display.update(SNAPSHOT)
     display.update(replace(SNAPSHOT, elapsed_s=50.0, validation=[*SNAPSHOT.validation, (12, 0.6)]))
-    display.update(replace(SNAPSHOT, step=60, eta_s=None, validation=[], reward=None, staleness_now=None, tokens_per_s=None))
+    display.step(replace(SNAPSHOT, step=60, eta_s=None, validation=[], reward=None, staleness_now=None, tokens_per_s=None))
     display.note("checkpoint [step-60] written")
     display.close()
     assert text(out).splitlines() == [
@@ -56,10 +57,122 @@ def test_plain_mode_prints_a_line_a_step_and_a_validation_not_a_refresh():
 def test_logging_steps_thins_out_the_lines_but_never_a_validation():
     out = io.StringIO()
     display = Display(Console(file=out, width=200), live=False, logging_steps=5)
-    for step in range(1, 13):
-        display.update(RunSnapshot(step=step, max_steps=12, validation=[(7, 0.5)] if step >= 7 else []))
-    steps = [int(line.split()[1].split("/")[0]) for line in out.getvalue().splitlines()]
-    assert steps == [1, 5, 7, 10]
+    for step in range(13):
+        snapshot = RunSnapshot(step=step, max_steps=12, validation=[(7, 0.5)] if step >= 7 else [])
+        if step:
+            display.step(snapshot)
+        display.update(snapshot)
+    assert steps_of(out.getvalue()) == [0, 5, 7, 10, 12]
+
+
+def test_no_step_is_skipped_however_fast_they_come():
+    """Three steps between two refreshes, and the last of the run, after which no refresh comes."""
+    out = io.StringIO()
+    display = Display(Console(file=out, width=200), live=False)
+    display.update(RunSnapshot(step=0, max_steps=5))
+    for step in (1, 2, 3):
+        display.step(RunSnapshot(step=step, max_steps=5, validation=[(2, 0.5)] if step >= 2 else []))
+    display.update(RunSnapshot(step=3, max_steps=5, validation=[(2, 0.5)]))
+    for step in (4, 5):
+        display.step(RunSnapshot(step=step, max_steps=5, validation=[(2, 0.5)]))
+    display.close()
+    assert steps_of(out.getvalue()) == [0, 1, 2, 3, 4, 5]
+
+
+def steps_of(text: str) -> list[int]:
+    return [int(line.split()[1].split("/")[0]) for line in text.splitlines()]
+
+
+class Terminal:
+    """A screen that folds lines at its width, and folds them anew when the width changes, as terminals do."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self.lines = [""]
+        """As they were written, unfolded; a row of the screen is a part of one."""
+        self.row = self.column = 0
+
+    def rows(self) -> list[tuple[int, int]]:
+        """Line and first cell of each row."""
+        width = self.width
+        return [(i, at) for i, line in enumerate(self.lines) for at in range(0, max(len(line), 1), width)]
+
+    def resize(self, width: int) -> None:
+        line, at = self.rows()[self.row]
+        at += self.column
+        self.width = width
+        rows = self.rows()
+        self.row = max(i for i, (each, start) in enumerate(rows) if each == line and start <= max(at - 1, 0))
+        self.column = min(at - rows[self.row][1], width)
+
+    def write(self, text: str) -> None:
+        for found in re.finditer(r"\x1b\[(\??\d*)([A-Za-z])|\r|\n|[^\x1b\r\n]+", text):
+            self._do(found)
+
+    def _do(self, found: re.Match[str]) -> None:
+        count, kind = found.group(1), found.group(2)
+        line, at = self.rows()[self.row]
+        if found.group() == "\n":
+            self.row += 1
+            self.column = 0
+            if self.row == len(self.rows()):
+                self.lines.append("")
+        elif found.group() == "\r":
+            self.column = 0
+        elif kind == "A":
+            self.row = max(0, self.row - int(count))
+        elif kind == "B":
+            self.row = min(len(self.rows()) - 1, self.row + int(count))
+        elif kind == "K":
+            # A row that is cleared ends its line there: what is folded below it becomes a line of its own.
+            whole = self.lines[line]
+            parts = [part for part in (whole[:at], "", whole[at + self.width :])]
+            self.lines[line : line + 1] = [part for i, part in enumerate(parts) if part or i == 1]
+        elif kind is None:
+            at += self.column
+            whole = self.lines[line]
+            self.lines[line] = whole[:at].ljust(at) + found.group() + whole[at + len(found.group()) :]
+            self.column += len(found.group())
+
+    def flush(self) -> None:
+        pass
+
+    def isatty(self) -> bool:
+        return True
+
+    def shown(self) -> list[str]:
+        return [self.lines[line][at : at + self.width].rstrip() for line, at in self.rows()]
+
+
+@pytest.mark.parametrize("widths", [(110, 60), (110, 40, 90), (80, 110), (100, 99, 50, 70)])
+@pytest.mark.parametrize("by", ["update", "note"])
+def test_a_resize_leaves_no_stale_block(widths, by):
+    screen = Terminal(widths[0])
+    out = Console(file=screen, force_terminal=True, width=widths[0], height=60, color_system=None)
+    display = Display(out, live=True)
+    display.note("before")
+    display.update(SNAPSHOT)
+    for width in widths[1:]:
+        screen.resize(width)
+        out.width = width
+        display.update(SNAPSHOT) if by == "update" else display.note(f"now {width}")
+    shown = screen.shown()
+    display.close()
+    assert sum("actor_train" in row for row in shown) == 1, "\n".join(shown)
+    assert sum("step 12/60" in row for row in shown) == 1, "\n".join(shown)
+    assert shown[0] == "before"
+    assert by == "update" or all(f"now {width}" in shown for width in widths[1:])
+    assert not any("actor_train" in row for row in screen.shown())
+
+
+def test_a_message_in_a_pipe_is_one_line_however_long(tmp_path):
+    reason = "the engine died: " + "a long reason " * 20
+    out = console(terminal=False, width=60)
+    print_summary({"status": "failed", "reason": reason.strip(), "warnings": ["w" * 200]}, tmp_path, out)
+    lines = text(out).splitlines()
+    assert any(line == f"{'run':<17}failed: {reason.strip()}" for line in lines)
+    assert f"{'warning':<17}{'w' * 200}" in lines
+    assert "\x1b" not in text(out)
 
 
 @pytest.mark.parametrize(("terminal", "ci", "live"), [(True, "", True), (True, "true", False), (False, "", False)])

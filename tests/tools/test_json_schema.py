@@ -1,14 +1,19 @@
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
 from json_schema import SCHEMAS, json_schema, text
 from jsonschema import Draft7Validator
+from roll.configs.pg_variants import PG_VARIANTS
 
 from roll.configs.agentic import AgenticConfig
 from roll.configs.loading import to_mapping
+from roll.configs.ppo import AdvantageEstimator
 from roll.configs.rlvr import RLVRConfig
+from roll.configs.validation import check_config
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FOLDER = EXAMPLES / "config"
@@ -63,11 +68,35 @@ def test_every_configuration_among_the_examples_names_its_schema():
         ),
         ({"actor_train": {"strategy_args": {"strategy_name": "fsdp2_train", "strategy_config": {"kv_cache_tokens": 1}}}}, False),
         ({"actor_infer": {"strategy_args": {"strategy_name": "hf_infer", "strategy_config": {"kv_cache_tokens": 1}}}}, True),
+        ({"actor_train": {"pg_variant": "gspo"}}, True),
+        ({"actor_train": {"pg_variant": "my_module.my_loss"}}, True),
+        ({"actor_train": {"pg_variant": "${loss}"}}, True),
+        ({"actor_train": {"pg_variant": "gspoo"}}, False),
+        ({"adv_estimator": "rloo"}, True),
+        ({"adv_estimator": "my_module.my_estimator"}, True),
+        ({"adv_estimator": "ppo"}, False),
         ({"defaults": ["a@_here_"], "hydra": {"run": {"dir": "."}}}, True),
     ],
 )
 def test_what_an_editor_underlines(mapping, fits):
     assert RLVR.is_valid(mapping) == fits
+
+
+NAMES = (*PG_VARIANTS, *get_args(AdvantageEstimator), "nonsense", "a.b", "a..b", "")
+
+
+@pytest.mark.parametrize(("cls", "validator"), [(RLVRConfig, RLVR), (AgenticConfig, AGENTIC)])
+@pytest.mark.parametrize("name", NAMES)
+def test_an_editor_allows_the_losses_and_estimators_that_a_run_allows(cls, validator, name):
+    def allowed(key, config):
+        """Whether the rules refuse the name itself, whatever else it would need."""
+        refusals = ("is not a", "compares the turns", "takes a greedy response")
+        return not any(each.key == key and each.message.startswith(refusals) for each in check_config(config, 2))
+
+    config = cls()
+    loss = replace(config, actor_train=replace(config.actor_train, pg_variant=name))
+    assert validator.is_valid({"actor_train": {"pg_variant": name}}) == allowed("actor_train.pg_variant", loss)
+    assert validator.is_valid({"adv_estimator": name}) == allowed("adv_estimator", replace(config, adv_estimator=name))
 
 
 def test_each_pipeline_has_its_own_keys():

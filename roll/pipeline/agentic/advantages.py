@@ -81,7 +81,7 @@ class AgenticAdvantages(Advantages):
         if (config.adv_estimator == "gigpo" or wish.grouping == "state") and not all(states):
             raise ValueError(
                 "adv_estimator: turns are compared at equal states, and an environment does not tell its own: "
-                "its reset and step have to give info['state_key'] (docs_roll/environments.md)"
+                "its reset and step have to give info['state_key'], a text that is equal exactly for equal states"
             )
         earned = torch.tensor([turn.reward for turn in turns], dtype=torch.float32)
         mean: Scope | None = wish.norm_mean_type

@@ -49,7 +49,7 @@ def prepare(config: AgenticConfig, inventory: Inventory, one_process: bool = Fal
             instructions[tag] = rules
             if dialogue is not None:
                 key = f"custom_envs.{tag}.agent_template"
-                fix = "see docs_roll/agentic.md for the fields of templates"
+                fix = "{observation}, {turn_idx}, {step_count}, {actions_left}, {max_response_length}, {suffix}, {instructions}"
                 collect(key, env.agent_template, partial(_try_templates, config, tag, dialogue, rules), fix)
     group_filter: GroupFilter | None = None
     if (path := config.train_env_manager.group_filter_cls) is not None:

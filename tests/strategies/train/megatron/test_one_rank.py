@@ -234,7 +234,7 @@ def test_models_that_are_not_supported_are_refused_by_name(family_models, change
 def test_missing_package_is_named(family_models, monkeypatch):
     check_folder(family_models / "qwen2-tied", Layout(), False, "cpu")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"not installed: pip install -r requirements/megatron\.txt"):
+    with pytest.raises(ValueError, match=r"not installed: pip install megatron-core"):
         check_folder(family_models / "qwen2-tied", Layout(), False, "cpu")
 
 

@@ -1,0 +1,166 @@
+"""`roll completion bash|zsh|fish`: a script for the shell, which asks this module what may follow the words typed so far.
+
+`roll completion words -- roll train rlvr --conf` prints a candidate a line. Nothing heavy is imported: a shell waits for it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import is_dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from roll.cli.main import COMMANDS
+from roll.cli.options import DEFAULT_FOLDER, Parser, complain, config_folder
+from roll.configs.agentic import AgenticConfig
+from roll.configs.choices import names_or_path
+from roll.configs.problems import ConfigError
+from roll.configs.rlvr import RLVRConfig
+from roll.configs.schema import walk
+from roll.envs.registry import BUILT_IN
+
+_BASH = """\
+_roll_words() {
+    local line="${COMP_LINE:0:COMP_POINT}" words typed
+    read -ra words <<< "$line"
+    [[ $line == *[[:space:]] ]] && words+=("")
+    typed="${words[-1]}"
+    mapfile -t COMPREPLY < <(roll completion words -- "${words[@]}" 2>/dev/null)
+    [[ ${#COMPREPLY[@]} == 1 && -z ${COMPREPLY[0]} ]] && COMPREPLY=()
+    case "${COMPREPLY[0]}" in *=|*.|*/) compopt -o nospace ;; esac
+    # The shell cuts key=value at the sign and replaces only what stands behind it.
+    if [[ $typed == *=* && $COMP_WORDBREAKS == *=* ]]; then
+        COMPREPLY=("${COMPREPLY[@]#"${typed%%=*}="}")
+    fi
+}
+complete -o default -F _roll_words roll
+"""
+_ZSH = """\
+#compdef roll
+_roll() {
+    local -a found
+    found=("${(@f)$(roll completion words -- "${(@)words[1,CURRENT]}" 2>/dev/null)}")
+    [[ -n "${found[1]}" ]] && compadd -Q -S '' -- "${found[@]}" || _files
+}
+compdef _roll roll
+"""
+_FISH = """\
+function __roll_words
+    roll completion words -- (commandline -opc) (commandline -ct) 2>/dev/null
+end
+complete -c roll -a '(__roll_words)'
+"""
+_TAKE_FOLDERS = ("--config_path", "--model", "--run", "--checkpoint", "--output", "--output_dir")
+SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
+_WHERE = {
+    "bash": 'eval "$(roll completion bash)"    # in ~/.bashrc',
+    "zsh": 'eval "$(roll completion zsh)"    # in ~/.zshrc, after compinit',
+    "fish": "roll completion fish > ~/.config/fish/completions/roll.fish",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:2] == ["words", "--"]:
+        print("\n".join(candidates(given[2:])))
+        return 0
+    epilog = "Set it up by: " + "; ".join(_WHERE.values())
+    parser = Parser(prog="roll completion", description="Prints the completion script of a shell.", epilog=epilog)
+    parser.add_argument("shell", choices=SCRIPTS)
+    try:
+        print(SCRIPTS[parser.parse_args(given).shell], end="")
+    except ConfigError as error:
+        complain(error.problems)
+        return 2
+    return 0
+
+
+def candidates(words: Sequence[str]) -> list[str]:
+    """What the last of the words may become. `words`: the command line, from `roll` on, up to the cursor."""
+    command, *before, typed = words[1:] if len(words) > 2 else ["", "".join(words[1:])]
+    found = _after(command, before, typed) if command else COMMANDS
+    return sorted({word for word in found if word.startswith(typed)})
+
+
+def _after(command: str, before: Sequence[str], typed: str) -> Iterator[str]:
+    if command not in COMMANDS:
+        return
+    if before[-1:] == ["--config_name"]:
+        yield from _config_names(before)
+    elif before and before[-1] in _TAKE_FOLDERS:
+        yield from _folders(typed)
+    elif typed.startswith("-"):
+        yield from _options(command)
+    elif command == "completion":
+        yield from SCRIPTS
+    elif command == "env-check" and not before:
+        yield from BUILT_IN
+    elif command in ("train", "demo") and not before:
+        yield from ("rlvr", "agentic")
+    elif command in ("train", "demo", "check"):
+        yield from _overrides(AgenticConfig if "agentic" in before else RLVRConfig, typed)
+
+
+def _config_names(before: Sequence[str]) -> Iterator[str]:
+    """The files of the folder that make a run; others are parts of such."""
+    path = before[before.index("--config_path") + 1] if "--config_path" in before else DEFAULT_FOLDER
+    try:
+        folder = config_folder(path)
+    except ConfigError:
+        return
+    yield from (file.stem for file in folder.glob("*.yaml") if "exp_name:" in file.read_text(encoding="utf-8", errors="replace"))
+
+
+def _folders(typed: str) -> Iterator[str]:
+    above = typed[: typed.rfind("/") + 1]
+    folder = Path(above or ".")
+    if folder.is_dir():
+        yield from (f"{above}{path.name}/" for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def _options(command: str) -> Iterator[str]:
+    """Those that the command's own help names, so that no list has to be kept."""
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
+        import_module(COMMANDS[command]).main(["--help"])
+    yield from re.findall(r"^ +(?:-\w, )?(--[\w-]+)", shown.getvalue(), re.MULTILINE)
+
+
+def _overrides(cls: Any, typed: str) -> Iterator[str]:
+    """Keys of the schema, a level at a time, and the values of a key that has a list of them."""
+    sign = typed[:1] if typed[:1] in ("+", "~") else ""
+    key, equals, _ = typed[len(sign) :].partition("=")
+    blocks = key.split(".")[:-1]
+    for path, item, hint in walk(cls):
+        parts = path.split(".")
+        above = [name if part == "<name>" else part for part, name in zip(parts, blocks, strict=False)]
+        if len(parts) != len(blocks) + 1 or above != blocks:
+            continue
+        name = sign + ".".join([*blocks, parts[-1]])
+        if not equals:
+            yield f"{name}{'.' if _is_block(hint) else '='}"
+        elif parts[-1] == key.split(".")[-1]:
+            yield from (f"{name}={value}" for value in names_or_path(cls, item.name) or _values(hint))
+
+
+def _is_block(hint: Any) -> bool:
+    return any(is_dataclass(member) for member in (hint, *get_args(hint)))
+
+
+def _values(hint: Any) -> Iterator[str]:
+    if hint is bool:
+        yield from ("true", "false")
+    elif get_origin(hint) is Literal:
+        yield from map(str, get_args(hint))
+    elif get_origin(hint) is not dict:
+        for member in get_args(hint):
+            yield from _values(member)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

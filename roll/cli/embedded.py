@@ -1,0 +1,65 @@
+"""The embedded models: the folder that a configuration expects one in, and the script that makes it there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from roll.cli.packaged import EXAMPLES
+from roll.configs.problems import Problem
+
+_MAKERS = {
+    "cache": ("make_embedded.py", "roll demo", "half a minute"),
+    "cache_frozen_lake": ("make_frozen_lake.py", "roll demo agentic", "three minutes"),
+    "cache_sokoban": ("make_sokoban.py", "roll demo agentic --config_name agent_val_sokoban", "three minutes"),
+}
+"""By the name of the folder: the script, the command that runs the script and trains, and how long the script takes on a core."""
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedModel:
+    folder: Path
+    """What the script makes: `model/`, and prompt files where the task has some."""
+    script: Path
+    demo: str
+    takes: str
+
+    @property
+    def is_made(self) -> bool:
+        return (self.folder / "model" / "config.json").is_file()
+
+    @property
+    def command(self) -> list[str]:
+        return [sys.executable, str(self.script), "--out", str(self.folder)]
+
+    @property
+    def how_to_make(self) -> str:
+        """The commands, as a user in this folder types them."""
+        script, usual = self.script.resolve(), self.script.resolve().parent / self.folder.name
+        shown = os.path.relpath(script) if script.is_relative_to(Path.cwd()) else str(script)
+        out = "" if self.folder.resolve() == usual else f" --out {self.folder}"
+        return f"make the model by `python {shown}{out}` ({self.takes}), or by `{self.demo}`, which then trains it"
+
+    def make(self) -> None:
+        """Takes minutes. Raises `subprocess.CalledProcessError` if the script fails; it has said why."""
+        subprocess.run(self.command, check=True)
+
+
+def embedded_model(pretrain: str | None) -> EmbeddedModel | None:
+    """The embedded model that the key `pretrain` means: a path that ends in `embedded/<one of the folders above>/model`."""
+    path = Path(pretrain or "")
+    if path.name != "model" or path.parent.parent.name != "embedded" or path.parent.name not in _MAKERS:
+        return None
+    script, demo, takes = _MAKERS[path.parent.name]
+    return EmbeddedModel(path.parent, EXAMPLES / "embedded" / script, demo, takes)
+
+
+def missing_model(pretrain: str | None) -> list[Problem]:
+    """A problem with the way to mend it, if the configuration wants an embedded model that nobody has made yet."""
+    wanted = embedded_model(pretrain)
+    if wanted is None or wanted.is_made:
+        return []
+    return [Problem("pretrain", pretrain, "the embedded model has not been made yet", wanted.how_to_make)]

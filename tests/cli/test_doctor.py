@@ -1,0 +1,128 @@
+"""`roll doctor`: one line a finding with its fix, the exit code, and what limits of a machine it tells."""
+
+import json
+import sys
+import time
+from collections import namedtuple
+
+import pytest
+from roll.distributed.machine import Machine
+
+from roll.cli import doctor, installed, starts, surroundings
+from roll.cli.findings import Finding
+
+GIB = 1 << 30
+LAPTOP = Machine(cpus=2, memory=16 * GIB, accelerators=())
+SERVER = Machine(cpus=8, memory=64 * GIB, accelerators=(80 * GIB,))
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Torch and Ray are not started."""
+    monkeypatch.setattr(doctor, "torch_starts", lambda machine, limit: Finding("ok", "torch", "starts"))
+    monkeypatch.setattr(doctor, "ray_starts", lambda limit: Finding("warn", "ray starts", "no", "run with --local"))
+
+
+def test_a_line_a_finding_with_state_and_fix(quick, capsys):
+    assert doctor.main([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.split()[0] in ("ok", "warn", "missing") for line in lines)
+    assert any(line.startswith("ok ") and "torch 2." in line and "hydra-core" in line for line in lines)
+    assert any(line.startswith("warn") and "ray starts" in line and "fix: run with --local" in line for line in lines)
+    about = {"python", "packages", "ray", "deepspeed", "megatron", "hf_infer", "vllm", "sglang", "processors", "memory"}
+    about |= {"accelerators", "shared memory", "disk", "open files", "ports", "torch"}
+    assert all(any(f"  {name} " in line for line in lines) for name in about)
+
+
+def test_what_every_run_needs_decides_the_exit_code(quick, monkeypatch, capsys):
+    monkeypatch.setattr(
+        doctor, "torch_starts", lambda machine, limit: Finding("missing", "torch", "cannot be imported", "install it")
+    )
+    assert doctor.main(["--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert not told["ok"]
+    assert {"state": "missing", "name": "torch", "text": "cannot be imported", "fix": "install it"} in told["findings"]
+
+
+def test_packages_are_compared_with_what_the_metadata_ask_for(monkeypatch):
+    wanted = ["numpy>=99", "rich>=1", "no-such-package>=2", 'ray<1; extra == "ray"', 'peft; extra == "lora"']
+    there = {"numpy": "2.0", "rich": "15.0", "ray": "2.60.0", "roll": "0.1.0"}
+
+    def version(name: str) -> str:
+        if name not in there:
+            raise installed.PackageNotFoundError(name)
+        return there[name]
+
+    monkeypatch.setattr(installed, "requires", lambda name: wanted)
+    monkeypatch.setattr(installed, "version", version)
+    found = {finding.name: finding for finding in installed.packages()}
+    assert found["packages"].state == "missing"
+    assert found["packages"].text == "numpy 2.0 is not >=99, no-such-package is not installed"
+    assert found["packages"].fix == "pip install 'numpy>=99' 'no-such-package>=2'"
+    assert (found["ray"].state, found["lora"].state) == ("warn", "warn")
+    assert "ray 2.60.0 is not <1" in found["ray"].text and "peft is not installed" in found["lora"].text
+
+
+def test_limits_of_the_machine_are_warned_of(tmp_path, monkeypatch):
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(surroundings.shutil, "disk_usage", lambda path: usage(64 << 20, 0, 64 << 20))
+    assert surroundings.shared_memory(tmp_path).state == "warn"
+    assert "--shm-size" in surroundings.shared_memory(tmp_path).fix
+    assert surroundings.disk(tmp_path / "not" / "made" / "yet").state == "warn"
+    monkeypatch.setattr(surroundings.shutil, "disk_usage", lambda path: usage(64 * GIB, 0, 64 * GIB))
+    assert surroundings.shared_memory(tmp_path).state == surroundings.disk(tmp_path).state == "ok"
+    assert surroundings.shared_memory(tmp_path / "nowhere").state == "warn"
+    assert (surroundings.open_files(256).state, surroundings.open_files(65536).state) == ("warn", "ok")
+    assert "ulimit" in surroundings.open_files(256).fix
+
+
+def test_an_engine_is_told_by_version_and_place_or_by_what_is_missing():
+    vllm, sglang = list(starts.engines(sys.executable, "/no/such/python"))[1:]
+    assert vllm.state == "ok" or "vllm" in vllm.text
+    assert sglang.state == "warn" and "/no/such/python" in sglang.text and sglang.fix
+
+
+def test_a_torch_that_sees_no_accelerator_is_told(monkeypatch):
+    monkeypatch.setattr(starts, "_TORCH", "print('2.13.0+cpu', 0)")
+    assert starts.torch_starts(LAPTOP, 30).state == "ok"
+    blind = starts.torch_starts(SERVER, 30)
+    assert blind.state == "warn" and "none of the 1 accelerators" in blind.text
+    monkeypatch.setattr(starts, "_TORCH", "raise ImportError('libc10.so')")
+    broken = starts.torch_starts(LAPTOP, 30)
+    assert broken.state == "missing" and "libc10.so" in broken.text
+
+
+def test_what_hangs_is_killed_with_all_that_it_started(tmp_path):
+    program = (
+        "import subprocess, sys, pathlib\n"
+        f"child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        f"pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(child.pid))\n"
+        "child.wait()\n"
+    )
+    ended = starts.run_limited(program, 3)
+    assert "more than 3 s" in ended.problem
+    child = int((tmp_path / "pid").read_text())
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and _runs(child):
+        time.sleep(0.05)
+    assert not _runs(child)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "nan", "inf"])
+def test_a_time_limit_is_a_number_above_0(limit, capsys):
+    assert doctor.main([f"--time_limit={limit}"]) == 2
+    assert "--time_limit" in capsys.readouterr().err
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_ray_starts_here():
+    assert starts.ray_starts(60).state == "ok"
