@@ -10,11 +10,11 @@ from dataclasses import asdict
 
 from roll.cli.findings import Finding
 from roll.cli.installed import packages
-from roll.distributed.machine import this_machine
 from roll.cli.options import Parser, complain
 from roll.cli.starts import engines, ray_starts, torch_starts
 from roll.cli.surroundings import surroundings
 from roll.configs.problems import ConfigError, Problem
+from roll.distributed.machine import this_machine
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

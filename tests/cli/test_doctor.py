@@ -6,10 +6,10 @@ import time
 from collections import namedtuple
 
 import pytest
-from roll.distributed.machine import Machine
 
 from roll.cli import doctor, installed, starts, surroundings
 from roll.cli.findings import Finding
+from roll.distributed.machine import Machine
 
 GIB = 1 << 30
 LAPTOP = Machine(cpus=2, memory=16 * GIB, accelerators=())

@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from roll.distributed.machine import Machine
 
 from roll.cli import check
 from roll.cli.compose import load
 from roll.cli.embedded import embedded_model, missing_model
 from roll.cli.main import main
+from roll.distributed.machine import Machine
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "transformers", "ray", "vllm", "deepspeed", "numpy", "matplotlib")
