@@ -89,6 +89,10 @@ def _domains(config: RLVRConfig) -> Iterator[Problem]:
 
 def _query_filter(config: RLVRConfig, key: str, domain: str) -> Iterator[Problem]:
     chosen = config.rewards[domain].query_filter_config
+    if chosen.group_filter_cls is not None and chosen.type != "no_filter":
+        message = f"{chosen.type} is chosen, too"
+        fix = "type: no_filter, or no group_filter_cls"
+        yield Problem(f"{key}.query_filter_config.group_filter_cls", chosen.group_filter_cls, message, fix)
     given = chosen.filter_args
     read = {"no_filter": (), "mean_filter": ("threshold_down", "threshold_up"), "std_filter": ("std_threshold",)}[chosen.type]
     values = {item.name: getattr(given, item.name) for item in fields(given)}

@@ -134,6 +134,11 @@ class QueryFilterConfig:
 
     type: Literal["no_filter", "mean_filter", "std_filter"] = option("no_filter", "Which statistic decides.")
     filter_args: QueryFilterArgs = option(QueryFilterArgs(), "Thresholds.")
+    group_filter_cls: str | None = option(
+        None,
+        "Dotted path of your own filter, instead of `type`: a function of a group's rewards that returns the reason to drop it, "
+        "or null.",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -93,13 +93,14 @@ def _trained(batch: TokenBatch, row: int, sample: Sample) -> dict[str, Any]:
 def as_row(step: int, fate: str, group_id: int | None, sample: Sample) -> dict[str, Any]:
     """What a person reads first comes first. `fate`: trained, dropped with the reason, or validation."""
     prompt = sample.prompt
-    row = {
+    row: dict[str, Any] = {
         "step": step,
         "fate": fate,
         "prompt": prompt.text,
         "response": sample.response_text,
         "ground_truth": prompt.ground_truth,
         "reward": sample.reward,
+        **({"reward_parts": sample.reward_parts} if sample.reward_parts else {}),
         "finish_reason": sample.finish_reason,
         "group_id": group_id,
         "index": sample.index,

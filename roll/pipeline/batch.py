@@ -122,7 +122,10 @@ def rollout_metrics(groups: Sequence[SampleGroup]) -> dict[str, float]:
     lengths = [sum(sample.policy_mask) for sample in samples]
     by_domain: dict[str, list[float]] = {}
     for group in groups:
-        by_domain.setdefault(group.prompt.domain, []).extend(group.outcomes)
+        domain = group.prompt.domain
+        by_domain.setdefault(domain, []).extend(group.outcomes)
+        for name, part in [item for sample in group.samples for item in sample.reward_parts.items()]:
+            by_domain.setdefault(f"{domain}/{name}", []).append(part)
     statistics = {"mean": sum(rewards) / len(rewards), "max": max(rewards), "min": min(rewards)}
     return {
         **{f"{name}/{statistic}": value for name in ("rewards", "critic/score") for statistic, value in statistics.items()},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -241,6 +242,20 @@ def _check_writable(run_dir: Path) -> None:
     run_dir.mkdir(parents=True, exist_ok=True)
     if not os.access(run_dir, os.W_OK):
         raise ValueError(f"{run_dir} cannot be written to")
+
+
+def own_filter(path: str) -> GroupFilter:
+    """A function of a group's rewards, or a class whose instances are one."""
+    found: Any = import_object(path)
+    made: Any = found() if inspect.isclass(found) else found
+    try:
+        verdict = made([0.0, 1.0])
+    except Exception as error:  # boundary: a user's code
+        raise ValueError(f"it fails on the rewards [0.0, 1.0]: {type(error).__name__}: {error}") from error
+    if verdict is not None and not isinstance(verdict, str):
+        raise ValueError(f"it must return the reason to drop a group (text) or None, not {verdict!r}")
+    chosen: GroupFilter = made
+    return chosen
 
 
 class Collector:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 from roll.algorithms.correction import Correction, Filter, ImportanceWeight
@@ -13,9 +12,9 @@ from roll.configs.derived import Derived
 from roll.configs.dtype import TORCH_NAMES, compute_dtype
 from roll.configs.engine_arguments import EngineArguments
 from roll.configs.ppo import PPOConfig
-from roll.configs.worker import CriticConfig, RewardConfig, TrainedConfig, TrainingRole, WorkerConfig
+from roll.configs.worker import CriticConfig, TrainedConfig, TrainingRole, WorkerConfig
 from roll.distributed.backend import Backend, WorkerSpec
-from roll.distributed.devices import Inventory, Placement, place, place_on_cpus
+from roll.distributed.devices import Inventory, Placement, place
 from roll.distributed.ports import free_port
 from roll.strategies.infer.interface import NO_VERSION
 from roll.strategies.train.interface import RankContext
@@ -149,11 +148,6 @@ def infer_specs(
         kwargs = {"strategy_name": worker.strategy_args.strategy_name, "options": options}
         specs.append(WorkerSpec(f"actor_infer-{placement.rank}", worker.worker_cls or INFER_WORKER, placement, kwargs))
     return specs
-
-
-def reward_specs(domain: str, reward: RewardConfig, inventory: Inventory) -> list[WorkerSpec]:
-    placements = place_on_cpus(reward.world_size, inventory)
-    return [WorkerSpec(f"rewards.{domain}-{p.rank}", reward.worker_cls, p, {"config": asdict(reward)}) for p in placements]
 
 
 def _torch_device(placement: Placement, inventory: Inventory, backend: Backend) -> str:

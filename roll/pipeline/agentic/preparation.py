@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from roll.algorithms.advantages import try_estimator
 from roll.configs.agentic import AgenticConfig, EnvConfig, EnvManagerConfig
@@ -17,7 +15,7 @@ from roll.distributed.devices import Inventory
 from roll.pipeline.agentic.env_manager.base import EnvManager, Record
 from roll.pipeline.agentic.env_manager.dialogue import Dialogue
 from roll.pipeline.agentic.episode_source import EpisodeSource
-from roll.pipeline.preparation import Preparation, Prepared
+from roll.pipeline.preparation import Preparation, Prepared, own_filter
 from roll.rollout.filters import GroupFilter
 
 
@@ -54,7 +52,7 @@ def prepare(config: AgenticConfig, inventory: Inventory, one_process: bool = Fal
     group_filter: GroupFilter | None = None
     if (path := config.train_env_manager.group_filter_cls) is not None:
         key = "train_env_manager.group_filter_cls"
-        group_filter = collect(key, path, partial(_filter, path), "a function of rewards, importable here")
+        group_filter = collect(key, path, partial(own_filter, path), "a function of rewards, importable here")
     configured = {tag: json.dumps([env.env_type, env.env_config], sort_keys=True, default=str) for tag, env in envs.items()}
     source = EpisodeSource(config.domain_weights, configured, config.seed)
     shared.restore(source)
@@ -106,17 +104,3 @@ def _try_templates(config: AgenticConfig, tag: str, dialogue: Dialogue, rules: s
         raise ValueError(f"the templates have no field {error}") from error
     if tokens >= context:
         raise ValueError(f"the first message alone has {tokens} tokens, sequence_length is {context}")
-
-
-def _filter(path: str) -> GroupFilter:
-    """A function of a group's rewards, or a class whose instances are one."""
-    found: Any = import_object(path)
-    made: Any = found() if inspect.isclass(found) else found
-    try:
-        verdict = made([0.0, 1.0])
-    except Exception as error:  # boundary: a user's code
-        raise ValueError(f"it fails on the rewards [0.0, 1.0]: {type(error).__name__}: {error}") from error
-    if verdict is not None and not isinstance(verdict, str):
-        raise ValueError(f"it must return the reason to drop a group (text) or None, not {verdict!r}")
-    chosen: GroupFilter = made
-    return chosen

@@ -11,7 +11,8 @@ from roll.configs.rlvr import RLVRConfig
 from roll.data.prompt_file import read_rows
 from roll.data.prompt_source import PromptSource, TokenizedRow, by_domain, tokenize_prompts
 from roll.distributed.devices import Inventory
-from roll.pipeline.preparation import Collector, Preparation, Prepared
+from roll.pipeline.preparation import Collector, Preparation, Prepared, own_filter
+from roll.pipeline.rlvr.rewards.trial import try_reward
 from roll.rollout.filters import GroupFilter, mean_filter, std_filter
 
 
@@ -44,7 +45,15 @@ def prepare(config: RLVRConfig, inventory: Inventory, one_process: bool = False)
     shared.restore(source)
     collect.raise_if_any()
     assert source is not None
-    filters = {domain: group_filter for domain in config.rewards if (group_filter := _filter(config, domain)) is not None}
+    for domain, reward in config.rewards.items():
+        rows = [row for row in train if row.domain == domain]
+        if rows:
+            fix = "a reward returns a number, or (number, {part: number})"
+            collect(f"rewards.{domain}.worker_cls", reward.worker_cls, partial(try_reward, reward, rows[0].prompt(0)), fix)
+    filters = {
+        domain: group_filter for domain in config.rewards if (group_filter := _filter(config, domain, collect)) is not None
+    }
+    collect.raise_if_any()
     return RLVRPrepared(**shared.common(source, filters), validation=validation, skipped=skipped)
 
 
@@ -69,11 +78,17 @@ def _prompts(
     return collect(key, data.file_name, tokenize, fix) or ([], {})
 
 
-def _filter(config: RLVRConfig, domain: str) -> GroupFilter | None:
-    wish = config.rewards[domain].query_filter_config
-    args = wish.filter_args
-    if wish.type == "mean_filter":
+def _filter(config: RLVRConfig, domain: str, collect: Collector) -> GroupFilter | None:
+    key, chosen = f"rewards.{domain}.query_filter_config", config.rewards[domain].query_filter_config
+    args = chosen.filter_args
+    if chosen.group_filter_cls is not None:
+        fix = "a function of rewards, importable here"
+        own: GroupFilter | None = collect(
+            f"{key}.group_filter_cls", chosen.group_filter_cls, partial(own_filter, chosen.group_filter_cls), fix
+        )
+        return own
+    if chosen.type == "mean_filter":
         return mean_filter(args.threshold_down, args.threshold_up)
-    if wish.type == "std_filter":
+    if chosen.type == "std_filter":
         return std_filter(args.std_threshold or 0.0)
     return None

@@ -8,12 +8,11 @@ from roll.configs.rlvr import RLVRConfig
 from roll.distributed.backend import Backend, WorkerSpec
 from roll.distributed.cluster import Cluster
 from roll.distributed.devices import Inventory
-from roll.pipeline import roles
 from roll.pipeline.engine_fleet import EngineFleet
 from roll.pipeline.rlvr.advantages import RLVRAdvantages
 from roll.pipeline.rlvr.explorer import RLVRExplorer
 from roll.pipeline.rlvr.preparation import RLVRPrepared
-from roll.pipeline.rlvr.rewards.rewards import Rewards
+from roll.pipeline.rlvr.rewards.rewards import Rewards, reward_specs
 from roll.pipeline.run import Pipeline
 from roll.pipeline.weight_updates import WeightUpdates
 from roll.rollout.rollout import RolloutClient
@@ -34,7 +33,7 @@ class RLVRPipeline(Pipeline):
 
     def own_specs(self) -> Mapping[str, Sequence[WorkerSpec]]:
         rewards = self.config.rewards
-        return {f"rewards.{domain}": roles.reward_specs(domain, rewards[domain], self.inventory) for domain in rewards}
+        return {f"rewards.{domain}": reward_specs(domain, rewards[domain], self.inventory) for domain in rewards}
 
     async def explorer(self, clusters: Mapping[str, Cluster], engines: EngineFleet, weights: WeightUpdates) -> RLVRExplorer:
         config, prepared, cluster = self.config, self.prepared, clusters["actor_infer"]

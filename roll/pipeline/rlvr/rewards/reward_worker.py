@@ -7,22 +7,28 @@ error with a reason, never a number.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeAlias
 
 from roll.data.sample import Sample
+
+Grade: TypeAlias = float | tuple[float, Mapping[str, float]]
+"""A reward, or a reward and the parts that it was made of, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class RewardResult:
-    """Exactly one of the two is set."""
+    """Exactly one of `value` and `error` is set."""
 
     value: float | None = None
     """Finite reward."""
     error: str | None = None
     """Why there is none."""
+    parts: dict[str, float] = field(default_factory=dict)
+    """What the reward was made of, for metrics and samples.jsonl."""
 
     def __post_init__(self) -> None:
         if (self.value is None) == (self.error is None):
@@ -32,7 +38,8 @@ class RewardResult:
 
 
 class RewardWorker:
-    """Base class: a subclass writes `grade`. It may raise; the sample then has an error instead of a reward."""
+    """Base class: a subclass writes `grade`, as a coroutine or an ordinary method, which then runs in a thread. It may raise;
+    the sample then has an error instead of a reward."""
 
     keeps_time_limit: ClassVar[bool] = False
     """True if `grade` applies `timeout_s` itself (because it also waits for something else first)."""
@@ -50,9 +57,20 @@ class RewardWorker:
     async def close(self) -> None:
         """Gives back what `start` or `grade` took."""
 
-    async def grade(self, sample: Sample) -> float:
+    async def grade(self, sample: Sample) -> Grade:
         """The reward of one sample. At most `max_concurrency` calls run at once."""
         raise NotImplementedError(f"{type(self).__name__} does not define grade()")
+
+    async def judge(self, sample: Sample) -> RewardResult:
+        """What `grade` says of the sample, within the time limit. Raises whatever `grade` raises, `TimeoutError`, and `TypeError`
+        if its answer is no reward."""
+        async with asyncio.timeout(None if self.keeps_time_limit else self.timeout_s):
+            if inspect.iscoroutinefunction(self.grade):
+                answer = await self.grade(sample)
+            else:
+                answer = await asyncio.to_thread(self.grade, sample)  # type: ignore[arg-type]
+                answer = await answer if inspect.isawaitable(answer) else answer
+        return _result(answer)
 
     async def compute_rewards(self, samples: Sequence[Sample]) -> list[RewardResult]:
         """One result a sample, in order."""
@@ -62,9 +80,17 @@ class RewardWorker:
         """Boundary: whatever `grade` raises becomes the sample's error, `sys.exit()` too."""
         async with self._free:
             try:
-                async with asyncio.timeout(None if self.keeps_time_limit else self.timeout_s):
-                    return RewardResult(value=float(await self.grade(sample)))
+                return await self.judge(sample)
             except TimeoutError:
                 return RewardResult(error="timeout")
             except (Exception, SystemExit) as error:
                 return RewardResult(error=f"{type(error).__name__}: {error}")
+
+
+def _result(answer: Any) -> RewardResult:
+    value, parts = answer if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], Mapping) else (answer, {})
+    try:
+        return RewardResult(value=float(value), parts={str(name): float(part) for name, part in parts.items()})
+    except (TypeError, ValueError) as error:
+        shown = f"{type(answer).__name__} {answer!r}"[:100]
+        raise TypeError(f"grade must return a finite number, or (number, {{name: number}}), not {shown}") from error

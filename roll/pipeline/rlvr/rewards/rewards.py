@@ -5,11 +5,22 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import asdict
 
+from roll.configs.worker import RewardConfig
 from roll.data.sample import Sample
+from roll.distributed.backend import WorkerSpec
 from roll.distributed.cluster import Cluster
+from roll.distributed.devices import Inventory, place_on_cpus
+from roll.pipeline.rlvr.rewards.function_reward_worker import worker_class_path
 
 logger = logging.getLogger(__name__)
+
+
+def reward_specs(domain: str, reward: RewardConfig, inventory: Inventory) -> list[WorkerSpec]:
+    placements = place_on_cpus(reward.world_size, inventory)
+    path, kwargs = worker_class_path(reward.worker_cls), {"config": asdict(reward)}
+    return [WorkerSpec(f"rewards.{domain}-{placement.rank}", path, placement, kwargs) for placement in placements]
 
 
 class Rewards:
@@ -29,7 +40,7 @@ class Rewards:
         results = await cluster.call(self._turns[domain] % len(cluster), "compute_rewards", samples)
         failure = None
         for sample, result in zip(samples, results, strict=True):
-            sample.reward = result.value
+            sample.reward, sample.reward_parts = result.value, result.parts
             if result.error is not None:
                 failure = result.error
                 kind = f"{domain}: {result.error.splitlines()[0][:80]}"

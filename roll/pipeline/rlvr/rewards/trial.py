@@ -1,0 +1,42 @@
+"""A reward grades one example before any worker starts, so that a slip in its code is found before groups are dropped for it."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+
+from roll.configs.worker import RewardConfig
+from roll.data.sample import Prompt, Sample
+from roll.distributed.backend import import_object
+from roll.pipeline.rlvr.rewards.function_reward_worker import worker_class_path
+from roll.pipeline.rlvr.rewards.reward_worker import RewardWorker
+
+SLIPS = (TypeError, AttributeError, NameError, ImportError, LookupError, NotImplementedError, SyntaxError)
+"""Errors of code. Others may be the world's: a judge that is away now can be there when the run asks it."""
+
+
+def try_reward(reward: RewardConfig, prompt: Prompt) -> None:
+    """Has the domain's worker judge the ground truth as if it were a response. Raises `ValueError` for a worker that cannot be
+    made, and for a slip in its code."""
+    cls: type[RewardWorker] = import_object(worker_class_path(reward.worker_cls))
+    truth = Sample(prompt, 0, [], [], [], "stop", response_text=prompt.ground_truth)
+    with ThreadPoolExecutor(1) as aside:  # the caller may have an event loop of its own
+        aside.submit(lambda: asyncio.run(_try(cls, reward, truth))).result()
+
+
+async def _try(cls: type[RewardWorker], reward: RewardConfig, sample: Sample) -> None:
+    try:
+        worker = cls(asdict(reward))
+    except Exception as error:  # boundary: a user's class
+        raise ValueError(f"it cannot be made: {type(error).__name__}: {error}") from error
+    try:
+        await worker.start()
+        await worker.judge(sample)
+    except SLIPS as error:
+        message = f"it fails on the ground truth of prompt {sample.prompt.uid}: {type(error).__name__}: {error}"
+        raise ValueError(message) from error
+    except (Exception, SystemExit):  # boundary: the world may be otherwise when the run begins
+        return
+    finally:
+        await worker.close()

@@ -1,0 +1,120 @@
+"""Rewards as users write them: functions and methods, plain or coroutines, with parts; and slips that are found beforehand."""
+
+import asyncio
+import re
+import time
+
+import pytest
+
+from roll.configs.worker import RewardConfig
+from roll.data.sample import Prompt, Sample
+from roll.distributed.backend import import_object
+from roll.pipeline.rlvr.rewards.function_reward_worker import worker_class_path
+from roll.pipeline.rlvr.rewards.reward_worker import RewardResult, RewardWorker
+from roll.pipeline.rlvr.rewards.trial import try_reward
+
+REWARDS = """
+import asyncio, time
+from roll.pipeline.rlvr.rewards.reward_worker import RewardWorker
+
+def plain(sample): return float(sample.response_text == sample.prompt.ground_truth)
+async def awaited(sample): return plain(sample), {"right": True, "length": len(sample.response_text)}
+def of_numpy(sample):
+    import numpy
+    return numpy.float32(0.5)
+
+class Plain(RewardWorker):
+    def grade(self, sample): return plain(sample)
+
+class Sleepy(RewardWorker):
+    def grade(self, sample): time.sleep(30)
+
+def a_tuple(sample): return 1.0, "good"
+def nothing(sample): pass
+def misspelt(sample): return sample.respones_text
+def not_finite(sample): return float("nan")
+def unreachable(sample): raise ConnectionError("the judge is away")
+def exits(sample): raise SystemExit(3)
+class NoWorker: pass
+number = 5
+"""
+
+
+@pytest.fixture(autouse=True)
+def my_rewards(tmp_path, monkeypatch):
+    (tmp_path / "my_rewards.py").write_text(REWARDS)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def config(name, timeout_s=5.0):
+    return RewardConfig(worker_cls=f"my_rewards.{name}", timeout_s=timeout_s)
+
+
+PROMPT = Prompt("sums/0/7", [1], "1 + 1 =", "sums", "sums", "2")
+
+
+def judged(name, response="2", timeout_s=5.0):
+    chosen = {"worker_cls": f"my_rewards.{name}", "timeout_s": timeout_s, "max_concurrency": 2, "reward_args": {}}
+
+    async def main():
+        worker: RewardWorker = import_object(worker_class_path(chosen["worker_cls"]))(chosen)
+        await worker.start()
+        sample = Sample(PROMPT, 0, [], [], [], "stop", response_text=response)
+        return (await worker.compute_rewards([sample]))[0]
+
+    return asyncio.run(main())
+
+
+def test_functions_and_methods_are_rewards_whether_they_are_coroutines_or_not():
+    assert judged("plain") == RewardResult(value=1.0)
+    assert judged("plain", response="3") == RewardResult(value=0.0)
+    assert judged("Plain") == RewardResult(value=1.0)
+    assert judged("awaited") == RewardResult(value=1.0, parts={"right": 1.0, "length": 1.0})
+    assert judged("of_numpy") == RewardResult(value=0.5)
+
+
+def test_a_plain_method_that_takes_too_long_is_an_error_in_time():
+    began = time.monotonic()
+
+    async def main():
+        chosen = {"timeout_s": 0.2, "max_concurrency": 1, "reward_args": {}}
+        worker = import_object("my_rewards.Sleepy")(chosen)
+        return (await worker.compute_rewards([Sample(PROMPT, 0, [], [], [], "stop")]))[0]
+
+    loop = asyncio.new_event_loop()  # asyncio.run would wait for the thread that sleeps
+    assert loop.run_until_complete(main()) == RewardResult(error="timeout")
+    assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize("name", ["a_tuple", "nothing", "not_finite"])
+def test_what_is_no_reward_is_an_error_that_says_what_came(name):
+    error = judged(name).error
+    assert error.startswith("TypeError: grade must return a finite number, or (number, {name: number}), not ")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("a_tuple", "not tuple (1.0, 'good')"),
+        ("nothing", "not NoneType None"),
+        ("misspelt", "AttributeError: 'Sample' object has no attribute 'respones_text'"),
+        ("NoWorker", "my_rewards.NoWorker is a class, but no RewardWorker"),
+        ("number", "my_rewards.number is neither a class nor a function, but int"),
+        ("absent", "module my_rewards has no absent"),
+    ],
+)
+def test_slips_are_found_before_anything_starts(name, says):
+    with pytest.raises(ValueError, match=re.escape(says)):
+        try_reward(config(name), PROMPT)
+
+
+@pytest.mark.parametrize("name", ["plain", "awaited", "Plain", "unreachable", "exits"])
+def test_a_reward_that_works_or_whose_judge_is_away_is_let_through(name):
+    try_reward(config(name), PROMPT)
+
+
+def test_the_trial_may_be_made_where_an_event_loop_runs():
+    async def notebook():
+        try_reward(config("awaited"), PROMPT)
+
+    asyncio.run(notebook())
