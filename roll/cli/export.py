@@ -65,7 +65,7 @@ def export(checkpoint: Path, output: Path, dtype: ComputeDtype) -> int:
 
 def _write(model: Path, folder: Path, dtype: ComputeDtype) -> int:
     from roll.strategies.train.megatron.tensor_files import write_model
-    from roll.weights.folder_files import INDEX
+    from roll.weights.folder_files import INDEX, share_like
 
     for path in model.iterdir():
         if path.is_file() and path.suffix != ".safetensors" and path.name not in (INDEX, CONFIG):
@@ -75,6 +75,7 @@ def _write(model: Path, folder: Path, dtype: ComputeDtype) -> int:
     (folder / CONFIG).write_text(json.dumps({**config, "dtype": TORCH_NAMES[dtype]}, indent=2) + "\n")
     sizes: list[int] = []
     write_model(folder, _tensors(model, TORCH_NAMES[dtype], sizes))
+    share_like(folder / CONFIG, folder)
     return sum(sizes)
 
 

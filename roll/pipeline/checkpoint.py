@@ -18,6 +18,7 @@ from typing import Any
 
 from roll.pipeline.manifest import MANIFEST, CheckpointError, parsed, read_json, read_manifest, seal, sync, verify
 from roll.pipeline.run_lock import RunLock, Superseded
+from roll.weights.folder_files import share_like
 
 STATE = "pipeline.json"
 BUFFER = "buffer.jsonl"
@@ -91,6 +92,7 @@ class CheckpointStore:
         partial, final, replaced = self._partial(step), self.root / f"step-{step}", self.root / f".step-{step}.replaced"
         (partial / STATE).write_text(json.dumps(state, indent=1))
         (partial / BUFFER).write_text("".join(json.dumps(row) + "\n" for row in buffer))
+        share_like(partial / STATE, partial)
         seal(partial, step, self._lock.token if self._lock is not None else 0)
         self._check_owner()
         _remove(replaced)

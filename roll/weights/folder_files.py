@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -126,3 +127,12 @@ def _object(content: bytes, path: Path) -> dict[str, Any]:
     if wrong := complaint(value):
         raise ValueError(f"{path} cannot be read: a value {wrong}")
     return value
+
+
+def share_like(example: Path, folder: Path) -> None:
+    """Whoever may read `example`, a file that was opened in the ordinary way, may read every file of the folder: safetensors
+    leaves files that only their owner can read."""
+    mode = stat.S_IMODE(example.stat().st_mode)
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            path.chmod(mode)

@@ -1,6 +1,8 @@
 import json
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from roll.pipeline.checkpoint import MANIFEST, TRAINER, CheckpointError, CheckpointStore
 
@@ -129,3 +131,12 @@ def test_manifest_names_every_file(tmp_path):
     path = save(CheckpointStore(tmp_path), 1)
     files = set(json.loads((path / MANIFEST).read_text())["files"])
     assert files == {"pipeline.json", "buffer.jsonl", "trainer/weights"}
+
+
+def test_whoever_may_read_the_state_may_read_the_weights(tmp_path):
+    """safetensors writes files that only their owner can read."""
+    store = CheckpointStore(tmp_path)
+    partial = store.begin(1)
+    save_file({"a": torch.zeros(2)}, partial / TRAINER / "model.safetensors")
+    final = store.commit(1, {"step": 1}, [])
+    assert {path.stat().st_mode for path in final.rglob("*") if path.is_file()} == {(final / "pipeline.json").stat().st_mode}
