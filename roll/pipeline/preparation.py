@@ -39,6 +39,9 @@ from roll.strategies.train.megatron.supported import Layout, check_folder
 
 T = TypeVar("T")
 
+SLIPS = (TypeError, AttributeError, NameError, ImportError, KeyError, IndexError, NotImplementedError, SyntaxError)
+"""Errors of a user's code. Others may be the world's: what is away now can be there when the run asks it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:

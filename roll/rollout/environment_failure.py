@@ -11,6 +11,10 @@ from roll.rollout.environment import Reset, Step
 FailureKind = Literal["exception", "timeout", "died"]
 
 
+NO_RESET = ("reset must return", "the observation of reset must be", "the info of reset must be")
+"""What the messages about a reset of another shape begin with."""
+
+
 class EnvFailure(Exception):
     """The episode cannot go on. Costs this one; the environment's next `reset` begins with a new instance."""
 

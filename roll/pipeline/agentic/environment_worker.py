@@ -90,7 +90,7 @@ class EnvironmentWorker:
     async def connect(self, engines: Sequence[WorkerHandle], replaced: bool) -> None:
         """The engines to ask; called once, before anything is played. `replaced`: whether an engine that dies comes back
         (`engine_up`), so that its requests only have to go elsewhere; if not, its death is an error."""
-        self._hosts = {tag: _host(tag, env) for tag, env in self._config.custom_envs.items()}
+        self._hosts = {tag: environment_host(tag, env) for tag, env in self._config.custom_envs.items()}
         self._engines = Cluster("actor_infer", engines, self._config.rpc_timeout)
         router = Router(len(engines), self._capacity)
         keeper = self if replaced else None
@@ -174,7 +174,7 @@ class EnvironmentWorker:
         self._client.close(engine)
 
 
-def _host(tag: str, env: EnvConfig) -> EnvHost:
+def environment_host(tag: str, env: EnvConfig) -> EnvHost:
     from roll.envs.host import EnvHost  # environments are an annex: where none is played, none is loaded
 
     return EnvHost(env.execution, env.step_timeout_s, env.reset_timeout_s, {tag: env.max_env_step_concurrent})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,7 +17,8 @@ from roll.distributed.devices import Inventory
 from roll.pipeline.agentic.env_manager.base import EnvManager, Record
 from roll.pipeline.agentic.env_manager.dialogue import Dialogue
 from roll.pipeline.agentic.episode_source import EpisodeSource
-from roll.pipeline.preparation import Preparation, Prepared, own_filter
+from roll.pipeline.preparation import SLIPS, Preparation, Prepared, own_filter
+from roll.rollout.environment_failure import NO_RESET, EnvFailure
 from roll.rollout.filters import GroupFilter
 
 
@@ -45,6 +48,7 @@ def prepare(config: AgenticConfig, inventory: Inventory, one_process: bool = Fal
         rules: str | None = collect(f"custom_envs.{tag}.env_type", env.env_type, partial(_rules, env, tag), "")
         if rules is not None:
             instructions[tag] = rules
+            collect(f"custom_envs.{tag}.env_type", env.env_type, partial(_try_reset, env, tag), "roll env-check says more")
             if dialogue is not None:
                 key = f"custom_envs.{tag}.agent_template"
                 fix = "{observation}, {turn_idx}, {step_count}, {actions_left}, {max_response_length}, {suffix}, {instructions}"
@@ -84,12 +88,35 @@ def _validation(config: AgenticConfig, configured: dict[str, str]) -> list[Promp
 
 
 def _rules(env: EnvConfig, tag: str) -> str:
-    """Of the environment, from an instance that is made only to see that it can be."""
+    """The environment's rules, from an instance that is made only to see that it can be."""
     from roll.envs.registry import make_env
 
     made = make_env(env.env_type, env.env_config, f"custom_envs.{tag}.env_config")
     made.close()
     return made.instructions
+
+
+def _try_reset(env: EnvConfig, tag: str) -> None:
+    """Begins one episode, where and with the time limits that the run's have. Raises `ValueError` for a slip in the environment's
+    code; what else goes wrong may be otherwise when the run begins."""
+    from roll.pipeline.agentic.environment_worker import environment_host
+
+    async def reset() -> None:
+        host = environment_host(tag, env)
+        try:
+            handle = await host.open(tag, env.env_type, env.env_config)
+            await handle.reset(0)
+        finally:
+            await host.close()
+
+    try:
+        with ThreadPoolExecutor(1) as aside:  # the caller may have an event loop of its own
+            aside.submit(lambda: asyncio.run(reset())).result()
+    except EnvFailure as failure:
+        said = failure.message.removeprefix(f"{env.env_type}.reset: ")
+        slips = tuple(f"{slip.__name__}:" for slip in SLIPS)
+        if failure.kind == "exception" and said.startswith((*slips, *NO_RESET)):
+            raise ValueError(f"its first reset(seed=0) fails: {said}") from failure
 
 
 def _try_templates(config: AgenticConfig, tag: str, dialogue: Dialogue, rules: str) -> None:

@@ -9,11 +9,9 @@ from dataclasses import asdict
 from roll.configs.worker import RewardConfig
 from roll.data.sample import Prompt, Sample
 from roll.distributed.backend import import_object
+from roll.pipeline.preparation import SLIPS
 from roll.pipeline.rlvr.rewards.function_reward_worker import worker_class_path
 from roll.pipeline.rlvr.rewards.reward_worker import RewardWorker
-
-SLIPS = (TypeError, AttributeError, NameError, ImportError, LookupError, NotImplementedError, SyntaxError)
-"""Errors of code. Others may be the world's: a judge that is away now can be there when the run asks it."""
 
 
 def try_reward(reward: RewardConfig, prompt: Prompt) -> None:
