@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from roll.configs.pg_variants import PG_VARIANTS
 
 from roll.cli.completion import SCRIPTS, candidates
 from roll.cli.main import COMMANDS, main
+from roll.configs.losses import POLICY_LOSSES
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,7 +47,7 @@ def test_what_may_follow(line, offered, monkeypatch):
 
 def test_every_loss_is_offered():
     assert candidates(["roll", "check", "actor_train.pg_variant="]) == sorted(
-        f"actor_train.pg_variant={name}" for name in PG_VARIANTS
+        f"actor_train.pg_variant={name}" for name in POLICY_LOSSES
     )
 
 

@@ -7,11 +7,11 @@ import pytest
 import yaml
 from json_schema import SCHEMAS, json_schema, text
 from jsonschema import Draft7Validator
-from roll.configs.pg_variants import PG_VARIANTS
 
 from roll.configs.agentic import AgenticConfig
+from roll.configs.estimators import AdvantageEstimator
 from roll.configs.loading import to_mapping
-from roll.configs.ppo import AdvantageEstimator
+from roll.configs.losses import POLICY_LOSSES
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.validation import check_config
 
@@ -82,7 +82,7 @@ def test_what_an_editor_underlines(mapping, fits):
     assert RLVR.is_valid(mapping) == fits
 
 
-NAMES = (*PG_VARIANTS, *get_args(AdvantageEstimator), "nonsense", "a.b", "a..b", "")
+NAMES = (*POLICY_LOSSES, *get_args(AdvantageEstimator), "nonsense", "a.b", "a..b", "")
 
 
 @pytest.mark.parametrize(("cls", "validator"), [(RLVRConfig, RLVR), (AgenticConfig, AGENTIC)])
