@@ -14,11 +14,13 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import ray
+from ray._private import services
 from ray._private import worker as ray_worker
 from ray._private.node import Node
 
@@ -27,6 +29,8 @@ from roll.distributed.own_folder import OwnFolder
 from roll.distributed.watchdog import Watchdog, birth_of, children_of
 
 LOOK_S = 0.5
+START_S = 300.0
+"""For the raylet to come up. Ray gives up after 30 s, which a cold and busy machine exceeds."""
 LONGEST_SOCKET = 107
 _BELOW = len("/roll-ray-12345678/t/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store")
 
@@ -49,7 +53,8 @@ class RayInstance:
             self._watchdog.removes(self._folder.path)
         try:
             _keep_token_private()
-            with _only_what_is_needed():
+            before = set(children_of(os.getpid()))
+            with _only_what_is_needed(), _patiently():
                 ray.init(
                     address="local",
                     include_dashboard=False,
@@ -58,6 +63,9 @@ class RayInstance:
                     _system_config={"task_events_report_interval_ms": 0},
                 )
         except Exception as error:  # the boundary: Ray raises bare exceptions here
+            for pid in {*children_of(os.getpid())} - before:  # what it had started, and forgets
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             why = " ".join(str(error).split())[:300]
             advice = (
                 "start it again when the machine is less busy, look for other Ray processes (ps aux | grep ray), or use --local"
@@ -122,6 +130,28 @@ def _only_what_is_needed() -> Iterator[None]:
     finally:
         for name, method in unwanted.items():
             setattr(Node, name, method)
+
+
+@contextlib.contextmanager
+def _patiently() -> Iterator[None]:
+    """Ray asks for its node until 30 s have passed, which cannot be configured: so one question takes as long as it needs."""
+    ask = services.get_node
+
+    def get_node(*args: Any, **kwargs: Any) -> Any:
+        end = time.monotonic() + START_S
+        while True:
+            try:
+                return ask(*args, **kwargs)
+            except RuntimeError:  # not there yet
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.5)
+
+    services.get_node = get_node
+    try:
+        yield
+    finally:
+        services.get_node = ask
 
 
 def _keep_token_private() -> None:

@@ -140,6 +140,22 @@ def test_a_long_folder_of_temporary_files_is_not_used(monkeypatch):
         ray_instance._parent()
 
 
+def test_a_ray_that_needs_longer_than_ray_allows_is_waited_for(monkeypatch):
+    asked = []
+
+    def slow(address):
+        asked.append(address)
+        if len(asked) < 3:
+            raise RuntimeError("no node yet")
+        return {"node": address}
+
+    monkeypatch.setattr(ray_instance.services, "get_node", slow)
+    monkeypatch.setattr(ray_instance.time, "sleep", lambda _: None)
+    with ray_instance._patiently():
+        assert ray_instance.services.get_node("a") == {"node": "a"}
+    assert asked == ["a"] * 3 and ray_instance.services.get_node is slow
+
+
 def test_a_ray_that_does_not_start_says_what_to_do(monkeypatch):
     def init(**_):
         raise Exception("The current node timed out during startup.")
