@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -61,3 +62,15 @@ def family(pid: int) -> dict[int, str]:
 def role(title: str) -> str:
     """Of a worker that Ray started, whose title begins with ray::<role>-<rank>; "other" for Ray's own processes."""
     return title[5:].split("-")[0].split(".")[0] if title.startswith("ray::") else "other"
+
+
+RAYS_OWN = ("gcs_server", "raylet", "log_monitor", "dashboard_agent", "runtime_env_agent", "watchdog", "IDLE")
+
+
+def name_of(title: str) -> str:
+    """Of a process below the driver: role and rank of a worker, or which of Ray's own processes it is."""
+    if worker := re.match(r"ray::(\S+?-\d+)", title):
+        return worker[1]
+    program = title.split(" --")[0]  # what follows are ports and folders, some of them of other processes' names
+    known = [name for name in RAYS_OWN if re.search(rf"\b{name}\b", program) or f"/{name}.py" in program or f"/{name}/" in program]
+    return f"{known[0]} (Ray's)" if known and known[0] != "watchdog" else known[0] if known else "other"

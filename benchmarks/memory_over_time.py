@@ -1,0 +1,170 @@
+"""Does a long run grow? The main job (embedded task, asynchronous, on Ray, checkpoints and validations as it has them) trains
+until the time is over, while the resident memory of every process is read from /proc with the number of the step.
+
+The table has, for each process, its memory after the warm-up and at the end, and the slope of the least-squares line through all
+readings between them. A process that is not there from the first to the last of them is marked by its number of readings.
+
+    python benchmarks/memory_over_time.py [--minutes 60] [--warm-up MINUTES] [--every 30] [--folder DIR] [key=value ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pipeline_run import ROOT, save_results
+from processes import PAGE, family, name_of
+
+CONFIG = ROOT / "examples/config/rlvr_config_async.yaml"
+START_S = 600.0
+"""The first step has to come within this time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    at_s: float
+    """Since the first step."""
+    step: int
+    rss_mib: float
+
+
+Series = dict[str, list[Reading]]
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    process: str
+    readings: int
+    start_mib: float
+    end_mib: float
+    kib_per_step: float
+    mib_per_hour: float
+
+
+def slope(xs: list[float], ys: list[float]) -> float:
+    """Of the least-squares line; 0 where there is only one x."""
+    mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
+    spread = sum((x - mean_x) ** 2 for x in xs)
+    return sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / spread if spread else 0.0
+
+
+def growth(process: str, readings: list[Reading]) -> Growth:
+    memory = [reading.rss_mib for reading in readings]
+    by_step = slope([float(reading.step) for reading in readings], memory)
+    by_hour = slope([reading.at_s / 3600 for reading in readings], memory)
+    return Growth(process, len(readings), memory[0], memory[-1], 1024 * by_step, by_hour)
+
+
+def resident_mib(driver: int) -> dict[str, float]:
+    """By process; several of one name are added up."""
+    found: dict[str, float] = defaultdict(float)
+    for pid, title in family(driver).items():
+        with contextlib.suppress(OSError):  # it has just ended
+            pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+            found["driver" if pid == driver else name_of(title)] += pages * PAGE / 2**20
+    return dict(found)
+
+
+def last_step(metrics: Path) -> int:
+    """Of the last whole line; 0 before there is one. Only the end of the file is read, however long it has become."""
+    if not metrics.exists():
+        return 0
+    with metrics.open("rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - 2**17))
+        lines = [line for line in file.read().splitlines(keepends=True) if line.endswith(b"\n")]
+    return int(json.loads(lines[-1])["step"]) if lines else 0
+
+
+def watch(process: subprocess.Popen[bytes], metrics: Path, minutes: float, every_s: float) -> Series:
+    """Raises `RuntimeError` if the run ends by itself."""
+
+    def alive() -> None:
+        if (code := process.poll()) is not None:
+            raise RuntimeError(f"the run ended with exit code {code}")
+
+    begin = time.monotonic()
+    while not last_step(metrics):
+        alive()
+        if time.monotonic() > begin + START_S:
+            raise RuntimeError(f"no step in {START_S:.0f} s")
+        time.sleep(0.5)
+    began, series = time.monotonic(), defaultdict[str, list[Reading]](list)
+    while (at_s := time.monotonic() - began) <= 60 * minutes:
+        alive()
+        step, memory = last_step(metrics), resident_mib(process.pid)
+        for name, rss_mib in memory.items():
+            series[name].append(Reading(at_s, step, rss_mib))
+        series["all together"].append(Reading(at_s, step, sum(memory.values())))
+        print(f"{at_s / 60:6.1f} min  step {step:>6}  {sum(memory.values()):8.0f} MiB in {len(memory)} kinds of processes", flush=True)
+        time.sleep(max(0.0, began + every_s * len(series["all together"]) - time.monotonic()))
+    return dict(series)
+
+
+def start(folder: Path, overrides: list[str]) -> subprocess.Popen[bytes]:
+    always = [f"output_dir={folder}", "exp_name=run", "max_steps=100000000"]
+    command = [sys.executable, "examples/start_rlvr_pipeline.py", f"--config_path={CONFIG.parent}", f"--config_name={CONFIG.stem}"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+    with (folder / "console.txt").open("w") as console:
+        return subprocess.Popen(
+            [*command, *always, *overrides], cwd=ROOT, env=environment, stdout=console, stderr=subprocess.STDOUT
+        )
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """By SIGTERM, after a step; by force if that takes minutes."""
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(180)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=60.0, help="from the first step, the warm-up included")
+    parser.add_argument("--warm-up", type=float, help="minutes that are left out; default: a fifth of --minutes, at most 10")
+    parser.add_argument("--every", type=float, default=30.0, help="seconds between two readings")
+    parser.add_argument("--folder", type=Path, help="the run's folder, which stays; default: one that is removed")
+    parser.add_argument("overrides", nargs="*", help="key=value of the job")
+    args = parser.parse_args()
+    warm_up = min(10.0, args.minutes / 5) if args.warm_up is None else args.warm_up
+
+    with contextlib.ExitStack() as stack:
+        folder = args.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder.mkdir(parents=True, exist_ok=True)
+        process = start(folder, args.overrides)
+        try:
+            series = watch(process, folder / "run/metrics.jsonl", args.minutes, args.every)
+        except RuntimeError as error:
+            sys.exit(f"{error}\n{(folder / 'console.txt').read_text()[-3000:]}")
+        finally:
+            stop(process)
+    settled = {name: [each for each in readings if each.at_s >= 60 * warm_up] for name, readings in series.items()}
+    rows = [growth(name, readings) for name, readings in settled.items() if readings]
+    if not rows:
+        sys.exit(f"no reading after the warm-up of {warm_up:g} minutes")
+    last, first = settled["all together"][-1], settled["all together"][0]
+    print(f"\n{(last.at_s - first.at_s) / 60:.1f} minutes and {last.step - first.step} steps after a warm-up of {warm_up:g} minutes")
+    print(f"{'':<28}{'readings':>9}{'start MiB':>11}{'end MiB':>9}{'KiB/step':>10}{'MiB/h':>9}")
+    for row in sorted(rows, key=lambda row: -row.end_mib):
+        print(
+            f"{row.process:<28}{row.readings:>9}{row.start_mib:>11.1f}{row.end_mib:>9.1f}"
+            f"{row.kib_per_step:>10.2f}{row.mib_per_hour:>9.2f}"
+        )
+    told = {name: [asdict(reading) for reading in readings] for name, readings in series.items()}
+    save_results("memory_over_time", {"warm_up_min": warm_up, "rows": [asdict(row) for row in rows], "readings": told})
+
+
+if __name__ == "__main__":
+    main()
