@@ -105,19 +105,18 @@ def watch(process: subprocess.Popen[bytes], metrics: Path, minutes: float, every
         for name, rss_mib in memory.items():
             series[name].append(Reading(at_s, step, rss_mib))
         series["all together"].append(Reading(at_s, step, sum(memory.values())))
-        print(f"{at_s / 60:6.1f} min  step {step:>6}  {sum(memory.values()):8.0f} MiB in {len(memory)} kinds of processes", flush=True)
+        print(f"{at_s / 60:6.1f} min  step {step:>6}  {sum(memory.values()):8.0f} MiB", flush=True)
         time.sleep(max(0.0, began + every_s * len(series["all together"]) - time.monotonic()))
     return dict(series)
 
 
 def start(folder: Path, overrides: list[str]) -> subprocess.Popen[bytes]:
     always = [f"output_dir={folder}", "exp_name=run", "max_steps=100000000"]
-    command = [sys.executable, "examples/start_rlvr_pipeline.py", f"--config_path={CONFIG.parent}", f"--config_name={CONFIG.stem}"]
+    name = [f"--config_path={CONFIG.parent}", f"--config_name={CONFIG.stem}"]
+    command = [sys.executable, "examples/start_rlvr_pipeline.py", *name, *always, *overrides]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
     with (folder / "console.txt").open("w") as console:
-        return subprocess.Popen(
-            [*command, *always, *overrides], cwd=ROOT, env=environment, stdout=console, stderr=subprocess.STDOUT
-        )
+        return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=console, stderr=subprocess.STDOUT)
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
@@ -155,7 +154,8 @@ def main() -> None:
     if not rows:
         sys.exit(f"no reading after the warm-up of {warm_up:g} minutes")
     last, first = settled["all together"][-1], settled["all together"][0]
-    print(f"\n{(last.at_s - first.at_s) / 60:.1f} minutes and {last.step - first.step} steps after a warm-up of {warm_up:g} minutes")
+    minutes, steps = (last.at_s - first.at_s) / 60, last.step - first.step
+    print(f"\n{minutes:.1f} minutes and {steps} steps after a warm-up of {warm_up:g} minutes")
     print(f"{'':<28}{'readings':>9}{'start MiB':>11}{'end MiB':>9}{'KiB/step':>10}{'MiB/h':>9}")
     for row in sorted(rows, key=lambda row: -row.end_mib):
         print(

@@ -64,13 +64,14 @@ def role(title: str) -> str:
     return title[5:].split("-")[0].split(".")[0] if title.startswith("ray::") else "other"
 
 
-RAYS_OWN = ("gcs_server", "raylet", "log_monitor", "dashboard_agent", "runtime_env_agent", "watchdog", "IDLE")
+RAYS_OWN = re.compile(r"(?:ray::|/)(raylet|gcs_server|log_monitor|DashboardAgent|RuntimeEnvAgent|IDLE)(?:\.py)?$")
 
 
 def name_of(title: str) -> str:
     """Of a process below the driver: role and rank of a worker, or which of Ray's own processes it is."""
     if worker := re.match(r"ray::(\S+?-\d+)", title):
         return worker[1]
-    program = title.split(" --")[0]  # what follows are ports and folders, some of them of other processes' names
-    known = [name for name in RAYS_OWN if re.search(rf"\b{name}\b", program) or f"/{name}.py" in program or f"/{name}/" in program]
-    return f"{known[0]} (Ray's)" if known and known[0] != "watchdog" else known[0] if known else "other"
+    program = title.split(" --")[0].strip()  # what follows are ports, and folders with names of other processes
+    if program.endswith("/watchdog.py"):
+        return "watchdog"
+    return f"{own[1]} (Ray's)" if (own := RAYS_OWN.search(program)) else "other"

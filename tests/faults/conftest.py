@@ -256,8 +256,8 @@ Launch = Callable[..., Run]
 @pytest.fixture
 def launch(world: World, tmp_path: Path) -> Iterator[Launch]:
     """`launch(*overrides, local=True)` starts the example script; whatever still runs at the end of the test is killed. `piped`:
-    the log is written by another process, whatever becomes of this one's files. `agentic`: agents instead of prompts. `before`: is
-    called in the new process before Python begins there."""
+    the log is written by another process, whatever becomes of this one's files. `agentic`: agents instead of prompts. `before`
+    is called in the new process before Python begins there."""
     runs: list[Run] = []
 
     def start(

@@ -77,7 +77,7 @@ def pytest_terminal_summary(terminalreporter, config) -> None:
     rows = config.stash.get(ROWS, [])
     if not rows:
         return
-    terminalreporter.section("fault matrix: seconds from the fault to the end of the run, or to a step that its successor had a part in")
+    terminalreporter.section("fault matrix: seconds from the fault to the run's end, or to the steps of a successor")
     layout = "{:<9}{:<16}{:<44}{:<58}{:>8}"
     terminalreporter.line(layout.format("pipeline", "role", "fault", "outcome", "seconds"))
     for row in rows:

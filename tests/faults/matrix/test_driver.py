@@ -1,4 +1,4 @@
-"""The driver, killed at thirty moments of one run, its start included, and again at five on Ray; and two drivers on one folder."""
+"""The driver, killed at thirty moments of one run, its start included, and at five on Ray; and two drivers on one folder."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A disk that is full, a folder that cannot be written to, no file descriptor left: one line, no traceback, and nothing is lost.
 
-A limit on the size of files stands for the full disk. Whatever fails is started again afterwards, without the fault, and finishes.
+A limit on the size of files stands for the full disk. What failed is started again afterwards, without the fault, and finishes.
 """
 
 from __future__ import annotations
