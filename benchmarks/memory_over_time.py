@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from pipeline_run import ROOT, save_results
@@ -38,7 +38,21 @@ class Reading:
     rss_mib: float
 
 
-Series = dict[str, list[Reading]]
+@dataclass(slots=True)
+class Process:
+    """Titles of Ray's workers change with every call, and lose what stands before a full stop."""
+
+    names: set[str] = field(default_factory=set)
+    readings: list[Reading] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The one that says most."""
+        return max(self.names, key=lambda name: (name != "other", "(" not in name, len(name)))
+
+
+Series = dict[int, Process]
+"""By process id; under 0 all together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +79,18 @@ def growth(process: str, readings: list[Reading]) -> Growth:
     return Growth(process, len(readings), memory[0], memory[-1], 1024 * by_step, by_hour)
 
 
-def resident_mib(driver: int) -> dict[str, float]:
-    """By process; several of one name are added up."""
-    found: dict[str, float] = defaultdict(float)
+def read(series: Series, driver: int, at_s: float, step: int) -> float:
+    """Adds a reading of every process; returns the memory of all together."""
+    total = 0.0
     for pid, title in family(driver).items():
         with contextlib.suppress(OSError):  # it has just ended
-            pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-            found["driver" if pid == driver else name_of(title)] += pages * PAGE / 2**20
-    return dict(found)
+            rss_mib = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE / 2**20
+            series[pid].names.add("driver" if pid == driver else name_of(title))
+            series[pid].readings.append(Reading(at_s, step, rss_mib))
+            total += rss_mib
+    series[0].names.add("all together")
+    series[0].readings.append(Reading(at_s, step, total))
+    return total
 
 
 def last_step(metrics: Path) -> int:
@@ -98,15 +116,12 @@ def watch(process: subprocess.Popen[bytes], metrics: Path, minutes: float, every
         if time.monotonic() > begin + START_S:
             raise RuntimeError(f"no step in {START_S:.0f} s")
         time.sleep(0.5)
-    began, series = time.monotonic(), defaultdict[str, list[Reading]](list)
+    began, series = time.monotonic(), defaultdict[int, Process](Process)
     while (at_s := time.monotonic() - began) <= 60 * minutes:
         alive()
-        step, memory = last_step(metrics), resident_mib(process.pid)
-        for name, rss_mib in memory.items():
-            series[name].append(Reading(at_s, step, rss_mib))
-        series["all together"].append(Reading(at_s, step, sum(memory.values())))
-        print(f"{at_s / 60:6.1f} min  step {step:>6}  {sum(memory.values()):8.0f} MiB", flush=True)
-        time.sleep(max(0.0, began + every_s * len(series["all together"]) - time.monotonic()))
+        step = last_step(metrics)
+        print(f"{at_s / 60:6.1f} min  step {step:>6}  {read(series, process.pid, at_s, step):8.0f} MiB", flush=True)
+        time.sleep(max(0.0, began + every_s * len(series[0].readings) - time.monotonic()))
     return dict(series)
 
 
@@ -142,18 +157,18 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         folder = args.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder.mkdir(parents=True, exist_ok=True)
-        process = start(folder, args.overrides)
+        driver = start(folder, args.overrides)
         try:
-            series = watch(process, folder / "run/metrics.jsonl", args.minutes, args.every)
+            series = watch(driver, folder / "run/metrics.jsonl", args.minutes, args.every)
         except RuntimeError as error:
             sys.exit(f"{error}\n{(folder / 'console.txt').read_text()[-3000:]}")
         finally:
-            stop(process)
-    settled = {name: [each for each in readings if each.at_s >= 60 * warm_up] for name, readings in series.items()}
-    rows = [growth(name, readings) for name, readings in settled.items() if readings]
+            stop(driver)
+    settled = {pid: [each for each in process.readings if each.at_s >= 60 * warm_up] for pid, process in series.items()}
+    rows = [growth(series[pid].name, readings) for pid, readings in settled.items() if readings]
     if not rows:
         sys.exit(f"no reading after the warm-up of {warm_up:g} minutes")
-    last, first = settled["all together"][-1], settled["all together"][0]
+    last, first = settled[0][-1], settled[0][0]
     minutes, steps = (last.at_s - first.at_s) / 60, last.step - first.step
     print(f"\n{minutes:.1f} minutes and {steps} steps after a warm-up of {warm_up:g} minutes")
     print(f"{'':<28}{'readings':>9}{'start MiB':>11}{'end MiB':>9}{'KiB/step':>10}{'MiB/h':>9}")
@@ -162,7 +177,7 @@ def main() -> None:
             f"{row.process:<28}{row.readings:>9}{row.start_mib:>11.1f}{row.end_mib:>9.1f}"
             f"{row.kib_per_step:>10.2f}{row.mib_per_hour:>9.2f}"
         )
-    told = {name: [asdict(reading) for reading in readings] for name, readings in series.items()}
+    told = [{"pid": pid, "name": each.name, "readings": [asdict(one) for one in each.readings]} for pid, each in series.items()]
     save_results("memory_over_time", {"warm_up_min": warm_up, "rows": [asdict(row) for row in rows], "readings": told})
 
 
