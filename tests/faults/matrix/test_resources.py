@@ -158,12 +158,14 @@ def test_a_run_folder_that_becomes_read_only(launch, row, verified, failed_in_on
     line.outcome += "; resumed, finished"
 
 
-@pytest.mark.parametrize("most", [16, 40])
-def test_few_descriptors_from_the_start(launch, row, finishes, most):
-    """A run in one process may manage with them; if not, it says so."""
-    line = row("rlvr", "descriptors", f"RLIMIT_NOFILE {most} from the start")
+@pytest.mark.parametrize(
+    ("most", "local"), [(10, True), (16, True), pytest.param(40, False, marks=pytest.mark.ray)], ids=["10", "16", "40-ray"]
+)
+def test_few_descriptors_from_the_start(launch, row, finishes, most, local):
+    """A run may manage with them; if not, it says so."""
+    line = row("rlvr", "descriptors", f"RLIMIT_NOFILE {most} from the start{'' if local else ', Ray'}")
     line.begins()
-    run = launch("max_steps=4", before=limited(resource.RLIMIT_NOFILE, most), piped=True)
+    run = launch("max_steps=4", local=local, before=limited(resource.RLIMIT_NOFILE, most), piped=True)
     code = run.end(240)
     line.ends("finished" if code == 0 else "failed in one line")
     assert "Traceback" not in run.output, run.output
