@@ -1,4 +1,4 @@
-# make env | env-core | env-sglang | demo | demo-agentic | test | test-sglang | test-gpu | lint | bench | bench-env | lab | clean
+# make env | env-core | env-sglang | demo | demo-agentic | test | test-faults | test-sglang | test-gpu | lint | bench | bench-env | lab | clean
 #
 # Needs Python >= 3.11 with venv, git, make and a package index; everything else is installed into .venv.
 # `make demo ARGS="max_steps=50 async_generation_ratio=2"` passes overrides on, `make test ARGS="-k admission"` pytest's options.
@@ -26,7 +26,7 @@ from_pip = $$($(BIN)/python -m pip config get :env:.$(1) 2>/dev/null || $(BIN)/p
 UV = UV_FIND_LINKS="$(call from_pip,find-links)" UV_DEFAULT_INDEX="$(call from_pip,index-url)" \
 	SSL_CERT_FILE="$${SSL_CERT_FILE:-$(call from_pip,cert)}" $(BIN)/uv pip install -q -p $(BIN)/python
 
-.PHONY: env env-core env-sglang demo demo-agentic test test-sglang test-gpu lint bench bench-env lab clean
+.PHONY: env env-core env-sglang demo demo-agentic test test-faults test-sglang test-gpu lint bench bench-env lab clean
 
 # Everything, for `make test`; `make demo` needs only the core.
 env: $(VENV)/.complete
@@ -76,7 +76,11 @@ demo-agentic: env-core
 
 # One thread a process: as many tests run at once as there are cores. Tests marked `ray` share one worker (conftest.py).
 test: lint
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup --ignore=tests/gpu $(ARGS)
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup --ignore=tests/gpu --ignore=tests/faults/matrix $(ARGS)
+
+# Every role killed and stopped, the driver killed thirty times, disks full, descriptors gone: one run after the other, and a table.
+test-faults: env
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n 0 tests/faults/matrix $(ARGS)
 
 lint: env
 	$(BIN)/ruff check .

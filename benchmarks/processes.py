@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -61,3 +62,16 @@ def family(pid: int) -> dict[int, str]:
 def role(title: str) -> str:
     """Of a worker that Ray started, whose title begins with ray::<role>-<rank>; "other" for Ray's own processes."""
     return title[5:].split("-")[0].split(".")[0] if title.startswith("ray::") else "other"
+
+
+RAYS_OWN = re.compile(r"(?:ray::|/)(raylet|gcs_server|log_monitor|DashboardAgent|RuntimeEnvAgent|IDLE)(?:\.py)?$")
+
+
+def name_of(title: str) -> str:
+    """Of a process below the driver: role and rank of a worker, or which of Ray's own processes it is."""
+    if worker := re.match(r"ray::(\S+?-\d+)", title):
+        return worker[1]
+    program = title.split(" --")[0].strip()  # what follows are ports, and folders with names of other processes
+    if program.endswith("/watchdog.py"):
+        return "watchdog"
+    return f"{own[1]} (Ray's)" if (own := RAYS_OWN.search(program)) else "other"

@@ -238,7 +238,8 @@ def _pipeline(config: RLVRConfig | AgenticConfig, prepared: Prepared, inventory:
 
 
 def _cannot_write(config: RLVRConfig | AgenticConfig, error: OSError) -> Problem:
-    message = f"{error.filename}: {error.strerror}"
+    where = error.filename or Path(config.output_dir) / config.exp_name  # a write that fails names no file
+    message = f"{where}: {error.strerror}"
     return Problem("output_dir", config.output_dir, message, "name a folder that can be written to, on a disk with space")
 
 

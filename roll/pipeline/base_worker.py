@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from roll.algorithms.loss import LossSpec
@@ -61,7 +62,11 @@ class TrainWorker:
         await asyncio.to_thread(seat.send, buckets)
 
     def save(self, directory: str) -> None:
-        self.strategy.save(Path(directory))
+        """Raises `OSError`, naming the folder, if the disk is full, say."""
+        try:
+            self.strategy.save(Path(directory))
+        except SafetensorError as error:  # which names no file
+            raise OSError(f"the checkpoint cannot be written: {directory}: {error}") from error
 
     def load(self, directory: str) -> None:
         self.strategy.load(Path(directory))

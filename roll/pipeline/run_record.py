@@ -63,7 +63,7 @@ class RunRecord:
         self._started = self._began = time.monotonic()
         self._counter: Counter | None = None
         self._speed: StepSpeed | None = None
-        (run_dir / "config.yaml").write_text(yaml.safe_dump(redact(written), sort_keys=False))
+        _replace(run_dir / "config.yaml", yaml.safe_dump(redact(written), sort_keys=False))
         self.groups = GroupLog(run_dir)
         self._samples = SampleLog(run_dir, config.rollout_log_per_step)
         self.staleness = StalenessStats(derived.staleness_bound)

@@ -28,10 +28,12 @@ BATCH = 4
 GROUP = 4
 STEPS = 12
 CHARACTERS = "0123456789+= "
+LETTERS = "abcd=\n> "
+"""What `fault_workers.Letters` shows and is answered in."""
 
 
-def make_model(folder: Path) -> None:
-    symbols = ["<pad>", "<eos>", "<unk>", *CHARACTERS]
+def make_model(folder: Path, characters: str = CHARACTERS) -> None:
+    symbols = ["<pad>", "<eos>", "<unk>", *characters]
     model = tiny_qwen2(
         len(symbols), num_hidden_layers=1, max_position_embeddings=64, initializer_range=0.2, pad_token_id=0, eos_token_id=1
     )
@@ -86,16 +88,40 @@ def settings(folder: Path) -> dict[str, Any]:
     }
 
 
+def agentic_settings(folder: Path) -> dict[str, Any]:
+    """The same run with agents: four groups of two episodes a step, played by two coordinators."""
+    rlvr = settings(folder)
+    alike = ("exp_name", "max_steps", "save_steps", "num_gpus_per_node", "async_generation_ratio", "rpc_timeout", "track_with")
+    trainer = rlvr["actor_train"]["training_args"] | {"per_device_train_batch_size": 2 * BATCH}
+    return {key: rlvr[key] for key in alike} | {
+        "output_dir": str(folder / "output"),
+        "eval_steps": 1000,
+        "rollout_batch_size": 2 * BATCH,
+        "sequence_length": 48,
+        "max_tokens_per_step": 4,
+        "pretrain": str(folder / "agent"),
+        "actor_train": {"device_mapping": "0", "training_args": trainer, "data_args": {"template": "none"}},
+        "actor_infer": {"device_mapping": "1"},
+        "custom_envs": {"letters": {"env_type": "fault_workers.Letters", "max_steps": 3}},
+        "train_env_manager": {
+            "num_env_groups": BATCH,
+            "group_size": 2,
+            "max_env_num_per_worker": BATCH,
+            "group_filter_cls": "roll.rollout.filters.equal_rewards",
+        },
+    }
+
+
 @dataclass
 class World:
     folder: Path
-    """Holds model, prompt files and the YAML; read by all tests."""
+    """Holds models, prompt files and the YAMLs; read by all tests."""
 
     workers: Path = HERE
     """Folder of `fault_workers`."""
 
-    def arguments(self, *overrides: str) -> list[str]:
-        return ["--config_path", str(self.folder), "--config_name", "run", *overrides]
+    def arguments(self, *overrides: str, config: str = "run") -> list[str]:
+        return ["--config_path", str(self.folder), "--config_name", config, *overrides]
 
 
 @pytest.fixture(scope="session")
@@ -105,6 +131,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     write_rows(folder / "train.jsonl", [prompt_row(i) for i in range(PROMPTS)])
     write_rows(folder / "validation.jsonl", [prompt_row(i) for i in range(50, 54)])
     (folder / "run.yaml").write_text(yaml.safe_dump(settings(folder)))
+    make_model(folder / "agent", LETTERS)
+    (folder / "agentic.yaml").write_text(yaml.safe_dump(agentic_settings(folder)))
     return World(folder)
 
 
@@ -228,10 +256,17 @@ Launch = Callable[..., Run]
 @pytest.fixture
 def launch(world: World, tmp_path: Path) -> Iterator[Launch]:
     """`launch(*overrides, local=True)` starts the example script; whatever still runs at the end of the test is killed. `piped`:
-    the log is written by another process, whatever becomes of this one's files."""
+    the log is written by another process, whatever becomes of this one's files. `agentic`: agents instead of prompts. `before`
+    is called in the new process before Python begins there."""
     runs: list[Run] = []
 
-    def start(*overrides: str, local: bool = True, piped: bool = False) -> Run:
+    def start(
+        *overrides: str,
+        local: bool = True,
+        piped: bool = False,
+        agentic: bool = False,
+        before: Callable[[], object] | None = None,
+    ) -> Run:
         log = tmp_path / f"log-{len(runs)}.txt"
         environment = os.environ | {
             "PYTHONPATH": f"{HERE}{os.pathsep}{REPO}",
@@ -240,12 +275,15 @@ def launch(world: World, tmp_path: Path) -> Iterator[Launch]:
             "COLUMNS": "200",
         }
         options = ["--local"] if local else []
-        command = [sys.executable, str(REPO / "examples/start_rlvr_pipeline.py"), *options]
-        command += world.arguments(f"output_dir={tmp_path / 'output'}", *overrides)
+        pipeline, config = ("agentic", "agentic") if agentic else ("rlvr", "run")
+        command = [sys.executable, str(REPO / f"examples/start_{pipeline}_pipeline.py"), *options]
+        command += world.arguments(f"output_dir={tmp_path / 'output'}", *overrides, config=config)
         with log.open("wb") as sink:
             writer = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=sink) if piped else None
             output = writer.stdin if writer is not None else sink
-            process = subprocess.Popen(command, cwd=REPO, env=environment, stdout=output, stderr=subprocess.STDOUT)
+            process = subprocess.Popen(
+                command, cwd=REPO, env=environment, stdout=output, stderr=subprocess.STDOUT, preexec_fn=before
+            )
         if writer is not None and writer.stdin is not None:
             writer.stdin.close()
         runs.append(Run(tmp_path / "output", process, log))

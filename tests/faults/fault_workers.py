@@ -53,6 +53,13 @@ class StuckInStep(TrainWorker):
         return super().train(batches, *args)
 
 
+class StuckInEnd(TrainWorker):
+    """Stops when all steps are done, before the results are written."""
+
+    def close(self) -> None:
+        hang("ended")
+
+
 class SlowToStart(TrainWorker):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         hang("starting")
@@ -71,3 +78,25 @@ class BlockingRewardWorker(RewardWorker):
         (Path(os.environ["FAULTS"]) / "blocked").touch()
         time.sleep(1000)
         return 0.0
+
+
+class Letters:
+    """Shows a letter a turn, chosen by seed and turn, three times; an answer that begins with it earns 1."""
+
+    instructions = "Write the letter you see."
+
+    def _show(self) -> str:
+        return f"{'abcd'[(self.seed + self.turn) % 4]}="
+
+    async def reset(self, seed: int):
+        self.seed, self.turn = seed, 0
+        return self._show(), {}
+
+    async def step(self, action_text: str):
+        """Takes its time, as a tool would."""
+        await asyncio.sleep(random.Random(f"{self.seed}/{self.turn}").uniform(0.0, 0.03))
+        right = action_text.startswith(self._show()[0])
+        self.turn += 1
+        return self._show(), float(right), self.turn == 3, False, {"action_is_valid": True, "action_is_effective": right}
+
+    def close(self) -> None: ...

@@ -7,8 +7,10 @@ import resource
 import signal
 
 import pytest
+from safetensors import SafetensorError
 
 from roll.metrics.run_log import JournalFile
+from roll.pipeline.base_worker import TrainWorker
 from roll.pipeline.run_record import announce_running, write_summary
 
 AUTO = "resume_from_checkpoint=auto"
@@ -40,6 +42,17 @@ def test_results_that_cannot_be_written_are_a_failure(tmp_path, monkeypatch):
     write_summary(tmp_path, summary)
     assert summary["status"] == "failed" and "No space left on device" in summary["reason"]
     assert json.loads((tmp_path / "summary.json").read_text()) == summary, "what was there keeps its place on the disk"
+
+
+def test_a_checkpoint_that_cannot_be_written_names_its_folder(tmp_path):
+    class Full:
+        def save(self, directory):
+            raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    worker = TrainWorker.__new__(TrainWorker)
+    worker.strategy = Full()
+    with pytest.raises(OSError, match=f"cannot be written: {tmp_path}: .*No space left on device"):
+        worker.save(str(tmp_path))
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT])
