@@ -12,7 +12,7 @@ from typing import Literal
 
 from roll.compat.roll.defaults import DEFAULTS
 from roll.compat.roll.keys import RULES
-from roll.compat.roll.rule import ROLES, Rule
+from roll.compat.roll.rule import ROLES, KeyRule
 from roll.compat.roll.surface import SURFACE, keys
 from roll.compat.roll.translation import has_field
 from roll.configs.agentic import AgenticConfig
@@ -61,7 +61,7 @@ def status(key: str) -> Status:
     return "refused" if "lacking" in kinds else "read as another key" if "alias" in kinds else "without effect"
 
 
-def rules_of(key: str) -> list[Rule]:
+def rules_of(key: str) -> list[KeyRule]:
     """The rules about a key; else those about the block around it."""
     path = _path(key)
     for length in range(len(path), 0, -1):

@@ -90,11 +90,11 @@ def correct(trained: Tensor, behaviour: Tensor, mask: Tensor, correction: Correc
         kept &= ~vetoed.any(dim=1, keepdim=True)
     if correction.weight is None:
         return Corrected(kept.to(log_rho.dtype), kept)
-    wish = correction.weight
-    rho = bounded_exp(at_level(log_rho, mask, wish.level))
-    if wish.mode == "mask":
-        kept &= _within(rho, (wish.lower_bound, wish.upper_bound))
-    return Corrected(select(rho.clamp(max=wish.upper_bound), kept), kept)
+    weight = correction.weight
+    rho = bounded_exp(at_level(log_rho, mask, weight.level))
+    if weight.mode == "mask":
+        kept &= _within(rho, (weight.lower_bound, weight.upper_bound))
+    return Corrected(select(rho.clamp(max=weight.upper_bound), kept), kept)
 
 
 def _within(values: Tensor, bounds: tuple[float, float]) -> Tensor:

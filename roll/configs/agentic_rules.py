@@ -118,14 +118,19 @@ def _gae(config: AgenticConfig) -> Iterator[Problem]:
 
 
 def _normalisation(config: AgenticConfig) -> Iterator[Problem]:
-    wish, estimator, key = config.reward_normalization, config.adv_estimator, "reward_normalization"
-    if wish.grouping == "state" and estimator != "step_reinforce":
+    normalization, estimator, key = config.reward_normalization, config.adv_estimator, "reward_normalization"
+    if normalization.grouping == "state" and estimator != "step_reinforce":
         yield Problem(f"{key}.grouping", "state", f"{estimator} does not compare single states", "use step_reinforce or gigpo")
-    if wish.grouping in ("batch", "tags") and estimator in GROUP_RELATIVE:
+    if normalization.grouping in ("batch", "tags") and estimator in GROUP_RELATIVE:
         message = f"{estimator} compares the episodes of a group"
-        yield Problem(f"{key}.grouping", wish.grouping, message, "traj_group_id, or adv_estimator: reinforce")
-    for name, value in (("norm_mean_type", wish.norm_mean_type), ("norm_std_type", wish.norm_std_type)):
-        if value == "group" and wish.grouping == "traj_group_id" and config.group_size == 1 and estimator not in STEP_ESTIMATORS:
+        yield Problem(f"{key}.grouping", normalization.grouping, message, "traj_group_id, or adv_estimator: reinforce")
+    for name, value in (("norm_mean_type", normalization.norm_mean_type), ("norm_std_type", normalization.norm_std_type)):
+        if (
+            value == "group"
+            and normalization.grouping == "traj_group_id"
+            and config.group_size == 1
+            and estimator not in STEP_ESTIMATORS
+        ):
             message = "a group of one has nothing to compare with, and train_env_manager.group_size is 1"
             yield Problem(f"{key}.{name}", value, message, "grouping: tags or batch, or a larger group_size")
 

@@ -50,13 +50,13 @@ class LoadReport:
     @property
     def summary(self) -> str:
         """One line, empty if every key was used as it stands."""
-        told = [
+        counted = [
             (len(self.aliased), "read under another name or value"),
             (len(self.without_effect), "without effect"),
             (len(self.unknown), "unknown"),
             (len(self.defaults), "left out whose default is not ROLL's"),
         ]
-        shown = ", ".join(f"{count} {what}" for count, what in told if count)
+        shown = ", ".join(f"{count} {what}" for count, what in counted if count)
         return f"{self.used} keys used, {shown} (roll check tells which)" if shown else ""
 
     def located(self, problems: Iterable[Problem]) -> list[Problem]:

@@ -85,7 +85,7 @@ class WorkerHandle(Protocol):
     async def call(self, method: str, *args: Any) -> Any:
         """The method's result. Raises what it raised, or `WorkerDied`."""
 
-    async def keep(self, method: str, *args: Any) -> tuple[Ref, Any]:
+    async def call_for_reference(self, method: str, *args: Any) -> tuple[Ref, Any]:
         """For a method that returns (value, info): leaves the value where it was made and returns (reference, info). The
         reference is passed to other workers' methods, which get the value."""
 
@@ -128,7 +128,7 @@ class LocalHandle:
     async def call(self, method: str, *args: Any) -> Any:
         return await self._host.call(method, *args)
 
-    async def keep(self, method: str, *args: Any) -> tuple[Ref, Any]:
+    async def call_for_reference(self, method: str, *args: Any) -> tuple[Ref, Any]:
         value, info = await self._host.call(method, *args)
         return value, info
 

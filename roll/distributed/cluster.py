@@ -54,11 +54,11 @@ class Cluster:
         (`worker_start_timeout`), None for `deadline_s`."""
         limit = deadline_s if start_s is None else start_s
         starting = [asyncio.ensure_future(_start(backend, spec, limit)) for spec in specs]
-        telling = asyncio.ensure_future(_tell_progress([spec.name for spec in specs], starting))
+        reporting = asyncio.ensure_future(_report_progress([spec.name for spec in specs], starting))
         try:
             workers = await asyncio.gather(*starting)
         finally:
-            for task in (telling, *starting):
+            for task in (reporting, *starting):
                 task.cancel()
         return cls(role, workers, deadline_s, shard_of, lambda rank: _start(backend, specs[rank], limit), heartbeat_s)
 
@@ -87,9 +87,9 @@ class Cluster:
         results = await asyncio.gather(*calls)
         return [results[self.shard_of.index(shard)] for shard in range(self.num_shards)]
 
-    async def keep(self, rank: int, method: str, *args: Any) -> tuple[Ref, Any]:
+    async def call_for_reference(self, rank: int, method: str, *args: Any) -> tuple[Ref, Any]:
         """For a method that returns (value, info): the value stays where it was made, (its reference, info) comes back."""
-        return await self._in_time(rank, method, self.workers[rank].keep(method, *args))
+        return await self._in_time(rank, method, self.workers[rank].call_for_reference(method, *args))
 
     async def restart(self, rank: int) -> None:
         """A new worker in the place of one whose process is gone. Raises `WorkerStartError` if it does not come up."""
@@ -166,7 +166,7 @@ async def _start(backend: Backend, spec: WorkerSpec, deadline_s: float) -> Worke
         raise WorkerStartError(f"worker {spec.name} cannot start: {type(error).__name__}: {error}") from error
 
 
-async def _tell_progress(names: Sequence[str], starting: Sequence[asyncio.Future[WorkerHandle]]) -> None:
+async def _report_progress(names: Sequence[str], starting: Sequence[asyncio.Future[WorkerHandle]]) -> None:
     waited = 0.0
     while True:
         await asyncio.sleep(PROGRESS_S)

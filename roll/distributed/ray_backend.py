@@ -56,7 +56,7 @@ class RayHandle:
         await started
         self._process = await self._result(self._actor.process.remote())
 
-    async def keep(self, method: str, *args: Any) -> tuple[Ref, Any]:
+    async def call_for_reference(self, method: str, *args: Any) -> tuple[Ref, Any]:
         reference, info = self._actor.call.options(num_returns=2).remote(method, *args)
         return reference, await self._result(info)
 

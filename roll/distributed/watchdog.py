@@ -28,24 +28,24 @@ class Watchdog:
 
     def kills(self, pids: Iterable[int]) -> None:
         """Processes that must not outlive the driver. One whose number was given to another process meanwhile is spared."""
-        self._tell({"kill": {str(pid): birth for pid in pids if (birth := birth_of(pid)) is not None}})
+        self._send({"kill": {str(pid): birth for pid in pids if (birth := birth_of(pid)) is not None}})
 
     def removes(self, folder: Path) -> None:
-        self._tell({"remove": str(folder.absolute())})
+        self._send({"remove": str(folder.absolute())})
 
     def writes(self, path: Path, text: str, error: str) -> None:
         """A file, if it still says what it says now, and a line for standard error."""
-        self._tell({"write": str(path.absolute()), "instead_of": path.read_text(), "text": text, "error": error})
+        self._send({"write": str(path.absolute()), "instead_of": path.read_text(), "text": text, "error": error})
 
     def dismiss(self) -> None:
         """The driver ends in order. May be repeated."""
-        self._tell({"dismiss": True})
+        self._send({"dismiss": True})
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
         self._process.wait()
 
-    def _tell(self, order: dict[str, Any]) -> None:
+    def _send(self, order: dict[str, Any]) -> None:
         if self._process.stdin is not None and not self._process.stdin.closed:
             with contextlib.suppress(OSError):  # it was killed: then nobody watches, which is no reason to end the run
                 self._process.stdin.write(json.dumps(order).encode() + b"\n")

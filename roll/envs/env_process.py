@@ -1,4 +1,4 @@
-"""The child side of `ProcessSeat`: one environment at a time, and an event loop for it if it needs one."""
+"""The child side of `ProcessExecutor`: one environment at a time, and an event loop for it if it needs one."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from gymnasium import spaces
 
 from roll.configs.problems import ConfigError, Problem
 from roll.envs.actions import ANSWER_PATTERN, ActionReader
-from roll.envs.game import NamedActionGame, Outcome
+from roll.envs.game import MoveOutcome, NamedActionGame
 
 MOST_NUMBERS = 64
 """Of a Box or a MultiDiscrete: more of them are a picture, which no text shows."""
@@ -74,14 +74,14 @@ class GymnasiumEnv(NamedActionGame):
         self._shown, _ = self._game.reset(seed=seed)
         self._total = 0.0
 
-    def _move(self, action: int) -> Outcome:
+    def _move(self, action: int) -> MoveOutcome:
         self._shown, reward, terminated, truncated, _ = self._game.step(self._first + action)
         self._total += float(reward)
         if self._success is not None:
             won = (terminated or truncated) and self._total >= self._success
         else:
             won = terminated and reward > 0
-        return Outcome(float(reward), bool(terminated), success=bool(won), truncated=bool(truncated))
+        return MoveOutcome(float(reward), bool(terminated), success=bool(won), truncated=bool(truncated))
 
     def _observe(self) -> str:
         return written(self._game.observation_space, self._shown, self._digits)

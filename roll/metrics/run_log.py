@@ -108,7 +108,7 @@ class JournalFile:
                 raise ValueError(f"{self.path} has no line border at byte {position}: not the file of this checkpoint")
             return file.read()
 
-    def keep(self, wanted: Callable[[dict[str, Any]], bool]) -> int:
+    def retain(self, wanted: Callable[[dict[str, Any]], bool]) -> int:
         """Removes the rows that are not `wanted`, wherever they stand. Returns their number."""
         lines = self.path.read_bytes().splitlines(keepends=True)
         verdicts = [wanted(row) for row in read_rows(self.path)]

@@ -84,10 +84,10 @@ def _trained(batch: TokenBatch, row: int, sample: Sample) -> dict[str, Any]:
     start, stop = batch.offsets[row : row + 2].tolist()
     start = stop - len(sample.response_ids)
     mask, advantages = batch.loss_mask[start:stop], batch.advantages[start:stop]
-    told: dict[str, Any] = {"advantage": float(advantages[mask].mean()) if bool(mask.any()) else None}
+    figures: dict[str, Any] = {"advantage": float(advantages[mask].mean()) if bool(mask.any()) else None}
     if batch.proximal_logprobs is not None:
-        told["trainer_logprobs"] = [round(value, 6) for value in batch.proximal_logprobs[start:stop].tolist()]
-    return told
+        figures["trainer_logprobs"] = [round(value, 6) for value in batch.proximal_logprobs[start:stop].tolist()]
+    return figures
 
 
 def as_row(step: int, fate: str, group_id: int | None, sample: Sample) -> dict[str, Any]:

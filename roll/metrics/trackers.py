@@ -68,7 +68,7 @@ class JsonlTracker:
                 raise ValueError(
                     f"{self._journal.path} has a row whose step is {row.get('step')!r}: not a journal of this package"
                 )
-        return self._journal.keep(lambda row: row["step"] <= step)
+        return self._journal.retain(lambda row: row["step"] <= step)
 
     def finish(self, status: Status) -> None:
         self._journal.close()

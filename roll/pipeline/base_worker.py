@@ -17,8 +17,8 @@ from roll.strategies.infer.interface import EngineStats, GenerateRequest, Genera
 from roll.strategies.train import make_train_strategy
 from roll.strategies.train.interface import BatchTotals, RankContext, TrainStrategy
 from roll.strategies.train.spec import TrainSpec
-from roll.weights.broadcast import Seat
-from roll.weights.bucket import Bucket, Manifest
+from roll.weights.broadcast import Member
+from roll.weights.bucket import Bucket, WeightManifest
 from roll.weights.directory import BucketFile
 
 
@@ -56,9 +56,9 @@ class TrainWorker:
         bucket, _ = self.next_bucket()
         return BucketFile.write(bucket, Path(path)) if bucket is not None else None
 
-    async def broadcast(self, seat: Seat, *buckets: Bucket) -> None:
+    async def broadcast(self, member: Member, *buckets: Bucket) -> None:
         """Runs beside the training, in a thread of the event loop's pool."""
-        await asyncio.to_thread(seat.send, buckets)
+        await asyncio.to_thread(member.send, buckets)
 
     def save(self, directory: str) -> None:
         self.strategy.save(Path(directory))
@@ -78,7 +78,7 @@ class InferWorker:
 
     def __init__(self, strategy_name: str, options: dict[str, Any]) -> None:
         self.strategy: InferStrategy = make_infer_strategy(strategy_name, options)
-        self._broadcast: Seat | None = None
+        self._broadcast: Member | None = None
         """What is being received."""
 
     async def generate(self, requests: Sequence[GenerateRequest]) -> list[GenerateResult]:
@@ -93,14 +93,14 @@ class InferWorker:
             bucket = await asyncio.to_thread(bucket.read)
         await self.strategy.receive_bucket(version, bucket)
 
-    async def receive_broadcast(self, version: int, seat: Seat, count: int) -> None:
+    async def receive_broadcast(self, version: int, member: Member, count: int) -> None:
         """Instead of `count` calls of `receive_bucket`. Who calls that, or begins another broadcast, has given this one up."""
-        self._broadcast = seat
-        buckets = seat.receive(count)
-        while (bucket := await asyncio.to_thread(next, buckets, None)) is not None and self._broadcast is seat:
+        self._broadcast = member
+        buckets = member.receive(count)
+        while (bucket := await asyncio.to_thread(next, buckets, None)) is not None and self._broadcast is member:
             await self.strategy.receive_bucket(version, bucket)
 
-    async def activate_weights(self, manifest: Manifest, mode: WeightUpdateMode) -> float:
+    async def activate_weights(self, manifest: WeightManifest, mode: WeightUpdateMode) -> float:
         return await self.strategy.activate_weights(manifest, mode)
 
     async def sleep(self) -> None:

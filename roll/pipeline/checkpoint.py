@@ -118,14 +118,14 @@ class CheckpointStore:
         if later:
             sync(self.root)
 
-    def resolve(self, wish: bool | str, check: Check | None = None) -> Checkpoint | None:
+    def resolve(self, requested: bool | str, check: Check | None = None) -> Checkpoint | None:
         """What `resume_from_checkpoint` names: false, true (the newest good one, which must be there), "auto" (the newest good
         one; None where there is no checkpoint, good or bad) or a path. `check`: what else makes one good. Raises
         `CheckpointError`."""
-        if wish is False:
+        if requested is False:
             return None
-        if wish is not True and wish != "auto":
-            return self.load(Path(wish), check)
+        if requested is not True and requested != "auto":
+            return self.load(Path(requested), check)
         skipped: list[str] = []
         for step in reversed(self._folders()):
             try:
@@ -135,7 +135,7 @@ class CheckpointStore:
         if skipped:
             advice = "restore one of them from a copy, name another checkpoint, or start anew with false"
             raise CheckpointError(f"no checkpoint in {self.root} can be resumed from ({'; '.join(skipped)}): {advice}")
-        if wish is True:
+        if requested is True:
             raise CheckpointError(f"there is no complete checkpoint in {self.root}")
         return None
 

@@ -19,9 +19,9 @@ from roll.pipeline.preparation import Prepared
 from roll.pipeline.state import RunState
 from roll.pipeline.weight_broadcast import LOST, WeightBroadcast
 from roll.rollout.changes import Changes
-from roll.rollout.fleet import Fleet, FleetLost, Life
+from roll.rollout.fleet import EngineState, Fleet, FleetLost
 from roll.strategies.infer.interface import EngineError, EngineStats, WeightUpdateMode
-from roll.weights.bucket import Manifest
+from roll.weights.bucket import WeightManifest
 from roll.weights.directory import DirectoryWeightStore
 from roll.weights.gather import NewWeights
 from roll.weights.store import BucketRef, KeptBucket, MemoryWeightStore, WeightStore
@@ -98,14 +98,16 @@ class EngineFleet:
         """Brings engines that started empty into service, with these weights."""
         await self.store.publish(weights.manifest, weights.buckets)
         async with self._weights:
-            await asyncio.gather(*(self._load(engine) for engine, life in enumerate(self.fleet.lives) if life is Life.LOADING))
+            await asyncio.gather(
+                *(self._load(engine) for engine, state in enumerate(self.fleet.states) if state is EngineState.LOADING)
+            )
 
     def report(self, engine: int, error: Exception) -> None:
         """Someone met an engine that is gone, or hangs. Raises the error if it cannot be replaced."""
         if not self.restartable:
             raise error
         # One that is being replaced is watched by `_replace`; what others say of it is late news of its predecessor.
-        if self.fleet.lives[engine] is Life.SERVING:
+        if self.fleet.states[engine] is EngineState.SERVING:
             self.fleet.died(engine)
             self._down_since[engine] = asyncio.get_running_loop().time()
             self._staged.pop(engine, None)
@@ -148,7 +150,7 @@ class EngineFleet:
         """Asks the engines that serve now."""
         self.last_stats = list(await asyncio.gather(*(self.engines.call(engine, "stats") for engine in self.fleet.serving)))
 
-    async def _pull(self, engine: int, version: int) -> Manifest:
+    async def _pull(self, engine: int, version: int) -> WeightManifest:
         async def receive(version: int, bucket: BucketRef) -> None:
             value = bucket.reference if isinstance(bucket, KeptBucket) else bucket
             await self.engines.call(engine, "receive_bucket", version, value)
@@ -162,18 +164,18 @@ class EngineFleet:
         except LOST as error:
             self.report(engine, error)
 
-    async def _activate(self, engine: int, manifest: Manifest) -> float | None:
+    async def _activate(self, engine: int, manifest: WeightManifest) -> float | None:
         try:
             pause: float = await self.engines.call(engine, "activate_weights", manifest, self._mode)
         except LOST as error:
             self.report(engine, error)
             return None
-        if self.fleet.lives[engine] is not Life.SERVING:  # taken out while its answer was on its way
+        if self.fleet.states[engine] is not EngineState.SERVING:  # taken out while its answer was on its way
             return None
         self.fleet.loaded(engine, manifest.version)
         return pause
 
-    async def _roll(self, engine: int, manifest: Manifest) -> float | None:
+    async def _roll(self, engine: int, manifest: WeightManifest) -> float | None:
         self._close(engine)
         pause = await self._activate(engine, manifest)
         if pause is not None:
@@ -211,7 +213,7 @@ class EngineFleet:
                 self.engines.workers[engine].kill()  # it may live on, and would keep the device's memory
                 self.fleet.died(engine)
         await self._follow(engine)
-        if self.fleet.lives[engine] is not Life.SERVING:  # it died over that, which the next call of this is about
+        if self.fleet.states[engine] is not EngineState.SERVING:  # it died over that, which the next call of this is about
             return
         self.recovered_s.append(asyncio.get_running_loop().time() - self._down_since.pop(engine))
         self._open(engine)
@@ -237,7 +239,7 @@ class EngineFleet:
     async def _follow(self, engine: int) -> None:
         """Has the engine sleep or wake as the fleet does."""
         async with self._turns[engine]:
-            if self.fleet.lives[engine] is not Life.SERVING or (engine in self._asleep) is self._sleeping:
+            if self.fleet.states[engine] is not EngineState.SERVING or (engine in self._asleep) is self._sleeping:
                 return
             try:
                 await self.engines.call(engine, "sleep" if self._sleeping else "wake")
@@ -249,7 +251,9 @@ class EngineFleet:
     async def _check_health(self) -> None:
         while True:
             await asyncio.sleep(self._interval_s)
-            alive = [engine for engine, life in enumerate(self.fleet.lives) if life in (Life.SERVING, Life.LOADING)]
+            alive = [
+                engine for engine, state in enumerate(self.fleet.states) if state in (EngineState.SERVING, EngineState.LOADING)
+            ]
             await asyncio.gather(*(self._check(engine) for engine in alive))
 
     async def _check(self, engine: int) -> None:
@@ -257,8 +261,8 @@ class EngineFleet:
         try:
             await asyncio.wait_for(worker.call("stats"), self._timeout_s)
         except TimeoutError:
-            message = f"engine {engine} gave no sign of life in {self._timeout_s:g} s (engine_health_timeout_s)"
-            if self.fleet.lives[engine] is Life.LOADING:
+            message = f"engine {engine} gave no sign of state in {self._timeout_s:g} s (engine_health_timeout_s)"
+            if self.fleet.states[engine] is EngineState.LOADING:
                 worker.kill()  # which whoever loads it is told
             elif worker is self.engines.workers[engine]:
                 self.report(engine, EngineError(message))

@@ -25,7 +25,7 @@ class CheckpointError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class CheckpointManifest:
     step: int
     token: int
     """Of the run that wrote it (`RunLock`); 0 if there was no lock."""
@@ -43,7 +43,7 @@ def seal(folder: Path, step: int, token: int) -> None:
         sync(Path(below))
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> CheckpointManifest:
     """Raises `CheckpointError`, with the reason alone."""
     if not (folder / MANIFEST).is_file():
         raise CheckpointError(f"it has no {MANIFEST}" if folder.is_dir() else "there is no such folder")
@@ -60,10 +60,10 @@ def read_manifest(folder: Path) -> Manifest:
         if not _is_inside(name) or not isinstance(digest, str) or not _HASH.fullmatch(digest):
             raise CheckpointError(f"{MANIFEST}: {shown(name)}: {shown(digest)} is not a file of the folder and its SHA-256")
     assert isinstance(step, int)
-    return Manifest(step, token, files)
+    return CheckpointManifest(step, token, files)
 
 
-def verify(folder: Path, manifest: Manifest) -> None:
+def verify(folder: Path, manifest: CheckpointManifest) -> None:
     """Raises `CheckpointError` if the folder is not what its manifest says."""
     found = _files(folder)
     for name, digest in manifest.files.items():

@@ -23,8 +23,8 @@ async def optimise(cluster: Cluster, batches: Sequence[TokenBatch], loss: LossSp
     metrics: list[dict[str, float]] = (await cluster.scatter("train", by_shard, loss, totals))[0]
     # A metric that one of the steps has no value for is the mean of the others.
     names = dict.fromkeys(name for of_step in metrics for name in of_step)
-    told = {name: [of_step[name] for of_step in metrics if name in of_step] for name in names}
-    return {name: _over_steps(name, values) for name, values in told.items()} | taken
+    values_of = {name: [of_step[name] for of_step in metrics if name in of_step] for name in names}
+    return {name: _over_steps(name, values) for name, values in values_of.items()} | taken
 
 
 def _over_steps(name: str, values: Sequence[float]) -> float:

@@ -29,12 +29,12 @@ from roll.pipeline.checkpoint_state import check_state
 from roll.pipeline.roles import loss_spec
 from roll.pipeline.run_lock import RunLock
 from roll.rollout.filters import GroupFilter
-from roll.rollout.groups import Source
+from roll.rollout.groups import TaskSource
 from roll.strategies import model_folder
 from roll.strategies.infer.installed_engine import engine_problems
 from roll.strategies.infer.interface import SamplingParams
 from roll.strategies.model_folder import check_model_folder, check_weights
-from roll.strategies.train.megatron.supported import Layout, check_folder
+from roll.strategies.train.megatron.supported import ParallelLayout, check_folder
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ class Prepared:
 
     derived: Derived
     tokenizer: PreTrainedTokenizerBase
-    source: Source
+    source: TaskSource
     filters: dict[str, GroupFilter]
     """By domain."""
     checkpoint: Checkpoint | None
@@ -105,14 +105,14 @@ class Preparation:
         self.tokenizer = tokenizers[0]
         """None if it cannot be loaded."""
 
-    def restore(self, source: Source | None) -> None:
+    def restore(self, source: TaskSource | None) -> None:
         """Sets the source to where the checkpoint left it, if there is one."""
         if source is not None and self.checkpoint is not None:
             cursor = self.checkpoint.state["cursor"]
             fix = "keep seed, prompts or environments, and tokenizer, or start anew with false"
             self.collect("resume_from_checkpoint", self._config.resume_from_checkpoint, lambda: _restore(source, cursor), fix)
 
-    def common(self, source: Source, filters: dict[str, GroupFilter]) -> dict[str, Any]:
+    def common(self, source: TaskSource, filters: dict[str, GroupFilter]) -> dict[str, Any]:
         """The fields of `Prepared`. Raises `ConfigError` with everything that was found."""
         self.collect.raise_if_any()
         record = dict(self.checkpoint.state["record"]) if self.checkpoint is not None else None
@@ -138,7 +138,7 @@ def _continues(checkpoint: Checkpoint | None, run_dir: Path) -> bool:
     return named_there or (own / f"step-{checkpoint.step}").resolve() == path or run_dir.resolve() in path.parents
 
 
-def _restore(source: Source, cursor: Mapping[str, Any]) -> None:
+def _restore(source: TaskSource, cursor: Mapping[str, Any]) -> None:
     known = source.cursor()["served"].keys()
     try:
         source.restore(cursor)
@@ -220,7 +220,7 @@ def _divided_by_megatron(config: PPOConfig, device_kind: str) -> Iterator[tuple[
     for name, role in config.configured_roles().items():
         options, folder = role.strategy_args.options, config.model_folder(role)
         if isinstance(options, MegatronConfig) and (Path(folder) / "config.json").is_file():
-            check = partial(check_folder, folder, Layout.of(options), options.sequence_parallel, device_kind)
+            check = partial(check_folder, folder, ParallelLayout.of(options), options.sequence_parallel, device_kind)
             yield f"{name}.strategy_args.strategy_config", role.strategy_args.strategy_config, check
 
 

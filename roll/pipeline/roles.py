@@ -41,8 +41,10 @@ def loss_spec(config: PPOConfig, derived: Derived) -> LossSpec:
 
 
 def _correction(config: TrainInferCorrectionConfig) -> Correction:
-    wish = config.is_weight
-    weight = ImportanceWeight(level=wish.weight_type, upper_bound=wish.upper_bound, mode=wish.mode, lower_bound=wish.lower_bound)
+    weighting = config.is_weight
+    weight = ImportanceWeight(
+        level=weighting.weight_type, upper_bound=weighting.upper_bound, mode=weighting.mode, lower_bound=weighting.lower_bound
+    )
     filters = tuple(
         Filter(
             level=rule.agg_type,
@@ -52,7 +54,7 @@ def _correction(config: TrainInferCorrectionConfig) -> Correction:
         for rule in config.filters
         if rule.enabled
     )
-    return Correction(weight=weight if wish.enabled else None, filters=filters, veto_threshold=config.veto_threshold)
+    return Correction(weight=weight if weighting.enabled else None, filters=filters, veto_threshold=config.veto_threshold)
 
 
 def train_spec(config: PPOConfig, derived: Derived, worker: TrainingRole, model_path: str) -> TrainSpec:

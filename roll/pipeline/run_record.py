@@ -32,7 +32,7 @@ from roll.metrics.step_speed import StepSpeed
 from roll.metrics.trackers import make_trackers
 from roll.pipeline.preparation import Prepared
 from roll.pipeline.run_lock import Superseded
-from roll.pipeline.stage import State
+from roll.pipeline.stage import LaneState
 from roll.pipeline.validation import ValidationResult
 from roll.rollout.groups import LEASE, START, Groups
 
@@ -156,7 +156,7 @@ class RunRecord:
         lines = []
         for role in present:
             state, since, _ = ledger.current(role)
-            reason = waits_for.get(role, "") if state == State.WAITING_INPUT.value else ""
+            reason = waits_for.get(role, "") if state == LaneState.WAITING_INPUT.value else ""
             lines.append(RoleLine(role, state, reason, now - since))
         counts = {**groups, "dropped": sum(groups["dropped"].values())}
         self.display.update(replace(self._snapshot(), roles=lines, groups=counts))

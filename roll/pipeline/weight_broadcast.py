@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from roll.distributed.backend import WorkerDied
 from roll.distributed.cluster import Cluster
 from roll.strategies.infer.interface import EngineError
-from roll.weights.broadcast import BroadcastError, Meeting
+from roll.weights.broadcast import BroadcastError, Rendezvous
 from roll.weights.store import BucketRef, KeptBucket, WeightStore
 
 LOST = (WorkerDied, EngineError)
@@ -37,24 +37,24 @@ class WeightBroadcast:
             shares.setdefault(bucket.rank, []).append(bucket)
 
         await store.pull(version, sort)
-        meeting = await asyncio.to_thread(Meeting, self._address, self._timeout_s)
+        rendezvous = await asyncio.to_thread(Rendezvous, self._address, self._timeout_s)
         # One rank after the other: the limit is what an engine can take in, and so it holds one bucket in transit.
         for rank, share in shares.items():
-            if not await self._broadcast(meeting, rank, version, share, engines):
+            if not await self._broadcast(rendezvous, rank, version, share, engines):
                 self.failed += 1
                 return False
         self.sent += 1
         return True
 
     async def _broadcast(
-        self, meeting: Meeting, rank: int, version: int, share: Sequence[KeptBucket], engines: Sequence[int]
+        self, rendezvous: Rendezvous, rank: int, version: int, share: Sequence[KeptBucket], engines: Sequence[int]
     ) -> bool:
-        first, *others = meeting.seats(f"version-{version}/rank-{rank}", 1 + len(engines))
+        first, *others = rendezvous.members(f"version-{version}/rank-{rank}", 1 + len(engines))
         members = [
             asyncio.ensure_future(self._trainers.call(rank, "broadcast", first, *(bucket.reference for bucket in share))),
             *(
-                asyncio.ensure_future(self._engines.call(engine, "receive_broadcast", version, seat, len(share)))
-                for engine, seat in zip(engines, others, strict=True)
+                asyncio.ensure_future(self._engines.call(engine, "receive_broadcast", version, member, len(share)))
+                for engine, member in zip(engines, others, strict=True)
             ),
         ]
         try:

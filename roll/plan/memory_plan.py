@@ -17,7 +17,7 @@ from roll.configs.worker import ActorTrainConfig, CriticConfig, ReferenceConfig,
 from roll.plan import memory
 from roll.plan.counts import samples_per_rollout
 from roll.plan.devices import RolePlan
-from roll.plan.memory import Layout, Microbatch, Model, Part, total
+from roll.plan.memory import Microbatch, Model, ModelLayout, Part, total
 
 DEFAULT_SHARE = 0.9
 """Of the device's memory, that vLLM and SGLang take unless told otherwise."""
@@ -171,7 +171,9 @@ def _trained_microbatch(
     return memory.microbatch(worker.max_tokens_per_microbatch_in_train, share, derived.sequence_length, derived.response_length)
 
 
-def _activations(worker: ActorTrainConfig | CriticConfig, model: Model, layout: Layout, micro: Microbatch, element: int) -> Part:
+def _activations(
+    worker: ActorTrainConfig | CriticConfig, model: Model, layout: ModelLayout, micro: Microbatch, element: int
+) -> Part:
     recompute = not worker.model_args.disable_gradient_checkpointing
     if isinstance(worker.strategy_args.options, MegatronConfig):
         recompute = recompute or worker.strategy_args.options.recompute_granularity == "full"
@@ -195,7 +197,7 @@ def _log_probs(
     role: RolePlan,
     worker: ActorTrainConfig | ReferenceConfig,
     model: Model,
-    layout: Layout,
+    layout: ModelLayout,
     element: int,
 ) -> Pass:
     share = -(-derived.samples_per_step * samples_per_rollout(config) // role.data)
@@ -227,9 +229,9 @@ def _foreign_engine(role: RolePlan, worker: WorkerConfig, model: Model, element:
     return RoleMemory(role.role, (weights, left), (), 0)
 
 
-def _layout(role: RolePlan, worker: WorkerConfig, element: int) -> Layout:
+def _layout(role: RolePlan, worker: WorkerConfig, element: int) -> ModelLayout:
     """As the back ends divide: see each `roll.strategies.train` module."""
-    base = Layout(data=role.data * role.context, tensor=role.tensor, pipeline=role.pipeline)
+    base = ModelLayout(data=role.data * role.context, tensor=role.tensor, pipeline=role.pipeline)
     options = worker.strategy_args.options
     if isinstance(options, DeepSpeedConfig):
         zero = options.zero_optimization

@@ -135,7 +135,7 @@ class Admission:
 
     # -- fates ----------------------------------------------------------------------------------------------------------
 
-    def finish(self, group_id: int) -> None:
+    def complete(self, group_id: int) -> None:
         """The group is complete and waits in the buffer."""
         ticket = self._ticket(group_id)
         if ticket.state is not GroupState.IN_FLIGHT:
@@ -157,11 +157,11 @@ class Admission:
             self._remove(self.live[group_id])
         self.trained += len(group_ids)
 
-    def offer(self, version: int) -> None:
+    def set_published(self, version: int) -> None:
         """`version` is published; the engines take it later."""
         self.newest = version
 
-    def publish(self, version: int) -> None:
+    def set_served(self, version: int) -> None:
         """All engines serve `version`, or a newer one, from now on."""
         if version < self.version:
             raise AccountingError(f"policy version {version} published after {self.version}")

@@ -19,7 +19,7 @@ class WeightPulls:
         self.newest = fleet.version
         self._fleet = fleet
         self._interval = interval
-        self._groups = [0] * len(fleet.lives)
+        self._groups = [0] * len(fleet.states)
         """Groups that ended since the engine's last load."""
         self._awaited = fleet.version
         """All engines take this version, or a newer one, without delay."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.distributed import PrefixStore, ProcessGroupGloo  # type: ignore[attr-defined]
 
-from roll.distributed.meeting import join_store, open_store
+from roll.distributed.rendezvous import join_store, open_store
 from roll.weights.bucket import Bucket, as_bytes
 from roll.weights.layout import lay_out, read_layout
 
@@ -26,7 +26,7 @@ class BroadcastError(RuntimeError):
     """A member is gone, or too slow. The others have some of the buckets."""
 
 
-class Meeting:
+class Rendezvous:
     """Where members of broadcasts find each other, on `address`."""
 
     def __init__(self, address: str, timeout_s: float) -> None:
@@ -34,13 +34,13 @@ class Meeting:
         self._timeout_s = timeout_s
         self._store = open_store(address, 0, timedelta(seconds=timeout_s))
 
-    def seats(self, group: str, size: int) -> list[Seat]:
+    def members(self, group: str, size: int) -> list[Member]:
         """Of a new group, whose name no other had; the sender's is the first."""
-        return [Seat(self._address, self._store.port, group, rank, size, self._timeout_s) for rank in range(size)]
+        return [Member(self._address, self._store.port, group, rank, size, self._timeout_s) for rank in range(size)]
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class Member:
     """A member's place in a group, which the member itself takes."""
 
     address: str

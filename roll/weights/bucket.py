@@ -36,7 +36,7 @@ class Bucket:
 
 
 @dataclass(slots=True)
-class Manifest:
+class WeightManifest:
     """What a complete set of weights of one version consists of."""
 
     version: int
@@ -97,6 +97,6 @@ def make_buckets(named: Iterable[tuple[str, Tensor]], bucket_bytes: int, rank: i
         yield Bucket(pending, checksum(pending))
 
 
-def manifest_of(version: int, buckets: list[Bucket]) -> Manifest:
+def manifest_of(version: int, buckets: list[Bucket]) -> WeightManifest:
     names = [name for bucket in buckets for name in bucket.tensors]
-    return Manifest(version, names, [bucket.checksum for bucket in buckets], sum(bucket.nbytes for bucket in buckets))
+    return WeightManifest(version, names, [bucket.checksum for bucket in buckets], sum(bucket.nbytes for bucket in buckets))

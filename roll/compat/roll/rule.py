@@ -33,7 +33,7 @@ DROP = _Drop()
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class KeyRule:
     """What becomes of a key, or of some of its values."""
 
     path: str
@@ -63,34 +63,34 @@ class Rule:
         return self.when is None or self.when(value, block)
 
 
-def renamed(path: str, to: str, note: str = "") -> Rule:
+def renamed(path: str, to: str, note: str = "") -> KeyRule:
     """The same value under another name."""
-    return Rule(path, "alias", f"read as `{to.lstrip('.')}`" + (f"; {note}" if note else ""), lambda value, block: {to: value})
+    return KeyRule(path, "alias", f"read as `{to.lstrip('.')}`" + (f"; {note}" if note else ""), lambda value, block: {to: value})
 
 
-def ignored(path: str, why: str) -> Rule:
-    return Rule(path, "without effect", why)
+def ignored(path: str, why: str) -> KeyRule:
+    return KeyRule(path, "without effect", why)
 
 
-def lacking(path: str, note: str) -> Rule:
-    return Rule(path, "lacking", note)
+def lacking(path: str, note: str) -> KeyRule:
+    return KeyRule(path, "lacking", note)
 
 
-def off_or_lacking(path: str, off: tuple[Any, ...], note: str) -> tuple[Rule, Rule]:
+def off_or_lacking(path: str, off: tuple[Any, ...], note: str) -> tuple[KeyRule, KeyRule]:
     """A switch that may stand there as long as it is off."""
     harmless = "it changes nothing as it stands"
     return (
-        Rule(path, "without effect", harmless, when=lambda v, b: v in off, values=_shown(off), absent=True),
-        Rule(path, "lacking", note, when=lambda v, b: v not in off, values="else", absent=True),
+        KeyRule(path, "without effect", harmless, when=lambda v, b: v in off, values=_shown(off), absent=True),
+        KeyRule(path, "lacking", note, when=lambda v, b: v not in off, values="else", absent=True),
     )
 
 
-def value_read_as(path: str, values: tuple[Any, ...], to: Any, note: str, *, unless: tuple[Any, str] | None = None) -> Rule:
+def value_read_as(path: str, values: tuple[Any, ...], to: Any, note: str, *, unless: tuple[Any, str] | None = None) -> KeyRule:
     """Some values of a key that is here mean another one. `unless`: (class, field) that may accept them itself by now."""
     name = f".{path.rpartition('.')[2]}"
     accepted = choices(*unless) if unless else ()
     meant = tuple(value for value in values if value not in accepted)
-    return Rule(path, "alias", note, lambda v, b: {name: to}, lambda v, b: any(v is m or v == m for m in meant), _shown(meant))
+    return KeyRule(path, "alias", note, lambda v, b: {name: to}, lambda v, b: any(v is m or v == m for m in meant), _shown(meant))
 
 
 def _shown(values: tuple[Any, ...]) -> str:

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, get_args, get_origin
 
 from roll.compat.roll.keys import RULES
-from roll.compat.roll.rule import DROP, Rule
+from roll.compat.roll.rule import DROP, KeyRule
 from roll.configs.report import Note
 from roll.configs.schema import hints
 
-_BY_NAME: dict[str, list[Rule]] = defaultdict(list)
+_BY_NAME: dict[str, list[KeyRule]] = defaultdict(list)
 for _each in RULES:
     _BY_NAME[_each.path.rpartition(".")[2]].append(_each)
 
@@ -38,7 +38,7 @@ class Translation:
 class _Hit:
     path: tuple[str, ...]
     value: Any
-    rule: Rule
+    rule: KeyRule
     targets: Mapping[str, Any]
     """What the rule writes instead."""
 
@@ -116,7 +116,7 @@ def _hits(mapping: Mapping[str, Any], cls: Any, above: tuple[str, ...]) -> Itera
                 yield from _hits(value, inner, path)
 
 
-def _rule(block: Mapping[str, Any], cls: Any, path: tuple[str, ...]) -> Rule | None:
+def _rule(block: Mapping[str, Any], cls: Any, path: tuple[str, ...]) -> KeyRule | None:
     """The first rule about a key of `block`, whose dataclass is `cls`."""
     name, known = path[-1], has_field(cls, path[-1:])
     for rule in _BY_NAME.get(name, ()):

@@ -58,7 +58,7 @@ class Coordinators:
             await self._replace(rank, worker)
             raise CoordinatorDied(str(death)) from death
         except asyncio.CancelledError:
-            self._tell_one(rank, "cancel", task.key)  # else it would play on
+            self._notify_one(rank, "cancel", task.key)  # else it would play on
             raise
         finally:
             self._load[rank] -= 1
@@ -71,21 +71,21 @@ class Coordinators:
         return result
 
     def close(self, engine: int) -> None:
-        self._tell("engine_down", engine)
+        self._notify("engine_down", engine)
 
     def open(self, engine: int) -> None:
-        self._tell("engine_up", engine, self._engines.workers[engine])
+        self._notify("engine_up", engine, self._engines.workers[engine])
 
-    def _tell(self, method: str, *args: object) -> None:
+    def _notify(self, method: str, *args: object) -> None:
         for rank in range(len(self._cluster)):
-            self._tell_one(rank, method, *args)
+            self._notify_one(rank, method, *args)
 
-    def _tell_one(self, rank: int, method: str, *args: object) -> None:
-        async def tell() -> None:
+    def _notify_one(self, rank: int, method: str, *args: object) -> None:
+        async def notify() -> None:
             with contextlib.suppress(WorkerDied):  # its successor is connected to the engines as they are then
                 await self._cluster.call(rank, method, *args)
 
-        notice = asyncio.ensure_future(tell())
+        notice = asyncio.ensure_future(notify())
         self._notices.add(notice)
         notice.add_done_callback(self._notices.discard)
 

@@ -17,7 +17,7 @@ from roll.data.sample import Sample
 from roll.data.seeding import derive_seed
 from roll.distributed.backend import WorkerDied, WorkerHandle, import_object
 from roll.distributed.cluster import Cluster
-from roll.pipeline.agentic.env_manager.base import Answer, EnvManager, EpisodeTask, PromptTooLong
+from roll.pipeline.agentic.env_manager.base import EnvManager, EpisodeTask, PolicyAnswer, PromptTooLong
 from roll.pipeline.agentic.env_manager.dialogue import Dialogue
 from roll.pipeline.agentic.group_play import RULES, VALIDATION, EpisodeFailed, play_group
 from roll.pipeline.preparation import load_tokenizer
@@ -154,7 +154,7 @@ class EnvironmentWorker:
         finally:
             await handle.close()
 
-    async def _ask(self, task: GroupTask, episode: str, context: Sequence[int], turn: int, most: int) -> Answer:
+    async def _ask(self, task: GroupTask, episode: str, context: Sequence[int], turn: int, most: int) -> PolicyAnswer:
         """The policy's answer, which is a function of (run seed, group, episode, attempt, turn) and the weights."""
         assert self._client is not None
         key = f"{task.key}/{episode}/{turn}"
@@ -166,7 +166,7 @@ class EnvironmentWorker:
         except WorkerDied as error:
             raise EngineLost(str(error)) from error
         text = self._client.text(completion)
-        return Answer(completion.token_ids, completion.logprobs, completion.versions, text, completion.stopped)
+        return PolicyAnswer(completion.token_ids, completion.logprobs, completion.versions, text, completion.stopped)
 
     def report(self, engine: int, error: Exception) -> None:
         """An engine died under a request. The driver notices, too, and says when there is another one."""

@@ -82,9 +82,9 @@ class AgenticExplorer(Explorer):
         return {f"val/{name}": value for name, value in episode_metrics(samples).items()}
 
     def counts(self) -> dict[str, float]:
-        told = self._coordinators
-        failures = {f"env/failures/{kind}": float(count) for kind, count in told.failures.items()}
-        return failures | {"env/worker_deaths": float(told.deaths), "env/redundant_aborted": float(told.aborted)}
+        coordinators = self._coordinators
+        failures = {f"env/failures/{kind}": float(count) for kind, count in coordinators.failures.items()}
+        return failures | {"env/worker_deaths": float(coordinators.deaths), "env/redundant_aborted": float(coordinators.aborted)}
 
     def figures(self) -> dict[str, Any]:
         return {

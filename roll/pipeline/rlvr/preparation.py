@@ -70,10 +70,10 @@ def _prompts(
 
 
 def _filter(config: RLVRConfig, domain: str) -> GroupFilter | None:
-    wish = config.rewards[domain].query_filter_config
-    args = wish.filter_args
-    if wish.type == "mean_filter":
+    query_filter = config.rewards[domain].query_filter_config
+    args = query_filter.filter_args
+    if query_filter.type == "mean_filter":
         return mean_filter(args.threshold_down, args.threshold_up)
-    if wish.type == "std_filter":
+    if query_filter.type == "std_filter":
         return std_filter(args.std_threshold or 0.0)
     return None

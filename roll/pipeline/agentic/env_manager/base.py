@@ -31,7 +31,7 @@ class Environment(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PolicyAnswer:
     """What the policy wrote in one turn."""
 
     token_ids: list[int]
@@ -43,7 +43,7 @@ class Answer:
     """False if it was cut off at the length limit."""
 
 
-AskPolicy = Callable[[Sequence[int], int, int], Awaitable[Answer]]
+AskPolicy = Callable[[Sequence[int], int, int], Awaitable[PolicyAnswer]]
 """(context tokens, turn from 0, most new tokens) -> the answer, complete."""
 
 
@@ -126,7 +126,7 @@ class EnvManager(ABC):
             "instructions": self._instructions,
         }
 
-    async def act(self, context: Sequence[int], record: Record, ask: AskPolicy) -> Answer:
+    async def act(self, context: Sequence[int], record: Record, ask: AskPolicy) -> PolicyAnswer:
         """The policy's turn."""
         started = time.perf_counter()
         room = self.context - len(context)
@@ -135,7 +135,7 @@ class EnvManager(ABC):
         return answer
 
     async def react(
-        self, env: Environment, record: Record, observation: str, info: dict[str, Any], answer: Answer
+        self, env: Environment, record: Record, observation: str, info: dict[str, Any], answer: PolicyAnswer
     ) -> tuple[str, dict[str, Any]]:
         """The environment's turn: takes the answer, and records the turn and, if it was the last, how the episode ended."""
         following, reward, terminated, truncated, after = await env.step(answer.text)

@@ -21,7 +21,7 @@ _ENVELOPE = re.compile(r"^\s*(?:\$\$?|\\\[|\\\()(.*?)(?:\$\$?|\\\]|\\\))\s*$", r
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class FinalAnswer:
     values: list[Any]
     """What math-verify compares: a SymPy expression and its text, or the text alone where it has no meaning. May be empty."""
     text: str
@@ -47,7 +47,7 @@ class Box:
     content: str
 
 
-def final_answer(response: str) -> Answer:
+def final_answer(response: str) -> FinalAnswer:
     """The candidate that math-verify would take: the first kind of place that has any, there the last one with a meaning."""
     first_text = ""
     for matches in _candidates(response):
@@ -60,7 +60,7 @@ def final_answer(response: str) -> Answer:
             if value is not None:
                 return _answer(response, match, [value, first_text])
     outer = boxes(response)
-    return Answer([first_text] if first_text else [], outer[-1].content if outer else first_text, in_box=bool(outer))
+    return FinalAnswer([first_text] if first_text else [], outer[-1].content if outer else first_text, in_box=bool(outer))
 
 
 def boxes(text: str) -> list[Box]:
@@ -81,16 +81,16 @@ def boxes(text: str) -> list[Box]:
     return found
 
 
-def _answer(response: str, match: re.Match[str], values: list[Any]) -> Answer:
+def _answer(response: str, match: re.Match[str], values: list[Any]) -> FinalAnswer:
     inside = boxes(match[0])
     before, after = response[: match.start()], response[match.end() :]
     if inside:
-        return Answer(values, inside[-1].content, before, after, in_box=True)
+        return FinalAnswer(values, inside[-1].content, before, after, in_box=True)
     for box in boxes(response):
         if box.start <= match.start() and match.end() <= box.end:  # a number in a box that has no meaning as a whole
-            return Answer(values, box.content, response[: box.start], response[box.end :], in_box=True)
+            return FinalAnswer(values, box.content, response[: box.start], response[box.end :], in_box=True)
     envelope = _ENVELOPE.match(match[0])
-    return Answer(values, envelope[1].strip() if envelope else match[0].strip(), before, after)
+    return FinalAnswer(values, envelope[1].strip() if envelope else match[0].strip(), before, after)
 
 
 def _candidates(response: str) -> Iterator[list[tuple[re.Match[str], Any]]]:

@@ -1,7 +1,7 @@
 """Other Python interpreters, for engines that cannot share an environment: what they have installed, and how a process of theirs
 is started. Nothing of an engine is imported here: that takes ten seconds and changes the process.
 
-The text of this file is also run by those interpreters (`look`), so it needs nothing but the standard library.
+The text of this file is also run by those interpreters (`inspect_packages`), so it needs nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 
-def look(module: str, distributions: list[str], needs: list[str]) -> dict[str, Any]:
+def inspect_packages(module: str, distributions: list[str], needs: list[str]) -> dict[str, Any]:
     """What this interpreter has: the folder of a module and the version of the first of these distributions that is installed
     (each None if there is none), those of `needs` that cannot be imported, and Python's own version."""
     spec = importlib.util.find_spec(module)
@@ -35,10 +35,10 @@ def look(module: str, distributions: list[str], needs: list[str]) -> dict[str, A
     }
 
 
-def look_in(python: str | None, module: str, distributions: list[str], needs: list[str]) -> dict[str, Any]:
-    """`look` in another interpreter; None is this one. `ValueError` if it cannot be run, or is no path."""
+def inspect_interpreter(python: str | None, module: str, distributions: list[str], needs: list[str]) -> dict[str, Any]:
+    """`inspect_packages` in another interpreter; None is this one. `ValueError` if it cannot be run, or is no path."""
     if python is None:
-        return look(module, distributions, needs)
+        return inspect_packages(module, distributions, needs)
     if not isinstance(python, str):
         raise ValueError("must be the path of a Python interpreter")
     question = json.dumps([module, distributions, needs])
@@ -59,4 +59,4 @@ def environment() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(look(*json.loads(sys.argv[1]))))
+    print(json.dumps(inspect_packages(*json.loads(sys.argv[1]))))

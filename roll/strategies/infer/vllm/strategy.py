@@ -32,7 +32,7 @@ from roll.strategies.infer.vllm.arguments import engine_arguments, require_insta
 from roll.strategies.infer.vllm.process import EngineFigures, engine_environment, engine_folder, start_engine
 from roll.strategies.infer.vllm.weights import ReceivedWeights
 from roll.weights.adapter import AdapterSource
-from roll.weights.bucket import Bucket, Manifest
+from roll.weights.bucket import Bucket, WeightManifest
 
 
 @dataclass(slots=True, eq=False)
@@ -129,7 +129,7 @@ class VLLMInferStrategy:
             raise self._ended
         await asyncio.to_thread(self._received.receive, version, bucket)
 
-    async def activate_weights(self, manifest: Manifest, mode: WeightUpdateMode) -> float:
+    async def activate_weights(self, manifest: WeightManifest, mode: WeightUpdateMode) -> float:
         """Returns the pause: from the answer that no token step is under way to the moment the next could begin. An error
         other than a refusal leaves the engine between two versions and ends it. Cancelling the call does not end the update."""
         await self._ready()
@@ -137,7 +137,7 @@ class VLLMInferStrategy:
             raise ValueError(f"unknown weight update mode {mode!r}")
         return await asyncio.shield(asyncio.create_task(self._activate(manifest, mode)))
 
-    async def _activate(self, manifest: Manifest, mode: WeightUpdateMode) -> float:
+    async def _activate(self, manifest: WeightManifest, mode: WeightUpdateMode) -> float:
         async with self._updating:
             files = await asyncio.to_thread(self._received.take, manifest)
             self._desk.hold()

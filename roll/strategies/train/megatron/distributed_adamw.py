@@ -8,13 +8,13 @@ from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_mega
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from roll.configs.arguments import TrainingArguments
-from roll.strategies.train.megatron.model import Stage
+from roll.strategies.train.megatron.model import ModelStage
 
 # Transformer Engine's AdamW, where it is installed, keeps other state than torch's; one kind of checkpoint is enough.
 megatron.core.optimizer.USING_PYTORCH_OPTIMIZER = True
 
 
-def data_parallel(stage: Stage, config: TransformerConfig, divide: bool, overlap: bool) -> DistributedDataParallel:
+def data_parallel(stage: ModelStage, config: TransformerConfig, divide: bool, overlap: bool) -> DistributedDataParallel:
     """The stage with gradients that are summed over the data-parallel ranks in float32.
 
     Args:

@@ -17,8 +17,8 @@ from megatron.core import parallel_state, tensor_parallel
 from torch import Tensor
 
 from roll.strategies.train.interface import RankContext
-from roll.strategies.train.megatron.convert import Place
-from roll.strategies.train.megatron.supported import Layout
+from roll.strategies.train.megatron.convert import ShardPosition
+from roll.strategies.train.megatron.supported import ParallelLayout
 from roll.strategies.train.process_group import init_process_group
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ class ModelParallel:
 
     _users = 0
 
-    def __init__(self, context: RankContext, device: torch.device, layout: Layout, timeout_s: float) -> None:
+    def __init__(self, context: RankContext, device: torch.device, layout: ParallelLayout, timeout_s: float) -> None:
         """Raises `ValueError` if the ranks cannot be divided so, or if this process is already part of another layout."""
         layout.check_ranks(context.world_size)
         layout.check_device(device.type)
@@ -55,7 +55,7 @@ class ModelParallel:
         self.replica_group: dist.ProcessGroup = parallel_state.get_data_parallel_group(with_context_parallel=True)
         self.expert_group: dist.ProcessGroup = parallel_state.get_expert_tensor_and_model_parallel_group()
         self.expert_replica_group: dist.ProcessGroup = parallel_state.get_expert_data_parallel_group()
-        stands = Layout(
+        stands = ParallelLayout(
             tensor=self.tensor_group.size(),
             pipeline=self.pipeline_group.size(),
             context=self.context_group.size(),
@@ -66,7 +66,7 @@ class ModelParallel:
             raise ValueError(f"this process is already part of {stands} over {dist.get_world_size()} ranks")
         ModelParallel._users += 1
         self.stage = self.pipeline_group.rank()
-        self.place = Place(
+        self.place = ShardPosition(
             layout.tensor,
             self.tensor_group.rank(),
             layout.expert,

@@ -20,7 +20,7 @@ OfLogits: TypeAlias = Callable[[Padded, Predictors, Tensor], tuple[Tensor, T]]
 """Micro-batch, positions of the logits, logits [R, V_rank] -> what to call `backward` on, and what to return."""
 
 
-class Schedule:
+class PipelineSchedule:
     """Shapes travel ahead of the tensors between stages, so every micro-batch is padded to its own longest sample only."""
 
     def __init__(self, model: nn.Module, parallel: ModelParallel, share: ContextShare) -> None:

@@ -35,10 +35,10 @@ from roll.strategies.train.megatron.logprobs import vocab_parallel_logprobs
 from roll.strategies.train.megatron.master_state import MasterState
 from roll.strategies.train.megatron.model import MakeStage, PolicyModel, build_stage, transformer_config
 from roll.strategies.train.megatron.parallel import ModelParallel
-from roll.strategies.train.megatron.schedule import OfLogits, Schedule
+from roll.strategies.train.megatron.schedule import OfLogits, PipelineSchedule
 from roll.strategies.train.megatron.stage_weights import Read, StageWeights
 from roll.strategies.train.megatron.storage_offload import StorageOffload
-from roll.strategies.train.megatron.supported import Layout
+from roll.strategies.train.megatron.supported import ParallelLayout
 from roll.strategies.train.megatron.tensor_files import TensorFiles, write_model
 from roll.strategies.train.optimizer import MOMENTS, scale_to_norm
 from roll.strategies.train.process import prepare_process, resolve_dtype
@@ -72,7 +72,7 @@ class MegatronStrategy:
         self._tokenizer = files.load_tokenizer(self._path)
         self._hf_config = AutoConfig.from_pretrained(self._path, local_files_only=True, trust_remote_code=False)
         self._compute_dtype = resolve_dtype(spec.dtype, self._device)
-        layout = Layout.of(self._options)
+        layout = ParallelLayout.of(self._options)
         config = self._transformer_config(layout, context.deterministic)
         self._parallel = ModelParallel(context, self._device, layout, spec.collective_timeout_s)
         self._stage = build_stage(config, self._hf_config, self.stage_of).to(self._device)
@@ -89,10 +89,10 @@ class MegatronStrategy:
         self._weights = StageWeights(names, self._stage, self._parallel)
         self._set_weights(self._open_weights(self._path))
         self._share = ContextShare(self._parallel.context_group, layout.tensor if config.sequence_parallel else 1)
-        self._microbatches = Schedule(self._wrapped or self._stage, self._parallel, self._share)
+        self._microbatches = PipelineSchedule(self._wrapped or self._stage, self._parallel, self._share)
         self._offloaded = StorageOffload()
 
-    def _transformer_config(self, layout: Layout, deterministic: bool) -> TransformerConfig:
+    def _transformer_config(self, layout: ParallelLayout, deterministic: bool) -> TransformerConfig:
         options = self._options
         granularity = options.recompute_granularity or ("full" if self._spec.recomputes_activations else None)
         full = granularity == "full"

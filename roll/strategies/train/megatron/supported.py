@@ -17,7 +17,7 @@ ROPE_TYPES = ("default", "linear", "llama3")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class ParallelLayout:
     """Into how many parts a model is divided, each way."""
 
     tensor: int = 1
@@ -28,7 +28,7 @@ class Layout:
     """Ranks that divide the matrices of one expert."""
 
     @classmethod
-    def of(cls, options: MegatronConfig) -> Layout:
+    def of(cls, options: MegatronConfig) -> ParallelLayout:
         return cls(
             tensor=options.tensor_model_parallel_size,
             pipeline=options.pipeline_model_parallel_size,
@@ -80,7 +80,7 @@ def mixture_layers(hf_config: Any) -> list[bool]:
     return [i not in hf_config.mlp_only_layers and (i + 1) % hf_config.decoder_sparse_step == 0 for i in layers]
 
 
-def check_folder(folder: str | Path, layout: Layout, sequence_parallel: bool, device_kind: str) -> None:
+def check_folder(folder: str | Path, layout: ParallelLayout, sequence_parallel: bool, device_kind: str) -> None:
     """`check_model` of a Hugging Face folder, `check_device`, and whether Megatron is there at all."""
     if importlib.util.find_spec("megatron") is None:
         raise ValueError("megatron-core is not installed: pip install megatron-core (roll doctor names the version)")
@@ -88,7 +88,7 @@ def check_folder(folder: str | Path, layout: Layout, sequence_parallel: bool, de
     check_model(AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False), layout, sequence_parallel)
 
 
-def check_model(hf_config: Any, layout: Layout, sequence_parallel: bool = False) -> None:
+def check_model(hf_config: Any, layout: ParallelLayout, sequence_parallel: bool = False) -> None:
     """Raises `ValueError`, naming what is not supported or does not divide."""
     kind = hf_config.model_type
     if kind not in DENSE + MIXTURES:
@@ -120,7 +120,7 @@ def check_model(hf_config: Any, layout: Layout, sequence_parallel: bool = False)
             raise ValueError(f"{size_name} {size} does not divide the model's {name} {getattr(hf_config, name)}")
 
 
-def _check_mixture(hf_config: Any, layout: Layout, sequence_parallel: bool) -> None:
+def _check_mixture(hf_config: Any, layout: ParallelLayout, sequence_parallel: bool) -> None:
     if layout.tensor > 1 and not sequence_parallel:
         raise ValueError(
             f"a mixture of experts with tensor_model_parallel_size {layout.tensor} needs sequence_parallel: true: every rank "

@@ -1,6 +1,6 @@
-"""Where an environment lives: on the event loop, or in a thread of its own (in a process of its own: `process_seat`).
+"""Where an environment lives: on the event loop, or in a thread of its own (in a process of its own: `process_executor`).
 
-A seat holds one instance. It is asked for one call at a time, and given up after a failure; what it cannot stop, it leaves
+A executor holds one instance. It is asked for one call at a time, and given up after a failure; what it cannot stop, it leaves
 behind.
 """
 
@@ -17,9 +17,9 @@ from roll.envs.registry import make_env
 from roll.rollout.environment_failure import EnvFailure
 
 
-class Seat(Protocol):
+class EnvExecutor(Protocol):
     async def call(self, method: str, argument: Any, limit_s: float | None) -> Any:
-        """What `method` of the environment returns, as it is. Raises `EnvFailure`; the seat is then of no more use."""
+        """What `method` of the environment returns, as it is. Raises `EnvFailure`; the executor is then of no more use."""
 
     async def leave(self) -> None:
         """Closes the environment, if it can be reached, and gives the place back."""
@@ -29,7 +29,7 @@ class Seat(Protocol):
         """Whether a call that cannot be stopped goes on in here."""
 
 
-class LoopSeat:
+class LoopExecutor:
     """On the caller's event loop. A coroutine is cancelled at the limit; a plain function holds the loop up for as long as it
     takes, and has no limit."""
 
@@ -59,7 +59,7 @@ class LoopSeat:
                 env.close()
 
 
-class ThreadSeat:
+class ThreadExecutor:
     """In a daemon thread. A call that outlives its limit cannot be stopped: its thread is left behind, with the environment, and
     ends when the call does."""
 

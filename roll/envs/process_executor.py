@@ -38,7 +38,7 @@ class ProcessPool(ChildPool):
             return child
 
 
-class ProcessSeat:
+class ProcessExecutor:
     is_stuck = False
 
     def __init__(self, pool: ProcessPool, env_type: str, env_config: Mapping[str, Any]) -> None:
