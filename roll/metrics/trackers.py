@@ -138,7 +138,7 @@ class Background:
 
     def _switch_off(self, why: str) -> None:
         logger.warning("tracker %s is switched off, training goes on (metrics.jsonl has everything): %s", self.name, why)
-        self.alive = False  # last: who sees it may rely on the warning
+        self.alive = False  # set last: a reader of this flag may rely on the warning
 
 
 class Trackers:
@@ -149,7 +149,7 @@ class Trackers:
         self.others = others
 
     def position(self) -> int:
-        """Of metrics.jsonl, for a checkpoint."""
+        """The position in metrics.jsonl, for a checkpoint."""
         return self.jsonl.position()
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:

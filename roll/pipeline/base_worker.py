@@ -57,7 +57,7 @@ class TrainWorker:
         return BucketFile.write(bucket, Path(path)) if bucket is not None else None
 
     async def broadcast(self, member: Member, *buckets: Bucket) -> None:
-        """Runs beside the training, in a thread of the event loop's pool."""
+        """Sends the buckets beside the training, in a thread of the event loop's pool."""
         await asyncio.to_thread(member.send, buckets)
 
     def save(self, directory: str) -> None:
@@ -94,7 +94,8 @@ class InferWorker:
         await self.strategy.receive_bucket(version, bucket)
 
     async def receive_broadcast(self, version: int, member: Member, count: int) -> None:
-        """Instead of `count` calls of `receive_bucket`. Who calls that, or begins another broadcast, has given this one up."""
+        """Takes the place of `count` calls of `receive_bucket`. A caller that calls `receive_bucket`, or begins another
+        broadcast, has given this broadcast up."""
         self._broadcast = member
         buckets = member.receive(count)
         while (bucket := await asyncio.to_thread(next, buckets, None)) is not None and self._broadcast is member:

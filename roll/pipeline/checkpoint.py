@@ -26,7 +26,7 @@ CRITIC = "critic"
 _NAME = re.compile(r"step-(\d{1,18})")
 
 Check = Callable[[Any, int], None]
-"""Of the state and the step in a checkpoint; raises `CheckpointError`."""
+"""A check of the state and the step in a checkpoint; it raises `CheckpointError`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Checkpoint:
 
     @property
     def critic(self) -> Path:
-        """Only there if a critic was trained."""
+        """The critic's folder; it exists only if a critic was trained."""
         return self.path / CRITIC
 
     @property
@@ -54,28 +54,28 @@ class Checkpoint:
 
     @property
     def adapters(self) -> Path:
-        """Only there if adapters were trained (LoRA)."""
+        """The adapters' folder; it exists only if adapters were trained (LoRA)."""
         return self.trainer / "adapter"
 
 
 class CheckpointStore:
     def __init__(self, root: Path, keep: int = 0, spared: int | None = None, lock: RunLock | None = None) -> None:
         """`keep`: how many of the newest checkpoints stay, 0 for all. `spared`: the step of one that stays besides them: engines
-        that start anew begin with its weights. `lock`: that of the folder's run; who only reads needs none."""
+        that start anew begin with its weights. `lock`: the lock of the folder's run; a reader needs none."""
         self.root = root
         self._keep = keep
         self._spared = spared
         self._lock = lock
 
     def steps(self) -> list[int]:
-        """Of all checkpoint folders with a manifest, oldest first."""
+        """The steps of all checkpoint folders with a manifest, oldest first."""
         return [step for step in self._folders() if (self.root / f"step-{step}" / MANIFEST).is_file()]
 
     def begin(self, step: int) -> Path:
         """An empty folder to write a checkpoint into; the trainer writes to its `TRAINER` part, a critic to `CRITIC`."""
         self._check_owner()
         partial = self._partial(step)
-        # What is not this run's was left by one that was killed.
+        # Folders of other runs were left by runs that were killed.
         if self._lock is not None:
             for left in self.root.glob(".step-*"):
                 if not left.name.endswith(f".{self._lock.token}.partial"):
@@ -174,10 +174,10 @@ class CheckpointStore:
                     )
 
     def _sync_root(self) -> None:
-        """The folder, and those above it, which may be new, too."""
+        """Syncs the folder, and those above it, which may be new, too."""
         sync(self.root)
         for above in self.root.absolute().parents:
-            with suppress(OSError):  # one that is not ours to read was there before
+            with suppress(OSError):  # a folder that we may not read existed before this run
                 sync(above)
 
 
@@ -203,7 +203,7 @@ def _read(path: Path, check: Check | None) -> Checkpoint:
 
 
 def _remove(path: Path) -> None:
-    """Whatever is there; of a link the link."""
+    """Removes a file or a folder; of a link it removes the link alone."""
     if path.is_symlink():
         path.unlink()
     else:

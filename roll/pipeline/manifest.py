@@ -16,7 +16,7 @@ from typing import Any
 
 MANIFEST = "manifest.json"
 LARGEST_BYTES = 1 << 28
-"""Of a JSON file that is read whole."""
+"""The largest JSON file, in bytes, that is read whole."""
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
@@ -28,7 +28,7 @@ class CheckpointError(ValueError):
 class CheckpointManifest:
     step: int
     token: int
-    """Of the run that wrote it (`RunLock`); 0 if there was no lock."""
+    """Token of the run that wrote the checkpoint (`RunLock`); 0 if there was no lock."""
     files: dict[str, str]
     """Path relative to the folder -> SHA-256."""
 
@@ -76,7 +76,7 @@ def verify(folder: Path, manifest: CheckpointManifest) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Raises `CheckpointError` for whatever is no JSON that can be read."""
+    """The value of a JSON file. Raises `CheckpointError` if the file cannot be read as JSON."""
     if (size := path.stat().st_size) > LARGEST_BYTES:
         raise CheckpointError(f"{path.name} has {size} bytes, more than {LARGEST_BYTES}")
     return parsed(path.read_bytes(), path.name)
@@ -113,7 +113,7 @@ def sync(path: Path) -> None:
 
 
 def _files(folder: Path) -> set[str]:
-    """All that is no folder, but the manifest itself."""
+    """All files but the manifest itself."""
     found = {os.path.relpath(os.path.join(below, name), folder) for below, _, names in os.walk(folder) for name in names}
     return found - {MANIFEST}
 

@@ -47,7 +47,7 @@ class Prepared:
     tokenizer: PreTrainedTokenizerBase
     source: TaskSource
     filters: dict[str, GroupFilter]
-    """By domain."""
+    """The filter of each domain."""
     checkpoint: Checkpoint | None
     run_dir: Path
     validation: list[Prompt]
@@ -142,7 +142,7 @@ def _restore(source: TaskSource, cursor: Mapping[str, Any]) -> None:
     known = source.cursor()["served"].keys()
     try:
         source.restore(cursor)
-    except (LookupError, TypeError, AttributeError) as error:  # the boundary: the cursor is text that anybody may have edited
+    except (LookupError, TypeError, AttributeError) as error:  # the cursor is text that anybody may have edited
         raise ValueError(f"the cursor in pipeline.json names what is not there: {type(error).__name__}: {error}") from error
     if cursor["served"].keys() != known:
         raise ValueError(f"the cursor in pipeline.json has served {sorted(cursor['served'])}, not {sorted(known)}")
@@ -202,12 +202,12 @@ def _check_policy_loss(config: PPOConfig, derived: Derived) -> None:
 
 
 def _worker_classes(config: PPOConfig) -> dict[str, str]:
-    """Path of each class that the roles name, by key."""
+    """The dotted path of each class that the roles name, by key."""
     return {f"{name}.worker_cls": role.worker_cls for name, role in config.configured_roles().items() if role.worker_cls}
 
 
 def _model_folders(config: PPOConfig) -> dict[str, str]:
-    """The key that names each folder; that of actor_train, whose tokenizer is used, comes first."""
+    """The key that names each model folder; actor_train, whose tokenizer is used, comes first."""
     folders: dict[str, str] = {}
     for name, role in config.roles().items():
         own = role.model_args.model_name_or_path
@@ -250,7 +250,7 @@ class Collector:
         self._problems: list[Problem] = []
 
     def __call__(self, key: str, value: object, check: Callable[[], T], fix: str) -> T | None:
-        """What the check returns; None if it complains. A `ConfigError` names its keys itself."""
+        """Runs the check and returns its value; None if the check complains. A `ConfigError` names its keys itself."""
         try:
             return check()
         except ConfigError as error:

@@ -104,7 +104,7 @@ class RunLock:
 
 
 def read_owner(path: Path) -> Owner | None:
-    """None if there is none, or nothing that can be read as one."""
+    """The owner that the file names; None if the file is missing or cannot be read."""
     try:
         found: Any = json.loads(path.read_text())
         owner = Owner(**found)

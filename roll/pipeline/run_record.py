@@ -1,4 +1,4 @@
-"""What a run leaves behind, and what it shows while it runs."""
+"""The files that a run writes, and what it displays while it runs."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class RunRecord:
         self.display.update(replace(self._snapshot(), roles=lines, groups=counts))
 
     def _snapshot(self) -> RunSnapshot:
-        """Without roles and groups."""
+        """The snapshot without roles and groups."""
         running, done = time.monotonic() - self._began, self.step - self._first_step
         return RunSnapshot(
             step=self.step,

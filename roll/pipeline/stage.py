@@ -176,7 +176,7 @@ class Stage(Generic[In, Out]):
         return combined(self._states)
 
     async def run(self) -> None:
-        """All lanes to their end. The output channel is closed when the last lane is done."""
+        """Runs all lanes to their end. The output channel is closed when the last lane is done."""
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(self.lanes):

@@ -22,7 +22,7 @@ from roll.rollout.progress import Progress
 
 class RunState:
     def __init__(self, config: PPOConfig, prepared: Prepared, advantages: Advantages) -> None:
-        """As the checkpoint left it, if there is one."""
+        """Starts from the checkpoint, if there is one."""
         checkpoint = prepared.checkpoint
         self.first_step = self.saved_step = checkpoint.step if checkpoint else 0
         spared = self.first_step if prepared.continues else None

@@ -2,7 +2,7 @@
 
     lease → (values | log_probs | reference) → advantages → (update_critic | update) → gather
 
-What stands beside one another works at the same time where devices allow it. The next step's groups are leased when the step
+Stages side by side (`|`) work at the same time where devices allow it. The next step's groups are leased when the step
 before is trained and its accounts, metrics and checkpoint are written.
 """
 

@@ -1,7 +1,6 @@
 """One version to many engines at the same time: each rank of the trainer broadcasts the buckets that it made.
 
-What a broadcast did not bring, because an engine died or was too slow, and what an engine needs that comes up later, it gets by
-itself, through the store.
+An engine that died or was too slow in a broadcast, and an engine that starts later, pulls its buckets from the store by itself.
 """
 
 from __future__ import annotations
@@ -27,10 +26,11 @@ class WeightBroadcast:
         self.sent = 0
         """Versions that reached all engines that they were sent to."""
         self.failed = 0
-        """Those that did not."""
+        """Versions that did not reach all engines that they were sent to."""
 
     async def send(self, store: WeightStore, version: int, engines: Sequence[int]) -> bool:
-        """Whether all of these engines have all buckets of the version; if not, nobody knows who has which."""
+        """Returns whether all of these engines have all buckets of the version; if not, it is unknown which engine has which
+        bucket."""
         shares: dict[int, list[KeptBucket]] = {}
 
         async def sort(_: int, bucket: BucketRef) -> None:
@@ -60,7 +60,7 @@ class WeightBroadcast:
         try:
             await asyncio.gather(*members)
         except (BroadcastError, *LOST):
-            # The others may not have noticed. They are waited for no longer, and stop when they are sent buckets otherwise.
+            # The other engines may not have noticed. Nobody waits for them; they stop when they receive buckets in another way.
             return False
         finally:
             for member in members:

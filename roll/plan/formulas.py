@@ -36,7 +36,7 @@ _GROUPINGS = {"batch": "all episodes", "tags": "the tag", "traj_group_id": "the 
 
 @dataclass(frozen=True, slots=True)
 class LossFormula:
-    """Each is one line; empty where the configuration has no such term."""
+    """The terms of the loss, one line each; empty where the configuration has no such term."""
 
     total: str
     policy: str
@@ -114,7 +114,7 @@ def _kl(config: PPOConfig) -> str:
 
 
 def _advantage(config: PPOConfig) -> Iterator[str]:
-    """In the order in which it is done."""
+    """The steps from rewards to advantages, in the order in which they are done."""
     yield from _normalised(config)
     if config.reward_clip is not None:
         yield f"R clipped to ±{config.reward_clip:g}"
@@ -160,7 +160,7 @@ def _estimated(config: PPOConfig) -> str:
 
 
 def _of_turns(config: PPOConfig) -> dict[str, str | float]:
-    """What the formulas of estimators of turns have besides."""
+    """The further terms that the formulas of turn estimators have."""
     if not isinstance(config, AgenticConfig):
         return {}
     configured = config.reward_normalization

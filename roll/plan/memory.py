@@ -160,7 +160,7 @@ def activations(model: Model, layout: ModelLayout, micro: Microbatch, element: i
 
 
 def layer_bytes(shape: ModelShape, sequence: int, element: int, autocast: bool, eager: bool) -> int:
-    """Of one token in one layer; see `activations`."""
+    """Bytes of activations of one token in one layer; see `activations`."""
     q, kv, f = shape.query_dim, shape.kv_dim, shape.intermediate
     per_token = norm_bytes(shape, element, autocast) + 2 * element * (q + kv) + 4 * element * f + 8 + 4 * shape.heads
     if shape.qk_norm:
@@ -174,14 +174,14 @@ def norm_bytes(shape: ModelShape, element: int, autocast: bool) -> int:
 
 
 def logits(model: Model, layout: ModelLayout, micro: Microbatch, element: int, entropy: bool = False) -> Part:
-    """Alive at the peak: the logits, their float32 rows, the scaled ones and the log-probs; 8 B more for a trained entropy."""
+    """What is alive at the peak: logits, their float32 rows, the scaled rows, log-probs; 8 B more for a trained entropy."""
     each = element + 3 * FP32 + (8 if entropy else 0)
     formula = f"{micro.predicted:,} response tokens × {model.shape.vocab:,} of the vocabulary × {each} B{_over(layout.tensor)}"
     return Part("logits", micro.predicted * model.shape.vocab * each // layout.tensor, formula)
 
 
 def kv_cache(model: Model, requests: int, sequence: int, element: int, tensor: int = 1) -> Part:
-    """Of an engine that keeps a slot of full length for each running request."""
+    """KV cache of an engine that keeps a slot of full length for each running request."""
     tokens = -(-sequence // KV_GRANULE) * KV_GRANULE
     each = model.shape.kv_bytes(element)
     formula = f"{requests:,} requests × {tokens:,} tokens × {each:,} B{_over(tensor)}"

@@ -1,4 +1,4 @@
-"""The state of the inference engines' replicas: which may serve, and with which weights. Pure.
+"""The states of the inference engines' replicas: which may serve, and with which weights. Pure.
 
     SERVING ──died──▶ DEAD ──restart──▶ STARTING ──started──▶ LOADING ──verified──▶ SERVING
                        ▲                   │ died                │ died
@@ -63,7 +63,7 @@ class Fleet:
         return [replica for replica, state in enumerate(self.states) if state is EngineState.SERVING]
 
     def died(self, replica: int) -> bool:
-        """False if that was known already."""
+        """Records a death; False if it was known already."""
         if self.states[replica] is EngineState.DEAD:
             return False
         self._take(replica, EngineEvent.DIED)

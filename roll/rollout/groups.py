@@ -189,7 +189,7 @@ class Groups:
         self._changed()
 
     async def drop_all(self, reason: str) -> None:
-        """Of a run that is over: the groups that are left."""
+        """Drops the groups that are left when the run is over."""
         for group_id in list(self._live):
             self._drop(group_id, reason)
         self._changed()

@@ -82,7 +82,7 @@ class AgenticAdvantages(Advantages):
         states: list[Hashable] = [turn.state_key for turn in turns]
         if (config.adv_estimator == "gigpo" or normalization.grouping == "state") and not all(states):
             raise ValueError(
-                "adv_estimator: turns are compared at equal states, and an environment does not tell its own: "
+                "adv_estimator: turns are compared at equal states, and an environment does not report its state: "
                 "its reset and step have to give info['state_key'], a text that is equal exactly for equal states"
             )
         earned = torch.tensor([turn.reward for turn in turns], dtype=torch.float32)
@@ -129,7 +129,7 @@ class AgenticAdvantages(Advantages):
 
 
 def _trajectory(sample: Sample) -> Trajectory:
-    assert sample.trajectory is not None, "a sample of an agentic run tells of its episode"
+    assert sample.trajectory is not None, "a sample of an agentic run has a trajectory"
     return sample.trajectory
 
 

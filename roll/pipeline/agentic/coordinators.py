@@ -46,8 +46,8 @@ class Coordinators:
         await asyncio.gather(*(self._connect(rank) for rank in range(len(self._cluster))))
 
     async def play(self, task: GroupTask) -> GroupResult:
-        """On the coordinator with the fewest groups. Raises `CoordinatorDied` if that one dies over it (another is in its place
-        by then), and `CoordinatorsLost`."""
+        """Plays the group on the coordinator with the fewest groups. Raises `CoordinatorDied` if that one dies over it (another
+        is in its place by then), and `CoordinatorsLost`."""
         rank = min(range(len(self._load)), key=lambda rank: self._load[rank])
         self._load[rank] += 1
         try:
@@ -82,7 +82,7 @@ class Coordinators:
 
     def _notify_one(self, rank: int, method: str, *args: object) -> None:
         async def notify() -> None:
-            with contextlib.suppress(WorkerDied):  # its successor is connected to the engines as they are then
+            with contextlib.suppress(WorkerDied):  # the coordinator's successor is connected to the engines as they are then
                 await self._cluster.call(rank, method, *args)
 
         notice = asyncio.ensure_future(notify())
@@ -90,7 +90,7 @@ class Coordinators:
         notice.add_done_callback(self._notices.discard)
 
     async def _replace(self, rank: int, dead: object) -> None:
-        """Once, however many groups report the death."""
+        """Replaces the coordinator once, however many groups report its death."""
         async with self._restarting[rank]:
             while self._cluster.workers[rank] is dead:
                 self.deaths += 1

@@ -88,8 +88,8 @@ class EnvironmentWorker:
         self._playing: dict[str, asyncio.Task[GroupResult]] = {}
 
     async def connect(self, engines: Sequence[WorkerHandle], replaced: bool) -> None:
-        """The engines to ask; called once, before anything is played. `replaced`: whether an engine that dies comes back
-        (`engine_up`), so that its requests only have to go elsewhere; if not, its death is an error."""
+        """Connects the coordinator to the engines; called once, before anything is played. `replaced`: whether an engine that
+        dies comes back (`engine_up`), so that its requests only have to go elsewhere; if not, its death is an error."""
         self._hosts = {tag: _host(tag, env) for tag, env in self._config.custom_envs.items()}
         self._engines = Cluster("actor_infer", engines, self._config.rpc_timeout)
         router = Router(len(engines), self._capacity)
@@ -169,12 +169,12 @@ class EnvironmentWorker:
         return PolicyAnswer(completion.token_ids, completion.logprobs, completion.versions, text, completion.stopped)
 
     def report(self, engine: int, error: Exception) -> None:
-        """An engine died under a request. The driver notices, too, and says when there is another one."""
+        """An engine died under a request. The driver notices this, too, and reports when another engine takes its place."""
         assert self._client is not None
         self._client.close(engine)
 
 
 def _host(tag: str, env: EnvConfig) -> EnvHost:
-    from roll.envs.host import EnvHost  # environments are an annex: where none is played, none is loaded
+    from roll.envs.host import EnvHost  # environments are an optional part: where no environment is played, none is loaded
 
     return EnvHost(env.execution, env.step_timeout_s, env.reset_timeout_s, {tag: env.max_env_step_concurrent})

@@ -106,7 +106,7 @@ class AgenticExplorer(Explorer):
         )
 
     async def _evaluate(self, version: int, environment: Prompt, places: asyncio.Semaphore) -> tuple[list[Sample], int]:
-        """The samples of a group, and how many of its episodes could not be played."""
+        """Returns the samples of a group, and how many of its episodes could not be played."""
         size = self._validation_manager.group_size
         async with places:
             for attempt in range(ATTEMPTS):

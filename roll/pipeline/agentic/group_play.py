@@ -33,7 +33,7 @@ RULES: dict[EnvFailurePolicy, FailureRule] = {
     "drop_group": FailureRule(0, False),
 }
 VALIDATION = FailureRule(1, True)
-"""A validation counts what can be played, and tells how many could not."""
+"""The rule of a validation: it counts the episodes that can be played, and reports how many cannot."""
 
 
 class EpisodeFailed(Exception):

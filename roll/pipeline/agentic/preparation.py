@@ -86,7 +86,7 @@ def _validation(config: AgenticConfig, configured: dict[str, str]) -> list[Promp
 
 
 def _rules(env: EnvConfig, tag: str) -> str:
-    """Of the environment, from an instance that is made only to see that it can be."""
+    """The environment's rules, from an instance that is made only to check that its configuration is valid."""
     from roll.envs.registry import make_env
 
     made = make_env(env.env_type, env.env_config, f"custom_envs.{tag}.env_config")
@@ -114,7 +114,7 @@ def _filter(path: str) -> GroupFilter:
     made: Any = found() if inspect.isclass(found) else found
     try:
         verdict = made([0.0, 1.0])
-    except Exception as error:  # boundary: a user's code
+    except Exception as error:  # boundary: a user's class may raise anything
         raise ValueError(f"it fails on the rewards [0.0, 1.0]: {type(error).__name__}: {error}") from error
     if verdict is not None and not isinstance(verdict, str):
         raise ValueError(f"it must return the reason to drop a group (text) or None, not {verdict!r}")

@@ -24,7 +24,7 @@ class RLVRAdvantages(Advantages):
         self._running: dict[str, RunningMoments] = {}
 
     def trains(self, group: SampleGroup, sample: Sample) -> bool:
-        """Not those that were cut off at the length limit (`max_len_mask`), nor those of groups that are too easy or too hard
+        """False for samples that were cut off at the length limit (`max_len_mask`), and for groups that are too easy or too hard
         (`difficulty_mask`)."""
         config = self._rlvr
         if config.max_len_mask and sample.finish_reason == "length":

@@ -1,6 +1,7 @@
 """What all env managers share: an episode is played turn by turn, and recorded as it goes.
 
-An env manager knows neither engines nor workers. It asks for an answer to tokens, and gives the answer's text to an environment.
+An env manager knows neither engines nor workers. It requests an answer to tokens, and gives the text of the answer to an
+environment.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ KNOWN_INFO = frozenset({"action_is_valid", "action_is_effective", "success", "st
 
 
 class Environment(Protocol):
-    """As `env.host.EnvHost` hands it out."""
+    """An environment as `roll.envs.host.EnvHost` opens it."""
 
     running_s: float
     waiting_s: float
@@ -50,10 +51,10 @@ AskPolicy = Callable[[Sequence[int], int, int], Awaitable[PolicyAnswer]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeTask:
     uid: str
-    """Of the group: the tag and the number of its environment."""
+    """The group's id: the tag and the number of its environment."""
     tag: str
     index: int
-    """Of the episode in its group."""
+    """Number of the episode in its group."""
     env_seed: int
 
 
@@ -76,7 +77,7 @@ class Record:
         return sum(turn.reward for turn in self.turns)
 
     def trajectory(self, turns: list[Turn], first_turn: int, env: Environment) -> Trajectory:
-        """As the sample of these turns tells it."""
+        """The trajectory of the sample that holds these turns."""
         assert self.end is not None
         return Trajectory(
             turns=turns,
@@ -112,7 +113,7 @@ class EnvManager(ABC):
         return self.config.agent_system_template.format(instructions=self._instructions)
 
     def message(self, record: Record, observation: str, info: dict[str, Any]) -> str:
-        """What the policy is told in the next turn. Raises `KeyError` for a field that templates do not have."""
+        """The policy's message for the next turn. Raises `KeyError` for a field that templates do not have."""
         return self.config.agent_template.format(**self.fields(record, observation, info))
 
     def fields(self, record: Record, observation: str, info: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""One sample a turn: every turn begins with a fresh context, in which `{history}` tells of the turns before."""
+"""One sample a turn: every turn begins with a fresh context, in which `{history}` describes the turns before."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class FinalAnswer:
     values: list[Any]
     """What math-verify compares: a SymPy expression and its text, or the text alone where it has no meaning. May be empty."""
     text: str
-    """As it stands in the response, without box or dollar signs."""
+    """The answer's text in the response, without box or dollar signs."""
     before: str = ""
     """What precedes it in the response."""
     after: str = ""
@@ -94,7 +94,7 @@ def _answer(response: str, match: re.Match[str], values: list[Any]) -> FinalAnsw
 
 
 def _candidates(response: str) -> Iterator[list[tuple[re.Match[str], Any]]]:
-    """By kind of place, the most telling first; within a kind the rightmost first."""
+    """Candidates by kind of place, the most significant kind first; within a kind the rightmost candidate first."""
     patterns = [
         (pattern, target, priority) for of_target, target in get_extraction_regexes(_TARGETS) for pattern, priority in of_target
     ]

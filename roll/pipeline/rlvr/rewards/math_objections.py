@@ -71,7 +71,7 @@ def _letters(text: str) -> str:
 
 
 def _is_word(letters: str) -> bool:
-    """Not one of those that algebra writes: abc, xyz, ab; m, n; AB."""
+    """Whether the letters are a word, and no product as algebra writes it: abc, xyz, ab; m, n; AB."""
     if len(letters) < 3:
         return letters in _SHORT_WORDS
     codes = [ord(letter) for letter in letters]
@@ -93,7 +93,7 @@ def _box_in_box(answer: FinalAnswer) -> bool:
 
 
 def _false_equation(gold: Any, answer: FinalAnswer) -> bool:
-    """Of an equation the last side is compared: each other side that is a number must be the same one."""
+    """The last side of an equation is compared, so each other side that is a number must equal the last one."""
     if isinstance(gold, Eq | And):
         return False
     *others, last = _sides(answer.value) or [None]
@@ -155,7 +155,7 @@ def _words(text: str) -> set[str]:
 
 
 def _has_number(unit: str) -> bool:
-    """Beyond exponents (cm2, m^2) and "base 10"."""
+    """Whether the text has a number beyond exponents (cm2, m^2) and "base 10"."""
     return bool(re.search(r"(?<![A-Za-z^\d])\d", re.sub(r"base\s*\d+", "", unit)))
 
 
