@@ -101,13 +101,13 @@ def _check(arguments: Sequence[str]) -> CheckResult:
 
 
 def planned_devices(config: PPOConfig, machine: Machine) -> int:
-    """Those that the configuration names, else those of this machine (`roll.distributed.devices.detect`)."""
+    """The devices that the configuration names, else the devices of this machine (`roll.distributed.devices.detect`)."""
     return config.num_nodes * (config.num_gpus_per_node or len(machine.accelerators) or max(2, machine.cpus))
 
 
 def contradictions(config: PPOConfig, machine: Machine) -> list[Problem]:
-    """What is wrong with a configuration whether torch will use the accelerators of this machine or not: it may be a build for
-    CPUs, which only importing it tells (`roll.distributed.devices.detect`)."""
+    """The problems of a configuration that do not depend on whether torch uses the accelerators of this machine: torch may be a
+    build for CPUs, which is known only after its import (`roll.distributed.devices.detect`)."""
     problems = check_config(config, planned_devices(config, machine))
     if problems and machine.accelerators and not check_config(config, planned_devices(config, replace(machine, accelerators=()))):
         return []
@@ -115,9 +115,9 @@ def contradictions(config: PPOConfig, machine: Machine) -> list[Problem]:
 
 
 def check(config: PPOConfig, machine: Machine, device_memory: int | None = None) -> Checked:
-    """For a configuration without problems. `device_memory`: bytes of the planned accelerators, if not this machine's."""
+    """Plans a configuration without problems. `device_memory`: bytes of the planned accelerators, if not this machine's."""
     devices = planned_devices(config, machine)
-    # More devices than this machine's cores are no CPU slots of it.
+    # More devices than this machine has cores cannot be its CPU slots.
     accelerators = bool(machine.accelerators) or device_memory is not None or devices > config.num_nodes * max(2, machine.cpus)
     remarks: list[str] = []
     models: dict[str, Model | str] = {}

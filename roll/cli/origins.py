@@ -56,7 +56,7 @@ def check_files(folder: Path, name: str) -> None:
 
 
 def _files(folder: Path, name: str) -> Iterator[tuple[str, str]]:
-    """Of files within the limits; none of others."""
+    """The files of the defaults list that are within the limits; others are left out."""
     try:
         check_files(folder, name)
     except ConfigError:

@@ -1,7 +1,7 @@
 """`roll verify <run>`: what a run wrote down, held against what every run promises. It reads files and trusts no code of the run.
 
 Promises: a group has one fate and is trained at most once; every step trains a whole batch; no trained token is older than the
-bound; no prompt of an epoch is lost or served twice; journals, checkpoints and summary tell the same.
+bound; no prompt of an epoch is lost or served twice; journals, checkpoints and summary agree.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _steps(run: Run) -> Iterator[str]:
         yield f"steps trained different numbers of groups: {dict(Counter(by_step.values()))}"
     steps = [row["step"] for row in run.metrics if "time/step_s" in row]
     if steps != sorted(set(steps)):
-        yield "metrics.jsonl tells steps twice or out of order"
+        yield "metrics.jsonl has steps twice or out of order"
     if steps and by_step and steps[-1] not in (max(by_step), max(by_step) - 1):  # killed between two journals
         yield f"metrics.jsonl ends with step {steps[-1]}, groups.jsonl with step {max(by_step)}"
 

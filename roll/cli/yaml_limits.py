@@ -115,7 +115,7 @@ def check_references(composed: Mapping[str, Any]) -> None:
     sizes: dict[str, int] = {}
 
     def size(key: str, chain: tuple[str, ...]) -> int:
-        """Of what a key becomes: itself, or the block below it."""
+        """The size of what a key becomes: its value, or the block below it."""
         if key in chain:
             raise ConfigError([Problem(key, flat.get(key), f"refers to itself: {' -> '.join((*chain, key)[-4:])}")])
         if len(chain) > DEEPEST:

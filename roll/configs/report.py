@@ -57,7 +57,7 @@ class LoadReport:
             (len(self.defaults), "left out whose default is not ROLL's"),
         ]
         shown = ", ".join(f"{count} {what}" for count, what in counted if count)
-        return f"{self.used} keys used, {shown} (roll check tells which)" if shown else ""
+        return f"{self.used} keys used, {shown} (roll check names them)" if shown else ""
 
     def located(self, problems: Iterable[Problem]) -> list[Problem]:
         """The problems with the place where their key, or the block around it, was written."""

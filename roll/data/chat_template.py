@@ -94,7 +94,7 @@ def rendered_apart(tokenizer: Any, conversations: Sequence[list[dict[str, Any]]]
 
 
 def _environment() -> dict[str, str]:
-    """Without this process's secrets."""
+    """The environment of the process, without the secrets of this one."""
     passed_on = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH")
     modules = os.pathsep.join(os.path.abspath(path) for path in sys.path)
     return {name: os.environ[name] for name in passed_on if name in os.environ} | {

@@ -41,7 +41,7 @@ def import_object(path: str) -> Any:
         raise ValueError(f"'{path}' is not a dotted path like package.module.Name")
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # whatever the module's own code raises, too
+    except Exception as error:  # boundary: a user's module may raise anything
         raise ValueError(f"'{path}' cannot be imported: {error}") from error
     if not hasattr(module, attribute):
         raise ValueError(f"'{path}' cannot be imported: module {module_name} has no {attribute}")
@@ -86,7 +86,7 @@ class WorkerHandle(Protocol):
         """The method's result. Raises what it raised, or `WorkerDied`."""
 
     async def call_for_reference(self, method: str, *args: Any) -> tuple[Ref, Any]:
-        """For a method that returns (value, info): leaves the value where it was made and returns (reference, info). The
+        """Calls a method that returns (value, info); leaves the value where it was made and returns (reference, info). The
         reference is passed to other workers' methods, which get the value."""
 
     async def died(self) -> None:
@@ -136,7 +136,7 @@ class LocalHandle:
         await asyncio.Event().wait()
 
     async def ping(self) -> None:
-        """It shares the driver's event loop."""
+        """Returns at once: the worker shares the driver's event loop."""
 
     def kill(self) -> None:
         raise RuntimeError(f"worker {self.name} shares this process and cannot be killed")
@@ -146,7 +146,7 @@ class LocalHandle:
 
 
 class LocalBackend:
-    """Everything in this process, no Ray: for debuggers, fast tests, and single machines without Ray."""
+    """Runs all workers in this process, without Ray: for debuggers, fast tests, and single machines without Ray."""
 
     isolated = False
 

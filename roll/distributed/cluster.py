@@ -88,7 +88,7 @@ class Cluster:
         return [results[self.shard_of.index(shard)] for shard in range(self.num_shards)]
 
     async def call_for_reference(self, rank: int, method: str, *args: Any) -> tuple[Ref, Any]:
-        """For a method that returns (value, info): the value stays where it was made, (its reference, info) comes back."""
+        """Calls a method that returns (value, info): the value stays where it was made, and (its reference, info) is returned."""
         return await self._in_time(rank, method, self.workers[rank].call_for_reference(method, *args))
 
     async def restart(self, rank: int) -> None:
@@ -102,7 +102,7 @@ class Cluster:
         await self._for_all(lambda rank: self._watch(rank, on_death))
 
     async def kill_silent(self) -> None:
-        """For who finds dead workers by calling them: one that hangs is killed, so that it is found dead. Never ends."""
+        """Kills workers that hang, for callers that find dead workers by calling them. Never ends."""
         await self._for_all(self._kill_silent)
 
     async def _for_all(self, watcher: Callable[[int], Coroutine[Any, Any, None]]) -> None:
@@ -123,7 +123,7 @@ class Cluster:
             await on_death(rank)
 
     async def _end(self, worker: WorkerHandle) -> str:
-        """Waits for the end of the worker, and says what it was."""
+        """Waits for the end of the worker, and returns its reason."""
         died = asyncio.ensure_future(worker.died())
         silent = asyncio.ensure_future(silence(worker, self._heartbeat_s))
         try:

@@ -16,8 +16,8 @@ FRESH_S = 60.0
 
 
 class OwnFolder:
-    """A new folder `roll-<kind>-...`. It is locked as long as its process lives, which tells the others: a lock, unlike a process
-    id, means the same in every container that shares the folder's parent."""
+    """A new folder `roll-<kind>-...`. It is locked as long as its process lives, which other processes can test: a lock, unlike a
+    process id, means the same in every container that shares the folder's parent."""
 
     def __init__(self, kind: str, parent: Path | None = None) -> None:
         """`parent`: by default that of temporary files."""

@@ -42,7 +42,7 @@ class RayHandle:
 
     @property
     def local_pid(self) -> int | None:
-        """None until it runs, and on another node."""
+        """Process id of the worker; None until it runs, and if it runs on another node."""
         if self._process is None or self._process[0] != ray.get_runtime_context().get_node_id():
             return None
         return self._process[1]
@@ -194,7 +194,7 @@ class RayBackend:
             await handle.start()
         except BackendLost:
             raise
-        except BaseException:  # a start that is given up, too: nobody would end the worker
+        except BaseException:  # a cancelled start, too: nobody would end the worker
             ray.kill(actor)
             raise
         if self._instance is not None and handle.local_pid is not None:

@@ -112,7 +112,7 @@ class RayInstance:
 
 @contextlib.contextmanager
 def _only_what_is_needed() -> Iterator[None]:
-    """Ray starts its dashboard's server and its autoscaler whatever it is told: 200 MB, a second, and a port on all
+    """Ray starts its dashboard's server and its autoscaler whatever it is configured to do: 200 MB, a second, and a port on all
     interfaces."""
     unwanted = {name: getattr(Node, name) for name in ("start_api_server", "start_monitor") if hasattr(Node, name)}
     for name in unwanted:

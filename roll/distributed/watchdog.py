@@ -1,6 +1,6 @@
 """A small process that outlives the driver, and does what the driver cannot do any more when it is killed or crashes.
 
-The driver tells the watchdog what is to be done: processes to kill, folders to remove, a file to write. The watchdog waits for
+The driver sends orders to the watchdog: processes to kill, folders to remove, a file to write. The watchdog waits for
 the end of its pipe to the driver, which comes whatever ends the driver, and then does all of it, unless the driver dismissed it
 before. The script needs nothing but the standard library, and runs in a session of its own: Ctrl-C does not reach it.
 """

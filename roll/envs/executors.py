@@ -1,4 +1,4 @@
-"""Where an environment lives: on the event loop, or in a thread of its own (in a process of its own: `process_executor`).
+"""Runs an environment on the event loop, or in a thread of its own (`process_executor`: in a process of its own).
 
 A executor holds one instance. It is asked for one call at a time, and given up after a failure; what it cannot stop, it leaves
 behind.
@@ -19,19 +19,19 @@ from roll.rollout.environment_failure import EnvFailure
 
 class EnvExecutor(Protocol):
     async def call(self, method: str, argument: Any, limit_s: float | None) -> Any:
-        """What `method` of the environment returns, as it is. Raises `EnvFailure`; the executor is then of no more use."""
+        """The unchecked result of `method` of the environment. Raises `EnvFailure`; the executor cannot be used again then."""
 
     async def leave(self) -> None:
-        """Closes the environment, if it can be reached, and gives the place back."""
+        """Closes the environment, if it can be reached, and frees the executor."""
 
     @property
     def is_stuck(self) -> bool:
-        """Whether a call that cannot be stopped goes on in here."""
+        """Whether a call that cannot be stopped is still running in the executor."""
 
 
 class LoopExecutor:
-    """On the caller's event loop. A coroutine is cancelled at the limit; a plain function holds the loop up for as long as it
-    takes, and has no limit."""
+    """Runs an environment on the caller's event loop. A coroutine is cancelled at the limit; a plain function holds the loop up
+    for as long as it takes, and has no limit."""
 
     is_stuck = False
 
@@ -60,8 +60,8 @@ class LoopExecutor:
 
 
 class ThreadExecutor:
-    """In a daemon thread. A call that outlives its limit cannot be stopped: its thread is left behind, with the environment, and
-    ends when the call does."""
+    """Runs an environment in a daemon thread. A call that outlives its limit cannot be stopped: its thread is left behind, with
+    the environment, and ends when the call does."""
 
     def __init__(self, env_type: str, env_config: Mapping[str, Any]) -> None:
         self._env_type, self._env_config = env_type, env_config
@@ -84,7 +84,7 @@ class ThreadExecutor:
         return await _within(limit_s, answer)
 
     async def leave(self) -> None:
-        """Does not wait: the thread closes the environment when it comes to it."""
+        """Returns at once: the thread closes the environment after its current call."""
         self._requests.put(None)
 
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -17,7 +17,7 @@ from roll.rollout.environment import Reset, Step
 
 @dataclass(frozen=True, slots=True)
 class MoveOutcome:
-    """What an action brought."""
+    """The result of an action."""
 
     reward: float
     terminated: bool = False

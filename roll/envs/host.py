@@ -70,7 +70,7 @@ class EnvHost:
 
     @property
     def pids(self) -> list[int]:
-        """Of the processes, idle ones too."""
+        """Ids of the processes, idle processes included."""
         return self._pool.pids
 
     @property
@@ -142,12 +142,12 @@ class EnvHandle:
 
     @property
     def pid(self) -> int | None:
-        """Of the environment's process, if it has one now."""
+        """Id of the environment's process, if it has a process now."""
         return self._executor.pid if isinstance(self._executor, ProcessExecutor) else None
 
     async def _call(self, method: str, argument: int | str, checked: Callable[[Any], T]) -> T:
-        """The checked answer of a call, in its place. A failure, or the caller's cancellation, ends the episode and gives the
-        instance up."""
+        """Calls the environment when a place is free, and returns its checked answer. A failure, or the caller's cancellation,
+        ends the episode and discards the instance."""
         place = self._host.place(self.tag)
         limit_s = self._host.step_timeout_s if method == "step" else self._host.reset_timeout_s
         started = time.perf_counter()

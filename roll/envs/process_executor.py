@@ -1,5 +1,5 @@
-"""In a process of its own: the only place where an environment can be stopped whatever it does, and can neither take its worker
-down nor hold it up.
+"""Runs an environment in a process of its own: only there it can be stopped whatever it does, and can neither end its worker nor
+block it.
 
 One process has one environment at a time, and keeps its interpreter for the next: the pool hands a process whose environment was
 closed to whoever asks for one. A process that was killed is replaced when it is next needed, so a hanging environment costs the
@@ -73,7 +73,7 @@ class ProcessExecutor:
 
 
 async def _asked(call: Coroutine[Any, Any, T], limit_s: float | None) -> T:
-    """What the call to a process returns, or `EnvFailure`."""
+    """The result of the call to a process. Raises `EnvFailure`."""
     try:
         return await call
     except TimeoutError:

@@ -59,9 +59,9 @@ def make_env(env_type: str, env_config: Mapping[str, Any], key: str = "env_confi
         raise ConfigError(problems)
     try:
         env: AnyTextEnv = cls(**env_config)
-    except ConfigError as error:  # of the environment's own: its keys are relative
+    except ConfigError as error:  # raised by the environment, whose keys are relative
         raise ConfigError([Problem(f"{key}.{p.key}", p.value, p.message, p.fix) for p in error.problems]) from error
-    except Exception as error:  # boundary: a user's class
+    except Exception as error:  # boundary: a user's class may raise anything
         message = f"{env_type} refuses it: {type(error).__name__}: {error}"
         raise ConfigError([Problem(key, dict(env_config), message)]) from error
     if not isinstance(getattr(env, "instructions", None), str):

@@ -36,7 +36,8 @@ class BucketFile:
         return cls(str(path), tuple(bucket.tensors), bucket.checksum, bucket.nbytes)
 
     def read(self) -> Bucket:
-        """As it was written, unless `verify` says otherwise. `ValueError` if it has other tensors, or is no such file."""
+        """Reads the bucket; `verify` of the bucket detects changed bytes. `ValueError` if the file has other tensors, or is no
+        bucket file."""
         try:
             tensors = load_file(self.path)
         except Exception as error:  # of a kind of its own for each way that a file can be broken

@@ -69,7 +69,8 @@ def stored_tensors(files: list[Path]) -> dict[str, Stored]:
 
 
 def read_header(path: Path) -> dict[str, Stored]:
-    """Of one safetensors file: 8 bytes of length, little endian, then JSON that maps names to type, shape and place."""
+    """The header of one safetensors file: 8 bytes of length, little endian, then JSON that maps names to type, shape and
+    place."""
     with open_regular(path) as stream:
         size = os.fstat(stream.fileno()).st_size
         length = int.from_bytes(stream.read(8), "little")

@@ -16,7 +16,7 @@ from roll.weights.store import BucketRef, KeptBucket, WeightStore
 
 @dataclass(frozen=True, slots=True)
 class NewWeights:
-    """Gathered, not yet sent."""
+    """Weights that are gathered and not sent yet."""
 
     manifest: WeightManifest
     buckets: list[BucketRef]
@@ -44,7 +44,7 @@ _Share = list[tuple[BucketRef, tuple[Sequence[str], int, int]]]
 
 
 async def _share(cluster: Cluster, rank: int, bucket_bytes: int, folder: Path | None) -> _Share:
-    """What a rank exports."""
+    """The buckets that a rank exports."""
     await cluster.call(rank, "begin_export", bucket_bytes)
     share: _Share = []
     if folder is None:

@@ -37,14 +37,14 @@ class TensorLayout:
     header: bytes
     """JSON, filled up to a multiple of 8 bytes."""
     tensors: list[Tensor]
-    """In the order in which they follow, without a gap."""
+    """The tensors in the order of their bytes, which follow each other without a gap."""
     nbytes: int
-    """Of the tensors."""
+    """Bytes of all tensors together."""
 
 
 def lay_out(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> TensorLayout:
-    """In the order of the names, but wider types before narrower ones, so that each begins where its type may. `ValueError` if
-    one is of a type that is not in `CODES`."""
+    """Lays tensors out in the order of their names, but wider types before narrower ones, so that each tensor is aligned.
+    `ValueError` if one is of a type that is not in `CODES`."""
     ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())
     entries: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
     end = 0

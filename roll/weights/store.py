@@ -43,10 +43,10 @@ class WeightStore(Protocol):
         """Hands every bucket of `version` to the receiver. `KeyError` if the store has it no longer."""
 
     def manifest(self, version: int) -> WeightManifest:
-        """Of a version that the store has."""
+        """The manifest of a version that the store has."""
 
     async def retain(self, versions: Collection[int]) -> None:
-        """All others are asked for no more."""
+        """Retains these versions; the store may delete all others."""
 
 
 class MemoryWeightStore:

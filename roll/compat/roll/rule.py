@@ -46,7 +46,7 @@ class KeyRule:
     when: Callable[[Any, Siblings], bool] | None = None
     """Holds for the values that the rule is about; None: for all."""
     values: str = ""
-    """Those values, for the reference page."""
+    """The values that `when` holds for, as text for the reference page."""
     absent: bool = False
     """The rule is for a key that has no field here although it has a `when`."""
 
@@ -56,7 +56,7 @@ class KeyRule:
 
     @property
     def for_absent(self) -> bool:
-        """Whether a field of that name would do away with the rule."""
+        """Whether the rule is unnecessary as soon as a field of that name exists."""
         return self.absent or self.when is None
 
     def about(self, value: Any, block: Siblings) -> bool:
@@ -94,7 +94,7 @@ def value_read_as(path: str, values: tuple[Any, ...], to: Any, note: str, *, unl
 
 
 def _shown(values: tuple[Any, ...]) -> str:
-    """As in YAML. 1 and 1.0 are one value."""
+    """The value as YAML writes it. 1 and 1.0 are one value."""
     words = {None: "null", True: "true", False: "false"}
     texts = [words[value] if value is None or isinstance(value, bool) else str(value) for value in values]
     return ", ".join(dict.fromkeys(text.removesuffix(".0") for text in texts))

@@ -72,7 +72,7 @@ def translate(
 
 
 def _apply(hits: list[_Hit], cls: Any, result: Translation) -> bool:
-    """Takes what the rules are about away, then writes what is read instead. Whether anything was done."""
+    """Removes the keys that the rules are about, then writes the keys that are read instead. Returns whether anything changed."""
     written = copy.deepcopy(result.mapping)
     notes = {"alias": result.aliased, "without effect": result.without_effect, "lacking": result.lacking}
     for hit in hits:
@@ -140,7 +140,7 @@ def _absent(
 
 
 def _system_templates(mapping: Mapping[str, Any], cls: Any) -> Iterator[tuple[tuple[str, ...], str, str]]:
-    """System templates, as written and as they have to be: ROLL takes braces literally, and tells the rules by itself."""
+    """System templates, as written and as they have to be: ROLL takes braces literally, and adds the rules by itself."""
     environments = mapping.get("custom_envs") if has_field(cls, ("custom_envs",)) else None
     for name, env in environments.items() if isinstance(environments, Mapping) else ():
         if not isinstance(env, Mapping):
@@ -171,7 +171,8 @@ def _block(cls: Any, name: str) -> Any:
 
 
 def _chosen_block(cls: Any, name: str, block: Mapping[str, Any]) -> Any:
-    """As `_block`; a free mapping whose keys another key of the block chooses has the class of that choice."""
+    """The dataclass of a block, as `_block` finds it; a free mapping whose keys another key of the block chooses has the class of
+    that choice."""
     item = next(item for item in fields(cls) if item.name == name)
     selector, schemas = item.metadata.get("schema_by", ("", {}))
     return schemas.get(block.get(selector)) if selector else _block(cls, name)

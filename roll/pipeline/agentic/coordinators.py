@@ -98,7 +98,8 @@ class Coordinators:
                 if self._deaths_in_a_row > MAX_DEATHS:
                     raise CoordinatorsLost(f"environment workers died {MAX_DEATHS + 1} times in a row, without finishing a group")
                 await self._cluster.restart(rank)
-                # What the dead one had asked for has no reader; whose requests are interrupted with it, asks again.
+                # Nobody reads the answers to the dead coordinator's requests. The abort interrupts requests of the others, too;
+                # they are sent again.
                 await asyncio.gather(*(self._abort(engine) for engine in range(len(self._engines))))
                 try:
                     await self._connect(rank)

@@ -11,7 +11,7 @@ from roll.data.sample import FinishReason, VersionSpan
 from roll.weights.bucket import Bucket, WeightManifest
 
 NO_VERSION = -1
-"""Of an engine with random weights, which must not serve yet."""
+"""The version of an engine with random weights, which must not serve yet."""
 
 
 class EngineError(RuntimeError):

@@ -56,7 +56,7 @@ class _ValueModel(HFTrainStrategy):
         return self._optimise(batch, loss_of)
 
     def _values(self, micro: Padded) -> Tensor:
-        """[B, T]"""
+        """[B, T] values."""
         columns = predictor_columns(micro.loss_mask)
         said = self._outputs(micro, columns).squeeze(2).float()
         rows, predictors = micro.loss_mask[:, 1:].nonzero(as_tuple=True)

@@ -17,7 +17,7 @@ from roll.strategies.train import checkpoint_files as files
 from roll.weights.folder_files import VALUE_HEAD
 
 _AFTER_THE_HEAD = ("final_logit_softcapping", "logit_scale", "logits_scaling")
-"""Of a model's config: what some families do to what their head says."""
+"""Keys of a model's config by which some families change what their head returns."""
 
 
 class ValueHead(nn.Linear):

@@ -54,7 +54,7 @@ def final_answer(response: str) -> FinalAnswer:
         for match, target in matches:
             try:
                 value, shown = extract_match(match, target)
-            except Exception:  # boundary: what SymPy stumbles over has no meaning, as for math-verify's own `parse`
+            except Exception:  # boundary: SymPy raises anything; such a text has no meaning, as in math-verify
                 continue
             first_text = first_text or shown
             if value is not None:

@@ -17,8 +17,8 @@ from typing import Any
 
 
 def inspect_packages(module: str, distributions: list[str], needs: list[str]) -> dict[str, Any]:
-    """What this interpreter has: the folder of a module and the version of the first of these distributions that is installed
-    (each None if there is none), those of `needs` that cannot be imported, and Python's own version."""
+    """What is installed in this interpreter: the folder of a module and the version of the first of these distributions that is
+    installed (each None if there is none), those of `needs` that cannot be imported, and Python's own version."""
     spec = importlib.util.find_spec(module)
     found = None
     for distribution in distributions:
@@ -54,7 +54,7 @@ def inspect_interpreter(python: str | None, module: str, distributions: list[str
 
 
 def environment() -> dict[str, str]:
-    """That of this process, without what is meant for its own interpreter."""
+    """The environment of this process, without the variables that configure its own interpreter."""
     return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
 
 

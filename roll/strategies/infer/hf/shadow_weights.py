@@ -146,7 +146,7 @@ class ShadowWeights:
         return {name for names in self._buckets for name in names}
 
     def _part(self, name: str, whole: Tensor) -> Tensor:
-        """Of the shadow `whole`, what `name` names."""
+        """The part of the shadow `whole` that `name` names."""
         canonical = self._canonical[name]
         if name not in self._parts.get(canonical, ()):
             return whole

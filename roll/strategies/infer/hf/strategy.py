@@ -100,7 +100,7 @@ class HFInferStrategy:
         self._waiting: dict[str, Future[GenerateResult]] = {}
         """By request id; touched by the engine thread only."""
         self._when_drained: list[tuple[Callable[[], None], Future[Any]]] = []
-        """To do when no request is running; touched by the engine thread only."""
+        """Actions for the moment when no request is running; only the engine thread touches this list."""
         self._posted: queue.SimpleQueue[tuple[Callable[[], None], Future[Any]]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._ended: BaseException | None = None

@@ -22,7 +22,7 @@ INSTALL = (
 STARTUP_TIMEOUT_S = 600.0
 
 STRATEGY_KEYS = ("python", "startup_timeout_s", "tensor_parallel_size")
-"""Of `strategy_config`, what is read here and not by the server."""
+"""The keys of `strategy_config` that are read here, and not by the server."""
 LOAD_FORMATS = ("safetensors", "dummy")
 
 _EXACT_LOGPROBS = "every token's log-prob must be that of the sampled policy"
@@ -105,7 +105,7 @@ def server_arguments(
     max_running_requests: int,
     version: int,
 ) -> dict[str, Any]:
-    """All arguments of a server: the user's over our defaults, and those that are ours."""
+    """All arguments of a server: the user's laid over our defaults, and the arguments that only this project sets."""
     kind, _, first = devices[0].partition(":")
     defaults: dict[str, Any] = {"load_format": "safetensors"}
     if kind == "cpu":

@@ -63,7 +63,7 @@ class SGLangServer:
         self._folder = OwnFolder("sglang")  # nobody else can read it
         self._log = self._folder.path / "server.log"
         # Not among the arguments, which everybody can read. With the second key alone generating would be open to all, and so
-        # would be a route that tells the key.
+        # would be a route that reveals the key.
         keys = self._folder.path / "keys.yaml"
         keys.write_text(json.dumps({"api-key": key, "admin-api-key": key}))
         words = command_line({**arguments, "host": "127.0.0.1", "port": port, "config": keys})

@@ -67,7 +67,7 @@ class ReceivedAdapters:
             shutil.rmtree(self._folder.path / "update", ignore_errors=True)
 
     def _without_effect(self) -> dict[str, Tensor]:
-        """Of a policy that is its base. vLLM takes no empty adapter, so one layer has one, of zeros."""
+        """The adapter of a policy that equals its base: zeros on one layer, because vLLM takes no empty adapter."""
         shapes = self._base.shapes
         layer = next((name for name, shape in shapes.items() if name.endswith("_proj.weight") and len(shape) == 2), None)
         if layer is None:

@@ -24,7 +24,8 @@ INSTALL = (
     "strategy_config: {python: ...}"
 )
 STRATEGY_KEYS = ("python", "data_parallel_size")
-"""Of `strategy_config`, what is not for vLLM. Replicas are engines of their own, which share nothing (engine_rules)."""
+"""The keys of `strategy_config` that are not passed to vLLM. Replicas are engines of their own, which share nothing
+(engine_rules)."""
 LOAD_FORMATS = ("safetensors", "dummy")
 NEEDS = ("torch", "transformers", "safetensors", "xxhash")
 """What our side of the engine imports, in the interpreter that has vLLM."""
@@ -134,8 +135,8 @@ def engine_arguments(
     model: Any,
     lora_rank: int | None = None,
 ) -> dict[str, Any]:
-    """All arguments of an engine: the user's over our defaults, and those that are ours. `model`: its transformers (text)
-    configuration. `lora_rank`: of the adapters that weight updates are, if they are.
+    """All arguments of an engine: the user's laid over our defaults, and the arguments that only this project sets. `model`: its
+    transformers (text) configuration. `lora_rank`: of the adapters that weight updates are, if they are.
 
     `ValueError` for an argument that is not the user's, and for a model that vLLM cannot run on a CPU."""
     _refuse_others(given)

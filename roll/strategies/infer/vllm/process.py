@@ -96,8 +96,9 @@ def start_engine(arguments: Mapping[str, Any], environment: Mapping[str, str], f
 
 @contextmanager
 def _environment(changes: Mapping[str, str]) -> Iterator[None]:
-    """What is started meanwhile inherits the changes, and is deaf to Ctrl-C: that is the run's, which ends its engines when it
-    has saved. After it the environment is as before, also where vLLM wrote to it."""
+    """Changes the environment inside the block. Processes that are started there inherit the changes and ignore Ctrl-C, which the
+    run handles: it ends its engines when it has saved. After the block the environment is as before, also where vLLM wrote to
+    it."""
     before = dict(os.environ)
     os.environ.update(changes)
     deaf = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -29,7 +29,8 @@ from roll.strategies.train.megatron.supported import ParallelLayout, check_model
 
 
 class RMSNorm(nn.RMSNorm):
-    """Its weight tells whether its gradient must be summed over the tensor-parallel ranks, each of which sees some tokens."""
+    """RMSNorm whose weight is marked if its gradient must be summed over the tensor-parallel ranks, each of which sees some
+    tokens."""
 
     def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-6, **_: Any) -> None:
         super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
@@ -55,7 +56,7 @@ class CausalAttention(nn.Module):
 
 
 class ExpertRouter(TopKRouter):  # type: ignore[misc]
-    """In float32 from weights of any type. Megatron's own product is Transformer Engine's; without it, it fails."""
+    """Computes the router's logits in float32 from weights of any type. Megatron's own product needs Transformer Engine."""
 
     def gating(self, input: Tensor) -> Tensor:
         """[.., H] -> [.., E] float32."""
@@ -184,7 +185,7 @@ def _mixture(hf_config: Any) -> dict[str, Any]:
 
 
 def build_stage(config: TransformerConfig, hf_config: Any, make: MakeStage) -> ModelStage:
-    """The layers of this rank, on the CPU, their weights not yet read."""
+    """Builds the layers of this rank, on the CPU; their weights are not read yet."""
     kinds = {mixture: _layer(config, mixture) for mixture in set(mixture_layers(hf_config))}
     first = get_transformer_layer_offset(config)
     own = mixture_layers(hf_config)[first : first + get_num_layers_to_build(config)]

@@ -1,7 +1,7 @@
 """The Megatron-core training back end: tensor, pipeline, sequence and data parallelism behind `TrainStrategy`.
 
 Invariant, as in every back end: an optimiser step is a function of the whole batch. Losses are normalised by the batch's totals
-and gradients summed: Megatron would divide by the number of tokens (`calculate_per_token_loss`), but is told that it is 0.
+and gradients summed: Megatron would divide by the number of tokens (`calculate_per_token_loss`), but it gets 0 as that number.
 Data-parallel ranks need not run equally many micro-batches; the ranks that are given the same samples plan alike.
 """
 
@@ -113,7 +113,7 @@ class MegatronStrategy:
         )
 
     def _make_optimizer(self, config: TransformerConfig) -> None:
-        """Nothing for a frozen model."""
+        """The optimiser; None for a frozen model."""
         training, options = self._spec.optimisation, self._options
         if training is None:
             return
@@ -138,7 +138,7 @@ class MegatronStrategy:
         return self._optimise(batch, loss_of)
 
     def _per_token(self, batch: TokenBatch, compute: Callable[[Padded, Predictors, Tensor], Tensor]) -> Tensor:
-        """[N] what `compute` says of what the last stage says of each micro-batch, [B, T], without gradients."""
+        """[N] the per-token results of `compute` on the last stage's output for each micro-batch [B, T], without gradients."""
 
         def score(micro: Padded, at: Predictors, said: Tensor) -> tuple[Tensor, Tensor]:
             values = compute(micro, at, said)
@@ -180,7 +180,8 @@ class MegatronStrategy:
         }
 
     def export_weights(self, bucket_bytes: int) -> Iterator[Bucket]:
-        """In the type the layers compute in; tied weights once. The first rank of each stage exports the stage's."""
+        """Exports weights in the type that layers compute in, tied weights once. The first rank of each stage exports the stage's
+        weights."""
         yield from make_buckets(self._weights.gather(nn.Parameter.detach, self._compute_dtype, by_stage=True), bucket_bytes)
 
     def save(self, directory: Path) -> None:
@@ -207,7 +208,7 @@ class MegatronStrategy:
 
     @torch.no_grad()
     def load(self, directory: Path) -> None:
-        """Changes nothing unless the checkpoint fits; `ValueError` says why not."""
+        """Loads a checkpoint. Changes nothing unless the checkpoint fits; a `ValueError` says why it does not."""
         files.check_model_folder(directory / files.MODEL)
         masters = self._masters
         state = files.TrainerState.read(directory / files.TRAINER) if masters is not None else self._state
@@ -253,7 +254,7 @@ class MegatronStrategy:
         return self._place(micro, at, logprobs), None if entropies is None else self._place(micro, at, entropies)
 
     def _place(self, micro: Padded, at: Predictors, of_row: Tensor) -> Tensor:
-        """[B, T], 0 but at the tokens that the rows [R] predict."""
+        """[B, T] the rows [R] at the tokens that they predict, 0 elsewhere."""
         return self._share.gather(of_row.new_zeros(micro.tokens.shape).index_put((at.rows, at.columns + 1), of_row))
 
     def _open_weights(self, folder: Path) -> Read:
@@ -279,7 +280,7 @@ class MegatronStrategy:
         write_model(folder, named)
 
     def _save_description(self, folder: Path) -> None:
-        """All of a Hugging Face folder but its weights."""
+        """Writes all files of a Hugging Face folder but its weights."""
         self._hf_config.dtype = torch.float32
         self._hf_config.save_pretrained(folder)
         self._tokenizer.save_pretrained(folder)

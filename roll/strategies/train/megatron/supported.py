@@ -1,4 +1,4 @@
-"""Which models and layouts the Megatron back end takes. Known from the model's `config.json` alone, so before a worker starts."""
+"""Which models and layouts the Megatron back end supports. The model's `config.json` decides it, before a worker starts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROPE_TYPES = ("default", "linear", "llama3")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelLayout:
-    """Into how many parts a model is divided, each way."""
+    """The number of parts that a model is divided into, for each kind of parallelism."""
 
     tensor: int = 1
     pipeline: int = 1
@@ -58,7 +58,7 @@ class ParallelLayout:
         return self.expert > 1 or self.tensor * self.context % self.expert_tensor != 0
 
     def check_device(self, kind: str) -> None:
-        """`kind`: cpu or cuda. Raises `ValueError` if its collectives cannot do this."""
+        """Raises `ValueError` if the collectives of this kind of device, cpu or cuda, do not support the layout."""
         if kind == "cpu" and self.expert_tensor > 1 and (self.expert > 1 or self.expert_tensor > self.tensor):
             raise ValueError(
                 f"expert_tensor_parallel_size {self.expert_tensor} with expert_model_parallel_size {self.expert} and "
@@ -73,7 +73,7 @@ def rope_type(hf_config: Any) -> str:
 
 
 def mixture_layers(hf_config: Any) -> list[bool]:
-    """Which layers are mixtures of experts."""
+    """The indices of the layers that are mixtures of experts."""
     layers = range(hf_config.num_hidden_layers)
     if hf_config.model_type not in MIXTURES:
         return [False for _ in layers]
