@@ -202,7 +202,7 @@ class Child:
             del self._waiting[message["call"]]
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
-        with contextlib.suppress(ConnectionError, ValueError):  # what came is no message: the child is of no use
+        with contextlib.suppress(ConnectionError, ValueError):  # not a message: the child is ended
             while (line := await reader.readline()).endswith(b"\n"):
                 answer = json.loads(line)
                 waiting = self._waiting.get(answer["call"])

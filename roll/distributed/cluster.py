@@ -162,7 +162,7 @@ async def _start(backend: Backend, spec: WorkerSpec, deadline_s: float) -> Worke
         raise WorkerStartError(f"worker {spec.name} is not ready after {deadline_s:.0f} s (worker_start_timeout)") from error
     except BackendLost:
         raise
-    except Exception as error:
+    except Exception as error:  # boundary: the constructor of a worker, a user's too, may raise anything
         raise WorkerStartError(f"worker {spec.name} cannot start: {type(error).__name__}: {error}") from error
 
 

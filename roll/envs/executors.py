@@ -1,7 +1,7 @@
 """Runs an environment on the event loop, or in a thread of its own (`process_executor`: in a process of its own).
 
-A executor holds one instance. It is asked for one call at a time, and given up after a failure; what it cannot stop, it leaves
-behind.
+An executor holds one instance. It gets one call at a time, and is discarded after a failure; it leaves behind a call that it
+cannot stop.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def env_class(env_type: str, key: str = "env_type") -> type[Any]:
         fix = f"{advice}known: {', '.join(BUILT_IN)}, or the dotted path of your own class, my_package.my_env.MyEnv"
         raise ConfigError([Problem(key, env_type, "is no known environment", fix)])
     module, _, name = BUILT_IN.get(env_type, env_type).rpartition(".")
-    # Boundary: a user's module may fail in any way at its import; whatever it is becomes one clear error.
+    # Boundary: importing a user's module may raise anything, and whatever it raises becomes one clear error.
     try:
         cls = getattr(importlib.import_module(module), name)
     except Exception as error:

@@ -160,7 +160,7 @@ class Pipeline(ABC):
             if not self._interrupted:
                 raise
             status, reason = "interrupted", f"stopped at once by a signal after step {record.step}"
-        except Exception as error:  # the boundary: whatever goes wrong in a role is the run's one-line reason
+        except Exception as error:  # boundary: a role may raise anything, which is the run's one-line reason
             status, reason = "failed", one_line(error)
             with contextlib.suppress(OSError):  # a full disk may be the reason itself
                 (self._prepared.run_dir / "traceback.txt").write_text(traceback.format_exc())

@@ -211,7 +211,7 @@ class Stage(Generic[In, Out]):
                 if result is not None and self.outputs is not None:
                     await self.outputs.put(result)
                 enter(LaneEvent.SENT)
-        except Exception:
+        except Exception:  # boundary: a stage may raise anything; the lane reports it and raises it again
             enter(LaneEvent.FAILED)
             raise
 

@@ -71,7 +71,7 @@ def check_weights(path: Path) -> None:
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,
             )
-    except Exception as error:  # boundary: whatever a configuration makes an architecture stumble over
+    except Exception as error:  # boundary: an architecture may raise anything for a broken configuration
         raise ValueError(f"the model of '{path}' cannot be made of its config.json: {type(error).__name__}: {error}") from error
     _refuse_incomplete(path, model, info, without_head=(path / VALUE_HEAD).is_file())
 
@@ -80,7 +80,7 @@ def load_config(path: Path) -> Any:
     """Raises `ValueError` for an architecture that transformers does not have."""
     try:
         return AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # boundary: whatever a broken file makes transformers stumble over
+    except Exception as error:  # boundary: transformers raises many types for a broken file
         raise ValueError(f"{path / CONFIG} cannot be used: {_without_advice(error)}") from error
 
 
@@ -112,7 +112,7 @@ def load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
     """Raises `ValueError`."""
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # transformers and tokenizers raise whatever a broken file makes them stumble over
+    except Exception as error:  # boundary: transformers and tokenizers raise many types for a broken file
         raise ValueError(f"the tokenizer of '{path}' cannot be loaded: {_without_advice(error)}") from error
     return tokenizer
 

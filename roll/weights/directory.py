@@ -13,6 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from roll.weights.bucket import Bucket, WeightManifest
@@ -40,7 +41,7 @@ class BucketFile:
         bucket file."""
         try:
             tensors = load_file(self.path)
-        except Exception as error:  # of a kind of its own for each way that a file can be broken
+        except (OSError, SafetensorError) as error:
             raise ValueError(f"weight bucket '{self.path}' cannot be read: {error}") from error
         if tensors.keys() != set(self.names):
             raise ValueError(f"weight bucket '{self.path}' has tensors {sorted(tensors)} instead of {sorted(self.names)}")

@@ -90,7 +90,7 @@ def start_engine(arguments: Mapping[str, Any], environment: Mapping[str, str], f
             return AsyncLLM.from_engine_args(config, stat_loggers=[Counter])
         except (ValueError, TypeError) as error:
             raise ValueError(f"vLLM refuses its arguments: {error}") from error
-        except Exception as error:
+        except Exception as error:  # boundary: vLLM and its processes may raise anything
             raise EngineError(f"the vLLM engine did not start: {error} (its own messages are above)") from error
 
 

@@ -144,7 +144,7 @@ class VLLMInferStrategy:
             try:
                 async with self._submitting:  # no call is on its way now
                     pause = await self._replace_weights(files, manifest.version, mode)
-            except Exception as error:
+            except Exception as error:  # boundary: vLLM may raise anything, and is then between two versions
                 self._end(EngineError(f"the update to version {manifest.version} failed in the vLLM engine: {error}"))
                 raise self._ended or error from error
             finally:
@@ -300,14 +300,14 @@ class VLLMInferStrategy:
 
     @asynccontextmanager
     async def _engine_errors(self) -> AsyncIterator[None]:
-        """What vLLM raises cannot be read where vLLM is not installed: it becomes `ValueError` (a refusal) or `EngineError`."""
+        """Turns errors of vLLM, which cannot be unpickled where vLLM is not installed, into `ValueError` (a refusal) or `EngineError`."""
         try:
             yield
         except EngineError:
             raise
         except ValueError as refusal:
             raise ValueError(f"vLLM refuses the request: {refusal}") from None
-        except Exception as error:
+        except Exception as error:  # boundary: vLLM may raise anything
             if self._ended is None and self._engine.errored:
                 self._end(EngineError(f"the vLLM engine died: {error or type(error).__name__} (its own messages are above)"))
             raise self._ended or EngineError(f"{type(error).__name__} in the vLLM engine: {error}") from error
