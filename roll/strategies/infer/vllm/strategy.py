@@ -300,7 +300,8 @@ class VLLMInferStrategy:
 
     @asynccontextmanager
     async def _engine_errors(self) -> AsyncIterator[None]:
-        """Turns errors of vLLM, which cannot be unpickled where vLLM is not installed, into `ValueError` (a refusal) or `EngineError`."""
+        """Turns vLLM's errors, which cannot be read where vLLM is not installed, into `ValueError` (a refusal) or
+        `EngineError`."""
         try:
             yield
         except EngineError:
