@@ -88,7 +88,7 @@ def _refused() -> str:
 
 def _defaults() -> str:
     rows = "".join(f"| `{key}` | `{theirs}` | {why} |\n" for key, theirs, why in DEFAULTS)
-    note = "Where a file leaves one out, `--compat` reports both values; those used here are in [configuration](configuration.md)."
+    note = "Where a file leaves one out, `--compat` reports both values; ours are in [configuration](configuration.md)."
     return f"## Defaults that are not ROLL's\n\n{note}\n\n| key | ROLL | what it decides |\n|---|---|---|\n{rows}"
 
 

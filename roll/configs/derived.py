@@ -17,7 +17,7 @@ from roll.configs.worker import TrainedConfig
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """All lengths in tokens."""
+    """Numbers derived from a configuration; all lengths are in tokens."""
 
     prompt_length: int
     response_length: int

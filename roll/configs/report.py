@@ -49,7 +49,7 @@ class LoadReport:
 
     @property
     def summary(self) -> str:
-        """One line, empty if every key was used as it stands."""
+        """The report in one line; empty if every key was used as it stands."""
         counted = [
             (len(self.aliased), "read under another name or value"),
             (len(self.without_effect), "without effect"),
@@ -65,7 +65,7 @@ class LoadReport:
 
 
 def origin(origins: Mapping[str, str], key: str) -> str:
-    """Where `key`, or the nearest block around it, was written; empty if unknown."""
+    """The place where `key`, or the nearest block around it, was written; empty if unknown."""
     while key:
         if key in origins:
             return origins[key]

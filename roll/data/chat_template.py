@@ -1,4 +1,4 @@
-"""From a row of a prompt file to the text, and the tokens, that the policy continues.
+"""Renders a row of a prompt file to the text, and the tokens, that the policy continues.
 
 A chat template is a program from a model folder. The rows are rendered in a process of its own (`template_process`), so that a
 template that never ends, or writes without end, is one clear error.

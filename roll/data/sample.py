@@ -99,7 +99,8 @@ class Sample:
 
     @property
     def oldest_version(self) -> int:
-        """Not the first token's where a request moved to an engine that serves an older version; -1 without a token."""
+        """The oldest version that sampled a token; -1 without a token. It is not the first token's version if the request moved
+        to an engine that serves an older version."""
         return min((span.version for span in self.versions), default=-1)
 
     @property

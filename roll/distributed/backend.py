@@ -110,10 +110,10 @@ class Backend(Protocol):
     """Whether every worker has a process, and so its own view of the devices and one rank of a process group."""
 
     def node_address(self, node: int) -> str:
-        """Where the other nodes reach this one."""
+        """The address at which other nodes reach this node."""
 
     def driver_address(self) -> str:
-        """Where all nodes reach the driver's."""
+        """The address at which all nodes reach the driver's node."""
 
     async def start(self, spec: WorkerSpec) -> WorkerHandle: ...
 

@@ -135,7 +135,8 @@ def _keep_token_private() -> None:
 
 
 def _parent() -> Path:
-    """Where the instance's folder goes: that of temporary files, or one whose name leaves room for the names of Ray's sockets."""
+    """The parent of the instance's folder: the folder of temporary files, or one whose name leaves room for the names of Ray's
+    sockets."""
     asked = tempfile.gettempdir()
     for parent in (asked, "/tmp", "/var/tmp", "/dev/shm"):
         if len(os.path.abspath(parent)) + _BELOW <= LONGEST_SOCKET and os.access(parent, os.W_OK | os.X_OK):

@@ -53,7 +53,7 @@ class Watchdog:
 
 
 def birth_of(pid: int) -> str | None:
-    """When a process began, in the kernel's ticks; None if it is gone, or this is not Linux."""
+    """The start time of a process, in the kernel's ticks; None if the process is gone, or this is not Linux."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -62,7 +62,7 @@ def birth_of(pid: int) -> str | None:
 
 
 def children_of(pid: int) -> list[int]:
-    """Empty if it is gone, or this is not Linux."""
+    """The process ids of a process's children; empty if the process is gone, or this is not Linux."""
     found: list[int] = []
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():

@@ -1,4 +1,4 @@
-"""From what the agent wrote to an action, and what a text that is no action costs.
+"""Reads an action from the agent's text, and defines what a text without an action costs.
 
 The rule of all built-in environments: a text without a readable action changes nothing, is answered with the same observation
 and costs `format_penalty` (a number <= 0 that is added to the reward); the turn is spent.

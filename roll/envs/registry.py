@@ -1,4 +1,4 @@
-"""From `env_type` and `env_config`, as a user writes them, to an environment."""
+"""Makes an environment from `env_type` and `env_config`, as a user writes them."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class Display:
             self._print_progress(snapshot)
 
     def note(self, line: str) -> None:
-        """One line that stays: an event worth knowing."""
+        """Prints one line that stays, about an event worth knowing."""
         self._print(line)
 
     def close(self) -> None:

@@ -35,7 +35,7 @@ class Tracker(Protocol):
         """Values are numbers, or mappings of numbers (histograms). A step may be logged in several parts."""
 
     def finish(self, status: Status) -> None:
-        """Once, at the end of the run."""
+        """Ends the tracker; called once, at the end of the run."""
 
 
 REMOTE: dict[str, Any] = {

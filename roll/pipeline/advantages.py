@@ -1,4 +1,4 @@
-"""From the scores of a step to the advantages of its tokens."""
+"""Computes the advantages of a step's tokens from the scores of its samples."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from roll.algorithms.advantages import clip, whiten
 from roll.algorithms.kl import KLController, approx_kl
 from roll.algorithms.returns import Action, discounted_returns, gae, on_last_token
+from roll.algorithms.sequence_advantages import clip, whiten
 from roll.configs.estimators import WHITENED
 from roll.configs.ppo import PPOConfig
 from roll.data.sample import Sample, SampleGroup

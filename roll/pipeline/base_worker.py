@@ -34,7 +34,7 @@ class TrainWorker:
         return self.strategy.log_probs(batch)
 
     def train(self, batches: Sequence[TokenBatch], loss: LossSpec, totals: Sequence[BatchTotals]) -> list[dict[str, float]]:
-        """One optimiser step for each of the batches (this rank's shares)."""
+        """Takes one optimiser step for each of the batches (this rank's shares)."""
         return [self.strategy.train_step(batch, loss, total) for batch, total in zip(batches, totals, strict=True)]
 
     def begin_export(self, bucket_bytes: int) -> None:

@@ -1,4 +1,4 @@
-"""From rewarded groups to the tensors of a training step. Pure."""
+"""Makes the tensors of a training step from rewarded groups. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a configuration to the workers of each role: what to start, where, with which options. Pure but for a free port."""
+"""The workers of each role of a configuration: what to start, where, with which options. Pure but for a free port."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def infer_specs(
     adapters: str | None = None,
 ) -> list[WorkerSpec]:
     """One engine a device, or as many devices as its options say, serving `version` from the start (unless engines start empty).
-    `adapters`: folder of those that are in that version."""
+    `adapters`: folder of the adapters in that version."""
     worker: WorkerConfig = config.actor_infer
     model, chosen = worker.model_args, worker.strategy_args.options
     per_engine = chosen.devices_per_engine if isinstance(chosen, EngineArguments) else 1

@@ -73,7 +73,7 @@ class Pipeline(ABC):
 
     @abstractmethod
     async def explorer(self, clusters: Mapping[str, Cluster], engines: EngineFleet, weights: WeightUpdates) -> Explorer:
-        """Once, when all workers are up."""
+        """Makes the explorer; called once, when all workers are up."""
 
     def watched(self, clusters: Mapping[str, Cluster]) -> list[Coroutine[Any, Any, None]]:
         """Run beside the stages, and end the run by raising: a dead worker is noticed even when nobody calls it."""

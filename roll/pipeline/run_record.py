@@ -97,7 +97,7 @@ class RunRecord:
         return time.monotonic() - self._began
 
     def state(self) -> dict[str, Any]:
-        """Where the journals stand, for a checkpoint."""
+        """The positions of the journals, for a checkpoint."""
         return {
             "step": self.step,
             "groups": self.groups.position(),

@@ -1,4 +1,4 @@
-"""One version to many engines at the same time: each rank of the trainer broadcasts the buckets that it made.
+"""Sends one version to many engines at the same time: each rank of the trainer broadcasts the buckets that it made.
 
 An engine that died or was too slow in a broadcast, and an engine that starts later, pulls its buckets from the store by itself.
 """

@@ -1,4 +1,4 @@
-"""From prompts to optimiser steps: how much of everything a pipeline step and the whole run have, with the arithmetic. Pure."""
+"""The amounts in a pipeline step and in the whole run, from prompts to optimiser steps, with the arithmetic. Pure."""
 
 from __future__ import annotations
 

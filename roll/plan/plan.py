@@ -22,7 +22,7 @@ from roll.plan.memory_plan import DeviceMemory, RoleMemory, device_memory, host_
 
 @dataclass(frozen=True, slots=True)
 class Staleness:
-    """In policy versions; B groups a step, ratio α, version v."""
+    """The staleness of a run, in policy versions, with B groups a step, ratio α and version v."""
 
     bound: int
     arithmetic: str

@@ -48,8 +48,8 @@ class FleetLost(RuntimeError):
 
 class Fleet:
     def __init__(self, replicas: int, version: int, max_restarts: int, empty: bool = False) -> None:
-        """All replicas serve `version`, or have no weights yet (`empty`) and load it first. `max_restarts`: over all replicas, in
-        a run."""
+        """All engines serve `version`, or have no weights yet (`empty`) and load it first. `max_restarts`: the limit over all
+        engines in a run."""
         self.version = version
         """The oldest policy version that a serving replica has; while none serves, the last such."""
         self.versions = [version] * replicas

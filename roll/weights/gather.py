@@ -1,4 +1,4 @@
-"""From the ranks of a trainer to one version of its weights: every rank exports its share of the buckets."""
+"""Gathers one version of the weights from the ranks of a trainer: every rank exports its share of the buckets."""
 
 from __future__ import annotations
 

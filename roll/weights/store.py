@@ -32,7 +32,7 @@ class WeightStore(Protocol):
         end."""
 
     async def publish(self, manifest: WeightManifest, buckets: list[BucketRef]) -> None:
-        """From now on the version can be pulled, whole."""
+        """Publishes a whole version: from now on it can be pulled."""
 
     def latest(self) -> int:
         """The newest published version, -1 before the first."""

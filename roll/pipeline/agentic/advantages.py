@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from roll.algorithms.advantages import sequence_advantages
 from roll.algorithms.reward_normalization import normalize_rewards
+from roll.algorithms.sequence_advantages import sequence_advantages
 from roll.algorithms.step_advantages import TurnArgs, Turns, step_advantages
 from roll.configs.agentic import AgenticConfig
 from roll.configs.estimators import STEP_ESTIMATORS, Scope

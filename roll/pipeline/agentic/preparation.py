@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from roll.algorithms.advantages import try_estimator
+from roll.algorithms.sequence_advantages import try_estimator
 from roll.configs.agentic import AgenticConfig, EnvConfig, EnvManagerConfig
 from roll.configs.estimators import STEP_ESTIMATORS
 from roll.data.sample import Prompt

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from roll.algorithms.advantages import clip, remax, sequence_advantages
 from roll.algorithms.reward_normalization import RunningMoments, normalize_rewards
+from roll.algorithms.sequence_advantages import clip, remax, sequence_advantages
 from roll.configs.rlvr import RLVRConfig
 from roll.data.sample import Sample, SampleGroup
 from roll.data.token_batch import TokenBatch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
-from roll.algorithms.advantages import try_estimator
+from roll.algorithms.sequence_advantages import try_estimator
 from roll.configs.arguments import DataArguments
 from roll.configs.rlvr import RLVRConfig
 from roll.data.prompt_file import read_rows

@@ -92,7 +92,7 @@ class InferStrategy(Protocol):
         """Verifies a bucket and keeps it aside (shadow buffer) while generation goes on."""
 
     async def activate_weights(self, manifest: WeightManifest, mode: WeightUpdateMode) -> float:
-        """At the next token border makes the received weights those in use; returns the pause in seconds: from the end of the
+        """Puts the received weights to use at the next token border; returns the pause in seconds: from the end of the
         last token step before it to the moment the next could begin.
 
         Refuses (`ValueError`) if what was received is not what the manifest names. `interrupt`: running requests keep their

@@ -29,7 +29,8 @@ class CriticStrategy(Protocol):
         has read all tokens before that one. 0 where `loss_mask` is False."""
 
     def train_values(self, batch: TokenBatch, loss: ValueLossSpec, totals: BatchTotals) -> dict[str, float]:
-        """One optimiser step towards `batch.returns` on this rank's share of the batch; the same metrics on every rank."""
+        """Takes one optimiser step towards `batch.returns` on this rank's share of the batch; returns the same metrics on every
+        rank."""
 
     def save(self, directory: Path) -> None: ...
 

@@ -174,7 +174,7 @@ class HFTrainStrategy(ABC):
         return out
 
     def _optimise(self, batch: TokenBatch, loss_of: Callable[[Padded], tuple[Tensor, Metrics]]) -> dict[str, float]:
-        """One optimiser step. `loss_of`: a micro-batch's share of the loss, and its metrics."""
+        """Takes one optimiser step. `loss_of`: a micro-batch's share of the loss, and its metrics."""
         training = self._spec.optimisation
         if self._optimizer is None or training is None:
             raise RuntimeError(f"this model is frozen ({self.frozen_name}) and cannot be trained")

@@ -34,7 +34,7 @@ class ValueHead(nn.Linear):
 
 
 def load_value_model(path: Path, dtype: torch.dtype, attn_implementation: str) -> PreTrainedModel:
-    """From the folder of a causal LM, whose head is left out, or from one that `write_value_model` made.
+    """Loads a value model from the folder of a causal LM, whose head is left out, or from a folder that `write_value_model` made.
 
     Raises:
         ValueError: the model changes what its head says, or the folder's value head is of another width.

@@ -1,4 +1,4 @@
-"""From messages to the tokens that an episode appends to its context. What was sampled stays as it was sampled: an answer is
+"""Renders messages to the tokens that an episode appends to its context. What was sampled stays as it was sampled: an answer is
 never decoded and encoded again, and no earlier token is rendered anew."""
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ _SHORT_WORDS = {"no", "on", "up", "to", "if", "or", "by", "in", "at", "so", "we"
 
 
 def objection(gold: Any, ground_truth: str, answer: FinalAnswer) -> str:
-    """Empty if there is none. `gold`: the meaning of the ground truth, None if it is only text."""
+    """The objection to an answer; empty if there is none. `gold`: the meaning of the ground truth, None if it is only text."""
     for name, found in (
         ("another word", _other_word(ground_truth, answer)),
         ("a box in a box", _box_in_box(answer)),
@@ -160,7 +160,7 @@ def _has_number(unit: str) -> bool:
 
 
 def _more_values(ground_truth: str, text: str) -> bool:
-    """From the first text behind a value on, all is dropped: nothing but units and exponents may stand there."""
+    """Finds text behind a value, which math-verify drops: nothing but units and exponents may stand there."""
     return _dropped(text) and not _dropped(ground_truth)
 
 
@@ -177,7 +177,7 @@ def _dropped(text: str) -> bool:
 
 
 def _repeats(gold: Any, value: Any) -> bool:
-    """1, 2, 1, 2 is not the set of 1 and 2, unless the ground truth lists a member twice itself."""
+    """Finds repeated members: 1, 2, 1, 2 is not the set of 1 and 2, unless the ground truth lists a member twice itself."""
     return _doubles(value) > _doubles(gold)
 
 

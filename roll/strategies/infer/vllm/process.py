@@ -34,8 +34,8 @@ class EngineFigures:
 
 
 def engine_folder() -> OwnFolder:
-    """For what an engine would leave behind when it is killed: sockets, and files by which its processes find each other. The
-    names of sockets have little room (107 characters), so the user may choose a folder above with a shorter name."""
+    """A folder for the files that a killed engine would leave behind: sockets, and files by which its processes find each other.
+    The names of sockets have little room (107 characters), so the user may choose a folder above with a shorter name."""
     above = os.environ.get("VLLM_RPC_BASE_PATH")
     return OwnFolder("vllm", Path(above) if above else None)
 

@@ -70,7 +70,7 @@ IN_LAYER = {
 
 @dataclass(frozen=True, slots=True)
 class ShardPosition:
-    """Where a rank stands among those that divide a tensor, and the experts of a layer."""
+    """The position of a rank among the ranks that divide a tensor, and the experts of a layer."""
 
     tensor_size: int = 1
     tensor_rank: int = 0

@@ -38,7 +38,7 @@ class MasterState:
                     self._owned |= dict(zip(chain(*models), chain(*masters), strict=True))
 
     def tensors(self) -> list[Tensor]:
-        """All that the optimisers hold of their own: to be moved off the accelerator with the model."""
+        """All tensors that the optimisers own, which move off the accelerator with the model."""
         held = []
         for part in self._optimizers.values():
             masters = [p for group in part.param_groups for p in group["params"]]

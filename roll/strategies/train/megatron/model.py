@@ -64,7 +64,7 @@ class ExpertRouter(TopKRouter):  # type: ignore[misc]
 
 
 class ModelStage(GPTModel):  # type: ignore[misc]
-    """One pipeline stage, of this rank's share of the sequences [B, T]. The last one returns what its head says of the R
+    """One pipeline stage, for this rank's share of the sequences [B, T]. The last stage returns the output of its head for the R
     positions that `loss_mask` names, the others [T, B, H] for the next stage."""
 
     def __init__(self, config: TransformerConfig, hf_config: Any, layers: TransformerBlockSubmodules, tied: bool) -> None:

@@ -27,8 +27,8 @@ class PipelineSchedule:
         self._model, self._parallel, self._share = model, parallel, share
 
     def run(self, batch: TokenBatch, budget: int, of_logits: OfLogits[T], train: bool) -> list[tuple[RankMicrobatch, T]]:
-        """On the last stage each micro-batch with what `of_logits` returned; [] on the others. If `train`, gradients are
-        accumulated, and summed over the ranks after the last."""
+        """Returns each micro-batch with the result of `of_logits` on the last stage, and [] on the others. If `train`, gradients
+        are accumulated, and summed over the ranks after the last."""
         # But for experts no collective joins the micro-batches of data-parallel ranks, so each runs as many as it has.
         parts = list(rank_microbatches(batch, budget, self._parallel.max_over_experts, self._parallel.device))
         results = get_forward_backward_func()(

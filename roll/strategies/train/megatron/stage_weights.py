@@ -60,7 +60,8 @@ class StageWeights:
     def _collect(
         self, stage: int, piece: Piece, shape: torch.Size, dtype: torch.dtype, local: Tensor | None, by_stage: bool
     ) -> Iterator[tuple[str, Tensor]]:
-        """Over the ranks of the stage that divide the weight, then (unless `by_stage`) from the first of them to rank 0."""
+        """Gathers a weight from the ranks of the stage that divide it, then (unless `by_stage`) sends it from the first of them
+        to rank 0."""
         parallel = self._parallel
         group = parallel.divides(piece.of_expert)
         if parallel.replicas(piece.of_expert).rank() != 0:

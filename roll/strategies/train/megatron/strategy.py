@@ -153,7 +153,7 @@ class MegatronStrategy:
         return self._parallel.from_last_stage(out).cpu()
 
     def _optimise(self, batch: TokenBatch, loss_of: OfLogits[Metrics]) -> dict[str, float]:
-        """One optimiser step. `loss_of`: a micro-batch's share of the loss, and its metrics."""
+        """Takes one optimiser step. `loss_of`: a micro-batch's share of the loss, and its metrics."""
         training = self._spec.optimisation
         if self._optimizer is None or self._wrapped is None or training is None:
             raise RuntimeError("this model is frozen (megatron_infer) and cannot be trained")
