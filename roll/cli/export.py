@@ -71,7 +71,7 @@ def _write(model: Path, folder: Path, dtype: ComputeDtype) -> int:
         if path.is_file() and path.suffix != ".safetensors" and path.name not in (INDEX, CONFIG):
             shutil.copyfile(path, folder / path.name)
     config = json.loads((model / CONFIG).read_text())
-    config.pop("torch_dtype", None)  # the name that transformers gave it before
+    config.pop("torch_dtype", None)  # the name that transformers gave the file before
     (folder / CONFIG).write_text(json.dumps({**config, "dtype": TORCH_NAMES[dtype]}, indent=2) + "\n")
     sizes: list[int] = []
     write_model(folder, _tensors(model, TORCH_NAMES[dtype], sizes))

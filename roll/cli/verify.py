@@ -83,7 +83,7 @@ def _steps(run: Run) -> Iterator[str]:
     steps = [row["step"] for row in run.metrics if "time/step_s" in row]
     if steps != sorted(set(steps)):
         yield "metrics.jsonl has steps twice or out of order"
-    if steps and by_step and steps[-1] not in (max(by_step), max(by_step) - 1):  # killed between two journals
+    if steps and by_step and steps[-1] not in (max(by_step), max(by_step) - 1):  # killed between two writes
         yield f"metrics.jsonl ends with step {steps[-1]}, groups.jsonl with step {max(by_step)}"
 
 

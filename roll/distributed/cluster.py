@@ -144,7 +144,7 @@ class Cluster:
             if worker is self.workers[rank]:
                 logger.warning("worker %s %s", worker.name, what)
                 worker.kill()
-                while worker is self.workers[rank]:  # until somebody puts another one in its place
+                while worker is self.workers[rank]:  # until somebody puts another worker in its place
                     await asyncio.sleep(1.0)
 
     async def _in_time(self, rank: int, method: str, answer: Coroutine[Any, Any, T]) -> T:

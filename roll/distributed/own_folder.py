@@ -49,7 +49,7 @@ def _remove(folder: Path, lock: int) -> None:
 def _remove_if_left(folder: Path) -> None:
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError:  # another user's, no folder at all, or gone meanwhile
+    except OSError:  # the path is another user's, is no folder, or is gone meanwhile
         return
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

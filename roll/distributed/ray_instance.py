@@ -57,7 +57,7 @@ class RayInstance:
                     _temp_dir=str(self._folder.path / "t"),
                     _system_config={"task_events_report_interval_ms": 0},
                 )
-        except Exception as error:  # the boundary: Ray raises bare exceptions here
+        except Exception as error:  # boundary: Ray raises bare exceptions here
             why = " ".join(str(error).split())[:300]
             advice = (
                 "start it again when the machine is less busy, look for other Ray processes (ps aux | grep ray), or use --local"
@@ -126,7 +126,7 @@ def _only_what_is_needed() -> Iterator[None]:
 
 def _keep_token_private() -> None:
     """Who can read the token can run code here. Ray makes its file with the user's umask."""
-    with contextlib.suppress(OSError, RuntimeError):  # another user's, or no home at all: the token stays as it is
+    with contextlib.suppress(OSError, RuntimeError):  # the file is another user's, or there is no home: the token stays as it is
         token = Path.home() / ".ray" / "auth_token"
         token.parent.mkdir(mode=0o700, exist_ok=True)
         token.parent.chmod(token.parent.stat().st_mode & 0o700)

@@ -47,7 +47,7 @@ class Watchdog:
 
     def _send(self, order: dict[str, Any]) -> None:
         if self._process.stdin is not None and not self._process.stdin.closed:
-            with contextlib.suppress(OSError):  # it was killed: then nobody watches, which is no reason to end the run
+            with contextlib.suppress(OSError):  # the watchdog was killed: nobody watches then, which is no reason to end the run
                 self._process.stdin.write(json.dumps(order).encode() + b"\n")
                 self._process.stdin.flush()
 

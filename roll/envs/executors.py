@@ -55,7 +55,7 @@ class LoopExecutor:
     async def leave(self) -> None:
         env, self._env = self._env, None
         if env is not None:
-            with contextlib.suppress(Exception):  # boundary: its failure to close is nobody's
+            with contextlib.suppress(Exception):  # boundary: close may raise anything, and no caller waits for it
                 env.close()
 
 

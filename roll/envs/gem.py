@@ -67,7 +67,7 @@ class GemEnv:
             with self._own_random_state():
                 random.seed(rng.getrandbits(32))
                 return str(self._env.sample_random_action())
-        except NotImplementedError:  # some of GEM's games have none
+        except NotImplementedError:  # some of GEM's games have no `close`
             return f"\\boxed{{{rng.randrange(100)}}}"
         finally:
             self._random_state = kept  # a sample is no part of the game

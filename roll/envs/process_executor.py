@@ -24,7 +24,7 @@ class ProcessPool(ChildPool):
 
     def __init__(self) -> None:
         super().__init__("roll.envs.env_process:EnvProcess", environment={**os.environ, **same_imports()})
-        self._starting = asyncio.Semaphore(os.cpu_count() or 1)  # more at once would only share the cores, and take longer each
+        self._starting = asyncio.Semaphore(os.cpu_count() or 1)  # more starts at once would only share the cores
 
     async def make(self, recipe: list[Any]) -> Child:
         """A process with the environment of `recipe`, [env_type, env_config]. Raises `EnvFailure`."""

@@ -101,7 +101,7 @@ class Background:
         except TimeoutError:
             self.alive = False
             raise TrackerError(f"track_with: {name} did not start within {self.START_S:.0f} s") from None
-        except Exception as error:  # the boundary: whatever a foreign package raises becomes one line
+        except Exception as error:  # boundary: a foreign package may raise anything, which becomes one line
             raise TrackerError(f"track_with: {name} cannot start: {describe(error, self._hidden)}") from None
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
@@ -133,7 +133,7 @@ class Background:
                 if isinstance(job, str):
                     return tracker.finish(job)
                 tracker.log(*job)
-        except Exception as error:  # the boundary: a foreign service must not end the run
+        except Exception as error:  # boundary: a foreign service may raise anything, and must not end the run
             self._switch_off(describe(error, self._hidden))
 
     def _switch_off(self, why: str) -> None:

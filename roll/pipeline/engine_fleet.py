@@ -170,7 +170,7 @@ class EngineFleet:
         except LOST as error:
             self.report(engine, error)
             return None
-        if self.fleet.states[engine] is not EngineState.SERVING:  # taken out while its answer was on its way
+        if self.fleet.states[engine] is not EngineState.SERVING:  # the engine was taken out while its answer was on its way
             return None
         self.fleet.loaded(engine, manifest.version)
         return pause
@@ -213,7 +213,7 @@ class EngineFleet:
                 self.engines.workers[engine].kill()  # the process may live on, and would keep the device's memory
                 self.fleet.died(engine)
         await self._follow(engine)
-        if self.fleet.states[engine] is not EngineState.SERVING:  # it died over that, which the next call of this is about
+        if self.fleet.states[engine] is not EngineState.SERVING:  # it died meanwhile; the next call replaces it
             return
         self.recovered_s.append(asyncio.get_running_loop().time() - self._down_since.pop(engine))
         self._open(engine)

@@ -53,7 +53,7 @@ class Flow:
         try:
             while awaited & pending:
                 done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-                # Of all, for what ends one may end others in the same moment, and an error that nobody asks for is reported.
+                # All results are read: one cause may end several tasks, and asyncio reports errors that nobody reads.
                 if failed := [(task.get_name(), error) for task in done if (error := task.exception()) is not None]:
                     raise _named(*failed[0]) from failed[0][1]
         finally:

@@ -234,7 +234,7 @@ def write_summary(run_dir: Path, summary: dict[str, Any]) -> None:
         if summary["status"] != "failed":
             summary |= {"status": "failed", "reason": f"the results cannot be written: {error}"}
         short = json.dumps({"status": "failed", "reason": summary["reason"], "steps": summary.get("steps")})
-        # What is there already keeps its place on a full disk.
+        # Overwriting the file in place works on a full disk, too.
         with contextlib.suppress(OSError), path.open("r+b", buffering=0) as file:
             file.write(short.encode())
             file.truncate()

@@ -105,7 +105,7 @@ class Trainer:
         return step
 
     async def advantages(self, step: Step) -> Step:
-        # Aside: the tensors of a large batch take their time, and the event loop serves the rollouts.
+        # In a thread: the tensors of a large batch take time, and the event loop serves the rollouts.
         step.batch, metrics = await asyncio.to_thread(self._state.advantages, step.batch, step.lease.groups)
         step.metrics |= metrics
         return step

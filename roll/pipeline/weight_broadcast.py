@@ -38,7 +38,7 @@ class WeightBroadcast:
 
         await store.pull(version, sort)
         rendezvous = await asyncio.to_thread(Rendezvous, self._address, self._timeout_s)
-        # One rank after the other: the limit is what an engine can take in, and so it holds one bucket in transit.
+        # One rank after the other: an engine's intake is the bottleneck, and in this way it holds one bucket in transit.
         for rank, share in shares.items():
             if not await self._broadcast(rendezvous, rank, version, share, engines):
                 self.failed += 1

@@ -1,7 +1,8 @@
 """What a configuration optimises, in formulas with its own numbers: the policy loss, and what stands around it.
 
 ℓ is the log-prob of a token under the current weights, ℓ_b under the policy that sampled it, ℓ_p under the weights a step starts
-from (recomputed), ℓ_r under the reference. The code is `roll.algorithms.pg_variants`, `loss`, `correction` and `advantages`.
+from (recomputed), ℓ_r under the reference. The code is `roll.algorithms.pg_variants`, `loss`, `correction` and
+`sequence_advantages`.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ class RolloutClient:
                 self._report(engine, worker, error)
                 return engine, [GenerateResult(request_id, [], [], [], "abort") for request_id in ids]
             except asyncio.CancelledError:
-                # The engine, in another process, would go on without being asked.
+                # The engine runs in another process, and would go on generating without an abort.
                 aborting = asyncio.ensure_future(self._abort(engine, ids))
                 self._aborting.add(aborting)
                 aborting.add_done_callback(self._aborted)
@@ -170,7 +170,7 @@ class RolloutClient:
     def _report(self, engine: int, worker: WorkerHandle, error: Exception) -> None:
         if self._keeper is None:
             raise error
-        # Else it is late news of a worker that has a successor.
+        # Otherwise the error is late news of a worker that has a successor.
         if self._engines.workers[engine] is worker:
             self._keeper.report(engine, error)
 

@@ -90,7 +90,7 @@ def load_model(path: Path, dtype: torch.dtype, attn_implementation: str, without
     Raises `ValueError` if other tensors are."""
     check_entries(path)
     weight_files(path)
-    disable_progress_bar()  # it would be drawn over the run's own display
+    disable_progress_bar()  # a progress bar would be drawn over the run's own display
     loader: Any = AutoModelForCausalLM
     with _quiet():
         model, info = loader.from_pretrained(

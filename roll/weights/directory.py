@@ -94,7 +94,7 @@ class DirectoryWeightStore:
         return WeightManifest(version, names, [file.checksum for file in files], sum(file.nbytes for file in files))
 
     async def retain(self, versions: Collection[int]) -> None:
-        # They are gone at once; deleting the files may take a while, on a network file system.
+        # Renamed folders are gone at once; deleting their files may take a while on a network file system.
         doomed = [self._of(version).rename(self._folder / f"{DOOMED}{version}") for version in self._published() - set(versions)]
         for folder in doomed:
             await asyncio.to_thread(shutil.rmtree, folder)

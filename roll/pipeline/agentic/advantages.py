@@ -88,7 +88,7 @@ class AgenticAdvantages(Advantages):
         earned = torch.tensor([turn.reward for turn in turns], dtype=torch.float32)
         mean: Scope | None = normalization.norm_mean_type
         if config.adv_estimator == "agentic_reinforce" and (normalization.norm_mean_type or normalization.norm_std_type):
-            # A normalisation speaks of whole episodes: the normalised score stands where the episode ended.
+            # A normalisation is of whole episodes: the last turn of an episode earns the normalised score.
             ended = torch.tensor([p == last for p, last in zip(positions, lasts, strict=True)])
             earned = torch.where(ended, rewards[episode_ids], 0.0)
         elif config.adv_estimator == "step_reinforce":

@@ -51,14 +51,14 @@ class Coordinators:
         rank = min(range(len(self._load)), key=lambda rank: self._load[rank])
         self._load[rank] += 1
         try:
-            async with self._restarting[rank]:  # one that is being replaced knows no engine yet
+            async with self._restarting[rank]:  # a coordinator that is being replaced is not connected to the engines yet
                 worker = self._cluster.workers[rank]
             result: GroupResult = await self._cluster.call(rank, "play_group", task)
         except WorkerDied as death:
             await self._replace(rank, worker)
             raise CoordinatorDied(str(death)) from death
         except asyncio.CancelledError:
-            self._notify_one(rank, "cancel", task.key)  # else it would play on
+            self._notify_one(rank, "cancel", task.key)  # otherwise the coordinator would play on
             raise
         finally:
             self._load[rank] -= 1
@@ -107,7 +107,7 @@ class Coordinators:
                     dead = self._cluster.workers[rank]
 
     async def _abort(self, engine: int) -> None:
-        with contextlib.suppress(WorkerDied, EngineError):  # one that is down has nothing to abort
+        with contextlib.suppress(WorkerDied, EngineError):  # an engine that is down has nothing to abort
             await self._engines.call(engine, "abort")
 
     async def _connect(self, rank: int) -> None:

@@ -203,7 +203,7 @@ class Desk:
         while not self._holds and len(self._inside) < self._places and (waiting := self._line.first()) is not None:
             name, turn = waiting
             self._line.remove(name)
-            if not turn.done():  # else it was cancelled
+            if not turn.done():  # otherwise the request was cancelled
                 self._inside[name] = "admitted"
                 self._empty.clear()
                 turn.set_result(None)

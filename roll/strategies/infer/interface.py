@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from roll.configs.base import WeightUpdateMode as WeightUpdateMode  # a word of this interface
+from roll.configs.base import WeightUpdateMode as WeightUpdateMode  # re-exported as part of this interface
 from roll.data.sample import FinishReason, VersionSpan
 from roll.weights.bucket import Bucket, WeightManifest
 

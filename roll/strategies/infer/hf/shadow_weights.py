@@ -103,7 +103,7 @@ class ShadowWeights:
         manifest.check(self._version, received, self._buckets.values())
         adapters = is_adapter(received)
         changed = {self._canonical[name] for name in (adapted_weights(received) if adapters else received)}
-        # A layer that has adapters no more would go on with those of the version before.
+        # A layer without adapters in this version would keep the adapters of the version before.
         missing = (self._adapted if adapters else self._required) - changed
         for canonical, parts in self._parts.items():
             if canonical not in received and not adapters:

@@ -50,7 +50,7 @@ def engine_environment(devices: Sequence[str], threads: int | None, arguments: M
         "VLLM_HOST_IP": "127.0.0.1",
         "TORCH_CPP_LOG_LEVEL": "ERROR",
         "PYTHONWARNINGS": "ignore::FutureWarning",
-        "VLLM_USE_V2_MODEL_RUNNER": "0",  # it has another sampler, whose log-probs leave the temperature out
+        "VLLM_USE_V2_MODEL_RUNNER": "0",  # vLLM's other sampler reports log-probs without the temperature
     }
     if threads is not None:
         env["OMP_NUM_THREADS"] = str(threads)

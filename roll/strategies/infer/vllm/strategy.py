@@ -107,7 +107,7 @@ class VLLMInferStrategy:
         """Cancelling the call aborts the request in the engine. Raises `EngineError` if the engine ended."""
         await self._ready()
         limit = self._desk.bounds.tokens_left(request)
-        if limit < 1:  # it was aborted with its last token
+        if limit < 1:  # the request was aborted with its last token
             return GenerateResult.without_tokens(request, "length")
         try:
             async with self._desk.enter(request):
@@ -189,7 +189,7 @@ class VLLMInferStrategy:
         if not isinstance(self._ended, EngineClosed):
             self._end(EngineClosed("the inference engine was closed"))
             if self._engine.output_handler is not None:
-                self._engine.output_handler.cancel()  # it would report the end as a failure
+                self._engine.output_handler.cancel()  # vLLM would report the end as a failure
             await asyncio.to_thread(self._engine.shutdown)
             self._engine = None  # while its own clean-up still finds the modules it needs
             self._received.forget()

@@ -28,7 +28,7 @@ def prepare_deepspeed(device: torch.device) -> None:
     if device.type == "cpu":
         os.environ["DS_ACCELERATOR"] = "cpu"
     if not dist.is_initialized():
-        init_process_group(RankContext(), device, timedelta(minutes=30))  # nobody is waited for
+        init_process_group(RankContext(), device, timedelta(minutes=30))  # a group of one: there is no other rank to wait for
     # Calls inside DeepSpeed that the user can do nothing about.
     warnings.filterwarnings("ignore", message=r"`torch\.distributed\.\w+` is deprecated", category=FutureWarning)
     import deepspeed

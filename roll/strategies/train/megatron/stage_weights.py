@@ -36,7 +36,7 @@ class StageWeights:
             for index, (piece, shape) in enumerate(pieces):
                 local = None
                 if stage == self._parallel.stage:
-                    # Also of a copy: what is asked may reduce over the data-parallel ranks.
+                    # `value` is also called for a copy: it may reduce over the data-parallel ranks.
                     local = value(self._pieces[index][1]).to(dtype)
                 if not piece.copy:
                     yield from self._collect(stage, piece, shape, dtype, local, by_stage)
