@@ -48,7 +48,7 @@ def export(checkpoint: Path, output: Path, dtype: ComputeDtype) -> int:
     except CheckpointError as error:
         raise ConfigError([Problem("--checkpoint", str(checkpoint), str(error), "name a complete one")]) from None
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise ConfigError([Problem("--output", str(output), "is there already, and not empty", "name another folder")])
+        raise ConfigError([Problem("--output", str(output), "exists already and is not empty", "name another folder")])
     partial = output.parent / f".{output.name}.partial"
     try:
         shutil.rmtree(partial, ignore_errors=True)

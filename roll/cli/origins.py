@@ -38,7 +38,7 @@ def files(folder: Path, name: str) -> dict[str, set[str]]:
 
 def check_files(folder: Path, name: str) -> None:
     """Raises `ConfigError` with one problem for a file that is beyond the limits, or files that include each other without
-    end. A file that is no YAML, or does not exist, is left to Hydra, whose error says why the file is needed."""
+    end. A file that is not valid YAML, or does not exist, is left to Hydra, whose error says why the file is needed."""
     waiting = [(folder / f"{name}.yaml", 1)]
     seen = 0
     while waiting:

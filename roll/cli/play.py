@@ -56,7 +56,7 @@ def _what_to_play(options: Mapping[str, Any], pairs: Sequence[str]) -> tuple[Env
         written = yaml.safe_load(read_checked(path, str(path)))
         if not isinstance(written, dict):
             raise ConfigError(
-                [Problem("--run", options["run"], "its config.yaml is no mapping", "name the folder of an agentic run")]
+                [Problem("--run", options["run"], "its config.yaml is not a mapping", "name the folder of an agentic run")]
             )
         config = load_config(AgenticConfig, written)
         tag = options["tag"] or next(iter(config.custom_envs), "")

@@ -233,7 +233,7 @@ def _pipeline(config: RLVRConfig | AgenticConfig, prepared: Prepared, inventory:
     except (LookupError, TypeError, AttributeError) as error:  # a checkpoint is text that anybody may have edited
         if prepared.checkpoint is None:
             raise
-        message = f"{prepared.checkpoint.path} holds what this version did not write: {type(error).__name__}: {error}"
+        message = f"{prepared.checkpoint.path} has contents that this version did not write: {type(error).__name__}: {error}"
         raise ConfigError([_cannot_resume(config, message)]) from error
 
 

@@ -57,7 +57,7 @@ def read_checked(path: Path, shown: str) -> str:
         text = content.decode("utf-8-sig")
         _measure(text, shown)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError([Problem("config_name", shown, f"is no YAML: {' '.join(str(error).split())}")]) from None
+        raise ConfigError([Problem("config_name", shown, f"is not valid YAML: {' '.join(str(error).split())}")]) from None
     return text
 
 
@@ -67,7 +67,7 @@ def read_nodes(path: Path, shown: str) -> yaml.Node | None:
     try:
         return yaml.compose(text, Loader=LOADER)
     except yaml.YAMLError as error:
-        raise ConfigError([Problem("config_name", shown, f"is no YAML: {' '.join(str(error).split())}")]) from None
+        raise ConfigError([Problem("config_name", shown, f"is not valid YAML: {' '.join(str(error).split())}")]) from None
 
 
 def _measure(text: str, shown: str) -> None:

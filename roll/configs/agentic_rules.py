@@ -45,7 +45,7 @@ def _groups(config: AgenticConfig) -> Iterator[Problem]:
     if batch % size:
         below = batch // size * size
         fix = f"rollout_batch_size {f'{below} or ' if below else ''}{below + size}"
-        yield Problem("rollout_batch_size", batch, f"{batch} episodes are no whole number of groups of {size}", fix)
+        yield Problem("rollout_batch_size", batch, f"{batch} episodes are not a whole number of groups of {size}", fix)
 
 
 def _partition(config: AgenticConfig, key: str, manager: EnvManagerConfig) -> Iterator[Problem]:
@@ -73,7 +73,7 @@ def _validation(config: AgenticConfig) -> Iterator[Problem]:
                 yield Problem(key, "given", "has no effect: there is no val_env_manager", "add val_env_manager, or remove it")
         return
     if count is not None and count % manager.group_size:
-        message = f"{count} episodes are no whole number of groups of {manager.group_size}"
+        message = f"{count} episodes are not a whole number of groups of {manager.group_size}"
         yield Problem("val_batch_size", count, message, f"a multiple of {manager.group_size}")
     if manager.group_size_redundancy:
         message = "a validation counts every episode"

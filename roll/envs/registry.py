@@ -38,7 +38,7 @@ def env_class(env_type: str, key: str = "env_type") -> type[Any]:
         nearest = difflib.get_close_matches(env_type, BUILT_IN, n=1)
         advice = f"did you mean {nearest[0]}? " if nearest else ""
         fix = f"{advice}known: {', '.join(BUILT_IN)}, or the dotted path of your own class, my_package.my_env.MyEnv"
-        raise ConfigError([Problem(key, env_type, "is no known environment", fix)])
+        raise ConfigError([Problem(key, env_type, "is not a known environment", fix)])
     module, _, name = BUILT_IN.get(env_type, env_type).rpartition(".")
     # Boundary: importing a user's module may raise anything, and whatever it raises becomes one clear error.
     try:
@@ -47,7 +47,9 @@ def env_class(env_type: str, key: str = "env_type") -> type[Any]:
         raise ConfigError([Problem(key, env_type, f"cannot be imported: {type(error).__name__}: {error}")]) from error
     flaw = _flaw(cls)
     if flaw:
-        raise ConfigError([Problem(key, env_type, f"is no environment: {flaw}", "give it reset(seed), step(text) and close()")])
+        raise ConfigError(
+            [Problem(key, env_type, f"is not an environment: {flaw}", "give it reset(seed), step(text) and close()")]
+        )
     found: type[Any] = cls
     return found
 

@@ -80,7 +80,7 @@ class Advantages(ABC):
         if config.add_token_level_kl:
             if padded.reference_logprobs is None:
                 raise ValueError("add_token_level_kl needs the log-probs of the reference")
-            # The policy that sampled or, if recomputed, the one that the ratios of the loss start from: no gradient flows through a reward.
+            # The policy that sampled, or the proximal one if it was recomputed: no gradient flows through a reward.
             policy = padded.behaviour_logprobs if padded.proximal_logprobs is None else padded.proximal_logprobs
             known = mask & policy.isfinite() & padded.reference_logprobs.isfinite()
             kl = approx_kl(policy, padded.reference_logprobs, config.kl_penalty, known)

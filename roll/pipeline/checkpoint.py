@@ -192,7 +192,7 @@ def _read(path: Path, check: Check | None) -> Checkpoint:
         if missing := [name for name in (STATE, BUFFER) if name not in manifest.files]:
             raise CheckpointError(f"file {missing[0]} is not in {MANIFEST}")
         if not any(name.startswith(f"{TRAINER}/") for name in manifest.files):
-            raise CheckpointError(f"there is nothing of {TRAINER}/ in {MANIFEST}")
+            raise CheckpointError(f"there is no file of {TRAINER}/ in {MANIFEST}")
         state = read_json(path / STATE)
         if check is not None:
             check(state, manifest.step)

@@ -261,7 +261,7 @@ class EngineFleet:
         try:
             await asyncio.wait_for(worker.call("stats"), self._timeout_s)
         except TimeoutError:
-            message = f"engine {engine} gave no sign of state in {self._timeout_s:g} s (engine_health_timeout_s)"
+            message = f"engine {engine} did not answer a health check in {self._timeout_s:g} s (engine_health_timeout_s)"
             if self.fleet.states[engine] is EngineState.LOADING:
                 worker.kill()  # whoever loads the worker notices its death
             elif worker is self.engines.workers[engine]:

@@ -143,7 +143,7 @@ def _restore(source: TaskSource, cursor: Mapping[str, Any]) -> None:
     try:
         source.restore(cursor)
     except (LookupError, TypeError, AttributeError) as error:  # the cursor is text that anybody may have edited
-        raise ValueError(f"the cursor in pipeline.json names what is not there: {type(error).__name__}: {error}") from error
+        raise ValueError(f"the cursor in pipeline.json names missing entries: {type(error).__name__}: {error}") from error
     if cursor["served"].keys() != known:
         raise ValueError(f"the cursor in pipeline.json has served {sorted(cursor['served'])}, not {sorted(known)}")
 

@@ -133,7 +133,7 @@ class RunRecord:
         self._validation_errors = 0
         if result.accuracy is None or result.reward is None:
             self._validation_errors = result.errors
-            logger.warning("step %d: not one of %d validation rollouts could be judged", result.version, result.errors)
+            logger.warning("step %d: none of %d validation rollouts could be judged", result.version, result.errors)
         else:
             metrics |= {ACCURACY: result.accuracy, "val/score/mean": result.reward}
             self.validation.append((result.version, result.accuracy))

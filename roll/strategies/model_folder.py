@@ -44,7 +44,7 @@ def check_model_folder(path: Path) -> None:
         raise FileNotFoundError(f"model folder '{path}' has no weights (*.safetensors)")
     tensors = stored_tensors(files)
     if (layers := _layers(config)) > len(tensors):
-        raise ValueError(f"{path / CONFIG} says {layers:,} layers, but the folder has {len(tensors)} tensors")
+        raise ValueError(f"{path / CONFIG} asks for {layers:,} layers, but the folder has {len(tensors)} tensors")
     if not any((path / name).is_file() for name in TOKENIZER_FILES):
         raise FileNotFoundError(f"model folder '{path}' has no tokenizer (one of {', '.join(TOKENIZER_FILES)})")
 
@@ -60,7 +60,7 @@ def check_weights(path: Path) -> None:
         return
     mapping: Any = AutoModelForCausalLM._model_mapping
     if type(config) not in mapping:
-        raise ValueError(f"'{path}' is no causal language model (model_type {config.model_type!r})")
+        raise ValueError(f"'{path}' is not a causal language model (model_type {config.model_type!r})")
     try:
         with _quiet():
             model, info = mapping[type(config)].from_pretrained(

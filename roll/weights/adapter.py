@@ -92,7 +92,7 @@ class BaseWeights:
                 continue
             layer = self.shapes.get(weight_of(name), []) if name.endswith((A, B)) else []
             if len(layer) != 2:
-                raise ValueError(f"{name!r} is no adapter of a linear layer of the model")
+                raise ValueError(f"{name!r} is not an adapter of a linear layer of the model")
             expected = [rank, layer[1]] if name.endswith(A) else [layer[0], rank]
             if list(tensor.shape) != expected:
                 raise ValueError(f"adapter {name!r} has shape {list(tensor.shape)}, its layer and rank need {expected}")

@@ -47,7 +47,7 @@ class WeightManifest:
     def check(self, version: int | None, names: Iterable[str], checksums: Iterable[int]) -> None:
         """`ValueError` unless what was received, of `version`, is exactly this set, intact."""
         if version != self.version:
-            raise ValueError(f"weights of version {self.version} asked for, those received are of {version}")
+            raise ValueError(f"weights of version {self.version} were requested, but the received weights are of {version}")
         if difference := set(names).symmetric_difference(self.names):
             raise ValueError(f"weights of version {self.version}: received and manifest differ in {sorted(difference)}")
         if sorted(checksums) != sorted(self.checksums):

@@ -170,7 +170,7 @@ def test_an_answer_that_comes_after_the_engine_was_given_up_counts_for_nothing()
 
         async def call(method, *args):
             if method == "activate_weights":
-                fleet.report(0, WorkerDied("gave no sign of state"))
+                fleet.report(0, WorkerDied("did not answer a health check"))
                 return 0.0
             return await answer(method, *args)
 

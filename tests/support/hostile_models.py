@@ -246,7 +246,7 @@ weights("a matrix is too small", "config.json makes it", mlp__up_proj__weight=to
 weights("a bias is too long", "config.json makes it", q_proj__bias=torch.zeros(99))
 weights("a norm is a scalar", "config.json makes it", model__norm__weight=torch.zeros(()))
 
-config("more layers than tensors", "says 1,000,000,000 layers", num_hidden_layers=10**9, layer_types=None)
+config("more layers than tensors", "asks for 1,000,000,000 layers", num_hidden_layers=10**9, layer_types=None)
 config("one layer more", "not complete", num_hidden_layers=3, layer_types=None)
 config("no layer", "", num_hidden_layers=-1)
 config("layers in words", "", num_hidden_layers="two")

@@ -62,7 +62,7 @@ def _prompts(
         usable, skipped = tokenize_prompts(rows, tokenizer, data.template, derived.prompt_length, derived.tag_to_domain)
         if not usable:
             why = ", ".join(f"{count} {reason}" for reason, count in skipped.items())
-            raise ValueError(f"not one of {len(rows)} prompts can be used: {why} (prompt_length {derived.prompt_length})")
+            raise ValueError(f"none of {len(rows)} prompts can be used: {why} (prompt_length {derived.prompt_length})")
         return usable, skipped
 
     fix = "correct the rows, or prompt_length, or rewards.<domain>.tag_included"

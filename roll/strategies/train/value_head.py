@@ -43,7 +43,7 @@ def load_value_model(path: Path, dtype: torch.dtype, attn_implementation: str) -
     model = files.load_model(path, dtype, attn_implementation, without_head=saved is not None)
     for name in _AFTER_THE_HEAD:
         if getattr(model.config, name, None) not in (None, 1):
-            raise ValueError(f"model '{path}' changes what its head says ({name} in config.json), and cannot be a critic")
+            raise ValueError(f"model '{path}' changes the output of its head ({name} in config.json), and cannot be a critic")
     head = ValueHead(model.get_output_embeddings().weight.shape[1])
     if saved is not None:
         if {name: tensor.shape for name, tensor in saved.items()} != {n: t.shape for n, t in head.state_dict().items()}:

@@ -49,7 +49,7 @@ def inspect_interpreter(python: str | None, module: str, distributions: list[str
     except OSError as error:
         raise ValueError(f"{python}: {error.strerror}") from error
     except (subprocess.SubprocessError, ValueError) as error:
-        raise ValueError(f"{python} is no Python interpreter that works") from error
+        raise ValueError(f"{python} is not a working Python interpreter") from error
     return seen
 
 

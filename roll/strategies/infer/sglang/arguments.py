@@ -76,7 +76,7 @@ def check_argument(python: str | None, name: str, value: Any) -> None:
     known = argument_names(python)
     if name not in known:
         nearest = difflib.get_close_matches(name, (known | set(STRATEGY_KEYS)) - OURS.keys(), n=1)
-        raise ValueError("is no argument of SGLang's server" + (f"; did you mean {nearest[0]}?" if nearest else ""))
+        raise ValueError("is not an argument of SGLang's server" + (f"; did you mean {nearest[0]}?" if nearest else ""))
     if name == "load_format" and value not in LOAD_FORMATS:
         raise ValueError(f"must be one of {', '.join(LOAD_FORMATS)}: model files are safetensors")
 

@@ -102,7 +102,7 @@ def check_argument(python: str | None, name: str, value: Any) -> None:
     known = argument_names(python)
     if name not in known:
         nearest = difflib.get_close_matches(name, (known | set(STRATEGY_KEYS)) - OURS.keys(), n=1)
-        raise ValueError("is no engine argument of the installed vllm" + (f"; did you mean {nearest[0]}?" if nearest else ""))
+        raise ValueError("is not an engine argument of the installed vllm" + (f"; did you mean {nearest[0]}?" if nearest else ""))
     if name == "load_format" and value not in LOAD_FORMATS:
         raise ValueError(f"must be one of {', '.join(LOAD_FORMATS)}: model files are safetensors")
 
@@ -176,7 +176,7 @@ def _cpu_defaults(model: Any, dtype: str, max_length: int, max_running_requests:
     size = getattr(model, "head_dim", None) or model.hidden_size // model.num_attention_heads
     if size not in CPU_HEAD_SIZES:
         known = ", ".join(map(str, CPU_HEAD_SIZES))
-        raise ValueError(f"vLLM on CPUs knows heads of size {known}, the model's have {size}: use hf_infer")
+        raise ValueError(f"vLLM on CPUs supports heads of size {known}, the model's have {size}: use hf_infer")
     heads = getattr(model, "num_key_value_heads", None) or model.num_attention_heads
     token = 2 * model.num_hidden_layers * heads * size * {"float32": 4, "bfloat16": 2, "float16": 2}[dtype]
     # A request's blocks are whole ones; vLLM's are of 128 tokens there. One more holds its null block.

@@ -62,7 +62,7 @@ class MegatronStrategy:
 
     def __init__(self, context: RankContext, spec: TrainSpec) -> None:
         if spec.model.attn_implementation != "sdpa":
-            raise ValueError(f"attn_implementation '{spec.model.attn_implementation}': the Megatron back end knows sdpa only")
+            raise ValueError(f"attn_implementation '{spec.model.attn_implementation}': the Megatron back end supports sdpa only")
         self._spec, self._options, self._path = spec, spec.options(MegatronConfig), Path(spec.model_path)
         files.check_model_folder(self._path)
         self._device = torch.device(context.device)

@@ -175,5 +175,5 @@ def test_an_interpreter_is_looked_into_without_importing_anything(tmp_path: Any)
     assert seen["version"] == torch.__version__ and str(seen["folder"]) == os.path.dirname(torch.__file__)
     with pytest.raises(ValueError, match="no-python"):
         inspect_interpreter(str(tmp_path / "no-python"), "torch", [], [])
-    with pytest.raises(ValueError, match="is no Python interpreter that works"):
+    with pytest.raises(ValueError, match="is not a working Python interpreter"):
         inspect_interpreter("/bin/false", "torch", [], [])
