@@ -106,7 +106,7 @@ async def measure(
     sent = time.perf_counter()
     [pause] = await fleet.flip(version, [0])
     ended = time.perf_counter()
-    await fleet.store.keep({version})
+    await fleet.store.retain({version})
     await fleet.engines.call(0, "abort", None)
     await calls
     return {
@@ -166,7 +166,7 @@ async def table(size: str, engine: str, model: str, args: argparse.Namespace, fo
                 + f"{row['bytes_per_s'] / 1e9:8.3f} {row['of_copy']:8.1%}",
                 flush=True,
             )
-            await store.keep(())
+            await store.retain(())
     finally:
         await backend.shutdown()
     return rows

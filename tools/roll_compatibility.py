@@ -12,7 +12,7 @@ from typing import Literal
 
 from roll.compat.roll.defaults import DEFAULTS
 from roll.compat.roll.keys import RULES
-from roll.compat.roll.rule import ROLES, Rule
+from roll.compat.roll.rule import ROLES, KeyRule
 from roll.compat.roll.surface import SURFACE, keys
 from roll.compat.roll.translation import has_field
 from roll.configs.agentic import AgenticConfig
@@ -36,10 +36,10 @@ Every key of such a file is one of these:
 | | strict, the default | with `--compat` |
 |---|---|---|
 | **implemented** | used | used |
-| **read as another key** or value | used, and told | used, and told |
-| **without effect** here, for the reason given | ignored, and told | ignored, and told |
-| **refused**: lacking here | an error, with what to do | told; the file loads and can be checked, but not started |
-| unknown to both | an error, with the nearest name | told, and ignored |
+| **read as another key** or value | used, and reported | used, and reported |
+| **without effect** here, for the reason given | ignored, and reported | ignored, and reported |
+| **refused**: lacking here | an error, with what to do | reported; the file loads and can be checked, but not started |
+| unknown to both | an error, with the nearest name | reported, and ignored |
 
 `roll check --compat` prints what became of each key, with file and line, and which defaults are not ROLL's. `--compat` also takes
 null for a key that needs a value, as its default.
@@ -61,7 +61,7 @@ def status(key: str) -> Status:
     return "refused" if "lacking" in kinds else "read as another key" if "alias" in kinds else "without effect"
 
 
-def rules_of(key: str) -> list[Rule]:
+def rules_of(key: str) -> list[KeyRule]:
     """The rules about a key; else those about the block around it."""
     path = _path(key)
     for length in range(len(path), 0, -1):
@@ -82,14 +82,14 @@ def _is_field(key: str) -> bool:
 
 
 def _refused() -> str:
-    rows = "".join(f"| {name} | {told} |\n" for name, told in REFUSED.items())
-    return f"## Pipelines that are refused\n\nBy name, with `--compat` too.\n\n| pipeline | told by |\n|---|---|\n{rows}"
+    rows = "".join(f"| {name} | {keys} |\n" for name, keys in REFUSED.items())
+    return f"## Pipelines that are refused\n\nBy name, with `--compat` too.\n\n| pipeline | recognised by |\n|---|---|\n{rows}"
 
 
 def _defaults() -> str:
     rows = "".join(f"| `{key}` | `{theirs}` | {why} |\n" for key, theirs, why in DEFAULTS)
-    told = "Where a file leaves one out, `--compat` tells both values; those here are in [configuration](configuration.md)."
-    return f"## Defaults that are not ROLL's\n\n{told}\n\n| key | ROLL | what it decides |\n|---|---|---|\n{rows}"
+    note = "Where a file leaves one out, `--compat` reports both values; ours are in [configuration](configuration.md)."
+    return f"## Defaults that are not ROLL's\n\n{note}\n\n| key | ROLL | what it decides |\n|---|---|---|\n{rows}"
 
 
 def _blocks() -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""From a per-token loss to one number, normalised over the *global* batch.
+"""Aggregates a per-token loss to one number, normalised over the *global* batch.
 
 Invariant: `aggregate` is linear over rows, and the totals it divides by are those of the whole optimiser batch. So the sum over
 micro-batches and ranks, however they are cut, is exactly the value of one big batch, and so is its gradient.

@@ -90,11 +90,11 @@ def correct(trained: Tensor, behaviour: Tensor, mask: Tensor, correction: Correc
         kept &= ~vetoed.any(dim=1, keepdim=True)
     if correction.weight is None:
         return Corrected(kept.to(log_rho.dtype), kept)
-    wish = correction.weight
-    rho = bounded_exp(at_level(log_rho, mask, wish.level))
-    if wish.mode == "mask":
-        kept &= _within(rho, (wish.lower_bound, wish.upper_bound))
-    return Corrected(select(rho.clamp(max=wish.upper_bound), kept), kept)
+    weight = correction.weight
+    rho = bounded_exp(at_level(log_rho, mask, weight.level))
+    if weight.mode == "mask":
+        kept &= _within(rho, (weight.lower_bound, weight.upper_bound))
+    return Corrected(select(rho.clamp(max=weight.upper_bound), kept), kept)
 
 
 def _within(values: Tensor, bounds: tuple[float, float]) -> Tensor:
@@ -132,7 +132,7 @@ def _segment_mean(values: Tensor, mask: Tensor) -> Tensor:
 
 @torch.no_grad()
 def correction_metrics(corrected: Corrected, mask: Tensor) -> Metrics:
-    """What the correction did."""
+    """Metrics of what the correction did."""
     weight, count = corrected.weight, mask.sum()
     return {
         "actor/is_weight_mean": masked_mean(weight, mask),
@@ -168,8 +168,9 @@ def mismatch_metrics(trained: Tensor, behaviour: Tensor, mask: Tensor) -> Metric
 
 @torch.no_grad()
 def engine_mismatch_metrics(trained: Tensor, behaviour: Tensor, mask: Tensor, fresh_from: Tensor, engines: int) -> Metrics:
-    """|ℓ_t − ℓ_b| where it should be nothing but rounding: of the tokens that were sampled with the very weights of ℓ_t.
-    All [B, T]; `fresh_from` as in `TokenBatch`. By engine, too: one that serves other weights than it says stands out."""
+    """|ℓ_t − ℓ_b| where it should be nothing but rounding: of the tokens that were sampled with the very weights of ℓ_t. All [B,
+    T]; `fresh_from` as in `TokenBatch`. The metrics are also given by engine: an engine that serves other weights than it reports
+    stands out."""
     fresh = mask & (fresh_from > 0)
     difference = select((select(trained, fresh) - select(behaviour, fresh)).abs(), fresh)
     metrics: Metrics = {

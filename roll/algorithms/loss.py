@@ -74,10 +74,10 @@ class LossSpec:
 def prepare_batch(batch: TokenBatch, spec: LossSpec) -> TokenBatch:
     """A whole optimiser batch, with its advantages, as the variant wants it (see `policy_loss.Traits`), before it is cut over
     ranks and micro-batches. `ValueError` if it lacks the proximal log-probs that the variant needs."""
-    wish = traits_of(get_policy_loss(spec.pg_variant))
-    if wish.needs_proximal and batch.proximal_logprobs is None:
+    variant_traits = traits_of(get_policy_loss(spec.pg_variant))
+    if variant_traits.needs_proximal and batch.proximal_logprobs is None:
         raise ValueError(f"{spec.pg_variant} needs proximal_logprobs, but the batch has none")
-    return batch if wish.prepare is None else wish.prepare(batch, spec.args)
+    return batch if variant_traits.prepare is None else variant_traits.prepare(batch, spec.args)
 
 
 def compute_loss(

@@ -55,7 +55,7 @@ class CorrelationMetric(NamedTuple):
 
     @classmethod
     def of(cls, x: Tensor, y: Tensor, mask: Tensor) -> CorrelationMetric:
-        """Over the entries where `mask`, of the same shape, is True."""
+        """The metric over the entries where `mask`, of the same shape, is True."""
         x, y = select(x, mask).double(), select(y, mask).double()
         return cls(mask.sum().double(), x.sum(), y.sum(), x.square().sum(), y.square().sum(), (x * y).sum())
 
@@ -79,7 +79,7 @@ class ExplainedVarianceMetric(NamedTuple):
 
     @classmethod
     def of(cls, prediction: Tensor, target: Tensor, mask: Tensor) -> ExplainedVarianceMetric:
-        """Over the entries where `mask`, of the same shape, is True."""
+        """The metric over the entries where `mask`, of the same shape, is True."""
         target = select(target, mask).double()
         error = target - select(prediction, mask).double()
         return cls(mask.sum().double(), target.sum(), target.square().sum(), error.sum(), error.square().sum())

@@ -52,7 +52,7 @@ class Registry(Generic[F]):
 
     def _import(self, path: str) -> F:
         module_name, _, attribute = path.rpartition(".")
-        # Boundary: the path was written by a user, whatever is wrong with it becomes one clear error.
+        # Boundary: importing a user's module may raise anything, and whatever it raises becomes one clear error.
         try:
             function = getattr(importlib.import_module(module_name), attribute)
         except Exception as error:

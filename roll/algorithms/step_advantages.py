@@ -67,7 +67,7 @@ def turn_returns(turns: Turns, gamma: float) -> Tensor:
 
 @step_estimator("agentic_reinforce")
 def agentic_reinforce(turns: Turns, args: TurnArgs) -> Tensor:
-    """The return of the turn, of rewards as they were normalised before."""
+    """The return of the turn, computed from normalised rewards."""
     return turn_returns(turns, args.gamma)
 
 

@@ -39,7 +39,7 @@ class Checked:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CheckResult:
     checked: Checked | None
     """None where there are problems."""
     problems: list[Problem]
@@ -54,13 +54,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         answer = _check(given)
     except ConfigError as error:
-        answer, compat = Answer(None, error.problems, LoadReport()), False
+        answer, compat = CheckResult(None, error.problems, LoadReport()), False
     problems = answer.problems
     if as_json:
-        told = {} if answer.checked is None else asdict(answer.checked)
+        checked = {} if answer.checked is None else asdict(answer.checked)
         report = {name: value for name, value in asdict(answer.report).items() if name != "origins"}
         report = {name: [_open(each) for each in value] if isinstance(value, list) else value for name, value in report.items()}
-        found = {"ok": not problems, "problems": [_plain_problem(problem) for problem in problems], **told, "report": report}
+        found = {"ok": not problems, "problems": [_plain_problem(problem) for problem in problems], **checked, "report": report}
         print(json.dumps(found, indent=2, default=str))
     elif answer.checked is not None:
         lines = fitted(whole(answer.checked.plan, answer.checked.machine, answer.checked.remarks, answer.report))
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if problems and not compat else 0
 
 
-def _check(arguments: Sequence[str]) -> Answer:
+def _check(arguments: Sequence[str]) -> CheckResult:
     """Raises `ConfigError`."""
     parser = Parser(
         prog="roll check", description="What a configuration will do, before it runs.", epilog=OVERRIDES, allow_abbrev=False
@@ -95,19 +95,19 @@ def _check(arguments: Sequence[str]) -> Answer:
     problems = check_config(config, planned_devices(config, machine))
     problems += [Problem(note.key, note.value, f"is not supported: {note.message}", where=note.where) for note in report.lacking]
     if problems:
-        return Answer(None, report.located(problems), report)
+        return CheckResult(None, report.located(problems), report)
     checked = check(config, machine, None if size is None else int(size * GIB))
-    return Answer(replace(checked, remarks=(*checked.remarks, *_engine_here(config))), [], report)
+    return CheckResult(replace(checked, remarks=(*checked.remarks, *_engine_here(config))), [], report)
 
 
 def planned_devices(config: PPOConfig, machine: Machine) -> int:
-    """Those that the configuration names, else those of this machine (`roll.distributed.devices.detect`)."""
+    """The devices that the configuration names, else the devices of this machine (`roll.distributed.devices.detect`)."""
     return config.num_nodes * (config.num_gpus_per_node or len(machine.accelerators) or max(2, machine.cpus))
 
 
 def contradictions(config: PPOConfig, machine: Machine) -> list[Problem]:
-    """What is wrong with a configuration whether torch will use the accelerators of this machine or not: it may be a build for
-    CPUs, which only importing it tells (`roll.distributed.devices.detect`)."""
+    """The problems of a configuration that do not depend on whether torch uses the accelerators of this machine: torch may be a
+    build for CPUs, which is known only after its import (`roll.distributed.devices.detect`)."""
     problems = check_config(config, planned_devices(config, machine))
     if problems and machine.accelerators and not check_config(config, planned_devices(config, replace(machine, accelerators=()))):
         return []
@@ -115,9 +115,9 @@ def contradictions(config: PPOConfig, machine: Machine) -> list[Problem]:
 
 
 def check(config: PPOConfig, machine: Machine, device_memory: int | None = None) -> Checked:
-    """For a configuration without problems. `device_memory`: bytes of the planned accelerators, if not this machine's."""
+    """Plans a configuration without problems. `device_memory`: bytes of the planned accelerators, if not this machine's."""
     devices = planned_devices(config, machine)
-    # More devices than this machine's cores are no CPU slots of it.
+    # More devices than this machine has cores cannot be its CPU slots.
     accelerators = bool(machine.accelerators) or device_memory is not None or devices > config.num_nodes * max(2, machine.cpus)
     remarks: list[str] = []
     models: dict[str, Model | str] = {}
@@ -181,8 +181,8 @@ def _plain_problem(problem: Problem) -> dict[str, Any]:
     return dict(_open(asdict(problem) | {"value": plain}))
 
 
-def _open(told: Any) -> Any:
+def _open(data: Any) -> Any:
     """A problem or a note as data, without secrets."""
-    if not isinstance(told, dict):
-        return told
-    return told | {"value": redact_at(told["key"], told["value"]), "message": redact_text(told["message"])}
+    if not isinstance(data, dict):
+        return data
+    return data | {"value": redact_at(data["key"], data["value"]), "message": redact_text(data["message"])}

@@ -124,7 +124,7 @@ def _folders(typed: str) -> Iterator[str]:
 
 
 def _options(command: str) -> Iterator[str]:
-    """Those that the command's own help names, so that no list has to be kept."""
+    """The options that the command's own help names, so that no list has to be kept."""
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
         import_module(COMMANDS[command]).main(["--help"])

@@ -1,4 +1,4 @@
-"""From YAML files and `key=value` overrides to a configuration, by Hydra."""
+"""Composes YAML files and `key=value` overrides to a configuration, by Hydra."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def compose(config_path: str | Path, config_name: str, overrides: Sequence[str] 
 def load(
     config_path: str | Path, config_name: str, overrides: Sequence[str] = (), *, compat: bool = False
 ) -> tuple[RLVRConfig | AgenticConfig, LoadReport]:
-    """The configuration of an RLVR or an agentic run, told apart by their keys, and what became of every key.
+    """The configuration of an RLVR or an agentic run, distinguished by their keys, and what became of every key.
 
     ROLL's names and values are read as compat/roll/keys.py says. `compat`: what is unknown or lacking is reported, not refused;
     so is every default that is not ROLL's. Raises `ConfigError` with every problem found, each with its file and line;
@@ -92,7 +92,8 @@ def _nodes_named(config: PPOConfig) -> int:
 def load_to_start(
     config_path: str | Path, config_name: str, overrides: Sequence[str] = (), *, compat: bool = False
 ) -> tuple[RLVRConfig | AgenticConfig, LoadReport]:
-    """As `load`; raises `ConfigError` with one problem for a file that loads only because of `compat`: it cannot start."""
+    """Loads as `load` does; raises `ConfigError` with one problem for a file that loads only because of `compat`: it cannot
+    start."""
     config, report = load(config_path, config_name, overrides, compat=compat)
     if report.lacking:
         needed = ", ".join(note.key for note in report.lacking)
@@ -158,7 +159,7 @@ def _compose(config_path: str | Path, config_name: str, overrides: Sequence[str]
         plain = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
     except ConfigError as error:
         raise ConfigError(LoadReport(origins=origins(folder, name, overrides)).located(error.problems)) from None
-    except Exception as error:  # boundary: Hydra and OmegaConf raise whatever a file makes them stumble over
+    except Exception as error:  # boundary: Hydra and OmegaConf raise many types, whatever is wrong with a file
         if missing := _missing_variable(error):
             where = origins(folder, name, overrides)
             raise ConfigError(LoadReport(origins=where).located([missing])) from error

@@ -51,7 +51,7 @@ def env_config(pairs: Sequence[str]) -> dict[str, Any]:
         try:
             config[key] = yaml.safe_load(value)
         except yaml.YAMLError as error:
-            raise ConfigError([Problem(f"--config {key}", value, f"is no YAML: {' '.join(str(error).split())}")]) from None
+            raise ConfigError([Problem(f"--config {key}", value, f"is not valid YAML: {' '.join(str(error).split())}")]) from None
     return config
 
 

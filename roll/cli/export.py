@@ -48,7 +48,7 @@ def export(checkpoint: Path, output: Path, dtype: ComputeDtype) -> int:
     except CheckpointError as error:
         raise ConfigError([Problem("--checkpoint", str(checkpoint), str(error), "name a complete one")]) from None
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise ConfigError([Problem("--output", str(output), "is there already, and not empty", "name another folder")])
+        raise ConfigError([Problem("--output", str(output), "exists already and is not empty", "name another folder")])
     partial = output.parent / f".{output.name}.partial"
     try:
         shutil.rmtree(partial, ignore_errors=True)
@@ -71,7 +71,7 @@ def _write(model: Path, folder: Path, dtype: ComputeDtype) -> int:
         if path.is_file() and path.suffix != ".safetensors" and path.name not in (INDEX, CONFIG):
             shutil.copyfile(path, folder / path.name)
     config = json.loads((model / CONFIG).read_text())
-    config.pop("torch_dtype", None)  # the name that transformers gave it before
+    config.pop("torch_dtype", None)  # the name that transformers gave the file before
     (folder / CONFIG).write_text(json.dumps({**config, "dtype": TORCH_NAMES[dtype]}, indent=2) + "\n")
     sizes: list[int] = []
     write_model(folder, _tensors(model, TORCH_NAMES[dtype], sizes))

@@ -49,9 +49,9 @@ def write(folder: Path, model: str | None) -> None:
     """Raises `ConfigError` for a name that is no name of a run, a folder that is not empty, and a model that is not there."""
     name = folder.name
     if not _NAME.fullmatch(name):
-        raise ConfigError([Problem("name", str(folder), "is no name for a run", "letters, digits, _, - and .")])
+        raise ConfigError([Problem("name", str(folder), "is not a valid name for a run", "letters, digits, _, - and .")])
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError([Problem("name", str(folder), "is there already, and not empty", "name another folder")])
+        raise ConfigError([Problem("name", str(folder), "exists already and is not empty", "name another folder")])
     if model is not None and not (Path(model) / "config.json").is_file():
         raise ConfigError([Problem("--model", model, "has no config.json", "name a local Hugging Face folder")])
     pretrain = EMBEDDED if model is None else str(Path(model).resolve())

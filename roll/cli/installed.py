@@ -1,5 +1,5 @@
 """Which of the packages that this project asks for are installed, in a version that it knows. Nothing is imported: the metadata
-of the installed packages tells."""
+of the installed packages has the versions."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: roll {command}: no such command; {advice}", file=sys.stderr)
         return USAGE_ERROR
     if command == "train" and (not rest or rest[0] not in ("rlvr", "agentic", "-h", "--help")):
-        print("error: roll train: say what: roll train rlvr, or roll train agentic", file=sys.stderr)
+        print("error: roll train: name the pipeline: roll train rlvr, or roll train agentic", file=sys.stderr)
         return USAGE_ERROR
     try:
         code: int = import_module(COMMANDS[command]).main(rest)

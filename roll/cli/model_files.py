@@ -21,7 +21,7 @@ class ModelFiles:
 
 
 def read_model_folder(folder: str) -> ModelFiles:
-    """Never raises for what lies in the folder: what is wrong with it stands in the note."""
+    """Reads the folder. It never raises for the folder's contents: a problem stands in the note."""
     root = Path(folder)
     if not root.is_dir():
         return ModelFiles(None, None, f"{folder} is not there")

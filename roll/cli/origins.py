@@ -38,7 +38,7 @@ def files(folder: Path, name: str) -> dict[str, set[str]]:
 
 def check_files(folder: Path, name: str) -> None:
     """Raises `ConfigError` with one problem for a file that is beyond the limits, or files that include each other without
-    end. What is no YAML at all, or is not there, is left to Hydra, which says why it wanted it."""
+    end. A file that is not valid YAML, or does not exist, is left to Hydra, whose error says why the file is needed."""
     waiting = [(folder / f"{name}.yaml", 1)]
     seen = 0
     while waiting:
@@ -56,7 +56,7 @@ def check_files(folder: Path, name: str) -> None:
 
 
 def _files(folder: Path, name: str) -> Iterator[tuple[str, str]]:
-    """Of files within the limits; none of others."""
+    """The files of the defaults list that are within the limits; others are left out."""
     try:
         check_files(folder, name)
     except ConfigError:

@@ -13,7 +13,7 @@ _COLUMN = re.compile(r"\S {2,}(?=\S)|^ *! |^ +(?=\S)")
 
 
 def fitted(lines: Iterable[str]) -> Iterator[str]:
-    """For standard output: as they are, unless that is a terminal, which has a width."""
+    """The lines for standard output: unchanged, unless it is a terminal, which has a width."""
     return folded(lines, shutil.get_terminal_size().columns) if sys.stdout.isatty() else iter(lines)
 
 

@@ -56,7 +56,7 @@ def _what_to_play(options: Mapping[str, Any], pairs: Sequence[str]) -> tuple[Env
         written = yaml.safe_load(read_checked(path, str(path)))
         if not isinstance(written, dict):
             raise ConfigError(
-                [Problem("--run", options["run"], "its config.yaml is no mapping", "name the folder of an agentic run")]
+                [Problem("--run", options["run"], "its config.yaml is not a mapping", "name the folder of an agentic run")]
             )
         config = load_config(AgenticConfig, written)
         tag = options["tag"] or next(iter(config.custom_envs), "")
@@ -85,7 +85,7 @@ async def _play(
     from roll.distributed.backend import import_object
     from roll.envs.host import EnvFailure, EnvHost
     from roll.envs.registry import make_env
-    from roll.pipeline.agentic.env_manager.base import Answer, EnvManager, EpisodeTask
+    from roll.pipeline.agentic.env_manager.base import EnvManager, EpisodeTask, PolicyAnswer
     from roll.pipeline.agentic.env_manager.dialogue import Dialogue
     from roll.pipeline.preparation import open_model
     from roll.strategies.infer.hf.strategy import HFInferStrategy
@@ -105,11 +105,11 @@ async def _play(
     manager = manager_cls(env, dialogue, instructions=made.instructions, context=context, answer_tokens=answer_tokens)
     stops = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
 
-    async def ask(tokens: Sequence[int], turn: int, most: int) -> Answer:
+    async def ask(tokens: Sequence[int], turn: int, most: int) -> PolicyAnswer:
         sampling = SamplingParams(temperature=temperature, max_new_tokens=most, stop_token_ids=stops, seed=seed + turn)
         done = await engine.generate(GenerateRequest(str(turn), tuple(tokens), sampling))
         text = str(tokenizer.decode(done.token_ids, skip_special_tokens=True))
-        return Answer(done.token_ids, done.logprobs, done.versions, text, done.finish_reason == "stop")
+        return PolicyAnswer(done.token_ids, done.logprobs, done.versions, text, done.finish_reason == "stop")
 
     host = EnvHost(env.execution, env.step_timeout_s, env.reset_timeout_s)
     handle = await host.open("play", env.env_type, env.env_config)

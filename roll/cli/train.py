@@ -171,7 +171,7 @@ def _run_locked(config: RLVRConfig | AgenticConfig, local: bool, lock: RunLock) 
 
 
 def _to_the_end(pipeline: Pipeline, run_dir: Path, lock: RunLock) -> dict[str, Any]:
-    """The summary. It is written whatever ends the run."""
+    """Runs the pipeline to its end and returns the summary, which is written whatever ends the run."""
     from roll.pipeline.run_lock import Superseded
     from roll.pipeline.run_record import write_summary
 
@@ -183,7 +183,7 @@ def _to_the_end(pipeline: Pipeline, run_dir: Path, lock: RunLock) -> dict[str, A
         with suppress(Superseded):
             lock.check()
             write_summary(run_dir, summary)
-        if isinstance(error, OSError):  # a disk that is full also for the handler of what ended the run
+        if isinstance(error, OSError):  # a full disk also stops the handler of the error that ended the run
             return summary
         raise
 
@@ -228,12 +228,12 @@ def _pipeline(config: RLVRConfig | AgenticConfig, prepared: Prepared, inventory:
         return RLVRPipeline(config, prepared, inventory, backend)
     except TrackerError as error:
         raise ConfigError([Problem("track_with", config.track_with, str(error).removeprefix("track_with: "))]) from error
-    except ValueError as error:  # journals that are not what the checkpoint recorded
+    except ValueError as error:  # the journals differ from what the checkpoint recorded
         raise ConfigError([_cannot_resume(config, str(error))]) from error
-    except (LookupError, TypeError, AttributeError) as error:  # the boundary: a checkpoint is text that anybody may have edited
+    except (LookupError, TypeError, AttributeError) as error:  # a checkpoint is text that anybody may have edited
         if prepared.checkpoint is None:
             raise
-        message = f"{prepared.checkpoint.path} holds what this version did not write: {type(error).__name__}: {error}"
+        message = f"{prepared.checkpoint.path} has contents that this version did not write: {type(error).__name__}: {error}"
         raise ConfigError([_cannot_resume(config, message)]) from error
 
 

@@ -1,7 +1,7 @@
 """`roll verify <run>`: what a run wrote down, held against what every run promises. It reads files and trusts no code of the run.
 
 Promises: a group has one fate and is trained at most once; every step trains a whole batch; no trained token is older than the
-bound; no prompt of an epoch is lost or served twice; journals, checkpoints and summary tell the same.
+bound; no prompt of an epoch is lost or served twice; journals, checkpoints and summary agree.
 """
 
 from __future__ import annotations
@@ -80,11 +80,11 @@ def _steps(run: Run) -> Iterator[str]:
         yield f"steps without groups: {sorted(set(range(1, max(by_step) + 1)) - by_step.keys())}"
     if len(set(by_step.values())) > 1:
         yield f"steps trained different numbers of groups: {dict(Counter(by_step.values()))}"
-    told = [row["step"] for row in run.metrics if "time/step_s" in row]
-    if told != sorted(set(told)):
-        yield "metrics.jsonl tells steps twice or out of order"
-    if told and by_step and told[-1] not in (max(by_step), max(by_step) - 1):  # killed between two journals
-        yield f"metrics.jsonl ends with step {told[-1]}, groups.jsonl with step {max(by_step)}"
+    steps = [row["step"] for row in run.metrics if "time/step_s" in row]
+    if steps != sorted(set(steps)):
+        yield "metrics.jsonl has steps twice or out of order"
+    if steps and by_step and steps[-1] not in (max(by_step), max(by_step) - 1):  # killed between two writes
+        yield f"metrics.jsonl ends with step {steps[-1]}, groups.jsonl with step {max(by_step)}"
 
 
 def _staleness(run: Run) -> Iterator[str]:
@@ -156,15 +156,17 @@ def _checkpoints(run: Run) -> Iterator[str]:
 def _summary(run: Run) -> Iterator[str]:
     if run.summary is None or "groups" not in run.summary:
         return
-    told = run.summary["groups"]
+    accounts = run.summary["groups"]
     dropped = Counter(row["reason"] for row in run.groups if row["fate"] == "dropped")
-    if told["admitted"] != told["trained"] + told["buffered"] + told["in_flight"] + sum(told["dropped"].values()):
-        yield f"the accounts of summary.json do not balance: {told}"
-    if (told["trained"], told["dropped"]) != (len(run.trained), dict(dropped)):
+    if accounts["admitted"] != accounts["trained"] + accounts["buffered"] + accounts["in_flight"] + sum(
+        accounts["dropped"].values()
+    ):
+        yield f"the accounts of summary.json do not balance: {accounts}"
+    if (accounts["trained"], accounts["dropped"]) != (len(run.trained), dict(dropped)):
         journal = f"{len(run.trained)} and {dict(dropped)}"
-        yield f"summary.json counts {told['trained']} trained and {told['dropped']}, groups.jsonl {journal}"
-    if run.over and (told["buffered"] or told["in_flight"]):
-        yield f"a finished run has groups without a fate: {told}"
+        yield f"summary.json counts {accounts['trained']} trained and {accounts['dropped']}, groups.jsonl {journal}"
+    if run.over and (accounts["buffered"] or accounts["in_flight"]):
+        yield f"a finished run has groups without a fate: {accounts}"
 
 
 def _rows(path: Path) -> list[Row]:

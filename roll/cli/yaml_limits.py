@@ -57,7 +57,7 @@ def read_checked(path: Path, shown: str) -> str:
         text = content.decode("utf-8-sig")
         _measure(text, shown)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError([Problem("config_name", shown, f"is no YAML: {' '.join(str(error).split())}")]) from None
+        raise ConfigError([Problem("config_name", shown, f"is not valid YAML: {' '.join(str(error).split())}")]) from None
     return text
 
 
@@ -67,7 +67,7 @@ def read_nodes(path: Path, shown: str) -> yaml.Node | None:
     try:
         return yaml.compose(text, Loader=LOADER)
     except yaml.YAMLError as error:
-        raise ConfigError([Problem("config_name", shown, f"is no YAML: {' '.join(str(error).split())}")]) from None
+        raise ConfigError([Problem("config_name", shown, f"is not valid YAML: {' '.join(str(error).split())}")]) from None
 
 
 def _measure(text: str, shown: str) -> None:
@@ -115,7 +115,7 @@ def check_references(composed: Mapping[str, Any]) -> None:
     sizes: dict[str, int] = {}
 
     def size(key: str, chain: tuple[str, ...]) -> int:
-        """Of what a key becomes: itself, or the block below it."""
+        """The size of what a key becomes: its value, or the block below it."""
         if key in chain:
             raise ConfigError([Problem(key, flat.get(key), f"refers to itself: {' -> '.join((*chain, key)[-4:])}")])
         if len(chain) > DEEPEST:

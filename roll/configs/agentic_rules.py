@@ -45,7 +45,7 @@ def _groups(config: AgenticConfig) -> Iterator[Problem]:
     if batch % size:
         below = batch // size * size
         fix = f"rollout_batch_size {f'{below} or ' if below else ''}{below + size}"
-        yield Problem("rollout_batch_size", batch, f"{batch} episodes are no whole number of groups of {size}", fix)
+        yield Problem("rollout_batch_size", batch, f"{batch} episodes are not a whole number of groups of {size}", fix)
 
 
 def _partition(config: AgenticConfig, key: str, manager: EnvManagerConfig) -> Iterator[Problem]:
@@ -73,7 +73,7 @@ def _validation(config: AgenticConfig) -> Iterator[Problem]:
                 yield Problem(key, "given", "has no effect: there is no val_env_manager", "add val_env_manager, or remove it")
         return
     if count is not None and count % manager.group_size:
-        message = f"{count} episodes are no whole number of groups of {manager.group_size}"
+        message = f"{count} episodes are not a whole number of groups of {manager.group_size}"
         yield Problem("val_batch_size", count, message, f"a multiple of {manager.group_size}")
     if manager.group_size_redundancy:
         message = "a validation counts every episode"
@@ -118,14 +118,19 @@ def _gae(config: AgenticConfig) -> Iterator[Problem]:
 
 
 def _normalisation(config: AgenticConfig) -> Iterator[Problem]:
-    wish, estimator, key = config.reward_normalization, config.adv_estimator, "reward_normalization"
-    if wish.grouping == "state" and estimator != "step_reinforce":
+    normalization, estimator, key = config.reward_normalization, config.adv_estimator, "reward_normalization"
+    if normalization.grouping == "state" and estimator != "step_reinforce":
         yield Problem(f"{key}.grouping", "state", f"{estimator} does not compare single states", "use step_reinforce or gigpo")
-    if wish.grouping in ("batch", "tags") and estimator in GROUP_RELATIVE:
+    if normalization.grouping in ("batch", "tags") and estimator in GROUP_RELATIVE:
         message = f"{estimator} compares the episodes of a group"
-        yield Problem(f"{key}.grouping", wish.grouping, message, "traj_group_id, or adv_estimator: reinforce")
-    for name, value in (("norm_mean_type", wish.norm_mean_type), ("norm_std_type", wish.norm_std_type)):
-        if value == "group" and wish.grouping == "traj_group_id" and config.group_size == 1 and estimator not in STEP_ESTIMATORS:
+        yield Problem(f"{key}.grouping", normalization.grouping, message, "traj_group_id, or adv_estimator: reinforce")
+    for name, value in (("norm_mean_type", normalization.norm_mean_type), ("norm_std_type", normalization.norm_std_type)):
+        if (
+            value == "group"
+            and normalization.grouping == "traj_group_id"
+            and config.group_size == 1
+            and estimator not in STEP_ESTIMATORS
+        ):
             message = "a group of one has nothing to compare with, and train_env_manager.group_size is 1"
             yield Problem(f"{key}.{name}", value, message, "grouping: tags or batch, or a larger group_size")
 

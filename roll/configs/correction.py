@@ -8,8 +8,8 @@ from typing import Literal
 from roll.configs.fields import Bounds, option
 
 CorrectionLevel = Literal["token", "segment", "geometric", "sequence"]
-"""Of what the log of a ratio is taken: `token` its own; `segment` the mean over its segment, an unbroken run of trained tokens
-(one turn); `geometric` the mean over its sequence; `sequence` the sum over its sequence, the only one without bias."""
+"""The level of a ratio's logarithm: `token` the token's own; `segment` the mean over its segment, an unbroken run of trained
+tokens (one turn); `geometric` the mean over its sequence; `sequence` the sum over its sequence, the only one without bias."""
 CorrectionMode = Literal["truncate", "mask"]
 DECOUPLED_BOUND = 5.0
 """Where the weight of recomputed log-probs is truncated unless is_weight says otherwise."""

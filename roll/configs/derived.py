@@ -17,7 +17,7 @@ from roll.configs.worker import TrainedConfig
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """All lengths in tokens."""
+    """Numbers derived from a configuration; all lengths are in tokens."""
 
     prompt_length: int
     response_length: int
@@ -31,9 +31,9 @@ class Derived:
     optimizer_batch_size: int
     """Rollouts of one optimiser step over all ranks."""
     optimizer_steps_per_epoch: int
-    """Of a pipeline step, fixed: the samples there are, however many, are cut into as many parts."""
+    """Optimiser steps of one pass over a pipeline step's samples. The number is fixed, however many samples there are."""
     total_optimizer_steps: int
-    """Of the policy, in the whole run."""
+    """Optimiser steps of the policy in the whole run."""
     critic_steps_per_epoch: int
     """Optimiser steps of the critic in a pipeline step; 0 without a critic."""
     critic_total_steps: int
@@ -65,7 +65,7 @@ def optimizer_batch_size(worker: TrainedConfig) -> int:
 
 
 def derive(config: PPOConfig) -> Derived:
-    """For a configuration without problems (`check_config`)."""
+    """Derives the numbers of a configuration without problems (`check_config`)."""
     prompt_length, response_length, sequence_length = config.lengths()
     samples = config.rollouts_per_step
     optimizer_batch = optimizer_batch_size(config.actor_train)

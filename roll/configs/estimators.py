@@ -1,5 +1,5 @@
 """The built-in advantage estimators: name, traits and formula of each. A new one is an entry here and a function of its name in
-`roll.algorithms.advantages` or `step_advantages`.
+`roll.algorithms.sequence_advantages` or `step_advantages`.
 
 In the formulas R is the reward of a sequence, A its advantage, G the return of a turn, N a normalisation over returns.
 """

@@ -21,7 +21,7 @@ def adapter_updates(config: PPOConfig) -> tuple[bool, str]:
     if reason := _obstacle(config):
         return False, reason
     if config.actor_infer.strategy_args.strategy_name == "vllm":
-        return False, "vllm computes adapters beside their base: shorter updates, slower tokens; lora_update: adapter has it so"
+        return False, "vllm computes adapters beside their base: shorter updates, slower tokens; lora_update: adapter chooses it"
     return True, "hf_infer merges them with the base that it has"
 
 

@@ -86,7 +86,7 @@ class PolicyLossArgs(PolicyLossKnobs):
 
 
 def knob_problems(knobs: PolicyLossKnobs, key: str = "") -> Iterator[Problem]:
-    """What no single range says. `key`: dotted path of the block, with a dot at its end."""
+    """Problems that no single range can describe. `key`: dotted path of the block, with a dot at its end."""
     low, high = knobs.tis_lower_bound, knobs.tis_upper_bound
     if low >= high:
         yield Problem(f"{key}tis_lower_bound", low, f"{low:g} >= tis_upper_bound {high:g}")
@@ -196,5 +196,5 @@ POLICY_LOSSES: dict[str, PolicyLoss] = {
 
 
 def anchor_of(variant: str) -> Anchor:
-    """Of a loss by its name; a user's own is taken to be anchored like most."""
+    """The anchor of a loss by its name; a user's own loss is taken to have the most common anchor."""
     return POLICY_LOSSES[variant].anchor if variant in POLICY_LOSSES else "step"

@@ -48,7 +48,7 @@ class MegatronConfig:
     )
 
     def data_parallel_rank(self, rank: int, world_size: int) -> int:
-        """Which share of the samples a rank is given; ranks that divide a model among them have the same."""
+        """The share of the samples that a rank is given; ranks that divide a model among them have the same share."""
         return rank // (self.tensor_model_parallel_size * self.context_parallel_size) % self.data_parallel_size(world_size)
 
     def data_parallel_size(self, world_size: int) -> int:

@@ -1,4 +1,4 @@
-"""Which pipeline a configuration is for, told by its keys; ROLL's pipelines that are not here are refused by name."""
+"""Which pipeline a configuration is for, decided by its keys; ROLL's pipelines that are not here are refused by name."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ REFUSED = {name: ", ".join(f"`{key}`" for key in keys) for name, keys in _OTHERS
     _SENSES: "a model or template named VL or Omni, a VL env manager, options of images",
     _COMPUTER_NAME: "the name of an `env_type`",
 }
-"""Pipelines of ROLL that are not here, and what tells them."""
+"""Pipelines of ROLL that are not here, and the keys that identify them."""
 
 
 def pipeline_of(mapping: Mapping[str, object]) -> Literal["rlvr", "agentic"]:

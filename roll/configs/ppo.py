@@ -19,7 +19,7 @@ SHARE = Bounds(ge=0, le=1)
 
 
 class Lengths(NamedTuple):
-    """In tokens."""
+    """Lengths in tokens."""
 
     prompt: int
     response: int
@@ -111,7 +111,7 @@ class PPOConfig(BaseConfig, ABC):
         return estimator is not None and estimator.needs_greedy
 
     def configured_roles(self) -> dict[str, RoleConfig]:
-        """By name, the roles that the configuration gives, whether a run starts them or not."""
+        """The configured roles by name, whether a run starts them or not."""
         roles: dict[str, RoleConfig | None] = {
             "actor_train": self.actor_train,
             "actor_infer": self.actor_infer,
@@ -121,12 +121,12 @@ class PPOConfig(BaseConfig, ABC):
         return {name: role for name, role in roles.items() if role is not None}
 
     def roles(self) -> dict[str, RoleConfig]:
-        """By name, the roles that a run starts."""
+        """The roles that a run starts, by name."""
         unused = {"reference": not self.uses_reference, "critic": not self.uses_critic}
         return {name: role for name, role in self.configured_roles().items() if not unused.get(name)}
 
     def model_folder(self, role: WorkerConfig) -> str:
-        """Of the Hugging Face checkpoint that the role starts from; empty if none is named."""
+        """Folder of the Hugging Face checkpoint that the role starts from; empty if no folder is named."""
         return role.model_args.model_name_or_path or self.pretrain or ""
 
     # What a pipeline's own keys mean to the parts that all pipelines share.

@@ -1,6 +1,6 @@
 """Configs without their secrets, for whatever leaves the machine, lands in a log or is said on a terminal.
 
-Names tell what is a secret: names of keys, of `NAME=value` inside texts, of parameters in URLs. A name is read word by word, so
+Names decide what is a secret: names of keys, of `NAME=value` inside texts, of parameters in URLs. A name is read word by word, so
 that `auth_token` is one and `author` is none.
 """
 

@@ -49,15 +49,15 @@ class LoadReport:
 
     @property
     def summary(self) -> str:
-        """One line, empty if every key was used as it stands."""
-        told = [
+        """The report in one line; empty if every key was used as it stands."""
+        counted = [
             (len(self.aliased), "read under another name or value"),
             (len(self.without_effect), "without effect"),
             (len(self.unknown), "unknown"),
             (len(self.defaults), "left out whose default is not ROLL's"),
         ]
-        shown = ", ".join(f"{count} {what}" for count, what in told if count)
-        return f"{self.used} keys used, {shown} (roll check tells which)" if shown else ""
+        shown = ", ".join(f"{count} {what}" for count, what in counted if count)
+        return f"{self.used} keys used, {shown} (roll check names them)" if shown else ""
 
     def located(self, problems: Iterable[Problem]) -> list[Problem]:
         """The problems with the place where their key, or the block around it, was written."""
@@ -65,7 +65,7 @@ class LoadReport:
 
 
 def origin(origins: Mapping[str, str], key: str) -> str:
-    """Where `key`, or the nearest block around it, was written; empty if unknown."""
+    """The place where `key`, or the nearest block around it, was written; empty if unknown."""
     while key:
         if key in origins:
             return origins[key]

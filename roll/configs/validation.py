@@ -84,7 +84,7 @@ def _lengths(config: PPOConfig) -> Iterator[Problem]:
         yield Problem(
             "actor_infer.strategy_args.strategy_config.kv_cache_tokens",
             cache,
-            f"{cache} < sequence_length {sequence_length}: not one request fits",
+            f"{cache} < sequence_length {sequence_length}: no request fits",
             f"at least {sequence_length}",
         )
 

@@ -47,7 +47,7 @@ class WorkerConfig:
 
     @property
     def data_parallel_ranks(self) -> tuple[int, ...]:
-        """Which part each worker is given, by rank."""
+        """The data-parallel rank of each worker, by rank: the part of a batch that the worker is given."""
         options, size = self.strategy_args.options, self.world_size
         if isinstance(options, MegatronConfig):
             return tuple(options.data_parallel_rank(rank, size) for rank in range(size))

@@ -1,4 +1,4 @@
-"""From a row of a prompt file to the text, and the tokens, that the policy continues.
+"""Renders a row of a prompt file to the text, and the tokens, that the policy continues.
 
 A chat template is a program from a model folder. The rows are rendered in a process of its own (`template_process`), so that a
 template that never ends, or writes without end, is one clear error.
@@ -94,7 +94,7 @@ def rendered_apart(tokenizer: Any, conversations: Sequence[list[dict[str, Any]]]
 
 
 def _environment() -> dict[str, str]:
-    """Without this process's secrets."""
+    """The environment of the process, without the secrets of this one."""
     passed_on = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH")
     modules = os.pathsep.join(os.path.abspath(path) for path in sys.path)
     return {name: os.environ[name] for name in passed_on if name in os.environ} | {

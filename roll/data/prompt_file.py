@@ -73,7 +73,7 @@ def _file(path: Path, columns: DataArguments, key: str) -> Iterator[PromptRow]:
         raise PromptFileError(f"{key}: cannot read {path}: {error.strerror}") from error
     except PromptFileError:
         raise
-    except ValueError as error:  # it is no regular file
+    except ValueError as error:  # the path is not a regular file
         raise PromptFileError(f"{key}: cannot read {path}: {error}") from error
 
 
@@ -110,7 +110,7 @@ def _row(content: dict[str, Any], columns: DataArguments, where: str, default_id
     if prompt is None and messages is None:
         raise PromptFileError(f"{where}: neither {columns.prompt!r} nor {columns.messages!r} is there; it has {_names(content)}")
     identity = _text(content, columns.id, where) if columns.id in content else default_id
-    if wrong := complaint(identity):  # of a file whose name is no UTF-8
+    if wrong := complaint(identity):  # the file's name is not UTF-8
         raise PromptFileError(f"{where}: {columns.id} {identity!r} {wrong}")
     used = {columns.id, columns.tag, columns.ground_truth, columns.prompt, columns.messages}
     return PromptRow(

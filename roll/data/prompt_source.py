@@ -138,7 +138,7 @@ class PromptSource:
         self._returned = deque(rows[domain, row_id].prompt(int(epoch)) for domain, epoch, row_id in returned)
 
     def _order(self, domain: str, epoch: int) -> list[int]:
-        """Of the rows in this epoch."""
+        """The order of the rows in this epoch."""
         if self._orders.get(domain, (None,))[0] != epoch:
             order = list(range(len(self._rows[domain])))
             random.Random(derive_seed(self._seed, "epoch", domain, epoch)).shuffle(order)
@@ -147,7 +147,7 @@ class PromptSource:
 
 
 def _fingerprint(rows: Sequence[TokenizedRow]) -> str:
-    """Differs if ids, order or tokens of the rows do."""
+    """A hash that changes if ids, order or tokens of the rows change."""
     digest = hashlib.blake2b(digest_size=8)
     for row in rows:
         digest.update(repr((row.id, row.input_ids, row.ground_truth)).encode())

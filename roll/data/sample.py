@@ -42,14 +42,14 @@ class Turn:
     observation: str
     """What it saw before."""
     action: str
-    """What it wrote, whole."""
+    """The whole text that the agent wrote."""
     reward: float
     state_key: str
     """Equal for equal states of the environment before the action; empty if the environment does not say."""
     is_valid: bool
     is_effective: bool
     tokens: int
-    """Of the action."""
+    """Tokens of the action."""
 
 
 EpisodeEnd = Literal["terminated", "truncated", "max_steps", "context"]
@@ -64,7 +64,7 @@ class Trajectory:
     first_turn: int
     """Position in the episode of the first of `turns`."""
     num_turns: int
-    """Of the whole episode."""
+    """Turns of the whole episode."""
     score: float
     """Sum of the rewards of the whole episode."""
     success: bool
@@ -72,9 +72,9 @@ class Trajectory:
     generation_s: float = 0.0
     environment_s: float = 0.0
     waiting_s: float = 0.0
-    """For a free place in an environment (`max_env_step_concurrent`)."""
+    """Seconds spent waiting for a free place in an environment (`max_env_step_concurrent`)."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """The environment's own, of its last step."""
+    """The environment's own metrics of its last step."""
 
 
 @dataclass(slots=True)
@@ -101,7 +101,8 @@ class Sample:
 
     @property
     def oldest_version(self) -> int:
-        """Not the first token's where a request moved to an engine that serves an older version; -1 without a token."""
+        """The oldest version that sampled a token; -1 without a token. It is not the first token's version if the request moved
+        to an engine that serves an older version."""
         return min((span.version for span in self.versions), default=-1)
 
     @property
@@ -116,7 +117,7 @@ class Sample:
 
     @property
     def policy_mask(self) -> list[bool]:
-        """Of the response tokens, which are the policy's own."""
+        """For each response token, whether the policy sampled it."""
         return [True] * len(self.response_ids) if self.loss_mask is None else self.loss_mask
 
 

@@ -47,7 +47,7 @@ def answers(source: BinaryIO) -> Iterator[dict[str, str]]:
 def _answer(template: str, special: dict[str, Any], line: bytes) -> dict[str, str]:
     try:
         text = render(template, special, json.loads(line))
-    except Exception as error:  # boundary: templates raise what they like
+    except Exception as error:  # boundary: a template may raise anything
         return {"error": f"refuses the messages: {type(error).__name__}: {error}"[:1000]}
     if len(text) > LONGEST_TEXT:
         return {"error": f"writes {len(text):,} characters for one conversation, more than {LONGEST_TEXT:,}"}
@@ -70,7 +70,7 @@ def main() -> None:
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     for answer in answers(sys.stdin.buffer):
         sink.write(json.dumps(answer).encode() + b"\n")
-        sink.flush()  # what is written when the kernel ends this process tells which conversation it was
+        sink.flush()  # the lines written before the kernel ends this process show which conversation ended it
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ def import_object(path: str) -> Any:
         raise ValueError(f"'{path}' is not a dotted path like package.module.Name")
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # whatever the module's own code raises, too
+    except Exception as error:  # boundary: a user's module may raise anything
         raise ValueError(f"'{path}' cannot be imported: {error}") from error
     if not hasattr(module, attribute):
         raise ValueError(f"'{path}' cannot be imported: module {module_name} has no {attribute}")
@@ -85,8 +85,8 @@ class WorkerHandle(Protocol):
     async def call(self, method: str, *args: Any) -> Any:
         """The method's result. Raises what it raised, or `WorkerDied`."""
 
-    async def keep(self, method: str, *args: Any) -> tuple[Ref, Any]:
-        """For a method that returns (value, info): leaves the value where it was made and returns (reference, info). The
+    async def call_for_reference(self, method: str, *args: Any) -> tuple[Ref, Any]:
+        """Calls a method that returns (value, info); leaves the value where it was made and returns (reference, info). The
         reference is passed to other workers' methods, which get the value."""
 
     async def died(self) -> None:
@@ -110,10 +110,10 @@ class Backend(Protocol):
     """Whether every worker has a process, and so its own view of the devices and one rank of a process group."""
 
     def node_address(self, node: int) -> str:
-        """Where the other nodes reach this one."""
+        """The address at which other nodes reach this node."""
 
     def driver_address(self) -> str:
-        """Where all nodes reach the driver's."""
+        """The address at which all nodes reach the driver's node."""
 
     async def start(self, spec: WorkerSpec) -> WorkerHandle: ...
 
@@ -128,7 +128,7 @@ class LocalHandle:
     async def call(self, method: str, *args: Any) -> Any:
         return await self._host.call(method, *args)
 
-    async def keep(self, method: str, *args: Any) -> tuple[Ref, Any]:
+    async def call_for_reference(self, method: str, *args: Any) -> tuple[Ref, Any]:
         value, info = await self._host.call(method, *args)
         return value, info
 
@@ -136,7 +136,7 @@ class LocalHandle:
         await asyncio.Event().wait()
 
     async def ping(self) -> None:
-        """It shares the driver's event loop."""
+        """Returns at once: the worker shares the driver's event loop."""
 
     def kill(self) -> None:
         raise RuntimeError(f"worker {self.name} shares this process and cannot be killed")
@@ -146,7 +146,7 @@ class LocalHandle:
 
 
 class LocalBackend:
-    """Everything in this process, no Ray: for debuggers, fast tests, and single machines without Ray."""
+    """Runs all workers in this process, without Ray: for debuggers, fast tests, and single machines without Ray."""
 
     isolated = False
 

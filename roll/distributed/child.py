@@ -28,7 +28,7 @@ from io import BufferedIOBase
 from typing import IO, Any
 
 LONGEST_BYTES = 1 << 26
-"""Of a message."""
+"""Bytes of the longest message."""
 START_LIMIT_S = 120.0
 """For a child of a pool to start. Generous: the machine may be busy, and nothing else is at stake."""
 
@@ -202,7 +202,7 @@ class Child:
             del self._waiting[message["call"]]
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
-        with contextlib.suppress(ConnectionError, ValueError):  # what came is no message: the child is of no use
+        with contextlib.suppress(ConnectionError, ValueError):  # not a message: the child is ended
             while (line := await reader.readline()).endswith(b"\n"):
                 answer = json.loads(line)
                 waiting = self._waiting.get(answer["call"])
@@ -219,7 +219,7 @@ class ChildPool:
     """Children of one kind that wait for work. One that has ended is replaced when the next is needed."""
 
     def __init__(self, handler: str, *arguments: Any, environment: Mapping[str, str]) -> None:
-        """As those of `Child`."""
+        """Takes the same arguments as `Child`."""
         self._handler, self._arguments, self._environment = handler, arguments, environment
         self._idle: list[Child] = []
         self._children: set[Child] = set()
@@ -252,7 +252,7 @@ class ChildPool:
 
     @property
     def pids(self) -> list[int]:
-        """Of the children that have not ended."""
+        """Ids of the children that have not ended."""
         return sorted(child.pid for child in self._children if child.ending is None)
 
 
@@ -330,7 +330,7 @@ def _failed(number: int, error: BaseException) -> bytes:
 
 
 def _send(stream: BufferedIOBase, line: bytes) -> None:
-    with contextlib.suppress(ConnectionError):  # the other side is gone: the end of what it sends will tell
+    with contextlib.suppress(ConnectionError):  # the other side is gone, which the reader of its messages will notice
         stream.write(line)
         stream.flush()
 

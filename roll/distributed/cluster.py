@@ -54,11 +54,11 @@ class Cluster:
         (`worker_start_timeout`), None for `deadline_s`."""
         limit = deadline_s if start_s is None else start_s
         starting = [asyncio.ensure_future(_start(backend, spec, limit)) for spec in specs]
-        telling = asyncio.ensure_future(_tell_progress([spec.name for spec in specs], starting))
+        reporting = asyncio.ensure_future(_report_progress([spec.name for spec in specs], starting))
         try:
             workers = await asyncio.gather(*starting)
         finally:
-            for task in (telling, *starting):
+            for task in (reporting, *starting):
                 task.cancel()
         return cls(role, workers, deadline_s, shard_of, lambda rank: _start(backend, specs[rank], limit), heartbeat_s)
 
@@ -87,9 +87,9 @@ class Cluster:
         results = await asyncio.gather(*calls)
         return [results[self.shard_of.index(shard)] for shard in range(self.num_shards)]
 
-    async def keep(self, rank: int, method: str, *args: Any) -> tuple[Ref, Any]:
-        """For a method that returns (value, info): the value stays where it was made, (its reference, info) comes back."""
-        return await self._in_time(rank, method, self.workers[rank].keep(method, *args))
+    async def call_for_reference(self, rank: int, method: str, *args: Any) -> tuple[Ref, Any]:
+        """Calls a method that returns (value, info): the value stays where it was made, and (its reference, info) is returned."""
+        return await self._in_time(rank, method, self.workers[rank].call_for_reference(method, *args))
 
     async def restart(self, rank: int) -> None:
         """A new worker in the place of one whose process is gone. Raises `WorkerStartError` if it does not come up."""
@@ -102,7 +102,7 @@ class Cluster:
         await self._for_all(lambda rank: self._watch(rank, on_death))
 
     async def kill_silent(self) -> None:
-        """For who finds dead workers by calling them: one that hangs is killed, so that it is found dead. Never ends."""
+        """Kills workers that hang, for callers that find dead workers by calling them. Never ends."""
         await self._for_all(self._kill_silent)
 
     async def _for_all(self, watcher: Callable[[int], Coroutine[Any, Any, None]]) -> None:
@@ -123,7 +123,7 @@ class Cluster:
             await on_death(rank)
 
     async def _end(self, worker: WorkerHandle) -> str:
-        """Waits for the end of the worker, and says what it was."""
+        """Waits for the end of the worker, and returns its reason."""
         died = asyncio.ensure_future(worker.died())
         silent = asyncio.ensure_future(silence(worker, self._heartbeat_s))
         try:
@@ -144,7 +144,7 @@ class Cluster:
             if worker is self.workers[rank]:
                 logger.warning("worker %s %s", worker.name, what)
                 worker.kill()
-                while worker is self.workers[rank]:  # until somebody puts another one in its place
+                while worker is self.workers[rank]:  # until somebody puts another worker in its place
                     await asyncio.sleep(1.0)
 
     async def _in_time(self, rank: int, method: str, answer: Coroutine[Any, Any, T]) -> T:
@@ -162,11 +162,11 @@ async def _start(backend: Backend, spec: WorkerSpec, deadline_s: float) -> Worke
         raise WorkerStartError(f"worker {spec.name} is not ready after {deadline_s:.0f} s (worker_start_timeout)") from error
     except BackendLost:
         raise
-    except Exception as error:
+    except Exception as error:  # boundary: the constructor of a worker, a user's too, may raise anything
         raise WorkerStartError(f"worker {spec.name} cannot start: {type(error).__name__}: {error}") from error
 
 
-async def _tell_progress(names: Sequence[str], starting: Sequence[asyncio.Future[WorkerHandle]]) -> None:
+async def _report_progress(names: Sequence[str], starting: Sequence[asyncio.Future[WorkerHandle]]) -> None:
     waited = 0.0
     while True:
         await asyncio.sleep(PROGRESS_S)

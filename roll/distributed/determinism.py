@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 def set_environment() -> None:
-    """For this process and its children; what the user has set stays."""
+    """Sets the variables for this process and its children; a variable that the user has set stays."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
 

@@ -35,7 +35,7 @@ async def silence(worker: WorkerHandle, deadline_s: float) -> str:
         finally:
             ping.cancel()
             with contextlib.suppress(Exception, asyncio.CancelledError):
-                await ping  # it may have ended with the worker, which is for others to notice
+                await ping  # the ping may have ended with the worker, which others notice
         await asyncio.sleep(min(WARN_S, part))
     await asyncio.Event().wait()
     raise AssertionError("unreachable")

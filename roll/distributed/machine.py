@@ -26,7 +26,7 @@ def this_machine() -> Machine:
 
 
 def _memory() -> int:
-    """Of the machine, or of the container if its limit is lower."""
+    """Bytes of the machine's memory, or of the container's limit if that is lower."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
@@ -39,7 +39,7 @@ def _memory() -> int:
 
 
 def _accelerators() -> tuple[int, ...]:
-    """Those that `CUDA_VISIBLE_DEVICES` leaves visible, as far as nvidia-smi can say."""
+    """The accelerators that `CUDA_VISIBLE_DEVICES` leaves visible, as far as nvidia-smi reports them."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return ()

@@ -16,8 +16,8 @@ FRESH_S = 60.0
 
 
 class OwnFolder:
-    """A new folder `roll-<kind>-...`. It is locked as long as its process lives, which tells the others: a lock, unlike a process
-    id, means the same in every container that shares the folder's parent."""
+    """A new folder `roll-<kind>-...`. It is locked as long as its process lives, which other processes can test: a lock, unlike a
+    process id, means the same in every container that shares the folder's parent."""
 
     def __init__(self, kind: str, parent: Path | None = None) -> None:
         """`parent`: by default that of temporary files."""
@@ -49,7 +49,7 @@ def _remove(folder: Path, lock: int) -> None:
 def _remove_if_left(folder: Path) -> None:
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError:  # another user's, no folder at all, or gone meanwhile
+    except OSError:  # the path is another user's, is no folder, or is gone meanwhile
         return
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -13,7 +13,7 @@ _ATTEMPTS = 100
 
 
 def free_port() -> int:
-    """One that nobody has now, and that the system will give to nobody: to connections, and to listeners that ask for any, it
+    """A port that no process has now, and that the system will not assign: to connections, and to listeners that ask for any, it
     assigns others. So a process that takes long to start still finds it free, unless one listens there that names its port."""
     try:
         first_assigned = int(_ASSIGNED.read_text().split()[0])

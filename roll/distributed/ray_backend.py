@@ -42,7 +42,7 @@ class RayHandle:
 
     @property
     def local_pid(self) -> int | None:
-        """None until it runs, and on another node."""
+        """Process id of the worker; None until it runs, and if it runs on another node."""
         if self._process is None or self._process[0] != ray.get_runtime_context().get_node_id():
             return None
         return self._process[1]
@@ -56,7 +56,7 @@ class RayHandle:
         await started
         self._process = await self._result(self._actor.process.remote())
 
-    async def keep(self, method: str, *args: Any) -> tuple[Ref, Any]:
+    async def call_for_reference(self, method: str, *args: Any) -> tuple[Ref, Any]:
         reference, info = self._actor.call.options(num_returns=2).remote(method, *args)
         return reference, await self._result(info)
 
@@ -85,7 +85,7 @@ class RayHandle:
 
     def kill(self) -> None:
         if self.local_pid is not None:
-            # A stopped or spinning process does not hear Ray, only the kernel.
+            # A stopped or spinning process does not react to Ray, only to the kernel's signal.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.local_pid, signal.SIGKILL)
         else:
@@ -151,7 +151,7 @@ class RayBackend:
         if self._nodes:
             return
         logging.getLogger("ray").setLevel(logging.ERROR)
-        # Ray takes SIGTERM over, for an exit on the spot; who listened before listens on.
+        # Ray replaces the handler of SIGTERM by an immediate exit; the handler of before is restored.
         listener = signal.getsignal(signal.SIGTERM)
         if self._instance is not None:
             self._instance.start()
@@ -179,7 +179,7 @@ class RayBackend:
         self._connect()
         # The class has the worker's name, for Ray shows it in process titles and log lines.
         named = type(spec.name, (_Actor,), {})
-        # No CPU or GPU is reserved: `device_mapping` alone says who is where, and overlapping roles share a device.
+        # No CPU or GPU is reserved: `device_mapping` alone places the workers, and overlapping roles share a device.
         actor_class: Any = ray.remote(named)
         actor = actor_class.options(
             num_cpus=0,
@@ -194,7 +194,7 @@ class RayBackend:
             await handle.start()
         except BackendLost:
             raise
-        except BaseException:  # a start that is given up, too: nobody would end the worker
+        except BaseException:  # a cancelled start, too: nobody would end the worker
             ray.kill(actor)
             raise
         if self._instance is not None and handle.local_pid is not None:
@@ -212,7 +212,7 @@ class RayBackend:
         if self._private and sys.platform == "linux":
             env["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
         if self._inventory.kind == "cuda":
-            # Of a cluster's nodes all devices are counted; of this machine those that the run may see.
+            # All devices of a cluster's nodes count; of this machine, only the devices that are visible to the run.
             seen = os.environ.get("CUDA_VISIBLE_DEVICES") if self._private else None
             env["CUDA_VISIBLE_DEVICES"] = visible_devices(placement.local_devices, seen)
         return env
@@ -227,7 +227,7 @@ class RayBackend:
 def _join(address: str) -> None:
     try:
         ray.init(address=address, configure_logging=False)
-    except Exception as error:  # the boundary: Ray raises bare exceptions here
+    except Exception as error:  # boundary: Ray raises bare exceptions here
         why = " ".join(str(error).split())[:300]
         advice = "is it <head>:6379 of a cluster that runs (ray status), with the same versions of Ray and Python?"
         raise RuntimeError(f"Ray at RAY_ADDRESS={address} cannot be joined: {why}; {advice}") from error

@@ -62,7 +62,7 @@ class RayInstance:
                     _temp_dir=str(self._folder.path / "t"),
                     _system_config={"task_events_report_interval_ms": 0},
                 )
-        except Exception as error:  # the boundary: Ray raises bare exceptions here
+        except Exception as error:  # boundary: Ray raises bare exceptions here
             for pid in {*children_of(os.getpid())} - before:  # what it had started, and forgets
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -120,7 +120,7 @@ class RayInstance:
 
 @contextlib.contextmanager
 def _only_what_is_needed() -> Iterator[None]:
-    """Ray starts its dashboard's server and its autoscaler whatever it is told: 200 MB, a second, and a port on all
+    """Ray starts its dashboard's server and its autoscaler whatever it is configured to do: 200 MB, a second, and a port on all
     interfaces."""
     unwanted = {name: getattr(Node, name) for name in ("start_api_server", "start_monitor") if hasattr(Node, name)}
     for name in unwanted:
@@ -156,7 +156,7 @@ def _patiently() -> Iterator[None]:
 
 def _keep_token_private() -> None:
     """Who can read the token can run code here. Ray makes its file with the user's umask."""
-    with contextlib.suppress(OSError, RuntimeError):  # another user's, or no home at all: the token stays as it is
+    with contextlib.suppress(OSError, RuntimeError):  # the file is another user's, or there is no home: the token stays as it is
         token = Path.home() / ".ray" / "auth_token"
         token.parent.mkdir(mode=0o700, exist_ok=True)
         token.parent.chmod(token.parent.stat().st_mode & 0o700)
@@ -165,7 +165,8 @@ def _keep_token_private() -> None:
 
 
 def _parent() -> Path:
-    """Where the instance's folder goes: that of temporary files, or one whose name leaves room for the names of Ray's sockets."""
+    """The parent of the instance's folder: the folder of temporary files, or one whose name leaves room for the names of Ray's
+    sockets."""
     asked = tempfile.gettempdir()
     for parent in (asked, "/tmp", "/var/tmp", "/dev/shm"):
         if len(os.path.abspath(parent)) + _BELOW <= LONGEST_SOCKET and os.access(parent, os.W_OK | os.X_OK):

@@ -1,6 +1,6 @@
 """A small process that outlives the driver, and does what the driver cannot do any more when it is killed or crashes.
 
-The driver tells the watchdog what is to be done: processes to kill, folders to remove, a file to write. The watchdog waits for
+The driver sends orders to the watchdog: processes to kill, folders to remove, a file to write. The watchdog waits for
 the end of its pipe to the driver, which comes whatever ends the driver, and then does all of it, unless the driver dismissed it
 before. The script needs nothing but the standard library, and runs in a session of its own: Ctrl-C does not reach it.
 """
@@ -28,32 +28,32 @@ class Watchdog:
 
     def kills(self, pids: Iterable[int]) -> None:
         """Processes that must not outlive the driver. One whose number was given to another process meanwhile is spared."""
-        self._tell({"kill": {str(pid): birth for pid in pids if (birth := birth_of(pid)) is not None}})
+        self._send({"kill": {str(pid): birth for pid in pids if (birth := birth_of(pid)) is not None}})
 
     def removes(self, folder: Path) -> None:
-        self._tell({"remove": str(folder.absolute())})
+        self._send({"remove": str(folder.absolute())})
 
     def writes(self, path: Path, text: str, error: str) -> None:
         """A file, if it still says what it says now, and a line for standard error."""
-        self._tell({"write": str(path.absolute()), "instead_of": path.read_text(), "text": text, "error": error})
+        self._send({"write": str(path.absolute()), "instead_of": path.read_text(), "text": text, "error": error})
 
     def dismiss(self) -> None:
         """The driver ends in order. May be repeated."""
-        self._tell({"dismiss": True})
+        self._send({"dismiss": True})
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
         self._process.wait()
 
-    def _tell(self, order: dict[str, Any]) -> None:
+    def _send(self, order: dict[str, Any]) -> None:
         if self._process.stdin is not None and not self._process.stdin.closed:
-            with contextlib.suppress(OSError):  # it was killed: then nobody watches, which is no reason to end the run
+            with contextlib.suppress(OSError):  # the watchdog was killed: nobody watches then, which is no reason to end the run
                 self._process.stdin.write(json.dumps(order).encode() + b"\n")
                 self._process.stdin.flush()
 
 
 def birth_of(pid: int) -> str | None:
-    """When a process began, in the kernel's ticks; None if it is gone, or this is not Linux."""
+    """The start time of a process, in the kernel's ticks; None if the process is gone, or this is not Linux."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -62,7 +62,7 @@ def birth_of(pid: int) -> str | None:
 
 
 def children_of(pid: int) -> list[int]:
-    """Empty if it is gone, or this is not Linux."""
+    """The process ids of a process's children; empty if the process is gone, or this is not Linux."""
     found: list[int] = []
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():

@@ -1,4 +1,4 @@
-"""From what the agent wrote to an action, and what a text that is no action costs.
+"""Reads an action from the agent's text, and defines what a text without an action costs.
 
 The rule of all built-in environments: a text without a readable action changes nothing, is answered with the same observation
 and costs `format_penalty` (a number <= 0 that is added to the reward); the turn is spent.
@@ -49,14 +49,14 @@ class ActionReader:
         return None if found is None else self._lookup.get(found.strip().casefold())
 
     def write(self, action: int) -> str:
-        """A text that `read` reads as the action, in the form of the pattern."""
+        """The text, in the form of the pattern, that `read` reads as the action."""
         word = next(word for word in self.words if self._lookup[word.casefold()] == action)
         candidates = (_filled(self._pattern.pattern, word), word)
         return next((text for text in candidates if self.read(text) == action), word)
 
     @property
     def how_to_answer(self) -> str:
-        """For instructions: the words an agent may write, and in what form."""
+        """Text for instructions: the words that an agent may write, and their form."""
         action = self._lookup[self.words[0].casefold()]
         example = self.write(action)
         form = f"like this: {example}" if self.read(example) == action else f"as the group of {self._pattern.pattern}"
@@ -68,7 +68,7 @@ def compiled(pattern: str, key: str = "action_pattern") -> re.Pattern[str]:
     try:
         expression = re.compile(pattern, re.DOTALL)
     except re.error as error:
-        raise ConfigError([Problem(key, pattern, f"is no regular expression: {error}")]) from None
+        raise ConfigError([Problem(key, pattern, f"is not a regular expression: {error}")]) from None
     if expression.groups < 1:
         raise ConfigError([Problem(key, pattern, "has no group", f"write the action in brackets: {ANSWER_PATTERN}")])
     return expression
@@ -84,7 +84,7 @@ def last_match(pattern: re.Pattern[str], text: str) -> str | None:
 
 
 def _filled(pattern: str, word: str) -> str:
-    """The pattern with the word in the place of its first group: a text of its form, if the rest of it is literal."""
+    """The pattern with the word in the place of its first group: a text that matches, if the rest of the pattern is literal."""
     around = re.sub(r"(?<!\\)\([^()]*\)", "\0", pattern.removeprefix("^").removesuffix("$"), count=1)
     return re.sub(r"\\(\W)", r"\1", around).replace("\0", word)
 

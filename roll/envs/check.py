@@ -24,7 +24,7 @@ from roll.rollout.environment_failure import EnvFailure, checked_reset, checked_
 
 NONSENSE = "no action at all \u2603"
 MOST_TURNS = 1000
-"""Of an episode: one that neither terminates nor truncates itself is ended here, and reported."""
+"""Most turns of an episode: an episode that neither terminates nor truncates itself is ended here, and reported."""
 Policy = Callable[[], str | None]
 
 
@@ -42,7 +42,7 @@ class Episode:
     """Documented keys of `info` that some step did not have."""
     reset_s: float = field(default=0.0, compare=False)
     steps_s: float = field(default=0.0, compare=False)
-    """Of all steps together."""
+    """Seconds of all steps together."""
 
     @property
     def total_reward(self) -> float:
@@ -60,9 +60,9 @@ class AgentReport:
     mean_turns: float
     success_share: float
     invalid_share: float
-    """Of actions."""
+    """Share of actions that are not valid."""
     effective_share: float
-    """Of actions."""
+    """Share of actions that changed the state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class EnvReport:
 
 def check_env(env_type: str, env_config: Mapping[str, Any], episodes: int = 20, seed: int = 0) -> EnvReport:
     """Plays each agent for `episodes` episodes with seeds derived from `seed`. Raises `ConfigError` if the environment cannot be
-    made; what goes wrong later is in the report."""
+    made; later failures are in the report."""
     return asyncio.run(_check(env_type, env_config, episodes, seed))
 
 
@@ -192,7 +192,7 @@ def _notes(env: Any, played: Mapping[str, Sequence[Episode]], nonsense: Sequence
     if endless:
         notes.append(f"{endless} episodes had not ended after {MOST_TURNS} turns: only the tag's max_steps will end them")
     oracle = played.get("oracle", ())
-    acts = any(episode.turns for episode in oracle)  # a game of which no good player is known has none
+    acts = any(episode.turns for episode in oracle)  # a game for which no good player is known has no oracle
     if acts and not all(episode.success for episode in oracle):
         notes.append(f"the oracle fails in {sum(not episode.success for episode in oracle)} of {len(oracle)} episodes")
     return notes
@@ -214,12 +214,12 @@ def _report(episodes: Sequence[Episode]) -> AgentReport:
 
 
 def as_mapping(report: EnvReport) -> dict[str, Any]:
-    """For `--json`."""
+    """The report as plain values, for `--json`."""
     return {"ok": report.ok, **asdict(report)}
 
 
 def as_text(report: EnvReport) -> str:
-    """For a terminal."""
+    """The report as text, for a terminal."""
     columns = ("agent", "episodes", "return", "min", "max", "turns", "success", "invalid", "effective")
     rows = [
         (

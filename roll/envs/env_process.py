@@ -1,4 +1,4 @@
-"""The child side of `ProcessSeat`: one environment at a time, and an event loop for it if it needs one."""
+"""The child side of `ProcessExecutor`: one environment at a time, and an event loop for it if it needs one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class EnvProcess:
 
     def close(self) -> None:
         env, self._env = self._env, None
-        with contextlib.suppress(Exception):  # boundary: its failure to close is nobody's
+        with contextlib.suppress(Exception):  # boundary: an environment may raise anything in close, and no caller waits for it
             env.close()
 
     def _awaited(self, value: Any) -> Any:

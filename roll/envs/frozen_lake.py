@@ -15,7 +15,7 @@ from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
 
 from roll.configs.problems import ConfigError, Problem
 from roll.envs.actions import ANSWER_PATTERN, ActionReader
-from roll.envs.game import NamedActionGame, Outcome
+from roll.envs.game import MoveOutcome, NamedActionGame
 from roll.envs.planning import optimal_actions
 from roll.envs.vocabulary import checked_vocabulary
 
@@ -96,9 +96,9 @@ class FrozenLake(NamedActionGame):
         self._lake.reset(seed=seed)
         self._policy = None
 
-    def _move(self, action: int) -> Outcome:
+    def _move(self, action: int) -> MoveOutcome:
         _, reward, terminated, _, _ = self._lake.step(action)
-        return Outcome(float(reward), bool(terminated), success=reward > 0)
+        return MoveOutcome(float(reward), bool(terminated), success=reward > 0)
 
     def _observe(self) -> str:
         s = self.symbols

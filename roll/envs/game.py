@@ -16,8 +16,8 @@ from roll.rollout.environment import Reset, Step
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What an action brought."""
+class MoveOutcome:
+    """The result of an action."""
 
     reward: float
     terminated: bool = False
@@ -42,7 +42,7 @@ class NamedActionGame(ABC):
         """Puts the game into the first state that `seed` stands for."""
 
     @abstractmethod
-    def _move(self, action: int) -> Outcome:
+    def _move(self, action: int) -> MoveOutcome:
         """Takes action number `action` of the reader's list."""
 
     @abstractmethod
@@ -69,7 +69,7 @@ class NamedActionGame(ABC):
             raise RuntimeError("step() outside an episode: call reset(seed) first")
         before = self._state()
         action = self.reader.read(action_text)
-        outcome = Outcome(self.reader.format_penalty) if action is None else self._move(action)
+        outcome = MoveOutcome(self.reader.format_penalty) if action is None else self._move(action)
         self._turns += 1
         truncated = not outcome.terminated and (outcome.truncated or self._turns >= self.max_steps)
         self._over = outcome.terminated or truncated

@@ -37,7 +37,7 @@ class GemEnv:
         with self._own_random_state():
             try:
                 self._env = gem.make(env_id, **env_args)
-            except Exception as error:  # boundary: another project's constructor
+            except Exception as error:  # boundary: another project's constructor may raise anything
                 raise ConfigError([Problem("env_id", env_id, f"GEM refuses it: {type(error).__name__}: {error}")]) from error
         self.success_reward = success_reward
         self.instructions = ""  # GEM's first observation has the rules
@@ -50,7 +50,7 @@ class GemEnv:
     def step(self, action_text: str) -> Step:
         with self._own_random_state():
             observation, reward, terminated, truncated, info = self._env.step(action_text)
-        # GEM has no flags for these; that every text counts as an action is the reading under which no figure is invented.
+        # GEM has no flags for these; counting every text as an action invents no figure.
         filled = {"suffix": "", "action_is_valid": True, "action_is_effective": True, **info}
         if terminated or truncated:
             filled["success"] = float(reward) >= self.success_reward
@@ -67,13 +67,14 @@ class GemEnv:
             with self._own_random_state():
                 random.seed(rng.getrandbits(32))
                 return str(self._env.sample_random_action())
-        except NotImplementedError:  # some of GEM's games have none
+        except NotImplementedError:  # some of GEM's games have no `close`
             return f"\\boxed{{{rng.randrange(100)}}}"
         finally:
             self._random_state = kept  # a sample is no part of the game
 
     def _with_key(self, info: dict[str, Any], observation: str) -> dict[str, Any]:
-        """What the agent sees stands for the state, as GEM shows none; many games draw their board in the suffix."""
+        """The observation with a `state_key`: what the agent sees, because GEM reports no state; many games draw their board in
+        the suffix."""
         return {"state_key": f"{observation}\n{info['suffix']}", **info}
 
     @contextlib.contextmanager

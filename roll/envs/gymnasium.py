@@ -16,10 +16,10 @@ from gymnasium import spaces
 
 from roll.configs.problems import ConfigError, Problem
 from roll.envs.actions import ANSWER_PATTERN, ActionReader
-from roll.envs.game import NamedActionGame, Outcome
+from roll.envs.game import MoveOutcome, NamedActionGame
 
 MOST_NUMBERS = 64
-"""Of a Box or a MultiDiscrete: more of them are a picture, which no text shows."""
+"""Most numbers of a Box or a MultiDiscrete: an observation with more is a picture, which text cannot show."""
 MOST_ACTIONS = 1000
 
 
@@ -39,7 +39,7 @@ class GymnasiumEnv(NamedActionGame):
     ) -> None:
         """`env_id`: a registered id, or `module:Id-v0`, whose module registers it. `env_kwargs`: handed to `gymnasium.make`.
         `actions`: names of the actions in gymnasium's order (default: their numbers). `instructions`: the rules of the game,
-        which gymnasium does not tell. `digits`: significant ones of a number that is shown. `success_reward`: an episode whose
+        which gymnasium does not provide. `digits`: significant ones of a number that is shown. `success_reward`: an episode whose
         rewards add up to at least this much is a success (default: gymnasium's own threshold; where it has none, the last reward
         is > 0 and the game has terminated). `max_steps`: turns of an episode (default: gymnasium's limit, else 200).
 
@@ -74,20 +74,20 @@ class GymnasiumEnv(NamedActionGame):
         self._shown, _ = self._game.reset(seed=seed)
         self._total = 0.0
 
-    def _move(self, action: int) -> Outcome:
+    def _move(self, action: int) -> MoveOutcome:
         self._shown, reward, terminated, truncated, _ = self._game.step(self._first + action)
         self._total += float(reward)
         if self._success is not None:
             won = (terminated or truncated) and self._total >= self._success
         else:
             won = terminated and reward > 0
-        return Outcome(float(reward), bool(terminated), success=bool(won), truncated=bool(truncated))
+        return MoveOutcome(float(reward), bool(terminated), success=bool(won), truncated=bool(truncated))
 
     def _observe(self) -> str:
         return written(self._game.observation_space, self._shown, self._digits)
 
     def _state(self) -> Hashable:
-        """What is shown, in full: a game that hides something has more states than keys."""
+        """The whole observation: a game that hides something has more states than keys."""
         return written(self._game.observation_space, self._shown, 17)
 
     def _best_action(self) -> int | None:
@@ -107,7 +107,7 @@ def _made(env_id: str, env_kwargs: dict[str, Any], max_steps: int | None) -> Any
     except gymnasium.error.Error as error:
         fix = "an id that gymnasium lists, or module:Id-v0, whose module registers it"
         raise ConfigError([Problem("env_id", env_id, f"gymnasium refuses it: {error}", fix)]) from error
-    except Exception as error:  # boundary: somebody else's environment
+    except Exception as error:  # boundary: an environment of another project may raise anything
         message = f"gymnasium cannot make it: {type(error).__name__}: {error}"
         raise ConfigError([Problem("env_kwargs", env_kwargs, message)]) from error
     space, flaw = game.action_space, _unwritable(game.observation_space)
@@ -150,7 +150,7 @@ def written(space: Any, value: Any, digits: int) -> str:
 
 
 def described(space: Any) -> str:
-    """What the numbers of an observation are, as far as the space tells."""
+    """What the numbers of an observation are, as far as the space describes them."""
     if isinstance(space, spaces.Dict):
         return "; ".join(f"{name}: {described(part)}" for name, part in space.spaces.items())
     if isinstance(space, spaces.Tuple):

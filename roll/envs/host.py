@@ -22,9 +22,9 @@ from typing import Any, TypeVar
 
 from roll.configs.agentic import EnvExecution
 from roll.configs.problems import ConfigError, Problem
-from roll.envs.process_seat import ProcessPool, ProcessSeat
+from roll.envs.executors import EnvExecutor, LoopExecutor, ThreadExecutor
+from roll.envs.process_executor import ProcessExecutor, ProcessPool
 from roll.envs.registry import config_problems, env_class
-from roll.envs.seats import LoopSeat, Seat, ThreadSeat
 from roll.rollout.environment import Reset, Step, is_async, is_thread_safe
 from roll.rollout.environment_failure import EnvFailure, FailureKind, checked_reset, checked_step
 
@@ -54,7 +54,7 @@ class EnvHost:
         self._places = {tag: asyncio.Semaphore(most) for tag, most in (max_concurrent or {}).items() if most}
         self._pool = ProcessPool()
         self._handles: set[EnvHandle] = set()
-        self._left_behind: list[Seat] = []
+        self._left_behind: list[EnvExecutor] = []
 
     async def open(self, tag: str, env_type: str, env_config: Mapping[str, Any]) -> EnvHandle:
         """A place for one environment. It is made at the first `reset`, so opening is cheap. Raises `ConfigError` if `env_type`
@@ -70,28 +70,28 @@ class EnvHost:
 
     @property
     def pids(self) -> list[int]:
-        """Of the processes, idle ones too."""
+        """Ids of the processes, idle processes included."""
         return self._pool.pids
 
     @property
     def stuck_threads(self) -> int:
         """Threads left behind that are still in a call."""
-        self._left_behind = [seat for seat in self._left_behind if seat.is_stuck]
+        self._left_behind = [executor for executor in self._left_behind if executor.is_stuck]
         return len(self._left_behind)
 
-    def seat(self, env_type: str, env_config: Mapping[str, Any], on_loop: bool) -> Seat:
+    def executor(self, env_type: str, env_config: Mapping[str, Any], on_loop: bool) -> EnvExecutor:
         if self.execution == "process":
-            return ProcessSeat(self._pool, env_type, env_config)
+            return ProcessExecutor(self._pool, env_type, env_config)
         if self.execution == "inline" or on_loop:
-            return LoopSeat(env_type, env_config)
-        return ThreadSeat(env_type, env_config)
+            return LoopExecutor(env_type, env_config)
+        return ThreadExecutor(env_type, env_config)
 
     def place(self, tag: str) -> asyncio.Semaphore | None:
         return self._places.get(tag)
 
-    def gave_up(self, seat: Seat) -> None:
-        if seat.is_stuck:
-            self._left_behind.append(seat)
+    def gave_up(self, executor: EnvExecutor) -> None:
+        if executor.is_stuck:
+            self._left_behind.append(executor)
 
     def forget(self, handle: EnvHandle) -> None:
         self._handles.discard(handle)
@@ -113,13 +113,13 @@ class EnvHandle:
         """Spent so far in calls, and in waiting for a free place."""
         self._host = host
         self._on_loop = is_async(cls)
-        self._seat: Seat | None = None
+        self._executor: EnvExecutor | None = None
         self._playing = False
 
     async def reset(self, seed: int) -> Reset:
         """Begins an episode. Raises `EnvFailure`."""
-        if self._seat is None:
-            self._seat = self._host.seat(self.env_type, self.env_config, self._on_loop)
+        if self._executor is None:
+            self._executor = self._host.executor(self.env_type, self.env_config, self._on_loop)
         self._playing = True
         return await self._call("reset", seed, checked_reset)
 
@@ -135,19 +135,19 @@ class EnvHandle:
         """Gives the environment back; its process stays for the next."""
         self._host.forget(self)
         self._playing = False
-        seat, self._seat = self._seat, None
-        if seat is not None:
+        executor, self._executor = self._executor, None
+        if executor is not None:
             with suppress(EnvFailure):
-                await seat.leave()
+                await executor.leave()
 
     @property
     def pid(self) -> int | None:
-        """Of the environment's process, if it has one now."""
-        return self._seat.pid if isinstance(self._seat, ProcessSeat) else None
+        """Id of the environment's process, if it has a process now."""
+        return self._executor.pid if isinstance(self._executor, ProcessExecutor) else None
 
     async def _call(self, method: str, argument: int | str, checked: Callable[[Any], T]) -> T:
-        """The checked answer of a call, in its place. A failure, or the caller's cancellation, ends the episode and gives the
-        instance up."""
+        """Calls the environment when a place is free, and returns its checked answer. A failure, or the caller's cancellation,
+        ends the episode and discards the instance."""
         place = self._host.place(self.tag)
         limit_s = self._host.step_timeout_s if method == "step" else self._host.reset_timeout_s
         started = time.perf_counter()
@@ -155,9 +155,9 @@ class EnvHandle:
             await place.acquire()
         entered = time.perf_counter()
         self.waiting_s += entered - started
-        assert self._seat is not None
+        assert self._executor is not None
         try:
-            return checked(await self._seat.call(method, argument, limit_s))
+            return checked(await self._executor.call(method, argument, limit_s))
         except EnvFailure as failure:
             self._host.failures[failure.kind] += 1
             await self._give_up()
@@ -171,9 +171,9 @@ class EnvHandle:
                 place.release()
 
     async def _give_up(self) -> None:
-        seat, self._seat = self._seat, None
+        executor, self._executor = self._executor, None
         self._playing = False
-        if seat is not None:
-            self._host.gave_up(seat)
+        if executor is not None:
+            self._host.gave_up(executor)
             with suppress(EnvFailure):
-                await seat.leave()
+                await executor.leave()

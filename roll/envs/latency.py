@@ -18,7 +18,7 @@ from roll.rollout.environment import Reset, Step, TextEnv, is_async
 
 
 class InjectedFault(Exception):
-    """Raised by a step that was chosen to fail."""
+    """The failure that is injected into a step."""
 
 
 class LatencyEnv:

@@ -1,4 +1,4 @@
-"""From `env_type` and `env_config`, as a user writes them, to an environment."""
+"""Makes an environment from `env_type` and `env_config`, as a user writes them."""
 
 from __future__ import annotations
 
@@ -38,16 +38,18 @@ def env_class(env_type: str, key: str = "env_type") -> type[Any]:
         nearest = difflib.get_close_matches(env_type, BUILT_IN, n=1)
         advice = f"did you mean {nearest[0]}? " if nearest else ""
         fix = f"{advice}known: {', '.join(BUILT_IN)}, or the dotted path of your own class, my_package.my_env.MyEnv"
-        raise ConfigError([Problem(key, env_type, "is no known environment", fix)])
+        raise ConfigError([Problem(key, env_type, "is not a known environment", fix)])
     module, _, name = BUILT_IN.get(env_type, env_type).rpartition(".")
-    # Boundary: a user's module may fail in any way at its import; whatever it is becomes one clear error.
+    # Boundary: importing a user's module may raise anything, and whatever it raises becomes one clear error.
     try:
         cls = getattr(importlib.import_module(module), name)
     except Exception as error:
         raise ConfigError([Problem(key, env_type, f"cannot be imported: {type(error).__name__}: {error}")]) from error
     flaw = _flaw(cls)
     if flaw:
-        raise ConfigError([Problem(key, env_type, f"is no environment: {flaw}", "give it reset(seed), step(text) and close()")])
+        raise ConfigError(
+            [Problem(key, env_type, f"is not an environment: {flaw}", "give it reset(seed), step(text) and close()")]
+        )
     found: type[Any] = cls
     return found
 
@@ -59,9 +61,9 @@ def make_env(env_type: str, env_config: Mapping[str, Any], key: str = "env_confi
         raise ConfigError(problems)
     try:
         env: AnyTextEnv = cls(**env_config)
-    except ConfigError as error:  # of the environment's own: its keys are relative
+    except ConfigError as error:  # raised by the environment, whose keys are relative
         raise ConfigError([Problem(f"{key}.{p.key}", p.value, p.message, p.fix) for p in error.problems]) from error
-    except Exception as error:  # boundary: a user's class
+    except Exception as error:  # boundary: a user's class may raise anything
         message = f"{env_type} refuses it: {type(error).__name__}: {error}"
         raise ConfigError([Problem(key, dict(env_config), message)]) from error
     if not isinstance(getattr(env, "instructions", None), str):

@@ -8,7 +8,7 @@ import numpy as np
 
 from roll.configs.problems import ConfigError, Problem
 from roll.envs.actions import ANSWER_PATTERN, ActionReader
-from roll.envs.game import NamedActionGame, Outcome
+from roll.envs.game import MoveOutcome, NamedActionGame
 from roll.envs.sokoban_rooms import DIRECTIONS, Room, draw_room
 from roll.envs.sokoban_solver import solve
 from roll.envs.vocabulary import checked_vocabulary
@@ -89,13 +89,13 @@ class Sokoban(NamedActionGame):
         self.room = draw_room(rng, self.rows, self.columns, self.num_boxes, self.search_depth, self.min_pushes)
         self._plan = None
 
-    def _move(self, action: int) -> Outcome:
+    def _move(self, action: int) -> MoveOutcome:
         step, on, off, solved = self.rewards
         before = self.room.on_target
         self.room = self.room.moved(DIRECTIONS[action])
         gained = self.room.on_target - before
         reward = step + (on if gained > 0 else off if gained < 0 else 0.0) + (solved if self.room.solved else 0.0)
-        return Outcome(reward, self.room.solved, success=self.room.solved)
+        return MoveOutcome(reward, self.room.solved, success=self.room.solved)
 
     def _observe(self) -> str:
         return draw(self.room, self.symbols)

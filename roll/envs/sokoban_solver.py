@@ -12,9 +12,9 @@ from itertools import count
 from roll.envs.sokoban_rooms import DIRECTIONS, Place, Room, opposite, push_distances, shifted, walks
 
 Moves = tuple[()] | tuple["Moves", tuple[int, ...]]
-"""Those before, and a walk with a push at its end: states that share a beginning share its moves."""
+"""The moves before, and a walk that ends with a push: states that share a beginning share its moves."""
 MOST_STATES = 200_000
-"""States looked at before the search gives up."""
+"""The number of states that the search examines before it gives up."""
 
 
 def solve(room: Room, most_states: int = MOST_STATES) -> list[int] | None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from roll.configs.problems import ConfigError, Problem
 from roll.envs.actions import ANSWER_PATTERN, ActionReader
-from roll.envs.game import NamedActionGame, Outcome
+from roll.envs.game import MoveOutcome, NamedActionGame
 from roll.envs.planning import optimal_actions
 
 
@@ -42,9 +42,9 @@ class CliffWalking(NamedActionGame):
     def _begin(self, seed: int) -> None:
         self._game.reset(seed=seed)
 
-    def _move(self, action: int) -> Outcome:
+    def _move(self, action: int) -> MoveOutcome:
         _, reward, terminated, _, _ = self._game.step(action)
-        return Outcome(float(reward), bool(terminated), success=bool(terminated))
+        return MoveOutcome(float(reward), bool(terminated), success=bool(terminated))
 
     def _observe(self) -> str:
         rows = [list("_" * 12) for _ in range(3)] + [list("S" + "C" * 10 + "G")]
@@ -101,9 +101,9 @@ class Taxi(NamedActionGame):
     def _begin(self, seed: int) -> None:
         self._game.reset(seed=seed)
 
-    def _move(self, action: int) -> Outcome:
+    def _move(self, action: int) -> MoveOutcome:
         _, reward, terminated, _, _ = self._game.step(action)
-        return Outcome(float(reward), bool(terminated), success=bool(terminated))
+        return MoveOutcome(float(reward), bool(terminated), success=bool(terminated))
 
     def _observe(self) -> str:
         row, column, passenger, destination = self._game.decode(int(self._game.s))
@@ -151,10 +151,10 @@ class Blackjack(NamedActionGame):
         self._game.reset(seed=seed)
         self._ended = False
 
-    def _move(self, action: int) -> Outcome:
+    def _move(self, action: int) -> MoveOutcome:
         _, reward, terminated, _, _ = self._game.step(action)
         self._ended = bool(terminated)
-        return Outcome(float(reward), self._ended, success=reward > 0)
+        return MoveOutcome(float(reward), self._ended, success=reward > 0)
 
     def _observe(self) -> str:
         total, shown, usable = self._hand()

@@ -40,7 +40,7 @@ class VerifiersEnv:
             loaded = loaders.load_taskset(config)
             own_environment = loaders.environment_class(taskset) is not SingleAgentEnv
             self._tasks = list(islice(loaded, max_tasks))
-        except Exception as error:  # boundary: another project's plugins
+        except Exception as error:  # boundary: another project's plugins may raise anything
             message = f"verifiers refuses it: {type(error).__name__}: {error}"
             raise ConfigError([Problem("taskset", taskset, message)]) from error
         flaw = self._flaw(loaded, own_environment)
@@ -117,6 +117,7 @@ class VerifiersEnv:
 
 
 def _needs_runtime(function: Any) -> bool:
-    """As verifiers decides it: without a runtime, such a function is left out of the score."""
+    """Whether the function needs a runtime, by the rule of verifiers: without a runtime, such a function is left out of the
+    score."""
     parameter = inspect.signature(function).parameters.get("runtime")
     return parameter is not None and parameter.default is inspect.Parameter.empty

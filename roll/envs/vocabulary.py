@@ -16,7 +16,7 @@ def checked_vocabulary(given: Mapping[str, str] | None, default: Mapping[str, st
         if name not in default:
             nearest = difflib.get_close_matches(name, default, n=1)
             fix = f"did you mean {nearest[0]}?" if nearest else f"known: {', '.join(default)}"
-            problems.append(Problem(f"grid_vocabulary.{name}", symbol, "is no kind of square", fix))
+            problems.append(Problem(f"grid_vocabulary.{name}", symbol, "is not a kind of square", fix))
         elif not isinstance(symbol, str) or len(symbol) != 1 or symbol in "\n\r":
             problems.append(Problem(f"grid_vocabulary.{name}", symbol, "must be one character"))
     symbols = {**default, **(given or {})}

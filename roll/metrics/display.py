@@ -92,7 +92,7 @@ class Display:
             self._print_progress(snapshot)
 
     def note(self, line: str) -> None:
-        """One line that stays: an event worth knowing."""
+        """Prints one line that stays, about an event worth knowing."""
         self._print(line)
 
     def close(self) -> None:
@@ -265,7 +265,7 @@ def _style(state: str) -> str:
 
 
 def _stream_handlers() -> Iterator[logging.StreamHandler[Any]]:
-    """Of all loggers; files are not of interest."""
+    """The stream handlers of all loggers, without handlers that write to files."""
     loggers = [
         logging.getLogger(),
         *(item for item in logging.Logger.manager.loggerDict.values() if isinstance(item, logging.Logger)),

@@ -67,7 +67,7 @@ class Ledger:
         account.current = Current(state, now, reason)
 
     def names(self) -> list[str]:
-        """In the order of their first appearance."""
+        """The names in the order of their first appearance."""
         return list(self._accounts)
 
     def current(self, name: str) -> Current:

@@ -1,4 +1,4 @@
-"""Whether steps teach anything: what stays wrong for several steps in a row is warned of, once. Pure."""
+"""Whether steps teach anything: a problem that lasts for several steps in a row is reported once. Pure."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class WandbTracker:
         defaults = {"project": "roll", "name": run.exp_name, "dir": str(run.run_dir), "id": run_id, "resume": "allow"}
         self._run = wandb.init(**(defaults | kwargs), config=dict(run.config))
         run.remember_id("wandb", self._run.id)
-        # Its own step counter refuses to go back; a metric named step, as the x axis of all others, may.
+        # wandb's own step counter cannot go back; a metric named step, which is the x axis of all others, can.
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
 
@@ -117,7 +117,7 @@ class MlflowTracker:
     ) -> None:
         mlflow = load("mlflow")
         self._entities = load("mlflow", "mlflow.entities")
-        # The client and not the module's functions: those keep the active run by thread.
+        # The client is used, not the module's functions, which keep one active run per thread.
         self._client = mlflow.MlflowClient(tracking_uri)
         if known := run.remembered_id("mlflow"):
             self._id = known

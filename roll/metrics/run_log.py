@@ -88,7 +88,7 @@ class JournalFile:
         return os.fstat(self._file.fileno()).st_size
 
     def rewind(self, position: int) -> int:
-        """Back to what the journal was when `position()` said so. Returns the number of rows cut.
+        """Cuts the journal back to `position`, an earlier result of `position()`. Returns the number of rows cut.
 
         Raises `ValueError` if the file cannot have been that: it is shorter, or has no line border there."""
         tail = self.after(position)
@@ -98,7 +98,8 @@ class JournalFile:
         return tail.count(b"\n")
 
     def after(self, position: int) -> bytes:
-        """The lines since `position()` said so. Raises `ValueError` if the file cannot have been that."""
+        """The lines after `position`, an earlier result of `position()`. Raises `ValueError` if the file cannot have been
+        that."""
         size = os.fstat(self._file.fileno()).st_size
         if position > size:
             raise ValueError(f"{self.path} has {size} bytes, the checkpoint recorded {position}: rows were lost")
@@ -108,8 +109,8 @@ class JournalFile:
                 raise ValueError(f"{self.path} has no line border at byte {position}: not the file of this checkpoint")
             return file.read()
 
-    def keep(self, wanted: Callable[[dict[str, Any]], bool]) -> int:
-        """Removes the rows that are not `wanted`, wherever they stand. Returns their number."""
+    def retain(self, wanted: Callable[[dict[str, Any]], bool]) -> int:
+        """Retains the rows that are `wanted`, and removes all others. Returns the number of rows removed."""
         lines = self.path.read_bytes().splitlines(keepends=True)
         verdicts = [wanted(row) for row in read_rows(self.path)]
         cut = [line for line, good in zip(lines, verdicts, strict=True) if not good]
@@ -134,7 +135,7 @@ class JournalFile:
         self._file.close()
 
     def _put_aside(self, lines: bytes) -> None:
-        """Kept before they are cut: a crash between the two leaves rows in both files, never in none."""
+        """Copies rows aside before they are cut: a crash between the two leaves rows in both files, never in none."""
         if lines:
             with self.rolled_back.open("ab") as file:
                 file.write(lines)

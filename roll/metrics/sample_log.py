@@ -51,7 +51,7 @@ class SampleLog:
                 self._journal.append(as_row(step, f"dropped: {reason}", group.group_id, sample))
 
     def record_validation(self, version: int, samples: Sequence[Sample]) -> None:
-        """Of the samples of a validation, in the order of their prompts."""
+        """Records samples of a validation, in the order of their prompts."""
         written: set[str] = set()
         count = 0
         for sample in samples:
@@ -80,14 +80,14 @@ def _spread(groups: Sequence[SampleGroup], rollouts: int) -> list[int]:
 
 
 def _trained(batch: TokenBatch, row: int, sample: Sample) -> dict[str, Any]:
-    """What the trainer made of a sample, of its response tokens."""
+    """The trainer's values of a sample, of its response tokens."""
     start, stop = batch.offsets[row : row + 2].tolist()
     start = stop - len(sample.response_ids)
     mask, advantages = batch.loss_mask[start:stop], batch.advantages[start:stop]
-    told: dict[str, Any] = {"advantage": float(advantages[mask].mean()) if bool(mask.any()) else None}
+    figures: dict[str, Any] = {"advantage": float(advantages[mask].mean()) if bool(mask.any()) else None}
     if batch.proximal_logprobs is not None:
-        told["trainer_logprobs"] = [round(value, 6) for value in batch.proximal_logprobs[start:stop].tolist()]
-    return told
+        figures["trainer_logprobs"] = [round(value, 6) for value in batch.proximal_logprobs[start:stop].tolist()]
+    return figures
 
 
 def as_row(step: int, fate: str, group_id: int | None, sample: Sample) -> dict[str, Any]:

@@ -35,7 +35,7 @@ class Tracker(Protocol):
         """Values are numbers, or mappings of numbers (histograms). A step may be logged in several parts."""
 
     def finish(self, status: Status) -> None:
-        """Once, at the end of the run."""
+        """Ends the tracker; called once, at the end of the run."""
 
 
 REMOTE: dict[str, Any] = {
@@ -68,7 +68,7 @@ class JsonlTracker:
                 raise ValueError(
                     f"{self._journal.path} has a row whose step is {row.get('step')!r}: not a journal of this package"
                 )
-        return self._journal.keep(lambda row: row["step"] <= step)
+        return self._journal.retain(lambda row: row["step"] <= step)
 
     def finish(self, status: Status) -> None:
         self._journal.close()
@@ -101,7 +101,7 @@ class Background:
         except TimeoutError:
             self.alive = False
             raise TrackerError(f"track_with: {name} did not start within {self.START_S:.0f} s") from None
-        except Exception as error:  # the boundary: whatever a foreign package raises becomes one line
+        except Exception as error:  # boundary: a foreign package may raise anything, which becomes one line
             raise TrackerError(f"track_with: {name} cannot start: {describe(error, self._hidden)}") from None
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
@@ -133,12 +133,12 @@ class Background:
                 if isinstance(job, str):
                     return tracker.finish(job)
                 tracker.log(*job)
-        except Exception as error:  # the boundary: a foreign service must not end the run
+        except Exception as error:  # boundary: a foreign service may raise anything, and must not end the run
             self._switch_off(describe(error, self._hidden))
 
     def _switch_off(self, why: str) -> None:
         logger.warning("tracker %s is switched off, training goes on (metrics.jsonl has everything): %s", self.name, why)
-        self.alive = False  # last: who sees it may rely on the warning
+        self.alive = False  # set last: a reader of this flag may rely on the warning
 
 
 class Trackers:
@@ -149,7 +149,7 @@ class Trackers:
         self.others = others
 
     def position(self) -> int:
-        """Of metrics.jsonl, for a checkpoint."""
+        """The position in metrics.jsonl, for a checkpoint."""
         return self.jsonl.position()
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:

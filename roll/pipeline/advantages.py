@@ -1,4 +1,4 @@
-"""From the scores of a step to the advantages of its tokens."""
+"""Computes the advantages of a step's tokens from the scores of its samples."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from roll.algorithms.advantages import clip, whiten
 from roll.algorithms.kl import KLController, approx_kl
 from roll.algorithms.returns import Action, discounted_returns, gae, on_last_token
+from roll.algorithms.sequence_advantages import clip, whiten
 from roll.configs.estimators import WHITENED
 from roll.configs.ppo import PPOConfig
 from roll.data.sample import Sample, SampleGroup
@@ -19,15 +19,15 @@ from roll.data.token_batch import TokenBatch
 
 class Estimate(NamedTuple):
     rewards: Tensor
-    """[S] as they were normalised, for metrics."""
+    """[S] normalised rewards, for metrics."""
     advantages: Tensor
     """[S] of whole samples, or [N] of tokens."""
     of_tokens: bool = False
 
 
 class Advantages(ABC):
-    """Called once a step, in order: what is carried from step to step (the KL coefficient, whatever a pipeline's own estimate
-    needs) moves on, and is part of a checkpoint."""
+    """The advantages of a pipeline. It is called once a step, in order: what is carried from step to step (the KL coefficient,
+    whatever a pipeline's own estimate needs) moves on, and is part of a checkpoint."""
 
     discounted: Action = "token"
     """What `gamma` discounts by."""
@@ -38,7 +38,7 @@ class Advantages(ABC):
 
     @abstractmethod
     def estimate(self, batch: TokenBatch, groups: Sequence[SampleGroup]) -> Estimate:
-        """From the scores: rewards normalised and clipped, the estimator applied."""
+        """Normalises and clips the rewards, and applies the estimator."""
 
     def trains(self, group: SampleGroup, sample: Sample) -> bool:
         """Whether the tokens of the sample are trained."""
@@ -71,8 +71,8 @@ class Advantages(ABC):
         return batch.with_(advantages=advantages), metrics | _spread("critic/advantages", advantages[batch.loss_mask])
 
     def _of_tokens(self, batch: TokenBatch, per_sample: Tensor) -> tuple[TokenBatch, dict[str, float]]:
-        """Of token rewards (what the sample earned on its last trained token, minus the KL penalty on each): their returns, or
-        what they are worth beside the critic's values."""
+        """Token rewards (what the sample earned on its last trained token, minus the KL penalty on each) as returns or, with a
+        critic, as advantages over its values."""
         config, metrics = self._config, {}
         padded = batch.padded()
         mask = padded.loss_mask
@@ -80,7 +80,7 @@ class Advantages(ABC):
         if config.add_token_level_kl:
             if padded.reference_logprobs is None:
                 raise ValueError("add_token_level_kl needs the log-probs of the reference")
-            # The policy that the samples, or at least the ratios of the loss, start from: no gradient flows through a reward.
+            # The policy that sampled, or the proximal one if it was recomputed: no gradient flows through a reward.
             policy = padded.behaviour_logprobs if padded.proximal_logprobs is None else padded.proximal_logprobs
             known = mask & policy.isfinite() & padded.reference_logprobs.isfinite()
             kl = approx_kl(policy, padded.reference_logprobs, config.kl_penalty, known)
@@ -105,7 +105,7 @@ class Advantages(ABC):
         return {"kl_coef": self._kl.coefficient}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on from `state()`. A coefficient that does not adapt stays the configuration's."""
+        """Continues from `state()`. A coefficient that does not adapt stays as configured."""
         if self._config.target_kl is not None:
             self._kl.coefficient = state["kl_coef"]
 

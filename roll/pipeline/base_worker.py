@@ -18,8 +18,8 @@ from roll.strategies.infer.interface import EngineStats, GenerateRequest, Genera
 from roll.strategies.train import make_train_strategy
 from roll.strategies.train.interface import BatchTotals, RankContext, TrainStrategy
 from roll.strategies.train.spec import TrainSpec
-from roll.weights.broadcast import Seat
-from roll.weights.bucket import Bucket, Manifest
+from roll.weights.broadcast import Member
+from roll.weights.bucket import Bucket, WeightManifest
 from roll.weights.directory import BucketFile
 
 
@@ -35,7 +35,7 @@ class TrainWorker:
         return self.strategy.log_probs(batch)
 
     def train(self, batches: Sequence[TokenBatch], loss: LossSpec, totals: Sequence[BatchTotals]) -> list[dict[str, float]]:
-        """One optimiser step for each of the batches (this rank's shares)."""
+        """Takes one optimiser step for each of the batches (this rank's shares)."""
         return [self.strategy.train_step(batch, loss, total) for batch, total in zip(batches, totals, strict=True)]
 
     def begin_export(self, bucket_bytes: int) -> None:
@@ -57,9 +57,9 @@ class TrainWorker:
         bucket, _ = self.next_bucket()
         return BucketFile.write(bucket, Path(path)) if bucket is not None else None
 
-    async def broadcast(self, seat: Seat, *buckets: Bucket) -> None:
-        """Runs beside the training, in a thread of the event loop's pool."""
-        await asyncio.to_thread(seat.send, buckets)
+    async def broadcast(self, member: Member, *buckets: Bucket) -> None:
+        """Sends the buckets beside the training, in a thread of the event loop's pool."""
+        await asyncio.to_thread(member.send, buckets)
 
     def save(self, directory: str) -> None:
         """Raises `OSError`, naming the folder, if the disk is full, say."""
@@ -83,7 +83,7 @@ class InferWorker:
 
     def __init__(self, strategy_name: str, options: dict[str, Any]) -> None:
         self.strategy: InferStrategy = make_infer_strategy(strategy_name, options)
-        self._broadcast: Seat | None = None
+        self._broadcast: Member | None = None
         """What is being received."""
 
     async def generate(self, requests: Sequence[GenerateRequest]) -> list[GenerateResult]:
@@ -98,14 +98,15 @@ class InferWorker:
             bucket = await asyncio.to_thread(bucket.read)
         await self.strategy.receive_bucket(version, bucket)
 
-    async def receive_broadcast(self, version: int, seat: Seat, count: int) -> None:
-        """Instead of `count` calls of `receive_bucket`. Who calls that, or begins another broadcast, has given this one up."""
-        self._broadcast = seat
-        buckets = seat.receive(count)
-        while (bucket := await asyncio.to_thread(next, buckets, None)) is not None and self._broadcast is seat:
+    async def receive_broadcast(self, version: int, member: Member, count: int) -> None:
+        """Takes the place of `count` calls of `receive_bucket`. A caller that calls `receive_bucket`, or begins another
+        broadcast, has given this broadcast up."""
+        self._broadcast = member
+        buckets = member.receive(count)
+        while (bucket := await asyncio.to_thread(next, buckets, None)) is not None and self._broadcast is member:
             await self.strategy.receive_bucket(version, bucket)
 
-    async def activate_weights(self, manifest: Manifest, mode: WeightUpdateMode) -> float:
+    async def activate_weights(self, manifest: WeightManifest, mode: WeightUpdateMode) -> float:
         return await self.strategy.activate_weights(manifest, mode)
 
     async def sleep(self) -> None:

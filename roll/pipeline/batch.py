@@ -1,4 +1,4 @@
-"""From rewarded groups to the tensors of a training step. Pure."""
+"""Makes the tensors of a training step from rewarded groups. Pure."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def optimiser_batches(batch: TokenBatch, count: int, epochs: int, seed: int) -> 
 
 
 def shards(batch: TokenBatch, ranks: int) -> list[TokenBatch]:
-    """The batch divided over data-parallel ranks, tokens balanced."""
+    """The batch divided over data-parallel ranks, so that their numbers of tokens are balanced."""
     if ranks == 1:
         return [batch]
     return [batch.select(indices) for indices in split_across_ranks(batch.lengths.tolist(), ranks)]

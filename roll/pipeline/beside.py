@@ -41,6 +41,7 @@ class Beside(Stage[In, In]):
 
 
 def beside(name: str, stages: Sequence[Stage[In, In] | Literal[False]]) -> list[Stage[In, In]]:
-    """The stages as one step of a half: nothing of none, a stage itself if it is alone. False is a stage that is not needed."""
+    """The stages as one step of a half: empty without stages, the stage itself if it is alone. False stands for a stage that is
+    not needed."""
     needed = [stage for stage in stages if stage]
     return needed if len(needed) <= 1 else [Beside(name, *needed)]

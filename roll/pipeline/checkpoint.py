@@ -27,7 +27,7 @@ CRITIC = "critic"
 _NAME = re.compile(r"step-(\d{1,18})")
 
 Check = Callable[[Any, int], None]
-"""Of the state and the step in a checkpoint; raises `CheckpointError`."""
+"""A check of the state and the step in a checkpoint; it raises `CheckpointError`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Checkpoint:
 
     @property
     def critic(self) -> Path:
-        """Only there if a critic was trained."""
+        """The critic's folder; it exists only if a critic was trained."""
         return self.path / CRITIC
 
     @property
@@ -55,28 +55,28 @@ class Checkpoint:
 
     @property
     def adapters(self) -> Path:
-        """Only there if adapters were trained (LoRA)."""
+        """The adapters' folder; it exists only if adapters were trained (LoRA)."""
         return self.trainer / "adapter"
 
 
 class CheckpointStore:
     def __init__(self, root: Path, keep: int = 0, spared: int | None = None, lock: RunLock | None = None) -> None:
         """`keep`: how many of the newest checkpoints stay, 0 for all. `spared`: the step of one that stays besides them: engines
-        that start anew begin with its weights. `lock`: that of the folder's run; who only reads needs none."""
+        that start anew begin with its weights. `lock`: the lock of the folder's run; a reader needs none."""
         self.root = root
         self._keep = keep
         self._spared = spared
         self._lock = lock
 
     def steps(self) -> list[int]:
-        """Of all checkpoint folders with a manifest, oldest first."""
+        """The steps of all checkpoint folders with a manifest, oldest first."""
         return [step for step in self._folders() if (self.root / f"step-{step}" / MANIFEST).is_file()]
 
     def begin(self, step: int) -> Path:
         """An empty folder to write a checkpoint into; the trainer writes to its `TRAINER` part, a critic to `CRITIC`."""
         self._check_owner()
         partial = self._partial(step)
-        # What is not this run's was left by one that was killed.
+        # Folders of other runs were left by runs that were killed.
         if self._lock is not None:
             for left in self.root.glob(".step-*"):
                 if not left.name.endswith(f".{self._lock.token}.partial"):
@@ -120,14 +120,14 @@ class CheckpointStore:
         if later:
             sync(self.root)
 
-    def resolve(self, wish: bool | str, check: Check | None = None) -> Checkpoint | None:
+    def resolve(self, requested: bool | str, check: Check | None = None) -> Checkpoint | None:
         """What `resume_from_checkpoint` names: false, true (the newest good one, which must be there), "auto" (the newest good
         one; None where there is no checkpoint, good or bad) or a path. `check`: what else makes one good. Raises
         `CheckpointError`."""
-        if wish is False:
+        if requested is False:
             return None
-        if wish is not True and wish != "auto":
-            return self.load(Path(wish), check)
+        if requested is not True and requested != "auto":
+            return self.load(Path(requested), check)
         skipped: list[str] = []
         for step in reversed(self._folders()):
             try:
@@ -137,7 +137,7 @@ class CheckpointStore:
         if skipped:
             advice = "restore one of them from a copy, name another checkpoint, or start anew with false"
             raise CheckpointError(f"no checkpoint in {self.root} can be resumed from ({'; '.join(skipped)}): {advice}")
-        if wish is True:
+        if requested is True:
             raise CheckpointError(f"there is no complete checkpoint in {self.root}")
         return None
 
@@ -176,10 +176,10 @@ class CheckpointStore:
                     )
 
     def _sync_root(self) -> None:
-        """The folder, and those above it, which may be new, too."""
+        """Syncs the folder, and those above it, which may be new, too."""
         sync(self.root)
         for above in self.root.absolute().parents:
-            with suppress(OSError):  # one that is not ours to read was there before
+            with suppress(OSError):  # a folder that we may not read existed before this run
                 sync(above)
 
 
@@ -194,7 +194,7 @@ def _read(path: Path, check: Check | None) -> Checkpoint:
         if missing := [name for name in (STATE, BUFFER) if name not in manifest.files]:
             raise CheckpointError(f"file {missing[0]} is not in {MANIFEST}")
         if not any(name.startswith(f"{TRAINER}/") for name in manifest.files):
-            raise CheckpointError(f"there is nothing of {TRAINER}/ in {MANIFEST}")
+            raise CheckpointError(f"there is no file of {TRAINER}/ in {MANIFEST}")
         state = read_json(path / STATE)
         if check is not None:
             check(state, manifest.step)
@@ -205,7 +205,7 @@ def _read(path: Path, check: Check | None) -> Checkpoint:
 
 
 def _remove(path: Path) -> None:
-    """Whatever is there; of a link the link."""
+    """Removes a file or a folder; of a link it removes the link alone."""
     if path.is_symlink():
         path.unlink()
     else:

@@ -22,7 +22,7 @@ SHAPE: dict[str, Any] = {
 }
 """What must be there; there may be more."""
 MOMENTS = {"count": COUNT, "mean": NUMBER, "squares": NUMBER}
-"""Of the rewards of each domain, where they are normalised by all so far."""
+"""The reward moments of each domain, kept where rewards are normalised over all rewards so far."""
 
 
 def check_state(state: Any, step: int) -> None:

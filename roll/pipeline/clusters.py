@@ -24,8 +24,8 @@ async def start_clusters(
     backend: Backend,
     display: Display,
 ) -> dict[str, Cluster]:
-    """By role: actor_train, actor_infer, reference and critic (if something uses them), and the pipeline's `own`. With a
-    checkpoint, trainers and engines start from it."""
+    """The started clusters by role: actor_train, actor_infer, reference and critic (if something uses them), and the pipeline's
+    `own` roles. With a checkpoint, trainers and engines start from it."""
     checkpoint, derived = prepared.checkpoint, prepared.derived
     version = checkpoint.step if checkpoint else 0
     model = str(checkpoint.model) if checkpoint else config.model_folder(config.actor_infer)

@@ -24,7 +24,7 @@ class CriticWorker:
         return self.strategy.values(batch)
 
     def train(self, batches: Sequence[TokenBatch], loss: ValueLossSpec, totals: Sequence[BatchTotals]) -> list[dict[str, float]]:
-        """One optimiser step for each of the batches (this rank's shares)."""
+        """Takes one optimiser step for each of the batches (this rank's shares)."""
         return [self.strategy.train_values(batch, loss, total) for batch, total in zip(batches, totals, strict=True)]
 
     def save(self, directory: str) -> None:

@@ -19,9 +19,9 @@ from roll.pipeline.preparation import Prepared
 from roll.pipeline.state import RunState
 from roll.pipeline.weight_broadcast import LOST, WeightBroadcast
 from roll.rollout.changes import Changes
-from roll.rollout.fleet import Fleet, FleetLost, Life
+from roll.rollout.fleet import EngineState, Fleet, FleetLost
 from roll.strategies.infer.interface import EngineError, EngineStats, WeightUpdateMode
-from roll.weights.bucket import Manifest
+from roll.weights.bucket import WeightManifest
 from roll.weights.directory import DirectoryWeightStore
 from roll.weights.gather import NewWeights
 from roll.weights.store import BucketRef, KeptBucket, MemoryWeightStore, WeightStore
@@ -57,15 +57,15 @@ class EngineFleet:
     ) -> None:
         """`changes` is notified when an engine goes or comes back. `restartable`: engines are processes of their own (with
         --local they are not, and a dead one ends the run). `rolling`: weights flip engine by engine, so that generation never
-        stops everywhere. `broadcast`: how versions are sent where it can be so; None: each engine takes the buckets for itself.
-        `start_empty`: a new worker has random weights, not those of the folder that the run began with."""
+        stops everywhere. `broadcast`: sends versions to engines where a broadcast is possible; None: each engine pulls the
+        buckets itself. `start_empty`: a new worker has random weights, not those of the folder that the run began with."""
         self.engines = engines
         self.fleet = fleet
         self.routing: list[Routing] = []
-        """Those who are told when an engine is taken out, and when it is there again."""
+        """The routers that are notified when an engine is taken out of service, and when it is back."""
         self._changes = changes
         self.recovered_s: list[float] = []
-        """Of each recovery, the time from the death to the first moment of service."""
+        """Seconds of each recovery, from the death to the first moment of service."""
         self.store = store
         self._mode = mode
         self.restartable = restartable
@@ -73,18 +73,18 @@ class EngineFleet:
         self._rolling = rolling
         self.broadcast = broadcast
         self._first_version = None if start_empty else fleet.version
-        """What a new worker serves."""
+        """The version that a new worker starts with; None if it starts empty."""
         self._staged: dict[int, int] = {}
         """Engine -> the version whose buckets it has received."""
         self._weights = asyncio.Lock()
         """One exchange of weights at a time: an engine that comes up must not meet half an update."""
         self._down_since: dict[int, float] = {}
         self._sleeping = False
-        """Others have the devices."""
+        """Whether other roles have the devices."""
         self._asleep: set[int] = set()
         self._turns = [asyncio.Lock() for _ in range(len(engines))]
         self.last_stats: list[EngineStats] = []
-        """Of the engines that served when they were last read."""
+        """The last statistics that were read from the engines that served then."""
 
     async def supervise(self) -> None:
         """Runs as long as the run does; ends only by raising `WorkerDied` or `FleetLost`."""
@@ -98,14 +98,16 @@ class EngineFleet:
         """Brings engines that started empty into service, with these weights."""
         await self.store.publish(weights.manifest, weights.buckets)
         async with self._weights:
-            await asyncio.gather(*(self._load(engine) for engine, life in enumerate(self.fleet.lives) if life is Life.LOADING))
+            await asyncio.gather(
+                *(self._load(engine) for engine, state in enumerate(self.fleet.states) if state is EngineState.LOADING)
+            )
 
     def report(self, engine: int, error: Exception) -> None:
-        """Someone met an engine that is gone, or hangs. Raises the error if it cannot be replaced."""
+        """A caller found that an engine is gone, or hangs. Raises the error if the engine cannot be replaced."""
         if not self.restartable:
             raise error
-        # One that is being replaced is watched by `_replace`; what others say of it is late news of its predecessor.
-        if self.fleet.lives[engine] is Life.SERVING:
+        # `_replace` watches an engine that is being replaced; reports of others about it are late news of its predecessor.
+        if self.fleet.states[engine] is EngineState.SERVING:
             self.fleet.died(engine)
             self._down_since[engine] = asyncio.get_running_loop().time()
             self._staged.pop(engine, None)
@@ -123,11 +125,11 @@ class EngineFleet:
                 await asyncio.gather(*(self._send(engine, version) for engine in due))
 
     async def flip(self, version: int, engines: Collection[int]) -> list[float]:
-        """Makes the version the one that these engines serve, and returns the pauses in seconds. One that is down is left
+        """Makes the version the one that these engines serve, and returns the pauses in seconds. An engine that is down is left
         out: it comes up with the oldest version that others serve."""
         manifest = self.store.manifest(version)
         async with self._weights:
-            # One that came up between sending and flipping has not got it yet.
+            # An engine that came up between sending and flipping has not received the version yet.
             late = [engine for engine in self.fleet.serving if engine in engines and self._staged.get(engine) != version]
             await asyncio.gather(*(self._send(engine, version) for engine in late))
             ready = [engine for engine in self.fleet.serving if engine in engines and self._staged.get(engine) == version]
@@ -138,17 +140,17 @@ class EngineFleet:
             return [pause for pause in pauses if pause is not None]
 
     async def sleep(self) -> None:
-        """Frees the devices for others. An engine that comes back meanwhile sleeps, too."""
+        """Frees the devices for other roles. An engine that comes back meanwhile sleeps, too."""
         await self._turn(sleeping=True)
 
     async def wake(self) -> None:
         await self._turn(sleeping=False)
 
     async def read_stats(self) -> None:
-        """Asks the engines that serve now."""
+        """Reads the statistics of the engines that serve now."""
         self.last_stats = list(await asyncio.gather(*(self.engines.call(engine, "stats") for engine in self.fleet.serving)))
 
-    async def _pull(self, engine: int, version: int) -> Manifest:
+    async def _pull(self, engine: int, version: int) -> WeightManifest:
         async def receive(version: int, bucket: BucketRef) -> None:
             value = bucket.reference if isinstance(bucket, KeptBucket) else bucket
             await self.engines.call(engine, "receive_bucket", version, value)
@@ -162,18 +164,18 @@ class EngineFleet:
         except LOST as error:
             self.report(engine, error)
 
-    async def _activate(self, engine: int, manifest: Manifest) -> float | None:
+    async def _activate(self, engine: int, manifest: WeightManifest) -> float | None:
         try:
             pause: float = await self.engines.call(engine, "activate_weights", manifest, self._mode)
         except LOST as error:
             self.report(engine, error)
             return None
-        if self.fleet.lives[engine] is not Life.SERVING:  # taken out while its answer was on its way
+        if self.fleet.states[engine] is not EngineState.SERVING:  # the engine was taken out while its answer was on its way
             return None
         self.fleet.loaded(engine, manifest.version)
         return pause
 
-    async def _roll(self, engine: int, manifest: Manifest) -> float | None:
+    async def _roll(self, engine: int, manifest: WeightManifest) -> float | None:
         self._close(engine)
         pause = await self._activate(engine, manifest)
         if pause is not None:
@@ -208,10 +210,10 @@ class EngineFleet:
             except (*LOST, WorkerStartError, TimeoutError) as error:
                 reason = error
                 logger.warning("engine %d did not come back: %s", engine, error)
-                self.engines.workers[engine].kill()  # it may live on, and would keep the device's memory
+                self.engines.workers[engine].kill()  # the process may live on, and would keep the device's memory
                 self.fleet.died(engine)
         await self._follow(engine)
-        if self.fleet.lives[engine] is not Life.SERVING:  # it died over that, which the next call of this is about
+        if self.fleet.states[engine] is not EngineState.SERVING:  # it died meanwhile; the next call replaces it
             return
         self.recovered_s.append(asyncio.get_running_loop().time() - self._down_since.pop(engine))
         self._open(engine)
@@ -237,7 +239,7 @@ class EngineFleet:
     async def _follow(self, engine: int) -> None:
         """Has the engine sleep or wake as the fleet does."""
         async with self._turns[engine]:
-            if self.fleet.lives[engine] is not Life.SERVING or (engine in self._asleep) is self._sleeping:
+            if self.fleet.states[engine] is not EngineState.SERVING or (engine in self._asleep) is self._sleeping:
                 return
             try:
                 await self.engines.call(engine, "sleep" if self._sleeping else "wake")
@@ -249,7 +251,9 @@ class EngineFleet:
     async def _check_health(self) -> None:
         while True:
             await asyncio.sleep(self._interval_s)
-            alive = [engine for engine, life in enumerate(self.fleet.lives) if life in (Life.SERVING, Life.LOADING)]
+            alive = [
+                engine for engine, state in enumerate(self.fleet.states) if state in (EngineState.SERVING, EngineState.LOADING)
+            ]
             await asyncio.gather(*(self._check(engine) for engine in alive))
 
     async def _check(self, engine: int) -> None:
@@ -257,9 +261,9 @@ class EngineFleet:
         try:
             await asyncio.wait_for(worker.call("stats"), self._timeout_s)
         except TimeoutError:
-            message = f"engine {engine} gave no sign of life in {self._timeout_s:g} s (engine_health_timeout_s)"
-            if self.fleet.lives[engine] is Life.LOADING:
-                worker.kill()  # which whoever loads it is told
+            message = f"engine {engine} did not answer a health check in {self._timeout_s:g} s (engine_health_timeout_s)"
+            if self.fleet.states[engine] is EngineState.LOADING:
+                worker.kill()  # whoever loads the worker notices its death
             elif worker is self.engines.workers[engine]:
                 self.report(engine, EngineError(message))
         except LOST as error:

@@ -56,7 +56,7 @@ class Explorer(ABC):
             self._record.add_dropped(group, reason)
             await self.groups.drop(group.group_id, reason, f"mean reward {fmean(group.outcomes):.3g}")
         else:
-            await self.groups.finish(group)
+            await self.groups.complete(group)
 
     async def validate(self, version: int) -> None:
         """Evaluates the version that all engines serve, if that is due."""

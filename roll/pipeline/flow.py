@@ -14,7 +14,7 @@ from typing import Any
 from roll.distributed.device_locks import DeviceLocks
 from roll.metrics.ledger import Ledger
 from roll.pipeline.beside import Beside
-from roll.pipeline.stage import Channel, Stage, State, combined
+from roll.pipeline.stage import Channel, LaneState, Stage, combined
 
 
 class FlowError(RuntimeError):
@@ -31,7 +31,7 @@ class Flow:
         self._devices = devices
         self._clock = clock
         self._waits = waits if waits is not None else {}
-        self._role_lanes: dict[str, Counter[State]] = {}
+        self._role_lanes: dict[str, Counter[LaneState]] = {}
 
     def join(self, half: Sequence[Stage[Any, Any]]) -> None:
         """Adds the stages, and joins each to the next by a channel of one item."""
@@ -53,7 +53,7 @@ class Flow:
         try:
             while awaited & pending:
                 done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-                # Of all, for what ends one may end others in the same moment, and an error that nobody asks for is reported.
+                # All results are read: one cause may end several tasks, and asyncio reports errors that nobody reads.
                 if failed := [(task.get_name(), error) for task in done if (error := task.exception()) is not None]:
                     raise _named(*failed[0]) from failed[0][1]
         finally:
@@ -65,15 +65,15 @@ class Flow:
         """Share of the time since the role's first event in which no stage worked for it."""
         if role not in self.ledger.names():
             return 1.0
-        return 1.0 - self.ledger.share(role, self._clock()).get(State.PROCESSING.value, 0.0)
+        return 1.0 - self.ledger.share(role, self._clock()).get(LaneState.PROCESSING.value, 0.0)
 
-    def lane_changed(self, stage: Stage[Any, Any], old: State, new: State) -> None:
+    def lane_changed(self, stage: Stage[Any, Any], old: LaneState, new: LaneState) -> None:
         now, reason = self._clock(), self._waits.get(stage.name, "")
         self.ledger.enter(f"stage.{stage.name}", stage.state.value, now, reason)
         if stage.role is None:
             return
         lanes = self._role_lanes.setdefault(stage.role, Counter())
-        if old is not State.IDLE:
+        if old is not LaneState.IDLE:
             lanes[old] -= 1
         lanes[new] += 1
         state = combined(lanes)

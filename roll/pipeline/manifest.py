@@ -16,7 +16,7 @@ from typing import Any
 
 MANIFEST = "manifest.json"
 LARGEST_BYTES = 1 << 28
-"""Of a JSON file that is read whole."""
+"""The largest JSON file, in bytes, that is read whole."""
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
@@ -25,10 +25,10 @@ class CheckpointError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class CheckpointManifest:
     step: int
     token: int
-    """Of the run that wrote it (`RunLock`); 0 if there was no lock."""
+    """Token of the run that wrote the checkpoint (`RunLock`); 0 if there was no lock."""
     files: dict[str, str]
     """Path relative to the folder -> SHA-256."""
 
@@ -43,7 +43,7 @@ def seal(folder: Path, step: int, token: int) -> None:
         sync(Path(below))
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> CheckpointManifest:
     """Raises `CheckpointError`, with the reason alone."""
     if not (folder / MANIFEST).is_file():
         raise CheckpointError(f"it has no {MANIFEST}" if folder.is_dir() else "there is no such folder")
@@ -60,10 +60,10 @@ def read_manifest(folder: Path) -> Manifest:
         if not _is_inside(name) or not isinstance(digest, str) or not _HASH.fullmatch(digest):
             raise CheckpointError(f"{MANIFEST}: {shown(name)}: {shown(digest)} is not a file of the folder and its SHA-256")
     assert isinstance(step, int)
-    return Manifest(step, token, files)
+    return CheckpointManifest(step, token, files)
 
 
-def verify(folder: Path, manifest: Manifest) -> None:
+def verify(folder: Path, manifest: CheckpointManifest) -> None:
     """Raises `CheckpointError` if the folder is not what its manifest says."""
     found = _files(folder)
     for name, digest in manifest.files.items():
@@ -76,7 +76,7 @@ def verify(folder: Path, manifest: Manifest) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Raises `CheckpointError` for whatever is no JSON that can be read."""
+    """The value of a JSON file. Raises `CheckpointError` if the file cannot be read as JSON."""
     if (size := path.stat().st_size) > LARGEST_BYTES:
         raise CheckpointError(f"{path.name} has {size} bytes, more than {LARGEST_BYTES}")
     return parsed(path.read_bytes(), path.name)
@@ -113,7 +113,7 @@ def sync(path: Path) -> None:
 
 
 def _files(folder: Path) -> set[str]:
-    """All that is no folder, but the manifest itself."""
+    """All files but the manifest itself."""
     found = {os.path.relpath(os.path.join(below, name), folder) for below, _, names in os.walk(folder) for name in names}
     return found - {MANIFEST}
 

@@ -21,14 +21,14 @@ async def optimise(cluster: Cluster, batches: Sequence[TokenBatch], loss: LossSp
     by_batch = [shards(batch, cluster.num_shards) for batch in batches]
     by_shard = [list(of_shard) for of_shard in zip(*by_batch, strict=True)]
     metrics: list[dict[str, float]] = (await cluster.scatter("train", by_shard, loss, totals))[0]
-    # A metric that one of the steps has no value for is the mean of the others.
+    # A metric without a value in some steps is the mean over the other steps.
     names = dict.fromkeys(name for of_step in metrics for name in of_step)
-    told = {name: [of_step[name] for of_step in metrics if name in of_step] for name in names}
-    return {name: _over_steps(name, values) for name, values in told.items()} | taken
+    values_of = {name: [of_step[name] for of_step in metrics if name in of_step] for name in names}
+    return {name: _over_steps(name, values) for name, values in values_of.items()} | taken
 
 
 def _over_steps(name: str, values: Sequence[float]) -> float:
-    """A maximum is that of all steps, a running count the last; everything else is a mean."""
+    """The metric over all steps: the maximum of maxima, the last of running counts, the mean of everything else."""
     if name.endswith("_max"):
         return max(values)
     return values[-1] if name.endswith("/skipped_steps") else sum(values) / len(values)

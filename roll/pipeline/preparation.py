@@ -30,12 +30,12 @@ from roll.pipeline.checkpoint_state import check_state
 from roll.pipeline.roles import loss_spec
 from roll.pipeline.run_lock import RunLock
 from roll.rollout.filters import GroupFilter
-from roll.rollout.groups import Source
+from roll.rollout.groups import TaskSource
 from roll.strategies import model_folder
 from roll.strategies.infer.installed_engine import engine_problems
 from roll.strategies.infer.interface import SamplingParams
 from roll.strategies.model_folder import check_model_folder, check_weights
-from roll.strategies.train.megatron.supported import Layout, check_folder
+from roll.strategies.train.megatron.supported import ParallelLayout, check_folder
 
 T = TypeVar("T")
 
@@ -49,9 +49,9 @@ class Prepared:
 
     derived: Derived
     tokenizer: PreTrainedTokenizerBase
-    source: Source
+    source: TaskSource
     filters: dict[str, GroupFilter]
-    """By domain."""
+    """The filter of each domain."""
     checkpoint: Checkpoint | None
     run_dir: Path
     validation: list[Prompt]
@@ -109,14 +109,14 @@ class Preparation:
         self.tokenizer = tokenizers[0]
         """None if it cannot be loaded."""
 
-    def restore(self, source: Source | None) -> None:
+    def restore(self, source: TaskSource | None) -> None:
         """Sets the source to where the checkpoint left it, if there is one."""
         if source is not None and self.checkpoint is not None:
             cursor = self.checkpoint.state["cursor"]
             fix = "keep seed, prompts or environments, and tokenizer, or start anew with false"
             self.collect("resume_from_checkpoint", self._config.resume_from_checkpoint, lambda: _restore(source, cursor), fix)
 
-    def common(self, source: Source, filters: dict[str, GroupFilter]) -> dict[str, Any]:
+    def common(self, source: TaskSource, filters: dict[str, GroupFilter]) -> dict[str, Any]:
         """The fields of `Prepared`. Raises `ConfigError` with everything that was found."""
         self.collect.raise_if_any()
         record = dict(self.checkpoint.state["record"]) if self.checkpoint is not None else None
@@ -142,12 +142,12 @@ def _continues(checkpoint: Checkpoint | None, run_dir: Path) -> bool:
     return named_there or (own / f"step-{checkpoint.step}").resolve() == path or run_dir.resolve() in path.parents
 
 
-def _restore(source: Source, cursor: Mapping[str, Any]) -> None:
+def _restore(source: TaskSource, cursor: Mapping[str, Any]) -> None:
     known = source.cursor()["served"].keys()
     try:
         source.restore(cursor)
-    except (LookupError, TypeError, AttributeError) as error:  # the boundary: the cursor is text that anybody may have edited
-        raise ValueError(f"the cursor in pipeline.json names what is not there: {type(error).__name__}: {error}") from error
+    except (LookupError, TypeError, AttributeError) as error:  # the cursor is text that anybody may have edited
+        raise ValueError(f"the cursor in pipeline.json names missing entries: {type(error).__name__}: {error}") from error
     if cursor["served"].keys() != known:
         raise ValueError(f"the cursor in pipeline.json has served {sorted(cursor['served'])}, not {sorted(known)}")
 
@@ -206,12 +206,12 @@ def _check_policy_loss(config: PPOConfig, derived: Derived) -> None:
 
 
 def _worker_classes(config: PPOConfig) -> dict[str, str]:
-    """Path of each class that the roles name, by key."""
+    """The dotted path of each class that the roles name, by key."""
     return {f"{name}.worker_cls": role.worker_cls for name, role in config.configured_roles().items() if role.worker_cls}
 
 
 def _model_folders(config: PPOConfig) -> dict[str, str]:
-    """The key that names each folder; that of actor_train, whose tokenizer is used, comes first."""
+    """The key that names each model folder; actor_train, whose tokenizer is used, comes first."""
     folders: dict[str, str] = {}
     for name, role in config.roles().items():
         own = role.model_args.model_name_or_path
@@ -224,7 +224,7 @@ def _divided_by_megatron(config: PPOConfig, device_kind: str) -> Iterator[tuple[
     for name, role in config.configured_roles().items():
         options, folder = role.strategy_args.options, config.model_folder(role)
         if isinstance(options, MegatronConfig) and (Path(folder) / "config.json").is_file():
-            check = partial(check_folder, folder, Layout.of(options), options.sequence_parallel, device_kind)
+            check = partial(check_folder, folder, ParallelLayout.of(options), options.sequence_parallel, device_kind)
             yield f"{name}.strategy_args.strategy_config", role.strategy_args.strategy_config, check
 
 
@@ -268,7 +268,7 @@ class Collector:
         self._problems: list[Problem] = []
 
     def __call__(self, key: str, value: object, check: Callable[[], T], fix: str) -> T | None:
-        """What the check returns; None if it complains. A `ConfigError` names its keys itself."""
+        """Runs the check and returns its value; None if the check complains. A `ConfigError` names its keys itself."""
         try:
             return check()
         except ConfigError as error:

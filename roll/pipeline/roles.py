@@ -1,4 +1,4 @@
-"""From a configuration to the workers of each role: what to start, where, with which options. Pure but for a free port."""
+"""The workers of each role of a configuration: what to start, where, with which options. Pure but for a free port."""
 
 from __future__ import annotations
 
@@ -40,8 +40,10 @@ def loss_spec(config: PPOConfig, derived: Derived) -> LossSpec:
 
 
 def _correction(config: TrainInferCorrectionConfig) -> Correction:
-    wish = config.is_weight
-    weight = ImportanceWeight(level=wish.weight_type, upper_bound=wish.upper_bound, mode=wish.mode, lower_bound=wish.lower_bound)
+    weighting = config.is_weight
+    weight = ImportanceWeight(
+        level=weighting.weight_type, upper_bound=weighting.upper_bound, mode=weighting.mode, lower_bound=weighting.lower_bound
+    )
     filters = tuple(
         Filter(
             level=rule.agg_type,
@@ -51,7 +53,7 @@ def _correction(config: TrainInferCorrectionConfig) -> Correction:
         for rule in config.filters
         if rule.enabled
     )
-    return Correction(weight=weight if wish.enabled else None, filters=filters, veto_threshold=config.veto_threshold)
+    return Correction(weight=weight if weighting.enabled else None, filters=filters, veto_threshold=config.veto_threshold)
 
 
 def train_spec(config: PPOConfig, derived: Derived, worker: TrainingRole, model_path: str) -> TrainSpec:
@@ -118,7 +120,7 @@ def infer_specs(
     adapters: str | None = None,
 ) -> list[WorkerSpec]:
     """One engine a device, or as many devices as its options say, serving `version` from the start (unless engines start empty).
-    `adapters`: folder of those that are in that version."""
+    `adapters`: folder of the adapters in that version."""
     worker: WorkerConfig = config.actor_infer
     model, chosen = worker.model_args, worker.strategy_args.options
     per_engine = chosen.devices_per_engine if isinstance(chosen, EngineArguments) else 1

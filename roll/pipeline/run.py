@@ -34,7 +34,7 @@ from roll.pipeline.engine_fleet import EngineFleet, engine_fleet
 from roll.pipeline.explorer import Explorer
 from roll.pipeline.flow import Flow
 from roll.pipeline.preparation import Prepared, decisions
-from roll.pipeline.stage import Source, Stage
+from roll.pipeline.stage import SourceStage, Stage
 from roll.pipeline.state import RunState
 from roll.pipeline.summary import figures
 from roll.pipeline.trainer import Trainer
@@ -73,7 +73,7 @@ class Pipeline(ABC):
 
     @abstractmethod
     async def explorer(self, clusters: Mapping[str, Cluster], engines: EngineFleet, weights: WeightUpdates) -> Explorer:
-        """Once, when all workers are up."""
+        """Makes the explorer; called once, when all workers are up."""
 
     def watched(self, clusters: Mapping[str, Cluster]) -> list[Coroutine[Any, Any, None]]:
         """Run beside the stages, and end the run by raising: a dead worker is noticed even when nobody calls it."""
@@ -92,7 +92,7 @@ class Pipeline(ABC):
         engines.routing.append(explorer.routing)
         with_critic, with_reference = "critic" in clusters, "reference" in clusters
 
-        explore = [Source("admit", explorer.next), *explorer.rollouts, Stage("keep", explorer.keep)]
+        explore = [SourceStage("admit", explorer.next), *explorer.rollouts, Stage("keep", explorer.keep)]
         scoring = [
             with_critic and Stage("value", trainer.values, role="critic"),
             derived.recompute_old_logprobs and Stage("log_prob", trainer.log_probs, role="actor_train"),
@@ -105,7 +105,7 @@ class Pipeline(ABC):
             policy = Stage("policy", trainer.update, role="actor_train")
             training = [*beside("train", [critic, policy]), Stage("gather", trainer.gather, role="actor_train")]
         train: list[Stage[Any, Any]] = [
-            Source("lease", trainer.lease),
+            SourceStage("lease", trainer.lease),
             *beside("scoring", scoring),
             Stage("advantage", trainer.advantages),
             *training,
@@ -160,7 +160,7 @@ class Pipeline(ABC):
             if not self._interrupted:
                 raise
             status, reason = "interrupted", f"stopped at once by a signal after step {record.step}"
-        except Exception as error:  # the boundary: whatever goes wrong in a role is the run's one-line reason
+        except Exception as error:  # boundary: a role may raise anything, which is the run's one-line reason
             status, reason = "failed", one_line(error)
             with contextlib.suppress(OSError):  # a full disk may be the reason itself
                 (self._prepared.run_dir / "traceback.txt").write_text(traceback.format_exc())

@@ -96,7 +96,7 @@ class RunLock:
         except OSError as error:
             if error.errno in NO_LOCKS:
                 logger.warning(
-                    "%s has no file locks (%s): see to it that no second run writes to %s", place.parent, error.strerror, place
+                    "%s has no file locks (%s): make sure that no second run writes to %s", place.parent, error.strerror, place
                 )
                 return
             owner = read_owner(_owner_file(place))
@@ -104,7 +104,7 @@ class RunLock:
 
 
 def read_owner(path: Path) -> Owner | None:
-    """None if there is none, or nothing that can be read as one."""
+    """The owner that the file names; None if the file is missing or cannot be read."""
     try:
         found: Any = json.loads(path.read_text())
         owner = Owner(**found)

@@ -1,4 +1,4 @@
-"""What a run leaves behind, and what it shows while it runs."""
+"""The files that a run writes, and what it displays while it runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from roll.metrics.step_speed import StepSpeed
 from roll.metrics.trackers import make_trackers
 from roll.pipeline.preparation import Prepared
 from roll.pipeline.run_lock import Superseded
-from roll.pipeline.stage import State
+from roll.pipeline.stage import LaneState
 from roll.pipeline.validation import ValidationResult
 from roll.rollout.groups import LEASE, START, Groups
 
@@ -97,7 +97,7 @@ class RunRecord:
         return time.monotonic() - self._began
 
     def state(self) -> dict[str, Any]:
-        """Where the journals stand, for a checkpoint."""
+        """The positions of the journals, for a checkpoint."""
         return {
             "step": self.step,
             "groups": self.groups.position(),
@@ -133,7 +133,7 @@ class RunRecord:
         self._validation_errors = 0
         if result.accuracy is None or result.reward is None:
             self._validation_errors = result.errors
-            logger.warning("step %d: not one of %d validation rollouts could be judged", result.version, result.errors)
+            logger.warning("step %d: none of %d validation rollouts could be judged", result.version, result.errors)
         else:
             metrics |= {ACCURACY: result.accuracy, "val/score/mean": result.reward}
             self.validation.append((result.version, result.accuracy))
@@ -156,13 +156,13 @@ class RunRecord:
         lines = []
         for role in present:
             state, since, _ = ledger.current(role)
-            reason = waits_for.get(role, "") if state == State.WAITING_INPUT.value else ""
+            reason = waits_for.get(role, "") if state == LaneState.WAITING_INPUT.value else ""
             lines.append(RoleLine(role, state, reason, now - since))
         counts = {**groups, "dropped": sum(groups["dropped"].values())}
         self.display.update(replace(self._snapshot(), roles=lines, groups=counts))
 
     def _snapshot(self) -> RunSnapshot:
-        """Without roles and groups."""
+        """The snapshot without roles and groups."""
         running, done = time.monotonic() - self._began, self.step - self._first_step
         return RunSnapshot(
             step=self.step,
@@ -234,7 +234,7 @@ def write_summary(run_dir: Path, summary: dict[str, Any]) -> None:
         if summary["status"] != "failed":
             summary |= {"status": "failed", "reason": f"the results cannot be written: {error}"}
         short = json.dumps({"status": "failed", "reason": summary["reason"], "steps": summary.get("steps")})
-        # What is there already keeps its place on a full disk.
+        # Overwriting the file in place works on a full disk, too.
         with contextlib.suppress(OSError), path.open("r+b", buffering=0) as file:
             file.write(short.encode())
             file.truncate()

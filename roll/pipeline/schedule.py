@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
+class StepSchedule:
     last_step: int
     push_every: int = 1
     """n: steps between two published versions."""

@@ -20,7 +20,7 @@ In = TypeVar("In")
 Out = TypeVar("Out")
 
 
-class State(Enum):
+class LaneState(Enum):
     IDLE = "idle"
     WAITING_INPUT = "waiting for input"
     WAITING_DEVICE = "waiting for a device"
@@ -30,7 +30,7 @@ class State(Enum):
     ERROR = "error"
 
 
-class Event(Enum):
+class LaneEvent(Enum):
     START = "start"
     RECEIVED = "received"
     ACQUIRED = "acquired"
@@ -40,46 +40,48 @@ class Event(Enum):
     FAILED = "failed"
 
 
-class IllegalTransition(RuntimeError):
+class IllegalLaneTransition(RuntimeError):
     """An event that cannot happen in that state: a programming error, never ignored."""
 
 
-_LEGAL: dict[tuple[State, Event], State] = {
-    (State.IDLE, Event.START): State.WAITING_INPUT,
-    (State.IDLE, Event.CLOSED): State.DONE,
-    (State.WAITING_INPUT, Event.RECEIVED): State.WAITING_DEVICE,
-    (State.WAITING_INPUT, Event.CLOSED): State.DONE,
-    (State.WAITING_DEVICE, Event.ACQUIRED): State.PROCESSING,
-    (State.PROCESSING, Event.PROCESSED): State.WAITING_OUTPUT,
-    (State.WAITING_OUTPUT, Event.SENT): State.WAITING_INPUT,
-    (State.WAITING_OUTPUT, Event.CLOSED): State.DONE,
-} | {(state, Event.FAILED): State.ERROR for state in State if state not in (State.DONE, State.ERROR)}
+_LEGAL: dict[tuple[LaneState, LaneEvent], LaneState] = {
+    (LaneState.IDLE, LaneEvent.START): LaneState.WAITING_INPUT,
+    (LaneState.IDLE, LaneEvent.CLOSED): LaneState.DONE,
+    (LaneState.WAITING_INPUT, LaneEvent.RECEIVED): LaneState.WAITING_DEVICE,
+    (LaneState.WAITING_INPUT, LaneEvent.CLOSED): LaneState.DONE,
+    (LaneState.WAITING_DEVICE, LaneEvent.ACQUIRED): LaneState.PROCESSING,
+    (LaneState.PROCESSING, LaneEvent.PROCESSED): LaneState.WAITING_OUTPUT,
+    (LaneState.WAITING_OUTPUT, LaneEvent.SENT): LaneState.WAITING_INPUT,
+    (LaneState.WAITING_OUTPUT, LaneEvent.CLOSED): LaneState.DONE,
+} | {(state, LaneEvent.FAILED): LaneState.ERROR for state in LaneState if state not in (LaneState.DONE, LaneState.ERROR)}
 
-TRANSITIONS: dict[tuple[State, Event], State | None] = {(s, e): _LEGAL.get((s, e)) for s in State for e in Event}
+TRANSITIONS: dict[tuple[LaneState, LaneEvent], LaneState | None] = {
+    (s, e): _LEGAL.get((s, e)) for s in LaneState for e in LaneEvent
+}
 """Total: every state and event has an entry, None where the event is illegal. DONE and ERROR are final."""
 
 
-def transition(state: State, event: Event) -> State:
+def transition(state: LaneState, event: LaneEvent) -> LaneState:
     following = TRANSITIONS[state, event]
     if following is None:
-        raise IllegalTransition(f"event '{event.value}' in state '{state.value}'")
+        raise IllegalLaneTransition(f"event '{event.value}' in state '{state.value}'")
     return following
 
 
 MOST_ACTIVE_FIRST = (
-    State.ERROR,
-    State.PROCESSING,
-    State.WAITING_DEVICE,
-    State.WAITING_OUTPUT,
-    State.WAITING_INPUT,
-    State.IDLE,
-    State.DONE,
+    LaneState.ERROR,
+    LaneState.PROCESSING,
+    LaneState.WAITING_DEVICE,
+    LaneState.WAITING_OUTPUT,
+    LaneState.WAITING_INPUT,
+    LaneState.IDLE,
+    LaneState.DONE,
 )
 
 
-def combined(lanes: Counter[State]) -> State:
+def combined(lanes: Counter[LaneState]) -> LaneState:
     """The state of a stage (or of a role with several stages): that of its most active lane."""
-    return next((state for state in MOST_ACTIVE_FIRST if lanes[state] > 0), State.IDLE)
+    return next((state for state in MOST_ACTIVE_FIRST if lanes[state] > 0), LaneState.IDLE)
 
 
 class Channel(Generic[In]):
@@ -122,7 +124,7 @@ class Channel(Generic[In]):
 
 
 class Listener(Protocol):
-    def lane_changed(self, stage: Stage[Any, Any], old: State, new: State) -> None:
+    def lane_changed(self, stage: Stage[Any, Any], old: LaneState, new: LaneState) -> None:
         """A lane of the stage went from one state to another."""
 
 
@@ -152,7 +154,7 @@ class Stage(Generic[In, Out]):
         self.outputs: Channel[Out] | None = None
         self.devices: DeviceLocks | None = None
         self.listener: Listener | None = None
-        self._states: Counter[State] = Counter()
+        self._states: Counter[LaneState] = Counter()
 
     async def process(self, item: In) -> Out | None:
         if self._work is None:
@@ -170,11 +172,11 @@ class Stage(Generic[In, Out]):
         self.inputs.offer(item)
 
     @property
-    def state(self) -> State:
+    def state(self) -> LaneState:
         return combined(self._states)
 
     async def run(self) -> None:
-        """All lanes to their end. The output channel is closed when the last lane is done."""
+        """Runs all lanes to their end. The output channel is closed when the last lane is done."""
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(self.lanes):
@@ -184,10 +186,10 @@ class Stage(Generic[In, Out]):
                 self.outputs.close()
 
     async def _lane(self) -> None:
-        state = State.IDLE
+        state = LaneState.IDLE
         self._states[state] += 1
 
-        def enter(event: Event) -> None:
+        def enter(event: LaneEvent) -> None:
             nonlocal state
             old, state = state, transition(state, event)
             self._states[old] -= 1
@@ -195,22 +197,22 @@ class Stage(Generic[In, Out]):
             if self.listener is not None:
                 self.listener.lane_changed(self, old, state)
 
-        enter(Event.START)
+        enter(LaneEvent.START)
         try:
             while True:
                 try:
                     item = await self.receive()
                 except Closed:
-                    enter(Event.CLOSED)
+                    enter(LaneEvent.CLOSED)
                     return
-                enter(Event.RECEIVED)
-                result = await self._on_devices(item, lambda: enter(Event.ACQUIRED))
-                enter(Event.PROCESSED)
+                enter(LaneEvent.RECEIVED)
+                result = await self._on_devices(item, lambda: enter(LaneEvent.ACQUIRED))
+                enter(LaneEvent.PROCESSED)
                 if result is not None and self.outputs is not None:
                     await self.outputs.put(result)
-                enter(Event.SENT)
-        except Exception:
-            enter(Event.FAILED)
+                enter(LaneEvent.SENT)
+        except Exception:  # boundary: a stage may raise anything; the lane reports it and raises it again
+            enter(LaneEvent.FAILED)
             raise
 
     async def _on_devices(self, item: In, acquired: Callable[[], None]) -> Out | None:
@@ -222,7 +224,7 @@ class Stage(Generic[In, Out]):
             return await self.process(item)
 
 
-class Source(Stage[Out, Out]):
+class SourceStage(Stage[Out, Out]):
     """The first stage of a half: its work is to wait for the next item, and it raises `Closed` when there is no more."""
 
     def __init__(self, name: str, work: Callable[[], Awaitable[Out]]) -> None:

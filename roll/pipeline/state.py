@@ -13,7 +13,7 @@ from roll.pipeline.advantages import Advantages
 from roll.pipeline.checkpoint import CRITIC, TRAINER, CheckpointStore
 from roll.pipeline.preparation import Prepared
 from roll.pipeline.run_record import RunRecord
-from roll.pipeline.schedule import Schedule
+from roll.pipeline.schedule import StepSchedule
 from roll.rollout.admission import Admission
 from roll.rollout.groups import Groups
 from roll.rollout.pipeline_depth import PipelineDepth
@@ -22,7 +22,7 @@ from roll.rollout.progress import Progress
 
 class RunState:
     def __init__(self, config: PPOConfig, prepared: Prepared, advantages: Advantages) -> None:
-        """As the checkpoint left it, if there is one."""
+        """Starts from the checkpoint, if there is one."""
         checkpoint = prepared.checkpoint
         self.first_step = self.saved_step = checkpoint.step if checkpoint else 0
         spared = self.first_step if prepared.continues else None
@@ -31,7 +31,7 @@ class RunState:
         if prepared.continues:
             self._checkpoints.set_aside_after(self.first_step)
         self.record = RunRecord(config, prepared)
-        self.schedule = Schedule(
+        self.schedule = StepSchedule(
             last_step=config.max_steps,
             push_every=config.weight_push_interval,
             pull_every=config.weight_pull_interval,

@@ -2,7 +2,7 @@
 
     lease → (values | log_probs | reference) → advantages → (update_critic | update) → gather
 
-What stands beside one another works at the same time where devices allow it. The next step's groups are leased when the step
+Stages side by side (`|`) work at the same time where devices allow it. The next step's groups are leased when the step
 before is trained and its accounts, metrics and checkpoint are written.
 """
 
@@ -105,7 +105,7 @@ class Trainer:
         return step
 
     async def advantages(self, step: Step) -> Step:
-        # Aside: the tensors of a large batch take their time, and the event loop serves the rollouts.
+        # In a thread: the tensors of a large batch take time, and the event loop serves the rollouts.
         step.batch, metrics = await asyncio.to_thread(self._state.advantages, step.batch, step.lease.groups)
         step.metrics |= metrics
         return step

@@ -1,7 +1,6 @@
-"""One version to many engines at the same time: each rank of the trainer broadcasts the buckets that it made.
+"""Sends one version to many engines at the same time: each rank of the trainer broadcasts the buckets that it made.
 
-What a broadcast did not bring, because an engine died or was too slow, and what an engine needs that comes up later, it gets by
-itself, through the store.
+An engine that died or was too slow in a broadcast, and an engine that starts later, pulls its buckets from the store by itself.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Sequence
 from roll.distributed.backend import WorkerDied
 from roll.distributed.cluster import Cluster
 from roll.strategies.infer.interface import EngineError
-from roll.weights.broadcast import BroadcastError, Meeting
+from roll.weights.broadcast import BroadcastError, Rendezvous
 from roll.weights.store import BucketRef, KeptBucket, WeightStore
 
 LOST = (WorkerDied, EngineError)
@@ -27,40 +26,41 @@ class WeightBroadcast:
         self.sent = 0
         """Versions that reached all engines that they were sent to."""
         self.failed = 0
-        """Those that did not."""
+        """Versions that did not reach all engines that they were sent to."""
 
     async def send(self, store: WeightStore, version: int, engines: Sequence[int]) -> bool:
-        """Whether all of these engines have all buckets of the version; if not, nobody knows who has which."""
+        """Returns whether all of these engines have all buckets of the version; if not, it is unknown which engine has which
+        bucket."""
         shares: dict[int, list[KeptBucket]] = {}
 
         async def sort(_: int, bucket: BucketRef) -> None:
             shares.setdefault(bucket.rank, []).append(bucket)
 
         await store.pull(version, sort)
-        meeting = await asyncio.to_thread(Meeting, self._address, self._timeout_s)
-        # One rank after the other: the limit is what an engine can take in, and so it holds one bucket in transit.
+        rendezvous = await asyncio.to_thread(Rendezvous, self._address, self._timeout_s)
+        # One rank after the other: an engine's intake is the bottleneck, and in this way it holds one bucket in transit.
         for rank, share in shares.items():
-            if not await self._broadcast(meeting, rank, version, share, engines):
+            if not await self._broadcast(rendezvous, rank, version, share, engines):
                 self.failed += 1
                 return False
         self.sent += 1
         return True
 
     async def _broadcast(
-        self, meeting: Meeting, rank: int, version: int, share: Sequence[KeptBucket], engines: Sequence[int]
+        self, rendezvous: Rendezvous, rank: int, version: int, share: Sequence[KeptBucket], engines: Sequence[int]
     ) -> bool:
-        first, *others = meeting.seats(f"version-{version}/rank-{rank}", 1 + len(engines))
+        first, *others = rendezvous.members(f"version-{version}/rank-{rank}", 1 + len(engines))
         members = [
             asyncio.ensure_future(self._trainers.call(rank, "broadcast", first, *(bucket.reference for bucket in share))),
             *(
-                asyncio.ensure_future(self._engines.call(engine, "receive_broadcast", version, seat, len(share)))
-                for engine, seat in zip(engines, others, strict=True)
+                asyncio.ensure_future(self._engines.call(engine, "receive_broadcast", version, member, len(share)))
+                for engine, member in zip(engines, others, strict=True)
             ),
         ]
         try:
             await asyncio.gather(*members)
         except (BroadcastError, *LOST):
-            # The others may not have noticed. They are waited for no longer, and stop when they are sent buckets otherwise.
+            # The other engines may not have noticed. Nobody waits for them; they stop when they receive buckets in another way.
             return False
         finally:
             for member in members:

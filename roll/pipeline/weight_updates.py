@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from roll.data.sample import SampleGroup
 from roll.pipeline.engine_fleet import EngineFleet
-from roll.pipeline.schedule import Schedule
+from roll.pipeline.schedule import StepSchedule
 from roll.rollout.groups import Groups
 from roll.rollout.weight_pulls import WeightPulls
 from roll.weights.gather import NewWeights
@@ -41,7 +41,7 @@ class WeightUpdates:
     """Sends the newest version to the engines that are due, while they generate and the trainer trains on, then has each flip at
     a token border."""
 
-    def __init__(self, engines: EngineFleet, groups: Groups, schedule: Schedule) -> None:
+    def __init__(self, engines: EngineFleet, groups: Groups, schedule: StepSchedule) -> None:
         self._engines = engines
         self._groups = groups
         self._schedule = schedule
@@ -62,8 +62,8 @@ class WeightUpdates:
         if awaited:
             self._groups.changes.notify()
         else:
-            await self._groups.offer(version)
-        await self._engines.store.keep(self._pulls.needed)
+            await self._groups.set_published(version)
+        await self._engines.store.retain(self._pulls.needed)
         if not awaited:
             return None
         await self._groups.until(lambda: self._served >= version)
@@ -82,7 +82,7 @@ class WeightUpdates:
     async def run(self) -> None:
         """Runs as long as the run does."""
         while True:
-            await self._tell()
+            await self._report_served()
             await self._groups.until(lambda: self._due() or self._engines.fleet.version > self._served)
             if engines := self._due():
                 await self._load(engines)
@@ -99,11 +99,11 @@ class WeightUpdates:
         self.stats.bytes += self._engines.store.manifest(version).nbytes * len(pauses)
         self.stats.pauses_s += pauses
         self._pulls.end(engines)
-        await self._engines.store.keep(self._pulls.needed)
+        await self._engines.store.retain(self._pulls.needed)
 
-    async def _tell(self) -> None:
+    async def _report_served(self) -> None:
         version = self._engines.fleet.version
         if version > self._served:
             self._served = version
             self._held = self._held or self._schedule.validates(version)
-            await self._groups.publish(version)
+            await self._groups.set_served(version)

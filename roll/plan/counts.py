@@ -1,4 +1,4 @@
-"""From prompts to optimiser steps: how much of everything a pipeline step and the whole run have, with the arithmetic. Pure."""
+"""The amounts in a pipeline step and in the whole run, from prompts to optimiser steps, with the arithmetic. Pure."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from roll.configs.rlvr import RLVRConfig
 class Quantity:
     name: str
     step: int | None
-    """In one pipeline step; None where that says nothing."""
+    """Count in one pipeline step; None where such a count says nothing."""
     run: int
-    """In all `max_steps` of them."""
+    """Count in all `max_steps` pipeline steps."""
     arithmetic: str
-    """Of the first of the two that is there."""
+    """How `step` comes about, or `run` where `step` is None."""
     at_most: bool = False
     """An upper bound: every sample at its full length."""
 
@@ -58,7 +58,7 @@ def _rollouts(config: PPOConfig, derived: Derived) -> Iterator[Quantity]:
 
 
 def samples_per_rollout(config: PPOConfig) -> int:
-    """At most: a rollout is one sample, but an episode of a StepEnvManager one a turn."""
+    """The largest number of samples that one rollout becomes: one, or one a turn for an episode of a StepEnvManager."""
     if not isinstance(config, AgenticConfig):
         return 1
     played = [config.custom_envs[tag] for tag in config.partition(config.train_env_manager)]
@@ -100,7 +100,7 @@ def _optimisation(config: PPOConfig, derived: Derived, data_parallel: int) -> It
 
 
 def _micro_batches(samples: int, budget: int, longest: int) -> tuple[int, str]:
-    """Micro-batches of a rank's samples at full length, and how that comes about; shorter samples need no more."""
+    """The number of micro-batches of a rank's samples at full length, and its arithmetic; shorter samples need no more."""
     rows = max(1, budget // longest)
     count = -(-samples // rows)
     fit = (
@@ -130,12 +130,12 @@ def evaluates(config: PPOConfig) -> bool:
 
 
 def validations(max_steps: int, every: int) -> int:
-    """Versions 0, `every`, 2·`every`, ... and `max_steps`."""
+    """The number of validated versions: 0, `every`, 2·`every`, ... and `max_steps`."""
     return 1 + math.ceil(max_steps / every)
 
 
 def _validation_rollouts(config: PPOConfig) -> tuple[int, str] | None:
-    """Of one validation; None where the prompt file decides."""
+    """Rollouts of one validation; None where the prompt file decides."""
     if isinstance(config, AgenticConfig):
         return config.val_episodes, f"{config.val_episodes:,} episodes"
     sampling = config.val_generating_args

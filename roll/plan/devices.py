@@ -53,7 +53,7 @@ def role_plans(config: PPOConfig) -> list[RolePlan]:
 
 
 def _size(role: WorkerConfig, names: tuple[str, ...]) -> int:
-    """From the back end's options, under whichever of the names it knows; 1 where it has none of them."""
+    """The size that the back end's options give under the first of these names that they have; 1 where they have none."""
     given: dict[str, Any] = role.strategy_args.strategy_config
     for name in names:
         value = given.get(name, getattr(role.strategy_args.options, name, None))

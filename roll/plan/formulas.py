@@ -1,7 +1,8 @@
 """What a configuration optimises, in formulas with its own numbers: the policy loss, and what stands around it.
 
 ℓ is the log-prob of a token under the current weights, ℓ_b under the policy that sampled it, ℓ_p under the weights a step starts
-from (recomputed), ℓ_r under the reference. The code is `roll.algorithms.pg_variants`, `loss`, `correction` and `advantages`.
+from (recomputed), ℓ_r under the reference. The code is `roll.algorithms.pg_variants`, `loss`, `correction` and
+`sequence_advantages`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _GROUPINGS = {"batch": "all episodes", "tags": "the tag", "traj_group_id": "the 
 
 @dataclass(frozen=True, slots=True)
 class LossFormula:
-    """Each is one line; empty where the configuration has no such term."""
+    """The terms of the loss, one line each; empty where the configuration has no such term."""
 
     total: str
     policy: str
@@ -80,13 +81,13 @@ def _ratio(variant: str, derived: Derived) -> str:
 
 
 def _weight(config: PPOConfig, derived: Derived) -> str:
-    wish, trained = config.train_infer_correction.is_weight, "ℓ_p" if derived.recompute_old_logprobs else "sg(ℓ)"
+    configured, trained = config.train_infer_correction.is_weight, "ℓ_p" if derived.recompute_old_logprobs else "sg(ℓ)"
     where = f"ρ = exp({trained} − ℓ_b)"
-    if wish.enabled:
-        ratio = _LEVELS[wish.weight_type]
-        if wish.mode == "mask":
-            return f"w = {ratio} within [{wish.lower_bound:g}, {wish.upper_bound:g}], 0 outside, {where}"
-        return f"w = min({ratio}, {wish.upper_bound:g}), {where}"
+    if configured.enabled:
+        ratio = _LEVELS[configured.weight_type]
+        if configured.mode == "mask":
+            return f"w = {ratio} within [{configured.lower_bound:g}, {configured.upper_bound:g}], 0 outside, {where}"
+        return f"w = min({ratio}, {configured.upper_bound:g}), {where}"
     decoupled = derived.recompute_old_logprobs and anchor_of(config.actor_train.pg_variant) == "step"
     return f"w = min(ρ_t, {DECOUPLED_BOUND:g}), {where} (recomputed log-probs always are weighed)" if decoupled else ""
 
@@ -114,7 +115,7 @@ def _kl(config: PPOConfig) -> str:
 
 
 def _advantage(config: PPOConfig) -> Iterator[str]:
-    """In the order in which it is done."""
+    """The steps from rewards to advantages, in the order in which they are done."""
     yield from _normalised(config)
     if config.reward_clip is not None:
         yield f"R clipped to ±{config.reward_clip:g}"
@@ -140,8 +141,8 @@ def _normalised(config: PPOConfig) -> Iterator[str]:
     if isinstance(config, RLVRConfig):
         mean, std, group = config.norm_mean_type, config.norm_std_type, "the group"
     elif isinstance(config, AgenticConfig) and config.adv_estimator not in STEP_ESTIMATORS:
-        wish = config.reward_normalization
-        mean, std, group = wish.norm_mean_type, wish.norm_std_type, _GROUPINGS[wish.grouping]
+        configured = config.reward_normalization
+        mean, std, group = configured.norm_mean_type, configured.norm_std_type, _GROUPINGS[configured.grouping]
     else:
         return
     over = {"group": group, "batch": "the batch", "running": "all so far"}
@@ -160,13 +161,13 @@ def _estimated(config: PPOConfig) -> str:
 
 
 def _of_turns(config: PPOConfig) -> dict[str, str | float]:
-    """What the formulas of estimators of turns have besides."""
+    """The further terms that the formulas of turn estimators have."""
     if not isinstance(config, AgenticConfig):
         return {}
-    wish = config.reward_normalization
-    over = {"group": _GROUPINGS[wish.grouping], "batch": "all turns"}
-    centred = f"− mean over {over[wish.norm_mean_type]}" if wish.norm_mean_type else "no mean"
-    scaled = f"/ std over {over[wish.norm_std_type]}" if wish.norm_std_type else "no std"
+    configured = config.reward_normalization
+    over = {"group": _GROUPINGS[configured.grouping], "batch": "all turns"}
+    centred = f"− mean over {over[configured.norm_mean_type]}" if configured.norm_mean_type else "no mean"
+    scaled = f"/ std over {over[configured.norm_std_type]}" if configured.norm_std_type else "no std"
     return {
         "returns": f"G = r + {config.step_reward_gamma:g}·G of the next turn",
         "normed": f"N: {centred}, {scaled}",

@@ -56,7 +56,7 @@ class Microbatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ModelLayout:
     """How a model lies on the devices of a role."""
 
     data: int = 1
@@ -89,7 +89,7 @@ def microbatch(budget: int, rows_at_most: int, sequence: int, response: int) -> 
     return Microbatch(min(max(1, budget // sequence), rows_at_most), sequence, response)
 
 
-def trained_weights(model: Model, layout: Layout, element: int) -> list[Part]:
+def trained_weights(model: Model, layout: ModelLayout, element: int) -> list[Part]:
     """Weights, float32 gradients, and what AdamW keeps: two moments and, with `masters`, float32 weights."""
     trained, over = model.trained, layout.model
     weights = over * (layout.data if layout.shard_weights else 1)
@@ -109,7 +109,7 @@ def trained_weights(model: Model, layout: Layout, element: int) -> list[Part]:
     return parts
 
 
-def frozen_weights(model: Model, layout: Layout, element: int) -> list[Part]:
+def frozen_weights(model: Model, layout: ModelLayout, element: int) -> list[Part]:
     """Weights in the type that the layers compute in, and what is gathered of them at a time."""
     weights = _share("weights", element, model.parameters, layout.model * (layout.data if layout.shard_weights else 1))
     gathered = _gathered(model, layout, element, 1)
@@ -121,7 +121,7 @@ def _share(name: str, element: int, parameters: int, ranks: int) -> Part:
     return Part(name, -(-element * parameters // ranks), f"{element} B × {parameters:,} parameters{shown}")
 
 
-def _gathered(model: Model, layout: Layout, element: int, copies: int) -> Part:
+def _gathered(model: Model, layout: ModelLayout, element: int, copies: int) -> Part:
     """Embeddings and two layers at a time (one computes, the next arrives), `copies` times: weights, and their gradients."""
     shape = model.shape
     if not layout.shard_weights or layout.data == 1:
@@ -135,7 +135,7 @@ def _gathered(model: Model, layout: Layout, element: int, copies: int) -> Part:
     return Part("gathered", total, f"{element} B × {model.parameters:,} parameters, kept until the step ends")
 
 
-def activations(model: Model, layout: Layout, micro: Microbatch, element: int, recompute: bool, eager: bool) -> Part:
+def activations(model: Model, layout: ModelLayout, micro: Microbatch, element: int, recompute: bool, eager: bool) -> Part:
     """What autograd keeps of the layers for the backward pass, with s tokens, hidden h, queries q, keys kv, MLP f, n heads:
 
         float32            s·(24h + 8q + 8kv + 16f + 8 + 4n)          a layer
@@ -160,7 +160,7 @@ def activations(model: Model, layout: Layout, micro: Microbatch, element: int, r
 
 
 def layer_bytes(shape: ModelShape, sequence: int, element: int, autocast: bool, eager: bool) -> int:
-    """Of one token in one layer; see `activations`."""
+    """Bytes of activations of one token in one layer; see `activations`."""
     q, kv, f = shape.query_dim, shape.kv_dim, shape.intermediate
     per_token = norm_bytes(shape, element, autocast) + 2 * element * (q + kv) + 4 * element * f + 8 + 4 * shape.heads
     if shape.qk_norm:
@@ -173,15 +173,15 @@ def norm_bytes(shape: ModelShape, element: int, autocast: bool) -> int:
     return shape.hidden * (24 if element == FP32 else 26 if autocast else 16)
 
 
-def logits(model: Model, layout: Layout, micro: Microbatch, element: int, entropy: bool = False) -> Part:
-    """Alive at the peak: the logits, their float32 rows, the scaled ones and the log-probs; 8 B more for a trained entropy."""
+def logits(model: Model, layout: ModelLayout, micro: Microbatch, element: int, entropy: bool = False) -> Part:
+    """What is alive at the peak: logits, their float32 rows, the scaled rows, log-probs; 8 B more for a trained entropy."""
     each = element + 3 * FP32 + (8 if entropy else 0)
     formula = f"{micro.predicted:,} response tokens × {model.shape.vocab:,} of the vocabulary × {each} B{_over(layout.tensor)}"
     return Part("logits", micro.predicted * model.shape.vocab * each // layout.tensor, formula)
 
 
 def kv_cache(model: Model, requests: int, sequence: int, element: int, tensor: int = 1) -> Part:
-    """Of an engine that keeps a slot of full length for each running request."""
+    """KV cache of an engine that keeps a slot of full length for each running request."""
     tokens = -(-sequence // KV_GRANULE) * KV_GRANULE
     each = model.shape.kv_bytes(element)
     formula = f"{requests:,} requests × {tokens:,} tokens × {each:,} B{_over(tensor)}"

@@ -17,10 +17,10 @@ from roll.configs.worker import ActorTrainConfig, CriticConfig, ReferenceConfig,
 from roll.plan import memory
 from roll.plan.counts import samples_per_rollout
 from roll.plan.devices import RolePlan
-from roll.plan.memory import Layout, Microbatch, Model, Part, total
+from roll.plan.memory import Microbatch, Model, ModelLayout, Part, total
 
 DEFAULT_SHARE = 0.9
-"""Of the device's memory, that vLLM and SGLang take unless told otherwise."""
+"""The share of a device's memory that vLLM and SGLang take unless it is configured."""
 _MOVED = ("weights", "frozen weights", "optimiser")
 _SHARES = ("gpu_memory_utilization", "mem_fraction_static")
 
@@ -35,7 +35,7 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class RoleMemory:
-    """Of one device of the role."""
+    """Bytes on one device of the role."""
 
     role: str
     resident: tuple[Part, ...]
@@ -57,7 +57,7 @@ class DeviceMemory:
     devices: tuple[int, ...]
     roles: tuple[str, ...]
     bytes: int
-    """Peak of one of them: the role whose turn it is, and what the others leave there."""
+    """Peak on one of these devices: the role whose turn it is, and what the other roles leave there."""
 
 
 def host_memory(
@@ -68,8 +68,8 @@ def host_memory(
     per_node: int,
     accelerators: bool,
 ) -> list[Part]:
-    """Of one node: the newest weights on their way to the engines (all of them if it has all the trainer's ranks), and what
-    roles that take turns move off their devices."""
+    """Bytes of host memory on one node: the newest weights on their way to the engines (all of them if it has all the trainer's
+    ranks), and what roles that take turns move off their devices."""
     element = element_bytes(config.actor_train, accelerators)
     size, limit = element * trained.parameters, config.model_update_buffer_size_mb
     buckets = max(1, math.ceil(size / (limit * MIB)))
@@ -129,7 +129,7 @@ def _turn(of_role: Mapping[str, RoleMemory], names: Sequence[str], active: str) 
 
 
 def element_bytes(worker: WorkerConfig, accelerators: bool) -> int:
-    """Of a number that the role computes with."""
+    """Bytes of one number that the role computes with."""
     options = worker.strategy_args.options
     dtype = worker.model_args.dtype
     if isinstance(options, DeepSpeedConfig):
@@ -171,7 +171,9 @@ def _trained_microbatch(
     return memory.microbatch(worker.max_tokens_per_microbatch_in_train, share, derived.sequence_length, derived.response_length)
 
 
-def _activations(worker: ActorTrainConfig | CriticConfig, model: Model, layout: Layout, micro: Microbatch, element: int) -> Part:
+def _activations(
+    worker: ActorTrainConfig | CriticConfig, model: Model, layout: ModelLayout, micro: Microbatch, element: int
+) -> Part:
     recompute = not worker.model_args.disable_gradient_checkpointing
     if isinstance(worker.strategy_args.options, MegatronConfig):
         recompute = recompute or worker.strategy_args.options.recompute_granularity == "full"
@@ -195,7 +197,7 @@ def _log_probs(
     role: RolePlan,
     worker: ActorTrainConfig | ReferenceConfig,
     model: Model,
-    layout: Layout,
+    layout: ModelLayout,
     element: int,
 ) -> Pass:
     share = -(-derived.samples_per_step * samples_per_rollout(config) // role.data)
@@ -227,9 +229,9 @@ def _foreign_engine(role: RolePlan, worker: WorkerConfig, model: Model, element:
     return RoleMemory(role.role, (weights, left), (), 0)
 
 
-def _layout(role: RolePlan, worker: WorkerConfig, element: int) -> Layout:
-    """As the back ends divide: see each `roll.strategies.train` module."""
-    base = Layout(data=role.data * role.context, tensor=role.tensor, pipeline=role.pipeline)
+def _layout(role: RolePlan, worker: WorkerConfig, element: int) -> ModelLayout:
+    """How the role's back end divides the model: see each `roll.strategies.train` module."""
+    base = ModelLayout(data=role.data * role.context, tensor=role.tensor, pipeline=role.pipeline)
     options = worker.strategy_args.options
     if isinstance(options, DeepSpeedConfig):
         zero = options.zero_optimization

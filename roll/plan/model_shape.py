@@ -40,7 +40,7 @@ class ModelShape:
 
     @property
     def kv_dim(self) -> int:
-        """Of keys, and of values."""
+        """Width of the keys of a layer, and of its values."""
         return self.kv_heads * self.head_dim
 
     @property
@@ -70,8 +70,9 @@ class ModelShape:
         }
 
     def adapter_parameters(self, target: str, rank: int) -> int:
-        """Of LoRA adapters A [rank, in] and B [out, rank] on the layers that `target` names, as peft reads it: names separated by
-        commas, a regular expression of whole paths, or `all-linear` (all but the output projection)."""
+        """The number of parameters of LoRA adapters A [rank, in] and B [out, rank] on the layers that `target` names, as peft
+        reads it: names separated by commas, a regular expression of whole paths, or `all-linear` (all but the output
+        projection)."""
         paths = {f"model.layers.{i}.{name}": size for i in range(self.layers) for name, size in self.linear_layers.items()}
         names = tuple(name.strip() for name in target.split(","))
         if target == "all-linear":
@@ -90,7 +91,8 @@ class ModelShape:
 
 
 def shape_of(config: Mapping[str, Any]) -> ModelShape:
-    """From the content of a Hugging Face `config.json`. `ValueError` for another architecture or a missing size."""
+    """The shape that the content of a Hugging Face `config.json` describes. `ValueError` for another architecture or a missing
+    size."""
     architecture = config.get("model_type")
     if architecture not in ARCHITECTURES:
         raise ValueError(f"model_type {architecture!r} has no size formula here (known: {', '.join(ARCHITECTURES)})")

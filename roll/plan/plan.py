@@ -22,7 +22,7 @@ from roll.plan.memory_plan import DeviceMemory, RoleMemory, device_memory, host_
 
 @dataclass(frozen=True, slots=True)
 class Staleness:
-    """In policy versions; B groups a step, ratio α, version v."""
+    """The staleness of a run, in policy versions, with B groups a step, ratio α and version v."""
 
     bound: int
     arithmetic: str
@@ -64,7 +64,7 @@ class Plan:
 
 
 def model_folders(config: PPOConfig) -> list[str]:
-    """Of the roles that a run starts."""
+    """The model folders of the roles that a run starts, each once."""
     return list(dict.fromkeys(config.model_folder(role) for role in config.roles().values()))
 
 
@@ -75,8 +75,8 @@ def make_plan(
     accelerators: bool,
     device_bytes: int | None = None,
 ) -> Plan:
-    """For a configuration without problems (`check_config`). `models`: for each of `model_folders`, what it holds, or why that
-    is unknown. `device_bytes`: memory of an accelerator, if known."""
+    """The plan of a configuration without problems (`check_config`). `models`: for each of `model_folders`, what it holds, or why
+    that is unknown. `device_bytes`: memory of an accelerator, if known."""
     derived, roles = derive(config), role_plans(config)
     trainer = next(role for role in roles if role.role == "actor_train")
     memories = role_memory(config, derived, roles, models, accelerators, device_bytes)
@@ -194,7 +194,10 @@ def _notes(config: PPOConfig, derived: Derived, roles: list[RolePlan]) -> Iterat
         yield "the reference is not started: neither use_kl_loss nor add_token_level_kl is set"
     variant, ratio = config.actor_train.pg_variant, config.async_generation_ratio
     if ratio > 0 and variant in POLICY_LOSSES and POLICY_LOSSES[variant].uncorrected:
-        yield f"pg_variant {variant} does not correct for old samples, and async_generation_ratio is {ratio:g}: others stand more"
+        yield (
+            f"pg_variant {variant} does not correct for old samples, and async_generation_ratio is {ratio:g}: "
+            "choose a pg_variant that tolerates older samples"
+        )
     train = next(role for role in roles if role.role == "actor_train")
     if ratio > 0 and "actor_infer" in train.shares_with:
         yield "actor_train and actor_infer share devices: they take turns, and asynchrony gains only where rewards are slow"

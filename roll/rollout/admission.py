@@ -11,8 +11,8 @@ and a group started under v must be trained by step v + ⌈α⌉ (its deadline).
 * `select` takes ready groups earliest deadline first, and only if what it leaves behind still fits. If it would not, a group
   that is still in flight has to be awaited first (`staleness_policy: wait`), however many younger ones are ready.
 
-v is the oldest version that an engine serves. A newer one may be published that not all have taken yet: how far ahead rollouts
-are wished (`depth`, at most α) counts from that, the limit never does.
+v is the oldest version that an engine serves. A newer one may be published that not all have taken yet: the requested depth of
+rollouts (`depth`, at most α) counts from the newest version, the limit never does.
 
 Dropped groups (filtered, failed, stale, ...) give their ticket back: they no longer count towards the limit. At every moment
 admitted = trained + buffered + in flight + dropped, by id.
@@ -126,7 +126,7 @@ class Admission:
 
     @property
     def most_live(self) -> int:
-        """As many groups as ever may be live at the same time."""
+        """The largest number of groups that may be live at the same time."""
         return math.ceil((1 + self.ratio) * self.batch_groups) + self.extra_groups
 
     @property
@@ -135,7 +135,7 @@ class Admission:
 
     # -- fates ----------------------------------------------------------------------------------------------------------
 
-    def finish(self, group_id: int) -> None:
+    def complete(self, group_id: int) -> None:
         """The group is complete and waits in the buffer."""
         ticket = self._ticket(group_id)
         if ticket.state is not GroupState.IN_FLIGHT:
@@ -157,11 +157,11 @@ class Admission:
             self._remove(self.live[group_id])
         self.trained += len(group_ids)
 
-    def offer(self, version: int) -> None:
+    def set_published(self, version: int) -> None:
         """`version` is published; the engines take it later."""
         self.newest = version
 
-    def publish(self, version: int) -> None:
+    def set_served(self, version: int) -> None:
         """All engines serve `version`, or a newer one, from now on."""
         if version < self.version:
             raise AccountingError(f"policy version {version} published after {self.version}")
@@ -224,8 +224,8 @@ class Admission:
         return True
 
     def _late(self, left: list[Ticket], step: int) -> list[Ticket]:
-        """Of the groups left behind (earliest deadline first) those that could not be trained by their deadlines, even if
-        every later step trained B of them. In-flight groups are named before ready ones."""
+        """The groups left behind (earliest deadline first) that could not be trained by their deadlines, even if every later step
+        trained B of them. In-flight groups are named before ready ones."""
         late: list[Ticket] = []
         kept: list[Ticket] = []
         for ticket in left:

@@ -28,9 +28,10 @@ class Concurrency:
         return self._begun
 
     def end(self, number: int, samples: int, load: int, preempted: bool) -> None:
-        """That request has ended. `load`: samples on the engine until now; `preempted`: it ran out of KV cache meanwhile.
+        """The request with this number has ended. `load`: samples on the engine until now; `preempted`: it ran out of KV cache
+        meanwhile.
 
-        Requests that were there already when the limit was cut say nothing new: a shortage costs one cut."""
+        Requests that were running when the limit was cut say nothing new: a shortage costs one cut."""
         if number <= self._counts_from:
             return
         if preempted:

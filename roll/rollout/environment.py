@@ -1,6 +1,6 @@
 """What an environment is: text in, text and a reward out.
 
-Life of an environment: made once, then any number of episodes, each `reset(seed)` followed by `step(text)` until one returns
+Lifetime of an environment: made once, then any number of episodes, each `reset(seed)` followed by `step(text)` until one returns
 terminated or truncated. The next episode begins with the next `reset`; nothing of an earlier one may show in it. `close` is the
 last call. One environment is never called twice at the same time.
 

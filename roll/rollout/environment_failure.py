@@ -1,4 +1,4 @@
-"""How an environment may fail its episode, and what its answers must look like."""
+"""How an environment fails its episode, and the checks of what an environment returns."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _info(method: str, info: Any) -> dict[str, Any]:
 
 
 def _check(what: str, value: Any) -> None:
-    """It becomes a row of journals and checkpoints."""
+    """Raises `EnvFailure` unless the value can be stored: it becomes part of journals and checkpoints."""
     if wrong := complaint(value):
         raise EnvFailure("exception", f"{what} {wrong}")
 

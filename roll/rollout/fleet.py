@@ -1,4 +1,4 @@
-"""The life of the inference engines' replicas: which may serve, and with which weights. Pure.
+"""The states of the inference engines' replicas: which may serve, and with which weights. Pure.
 
     SERVING ──died──▶ DEAD ──restart──▶ STARTING ──started──▶ LOADING ──verified──▶ SERVING
                        ▲                   │ died                │ died
@@ -13,32 +13,32 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class Life(StrEnum):
+class EngineState(StrEnum):
     SERVING = "serving"
     DEAD = "dead"
     STARTING = "starting"
     LOADING = "loading"
 
 
-class Event(StrEnum):
+class EngineEvent(StrEnum):
     DIED = "died"
     RESTART = "restart"
     STARTED = "started"
     VERIFIED = "verified"
 
 
-TRANSITIONS: dict[tuple[Life, Event], Life] = {
-    (Life.SERVING, Event.DIED): Life.DEAD,
-    (Life.STARTING, Event.DIED): Life.DEAD,
-    (Life.LOADING, Event.DIED): Life.DEAD,
-    (Life.DEAD, Event.RESTART): Life.STARTING,
-    (Life.STARTING, Event.STARTED): Life.LOADING,
-    (Life.LOADING, Event.VERIFIED): Life.SERVING,
+TRANSITIONS: dict[tuple[EngineState, EngineEvent], EngineState] = {
+    (EngineState.SERVING, EngineEvent.DIED): EngineState.DEAD,
+    (EngineState.STARTING, EngineEvent.DIED): EngineState.DEAD,
+    (EngineState.LOADING, EngineEvent.DIED): EngineState.DEAD,
+    (EngineState.DEAD, EngineEvent.RESTART): EngineState.STARTING,
+    (EngineState.STARTING, EngineEvent.STARTED): EngineState.LOADING,
+    (EngineState.LOADING, EngineEvent.VERIFIED): EngineState.SERVING,
 }
 """What is not here cannot happen, and is refused."""
 
 
-class IllegalTransition(RuntimeError):
+class IllegalEngineTransition(RuntimeError):
     pass
 
 
@@ -48,25 +48,25 @@ class FleetLost(RuntimeError):
 
 class Fleet:
     def __init__(self, replicas: int, version: int, max_restarts: int, empty: bool = False) -> None:
-        """All replicas serve `version`, or have no weights yet (`empty`) and load it first. `max_restarts`: over all replicas, in
-        a run."""
+        """All engines serve `version`, or have no weights yet (`empty`) and load it first. `max_restarts`: the limit over all
+        engines in a run."""
         self.version = version
         """The oldest policy version that a serving replica has; while none serves, the last such."""
         self.versions = [version] * replicas
         """What each replica serves, or served when it was lost."""
-        self.lives = [Life.LOADING if empty else Life.SERVING] * replicas
+        self.states = [EngineState.LOADING if empty else EngineState.SERVING] * replicas
         self.restarts = 0
         self._max_restarts = max_restarts
 
     @property
     def serving(self) -> list[int]:
-        return [replica for replica, life in enumerate(self.lives) if life is Life.SERVING]
+        return [replica for replica, state in enumerate(self.states) if state is EngineState.SERVING]
 
     def died(self, replica: int) -> bool:
-        """False if that was known already."""
-        if self.lives[replica] is Life.DEAD:
+        """Records a death; False if it was known already."""
+        if self.states[replica] is EngineState.DEAD:
             return False
-        self._take(replica, Event.DIED)
+        self._take(replica, EngineEvent.DIED)
         self._settle()
         return True
 
@@ -79,24 +79,24 @@ class Fleet:
         """Raises `FleetLost` if the restarts are used up."""
         if self.restarts >= self._max_restarts:
             raise FleetLost(f"engine {replica} died, and max_engine_restarts ({self._max_restarts}) are used up")
-        self._take(replica, Event.RESTART)
+        self._take(replica, EngineEvent.RESTART)
         self.restarts += 1
 
     def started(self, replica: int) -> None:
-        self._take(replica, Event.STARTED)
+        self._take(replica, EngineEvent.STARTED)
 
     def verified(self, replica: int, version: int) -> None:
         """`version`: what the replica itself says it serves. `ValueError` unless it is the fleet's."""
         if version != self.version:
             raise ValueError(f"engine {replica} serves version {version}, the others {self.version}")
-        self._take(replica, Event.VERIFIED)
+        self._take(replica, EngineEvent.VERIFIED)
         self.versions[replica] = version
 
     def _settle(self) -> None:
         self.version = min((self.versions[replica] for replica in self.serving), default=self.version)
 
-    def _take(self, replica: int, event: Event) -> None:
-        following = TRANSITIONS.get((self.lives[replica], event))
+    def _take(self, replica: int, event: EngineEvent) -> None:
+        following = TRANSITIONS.get((self.states[replica], event))
         if following is None:
-            raise IllegalTransition(f"engine {replica} is {self.lives[replica]}: {event} cannot happen")
-        self.lives[replica] = following
+            raise IllegalEngineTransition(f"engine {replica} is {self.states[replica]}: {event} cannot happen")
+        self.states[replica] = following

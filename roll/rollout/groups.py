@@ -1,6 +1,6 @@
 """The groups of a run: what each is and where it is. One owner, from the moment of admission to the one fate.
 
-    start ──▶ in flight ──finish──▶ buffered ──lease──▶ leased ──trained──▶ (journal)
+    start ──▶ in flight ──complete──▶ buffered ──lease──▶ leased ──trained──▶ (journal)
                   └──────────────── drop(reason) ───────────────────────▶ (journal)
 
 `Admission` decides, here is what it decides about: the samples, the tasks that are still to be served, the journal with one row a
@@ -31,7 +31,7 @@ START, LEASE = "admit", "lease"
 """Who waits, in `Changes.waits`."""
 
 
-class Source(Protocol):
+class TaskSource(Protocol):
     """The tasks of a run: infinite, deterministic, resumable."""
 
     def next(self) -> Prompt: ...
@@ -64,7 +64,7 @@ class Groups:
         self,
         admission: Admission,
         depth: PipelineDepth,
-        source: Source,
+        source: TaskSource,
         journal: GroupLog,
         progress: Progress,
         clock: Callable[[], float],
@@ -120,9 +120,9 @@ class Groups:
             del self._work[group_id]
         return None if task.cancelled() else task.result()
 
-    async def finish(self, group: SampleGroup) -> None:
+    async def complete(self, group: SampleGroup) -> None:
         """The group is complete and can be trained."""
-        self.admission.finish(group.group_id)
+        self.admission.complete(group.group_id)
         self._live[group.group_id] = group
         self._progress.finished()
         self._changed()
@@ -166,14 +166,14 @@ class Groups:
 
     # -- policy versions ------------------------------------------------------------------------------------------------
 
-    async def offer(self, version: int) -> None:
+    async def set_published(self, version: int) -> None:
         """`version` is published; the engines take it later."""
-        self.admission.offer(version)
+        self.admission.set_published(version)
         self._changed()
 
-    async def publish(self, version: int) -> None:
+    async def set_served(self, version: int) -> None:
         """All engines serve `version`, or a newer one, from now on."""
-        self.admission.publish(version)
+        self.admission.set_served(version)
         self._changed()
 
     @property
@@ -189,7 +189,7 @@ class Groups:
         self._changed()
 
     async def drop_all(self, reason: str) -> None:
-        """Of a run that is over: the groups that are left."""
+        """Drops the groups that are left when the run is over."""
         for group_id in list(self._live):
             self._drop(group_id, reason)
         self._changed()

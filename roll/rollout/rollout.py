@@ -22,7 +22,7 @@ from roll.strategies.infer.stop_strings import cut_at_stop
 
 
 class EngineKeeper(Protocol):
-    """Who looks after the engines."""
+    """Replaces engines that die."""
 
     def report(self, engine: int, error: Exception) -> None:
         """The engine died under a request. Raises the error if it cannot be replaced; else no request may go to it."""
@@ -64,8 +64,9 @@ class RolloutClient:
     def __init__(
         self, engines: Cluster, router: Router, tokenizer: Any, seed: int, keeper: EngineKeeper | None, expand: bool = False
     ) -> None:
-        """`keeper` is told of engines that die; without one the error is the caller's. `expand`: the samples of a group are
-        requests of their own (`is_num_return_sequences_expand`), routed one by one; else one engine serves them with one call."""
+        """`keeper` gets a report of each engine that dies; without a keeper the error is the caller's. `expand`: the samples of a
+        group are requests of their own (`is_num_return_sequences_expand`), routed one by one; else one engine serves them with
+        one call."""
         self._engines = engines
         self._router = router
         self._tokenizer = tokenizer
@@ -77,7 +78,7 @@ class RolloutClient:
 
     @property
     def limits(self) -> list[int]:
-        """Samples that each engine is given at once, now."""
+        """The number of samples that each engine is given at once, now."""
         return self._router.limits
 
     async def rollout(
@@ -95,8 +96,8 @@ class RolloutClient:
         return [self._sample(prompt, i, completion) for i, completion in enumerate(completions)]
 
     async def complete(self, affinity: str, requests: Sequence[GenerateRequest], priority: int = 1) -> list[Completion]:
-        """Every request's whole answer. Requests of one `affinity` go to one engine if there is room, which may have their
-        common beginning in its cache."""
+        """The whole answer to every request. Requests of one `affinity` go to one engine if that engine has room: its cache may
+        hold their common beginning."""
         batches = [[request] for request in requests] if self._expand else [list(requests)]
         done = await asyncio.gather(*(self._complete(affinity, batch, priority) for batch in batches))
         return [completion for batch in done for completion in batch]
@@ -126,7 +127,7 @@ class RolloutClient:
         return partials
 
     async def _send(self, affinity: str, requests: list[GenerateRequest], priority: int) -> tuple[int, list[GenerateResult]]:
-        """The engine that served them, and what it answered."""
+        """The engine that served the requests, and its answer."""
         route, granted = self._router.request(len(requests), affinity, priority)
         event = self._granted[id(route)] = asyncio.Event()
         self._wake(granted)
@@ -142,7 +143,7 @@ class RolloutClient:
                 self._report(engine, worker, error)
                 return engine, [GenerateResult(request_id, [], [], [], "abort") for request_id in ids]
             except asyncio.CancelledError:
-                # The engine, in another process, would go on without being asked.
+                # The engine runs in another process, and would go on generating without an abort.
                 aborting = asyncio.ensure_future(self._abort(engine, ids))
                 self._aborting.add(aborting)
                 aborting.add_done_callback(self._aborted)
@@ -169,7 +170,7 @@ class RolloutClient:
     def _report(self, engine: int, worker: WorkerHandle, error: Exception) -> None:
         if self._keeper is None:
             raise error
-        # Else it is late news of a worker that has a successor.
+        # Otherwise the error is late news of a worker that has a successor.
         if self._engines.workers[engine] is worker:
             self._keeper.report(engine, error)
 

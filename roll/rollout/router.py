@@ -25,7 +25,7 @@ class Route:
     affinity: str
     engine: int | None = None
     number: int = 0
-    """Of the grant, among those of the engine."""
+    """Number of this request among those that the engine was given (`Concurrency.begin`)."""
 
 
 @dataclass(order=True, slots=True)
@@ -73,7 +73,7 @@ class Router:
         return self._grant()
 
     def close(self, engine: int) -> None:
-        """The engine gets nothing new. What it has stays with it until it is released."""
+        """The engine gets no new requests. The requests that it has stay with it until they are released."""
         self._closed.add(engine)
 
     def open(self, engine: int) -> list[Route]:
@@ -108,7 +108,7 @@ class Router:
         return engine if engine is not None and self._fits(engine, route) else None
 
     def _fits(self, engine: int, route: Route) -> bool:
-        # A request larger than an engine goes to an empty one: its own queue takes the rest.
+        # A request larger than an engine goes to an empty engine, whose own queue takes the rest.
         return engine not in self._closed and (
             self.load[engine] == 0 or self.load[engine] + route.samples <= self._concurrency[engine].limit
         )

@@ -19,14 +19,14 @@ class WeightPulls:
         self.newest = fleet.version
         self._fleet = fleet
         self._interval = interval
-        self._groups = [0] * len(fleet.lives)
+        self._groups = [0] * len(fleet.states)
         """Groups that ended since the engine's last load."""
         self._awaited = fleet.version
         """All engines take this version, or a newer one, without delay."""
         self._loading: tuple[int, ...] = ()
 
     def publish(self, version: int, awaited: bool = False) -> None:
-        """`awaited`: someone waits until all engines serve it."""
+        """`version` can be pulled. `awaited`: someone waits until all engines serve it."""
         if version <= self.newest:
             raise ValueError(f"version {version} published after version {self.newest}")
         self.newest = version
@@ -34,7 +34,7 @@ class WeightPulls:
             self._awaited = version
 
     def group_ended(self, engines: Iterable[int]) -> None:
-        """`engines`: those that sampled some of its tokens."""
+        """A group is rolled out. `engines`: the engines that sampled some of its tokens."""
         for engine in engines:
             self._groups[engine] += 1
 
@@ -54,7 +54,7 @@ class WeightPulls:
         return self.newest
 
     def end(self, engines: Iterable[int]) -> None:
-        """The load is over. `engines`: those that it was for, whether they serve the version or were lost."""
+        """The load of `engines` is over, whether they serve the version or were lost."""
         self._loading = ()
         for engine in engines:
             self._groups[engine] = 0

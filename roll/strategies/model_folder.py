@@ -44,7 +44,7 @@ def check_model_folder(path: Path) -> None:
         raise FileNotFoundError(f"model folder '{path}' has no weights (*.safetensors)")
     tensors = stored_tensors(files)
     if (layers := _layers(config)) > len(tensors):
-        raise ValueError(f"{path / CONFIG} says {layers:,} layers, but the folder has {len(tensors)} tensors")
+        raise ValueError(f"{path / CONFIG} asks for {layers:,} layers, but the folder has {len(tensors)} tensors")
     if not any((path / name).is_file() for name in TOKENIZER_FILES):
         raise FileNotFoundError(f"model folder '{path}' has no tokenizer (one of {', '.join(TOKENIZER_FILES)})")
 
@@ -60,7 +60,7 @@ def check_weights(path: Path) -> None:
         return
     mapping: Any = AutoModelForCausalLM._model_mapping
     if type(config) not in mapping:
-        raise ValueError(f"'{path}' is no causal language model (model_type {config.model_type!r})")
+        raise ValueError(f"'{path}' is not a causal language model (model_type {config.model_type!r})")
     try:
         with _quiet():
             model, info = mapping[type(config)].from_pretrained(
@@ -71,7 +71,7 @@ def check_weights(path: Path) -> None:
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,
             )
-    except Exception as error:  # boundary: whatever a configuration makes an architecture stumble over
+    except Exception as error:  # boundary: an architecture may raise anything for a broken configuration
         raise ValueError(f"the model of '{path}' cannot be made of its config.json: {type(error).__name__}: {error}") from error
     _refuse_incomplete(path, model, info, without_head=(path / VALUE_HEAD).is_file())
 
@@ -80,7 +80,7 @@ def load_config(path: Path) -> Any:
     """Raises `ValueError` for an architecture that transformers does not have."""
     try:
         return AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # boundary: whatever a broken file makes transformers stumble over
+    except Exception as error:  # boundary: transformers raises many types for a broken file
         raise ValueError(f"{path / CONFIG} cannot be used: {_without_advice(error)}") from error
 
 
@@ -90,7 +90,7 @@ def load_model(path: Path, dtype: torch.dtype, attn_implementation: str, without
     Raises `ValueError` if other tensors are."""
     check_entries(path)
     weight_files(path)
-    disable_progress_bar()  # it would be drawn over the run's own display
+    disable_progress_bar()  # a progress bar would be drawn over the run's own display
     loader: Any = AutoModelForCausalLM
     with _quiet():
         model, info = loader.from_pretrained(
@@ -112,7 +112,7 @@ def load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
     """Raises `ValueError`."""
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # transformers and tokenizers raise whatever a broken file makes them stumble over
+    except Exception as error:  # boundary: transformers and tokenizers raise many types for a broken file
         raise ValueError(f"the tokenizer of '{path}' cannot be loaded: {_without_advice(error)}") from error
     return tokenizer
 

@@ -1,8 +1,8 @@
 """LoRA adapters in transit: what a weight update carries where the engine has the base weights itself.
 
 A linear layer `<path>` with adapters is two tensors, `<path>.lora_A.weight` [r, in] and `<path>.lora_B.weight` [out, r], the
-latter with the scale lora_alpha / r in it: the layer's weight is W + B·A. One more tensor, `BASE`, tells of which base they are.
-Every update is of the base, never of the update before, so engines may skip versions.
+latter with the scale lora_alpha / r in it: the layer's weight is W + B·A. One more tensor, `BASE`, identifies the base of the
+adapters. Every update is of the base, never of the update before, so engines may skip versions.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ class BaseWeights:
         self._fingerprint: int | None = None
 
     def read(self, name: str) -> Tensor:
-        """In the type of the file. Thread-safe."""
+        """Reads a weight in the type of its file. Thread-safe."""
         with safe_open(self._files[name], framework="pt") as file:
             tensor: Tensor = file.get_tensor(name)
         return tensor
 
     @property
     def fingerprint(self) -> int:
-        """A number over names, shapes and first rows of all tensors. It tells models apart; it does not check every byte."""
+        """A number over names, shapes and first rows of all tensors. It distinguishes models; it does not check every byte."""
         if self._fingerprint is None:
             crc = 0
             for name in sorted(self.shapes):
@@ -92,7 +92,7 @@ class BaseWeights:
                 continue
             layer = self.shapes.get(weight_of(name), []) if name.endswith((A, B)) else []
             if len(layer) != 2:
-                raise ValueError(f"{name!r} is no adapter of a linear layer of the model")
+                raise ValueError(f"{name!r} is not an adapter of a linear layer of the model")
             expected = [rank, layer[1]] if name.endswith(A) else [layer[0], rank]
             if list(tensor.shape) != expected:
                 raise ValueError(f"adapter {name!r} has shape {list(tensor.shape)}, its layer and rank need {expected}")
@@ -104,7 +104,7 @@ def weight_of(name: str) -> str:
 
 
 def adapted_weights(names: Collection[str]) -> set[str]:
-    """The weights that complete adapters change. `ValueError` if a part, or what tells their base, is missing."""
+    """The weights that complete adapters change. `ValueError` if a part, or the tensor that identifies their base, is missing."""
     given = {name for name in names if name != BASE}
     wanted = {weight_of(name).removesuffix(".weight") + part for name in given for part in (A, B)}
     if missing := ({*wanted, BASE} - set(names)) | (given - wanted):

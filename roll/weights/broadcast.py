@@ -1,7 +1,7 @@
 """Buckets from one process to several at once: gloo, in host memory, in a process group of its own that lives for one update.
 
 Nothing is left when the update is over or has failed, so an engine that dies breaks this one broadcast and no later one. Gloo
-does not tell every member that another one is gone: whoever hears nothing gives up after the group's time limit.
+does not notify every member when another one is gone: a member that receives nothing gives up after the group's time limit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.distributed import PrefixStore, ProcessGroupGloo  # type: ignore[attr-defined]
 
-from roll.distributed.meeting import join_store, open_store
+from roll.distributed.rendezvous import join_store, open_store
 from roll.weights.bucket import Bucket, as_bytes
 from roll.weights.layout import lay_out, read_layout
 
@@ -26,22 +26,22 @@ class BroadcastError(RuntimeError):
     """A member is gone, or too slow. The others have some of the buckets."""
 
 
-class Meeting:
-    """Where members of broadcasts find each other, on `address`."""
+class Rendezvous:
+    """The store on `address` at which the members of broadcast groups find each other."""
 
     def __init__(self, address: str, timeout_s: float) -> None:
         self._address = address
         self._timeout_s = timeout_s
         self._store = open_store(address, 0, timedelta(seconds=timeout_s))
 
-    def seats(self, group: str, size: int) -> list[Seat]:
-        """Of a new group, whose name no other had; the sender's is the first."""
-        return [Seat(self._address, self._store.port, group, rank, size, self._timeout_s) for rank in range(size)]
+    def members(self, group: str, size: int) -> list[Member]:
+        """The members of a new group, whose name no other group had; the sender is the first."""
+        return [Member(self._address, self._store.port, group, rank, size, self._timeout_s) for rank in range(size)]
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
-    """A member's place in a group, which the member itself takes."""
+class Member:
+    """One member of a broadcast group; a plain value, which the member's process uses to join."""
 
     address: str
     port: int
@@ -49,10 +49,10 @@ class Seat:
     rank: int
     size: int
     timeout_s: float
-    """For the members to come together, and for each of their exchanges."""
+    """The limit for all members to join, and for each of their exchanges."""
 
     def send(self, buckets: Iterable[Bucket]) -> None:
-        """Returns when the last bucket is on its way to all. `BroadcastError`. Blocks; so does `receive`."""
+        """Sends the buckets to all other members; returns when the last bucket is on its way. Blocks. Raises `BroadcastError`."""
         group = self._join()
         for bucket in buckets:
             header, payload = _pack(bucket)
@@ -61,7 +61,7 @@ class Seat:
             self._exchange(group, payload)
 
     def receive(self, count: int) -> Iterator[Bucket]:
-        """As many buckets as are sent, not verified yet. `BroadcastError`."""
+        """Yields `count` buckets as they arrive, not verified yet. Blocks. Raises `BroadcastError`."""
         group = self._join()
         for _ in range(count):
             header_bytes, payload_bytes = self._exchange(group, torch.zeros(2, dtype=torch.int64)).tolist()

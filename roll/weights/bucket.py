@@ -36,7 +36,7 @@ class Bucket:
 
 
 @dataclass(slots=True)
-class Manifest:
+class WeightManifest:
     """What a complete set of weights of one version consists of."""
 
     version: int
@@ -47,7 +47,7 @@ class Manifest:
     def check(self, version: int | None, names: Iterable[str], checksums: Iterable[int]) -> None:
         """`ValueError` unless what was received, of `version`, is exactly this set, intact."""
         if version != self.version:
-            raise ValueError(f"weights of version {self.version} asked for, those received are of {version}")
+            raise ValueError(f"weights of version {self.version} were requested, but the received weights are of {version}")
         if difference := set(names).symmetric_difference(self.names):
             raise ValueError(f"weights of version {self.version}: received and manifest differ in {sorted(difference)}")
         if sorted(checksums) != sorted(self.checksums):
@@ -97,6 +97,6 @@ def make_buckets(named: Iterable[tuple[str, Tensor]], bucket_bytes: int, rank: i
         yield Bucket(pending, checksum(pending))
 
 
-def manifest_of(version: int, buckets: list[Bucket]) -> Manifest:
+def manifest_of(version: int, buckets: list[Bucket]) -> WeightManifest:
     names = [name for bucket in buckets for name in bucket.tensors]
-    return Manifest(version, names, [bucket.checksum for bucket in buckets], sum(bucket.nbytes for bucket in buckets))
+    return WeightManifest(version, names, [bucket.checksum for bucket in buckets], sum(bucket.nbytes for bucket in buckets))

@@ -13,9 +13,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from roll.weights.bucket import Bucket, Manifest
+from roll.weights.bucket import Bucket, WeightManifest
 from roll.weights.store import BucketRef, Receive
 
 MANIFEST, VERSION, DOOMED = "manifest.json", "version-", "deleted-"
@@ -36,10 +37,11 @@ class BucketFile:
         return cls(str(path), tuple(bucket.tensors), bucket.checksum, bucket.nbytes)
 
     def read(self) -> Bucket:
-        """As it was written, unless `verify` says otherwise. `ValueError` if it has other tensors, or is no such file."""
+        """Reads the bucket; `verify` of the bucket detects changed bytes. `ValueError` if the file has other tensors, or is no
+        bucket file."""
         try:
             tensors = load_file(self.path)
-        except Exception as error:  # of a kind of its own for each way that a file can be broken
+        except (OSError, SafetensorError) as error:
             raise ValueError(f"weight bucket '{self.path}' cannot be read: {error}") from error
         if tensors.keys() != set(self.names):
             raise ValueError(f"weight bucket '{self.path}' has tensors {sorted(tensors)} instead of {sorted(self.names)}")
@@ -62,7 +64,7 @@ class DirectoryWeightStore:
         folder.mkdir()
         return folder
 
-    async def publish(self, manifest: Manifest, buckets: list[BucketRef]) -> None:
+    async def publish(self, manifest: WeightManifest, buckets: list[BucketRef]) -> None:
         latest = self.latest()
         if manifest.version <= latest:
             raise ValueError(f"version {manifest.version} published after version {latest}")
@@ -81,18 +83,18 @@ class DirectoryWeightStore:
         async with self._change:
             await self._change.wait_for(lambda: self.latest() >= version)
 
-    async def pull(self, version: int, into: Receive) -> Manifest:
+    async def pull(self, version: int, into: Receive) -> WeightManifest:
         for file in self._files(version):
             await into(version, file)
         return self.manifest(version)
 
-    def manifest(self, version: int) -> Manifest:
+    def manifest(self, version: int) -> WeightManifest:
         files = self._files(version)
         names = [name for file in files for name in file.names]
-        return Manifest(version, names, [file.checksum for file in files], sum(file.nbytes for file in files))
+        return WeightManifest(version, names, [file.checksum for file in files], sum(file.nbytes for file in files))
 
-    async def keep(self, versions: Collection[int]) -> None:
-        # They are gone at once; deleting the files may take a while, on a network file system.
+    async def retain(self, versions: Collection[int]) -> None:
+        # Renamed folders are gone at once; deleting their files may take a while on a network file system.
         doomed = [self._of(version).rename(self._folder / f"{DOOMED}{version}") for version in self._published() - set(versions)]
         for folder in doomed:
             await asyncio.to_thread(shutil.rmtree, folder)

@@ -70,7 +70,8 @@ def stored_tensors(files: list[Path]) -> dict[str, Stored]:
 
 
 def read_header(path: Path) -> dict[str, Stored]:
-    """Of one safetensors file: 8 bytes of length, little endian, then JSON that maps names to type, shape and place."""
+    """The header of one safetensors file: 8 bytes of length, little endian, then JSON that maps names to type, shape and
+    place."""
     with open_regular(path) as stream:
         size = os.fstat(stream.fileno()).st_size
         length = int.from_bytes(stream.read(8), "little")
@@ -107,7 +108,7 @@ def _indexed(folder: Path) -> list[Path]:
         raise ValueError(f"{path} has no weight_map")
     for name in weight_map.values():
         if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
-            raise ValueError(f"{path} names {str(name)[:100]!r}, which is no *.safetensors file of its folder")
+            raise ValueError(f"{path} names {str(name)[:100]!r}, which is not a *.safetensors file of its folder")
     files = [folder / name for name in sorted(set(weight_map.values()))]
     for file in files:
         if not file.is_file():
@@ -123,7 +124,7 @@ def _object(content: bytes, path: Path) -> dict[str, Any]:
     except RecursionError:
         raise ValueError(f"{path} cannot be read: it is nested too deep") from None
     if not isinstance(value, dict):
-        raise ValueError(f"{path} cannot be read: it is no mapping")
+        raise ValueError(f"{path} cannot be read: it is not a mapping")
     if wrong := complaint(value):
         raise ValueError(f"{path} cannot be read: a value {wrong}")
     return value

@@ -1,4 +1,4 @@
-"""From the ranks of a trainer to one version of its weights: every rank exports its share of the buckets."""
+"""Gathers one version of the weights from the ranks of a trainer: every rank exports its share of the buckets."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roll.distributed.cluster import Cluster
-from roll.weights.bucket import Manifest
+from roll.weights.bucket import WeightManifest
 from roll.weights.directory import BucketFile
 from roll.weights.store import BucketRef, KeptBucket, WeightStore
 
 
 @dataclass(frozen=True, slots=True)
 class NewWeights:
-    """Gathered, not yet sent."""
+    """Weights that are gathered and not sent yet."""
 
-    manifest: Manifest
+    manifest: WeightManifest
     buckets: list[BucketRef]
 
 
@@ -27,7 +27,7 @@ async def gather_weights(cluster: Cluster, store: WeightStore, version: int, buc
     folder = store.begin(version)
     async with asyncio.TaskGroup() as group:
         shares = [group.create_task(_share(cluster, rank, bucket_bytes, folder)) for rank in range(len(cluster))]
-    manifest = Manifest(version)
+    manifest = WeightManifest(version)
     buckets: list[BucketRef] = []
     # In turns, as they were made: engines that pull them in this order ask one node after the other.
     for turn in itertools.zip_longest(*(share.result() for share in shares)):
@@ -44,12 +44,12 @@ _Share = list[tuple[BucketRef, tuple[Sequence[str], int, int]]]
 
 
 async def _share(cluster: Cluster, rank: int, bucket_bytes: int, folder: Path | None) -> _Share:
-    """What a rank exports."""
+    """The buckets that a rank exports."""
     await cluster.call(rank, "begin_export", bucket_bytes)
     share: _Share = []
     if folder is None:
         while True:
-            reference, made = await cluster.keep(rank, "next_bucket")
+            reference, made = await cluster.call_for_reference(rank, "next_bucket")
             if made is None:
                 return share
             share.append((KeptBucket(rank, reference), made))

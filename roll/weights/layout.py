@@ -33,18 +33,18 @@ METADATA = "__metadata__"
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TensorLayout:
     header: bytes
     """JSON, filled up to a multiple of 8 bytes."""
     tensors: list[Tensor]
-    """In the order in which they follow, without a gap."""
+    """The tensors in the order of their bytes, which follow each other without a gap."""
     nbytes: int
-    """Of the tensors."""
+    """Bytes of all tensors together."""
 
 
-def lay_out(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> Layout:
-    """In the order of the names, but wider types before narrower ones, so that each begins where its type may. `ValueError` if
-    one is of a type that is not in `CODES`."""
+def lay_out(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> TensorLayout:
+    """Lays tensors out in the order of their names, but wider types before narrower ones, so that each tensor is aligned.
+    `ValueError` if one is of a type that is not in `CODES`."""
     ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())
     entries: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
     end = 0
@@ -54,7 +54,7 @@ def lay_out(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = 
         begin, end = end, end + tensor.numel() * tensor.element_size()
         entries[name] = {"dtype": CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
     header = json.dumps(entries).encode()
-    return Layout(header + b" " * (-len(header) % 8), [tensor for _, tensor in ordered], end)
+    return TensorLayout(header + b" " * (-len(header) % 8), [tensor for _, tensor in ordered], end)
 
 
 def read_layout(header: bytes, content: Tensor) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from safetensors.torch import save_file
 
 from roll.distributed.own_folder import OwnFolder
-from roll.weights.bucket import Bucket, Manifest
+from roll.weights.bucket import Bucket, WeightManifest
 
 MEMORY = Path("/dev/shm")
 """A file system in memory, on Linux."""
@@ -47,7 +47,7 @@ class StagedWeights:
             save_file(bucket.tensors, file)
             self._files[file] = Bucket({name: tensor.new_empty(0) for name, tensor in bucket.tensors.items()}, bucket.checksum)
 
-    def complete(self, manifest: Manifest) -> Path:
+    def complete(self, manifest: WeightManifest) -> Path:
         """The folder with the files. `ValueError` unless exactly what the manifest names was received, intact."""
         with self._lock:
             received = {name for bucket in self._files.values() for name in bucket.tensors}

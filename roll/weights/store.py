@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from roll.weights.bucket import Manifest
+from roll.weights.bucket import WeightManifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,22 +31,22 @@ class WeightStore(Protocol):
         """The folder that the trainer's ranks write their buckets to, as `BucketFile`s; None: they leave them with the back
         end."""
 
-    async def publish(self, manifest: Manifest, buckets: list[BucketRef]) -> None:
-        """From now on the version can be pulled, whole."""
+    async def publish(self, manifest: WeightManifest, buckets: list[BucketRef]) -> None:
+        """Publishes a whole version: from now on it can be pulled."""
 
     def latest(self) -> int:
         """The newest published version, -1 before the first."""
 
     async def wait_for(self, version: int) -> None: ...
 
-    async def pull(self, version: int, into: Receive) -> Manifest:
+    async def pull(self, version: int, into: Receive) -> WeightManifest:
         """Hands every bucket of `version` to the receiver. `KeyError` if the store has it no longer."""
 
-    def manifest(self, version: int) -> Manifest:
-        """Of a version that the store has."""
+    def manifest(self, version: int) -> WeightManifest:
+        """The manifest of a version that the store has."""
 
-    async def keep(self, versions: Collection[int]) -> None:
-        """All others are asked for no more."""
+    async def retain(self, versions: Collection[int]) -> None:
+        """Retains these versions; the store may delete all others."""
 
 
 class MemoryWeightStore:
@@ -55,13 +55,13 @@ class MemoryWeightStore:
 
     def __init__(self) -> None:
         self._latest = -1
-        self._held: dict[int, tuple[Manifest, list[BucketRef]]] = {}
+        self._held: dict[int, tuple[WeightManifest, list[BucketRef]]] = {}
         self._published = asyncio.Condition()
 
     def begin(self, version: int) -> None:
         return None
 
-    async def publish(self, manifest: Manifest, buckets: list[BucketRef]) -> None:
+    async def publish(self, manifest: WeightManifest, buckets: list[BucketRef]) -> None:
         if manifest.version <= self._latest:
             raise ValueError(f"version {manifest.version} published after version {self._latest}")
         async with self._published:
@@ -76,14 +76,14 @@ class MemoryWeightStore:
         async with self._published:
             await self._published.wait_for(lambda: self._latest >= version)
 
-    async def pull(self, version: int, into: Receive) -> Manifest:
+    async def pull(self, version: int, into: Receive) -> WeightManifest:
         manifest, buckets = self._held[version]
         for bucket in buckets:
             await into(version, bucket)
         return manifest
 
-    def manifest(self, version: int) -> Manifest:
+    def manifest(self, version: int) -> WeightManifest:
         return self._held[version][0]
 
-    async def keep(self, versions: Collection[int]) -> None:
+    async def retain(self, versions: Collection[int]) -> None:
         self._held = {version: held for version, held in self._held.items() if version in versions}

@@ -11,12 +11,12 @@ if (here := str(Path(__file__).parent)) not in sys.path:
     sys.path.insert(0, here)
 from exact_world import World, baseline_expectation, estimate
 
-from roll.algorithms.advantages import remax
 from roll.algorithms.kl import approx_kl
 from roll.algorithms.loss import LossSpec
 from roll.algorithms.pg_variants.lookup import get_policy_loss
 from roll.algorithms.policy_loss import policy_loss
 from roll.algorithms.returns import discounted_returns, gae, on_last_token
+from roll.algorithms.sequence_advantages import remax
 from roll.configs.losses import PolicyLossArgs
 
 get_policy_loss()  # registers the built-in ones

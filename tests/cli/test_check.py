@@ -56,7 +56,7 @@ def test_every_example_passes_in_its_strict_form(example, capsys):
         ),
         (
             "{strategy_name: vllm, strategy_config: {pythn: x}}",
-            "strategy_config.pythn = 'x': is no engine argument of the installed",
+            "strategy_config.pythn = 'x': is not an engine argument of the installed",
         ),
     ],
 )

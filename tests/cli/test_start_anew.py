@@ -78,8 +78,8 @@ def test_init_refuses_a_name_a_full_folder_and_a_model_that_is_none(tmp_path, ca
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").touch()
     for arguments, told in (
-        (["a b"], "is no name for a run"),
-        (["full"], "is there already, and not empty"),
+        (["a b"], "is not a valid name for a run"),
+        (["full"], "exists already and is not empty"),
         (["new", "--model", "nowhere"], "has no config.json"),
     ):
         assert main(["init", *arguments]) == 2

@@ -95,7 +95,7 @@ BROKEN = {
     "fate 'dropped' with the reason ''": change("groups", 0, fate="dropped"),
     "steps trained different numbers of groups": change("groups", 4, step=3),
     "steps without groups: [2]": lambda f: [change("groups", i, step=1)(f) for i in (2, 4)],
-    "tells steps twice": change("metrics", 1, step=1),
+    "has steps twice": change("metrics", 1, step=1),
     "metrics.jsonl ends with step 1": lambda f: f.metrics.__delitem__(slice(1, None)),
     "group 5 was trained 2 versions late, the bound is 1": change("groups", 5, lag=2, start_version=0),
     "group 6 started under version 2 and has a token of version 1": change("groups", 6, lag=1),

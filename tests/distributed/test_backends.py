@@ -37,7 +37,7 @@ async def check_contract(backend, inventory):
     assert await replicated.scatter("add", [10, 20]) == [10, 20], "two ranks a shard; the first one's answer counts"
     together = [cluster.call(0, "rendezvous", last) for last in (False, False, True)]
     assert await asyncio.gather(*together) == ["together"] * 3
-    reference, size = await cluster.keep(0, "make", 1000)
+    reference, size = await cluster.call_for_reference(0, "make", 1000)
     assert size == 1000
     assert await cluster.call(1, "length", reference) == 1000
     with pytest.raises(ValueError, match="no such thing"):

@@ -75,7 +75,7 @@ def test_json_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, message in [
         (["--env", "frozen_lak"], "did you mean frozen_lake?"),
         (["--env", "frozen_lake", "--config", "size"], "must be key=value"),
-        (["--env", "frozen_lake", "--config", "size=[1"], "is no YAML"),
+        (["--env", "frozen_lake", "--config", "size=[1"], "is not valid YAML"),
         (["--env", "frozen_lake", "--episodes", "0"], "must be >= 1"),
     ]:
         assert main(arguments) == 2

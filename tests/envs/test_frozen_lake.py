@@ -150,7 +150,7 @@ def test_compact_form_and_symbols() -> None:
         ({"grid_vocabulary": {"playr": "x"}}, "did you mean player?"),
         ({"grid_vocabulary": {"player": "xy"}}, "must be one character"),
         ({"grid_vocabulary": {"player": "G"}}, "have the same symbol"),
-        ({"action_pattern": "("}, "no regular expression"),
+        ({"action_pattern": "("}, "is not a regular expression"),
         ({"action_pattern": "x"}, "has no group"),
         ({"action_lookup": {"n": "North"}}, "must be among Left, Down, Right, Up"),
         ({"format_penalty": 0.1}, "must be <= 0"),

@@ -31,7 +31,7 @@ def test_ones_own_class() -> None:
 @pytest.mark.parametrize(
     ("env_type", "env_config", "message"),
     [
-        ("frozen_lak", {}, "env_type = 'frozen_lak': is no known environment; fix: did you mean frozen_lake? known: "),
+        ("frozen_lak", {}, "env_type = 'frozen_lak': is not a known environment; fix: did you mean frozen_lake? known: "),
         ("no_such_package.Env", {}, "cannot be imported: ModuleNotFoundError"),
         ("envs_under_test.RELEASED", {}, "it is not a class"),
         ("pathlib.Path", {}, "it has no reset and no step and no close"),

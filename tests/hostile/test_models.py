@@ -87,7 +87,7 @@ def test_no_loader_runs_the_folders_code(copied: Path, case: str) -> None:
     import torch
 
     from roll.strategies.infer.hf.strategy import HFInferStrategy
-    from roll.strategies.train.megatron.supported import Layout, check_folder
+    from roll.strategies.train.megatron.supported import ParallelLayout, check_folder
 
     CASES[case][0](copied)
     loaders = (
@@ -96,7 +96,7 @@ def test_no_loader_runs_the_folders_code(copied: Path, case: str) -> None:
         lambda: load_model(copied, torch.float32, "sdpa"),
         lambda: load_value_model(copied, torch.float32, "sdpa"),
         lambda: HFInferStrategy(str(copied), max_running_requests=1, max_length=8),
-        lambda: check_folder(copied, Layout(), False, "cpu"),
+        lambda: check_folder(copied, ParallelLayout(), False, "cpu"),
     )
     for load in loaders:
         with contextlib.suppress(ValueError, OSError):

@@ -108,11 +108,11 @@ FILES: dict[str, tuple[str | bytes, str]] = {
     "a default outside": ("defaults: [../../../../../../etc/passwd@_here_]\n", ""),
     "the same key twice": ("a: 1\na: 2\n", "duplicate"),
     "a list": ("- 1\n", ""),
-    "a list that is not closed": ("a: [1\n", "is no YAML"),
-    "a tab": ("a:\n\tb: 1\n", "is no YAML"),
-    "NUL bytes": (b"a: \x00\n", "is no YAML"),
-    "bytes that are no text": (b"a: \xff\xfe\n", "is no YAML"),
-    "UTF-16": ("a: 1\n".encode("utf-16"), "is no YAML"),
+    "a list that is not closed": ("a: [1\n", "is not valid YAML"),
+    "a tab": ("a:\n\tb: 1\n", "is not valid YAML"),
+    "NUL bytes": (b"a: \x00\n", "is not valid YAML"),
+    "bytes that are no text": (b"a: \xff\xfe\n", "is not valid YAML"),
+    "UTF-16": ("a: 1\n".encode("utf-16"), "is not valid YAML"),
     "two documents": ("a: 1\n---\nb: 2\n", ""),
     "a number of 10,000 digits": ("a: " + "9" * 10_000 + "\n", ""),
     "a key that is a list": ("? [1, 2]\n: 3\n", ""),
@@ -224,4 +224,4 @@ def test_commands_say_one_line(tmp_path: Path, arguments: list[str], capsys: pyt
 def test_a_configuration_of_an_environment_that_is_no_yaml(capsys: pytest.CaptureFixture[str]) -> None:
     assert env_check(["frozen_lake", "--config", "size=[1"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: ") and "is no YAML" in line
+    assert line.startswith("error: ") and "is not valid YAML" in line

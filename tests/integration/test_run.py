@@ -14,7 +14,7 @@ from roll.metrics.ledger import Ledger
 from roll.pipeline import run as run_page
 from roll.pipeline import run_record
 from roll.pipeline.rlvr import rlvr_pipeline
-from roll.pipeline.stage import State
+from roll.pipeline.stage import LaneState
 
 SUMMARY = {
     "": {"status", "reason", "steps", "wall_s", "validation", "groups"}
@@ -303,7 +303,7 @@ def test_every_second_of_every_role_and_stage_is_accounted_for(lab, make_config,
     monkeypatch.setattr(run_page, "Ledger", Kept)
     run = lab.run(make_config(with_validation, max_steps=3, async_generation_ratio=1))
     (ledger,) = ledgers
-    busy = State.PROCESSING.value
+    busy = LaneState.PROCESSING.value
     stages = {f"stage.{name}" for name in ("admit", "generate", "reward", "keep", "lease", "train", "publish", "validate")}
     assert stages | {"actor_train", "actor_infer", "rewards"} <= set(ledger.names())
     for name in ledger.names():

@@ -82,7 +82,7 @@ def test_keep_removes_rows_wherever_they_stand(tmp_path):
     journal = JournalFile(tmp_path / "m.jsonl")
     for step in (0, 1, 3, 2, 1):
         journal.append({"step": step})
-    assert journal.keep(lambda row: row["step"] <= 1) == 2
+    assert journal.retain(lambda row: row["step"] <= 1) == 2
     journal.append({"step": 9})
     assert [row["step"] for row in rows(journal.path)] == [0, 1, 1, 9]
     assert [row["step"] for row in rows(journal.rolled_back)] == [3, 2]

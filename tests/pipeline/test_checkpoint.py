@@ -84,20 +84,20 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_left_out_otherwise(tmp_path
     damage(path)
     with pytest.raises(CheckpointError, match=r"step-20 is not a complete checkpoint: .*last complete one is .*step-10"):
         store.resolve(str(path))
-    for wish in (True, "auto"):
-        found = store.resolve(wish)
+    for requested in (True, "auto"):
+        found = store.resolve(requested)
         assert found.step == 10
         assert len(found.skipped) == 1 and found.skipped[0].startswith("step-20: ")
 
 
-@pytest.mark.parametrize("wish", [True, "auto"])
-def test_bad_checkpoints_alone_are_an_error_never_a_new_start(tmp_path, wish):
+@pytest.mark.parametrize("requested", [True, "auto"])
+def test_bad_checkpoints_alone_are_an_error_never_a_new_start(tmp_path, requested):
     store = CheckpointStore(tmp_path)
     for step, damage in zip((10, 20), (damage_remove, damage_empty), strict=True):
         damage(save(store, step))
     (tmp_path / "step-30").mkdir()
     with pytest.raises(CheckpointError, match=r"step-30: it has no manifest.json; step-20: .*; step-10: .*start anew with false"):
-        store.resolve(wish)
+        store.resolve(requested)
 
 
 def test_a_linked_checkpoint_is_replaced_and_removed_as_a_link(tmp_path):

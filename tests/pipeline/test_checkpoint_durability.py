@@ -99,7 +99,7 @@ def test_rows_that_a_position_counts_survive_and_so_do_those_that_were_cut(disk,
     position = journal.position()
     left = disk.crash_into(tmp_path / "left")
     assert JournalFile(left / "run/m.jsonl").after(position) == b""
-    journal.keep(lambda row: row["step"] < 2)
+    journal.retain(lambda row: row["step"] < 2)
     left = disk.crash_into(tmp_path / "kept")
     assert [row["step"] for row in JournalFile(left / "run/m.jsonl").rows()] == [0, 1]
     assert [row["step"] for row in JournalFile(left / "run/m.rolled-back.jsonl").rows()] == [2, 3]

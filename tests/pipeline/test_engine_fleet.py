@@ -8,9 +8,9 @@ from roll.distributed.backend import WorkerDied, WorkerStartError
 from roll.distributed.cluster import Cluster
 from roll.pipeline.engine_fleet import EngineFleet
 from roll.rollout.changes import Changes
-from roll.rollout.fleet import Fleet, FleetLost, Life
+from roll.rollout.fleet import EngineState, Fleet, FleetLost
 from roll.strategies.infer.interface import EngineStats
-from roll.weights.bucket import Manifest
+from roll.weights.bucket import WeightManifest
 from roll.weights.store import MemoryWeightStore
 
 
@@ -98,7 +98,7 @@ def test_a_dead_engine_does_not_keep_the_others_from_sleeping_and_its_successor_
         fleet.routing.append(Routes(back))
         lost.kill()
         await fleet.sleep()
-        assert other.called == ["sleep"] and fleet.fleet.lives[0] is Life.DEAD
+        assert other.called == ["sleep"] and fleet.fleet.states[0] is EngineState.DEAD
         await supervised(fleet, back.wait())
         assert successor.called.count("sleep") == 1
         await fleet.wake()
@@ -165,17 +165,17 @@ def test_an_answer_that_comes_after_the_engine_was_given_up_counts_for_nothing()
     async def main():
         engine = Engine()
         fleet = make_fleet([engine])
-        await fleet.store.publish(Manifest(1), [])
+        await fleet.store.publish(WeightManifest(1), [])
         answer = engine.call
 
         async def call(method, *args):
             if method == "activate_weights":
-                fleet.report(0, WorkerDied("gave no sign of life"))
+                fleet.report(0, WorkerDied("did not answer a health check"))
                 return 0.0
             return await answer(method, *args)
 
         engine.call = call
         assert await fleet.flip(1, [0]) == []
-        assert (fleet.fleet.lives[0], fleet.fleet.versions[0]) == (Life.DEAD, 0)
+        assert (fleet.fleet.states[0], fleet.fleet.versions[0]) == (EngineState.DEAD, 0)
 
     run(main())

@@ -129,7 +129,7 @@ def test_a_file_system_without_locks_is_said_to_be_one_and_tokens_still_fence(tm
 
     monkeypatch.setattr(fcntl, "lockf", lockf)
     first = RunLock(tmp_path / "run")
-    assert "has no file locks (Function not implemented): see to it that no second run writes to" in caplog.text
+    assert "has no file locks (Function not implemented): make sure that no second run writes to" in caplog.text
     second = RunLock(tmp_path / "run")
     with pytest.raises(Superseded):
         first.check()

@@ -2,18 +2,18 @@ import asyncio
 
 import pytest
 
-from roll.pipeline.stage import TRANSITIONS, Channel, Event, IllegalTransition, Source, Stage, State, transition
+from roll.pipeline.stage import TRANSITIONS, Channel, IllegalLaneTransition, LaneEvent, LaneState, SourceStage, Stage, transition
 from roll.rollout.changes import Closed
 
 
 def test_the_transition_table_is_total_and_final_states_are_final():
-    assert set(TRANSITIONS) == {(s, e) for s in State for e in Event}
-    for state in (State.DONE, State.ERROR):
-        assert all(TRANSITIONS[state, event] is None for event in Event)
-    for state in set(State) - {State.DONE, State.ERROR}:
-        assert TRANSITIONS[state, Event.FAILED] is State.ERROR
-    with pytest.raises(IllegalTransition, match="'sent' in state 'idle'"):
-        transition(State.IDLE, Event.SENT)
+    assert set(TRANSITIONS) == {(s, e) for s in LaneState for e in LaneEvent}
+    for state in (LaneState.DONE, LaneState.ERROR):
+        assert all(TRANSITIONS[state, event] is None for event in LaneEvent)
+    for state in set(LaneState) - {LaneState.DONE, LaneState.ERROR}:
+        assert TRANSITIONS[state, LaneEvent.FAILED] is LaneState.ERROR
+    with pytest.raises(IllegalLaneTransition, match="'sent' in state 'idle'"):
+        transition(LaneState.IDLE, LaneEvent.SENT)
 
 
 class Heard:
@@ -52,8 +52,8 @@ def test_items_flow_in_order_through_bounded_channels_and_closing_ends_the_stage
 
         await asyncio.gather(stage.run(), feed(), drain())
         assert seen == [0, 2, 4, 6, 8]
-        assert states[0] == (State.IDLE, State.WAITING_INPUT) and states[-1][1] is State.DONE
-        assert all(new is transition(old, event) for old, new in states for event in Event if TRANSITIONS[old, event] is new)
+        assert states[0] == (LaneState.IDLE, LaneState.WAITING_INPUT) and states[-1][1] is LaneState.DONE
+        assert all(new is transition(old, event) for old, new in states for event in LaneEvent if TRANSITIONS[old, event] is new)
 
     asyncio.run(asyncio.wait_for(main(), 5))
 
@@ -65,7 +65,7 @@ def test_a_full_output_blocks_the_stage():
         for i in range(3):
             await stage.inputs.put(i)
         task = asyncio.create_task(stage.run())
-        while stage.state is not State.WAITING_OUTPUT:
+        while stage.state is not LaneState.WAITING_OUTPUT:
             await asyncio.sleep(0)
         assert len(stage.outputs) == 1
         await stage.outputs.get()
@@ -89,7 +89,7 @@ def test_a_failing_lane_puts_the_stage_into_error_and_raises():
         await stage.inputs.put(1)
         with pytest.raises(ExceptionGroup):
             await stage.run()
-        assert stage.state is State.ERROR
+        assert stage.state is LaneState.ERROR
 
     asyncio.run(asyncio.wait_for(main(), 5))
 
@@ -108,7 +108,7 @@ def test_stages_are_made_of_coroutines_too():
         async def double(item):
             return 2 * item if item != 2 else None
 
-        source, stage = Source("take", take), Stage("double", double, lanes=1)
+        source, stage = SourceStage("take", take), Stage("double", double, lanes=1)
         stage.inputs = source.outputs = Channel(1)
         stage.outputs = Channel(5)
         await asyncio.gather(source.run(), stage.run())

@@ -150,14 +150,14 @@ def test_eager_attention_keeps_its_matrices():
 def test_recomputing_keeps_the_inputs_of_the_layers_and_one_layer():
     shape = shape_of(CONFIGS["qwen2"].to_dict())
     model, micro = memory.Model(shape, shape.parameters), memory.Microbatch(2, 96, 32)
-    full = memory.activations(model, memory.Layout(), micro, 4, recompute=False, eager=False).bytes
-    less = memory.activations(model, memory.Layout(), micro, 4, recompute=True, eager=False).bytes
+    full = memory.activations(model, memory.ModelLayout(), micro, 4, recompute=False, eager=False).bytes
+    less = memory.activations(model, memory.ModelLayout(), micro, 4, recompute=True, eager=False).bytes
     assert less == full // 3 + 3 * 2 * 96 * 64 * 4
 
 
 def test_weights_gradients_and_moments_are_those_of_a_real_trainer(trainer):
     strategy, model = trainer
-    parts = {part.name: part.bytes for part in memory.trained_weights(model, memory.Layout(), 4)}
+    parts = {part.name: part.bytes for part in memory.trained_weights(model, memory.ModelLayout(), 4)}
     held = list(strategy._model.parameters())
     assert parts["weights"] == parts["gradients"] == sum(p.numel() * p.element_size() for p in held)
     moments = [state[name] for state in strategy._optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
@@ -229,7 +229,7 @@ def test_adapters_are_those_that_peft_adds(name, target):
 def test_only_adapters_have_gradients_and_moments():
     shape = shape_of(CONFIGS["llama"].to_dict())
     model = memory.Model(shape, shape.parameters, adapters=1000)
-    parts = {part.name: part.bytes for part in memory.trained_weights(model, memory.Layout(), 2)}
+    parts = {part.name: part.bytes for part in memory.trained_weights(model, memory.ModelLayout(), 2)}
     assert parts == {"frozen weights": 2 * shape.parameters, "weights": 4000, "gradients": 4000, "optimiser": 8000}
 
 
@@ -237,7 +237,9 @@ def test_only_adapters_have_gradients_and_moments():
 def test_zero_keeps_masters_of_its_own_and_divides_by_stage(stage):
     """ZeRO (arXiv 1910.02054, figure 1) with float32 gradient sums: of 2 + 4 + 12 bytes a parameter one after the other."""
     shape = shape_of(CONFIGS["llama"].to_dict())
-    layout = memory.Layout(data=4, shard_weights=stage >= 3, shard_gradients=stage >= 2, shard_optimizer=stage >= 1, masters=True)
+    layout = memory.ModelLayout(
+        data=4, shard_weights=stage >= 3, shard_gradients=stage >= 2, shard_optimizer=stage >= 1, masters=True
+    )
     parts = {part.name: part.bytes for part in memory.trained_weights(memory.Model(shape, shape.parameters), layout, 2)}
     expected = {
         "optimiser": 12 / (4 if stage else 1),
@@ -251,12 +253,12 @@ def test_zero_keeps_masters_of_its_own_and_divides_by_stage(stage):
 def test_sharding_divides_and_nothing_is_lost():
     shape = shape_of(CONFIGS["llama"].to_dict())
     model = memory.Model(shape, shape.parameters)
-    alone = memory.total(memory.trained_weights(model, memory.Layout(), 4))
+    alone = memory.total(memory.trained_weights(model, memory.ModelLayout(), 4))
     for ranks in (2, 4, 8):
-        parts = memory.trained_weights(model, memory.Layout(data=ranks), 4)
+        parts = memory.trained_weights(model, memory.ModelLayout(data=ranks), 4)
         share = sum(part.bytes for part in parts if part.name != "gathered")
         assert 0 <= share * ranks - alone < 3 * ranks
-    zero1 = memory.trained_weights(model, memory.Layout(data=4, shard_weights=False, shard_gradients=False), 4)
+    zero1 = memory.trained_weights(model, memory.ModelLayout(data=4, shard_weights=False, shard_gradients=False), 4)
     assert {part.name: part.bytes for part in zero1} == {
         "weights": 4 * model.parameters,
         "gradients": 4 * model.parameters,

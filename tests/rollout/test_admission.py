@@ -129,7 +129,7 @@ def test_the_cost_of_a_selection_does_not_grow_with_what_is_in_flight():
         admission.start()
     for group_id in range(4000, 4004):
         admission.select(0)
-        admission.finish(group_id)
+        admission.complete(group_id)
     assert admission.select(0).take == (4000, 4001, 4002, 4003)
     assert admission.live.looked_at <= 10
 
@@ -201,16 +201,16 @@ def test_nothing_starts_that_the_run_could_not_train():
     assert admission.admitted == 8
 
 
-@pytest.mark.parametrize("move", ["drop", "finish", "train"])
+@pytest.mark.parametrize("move", ["drop", "complete", "train"])
 def test_a_group_has_one_fate(move):
     admission = Admission(1, 0, max_steps=2)
     group = admission.start().group_id
-    admission.finish(group)
+    admission.complete(group)
     admission.train((group,))
     with pytest.raises(AccountingError, match=f"group {group}"):
         {
             "drop": lambda: admission.drop(group, "x"),
-            "finish": lambda: admission.finish(group),
+            "complete": lambda: admission.complete(group),
             "train": lambda: admission.train((group,)),
         }[move]()
 
@@ -219,7 +219,7 @@ def test_restored_accounts_balance_and_ids_go_on():
     admission = Admission(2, 1, max_steps=10)
     ids = [admission.start().group_id for _ in range(4)]
     for i in ids[:3]:
-        admission.finish(i)
+        admission.complete(i)
     admission.train((0, 1))
     state = admission.state()
     again = Admission(2, 1, max_steps=10, version=1)
@@ -241,5 +241,5 @@ def test_a_resume_with_a_smaller_ratio_goes_on(starts):
     admission.train(chosen.take)
     admission.check()
     assert all(admission.deadline(ticket) > 1 for ticket in admission.live.values())
-    admission.publish(2)
+    admission.set_served(2)
     assert admission.may_start()

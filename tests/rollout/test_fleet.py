@@ -1,15 +1,17 @@
-"""The life of a replica: every path back to service goes over a verified load of the current version."""
+"""The state of a replica: every path back to service goes over a verified load of the current version."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roll.rollout.fleet import TRANSITIONS, Event, Fleet, FleetLost, IllegalTransition, Life
+from roll.rollout.fleet import TRANSITIONS, EngineEvent, EngineState, Fleet, FleetLost, IllegalEngineTransition
 
 
 def test_no_edge_leads_to_serving_but_a_verified_load():
-    assert [key for key, life in TRANSITIONS.items() if life is Life.SERVING] == [(Life.LOADING, Event.VERIFIED)]
-    assert [life for (life, _), following in TRANSITIONS.items() if following is Life.LOADING] == [Life.STARTING]
+    assert [key for key, state in TRANSITIONS.items() if state is EngineState.SERVING] == [
+        (EngineState.LOADING, EngineEvent.VERIFIED)
+    ]
+    assert [state for (state, _), following in TRANSITIONS.items() if following is EngineState.LOADING] == [EngineState.STARTING]
 
 
 def test_a_replica_comes_back_with_the_current_version_only():
@@ -17,7 +19,7 @@ def test_a_replica_comes_back_with_the_current_version_only():
     assert fleet.died(0) and not fleet.died(0)
     assert fleet.serving == [1]
     fleet.restart(0)
-    with pytest.raises(IllegalTransition, match="engine 0 is starting: verified cannot happen"):
+    with pytest.raises(IllegalEngineTransition, match="engine 0 is starting: verified cannot happen"):
         fleet.verified(0, 3)
     fleet.started(0)
     fleet.loaded(1, 4)
@@ -59,19 +61,19 @@ def test_the_version_of_a_fleet_is_the_oldest_that_serves():
 def test_whatever_happens_serving_means_verified_at_the_version_of_that_moment_which_never_falls(events):
     fleet, newest = Fleet(3, 0, max_restarts=1000), 0
     for replica, event in events:
-        was, version = fleet.lives[replica], fleet.version
+        was, version = fleet.states[replica], fleet.version
         try:
             if event == "load":
                 newest += 1
-                if was is Life.SERVING:
+                if was is EngineState.SERVING:
                     fleet.loaded(replica, newest)
             elif event == "verified":
                 fleet.verified(replica, version)
             else:
                 getattr(fleet, event)(replica)
-        except IllegalTransition:
-            assert fleet.lives[replica] is was, "a refused event changes nothing"
-        if was is not Life.SERVING and fleet.lives[replica] is Life.SERVING:
-            assert was is Life.LOADING and fleet.versions[replica] == version
+        except IllegalEngineTransition:
+            assert fleet.states[replica] is was, "a refused event changes nothing"
+        if was is not EngineState.SERVING and fleet.states[replica] is EngineState.SERVING:
+            assert was is EngineState.LOADING and fleet.versions[replica] == version
         assert fleet.version >= version
         assert all(fleet.versions[serving] >= fleet.version for serving in fleet.serving)

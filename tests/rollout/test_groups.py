@@ -57,7 +57,7 @@ class Setting:
 
     async def finished(self):
         group = await self.start()
-        await self.groups.finish(group)
+        await self.groups.complete(group)
         return group
 
     @property
@@ -72,16 +72,16 @@ def test_a_lease_waits_says_for_what_and_takes_the_groups_in_the_order_of_admiss
         lease = asyncio.create_task(s.groups.lease(0))
         await asyncio.sleep(0)
         assert s.waiting_for == "2 of 2 groups"
-        await s.groups.finish(second)
+        await s.groups.complete(second)
         await asyncio.sleep(0)
         assert s.waiting_for == "1 of 2 groups" and not lease.done()
-        await s.groups.finish(first)
+        await s.groups.complete(first)
         taken = await lease
         assert taken.step == 0
         assert taken.group_ids == (0, 1)
         assert taken.groups == (first, second)
         assert s.waiting_for == ""
-        await s.groups.finish(third)
+        await s.groups.complete(third)
         assert s.accounts.counts()["buffered"] == 3, "leased ones are buffered until they are trained"
 
     run(main)
@@ -139,7 +139,7 @@ def test_the_depth_learns_how_long_a_complete_batch_lay_before_it_was_asked_for(
         lease = await s.groups.lease(1)
         assert told == [(0.0, 5.0, 2.0)], "complete at 3, asked for at 5"
         await s.groups.trained(lease)
-        await s.groups.publish(1)
+        await s.groups.set_served(1)
         s.now = 6.0
         waiting = asyncio.create_task(s.groups.lease(2))
         await asyncio.sleep(0)
@@ -177,7 +177,7 @@ def test_a_wait_ends_when_a_late_group_fails():
             await s.finished()
         assert s.accounts.bound == 1
         await s.groups.trained(await s.groups.lease(0))
-        await s.groups.publish(1)
+        await s.groups.set_served(1)
         for _ in range(2):
             await s.finished()
         waiting = asyncio.create_task(s.groups.lease(1))
@@ -198,7 +198,7 @@ def test_groups_that_can_no_longer_be_trained_are_dropped_by_name_and_their_roll
             await s.finished()
         for step in range(2):
             await s.groups.trained(await s.groups.lease(step))
-            await s.groups.publish(step + 1)
+            await s.groups.set_served(step + 1)
             for _ in range(2):
                 await s.finished()
         assert (await s.groups.lease(2)).group_ids == (5, 6)
@@ -228,7 +228,7 @@ def test_a_group_finishes_once():
         s = Setting()
         group = await s.finished()
         with pytest.raises(AccountingError, match="group 0 was put into the buffer twice"):
-            await s.groups.finish(group)
+            await s.groups.complete(group)
 
     run(main)
 
@@ -304,7 +304,7 @@ def test_a_state_is_json_and_brings_everything_back():
         s = Setting()
         groups = [await s.start() for _ in range(3)]
         for group in groups[::-1][:2]:
-            await s.groups.finish(group)
+            await s.groups.complete(group)
         state, rows = json.loads(json.dumps([s.groups.state(), s.groups.buffered()]))
         assert state["cursor"] == {"served": 3, "again": ["d/0/0"]}, "the task of the group in flight is served again"
         again = Setting()

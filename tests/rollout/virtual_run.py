@@ -97,7 +97,7 @@ def simulate(
             if value in admission.live:
                 reason = fate(value)
                 if reason is None:
-                    admission.finish(value)
+                    admission.complete(value)
                 else:
                     admission.drop(value, reason)
         elif kind == "trained":

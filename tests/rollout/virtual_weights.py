@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from roll.pipeline.schedule import Schedule
+from roll.pipeline.schedule import StepSchedule
 from roll.rollout.admission import Admission
-from roll.rollout.fleet import Fleet, Life
+from roll.rollout.fleet import EngineState, Fleet
 from roll.rollout.pipeline_depth import PipelineDepth
 from roll.rollout.weight_pulls import WeightPulls
 
@@ -38,7 +38,7 @@ class VirtualWeights:
     def __post_init__(self) -> None:
         self.fleet = Fleet(self.engines, self.admission.version, max_restarts=10**9)
         self.pulls = WeightPulls(self.fleet, self.pull)
-        self.steps = Schedule(push_every=self.push, last_step=self.admission.max_steps)
+        self.steps = StepSchedule(push_every=self.push, last_step=self.admission.max_steps)
         self._stored = {self.admission.version}
         self._ready: list[int] = []
         self._awaiting: int | None = None
@@ -53,14 +53,14 @@ class VirtualWeights:
     def group_ended(self, group: int) -> None:
         engine = group % self.engines
         self.pulls.group_ended([engine])
-        if self.dies(group) and self.fleet.lives[engine] is Life.SERVING:
+        if self.dies(group) and self.fleet.states[engine] is EngineState.SERVING:
             self.fleet.died(engine)
             self._down.append(engine)
 
     def look(self) -> list[Event]:
         """What begins now. Loads and restarts exclude one another."""
         if self.fleet.version > self.admission.version:
-            self.admission.publish(self.fleet.version)
+            self.admission.set_served(self.fleet.version)
         if self._awaiting is not None and self.fleet.version >= self._awaiting:
             self._awaiting = None
         if self._awaiting is None and self._ready:
@@ -81,7 +81,7 @@ class VirtualWeights:
 
     def loaded(self, version: int) -> None:
         for engine in self._loading:
-            if self.fleet.lives[engine] is Life.SERVING:
+            if self.fleet.states[engine] is EngineState.SERVING:
                 self.loads.append((engine, version))
                 self.fleet.loaded(engine, version)
         self.pulls.end(self._loading)
@@ -106,7 +106,7 @@ class VirtualWeights:
         if everyone:
             self._awaiting = version
         else:
-            self.admission.offer(version)
+            self.admission.set_published(version)
 
     def _forget(self) -> None:
         self._stored &= self.pulls.needed

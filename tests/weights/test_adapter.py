@@ -74,9 +74,9 @@ def test_a_bucket_with_any_part_of_an_adapter_is_of_that_kind(names, kind):
     [
         (Q + A, (3, 3), r"shape \[3, 3\].*need \[2, 3\]"),
         (Q + B, (2, 4), r"shape \[2, 4\].*need \[4, 2\]"),
-        ("model.norm" + A, (2, 3), "no adapter of a linear layer"),
-        ("model.layers.9.q_proj" + A, (2, 3), "no adapter of a linear layer"),
-        (f"{Q}.weight", (4, 3), "no adapter of a linear layer"),
+        ("model.norm" + A, (2, 3), "is not an adapter of a linear layer"),
+        ("model.layers.9.q_proj" + A, (2, 3), "is not an adapter of a linear layer"),
+        (f"{Q}.weight", (4, 3), "is not an adapter of a linear layer"),
     ],
 )
 def test_what_does_not_fit_the_base_is_refused(tmp_path, name, shape, message):

@@ -6,13 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from roll.weights.broadcast import BroadcastError, Meeting
+from roll.weights.broadcast import BroadcastError, Rendezvous
 from roll.weights.bucket import make_buckets
 
 
 @pytest.fixture(scope="module")
-def meeting():
-    return Meeting("127.0.0.1", 20.0)
+def rendezvous():
+    return Rendezvous("127.0.0.1", 20.0)
 
 
 def tensors():
@@ -27,13 +27,15 @@ def tensors():
 
 
 @pytest.mark.parametrize("receivers", [1, 3])
-def test_all_members_get_the_very_bits_under_their_names(meeting, receivers):
+def test_all_members_get_the_very_bits_under_their_names(rendezvous, receivers):
     buckets = list(make_buckets(tensors().items(), 100))
     assert len(buckets) > 2
-    first, *others = meeting.seats(f"bits-{receivers}", receivers + 1)
+    first, *others = rendezvous.members(f"bits-{receivers}", receivers + 1)
     with ThreadPoolExecutor(receivers + 1) as pool:
         sending = pool.submit(first.send, buckets)
-        received = [future.result() for future in [pool.submit(lambda s=seat: list(s.receive(len(buckets)))) for seat in others]]
+        received = [
+            future.result() for future in [pool.submit(lambda s=member: list(s.receive(len(buckets)))) for member in others]
+        ]
         sending.result()
     for member in received:
         for bucket in member:
@@ -44,10 +46,10 @@ def test_all_members_get_the_very_bits_under_their_names(meeting, receivers):
             assert found[name].dtype == tensor.dtype and torch.equal(found[name], tensor)
 
 
-def test_what_was_damaged_on_the_way_is_found(meeting):
+def test_what_was_damaged_on_the_way_is_found(rendezvous):
     [bucket] = make_buckets(tensors().items(), 1 << 20)
     bucket.tensors["odd"][0, 0] += 1
-    first, other = meeting.seats("damage", 2)
+    first, other = rendezvous.members("damage", 2)
     with ThreadPoolExecutor(1) as pool:
         sending = pool.submit(first.send, [bucket])
         [received] = other.receive(1)
@@ -57,7 +59,7 @@ def test_what_was_damaged_on_the_way_is_found(meeting):
 
 
 def test_a_member_that_never_comes_breaks_the_group_in_time():
-    first, *_ = Meeting("127.0.0.1", 1.0).seats("alone", 2)
+    first, *_ = Rendezvous("127.0.0.1", 1.0).members("alone", 2)
     began = time.monotonic()
     with pytest.raises(BroadcastError, match="alone, member 0 of 2"):
         first.send([])

@@ -47,7 +47,7 @@ def test_incomplete_foreign_and_corrupt_sets_are_refused(staged):
     staged.receive(3, other[-1])
     with pytest.raises(ValueError, match="checksums differ"):
         staged.complete(manifest_of(3, buckets))
-    with pytest.raises(ValueError, match="version 4 asked for, those received are of 3"):
+    with pytest.raises(ValueError, match="version 4 were requested, but the received weights are of 3"):
         staged.complete(manifest_of(4, buckets))
     with pytest.raises(ValueError, match="corrupt"):
         staged.receive(3, Bucket(buckets[0].tensors, buckets[0].checksum + 1))

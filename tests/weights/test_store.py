@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 
-from roll.weights.bucket import Manifest, make_buckets, manifest_of
+from roll.weights.bucket import WeightManifest, make_buckets, manifest_of
 from roll.weights.directory import MANIFEST, BucketFile, DirectoryWeightStore
 from roll.weights.store import MemoryWeightStore
 
@@ -77,7 +77,7 @@ def test_the_past_is_not_published_again(make_store, version):
         store = make_store()
         await publish(store, 3)
         with pytest.raises(ValueError, match=f"version {version} published after version 3"):
-            await store.publish(Manifest(version), [])
+            await store.publish(WeightManifest(version), [])
         assert store.latest() == 3
         assert_is((await pull(store, 3))[1], 3)
 
@@ -90,7 +90,7 @@ def test_versions_are_kept_until_they_are_needed_no_more(make_store):
         await publish(store, 1)
         await publish(store, 4)
         assert_is((await pull(store, 1))[1], 1)  # an engine that comes up between sending and flipping needs it
-        await store.keep({4, 9})
+        await store.retain({4, 9})
         for gone in (store.manifest, lambda version: asyncio.ensure_future(pull(store, version))):
             with pytest.raises(KeyError):
                 await gone(1)
@@ -104,7 +104,7 @@ def test_two_who_clear_away_at_the_same_time_do_not_meet(make_store):
         store = make_store()
         for version in (1, 2, 3):
             await publish(store, version)
-        await asyncio.gather(store.keep({2, 3}), store.keep({3}), store.keep({3}))
+        await asyncio.gather(store.retain({2, 3}), store.retain({3}), store.retain({3}))
         with pytest.raises(KeyError):
             await pull(store, 2)
         assert_is((await pull(store, 3))[1], 3)
@@ -117,9 +117,9 @@ def test_a_version_that_is_being_written_is_neither_there_nor_cleared_away(make_
         store = make_store()
         await publish(store, 1)
         store.begin(2)
-        await store.keep({1})
+        await store.retain({1})
         assert store.latest() == 1
-        await store.publish(Manifest(2), [])
+        await store.publish(WeightManifest(2), [])
         assert store.latest() == 2
 
     run(main)

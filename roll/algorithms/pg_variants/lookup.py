@@ -32,7 +32,7 @@ def try_policy_loss(name: str, args: PolicyLossArgs) -> PolicyLoss:
         loss, sums = function(inputs, args)
         is_loss = loss.shape == logprobs.shape and loss.requires_grad
         are_sums = all(value.dim() == 0 for value in sums.values())
-    # Boundary: a user's code, whatever it raises becomes one clear error.
+    # Boundary: a user's code may raise anything, and whatever it raises becomes one clear error.
     except Exception as error:
         raise ValueError(f"pg_variant {name!r} fails on a small batch: {type(error).__name__}: {error}") from error
     if not is_loss or not are_sums:

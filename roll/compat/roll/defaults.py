@@ -1,4 +1,4 @@
-"""Keys whose default is another than ROLL's, where it matters: told for a file of ROLL that leaves them out."""
+"""Keys whose default is another than ROLL's, where it matters: reported for a file of ROLL that leaves them out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEFAULTS: tuple[tuple[str, Any, str], ...] = (
     ("validation.generating_args.temperature", 0.95, "how validation samples"),
     ("validation.generating_args.top_p", 0.7, "how validation samples"),
     ("validation.generating_args.top_k", 50, "how validation samples"),
-    ("adv_estimator", "gae", "ROLL trains a critic unless told otherwise"),
+    ("adv_estimator", "gae", "ROLL trains a critic by default"),
     ("num_return_sequences_in_group", 1, "responses per prompt"),
     ("actor_train.training_args.learning_rate", 5e-5, "the learning rate"),
     ("actor_train.model_args.disable_gradient_checkpointing", False, "memory and time of the backward pass"),

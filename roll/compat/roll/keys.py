@@ -10,9 +10,9 @@ from roll.compat.roll.keys_megatron import MEGATRON
 from roll.compat.roll.keys_roles import MODEL, ROLE, SAMPLING, STRATEGY, TRAINING
 from roll.compat.roll.keys_run import ALGORITHM, RUN
 from roll.compat.roll.keys_tasks import AGENTIC, DATA, REWARDS
-from roll.compat.roll.rule import Rule
+from roll.compat.roll.rule import KeyRule
 
-RULES: tuple[Rule, ...] = (
+RULES: tuple[KeyRule, ...] = (
     *RUN,
     *ALGORITHM,
     *ROLE,

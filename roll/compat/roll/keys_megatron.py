@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from roll.compat.roll.rule import Rule, ignored, off_or_lacking, renamed, value_read_as
+from roll.compat.roll.rule import KeyRule, ignored, off_or_lacking, renamed, value_read_as
 
 _BLOCK = "<role>.strategy_args.strategy_config"
 _TE = "needs Transformer Engine, which the Megatron back end does not use; remove it"
@@ -37,7 +37,7 @@ _WITHOUT_EFFECT = {
 }
 _SIZES = ("context_parallel_size", "expert_model_parallel_size")
 
-MEGATRON: tuple[Rule, ...] = (
+MEGATRON: tuple[KeyRule, ...] = (
     *(rule for name, (off, note) in _SWITCHES.items() for rule in off_or_lacking(f"{_BLOCK}.{name}", off, note)),
     *(ignored(f"{_BLOCK}.{name}", why) for name, why in _WITHOUT_EFFECT.items()),
     renamed(f"{_BLOCK}.context_model_parallel_size", ".context_parallel_size"),

@@ -8,7 +8,7 @@ from roll.compat.roll.rule import (
     ENVIRONMENT,
     RUN_FOLDER,
     VISION,
-    Rule,
+    KeyRule,
     choices,
     ignored,
     off_or_lacking,
@@ -27,7 +27,7 @@ _STRATEGIES = (
 _NOT_YET = tuple(name for name in _STRATEGIES if name not in choices(StrategyArguments, "strategy_name"))
 
 ROLE = (
-    Rule("<role>.worker_cls", "alias", "the built-in worker of the role", lambda v, b: {".worker_cls": None},
+    KeyRule("<role>.worker_cls", "alias", "the built-in worker of the role", lambda v, b: {".worker_cls": None},
          lambda v, b: isinstance(v, str) and v.startswith((
              "roll.pipeline.base_worker.", "roll.pipeline.rlvr.actor_worker.", "roll.pipeline.agentic.agentic_actor",
          )), "ROLL's built-in classes"),
@@ -35,9 +35,9 @@ ROLE = (
         "infer_batch_size", "use_dynamic_batching_in_train", "use_dynamic_batching_in_infer", "sequence_length_round_in_train",
         "sequence_length_round_in_infer", "use_sequence_packing", "sequence_packing_args", "use_remove_padding",
     )),
-    Rule("<role>.max_tokens_per_microbatch_in_train", "alias", "the default: ROLL means no dynamic batching",
+    KeyRule("<role>.max_tokens_per_microbatch_in_train", "alias", "the default: ROLL means no dynamic batching",
          lambda v, b: {".max_tokens_per_microbatch_in_train": DROP}, lambda v, b: v in (0, None), "0 or null"),
-    Rule("<role>.max_tokens_per_microbatch_in_infer", "alias", "the default: ROLL means no dynamic batching",
+    KeyRule("<role>.max_tokens_per_microbatch_in_infer", "alias", "the default: ROLL means no dynamic batching",
          lambda v, b: {".max_tokens_per_microbatch_in_infer": DROP}, lambda v, b: v in (0, None), "0 or null"),
     ignored("actor_infer.max_tokens_per_microbatch_in_infer", "an engine batches its requests itself"),
     ignored("actor_infer.max_tokens_per_microbatch_in_train", "only actor_train trains"),
@@ -63,7 +63,7 @@ ROLE = (
     *(ignored(f"{role}.generating_args", "actor_infer samples") for role in ("actor_train", "reference", "critic")),
     *(ignored(f"{role}.{name}", "the loss belongs to actor_train") for role in ("actor_infer", "reference", "critic")
       for name in ("pg_variant", "topr_positive_weight", "topr_negative_weight")),
-    *(Rule(f"{role}.{block}", "without effect", "nothing is written in it", when=lambda v, b: v is None, values="null")
+    *(KeyRule(f"{role}.{block}", "without effect", "nothing is written in it", when=lambda v, b: v is None, values="null")
       for role, block in (("<role>", "strategy_args"), ("<role>", "training_args"), ("<role>", "data_args"),
                           ("<role>", "generating_args"), ("<role>", "model_args"))),
 )  # fmt: skip
@@ -73,7 +73,7 @@ MODEL = (
     value_read_as("<role>.model_args.attn_implementation", ("fa2", "flash_attention_2", "auto", False, None), "sdpa",
                   "read as sdpa: PyTorch's attention picks its own flash kernel", unless=(ModelArguments, "attn_implementation")),
     value_read_as("<role>.model_args.dtype", (None,), "auto", "read as auto"),
-    Rule("<role>.model_args.lora_rank", "alias", "the default: lora_target alone switches LoRA on", lambda v, b: {},
+    KeyRule("<role>.model_args.lora_rank", "alias", "the default: lora_target alone switches LoRA on", lambda v, b: {},
          lambda v, b: v in (0, None) and not b.get("lora_target"), "0 or null"),
     *off_or_lacking("<role>.model_args.adapter_name_or_path", (None,), "starting from an adapter is not there: merge it first"),
     *off_or_lacking("<role>.model_args.additional_target", (None, ""), "training whole modules beside LoRA is not there"),
@@ -90,7 +90,7 @@ MODEL = (
 )  # fmt: skip
 
 TRAINING = (
-    *(Rule(f"{role}.training_args.lr_scheduler_type", "alias", "read as constant; warmup_steps or warmup_ratio warm up",
+    *(KeyRule(f"{role}.training_args.lr_scheduler_type", "alias", "read as constant; warmup_steps or warmup_ratio warm up",
            lambda v, b: {".lr_scheduler_type": "constant"}, lambda v, b: v == "constant_with_warmup"
            and v not in choices(TrainingArguments, "lr_scheduler_type"), "constant_with_warmup")
       for role in ("actor_train", "critic")),
@@ -130,11 +130,11 @@ _BLOCK = "<role>.strategy_args.strategy_config"
 _ENGINE = "actor_infer.strategy_args.strategy_config"
 _WHOLE = "checkpoints are always whole: safetensors, with the optimiser, resumable on other devices"
 STRATEGY = (
-    Rule("reference.strategy_args.strategy_name", "alias", "read as fsdp2_infer, which computes log-probs with transformers",
+    KeyRule("reference.strategy_args.strategy_name", "alias", "read as fsdp2_infer, which computes log-probs with transformers",
          lambda v, b: {".strategy_name": "fsdp2_infer"}, lambda v, b: v == "hf_infer", "hf_infer"),
-    Rule("<role>.strategy_args.strategy_config", "alias", "no options", lambda v, b: {".strategy_config": {}},
+    KeyRule("<role>.strategy_args.strategy_config", "alias", "no options", lambda v, b: {".strategy_config": {}},
          lambda v, b: v is None, "null"),
-    Rule("<role>.strategy_args.strategy_name", "lacking", "there is no such back end; its strategy_config goes with it",
+    KeyRule("<role>.strategy_args.strategy_name", "lacking", "there is no such back end; its strategy_config goes with it",
          lambda v, b: {".strategy_config": DROP}, lambda v, b: v in _NOT_YET, ", ".join(_NOT_YET)),
     # Options of ROLL's back ends that are none of the same back end here.
     ignored(f"{_BLOCK}.fsdp_size", "weights are divided among all devices of the role"),
@@ -153,7 +153,7 @@ STRATEGY = (
     *off_or_lacking(f"{_BLOCK}.moe_use_grouped_mm", (False, None), f"a grouped product of experts {_MOE_MTP}"),
     *off_or_lacking(f"{_BLOCK}.apply_tiled_mlp", (False, None), "is not there; gradient checkpointing saves memory"),
     ignored(f"{_BLOCK}.tiled_num_shards", "it belongs to apply_tiled_mlp"),
-    Rule(f"{_BLOCK}.additional_configs", "alias", "read as if its keys stood beside it",
+    KeyRule(f"{_BLOCK}.additional_configs", "alias", "read as if its keys stood beside it",
          lambda v, b: {f".{name}": value for name, value in (v or {}).items()}, absent=True),
     ignored(f"{_BLOCK}.perform_initialization", "the checkpoint's weights are read"),
     ignored(f"{_BLOCK}.use_flash_attn", "model_args.attn_implementation decides"),

@@ -10,7 +10,7 @@ from roll.compat.roll.rule import (
     ENVIRONMENT,
     NO_CRITIC,
     RUN_FOLDER,
-    Rule,
+    KeyRule,
     Siblings,
     ignored,
     off_or_lacking,
@@ -64,7 +64,7 @@ RUN = (
     renamed("use_additional_prompts", "is_use_additional_prompts"),
     renamed("router_args.max_running_requests", "max_running_requests"),
     value_read_as("track_with", ("stdout",), "none", "the console always shows the run, so no tracker is needed"),
-    Rule(
+    KeyRule(
         "eval_steps", "alias", "never: read as no validation", lambda v, b: {"validation": DROP, "val_batch_size": DROP,
         "val_env_manager": DROP}, lambda v, b: type(v) is int and v <= 0, "0 or less",
     ),
@@ -89,10 +89,10 @@ RUN = (
     *off_or_lacking("router_args.router_name", (None, "PromptAffinityRouter", "EnvAffinityRouter"),
                     "a group goes to the engine with the fewest requests and stays there; no other router is there"),
     ignored("router_args.router_config", "only ROLL's SglangRouter reads it"),
-    Rule("router_args", "without effect", "nothing is written in it", when=lambda v, b: v in (None, {}), values="null"),
+    KeyRule("router_args", "without effect", "nothing is written in it", when=lambda v, b: v in (None, {}), values="null"),
     # In agentic files; the fields are RLVR's.
     ignored("prompt_length", "an episode has sequence_length, for all its turns together"),
-    Rule("response_length", "alias", "read as sequence_length: prompt_length + response_length",
+    KeyRule("response_length", "alias", "read as sequence_length: prompt_length + response_length",
          lambda v, b: {"sequence_length": b.get("prompt_length", 1024) + v} if isinstance(v, int) else {}, absent=True),
     ignored("num_return_sequences_in_group", "train_env_manager.group_size is the group's size"),
     ignored("is_num_return_sequences_expand", "episodes of a group are played on their own"),
@@ -113,7 +113,7 @@ RUN = (
 
 ALGORITHM = (
     *(
-        Rule(
+        KeyRule(
             f"norm_{kind}_type", "without effect", "the estimator normalises rewards itself; ROLL overwrites the key, too",
             when=lambda v, b: v is not None and b.get("adv_estimator") in _SETS_ITS_OWN_NORM, values="with grpo, gigpo",
         )
@@ -122,24 +122,24 @@ ALGORITHM = (
     # In agentic files; the fields are RLVR's.
     ignored("norm_mean_type", "reward_normalization.norm_mean_type counts"),
     ignored("norm_std_type", "reward_normalization.norm_std_type counts"),
-    Rule("kl_penalty", "lacking", "needs the whole distribution of each token; use kl, mse or abs",
-         when=lambda v, b: v == "full", values="full"),
-    Rule("reward_norm", "alias", "read as norm_mean_type and norm_std_type; with reward_shift the mean only, with reward_scale "
-         "the deviation only", _old_reward_norm),
+    KeyRule("kl_penalty", "lacking", "needs the whole distribution of each token; use kl, mse or abs",
+            when=lambda v, b: v == "full", values="full"),
+    KeyRule("reward_norm", "alias", "read as norm_mean_type and norm_std_type; with reward_shift the mean only, with "
+            "reward_scale the deviation only", _old_reward_norm),
     ignored("reward_shift", "read together with reward_norm"),
     ignored("reward_scale", "read together with reward_norm"),
-    Rule("importance_sampling", "alias", "read as actor_train.pg_variant: gspo with the clip of PPO", _gspo,
+    KeyRule("importance_sampling", "alias", "read as actor_train.pg_variant: gspo with the clip of PPO", _gspo,
          lambda v, b: v == "seq", "seq"),
     ignored("importance_sampling", "ratios are by token already"),
-    Rule("force_disable_old_logprobs_recompute", "alias", "read as old_logprobs: bypass",
+    KeyRule("force_disable_old_logprobs_recompute", "alias", "read as old_logprobs: bypass",
          lambda v, b: {"old_logprobs": "bypass", "enable_old_logprobs_recompute": DROP}, _is_on, "true"),
     ignored("force_disable_old_logprobs_recompute", "it changes nothing as it stands"),
     ignored("enable_reference", "the reference is started if use_kl_loss or add_token_level_kl needs it"),
-    Rule("reward_pretrain", "alias", "the folder that the critic starts from",
+    KeyRule("reward_pretrain", "alias", "the folder that the critic starts from",
          lambda v, b: {"critic.model_args.model_name_or_path": v},
          lambda v, b: b.get("adv_estimator") == "gae" and bool(b.get("critic")), "with adv_estimator: gae", absent=True),
     ignored("reward_pretrain", NO_CRITIC),
-    *(Rule(name, "without effect", NO_CRITIC, when=lambda v, b: b.get("adv_estimator") != "gae", values="without gae")
+    *(KeyRule(name, "without effect", NO_CRITIC, when=lambda v, b: b.get("adv_estimator") != "gae", values="without gae")
       for name in ("critic", "critic_warmup", "value_clip", "lambd")),
     ignored("l2", DEAD_IN_ROLL + "; use actor_train.training_args.weight_decay"),
     *(ignored(name, DEAD_IN_ROLL) for name in (
@@ -153,9 +153,9 @@ ALGORITHM = (
     *off_or_lacking("difficulty_loss_weight", (False, None), "weighing samples is not there; use difficulty_mask"),
     *off_or_lacking("length_loss_weight", (False, None), "weighing samples is not there; choose loss_agg_mode"),
     ignored("train_infer_correction.is_weight.detach", "importance weights never carry a gradient"),
-    Rule("train_infer_correction.is_weight.upper_bound", "alias", "read as .inf: no bound",
+    KeyRule("train_infer_correction.is_weight.upper_bound", "alias", "read as .inf: no bound",
          lambda v, b: {".upper_bound": float("inf")}, lambda v, b: v is None, "null"),
-    Rule("use_rollout_importance_sampling_ratio", "alias", "read as train_infer_correction.is_weight",
+    KeyRule("use_rollout_importance_sampling_ratio", "alias", "read as train_infer_correction.is_weight",
          _old_is_weight, _is_on, "true"),
     ignored("use_rollout_importance_sampling_ratio", "it changes nothing as it stands"),
     ignored("rollout_importance_sampling_ratio_upper_bound", "read together with use_rollout_importance_sampling_ratio"),
@@ -164,7 +164,7 @@ ALGORITHM = (
         for level, infix in (("token", ""), ("sequence", "_seq"))
         for kind in ("ratio", "diff")
         for rule in (
-            Rule(f"train_infer_{kind}{infix}_mask", "alias", f"read as a filter of train_infer_correction by {level}",
+            KeyRule(f"train_infer_{kind}{infix}_mask", "alias", f"read as a filter of train_infer_correction by {level}",
                  _old_mask(level, kind == "ratio"), _is_on, "true"),
             ignored(f"train_infer_{kind}{infix}_mask", "it changes nothing as it stands"),
             ignored(f"train_infer_{kind}{infix}_threshold_low", f"read together with train_infer_{kind}{infix}_mask"),

@@ -33,7 +33,7 @@ DROP = _Drop()
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class KeyRule:
     """What becomes of a key, or of some of its values."""
 
     path: str
@@ -46,7 +46,7 @@ class Rule:
     when: Callable[[Any, Siblings], bool] | None = None
     """Holds for the values that the rule is about; None: for all."""
     values: str = ""
-    """Those values, for the reference page."""
+    """The values that `when` holds for, as text for the reference page."""
     absent: bool = False
     """The rule is for a key that has no field here although it has a `when`."""
 
@@ -56,45 +56,45 @@ class Rule:
 
     @property
     def for_absent(self) -> bool:
-        """Whether a field of that name would do away with the rule."""
+        """Whether the rule is unnecessary as soon as a field of that name exists."""
         return self.absent or self.when is None
 
     def about(self, value: Any, block: Siblings) -> bool:
         return self.when is None or self.when(value, block)
 
 
-def renamed(path: str, to: str, note: str = "") -> Rule:
+def renamed(path: str, to: str, note: str = "") -> KeyRule:
     """The same value under another name."""
-    return Rule(path, "alias", f"read as `{to.lstrip('.')}`" + (f"; {note}" if note else ""), lambda value, block: {to: value})
+    return KeyRule(path, "alias", f"read as `{to.lstrip('.')}`" + (f"; {note}" if note else ""), lambda value, block: {to: value})
 
 
-def ignored(path: str, why: str) -> Rule:
-    return Rule(path, "without effect", why)
+def ignored(path: str, why: str) -> KeyRule:
+    return KeyRule(path, "without effect", why)
 
 
-def lacking(path: str, note: str) -> Rule:
-    return Rule(path, "lacking", note)
+def lacking(path: str, note: str) -> KeyRule:
+    return KeyRule(path, "lacking", note)
 
 
-def off_or_lacking(path: str, off: tuple[Any, ...], note: str) -> tuple[Rule, Rule]:
+def off_or_lacking(path: str, off: tuple[Any, ...], note: str) -> tuple[KeyRule, KeyRule]:
     """A switch that may stand there as long as it is off."""
     harmless = "it changes nothing as it stands"
     return (
-        Rule(path, "without effect", harmless, when=lambda v, b: v in off, values=_shown(off), absent=True),
-        Rule(path, "lacking", note, when=lambda v, b: v not in off, values="else", absent=True),
+        KeyRule(path, "without effect", harmless, when=lambda v, b: v in off, values=_shown(off), absent=True),
+        KeyRule(path, "lacking", note, when=lambda v, b: v not in off, values="else", absent=True),
     )
 
 
-def value_read_as(path: str, values: tuple[Any, ...], to: Any, note: str, *, unless: tuple[Any, str] | None = None) -> Rule:
+def value_read_as(path: str, values: tuple[Any, ...], to: Any, note: str, *, unless: tuple[Any, str] | None = None) -> KeyRule:
     """Some values of a key that is here mean another one. `unless`: (class, field) that may accept them itself by now."""
     name = f".{path.rpartition('.')[2]}"
     accepted = choices(*unless) if unless else ()
     meant = tuple(value for value in values if value not in accepted)
-    return Rule(path, "alias", note, lambda v, b: {name: to}, lambda v, b: any(v is m or v == m for m in meant), _shown(meant))
+    return KeyRule(path, "alias", note, lambda v, b: {name: to}, lambda v, b: any(v is m or v == m for m in meant), _shown(meant))
 
 
 def _shown(values: tuple[Any, ...]) -> str:
-    """As in YAML. 1 and 1.0 are one value."""
+    """The value as YAML writes it. 1 and 1.0 are one value."""
     words = {None: "null", True: "true", False: "false"}
     texts = [words[value] if value is None or isinstance(value, bool) else str(value) for value in values]
     return ", ".join(dict.fromkeys(text.removesuffix(".0") for text in texts))

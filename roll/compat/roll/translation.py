@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, get_args, get_origin
 
 from roll.compat.roll.keys import RULES
-from roll.compat.roll.rule import DROP, Rule
+from roll.compat.roll.rule import DROP, KeyRule
 from roll.configs.report import Note
 from roll.configs.schema import hints
 
-_BY_NAME: dict[str, list[Rule]] = defaultdict(list)
+_BY_NAME: dict[str, list[KeyRule]] = defaultdict(list)
 for _each in RULES:
     _BY_NAME[_each.path.rpartition(".")[2]].append(_each)
 
@@ -38,7 +38,7 @@ class Translation:
 class _Hit:
     path: tuple[str, ...]
     value: Any
-    rule: Rule
+    rule: KeyRule
     targets: Mapping[str, Any]
     """What the rule writes instead."""
 
@@ -72,7 +72,7 @@ def translate(
 
 
 def _apply(hits: list[_Hit], cls: Any, result: Translation) -> bool:
-    """Takes what the rules are about away, then writes what is read instead. Whether anything was done."""
+    """Removes the keys that the rules are about, then writes the keys that are read instead. Returns whether anything changed."""
     written = copy.deepcopy(result.mapping)
     notes = {"alias": result.aliased, "without effect": result.without_effect, "lacking": result.lacking}
     for hit in hits:
@@ -116,7 +116,7 @@ def _hits(mapping: Mapping[str, Any], cls: Any, above: tuple[str, ...]) -> Itera
                 yield from _hits(value, inner, path)
 
 
-def _rule(block: Mapping[str, Any], cls: Any, path: tuple[str, ...]) -> Rule | None:
+def _rule(block: Mapping[str, Any], cls: Any, path: tuple[str, ...]) -> KeyRule | None:
     """The first rule about a key of `block`, whose dataclass is `cls`."""
     name, known = path[-1], has_field(cls, path[-1:])
     for rule in _BY_NAME.get(name, ()):
@@ -140,7 +140,7 @@ def _absent(
 
 
 def _system_templates(mapping: Mapping[str, Any], cls: Any) -> Iterator[tuple[tuple[str, ...], str, str]]:
-    """System templates, as written and as they have to be: ROLL takes braces literally, and tells the rules by itself."""
+    """System templates, as written and as they have to be: ROLL takes braces literally, and adds the rules by itself."""
     environments = mapping.get("custom_envs") if has_field(cls, ("custom_envs",)) else None
     for name, env in environments.items() if isinstance(environments, Mapping) else ():
         if not isinstance(env, Mapping):
@@ -171,7 +171,8 @@ def _block(cls: Any, name: str) -> Any:
 
 
 def _chosen_block(cls: Any, name: str, block: Mapping[str, Any]) -> Any:
-    """As `_block`; a free mapping whose keys another key of the block chooses has the class of that choice."""
+    """The dataclass of a block, as `_block` finds it; a free mapping whose keys another key of the block chooses has the class of
+    that choice."""
     item = next(item for item in fields(cls) if item.name == name)
     selector, schemas = item.metadata.get("schema_by", ("", {}))
     return schemas.get(block.get(selector)) if selector else _block(cls, name)

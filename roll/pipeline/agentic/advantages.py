@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from roll.algorithms.advantages import sequence_advantages
 from roll.algorithms.reward_normalization import normalize_rewards
+from roll.algorithms.sequence_advantages import sequence_advantages
 from roll.algorithms.step_advantages import TurnArgs, Turns, step_advantages
 from roll.configs.agentic import AgenticConfig
 from roll.configs.estimators import STEP_ESTIMATORS, Scope
@@ -44,18 +44,18 @@ class AgenticAdvantages(Advantages):
 
     def __init__(self, config: AgenticConfig) -> None:
         super().__init__(config)
-        self._wish = config
+        self._agentic = config
 
     def describe(self, samples: Sequence[Sample]) -> dict[str, float]:
         return episode_metrics(samples)
 
     def estimate(self, batch: TokenBatch, groups: Sequence[SampleGroup]) -> Estimate:
         layout = _layout(batch, groups)
-        config, wish = self._wish, self._wish.reward_normalization
+        config, normalization = self._agentic, self._agentic.reward_normalization
         comparable = {"batch": torch.zeros_like(layout.group_of_episode), "tags": layout.tag_of_episode}
-        compared = comparable.get(wish.grouping, layout.group_of_episode)
+        compared = comparable.get(normalization.grouping, layout.group_of_episode)
         rewards = normalize_rewards(
-            layout.score_of_episode, compared, wish.norm_mean_type, wish.norm_std_type, config.reward_clip
+            layout.score_of_episode, compared, normalization.norm_mean_type, normalization.norm_std_type, config.reward_clip
         )
         if config.adv_estimator in STEP_ESTIMATORS:
             per_token = self._of_turns(batch, groups, layout, rewards)
@@ -68,25 +68,27 @@ class AgenticAdvantages(Advantages):
 
     def _of_turns(self, batch: TokenBatch, groups: Sequence[SampleGroup], layout: _Layout, rewards: Tensor) -> Tensor:
         """[N] the advantage of each token's turn."""
-        config, wish = self._wish, self._wish.reward_normalization
+        config, normalization = self._agentic, self._agentic.reward_normalization
         samples = [sample for group in groups for sample in group.samples]
         of_sample = [_trajectory(sample) for sample in samples]
-        episodes = [e for e, told in zip(layout.episode_of_sample.tolist(), of_sample, strict=True) for _ in told.turns]
-        turns = [turn for told in of_sample for turn in told.turns]
-        positions = [told.first_turn + i for told in of_sample for i in range(len(told.turns))]
-        lasts = [told.num_turns - 1 for told in of_sample for _ in told.turns]
+        episodes = [
+            e for e, trajectory in zip(layout.episode_of_sample.tolist(), of_sample, strict=True) for _ in trajectory.turns
+        ]
+        turns = [turn for trajectory in of_sample for turn in trajectory.turns]
+        positions = [trajectory.first_turn + i for trajectory in of_sample for i in range(len(trajectory.turns))]
+        lasts = [trajectory.num_turns - 1 for trajectory in of_sample for _ in trajectory.turns]
         episode_ids = torch.tensor(episodes)
         tasks = layout.group_of_episode[episode_ids]
         states: list[Hashable] = [turn.state_key for turn in turns]
-        if (config.adv_estimator == "gigpo" or wish.grouping == "state") and not all(states):
+        if (config.adv_estimator == "gigpo" or normalization.grouping == "state") and not all(states):
             raise ValueError(
-                "adv_estimator: turns are compared at equal states, and an environment does not tell its own: "
+                "adv_estimator: turns are compared at equal states, and an environment does not report its state: "
                 "its reset and step have to give info['state_key'], a text that is equal exactly for equal states"
             )
         earned = torch.tensor([turn.reward for turn in turns], dtype=torch.float32)
-        mean: Scope | None = wish.norm_mean_type
-        if config.adv_estimator == "agentic_reinforce" and (wish.norm_mean_type or wish.norm_std_type):
-            # A normalisation speaks of whole episodes: the normalised score stands where the episode ended.
+        mean: Scope | None = normalization.norm_mean_type
+        if config.adv_estimator == "agentic_reinforce" and (normalization.norm_mean_type or normalization.norm_std_type):
+            # A normalisation is of whole episodes: the last turn of an episode earns the normalised score.
             ended = torch.tensor([p == last for p, last in zip(positions, lasts, strict=True)])
             earned = torch.where(ended, rewards[episode_ids], 0.0)
         elif config.adv_estimator == "step_reinforce":
@@ -105,7 +107,7 @@ class AgenticAdvantages(Advantages):
             TurnArgs(
                 gamma=config.step_reward_gamma,
                 mean=mean,
-                std=wish.norm_std_type,
+                std=normalization.norm_std_type,
                 episode_weight=config.episode_reward_weight,
                 step_weight=config.step_reward_weight,
             ),
@@ -114,7 +116,7 @@ class AgenticAdvantages(Advantages):
 
     def _compared_turns(self, layout: _Layout, episode_ids: Tensor, tasks: Tensor, states: Sequence[Hashable]) -> Tensor:
         """[K] turns with equal numbers are compared with each other."""
-        grouping = self._wish.reward_normalization.grouping
+        grouping = self._agentic.reward_normalization.grouping
         if grouping == "batch":
             return torch.zeros_like(tasks)
         if grouping == "tags":
@@ -127,7 +129,7 @@ class AgenticAdvantages(Advantages):
 
 
 def _trajectory(sample: Sample) -> Trajectory:
-    assert sample.trajectory is not None, "a sample of an agentic run tells of its episode"
+    assert sample.trajectory is not None, "a sample of an agentic run has a trajectory"
     return sample.trajectory
 
 
@@ -145,7 +147,7 @@ def _layout(batch: TokenBatch, groups: Sequence[SampleGroup]) -> _Layout:
                 scores.append(_trajectory(sample).score)
             episode_of_sample.append(numbers[key])
     of_sample = torch.tensor(episode_of_sample)
-    told = [_trajectory(sample) for group in groups for sample in group.samples]
+    trajectories = [_trajectory(sample) for group in groups for sample in group.samples]
     trained = batch.sums_per_sample(batch.loss_mask.long())
     return _Layout(
         of_sample,
@@ -153,7 +155,7 @@ def _layout(batch: TokenBatch, groups: Sequence[SampleGroup]) -> _Layout:
         torch.tensor(tags_),
         torch.tensor(scores, dtype=torch.float32),
         torch.zeros(len(groups_), dtype=torch.int64).index_add_(0, of_sample, trained),
-        torch.tensor([one.num_turns - one.first_turn - len(one.turns) for one in told]),
+        torch.tensor([one.num_turns - one.first_turn - len(one.turns) for one in trajectories]),
     )
 
 

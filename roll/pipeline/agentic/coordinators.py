@@ -46,19 +46,19 @@ class Coordinators:
         await asyncio.gather(*(self._connect(rank) for rank in range(len(self._cluster))))
 
     async def play(self, task: GroupTask) -> GroupResult:
-        """On the coordinator with the fewest groups. Raises `CoordinatorDied` if that one dies over it (another is in its place
-        by then), and `CoordinatorsLost`."""
+        """Plays the group on the coordinator with the fewest groups. Raises `CoordinatorDied` if that one dies over it (another
+        is in its place by then), and `CoordinatorsLost`."""
         rank = min(range(len(self._load)), key=lambda rank: self._load[rank])
         self._load[rank] += 1
         try:
-            async with self._restarting[rank]:  # one that is being replaced knows no engine yet
+            async with self._restarting[rank]:  # a coordinator that is being replaced is not connected to the engines yet
                 worker = self._cluster.workers[rank]
             result: GroupResult = await self._cluster.call(rank, "play_group", task)
         except WorkerDied as death:
             await self._replace(rank, worker)
             raise CoordinatorDied(str(death)) from death
         except asyncio.CancelledError:
-            self._tell_one(rank, "cancel", task.key)  # else it would play on
+            self._notify_one(rank, "cancel", task.key)  # otherwise the coordinator would play on
             raise
         finally:
             self._load[rank] -= 1
@@ -71,26 +71,26 @@ class Coordinators:
         return result
 
     def close(self, engine: int) -> None:
-        self._tell("engine_down", engine)
+        self._notify("engine_down", engine)
 
     def open(self, engine: int) -> None:
-        self._tell("engine_up", engine, self._engines.workers[engine])
+        self._notify("engine_up", engine, self._engines.workers[engine])
 
-    def _tell(self, method: str, *args: object) -> None:
+    def _notify(self, method: str, *args: object) -> None:
         for rank in range(len(self._cluster)):
-            self._tell_one(rank, method, *args)
+            self._notify_one(rank, method, *args)
 
-    def _tell_one(self, rank: int, method: str, *args: object) -> None:
-        async def tell() -> None:
-            with contextlib.suppress(WorkerDied):  # its successor is connected to the engines as they are then
+    def _notify_one(self, rank: int, method: str, *args: object) -> None:
+        async def notify() -> None:
+            with contextlib.suppress(WorkerDied):  # the coordinator's successor is connected to the engines as they are then
                 await self._cluster.call(rank, method, *args)
 
-        notice = asyncio.ensure_future(tell())
+        notice = asyncio.ensure_future(notify())
         self._notices.add(notice)
         notice.add_done_callback(self._notices.discard)
 
     async def _replace(self, rank: int, dead: object) -> None:
-        """Once, however many groups report the death."""
+        """Replaces the coordinator once, however many groups report its death."""
         async with self._restarting[rank]:
             while self._cluster.workers[rank] is dead:
                 self.deaths += 1
@@ -98,7 +98,8 @@ class Coordinators:
                 if self._deaths_in_a_row > MAX_DEATHS:
                     raise CoordinatorsLost(f"environment workers died {MAX_DEATHS + 1} times in a row, without finishing a group")
                 await self._cluster.restart(rank)
-                # What the dead one had asked for has no reader; whose requests are interrupted with it, asks again.
+                # Nobody reads the answers to the dead coordinator's requests. The abort interrupts requests of the others, too;
+                # they are sent again.
                 await asyncio.gather(*(self._abort(engine) for engine in range(len(self._engines))))
                 try:
                     await self._connect(rank)
@@ -106,7 +107,7 @@ class Coordinators:
                     dead = self._cluster.workers[rank]
 
     async def _abort(self, engine: int) -> None:
-        with contextlib.suppress(WorkerDied, EngineError):  # one that is down has nothing to abort
+        with contextlib.suppress(WorkerDied, EngineError):  # an engine that is down has nothing to abort
             await self._engines.call(engine, "abort")
 
     async def _connect(self, rank: int) -> None:

@@ -17,7 +17,7 @@ from roll.data.sample import Sample
 from roll.data.seeding import derive_seed
 from roll.distributed.backend import WorkerDied, WorkerHandle, import_object
 from roll.distributed.cluster import Cluster
-from roll.pipeline.agentic.env_manager.base import Answer, EnvManager, EpisodeTask, PromptTooLong
+from roll.pipeline.agentic.env_manager.base import EnvManager, EpisodeTask, PolicyAnswer, PromptTooLong
 from roll.pipeline.agentic.env_manager.dialogue import Dialogue
 from roll.pipeline.agentic.group_play import RULES, VALIDATION, EpisodeFailed, play_group
 from roll.pipeline.preparation import load_tokenizer
@@ -88,8 +88,8 @@ class EnvironmentWorker:
         self._playing: dict[str, asyncio.Task[GroupResult]] = {}
 
     async def connect(self, engines: Sequence[WorkerHandle], replaced: bool) -> None:
-        """The engines to ask; called once, before anything is played. `replaced`: whether an engine that dies comes back
-        (`engine_up`), so that its requests only have to go elsewhere; if not, its death is an error."""
+        """Connects the coordinator to the engines; called once, before anything is played. `replaced`: whether an engine that
+        dies comes back (`engine_up`), so that its requests only have to go elsewhere; if not, its death is an error."""
         self._hosts = {tag: environment_host(tag, env) for tag, env in self._config.custom_envs.items()}
         self._engines = Cluster("actor_infer", engines, self._config.rpc_timeout)
         router = Router(len(engines), self._capacity)
@@ -154,7 +154,7 @@ class EnvironmentWorker:
         finally:
             await handle.close()
 
-    async def _ask(self, task: GroupTask, episode: str, context: Sequence[int], turn: int, most: int) -> Answer:
+    async def _ask(self, task: GroupTask, episode: str, context: Sequence[int], turn: int, most: int) -> PolicyAnswer:
         """The policy's answer, which is a function of (run seed, group, episode, attempt, turn) and the weights."""
         assert self._client is not None
         key = f"{task.key}/{episode}/{turn}"
@@ -166,15 +166,15 @@ class EnvironmentWorker:
         except WorkerDied as error:
             raise EngineLost(str(error)) from error
         text = self._client.text(completion)
-        return Answer(completion.token_ids, completion.logprobs, completion.versions, text, completion.stopped)
+        return PolicyAnswer(completion.token_ids, completion.logprobs, completion.versions, text, completion.stopped)
 
     def report(self, engine: int, error: Exception) -> None:
-        """An engine died under a request. The driver notices, too, and says when there is another one."""
+        """An engine died under a request. The driver notices this, too, and reports when another engine takes its place."""
         assert self._client is not None
         self._client.close(engine)
 
 
 def environment_host(tag: str, env: EnvConfig) -> EnvHost:
-    from roll.envs.host import EnvHost  # environments are an annex: where none is played, none is loaded
+    from roll.envs.host import EnvHost  # environments are an optional part: where no environment is played, none is loaded
 
     return EnvHost(env.execution, env.step_timeout_s, env.reset_timeout_s, {tag: env.max_env_step_concurrent})

@@ -50,7 +50,7 @@ class EpisodeSource:
 
     def restore(self, cursor: Mapping[str, Any]) -> None:
         if cursor["seed"] != self._seed:
-            raise ValueError(f"the checkpoint was made with seed {cursor['seed']}, not {self._seed}: its environments are others")
+            raise ValueError(f"the checkpoint was made with seed {cursor['seed']}, not {self._seed}: its environments differ")
         theirs = cursor["environments"]
         changed = sorted(tag for tag in {*theirs, *self._configured} if theirs.get(tag) != self._configured.get(tag))
         if changed:

@@ -82,9 +82,9 @@ class AgenticExplorer(Explorer):
         return {f"val/{name}": value for name, value in episode_metrics(samples).items()}
 
     def counts(self) -> dict[str, float]:
-        told = self._coordinators
-        failures = {f"env/failures/{kind}": float(count) for kind, count in told.failures.items()}
-        return failures | {"env/worker_deaths": float(told.deaths), "env/redundant_aborted": float(told.aborted)}
+        coordinators = self._coordinators
+        failures = {f"env/failures/{kind}": float(count) for kind, count in coordinators.failures.items()}
+        return failures | {"env/worker_deaths": float(coordinators.deaths), "env/redundant_aborted": float(coordinators.aborted)}
 
     def figures(self) -> dict[str, Any]:
         return {
@@ -106,7 +106,7 @@ class AgenticExplorer(Explorer):
         )
 
     async def _evaluate(self, version: int, environment: Prompt, places: asyncio.Semaphore) -> tuple[list[Sample], int]:
-        """The samples of a group, and how many of its episodes could not be played."""
+        """Returns the samples of a group, and how many of its episodes could not be played."""
         size = self._validation_manager.group_size
         async with places:
             for attempt in range(ATTEMPTS):

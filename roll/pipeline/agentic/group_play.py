@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class FailureRule:
     """What a failed episode means for its group."""
 
     retries: int
@@ -27,13 +27,13 @@ class Rule:
     """Whether the group goes on without it."""
 
 
-RULES: dict[EnvFailurePolicy, Rule] = {
-    "retry": Rule(1, False),
-    "drop_sample": Rule(0, True),
-    "drop_group": Rule(0, False),
+RULES: dict[EnvFailurePolicy, FailureRule] = {
+    "retry": FailureRule(1, False),
+    "drop_sample": FailureRule(0, True),
+    "drop_group": FailureRule(0, False),
 }
-VALIDATION = Rule(1, True)
-"""A validation counts what can be played, and tells how many could not."""
+VALIDATION = FailureRule(1, True)
+"""The rule of a validation: it counts the episodes that can be played, and reports how many cannot."""
 
 
 class EpisodeFailed(Exception):
@@ -45,7 +45,7 @@ class EpisodeFailed(Exception):
 
 
 @dataclass(slots=True)
-class Outcome:
+class GroupOutcome:
     """What became of a group."""
 
     failures: Counter[str] = field(default_factory=Counter)
@@ -57,12 +57,14 @@ class Outcome:
     """Redundant episodes that were ended because enough others had finished."""
 
 
-async def play_group(play: Callable[[int, int], Awaitable[T]], started: int, needed: int, rule: Rule) -> tuple[list[T], Outcome]:
+async def play_group(
+    play: Callable[[int, int], Awaitable[T]], started: int, needed: int, rule: FailureRule
+) -> tuple[list[T], GroupOutcome]:
     """Plays `started` episodes at once; the first `needed` to finish are the result, in the order of their numbers, and the
     rest is cancelled. Fewer come back where the rule lets the group shrink; none if it does not and too few are left.
 
     `play(episode, attempt)` plays one, or raises `EpisodeFailed`; any other exception ends the group and is the caller's."""
-    outcome = Outcome()
+    outcome = GroupOutcome()
     finished: dict[int, T] = {}
     attempts = dict.fromkeys(range(started), 0)
     running = {asyncio.ensure_future(play(episode, 0)): episode for episode in range(started)}

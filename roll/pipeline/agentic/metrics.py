@@ -1,4 +1,4 @@
-"""What there is to tell of episodes, by tag. Each episode counts once, however many samples it became."""
+"""Metrics of episodes, by tag. Each episode counts once, however many samples it became."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-from roll.algorithms.advantages import try_estimator
+from roll.algorithms.sequence_advantages import try_estimator
 from roll.configs.agentic import AgenticConfig, EnvConfig, EnvManagerConfig
 from roll.configs.estimators import STEP_ESTIMATORS
 from roll.data.sample import Prompt
@@ -88,7 +88,7 @@ def _validation(config: AgenticConfig, configured: dict[str, str]) -> list[Promp
 
 
 def _rules(env: EnvConfig, tag: str) -> str:
-    """The environment's rules, from an instance that is made only to see that it can be."""
+    """The environment's rules, from an instance that is made only to check that its configuration is valid."""
     from roll.envs.registry import make_env
 
     made = make_env(env.env_type, env.env_config, f"custom_envs.{tag}.env_config")

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from roll.algorithms.advantages import clip, remax, sequence_advantages
 from roll.algorithms.reward_normalization import RunningMoments, normalize_rewards
+from roll.algorithms.sequence_advantages import clip, remax, sequence_advantages
 from roll.configs.rlvr import RLVRConfig
 from roll.data.sample import Sample, SampleGroup
 from roll.data.token_batch import TokenBatch
@@ -20,13 +20,13 @@ class RLVRAdvantages(Advantages):
 
     def __init__(self, config: RLVRConfig) -> None:
         super().__init__(config)
-        self._wish = config
+        self._rlvr = config
         self._running: dict[str, RunningMoments] = {}
 
     def trains(self, group: SampleGroup, sample: Sample) -> bool:
-        """Not those that were cut off at the length limit (`max_len_mask`), nor those of groups that are too easy or too hard
+        """False for samples that were cut off at the length limit (`max_len_mask`), and for groups that are too easy or too hard
         (`difficulty_mask`)."""
-        config = self._wish
+        config = self._rlvr
         if config.max_len_mask and sample.finish_reason == "length":
             return False
         if not config.difficulty_mask:
@@ -35,7 +35,7 @@ class RLVRAdvantages(Advantages):
         return config.difficulty_low_threshold < mean < config.difficulty_high_threshold
 
     def estimate(self, batch: TokenBatch, groups: Sequence[SampleGroup]) -> Estimate:
-        config = self._wish
+        config = self._rlvr
         group_ids = torch.tensor([i for i, group in enumerate(groups) for _ in group.samples])
         domains = [group.prompt.domain for group in groups for _ in group.samples]
         trained = batch.sums_per_sample(batch.loss_mask.long())

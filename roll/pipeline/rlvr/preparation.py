@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
-from roll.algorithms.advantages import try_estimator
+from roll.algorithms.sequence_advantages import try_estimator
 from roll.configs.arguments import DataArguments
 from roll.configs.rlvr import RLVRConfig
 from roll.data.prompt_file import read_rows
@@ -71,7 +71,7 @@ def _prompts(
         usable, skipped = tokenize_prompts(rows, tokenizer, data.template, derived.prompt_length, derived.tag_to_domain)
         if not usable:
             why = ", ".join(f"{count} {reason}" for reason, count in skipped.items())
-            raise ValueError(f"not one of {len(rows)} prompts can be used: {why} (prompt_length {derived.prompt_length})")
+            raise ValueError(f"none of {len(rows)} prompts can be used: {why} (prompt_length {derived.prompt_length})")
         return usable, skipped
 
     fix = "correct the rows, or prompt_length, or rewards.<domain>.tag_included"

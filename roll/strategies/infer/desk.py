@@ -30,7 +30,7 @@ class RequestBounds:
 
     vocab_size: int
     max_length: int
-    """Of prompt and response together, in tokens."""
+    """Most tokens of prompt and response together."""
     has_tokenizer: bool = True
 
     def tokens_left(self, request: GenerateRequest) -> int:
@@ -72,7 +72,7 @@ class WaitingLine(Generic[T]):
 
     @property
     def names(self) -> list[str]:
-        """In order of arrival."""
+        """The names of waiting things in order of arrival."""
         return list(self._waiting)
 
     def add(self, name: str, priority: int, thing: T) -> None:
@@ -81,7 +81,7 @@ class WaitingLine(Generic[T]):
         heapq.heappush(self._heap, (priority, arrival, name))
 
     def first(self) -> T | None:
-        """Who is next, and stays."""
+        """The next thing, which stays in the line."""
         while self._heap:
             _, arrival, name = self._heap[0]
             if name in self._waiting and self._waiting[name][0] == arrival:
@@ -90,7 +90,7 @@ class WaitingLine(Generic[T]):
         return None
 
     def remove(self, name: str) -> T | None:
-        """The thing, if it was there."""
+        """Removes and returns the thing, if it is in the line."""
         return self._waiting.pop(name, (0, None))[1]
 
 
@@ -102,7 +102,7 @@ class BusyTime:
         self._since: float | None = None
 
     def count(self, busy: bool) -> None:
-        """Told whenever that changes, and as often as one likes."""
+        """Takes the number of running requests. It is called at every change, and may be called more often."""
         now = time.perf_counter()
         if busy and self._since is None:
             self._since = now
@@ -124,7 +124,7 @@ class Desk:
         self._holds = 0
         self._line: WaitingLine[tuple[str, asyncio.Future[None]]] = WaitingLine()
         self._inside: dict[str, Literal["admitted", "begun", "aborted"]] = {}
-        """Who is admitted has not been told yet, and may still be aborted."""
+        """An admitted request whose coroutine has not resumed yet may still be aborted."""
         self._empty = asyncio.Event()
         self._empty.set()
         self._busy = BusyTime()
@@ -173,7 +173,7 @@ class Desk:
         self._admit()
 
     def end(self, why: Exception) -> None:
-        """Whoever waits, or comes later, gets the reason."""
+        """Ends the desk: every waiting and later request raises the reason."""
         self._ended = why
         for name in self._line.names:
             self._give_up(name, why)
@@ -183,7 +183,7 @@ class Desk:
         await self._empty.wait()
 
     def stats(self, counted: EngineStats) -> EngineStats:
-        """`counted`, with what the desk knows."""
+        """The engine's figures `counted`, completed by the desk's own."""
         inside = len(self._inside)
         return replace(
             counted, running=inside, queued=len(self._line), free_slots=self._places - inside, busy_s=self._busy.seconds
@@ -203,7 +203,7 @@ class Desk:
         while not self._holds and len(self._inside) < self._places and (waiting := self._line.first()) is not None:
             name, turn = waiting
             self._line.remove(name)
-            if not turn.done():  # else it was cancelled
+            if not turn.done():  # otherwise the request was cancelled
                 self._inside[name] = "admitted"
                 self._empty.clear()
                 turn.set_result(None)

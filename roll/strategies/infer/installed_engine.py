@@ -1,4 +1,4 @@
-"""That the engine a configuration names is installed, in a version this project knows, and has the arguments it is given. Reads
+"""Checks that the configured engine is installed, in a version that this project knows, and has the configured arguments. Reads
 files, imports nothing of the engine and no torch."""
 
 from __future__ import annotations

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from roll.configs.base import WeightUpdateMode as WeightUpdateMode  # a word of this interface
+from roll.configs.base import WeightUpdateMode as WeightUpdateMode  # re-exported as part of this interface
 from roll.data.sample import FinishReason, VersionSpan
-from roll.weights.bucket import Bucket, Manifest
+from roll.weights.bucket import Bucket, WeightManifest
 
 NO_VERSION = -1
-"""Of an engine with random weights, which must not serve yet."""
+"""The version of an engine with random weights, which must not serve yet."""
 
 
 class EngineError(RuntimeError):
@@ -91,8 +91,8 @@ class InferStrategy(Protocol):
     async def receive_bucket(self, version: int, bucket: Bucket) -> None:
         """Verifies a bucket and keeps it aside (shadow buffer) while generation goes on."""
 
-    async def activate_weights(self, manifest: Manifest, mode: WeightUpdateMode) -> float:
-        """At the next token border makes the received weights those in use; returns the pause in seconds: from the end of the
+    async def activate_weights(self, manifest: WeightManifest, mode: WeightUpdateMode) -> float:
+        """Puts the received weights to use at the next token border; returns the pause in seconds: from the end of the
         last token step before it to the moment the next could begin.
 
         Refuses (`ValueError`) if what was received is not what the manifest names. `interrupt`: running requests keep their

@@ -54,7 +54,8 @@ class StopStringMatcher:
 
 
 def response_text(tokenizer: Tokenizer, tokens: list[int], sampling: SamplingParams, reason: FinishReason) -> str:
-    """Without special tokens. The text ends where a stop string says (the tokens that spell it stay in the response)."""
+    """The text of a response without special tokens. A stop string ends the text (the tokens that spell it stay in the
+    response)."""
     text = str(tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
     return cut_at_stop(text, sampling.stop_strings, sampling.include_stop_str_in_output) if reason == "stop" else text
 

@@ -72,7 +72,8 @@ def rng_state(device: torch.device) -> dict[str, Tensor]:
 
 
 def restore_rng(path: Path, device: torch.device) -> None:
-    """Without a file of this rank (saved by fewer ranks) the generators stay as they were seeded."""
+    """Restores this rank's random generators. Without a file of this rank (saved by fewer ranks) the generators stay as they were
+    seeded."""
     if not path.is_file():
         return
     state = load_file(path)

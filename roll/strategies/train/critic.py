@@ -29,7 +29,8 @@ class CriticStrategy(Protocol):
         has read all tokens before that one. 0 where `loss_mask` is False."""
 
     def train_values(self, batch: TokenBatch, loss: ValueLossSpec, totals: BatchTotals) -> dict[str, float]:
-        """One optimiser step towards `batch.returns` on this rank's share of the batch; the same metrics on every rank."""
+        """Takes one optimiser step towards `batch.returns` on this rank's share of the batch; returns the same metrics on every
+        rank."""
 
     def save(self, directory: Path) -> None: ...
 
@@ -56,7 +57,7 @@ class _ValueModel(HFTrainStrategy):
         return self._optimise(batch, loss_of)
 
     def _values(self, micro: Padded) -> Tensor:
-        """[B, T]"""
+        """[B, T] values."""
         columns = predictor_columns(micro.loss_mask)
         said = self._outputs(micro, columns).squeeze(2).float()
         rows, predictors = micro.loss_mask[:, 1:].nonzero(as_tuple=True)

@@ -95,7 +95,7 @@ class HFTrainStrategy(ABC):
         return None if training is None else make_adamw(self._model.parameters(), training.arguments)
 
     def _load_model(self, path: Path, dtype: torch.dtype) -> PreTrainedModel:
-        """From a Hugging Face folder, on the CPU."""
+        """Loads the model from a Hugging Face folder, on the CPU."""
         return files.load_model(path, dtype, self._spec.model.attn_implementation)
 
     # How the ranks divide the model
@@ -160,7 +160,7 @@ class HFTrainStrategy(ABC):
         return self._optimise(batch, policy_loss)
 
     def _per_token(self, batch: TokenBatch, compute: Callable[[Padded], Tensor]) -> Tensor:
-        """[N] what `compute` says of each micro-batch, [B, T], without gradients."""
+        """[N] the per-token results of `compute` for each micro-batch [B, T], without gradients."""
         out, budget = torch.zeros(batch.num_tokens), self._spec.max_tokens_per_microbatch_infer
         offsets = batch.offsets.tolist()
         with torch.no_grad():
@@ -174,7 +174,7 @@ class HFTrainStrategy(ABC):
         return out
 
     def _optimise(self, batch: TokenBatch, loss_of: Callable[[Padded], tuple[Tensor, Metrics]]) -> dict[str, float]:
-        """One optimiser step. `loss_of`: a micro-batch's share of the loss, and its metrics."""
+        """Takes one optimiser step. `loss_of`: a micro-batch's share of the loss, and its metrics."""
         training = self._spec.optimisation
         if self._optimizer is None or training is None:
             raise RuntimeError(f"this model is frozen ({self.frozen_name}) and cannot be trained")
@@ -198,7 +198,7 @@ class HFTrainStrategy(ABC):
         }
 
     def export_weights(self, bucket_bytes: int) -> Iterator[Bucket]:
-        """In the type the layers compute in; tied weights once. Adapters alone in float32."""
+        """Exports weights in the type that layers compute in, tied weights once; adapters alone in float32."""
         named = self._full_weights(trained_only=self._adapted_base is not None)
         if self._adapters and self._adapted_base is not None:
             named = with_base(self._adapters.alone(named), self._adapted_base)
@@ -227,7 +227,7 @@ class HFTrainStrategy(ABC):
 
     @torch.no_grad()
     def load(self, directory: Path) -> None:
-        """Changes nothing unless the checkpoint fits; `ValueError` says why not."""
+        """Loads a checkpoint. Changes nothing unless the checkpoint fits; a `ValueError` says why it does not."""
         files.check_model_folder(directory / files.MODEL)
         trained = self._optimizer is not None
         state = files.TrainerState.read(directory / files.TRAINER) if trained else self._state
@@ -262,7 +262,7 @@ class HFTrainStrategy(ABC):
         return token_logprobs(logits, micro.tokens, micro.temperatures, micro.loss_mask, columns, entropy)
 
     def _outputs(self, micro: Padded, columns: Tensor) -> Tensor:
-        """What the model's head says at the positions `columns` [C]: logits [B, C, V]."""
+        """The output of the model's head at the positions `columns` [C]: logits [B, C, V]."""
         precision = torch.autocast(self._device.type, self._compute_dtype) if self._autocast else contextlib.nullcontext()
         with precision:
             # Padding is on the right and attention causal: no token sees it, so the kernel needs no mask.
@@ -294,7 +294,7 @@ class HFTrainStrategy(ABC):
         return str(self._model.config.model_type)
 
     def _gathered(self, named: Iterator[tuple[str, Tensor]]) -> dict[str, Tensor]:
-        """Full tensors on rank 0's CPU; nothing elsewhere."""
+        """The full tensors on rank 0's CPU; an empty mapping on other ranks."""
         result = {}
         for name, tensor in named:
             if self._ranks.rank == 0:

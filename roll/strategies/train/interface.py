@@ -16,7 +16,7 @@ from roll.weights.bucket import Bucket
 
 @dataclass(frozen=True, slots=True)
 class RankContext:
-    """Where this rank stands."""
+    """The position of a rank among the ranks of its role."""
 
     rank: int = 0
     world_size: int = 1
@@ -44,7 +44,7 @@ class TrainStrategy(Protocol):
         """[N] float32, log-prob of each token of this rank's samples under the current weights, 0 where `loss_mask` is False."""
 
     def train_step(self, batch: TokenBatch, loss: LossSpec, totals: BatchTotals) -> dict[str, float]:
-        """One optimiser step on this rank's share of the batch; the same metrics on every rank (already reduced)."""
+        """Takes one optimiser step on this rank's share of the batch; returns the same, reduced metrics on every rank."""
 
     def export_weights(self, bucket_bytes: int) -> Iterator[Bucket]:
         """Hugging Face-named weights. A collective: every rank must exhaust it, and gets a share of the buckets (possibly none);

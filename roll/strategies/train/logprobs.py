@@ -1,4 +1,4 @@
-"""From logits to per-token log-probs and entropies, aligned with the tokens they speak of.
+"""Computes per-token log-probs and entropies from logits, aligned with the tokens that they belong to.
 
 The definition is design-wide: `log softmax(logits / T)` in float32 with the sampling temperature T; greedy (T = 0) counts as T =
 1. Only trained tokens are computed: rows are selected before the softmax, so neither prompt nor padding costs [.., V] memory.

@@ -57,7 +57,7 @@ class Adapters:
                 parameter.data = parameter.data.float()
 
     def merged(self, named: Iterator[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-        """From the adapted model's whole tensors to the merged ones, [out, in] float32 where adapted, under the names that the
+        """Converts the adapted model's whole tensors to merged ones, [out, in] float32 where adapted, under the names that the
         model has without adapters. Holds one layer at a time."""
         pending: dict[str, Tensor] = {}
         for name, tensor in named:
@@ -72,7 +72,7 @@ class Adapters:
                 yield name.replace(_BASE, "."), tensor
 
     def alone(self, named: Iterator[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-        """From the adapters' whole tensors to those of a weight update."""
+        """Converts the adapters' whole tensors to the tensors of a weight update."""
         for name, tensor in named:
             if name.endswith(_A):
                 yield name.replace(_A, adapter.A), tensor.float()
@@ -80,7 +80,7 @@ class Adapters:
                 yield name.replace(_B, adapter.B), self.scale * tensor.float()
 
     def save(self, directory: Path, tensors: Mapping[str, Tensor]) -> None:
-        """A folder as peft (and engines that serve adapters) read it, of the adapted model's whole float32 tensors."""
+        """Writes the adapted model's whole float32 tensors as a folder that peft (and engines that serve adapters) can read."""
         folder = directory / ADAPTER
         folder.mkdir(exist_ok=True)
         named = {_PEFT_PREFIX + name.replace(".default.", "."): t for name, t in tensors.items() if _is_adapter(name)}
@@ -88,7 +88,8 @@ class Adapters:
         self.config.save_pretrained(str(folder))
 
     def load(self, directory: Path) -> dict[str, Tensor]:
-        """Under the adapted model's names. `ValueError` if the checkpoint has no adapters, or scaled ones of another size."""
+        """The adapters of a checkpoint under the adapted model's names. `ValueError` if the checkpoint has no adapters, or has
+        adapters of another rank or scale."""
         folder = directory / ADAPTER
         if not (folder / WEIGHTS).is_file():
             raise ValueError(f"checkpoint '{directory}' was saved without LoRA; remove lora_target, or train its model folder")

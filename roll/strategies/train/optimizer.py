@@ -16,7 +16,7 @@ MOMENTS: tuple[Moment, ...] = get_args(Moment)
 
 
 def make_adamw(parameters: Iterable[nn.Parameter], training: TrainingArguments) -> torch.optim.AdamW:
-    """Over those parameters that are trained. Weight decay acts on matrices only, not on biases and norms."""
+    """AdamW over the parameters that are trained. Weight decay acts on matrices only, not on biases and norms."""
     trained = [p for p in parameters if p.requires_grad]
     matrices, vectors = [p for p in trained if p.ndim > 1], [p for p in trained if p.ndim <= 1]
     groups: list[dict[str, Any]] = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
@@ -26,6 +26,6 @@ def make_adamw(parameters: Iterable[nn.Parameter], training: TrainingArguments) 
 
 
 def scale_to_norm(gradients: Sequence[Tensor], norm: float, max_norm: float) -> None:
-    """In place, if their norm is finite and larger than `max_norm`."""
+    """Scales the gradients in place to `max_norm`, if their norm is finite and larger."""
     if math.isfinite(norm) and norm > max_norm:
         torch._foreach_mul_(list(gradients), max_norm / norm)

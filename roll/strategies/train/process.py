@@ -21,6 +21,6 @@ def prepare_process(context: RankContext, device: torch.device) -> None:
 
 
 def resolve_dtype(name: Dtype, device: torch.device) -> torch.dtype:
-    """The type to compute in."""
+    """The number type that layers compute in."""
     resolved: torch.dtype = getattr(torch, TORCH_NAMES[compute_dtype(name, device.type != "cpu")])
     return resolved

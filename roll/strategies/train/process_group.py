@@ -8,12 +8,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from roll.distributed.meeting import join_store, open_store
+from roll.distributed.rendezvous import join_store, open_store
 from roll.strategies.train.interface import RankContext
 
 
 def init_process_group(context: RankContext, device: torch.device, timeout: timedelta) -> None:
-    """NCCL on GPUs, gloo elsewhere. Rank 0 listens on `master_addr`; a single rank listens nowhere."""
+    """Starts the default process group: NCCL on GPUs, gloo elsewhere. Rank 0 listens on `master_addr`; a single rank listens
+    nowhere."""
     store: Any
     if context.world_size == 1:
         store = dist.HashStore()  # type: ignore[attr-defined]

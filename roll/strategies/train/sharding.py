@@ -53,7 +53,7 @@ class Ranks:
             sharded.set_force_sum_reduction_for_comms(True)
 
     def all_reduce(self, values: Tensor, operation: str) -> None:
-        """In place, `sum` or `max`."""
+        """Reduces the tensor over the ranks in place, by `sum` or `max`."""
         if self.size > 1:
             dist.all_reduce(values, dist.ReduceOp.MAX if operation == "max" else dist.ReduceOp.SUM)
 

@@ -17,7 +17,7 @@ from roll.strategies.train import checkpoint_files as files
 from roll.weights.folder_files import VALUE_HEAD
 
 _AFTER_THE_HEAD = ("final_logit_softcapping", "logit_scale", "logits_scaling")
-"""Of a model's config: what some families do to what their head says."""
+"""Keys of a model's config by which some families change what their head returns."""
 
 
 class ValueHead(nn.Linear):
@@ -34,7 +34,7 @@ class ValueHead(nn.Linear):
 
 
 def load_value_model(path: Path, dtype: torch.dtype, attn_implementation: str) -> PreTrainedModel:
-    """From the folder of a causal LM, whose head is left out, or from one that `write_value_model` made.
+    """Loads a value model from the folder of a causal LM, whose head is left out, or from a folder that `write_value_model` made.
 
     Raises:
         ValueError: the model changes what its head says, or the folder's value head is of another width.
@@ -43,7 +43,7 @@ def load_value_model(path: Path, dtype: torch.dtype, attn_implementation: str) -
     model = files.load_model(path, dtype, attn_implementation, without_head=saved is not None)
     for name in _AFTER_THE_HEAD:
         if getattr(model.config, name, None) not in (None, 1):
-            raise ValueError(f"model '{path}' changes what its head says ({name} in config.json), and cannot be a critic")
+            raise ValueError(f"model '{path}' changes the output of its head ({name} in config.json), and cannot be a critic")
     head = ValueHead(model.get_output_embeddings().weight.shape[1])
     if saved is not None:
         if {name: tensor.shape for name, tensor in saved.items()} != {n: t.shape for n, t in head.state_dict().items()}:

@@ -7,7 +7,7 @@ from agentic_worlds import Letters
 
 from roll.configs.agentic import EnvConfig
 from roll.data.sample import VersionSpan
-from roll.pipeline.agentic.env_manager.base import Answer, EpisodeTask, PromptTooLong
+from roll.pipeline.agentic.env_manager.base import EpisodeTask, PolicyAnswer, PromptTooLong
 from roll.pipeline.agentic.env_manager.dialogue import Dialogue
 from roll.pipeline.agentic.env_manager.step_env_manager import StepEnvManager
 from roll.pipeline.agentic.env_manager.traj_env_manager import TrajEnvManager
@@ -46,7 +46,7 @@ class Policy:
         ids = self.answers[min(turn, len(self.answers) - 1)][:most]
         spans = [VersionSpan(0, 1, turn), VersionSpan(1, len(ids), turn + 1)] if len(ids) > 1 else [VersionSpan(0, 1, turn)]
         text = self.tokenizer.decode(ids, skip_special_tokens=True)
-        return Answer(ids, [-1.0 - turn] * len(ids), spans, text, stopped=ids[-1] == self.tokenizer.eos_token_id)
+        return PolicyAnswer(ids, [-1.0 - turn] * len(ids), spans, text, stopped=ids[-1] == self.tokenizer.eos_token_id)
 
 
 def play(tokenizer, answers, *, manager=TrajEnvManager, context=200, env=None, template="none", **config):

@@ -191,7 +191,7 @@ def test_groups_whose_episodes_all_end_alike_can_be_filtered(lab, make_config):
         ({"actor_train.data_args.template": "native"}, "actor_train.data_args.template", "no chat template"),
         ({"train_env_manager.group_filter_cls": "math.fsum"}, "train_env_manager.group_filter_cls", "the reason to drop"),
         ({"sequence_length": 4}, "sequence_length", "no room for a prompt"),
-        ({"rollout_batch_size": 9}, "rollout_batch_size", "no whole number of groups of 2"),
+        ({"rollout_batch_size": 9}, "rollout_batch_size", "not a whole number of groups of 2"),
         ({"train_env_manager.tags": ["words"]}, "train_env_manager.tags", "there is no custom_envs.words (known: letters)"),
         ({"train_env_manager.num_groups_partition": [3]}, "train_env_manager.num_groups_partition", "num_env_groups is 4"),
         ({"adv_estimator": "gigpo", "gamma": 0.9}, "gamma", "use step_reward_gamma"),

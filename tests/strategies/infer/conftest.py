@@ -20,7 +20,7 @@ from transformers import (
 
 from roll.strategies.infer.hf.slot_engine import SlotEngine
 from roll.strategies.infer.interface import GenerateRequest, GenerateResult, SamplingParams
-from roll.weights.bucket import Bucket, Manifest, make_buckets, manifest_of
+from roll.weights.bucket import Bucket, WeightManifest, make_buckets, manifest_of
 
 ARCHITECTURES: dict[str, tuple[Any, Any]] = {
     "qwen2": (Qwen2Config, Qwen2ForCausalLM),
@@ -93,7 +93,7 @@ def true_logprobs(model: Any, prompt: Sequence[int], response: Sequence[int], te
     return logits.log_softmax(-1).gather(1, torch.tensor(response)[:, None])[:, 0]
 
 
-def weights_of(model: Any, version: int, bucket_bytes: int = 6000) -> tuple[list[Bucket], Manifest]:
+def weights_of(model: Any, version: int, bucket_bytes: int = 6000) -> tuple[list[Bucket], WeightManifest]:
     """As a trainer exports them: each parameter once."""
     buckets = list(make_buckets(model.named_parameters(), bucket_bytes))
     return buckets, manifest_of(version, buckets)

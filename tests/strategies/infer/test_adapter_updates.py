@@ -198,7 +198,7 @@ def test_what_is_not_an_update_of_this_base_is_refused(lab: Any, run: Run, tmp_p
         }
         await refused(list(make_buckets(wide.items(), 2000)), r"q_proj.lora_A.weight' has shape \[4, 64\].*need \[3, 64\]")
         unknown = {"model.layers.7.self_attn.q_proj.lora_A.weight": torch.zeros(RANK, 64)}
-        await refused([Bucket(unknown, checksum(unknown))], "no adapter of a linear layer")
+        await refused([Bucket(unknown, checksum(unknown))], "is not an adapter of a linear layer")
         other = make_trainer(make_folder(tmp_path, lab, 1))
         await refused(list(other.export_weights(2000)), "of another base")
         request = lab.request("still", [1, 2, 3], max_new_tokens=10)

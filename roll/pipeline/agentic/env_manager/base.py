@@ -1,6 +1,7 @@
 """What all env managers share: an episode is played turn by turn, and recorded as it goes.
 
-An env manager knows neither engines nor workers. It asks for an answer to tokens, and gives the answer's text to an environment.
+An env manager knows neither engines nor workers. It requests an answer to tokens, and gives the text of the answer to an
+environment.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ KNOWN_INFO = frozenset({"action_is_valid", "action_is_effective", "success", "st
 
 
 class Environment(Protocol):
-    """As `env.host.EnvHost` hands it out."""
+    """An environment as `roll.envs.host.EnvHost` opens it."""
 
     running_s: float
     waiting_s: float
@@ -31,7 +32,7 @@ class Environment(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PolicyAnswer:
     """What the policy wrote in one turn."""
 
     token_ids: list[int]
@@ -43,17 +44,17 @@ class Answer:
     """False if it was cut off at the length limit."""
 
 
-AskPolicy = Callable[[Sequence[int], int, int], Awaitable[Answer]]
+AskPolicy = Callable[[Sequence[int], int, int], Awaitable[PolicyAnswer]]
 """(context tokens, turn from 0, most new tokens) -> the answer, complete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeTask:
     uid: str
-    """Of the group: the tag and the number of its environment."""
+    """The group's id: the tag and the number of its environment."""
     tag: str
     index: int
-    """Of the episode in its group."""
+    """Number of the episode in its group."""
     env_seed: int
 
 
@@ -76,7 +77,7 @@ class Record:
         return sum(turn.reward for turn in self.turns)
 
     def trajectory(self, turns: list[Turn], first_turn: int, env: Environment) -> Trajectory:
-        """As the sample of these turns tells it."""
+        """The trajectory of the sample that holds these turns."""
         assert self.end is not None
         return Trajectory(
             turns=turns,
@@ -105,14 +106,14 @@ class EnvManager(ABC):
 
     @abstractmethod
     async def play(self, env: Environment, task: EpisodeTask, ask: AskPolicy) -> list[Sample]:
-        """One episode, from reset to its end, as samples with rewards. Raises what the environment or the policy raises, and
-        `PromptTooLong`."""
+        """Plays one episode, from reset to its end, and returns its samples with rewards. Raises what the environment or the
+        policy raises, and `PromptTooLong`."""
 
     def system(self) -> str:
         return self.config.agent_system_template.format(instructions=self._instructions)
 
     def message(self, record: Record, observation: str, info: dict[str, Any]) -> str:
-        """What the policy is told in the next turn. Raises `KeyError` for a field that templates do not have."""
+        """The policy's message for the next turn. Raises `KeyError` for a field that templates do not have."""
         return self.config.agent_template.format(**self.fields(record, observation, info))
 
     def fields(self, record: Record, observation: str, info: dict[str, Any]) -> dict[str, Any]:
@@ -126,7 +127,7 @@ class EnvManager(ABC):
             "instructions": self._instructions,
         }
 
-    async def act(self, context: Sequence[int], record: Record, ask: AskPolicy) -> Answer:
+    async def act(self, context: Sequence[int], record: Record, ask: AskPolicy) -> PolicyAnswer:
         """The policy's turn."""
         started = time.perf_counter()
         room = self.context - len(context)
@@ -135,7 +136,7 @@ class EnvManager(ABC):
         return answer
 
     async def react(
-        self, env: Environment, record: Record, observation: str, info: dict[str, Any], answer: Answer
+        self, env: Environment, record: Record, observation: str, info: dict[str, Any], answer: PolicyAnswer
     ) -> tuple[str, dict[str, Any]]:
         """The environment's turn: takes the answer, and records the turn and, if it was the last, how the episode ended."""
         following, reward, terminated, truncated, after = await env.step(answer.text)

@@ -1,4 +1,4 @@
-"""From messages to the tokens that an episode appends to its context. What was sampled stays as it was sampled: an answer is
+"""Renders messages to the tokens that an episode appends to its context. What was sampled stays as it was sampled: an answer is
 never decoded and encoded again, and no earlier token is rendered anew."""
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Dialogue:
     def _render(self, messages: list[dict[str, str]]) -> str:
         try:
             return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
-        except Exception as error:  # boundary: templates raise what they like
+        except Exception as error:  # boundary: a template may raise anything
             raise ValueError(f"the tokenizer's chat template refuses the messages: {error}") from error
 
     def _encode(self, text: str, special: bool) -> list[int]:

@@ -1,4 +1,4 @@
-"""One sample a turn: every turn begins with a fresh context, in which `{history}` tells of the turns before."""
+"""One sample a turn: every turn begins with a fresh context, in which `{history}` describes the turns before."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 from roll.data.sample import Prompt, Sample
 from roll.pipeline.agentic.env_manager.base import (
-    Answer,
     AskPolicy,
     Environment,
     EnvManager,
     EpisodeTask,
+    PolicyAnswer,
     PromptTooLong,
     Record,
 )
@@ -24,7 +24,7 @@ class StepEnvManager(EnvManager):
         observation, info = await env.reset(task.env_seed)
         record = Record()
         system = self.system()
-        steps: list[tuple[Prompt, Answer]] = []
+        steps: list[tuple[Prompt, PolicyAnswer]] = []
         while record.end is None:
             text = self.message(record, observation, info)
             prompt_ids = self.dialogue.first(system, text)

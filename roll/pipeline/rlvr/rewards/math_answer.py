@@ -21,11 +21,11 @@ _ENVELOPE = re.compile(r"^\s*(?:\$\$?|\\\[|\\\()(.*?)(?:\$\$?|\\\]|\\\))\s*$", r
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class FinalAnswer:
     values: list[Any]
     """What math-verify compares: a SymPy expression and its text, or the text alone where it has no meaning. May be empty."""
     text: str
-    """As it stands in the response, without box or dollar signs."""
+    """The answer's text in the response, without box or dollar signs."""
     before: str = ""
     """What precedes it in the response."""
     after: str = ""
@@ -47,20 +47,20 @@ class Box:
     content: str
 
 
-def final_answer(response: str) -> Answer:
+def final_answer(response: str) -> FinalAnswer:
     """The candidate that math-verify would take: the first kind of place that has any, there the last one with a meaning."""
     first_text = ""
     for matches in _candidates(response):
         for match, target in matches:
             try:
                 value, shown = extract_match(match, target)
-            except Exception:  # boundary: what SymPy stumbles over has no meaning, as for math-verify's own `parse`
+            except Exception:  # boundary: SymPy raises anything; such a text has no meaning, as in math-verify
                 continue
             first_text = first_text or shown
             if value is not None:
                 return _answer(response, match, [value, first_text])
     outer = boxes(response)
-    return Answer([first_text] if first_text else [], outer[-1].content if outer else first_text, in_box=bool(outer))
+    return FinalAnswer([first_text] if first_text else [], outer[-1].content if outer else first_text, in_box=bool(outer))
 
 
 def boxes(text: str) -> list[Box]:
@@ -81,20 +81,20 @@ def boxes(text: str) -> list[Box]:
     return found
 
 
-def _answer(response: str, match: re.Match[str], values: list[Any]) -> Answer:
+def _answer(response: str, match: re.Match[str], values: list[Any]) -> FinalAnswer:
     inside = boxes(match[0])
     before, after = response[: match.start()], response[match.end() :]
     if inside:
-        return Answer(values, inside[-1].content, before, after, in_box=True)
+        return FinalAnswer(values, inside[-1].content, before, after, in_box=True)
     for box in boxes(response):
         if box.start <= match.start() and match.end() <= box.end:  # a number in a box that has no meaning as a whole
-            return Answer(values, box.content, response[: box.start], response[box.end :], in_box=True)
+            return FinalAnswer(values, box.content, response[: box.start], response[box.end :], in_box=True)
     envelope = _ENVELOPE.match(match[0])
-    return Answer(values, envelope[1].strip() if envelope else match[0].strip(), before, after)
+    return FinalAnswer(values, envelope[1].strip() if envelope else match[0].strip(), before, after)
 
 
 def _candidates(response: str) -> Iterator[list[tuple[re.Match[str], Any]]]:
-    """By kind of place, the most telling first; within a kind the rightmost first."""
+    """Candidates by kind of place, the most significant kind first; within a kind the rightmost candidate first."""
     patterns = [
         (pattern, target, priority) for of_target, target in get_extraction_regexes(_TARGETS) for pattern, priority in of_target
     ]

@@ -17,7 +17,7 @@ from math_verify import parse, verify
 from sympy import Basic, Eq, Float
 from sympy.core.function import AppliedUndef
 
-from roll.pipeline.rlvr.rewards.math_answer import Answer, boxes
+from roll.pipeline.rlvr.rewards.math_answer import FinalAnswer, boxes
 
 _TEXT = re.compile(r"\\(?:text\w*|mbox|math(?:rm|bf|it|sf|tt)|operatorname)\s*\{([^{}]*)\}")
 _JOINING = re.compile(r"\\(?:text\w*|mbox|mathrm)\s*\{\s*,?\s*(?:and|or)\s*\}")
@@ -38,8 +38,8 @@ _PLAIN_EQUATION = re.compile(r"(?:^|[\s($])(-?\d+(?:\.\d+)?)\s*$")
 _SHORT_WORDS = {"no", "on", "up", "to", "if", "or", "by", "in", "at", "so", "we", "he", "go", "is", "it"}
 
 
-def objection(gold: Any, ground_truth: str, answer: Answer) -> str:
-    """Empty if there is none. `gold`: the meaning of the ground truth, None if it is only text."""
+def objection(gold: Any, ground_truth: str, answer: FinalAnswer) -> str:
+    """The objection to an answer; empty if there is none. `gold`: the meaning of the ground truth, None if it is only text."""
     for name, found in (
         ("another word", _other_word(ground_truth, answer)),
         ("a box in a box", _box_in_box(answer)),
@@ -56,7 +56,7 @@ def objection(gold: Any, ground_truth: str, answer: Answer) -> str:
     return ""
 
 
-def _other_word(ground_truth: str, answer: Answer) -> bool:
+def _other_word(ground_truth: str, answer: FinalAnswer) -> bool:
     """A word is no product of its letters: "sey" is not "yes"."""
     right, given = _letters(ground_truth), _letters(answer.text)
     return bool(right) and bool(given) and _is_word(right) and right != given
@@ -71,7 +71,7 @@ def _letters(text: str) -> str:
 
 
 def _is_word(letters: str) -> bool:
-    """Not one of those that algebra writes: abc, xyz, ab; m, n; AB."""
+    """Whether the letters are a word, and no product as algebra writes it: abc, xyz, ab; m, n; AB."""
     if len(letters) < 3:
         return letters in _SHORT_WORDS
     codes = [ord(letter) for letter in letters]
@@ -81,7 +81,7 @@ def _is_word(letters: str) -> bool:
     return not all(b == a + 1 for a, b in pairwise(codes))
 
 
-def _box_in_box(answer: Answer) -> bool:
+def _box_in_box(answer: FinalAnswer) -> bool:
     """\\boxed{7 \\boxed{42}} says 7 and 42; \\boxed{x = \\boxed{42}} says 42."""
     inner = boxes(answer.text) if answer.in_box else []
     if not inner:
@@ -92,8 +92,8 @@ def _box_in_box(answer: Answer) -> bool:
     return bool(re.search(r"[0-9A-Za-z]", re.sub(r"^[^0-9]*=", "", around)))
 
 
-def _false_equation(gold: Any, answer: Answer) -> bool:
-    """Of an equation the last side is compared: each other side that is a number must be the same one."""
+def _false_equation(gold: Any, answer: FinalAnswer) -> bool:
+    """The last side of an equation is compared, so each other side that is a number must equal the last one."""
     if isinstance(gold, Eq | And):
         return False
     *others, last = _sides(answer.value) or [None]
@@ -128,7 +128,7 @@ def _equal(last: Any, other: Any, text: str) -> bool:
     return bool(difference.is_real) and abs(float(difference)) <= 10.0 ** -len(decimals[1])
 
 
-def _other_base(ground_truth: str, answer: Answer) -> bool:
+def _other_base(ground_truth: str, answer: FinalAnswer) -> bool:
     """101_2 is not 101_3. A base that one of the two leaves out is that of the other."""
     tail = "" if answer.in_box else answer.after[:12].split("\n")[0]
     right, given = _bases(ground_truth), _bases(answer.text + tail)
@@ -155,12 +155,12 @@ def _words(text: str) -> set[str]:
 
 
 def _has_number(unit: str) -> bool:
-    """Beyond exponents (cm2, m^2) and "base 10"."""
+    """Whether the text has a number beyond exponents (cm2, m^2) and "base 10"."""
     return bool(re.search(r"(?<![A-Za-z^\d])\d", re.sub(r"base\s*\d+", "", unit)))
 
 
 def _more_values(ground_truth: str, text: str) -> bool:
-    """From the first text behind a value on, all is dropped: nothing but units and exponents may stand there."""
+    """Finds text behind a value, which math-verify drops: nothing but units and exponents may stand there."""
     return _dropped(text) and not _dropped(ground_truth)
 
 
@@ -177,7 +177,7 @@ def _dropped(text: str) -> bool:
 
 
 def _repeats(gold: Any, value: Any) -> bool:
-    """1, 2, 1, 2 is not the set of 1 and 2, unless the ground truth lists a member twice itself."""
+    """Finds repeated members: 1, 2, 1, 2 is not the set of 1 and 2, unless the ground truth lists a member twice itself."""
     return _doubles(value) > _doubles(gold)
 
 

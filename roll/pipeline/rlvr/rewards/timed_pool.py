@@ -55,7 +55,7 @@ class TimedPool:
 
     @property
     def pids(self) -> list[int]:
-        """Of the processes that are running now."""
+        """Ids of the processes that are running now."""
         return self._pool.pids
 
     async def _grader(self) -> Child:

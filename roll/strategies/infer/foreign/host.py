@@ -11,7 +11,7 @@ from roll.strategies.infer import make_infer_strategy
 from roll.strategies.infer.foreign.messages import request_of
 from roll.strategies.infer.interface import WeightUpdateMode
 from roll.weights.adapter import AdapterSource
-from roll.weights.bucket import Bucket, Manifest
+from roll.weights.bucket import Bucket, WeightManifest
 
 
 class EngineHost:
@@ -33,7 +33,7 @@ class EngineHost:
         await self._strategy.receive_bucket(version, bucket)
 
     async def activate_weights(self, manifest: dict[str, Any], mode: WeightUpdateMode) -> float:
-        return await self._strategy.activate_weights(Manifest(**manifest), mode)
+        return await self._strategy.activate_weights(WeightManifest(**manifest), mode)
 
     async def stats(self) -> dict[str, Any]:
         return asdict(await self._strategy.stats())

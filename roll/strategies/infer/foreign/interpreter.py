@@ -1,7 +1,7 @@
 """Other Python interpreters, for engines that cannot share an environment: what they have installed, and how a process of theirs
 is started. Nothing of an engine is imported here: that takes ten seconds and changes the process.
 
-The text of this file is also run by those interpreters (`look`), so it needs nothing but the standard library.
+The text of this file is also run by those interpreters (`inspect_packages`), so it needs nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 
-def look(module: str, distributions: list[str], needs: list[str]) -> dict[str, Any]:
-    """What this interpreter has: the folder of a module and the version of the first of these distributions that is installed
-    (each None if there is none), those of `needs` that cannot be imported, and Python's own version."""
+def inspect_packages(module: str, distributions: list[str], needs: list[str]) -> dict[str, Any]:
+    """What is installed in this interpreter: the folder of a module and the version of the first of these distributions that is
+    installed (each None if there is none), those of `needs` that cannot be imported, and Python's own version."""
     spec = importlib.util.find_spec(module)
     found = None
     for distribution in distributions:
@@ -35,10 +35,10 @@ def look(module: str, distributions: list[str], needs: list[str]) -> dict[str, A
     }
 
 
-def look_in(python: str | None, module: str, distributions: list[str], needs: list[str]) -> dict[str, Any]:
-    """`look` in another interpreter; None is this one. `ValueError` if it cannot be run, or is no path."""
+def inspect_interpreter(python: str | None, module: str, distributions: list[str], needs: list[str]) -> dict[str, Any]:
+    """`inspect_packages` in another interpreter; None is this one. `ValueError` if it cannot be run, or is no path."""
     if python is None:
-        return look(module, distributions, needs)
+        return inspect_packages(module, distributions, needs)
     if not isinstance(python, str):
         raise ValueError("must be the path of a Python interpreter")
     question = json.dumps([module, distributions, needs])
@@ -49,14 +49,14 @@ def look_in(python: str | None, module: str, distributions: list[str], needs: li
     except OSError as error:
         raise ValueError(f"{python}: {error.strerror}") from error
     except (subprocess.SubprocessError, ValueError) as error:
-        raise ValueError(f"{python} is no Python interpreter that works") from error
+        raise ValueError(f"{python} is not a working Python interpreter") from error
     return seen
 
 
 def environment() -> dict[str, str]:
-    """That of this process, without what is meant for its own interpreter."""
+    """The environment of this process, without the variables that configure its own interpreter."""
     return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
 
 
 if __name__ == "__main__":
-    print(json.dumps(look(*json.loads(sys.argv[1]))))
+    print(json.dumps(inspect_packages(*json.loads(sys.argv[1]))))

@@ -10,7 +10,7 @@ from roll.distributed.child import CallFailed
 from roll.strategies.infer.interface import EngineClosed, EngineError, GenerateRequest, GenerateResult, SamplingParams
 
 ERRORS: dict[str, type[Exception]] = {error.__name__: error for error in (ValueError, EngineError, EngineClosed)}
-"""Those that keep their type on the way."""
+"""The errors that keep their type on the way."""
 
 
 def error_of(failure: CallFailed) -> Exception:

@@ -27,7 +27,7 @@ from roll.strategies.infer.interface import (
     GenerateResult,
     WeightUpdateMode,
 )
-from roll.weights.bucket import Bucket, Manifest
+from roll.weights.bucket import Bucket, WeightManifest
 from roll.weights.memory_file import write_memory_file
 
 CLOSING_S = 30.0
@@ -42,7 +42,7 @@ class OtherInterpreterStrategy:
         here; `EngineError` if the process ends instead."""
         self._what = f"the {strategy_name} engine in {python}"
         self._closed = False
-        # Its path has our package alone: the folder that ours lies in may be full of other packages.
+        # The child's path has our package alone: the folder around our package may hold many other packages.
         self._path = OwnFolder("engine")
         (self._path.path / "roll").symlink_to(Path(roll.__file__).parent)
         plain = {name: asdict(value) if is_dataclass(value) else value for name, value in options.items()}  # type: ignore[arg-type]
@@ -73,7 +73,7 @@ class OtherInterpreterStrategy:
         finally:
             os.close(file)
 
-    async def activate_weights(self, manifest: Manifest, mode: WeightUpdateMode) -> float:
+    async def activate_weights(self, manifest: WeightManifest, mode: WeightUpdateMode) -> float:
         pause: float = await self._call("activate_weights", asdict(manifest), mode)
         return pause
 
@@ -89,8 +89,8 @@ class OtherInterpreterStrategy:
     async def close(self) -> None:
         if self._closed:
             return
-        with contextlib.suppress(EngineError, TimeoutError):  # it dies, or hangs: the process is ended below
-            await asyncio.wait_for(self._call("close"), CLOSING_S)  # which ends the calls that wait
+        with contextlib.suppress(EngineError, TimeoutError):  # the engine dies or hangs: its process is ended below
+            await asyncio.wait_for(self._call("close"), CLOSING_S)  # closing ends the calls that wait
         self._closed = True
         await self._child.kill(CLOSING_S)
         self._path.remove()

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from roll.weights.adapter import BASE, A, AdapterSource, B, BaseWeights, adapted_weights, is_adapter, merge, weight_of
-from roll.weights.bucket import Bucket, Manifest
+from roll.weights.bucket import Bucket, WeightManifest
 from roll.weights.experts import published
 
 
@@ -79,7 +79,7 @@ class ShadowWeights:
                     self._part(name, self._place(self._canonical[name])).copy_(tensor)
             self._buckets[tuple(bucket.tensors)] = bucket.checksum
 
-    def flip(self, manifest: Manifest) -> None:
+    def flip(self, manifest: WeightManifest) -> None:
         """Swaps the received weights with the model's (pointers only); the old memory becomes the next shadow.
 
         `ValueError`, and nothing is swapped, unless exactly the manifest's weights were received, intact, and cover the model."""
@@ -97,13 +97,13 @@ class ShadowWeights:
             if self._version is None:
                 self._shadow, self._views = {}, {}
 
-    def _check(self, manifest: Manifest) -> set[str]:
+    def _check(self, manifest: WeightManifest) -> set[str]:
         """The canonical names of the weights that change."""
         received = self._received_names()
         manifest.check(self._version, received, self._buckets.values())
         adapters = is_adapter(received)
         changed = {self._canonical[name] for name in (adapted_weights(received) if adapters else received)}
-        # A layer that has adapters no more would go on with those of the version before.
+        # A layer without adapters in this version would keep the adapters of the version before.
         missing = (self._adapted if adapters else self._required) - changed
         for canonical, parts in self._parts.items():
             if canonical not in received and not adapters:
@@ -146,7 +146,7 @@ class ShadowWeights:
         return {name for names in self._buckets for name in names}
 
     def _part(self, name: str, whole: Tensor) -> Tensor:
-        """Of the shadow `whole`, what `name` names."""
+        """The part of the shadow `whole` that `name` names."""
         canonical = self._canonical[name]
         if name not in self._parts.get(canonical, ()):
             return whole

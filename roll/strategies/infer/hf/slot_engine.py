@@ -27,7 +27,7 @@ from roll.strategies.infer.hf.slot_row import ContextKey, Row
 from roll.strategies.infer.interface import EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
 from roll.strategies.infer.stop_strings import Tokenizer
 from roll.weights.adapter import AdapterSource
-from roll.weights.bucket import Manifest
+from roll.weights.bucket import WeightManifest
 
 PREFILL_TOKENS = 8192
 """Padded tokens one prefill step may hold (a longer prompt goes alone): bounds a step's memory and duration."""
@@ -117,7 +117,7 @@ class SlotEngine:
         self._finished += [row.result("abort", self._tokenizer) for row in (*interrupted, *queued) if row is not None]
         self._busy.count(not self.drained)
 
-    def activate(self, manifest: Manifest, mode: WeightUpdateMode) -> float:
+    def activate(self, manifest: WeightManifest, mode: WeightUpdateMode) -> float:
         """Swaps in the received weights; returns the pause in seconds: from the end of the last token step (from now, if no
         request is running) to the end of the swap. The wait for the token step under way, at most one step, is not pause:
         tokens are made in it."""

@@ -63,7 +63,7 @@ class Row:
         return "length" if len(self.tokens) >= self.limit else None
 
     def result(self, reason: FinishReason, tokenizer: Tokenizer | None) -> GenerateResult:
-        """`text` is of this call's tokens."""
+        """The result of this call; `text` is the text of this call's tokens."""
         text = "" if tokenizer is None else response_text(tokenizer, self.tokens, self.request.sampling, reason)
         stops = [start for start, _ in self.marks[1:]] + [len(self.tokens)]
         spans = [VersionSpan(start, stop, version) for (start, version), stop in zip(self.marks, stops, strict=False)]

@@ -23,7 +23,7 @@ from roll.strategies.infer.interface import EngineClosed, EngineStats, GenerateR
 from roll.strategies.infer.stop_strings import Tokenizer
 from roll.strategies.model_folder import load_model, load_tokenizer
 from roll.weights.adapter import AdapterSource
-from roll.weights.bucket import Bucket, Manifest
+from roll.weights.bucket import Bucket, WeightManifest
 
 T = TypeVar("T")
 
@@ -100,7 +100,7 @@ class HFInferStrategy:
         self._waiting: dict[str, Future[GenerateResult]] = {}
         """By request id; touched by the engine thread only."""
         self._when_drained: list[tuple[Callable[[], None], Future[Any]]] = []
-        """To do when no request is running; touched by the engine thread only."""
+        """Actions for the moment when no request is running; only the engine thread touches this list."""
         self._posted: queue.SimpleQueue[tuple[Callable[[], None], Future[Any]]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._ended: BaseException | None = None
@@ -133,7 +133,7 @@ class HFInferStrategy:
             raise self._ended
         await asyncio.to_thread(self._engine.shadow.receive, version, bucket)
 
-    async def activate_weights(self, manifest: Manifest, mode: WeightUpdateMode) -> float:
+    async def activate_weights(self, manifest: WeightManifest, mode: WeightUpdateMode) -> float:
         """Takes effect when the token step under way ends (`drain`: when the running requests have ended); see
         `SlotEngine.activate` for what the returned pause holds."""
         call = self._call_drained if mode == "drain" else self._call

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from roll.strategies.infer.foreign.interpreter import look_in
+from roll.strategies.infer.foreign.interpreter import inspect_interpreter
 
 SERIES = "0.5.23"
 """The update sessions and pause modes change between releases; this is the one that the tests run against."""
@@ -22,7 +22,7 @@ INSTALL = (
 STARTUP_TIMEOUT_S = 600.0
 
 STRATEGY_KEYS = ("python", "startup_timeout_s", "tensor_parallel_size")
-"""Of `strategy_config`, what is read here and not by the server."""
+"""The keys of `strategy_config` that are read here, and not by the server."""
 LOAD_FORMATS = ("safetensors", "dummy")
 
 _EXACT_LOGPROBS = "every token's log-prob must be that of the sampled policy"
@@ -59,7 +59,7 @@ def check_interpreter(python: str | None) -> Path:
     """The folder of the SGLang that this interpreter has. `ValueError` if there is none, or one this project does not know."""
     if python is None:
         raise ValueError("SGLang runs from an interpreter of its own, which is not named")
-    seen = look_in(python, "sglang", ["sglang"], [])
+    seen = inspect_interpreter(python, "sglang", ["sglang"], [])
     if seen["folder"] is None:
         raise ValueError(f"{python} has no sglang")
     if seen["version"] != SERIES:
@@ -76,7 +76,7 @@ def check_argument(python: str | None, name: str, value: Any) -> None:
     known = argument_names(python)
     if name not in known:
         nearest = difflib.get_close_matches(name, (known | set(STRATEGY_KEYS)) - OURS.keys(), n=1)
-        raise ValueError("is no argument of SGLang's server" + (f"; did you mean {nearest[0]}?" if nearest else ""))
+        raise ValueError("is not an argument of SGLang's server" + (f"; did you mean {nearest[0]}?" if nearest else ""))
     if name == "load_format" and value not in LOAD_FORMATS:
         raise ValueError(f"must be one of {', '.join(LOAD_FORMATS)}: model files are safetensors")
 
@@ -105,7 +105,7 @@ def server_arguments(
     max_running_requests: int,
     version: int,
 ) -> dict[str, Any]:
-    """All arguments of a server: the user's over our defaults, and those that are ours."""
+    """All arguments of a server: the user's laid over our defaults, and the arguments that only this project sets."""
     kind, _, first = devices[0].partition(":")
     defaults: dict[str, Any] = {"load_format": "safetensors"}
     if kind == "cpu":

@@ -60,10 +60,10 @@ class SGLangServer:
         self.url = f"http://127.0.0.1:{port}"
         self.headers = {"Authorization": f"Bearer {key}"}
         """What every request needs: the port is open to the machine's other users."""
-        self._folder = OwnFolder("sglang")  # nobody else can read it
+        self._folder = OwnFolder("sglang")  # readable by this user only
         self._log = self._folder.path / "server.log"
         # Not among the arguments, which everybody can read. With the second key alone generating would be open to all, and so
-        # would be a route that tells the key.
+        # would be a route that reveals the key.
         keys = self._folder.path / "keys.yaml"
         keys.write_text(json.dumps({"api-key": key, "admin-api-key": key}))
         words = command_line({**arguments, "host": "127.0.0.1", "port": port, "config": keys})

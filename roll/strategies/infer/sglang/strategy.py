@@ -24,7 +24,7 @@ from roll.strategies.infer.interface import EngineStats, GenerateRequest, Genera
 from roll.strategies.infer.sglang.arguments import STARTUP_TIMEOUT_S, server_arguments
 from roll.strategies.infer.sglang.server import SGLangServer
 from roll.strategies.infer.stop_strings import Tokenizer, response_text
-from roll.weights.bucket import Bucket, Manifest
+from roll.weights.bucket import Bucket, WeightManifest
 from roll.weights.staged import StagedWeights
 
 # What running requests go through. retract: back to the queue with their tokens, prefilled again; in_place: their KV cache stays.
@@ -79,7 +79,7 @@ class SGLangInferStrategy:
     async def generate(self, request: GenerateRequest) -> GenerateResult:
         """Cancelling the call aborts the request in the engine."""
         limit = self._desk.bounds.tokens_left(request)
-        if limit < 1:  # it was aborted with its last token
+        if limit < 1:  # the request was aborted with its last token
             return GenerateResult.without_tokens(request, "length")
         try:
             async with self._desk.enter(request):
@@ -111,7 +111,7 @@ class SGLangInferStrategy:
     async def receive_bucket(self, version: int, bucket: Bucket) -> None:
         await asyncio.to_thread(self._staged.receive, version, bucket)
 
-    async def activate_weights(self, manifest: Manifest, mode: WeightUpdateMode) -> float:
+    async def activate_weights(self, manifest: WeightManifest, mode: WeightUpdateMode) -> float:
         """The pause is measured from the request to pause (`drain`: from the end of the last running request) until the server
         goes on: a little more than its token steps really stood still."""
         folder = self._staged.complete(manifest)
@@ -130,7 +130,7 @@ class SGLangInferStrategy:
                 # Flushing with the cache of running requests in use is refused; a version of its own keys the cache then.
                 {
                     "model_path": str(folder),
-                    "load_format": "safetensors",  # else that of the start, which may be dummy
+                    "load_format": "safetensors",  # otherwise the load format of the start counts, which may be dummy
                     "weight_version": str(manifest.version),
                     "flush_cache": mode != "in_flight",
                 },
@@ -175,7 +175,7 @@ class SGLangInferStrategy:
             "rid": request.request_id,
             "input_ids": [*request.prompt_ids, *request.partial_ids],
             "return_logprob": True,
-            # Cached prefixes of other weights are not met.
+            # The version in the key keeps requests away from cached prefixes of other weights.
             "extra_key": str(self._stats.version),
             "sampling_params": {
                 "max_new_tokens": limit,
@@ -202,7 +202,7 @@ class SGLangInferStrategy:
         ]
         reason: FinishReason = meta["finish_reason"]["type"]
         self._stats.generated_tokens += len(tokens)
-        # The server does not say it of a request that was aborted while it waited (a retracted one waits again).
+        # The server does not report it for a request that was aborted while it waited (a retracted request waits again).
         self._stats.prefill_tokens += meta.get("prompt_tokens", 0) - meta.get("cached_tokens", 0)
         text = response_text(self._tokenizer, tokens, request.sampling, reason)
         preempted = meta.get("num_retractions", 0) > 0

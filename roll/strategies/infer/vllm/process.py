@@ -34,8 +34,8 @@ class EngineFigures:
 
 
 def engine_folder() -> OwnFolder:
-    """For what an engine would leave behind when it is killed: sockets, and files by which its processes find each other. The
-    names of sockets have little room (107 characters), so the user may choose a folder above with a shorter name."""
+    """A folder for the files that a killed engine would leave behind: sockets, and files by which its processes find each other.
+    The names of sockets have little room (107 characters), so the user may choose a folder above with a shorter name."""
     above = os.environ.get("VLLM_RPC_BASE_PATH")
     return OwnFolder("vllm", Path(above) if above else None)
 
@@ -50,7 +50,7 @@ def engine_environment(devices: Sequence[str], threads: int | None, arguments: M
         "VLLM_HOST_IP": "127.0.0.1",
         "TORCH_CPP_LOG_LEVEL": "ERROR",
         "PYTHONWARNINGS": "ignore::FutureWarning",
-        "VLLM_USE_V2_MODEL_RUNNER": "0",  # it has another sampler, whose log-probs leave the temperature out
+        "VLLM_USE_V2_MODEL_RUNNER": "0",  # vLLM's other sampler reports log-probs without the temperature
     }
     if threads is not None:
         env["OMP_NUM_THREADS"] = str(threads)
@@ -90,14 +90,15 @@ def start_engine(arguments: Mapping[str, Any], environment: Mapping[str, str], f
             return AsyncLLM.from_engine_args(config, stat_loggers=[Counter])
         except (ValueError, TypeError) as error:
             raise ValueError(f"vLLM refuses its arguments: {error}") from error
-        except Exception as error:
+        except Exception as error:  # boundary: vLLM and its processes may raise anything
             raise EngineError(f"the vLLM engine did not start: {error} (its own messages are above)") from error
 
 
 @contextmanager
 def _environment(changes: Mapping[str, str]) -> Iterator[None]:
-    """What is started meanwhile inherits the changes, and is deaf to Ctrl-C: that is the run's, which ends its engines when it
-    has saved. After it the environment is as before, also where vLLM wrote to it."""
+    """Changes the environment inside the block. Processes that are started there inherit the changes and ignore Ctrl-C, which the
+    run handles: it ends its engines when it has saved. After the block the environment is as before, also where vLLM wrote to
+    it."""
     before = dict(os.environ)
     os.environ.update(changes)
     deaf = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -1,4 +1,4 @@
-"""Requests and results in vLLM's words."""
+"""Requests and results in vLLM's types."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def vllm_prompt(request: GenerateRequest, version: int) -> dict[str, Any]:
 
 
 def vllm_sampling(request: GenerateRequest, limit: int) -> Any:
-    """For `limit` more tokens. With stop strings the outputs come token by token, to be searched here."""
+    """vLLM's sampling parameters for `limit` more tokens. With stop strings the outputs come token by token, and are searched
+    here."""
     ours = request.sampling
     seed = ours.seed
     if seed is not None and request.partial_ids:

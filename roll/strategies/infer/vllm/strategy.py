@@ -32,7 +32,7 @@ from roll.strategies.infer.vllm.arguments import engine_arguments, require_insta
 from roll.strategies.infer.vllm.process import EngineFigures, engine_environment, engine_folder, start_engine
 from roll.strategies.infer.vllm.weights import ReceivedWeights
 from roll.weights.adapter import AdapterSource
-from roll.weights.bucket import Bucket, Manifest
+from roll.weights.bucket import Bucket, WeightManifest
 
 
 @dataclass(slots=True, eq=False)
@@ -107,7 +107,7 @@ class VLLMInferStrategy:
         """Cancelling the call aborts the request in the engine. Raises `EngineError` if the engine ended."""
         await self._ready()
         limit = self._desk.bounds.tokens_left(request)
-        if limit < 1:  # it was aborted with its last token
+        if limit < 1:  # the request was aborted with its last token
             return GenerateResult.without_tokens(request, "length")
         try:
             async with self._desk.enter(request):
@@ -129,7 +129,7 @@ class VLLMInferStrategy:
             raise self._ended
         await asyncio.to_thread(self._received.receive, version, bucket)
 
-    async def activate_weights(self, manifest: Manifest, mode: WeightUpdateMode) -> float:
+    async def activate_weights(self, manifest: WeightManifest, mode: WeightUpdateMode) -> float:
         """Returns the pause: from the answer that no token step is under way to the moment the next could begin. An error
         other than a refusal leaves the engine between two versions and ends it. Cancelling the call does not end the update."""
         await self._ready()
@@ -137,14 +137,14 @@ class VLLMInferStrategy:
             raise ValueError(f"unknown weight update mode {mode!r}")
         return await asyncio.shield(asyncio.create_task(self._activate(manifest, mode)))
 
-    async def _activate(self, manifest: Manifest, mode: WeightUpdateMode) -> float:
+    async def _activate(self, manifest: WeightManifest, mode: WeightUpdateMode) -> float:
         async with self._updating:
             files = await asyncio.to_thread(self._received.take, manifest)
             self._desk.hold()
             try:
                 async with self._submitting:  # no call is on its way now
                     pause = await self._replace_weights(files, manifest.version, mode)
-            except Exception as error:
+            except Exception as error:  # boundary: vLLM may raise anything, and is then between two versions
                 self._end(EngineError(f"the update to version {manifest.version} failed in the vLLM engine: {error}"))
                 raise self._ended or error from error
             finally:
@@ -189,7 +189,7 @@ class VLLMInferStrategy:
         if not isinstance(self._ended, EngineClosed):
             self._end(EngineClosed("the inference engine was closed"))
             if self._engine.output_handler is not None:
-                self._engine.output_handler.cancel()  # it would report the end as a failure
+                self._engine.output_handler.cancel()  # vLLM would report the end as a failure
             await asyncio.to_thread(self._engine.shutdown)
             self._engine = None  # while its own clean-up still finds the modules it needs
             self._received.forget()
@@ -300,14 +300,15 @@ class VLLMInferStrategy:
 
     @asynccontextmanager
     async def _engine_errors(self) -> AsyncIterator[None]:
-        """What vLLM raises cannot be read where vLLM is not installed: it becomes `ValueError` (a refusal) or `EngineError`."""
+        """Turns vLLM's errors, which cannot be read where vLLM is not installed, into `ValueError` (a refusal) or
+        `EngineError`."""
         try:
             yield
         except EngineError:
             raise
         except ValueError as refusal:
             raise ValueError(f"vLLM refuses the request: {refusal}") from None
-        except Exception as error:
+        except Exception as error:  # boundary: vLLM may raise anything
             if self._ended is None and self._engine.errored:
                 self._end(EngineError(f"the vLLM engine died: {error or type(error).__name__} (its own messages are above)"))
             raise self._ended or EngineError(f"{type(error).__name__} in the vLLM engine: {error}") from error

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roll.weights.adapter import BaseWeights
-from roll.weights.bucket import Bucket, Manifest, checksum
+from roll.weights.bucket import Bucket, WeightManifest, checksum
 from roll.weights.memory_file import write_memory_file
 
 HEAD = "lm_head.weight"
@@ -71,7 +71,7 @@ class ReceivedWeights:
             self._tied = tied
             self._parts[tuple(bucket.tensors)] = _Part(bucket.checksum, write_memory_file(renamed))
 
-    def take(self, manifest: Manifest) -> list[str]:
+    def take(self, manifest: WeightManifest) -> list[str]:
         """Paths of the files that hold this version's weights, valid until `forget`. `ValueError` unless exactly what the
         manifest names was received, intact, and it covers the model."""
         with self._lock:

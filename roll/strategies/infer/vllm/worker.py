@@ -53,7 +53,7 @@ class PolicyWorker:
             torch.cpu._init_amx()
         runner = self.model_runner
         if not get_pp_group().is_first_rank and runner.intermediate_tensors is None:
-            # Made by the forward pass that measures the memory left, which a cache of known size spares.
+            # Usually made by the forward pass that measures the free memory; a cache of known size skips that pass.
             runner.intermediate_tensors = runner.get_model().make_empty_intermediate_tensors(
                 runner.max_num_tokens, runner.model_config.dtype, runner.device
             )

@@ -20,7 +20,7 @@ from roll.strategies.train.process_group import init_process_group
 
 
 def prepare_deepspeed(device: torch.device) -> None:
-    """Before the first import of deepspeed, with the process group up or not.
+    """Prepares the process before the first import of deepspeed, whether the process group is up or not.
 
     A group of one is made where there is none: DeepSpeed does not work without. It stays for the life of the process, because
     DeepSpeed holds on to the first group that it sees."""
@@ -28,7 +28,7 @@ def prepare_deepspeed(device: torch.device) -> None:
     if device.type == "cpu":
         os.environ["DS_ACCELERATOR"] = "cpu"
     if not dist.is_initialized():
-        init_process_group(RankContext(), device, timedelta(minutes=30))  # nobody is waited for
+        init_process_group(RankContext(), device, timedelta(minutes=30))  # a group of one: there is no other rank to wait for
     # Calls inside DeepSpeed that the user can do nothing about.
     warnings.filterwarnings("ignore", message=r"`torch\.distributed\.\w+` is deprecated", category=FutureWarning)
     import deepspeed
@@ -75,21 +75,21 @@ class ZeroState:
         self._link()
 
     def weight(self, parameter: nn.Parameter) -> Tensor:
-        """Whole, float32. A collective."""
+        """The whole master weight, float32. A collective."""
         from deepspeed.utils import safe_get_full_fp32_param
 
         full: Tensor = safe_get_full_fp32_param(parameter)
         return full
 
     def moment(self, parameter: nn.Parameter, moment: str) -> Tensor:
-        """Whole, float32. A collective."""
+        """A whole moment of AdamW, float32. A collective."""
         from deepspeed.utils import safe_get_full_optimizer_state
 
         full: Tensor = safe_get_full_optimizer_state(parameter, moment)
         return full
 
     def set_weight(self, parameter: nn.Parameter, full: Tensor) -> None:
-        """The master and what is computed with. A collective in stage 3."""
+        """Sets the master weight and the weight that layers compute with. A collective in stage 3."""
         from deepspeed.utils import safe_set_full_fp32_param, safe_set_local_fp32_param
 
         if is_divided(parameter):
@@ -111,7 +111,7 @@ class ZeroState:
             self._optimizer.state.setdefault(flat, {})["step"] = torch.tensor(float(step), device=flat.device)
 
     def move_moments(self, device: torch.device | None) -> None:
-        """To `device`, or back to their masters (None)."""
+        """Moves the moments to `device`, or back to the device of their masters (None)."""
         for flat in self._flat:
             state = self._optimizer.state[flat]
             state.update({moment: state[moment].to(device or flat.device) for moment in MOMENTS})
@@ -125,12 +125,12 @@ class ZeroState:
 
 
 def is_divided(parameter: Tensor) -> bool:
-    """Stage 3: no rank holds it whole, but for the time that it is gathered."""
+    """Whether the parameter is divided over the ranks (stage 3): no rank holds it whole, except while it is gathered."""
     return hasattr(parameter, "ds_id")
 
 
 def computed(tensors: Iterator[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-    """Copies of what layers compute with, whole, one at a time. A collective in stage 3."""
+    """Whole copies of the weights that layers compute with, one at a time. A collective in stage 3."""
     for name, tensor in tensors:
         with _gathered(tensor):
             whole = tensor.detach().clone()

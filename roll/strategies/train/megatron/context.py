@@ -41,14 +41,15 @@ class ContextShare:
         return padded[:, own_columns(padded.shape[1], self._group, padded.device)]
 
     def predictors(self, loss_mask: Tensor) -> Predictors:
-        """Of the tokens where `loss_mask` [B, T] is True."""
+        """The predictors of the tokens where `loss_mask` [B, T] is True."""
         predicts = self.of(nn.functional.pad(loss_mask[:, 1:], (0, 1)))
         rows, own = predicts.nonzero(as_tuple=True)
         columns = own_columns(predicts.shape[1] * self._group.size(), self._group, own.device)[own]
         return Predictors(rows, own, columns)
 
     def gather(self, values: Tensor) -> Tensor:
-        """The sum over the ranks of what each knows of its own tokens; what a rank computes of it sends it its gradient."""
+        """The sum over the ranks of tensors that each rank fills for its own tokens. The gradient of the sum flows back to each
+        rank."""
         if self._group.size() == 1:
             return values
         whole: Tensor = reduce_from_tensor_model_parallel_region(values, group=self._group)

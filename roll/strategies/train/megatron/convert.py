@@ -69,8 +69,8 @@ IN_LAYER = {
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a rank stands among those that divide a tensor, and the experts of a layer."""
+class ShardPosition:
+    """The position of a rank among the ranks that divide a tensor, and the experts of a layer."""
 
     tensor_size: int = 1
     tensor_rank: int = 0
@@ -84,7 +84,7 @@ class Place:
 class WeightMap:
     """The parameters of one pipeline stage of a model with grouped-query attention, and a gated MLP or a mixture of them."""
 
-    def __init__(self, hf_config: Any, place: Place, first_layer: int, tied: bool) -> None:
+    def __init__(self, hf_config: Any, place: ShardPosition, first_layer: int, tied: bool) -> None:
         """`first_layer`: index in the whole model of this stage's first layer. `tied`: the output layer's weights are the
         embedding's."""
         self._tied = tied

@@ -13,9 +13,9 @@ token_dispatcher.maybe_move_tensor_to_cpu               numbers, as of a GPU   e
 get_pos_emb_on_this_cp_rank                             without pinned memory context parallelism
 Parameter.type(), of the model's own parameters         "torch.cuda...."    the mixed-precision and distributed optimisers
 
-The modules of Megatron get a stand-in under the name `torch`; the real one keeps its functions. That matters: transformers tells
-constructors apart by identity when it loads a model, and with `torch.tensor` itself replaced it loads wrong rotary frequencies
-without an error. There is no way back: a process that has installed the shim stays a CPU process.
+The modules of Megatron get a stand-in under the name `torch`; the real one keeps its functions. That matters: transformers
+distinguishes constructors by identity when it loads a model, and with `torch.tensor` itself replaced it loads wrong rotary
+frequencies without an error. There is no way back: a process that has installed the shim stays a CPU process.
 """
 
 from __future__ import annotations

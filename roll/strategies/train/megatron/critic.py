@@ -20,7 +20,7 @@ from roll.algorithms.value_loss import ValueLossSpec, value_loss
 from roll.data.token_batch import Padded, TokenBatch
 from roll.strategies.train.interface import BatchTotals
 from roll.strategies.train.megatron.context import Predictors
-from roll.strategies.train.megatron.model import Stage
+from roll.strategies.train.megatron.model import ModelStage
 from roll.strategies.train.megatron.stage_weights import Read
 from roll.strategies.train.megatron.strategy import MegatronStrategy
 from roll.strategies.train.megatron.tensor_files import TensorFiles, write_model
@@ -31,7 +31,7 @@ _HEAD = "lm_head."
 """Where transformers' models have their head, and so what its moments are called in every back end."""
 
 
-class ValueModel(Stage):
+class ValueModel(ModelStage):
     """The last stage returns values [R], float32. Every tensor-parallel rank has the whole head."""
 
     def __init__(self, config: TransformerConfig, hf_config: Any, layers: TransformerBlockSubmodules) -> None:

@@ -8,17 +8,17 @@ from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_mega
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from roll.configs.arguments import TrainingArguments
-from roll.strategies.train.megatron.model import Stage
+from roll.strategies.train.megatron.model import ModelStage
 
 # Transformer Engine's AdamW, where it is installed, keeps other state than torch's; one kind of checkpoint is enough.
 megatron.core.optimizer.USING_PYTORCH_OPTIMIZER = True
 
 
-def data_parallel(stage: Stage, config: TransformerConfig, divide: bool, overlap: bool) -> DistributedDataParallel:
+def data_parallel(stage: ModelStage, config: TransformerConfig, divide: bool, overlap: bool) -> DistributedDataParallel:
     """The stage with gradients that are summed over the data-parallel ranks in float32.
 
     Args:
-        config: that of the stage; told not to reduce before the last micro-batch.
+        config: configuration of the stage; it is set so that nothing is reduced before the last micro-batch.
         divide: whether each rank gets the sums of its part only, for an optimiser that is divided likewise.
         overlap: whether they are reduced while the backward pass of the last micro-batch goes on.
     """
@@ -30,7 +30,7 @@ def data_parallel(stage: Stage, config: TransformerConfig, divide: bool, overlap
 
 
 def distributed_adamw(wrapped: DistributedDataParallel, training: TrainingArguments) -> MegatronOptimizer:
-    """With float32 masters and moments, divided if the gradients are. Weight decay acts on matrices only."""
+    """AdamW with float32 masters and moments, which are divided if the gradients are. Weight decay acts on matrices only."""
     config: TransformerConfig = wrapped.config
     optimizer = get_megatron_optimizer(
         OptimizerConfig(

@@ -38,7 +38,7 @@ class MasterState:
                     self._owned |= dict(zip(chain(*models), chain(*masters), strict=True))
 
     def tensors(self) -> list[Tensor]:
-        """All that the optimisers hold of their own: to be moved off the accelerator with the model."""
+        """All tensors that the optimisers own, which move off the accelerator with the model."""
         held = []
         for part in self._optimizers.values():
             masters = [p for group in part.param_groups for p in group["params"]]
@@ -47,17 +47,19 @@ class MasterState:
         return held
 
     def weight(self, parameter: nn.Parameter) -> Tensor:
-        """float32, in the shape of this rank's parameter. A collective of the ranks that hold the same one."""
+        """The master weight, float32, in the shape of this rank's parameter. A collective of the ranks that hold the same
+        parameter."""
         return self._whole(parameter, self._master(parameter))
 
     def moment(self, moment: Moment, parameter: nn.Parameter) -> Tensor:
-        """As `weight`."""
+        """A moment of AdamW, float32, in the shape of this rank's parameter. A collective of the ranks that hold the same
+        parameter."""
         master = self._master(parameter)
         return self._whole(parameter, None if master is None else self._adam(parameter).state[master][moment])
 
     @torch.no_grad()
     def set_weight(self, parameter: nn.Parameter, value: Tensor) -> None:
-        """`value`: float32, in the shape of this rank's parameter."""
+        """Sets the master weight. `value`: float32, in the shape of this rank's parameter."""
         parameter.copy_(value)
         master = self._master(parameter)
         if master is not None:
@@ -68,7 +70,8 @@ class MasterState:
             part.optimizer.state.clear()
 
     def set_moment(self, moment: Moment, parameter: nn.Parameter, value: Tensor, step: int) -> None:
-        """`value`: float32, in the shape of this rank's parameter. `step`: updates that the moments have seen."""
+        """Sets a moment. `value`: float32, in the shape of this rank's parameter. `step`: the number of updates in the
+        moments."""
         master = self._master(parameter)
         if master is not None:
             state = self._adam(parameter).state[master]
@@ -88,7 +91,7 @@ class MasterState:
         return flat.view(parameter.shape)
 
     def _master(self, parameter: nn.Parameter) -> Tensor | None:
-        """What AdamW updates; None if another rank does."""
+        """The tensor that AdamW updates; None if another rank updates the parameter."""
         if isinstance(self._optimizer(parameter), DistributedOptimizer):
             return self._owned.get(parameter)
         return getattr(parameter, "main_param", parameter)

@@ -25,11 +25,12 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from roll.strategies.train.megatron.context import Predictors, attention_over_ranks
 from roll.strategies.train.megatron.convert import padded_vocab
-from roll.strategies.train.megatron.supported import Layout, check_model, mixture_layers, rope_type
+from roll.strategies.train.megatron.supported import ParallelLayout, check_model, mixture_layers, rope_type
 
 
 class RMSNorm(nn.RMSNorm):
-    """Its weight tells whether its gradient must be summed over the tensor-parallel ranks, each of which sees some tokens."""
+    """RMSNorm whose weight is marked if its gradient must be summed over the tensor-parallel ranks, each of which sees some
+    tokens."""
 
     def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-6, **_: Any) -> None:
         super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
@@ -54,16 +55,16 @@ class CausalAttention(nn.Module):
         return out.permute(2, 0, 1, 3).flatten(2)
 
 
-class Router(TopKRouter):  # type: ignore[misc]
-    """In float32 from weights of any type. Megatron's own product is Transformer Engine's; without it, it fails."""
+class ExpertRouter(TopKRouter):  # type: ignore[misc]
+    """Computes the router's logits in float32 from weights of any type. Megatron's own product needs Transformer Engine."""
 
     def gating(self, input: Tensor) -> Tensor:
         """[.., H] -> [.., E] float32."""
         return nn.functional.linear(input.float(), self.weight.float())
 
 
-class Stage(GPTModel):  # type: ignore[misc]
-    """One pipeline stage, of this rank's share of the sequences [B, T]. The last one returns what its head says of the R
+class ModelStage(GPTModel):  # type: ignore[misc]
+    """One pipeline stage, for this rank's share of the sequences [B, T]. The last stage returns the output of its head for the R
     positions that `loss_mask` names, the others [T, B, H] for the next stage."""
 
     def __init__(self, config: TransformerConfig, hf_config: Any, layers: TransformerBlockSubmodules, tied: bool) -> None:
@@ -92,7 +93,7 @@ class Stage(GPTModel):  # type: ignore[misc]
         return self.head(chosen.unsqueeze(1))
 
 
-class PolicyModel(Stage):
+class PolicyModel(ModelStage):
     """The last stage returns logits [R, V_rank]."""
 
     def __init__(self, config: TransformerConfig, hf_config: Any, layers: TransformerBlockSubmodules) -> None:
@@ -122,12 +123,12 @@ class PolicyModel(Stage):
         return own
 
 
-MakeStage = Callable[[TransformerConfig, Any, TransformerBlockSubmodules], Stage]
+MakeStage = Callable[[TransformerConfig, Any, TransformerBlockSubmodules], ModelStage]
 """From the configuration, the model's `config.json` and the layers of this rank."""
 
 
 def transformer_config(
-    hf_config: Any, dtype: torch.dtype, layout: Layout, sequence_parallel: bool = False, **chosen: Any
+    hf_config: Any, dtype: torch.dtype, layout: ParallelLayout, sequence_parallel: bool = False, **chosen: Any
 ) -> TransformerConfig:
     """`chosen`: fields of TransformerConfig. Dropout is off: the ratio of two log-probs must come from the weights alone."""
     check_model(hf_config, layout, sequence_parallel)
@@ -183,8 +184,8 @@ def _mixture(hf_config: Any) -> dict[str, Any]:
     }
 
 
-def build_stage(config: TransformerConfig, hf_config: Any, make: MakeStage) -> Stage:
-    """The layers of this rank, on the CPU, their weights not yet read."""
+def build_stage(config: TransformerConfig, hf_config: Any, make: MakeStage) -> ModelStage:
+    """Builds the layers of this rank, on the CPU; their weights are not read yet."""
     kinds = {mixture: _layer(config, mixture) for mixture in set(mixture_layers(hf_config))}
     first = get_transformer_layer_offset(config)
     own = mixture_layers(hf_config)[first : first + get_num_layers_to_build(config)]
@@ -201,7 +202,7 @@ def _layer(config: TransformerConfig, mixture: bool) -> ModuleSpec:
     )
     layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = RMSNorm
     if mixture:
-        layer.submodules.mlp.submodules.router = Router
+        layer.submodules.mlp.submodules.router = ExpertRouter
     attention = layer.submodules.self_attention.submodules
     attention.core_attention = ModuleSpec(module=CausalAttention)
     if config.qk_layernorm:

@@ -17,21 +17,22 @@ from megatron.core import parallel_state, tensor_parallel
 from torch import Tensor
 
 from roll.strategies.train.interface import RankContext
-from roll.strategies.train.megatron.convert import Place
-from roll.strategies.train.megatron.supported import Layout
+from roll.strategies.train.megatron.convert import ShardPosition
+from roll.strategies.train.megatron.supported import ParallelLayout
 from roll.strategies.train.process_group import init_process_group
 
 T = TypeVar("T")
 
 
 class ModelParallel:
-    """Where this rank stands, and what it tells the others. Strategies of one process share the groups; the last one that is
-    closed leaves them."""
+    """The position of this rank among the others, and its collectives with them. Strategies of one process share the groups; the
+    last one that is closed leaves them."""
 
     _users = 0
 
-    def __init__(self, context: RankContext, device: torch.device, layout: Layout, timeout_s: float) -> None:
-        """Raises `ValueError` if the ranks cannot be divided so, or if this process is already part of another layout."""
+    def __init__(self, context: RankContext, device: torch.device, layout: ParallelLayout, timeout_s: float) -> None:
+        """Raises `ValueError` if the ranks cannot be divided in this way, or if this process is already part of another
+        layout."""
         layout.check_ranks(context.world_size)
         layout.check_device(device.type)
         self.device, self.layout, self.rank = device, layout, context.rank
@@ -55,7 +56,7 @@ class ModelParallel:
         self.replica_group: dist.ProcessGroup = parallel_state.get_data_parallel_group(with_context_parallel=True)
         self.expert_group: dist.ProcessGroup = parallel_state.get_expert_tensor_and_model_parallel_group()
         self.expert_replica_group: dist.ProcessGroup = parallel_state.get_expert_data_parallel_group()
-        stands = Layout(
+        stands = ParallelLayout(
             tensor=self.tensor_group.size(),
             pipeline=self.pipeline_group.size(),
             context=self.context_group.size(),
@@ -66,7 +67,7 @@ class ModelParallel:
             raise ValueError(f"this process is already part of {stands} over {dist.get_world_size()} ranks")
         ModelParallel._users += 1
         self.stage = self.pipeline_group.rank()
-        self.place = Place(
+        self.place = ShardPosition(
             layout.tensor,
             self.tensor_group.rank(),
             layout.expert,
@@ -80,7 +81,7 @@ class ModelParallel:
         return bool(self.stage == self.layout.pipeline - 1)
 
     def reduce_over_data(self, values: Tensor, operation: str) -> None:
-        """In place, `sum` or `max`, over the data-parallel ranks."""
+        """Reduces the tensor over the data-parallel ranks in place, by `sum` or `max`."""
         dist.all_reduce(values, dist.ReduceOp.MAX if operation == "max" else dist.ReduceOp.SUM, group=self.data_group)
 
     def replicas(self, of_expert: bool) -> dist.ProcessGroup:
@@ -100,12 +101,12 @@ class ModelParallel:
         return int(box)
 
     def from_last_stage(self, values: Tensor) -> Tensor:
-        """In place, on every stage, what the last one holds."""
+        """Copies the last stage's tensor to every stage, in place."""
         dist.broadcast(values, group=self.pipeline_group, group_src=self.layout.pipeline - 1)
         return values
 
     def object_from_last_stage(self, value: T | None) -> T:
-        """On every stage, what the last one hands in; the others hand in None."""
+        """Returns the last stage's object on every stage; the other stages pass None."""
         box: list[Any] = [value]
         dist.broadcast_object_list(box, group=self.pipeline_group, group_src=self.layout.pipeline - 1, device=self.device)
         said: T = box[0]

@@ -20,15 +20,15 @@ OfLogits: TypeAlias = Callable[[Padded, Predictors, Tensor], tuple[Tensor, T]]
 """Micro-batch, positions of the logits, logits [R, V_rank] -> what to call `backward` on, and what to return."""
 
 
-class Schedule:
+class PipelineSchedule:
     """Shapes travel ahead of the tensors between stages, so every micro-batch is padded to its own longest sample only."""
 
     def __init__(self, model: nn.Module, parallel: ModelParallel, share: ContextShare) -> None:
         self._model, self._parallel, self._share = model, parallel, share
 
     def run(self, batch: TokenBatch, budget: int, of_logits: OfLogits[T], train: bool) -> list[tuple[RankMicrobatch, T]]:
-        """On the last stage each micro-batch with what `of_logits` returned; [] on the others. If `train`, gradients are
-        accumulated, and summed over the ranks after the last."""
+        """Returns each micro-batch with the result of `of_logits` on the last stage, and [] on the others. If `train`, gradients
+        are accumulated, and summed over the ranks after the last."""
         # But for experts no collective joins the micro-batches of data-parallel ranks, so each runs as many as it has.
         parts = list(rank_microbatches(batch, budget, self._parallel.max_over_experts, self._parallel.device))
         results = get_forward_backward_func()(

@@ -36,7 +36,7 @@ class StageWeights:
             for index, (piece, shape) in enumerate(pieces):
                 local = None
                 if stage == self._parallel.stage:
-                    # Also of a copy: what is asked may reduce over the data-parallel ranks.
+                    # `value` is also called for a copy: it may reduce over the data-parallel ranks.
                     local = value(self._pieces[index][1]).to(dtype)
                 if not piece.copy:
                     yield from self._collect(stage, piece, shape, dtype, local, by_stage)
@@ -60,7 +60,8 @@ class StageWeights:
     def _collect(
         self, stage: int, piece: Piece, shape: torch.Size, dtype: torch.dtype, local: Tensor | None, by_stage: bool
     ) -> Iterator[tuple[str, Tensor]]:
-        """Over the ranks of the stage that divide the weight, then (unless `by_stage`) from the first of them to rank 0."""
+        """Gathers a weight from the ranks of the stage that divide it, then (unless `by_stage`) sends it from the first of them
+        to rank 0."""
         parallel = self._parallel
         group = parallel.divides(piece.of_expert)
         if parallel.replicas(piece.of_expert).rank() != 0:

@@ -1,7 +1,7 @@
 """The Megatron-core training back end: tensor, pipeline, sequence and data parallelism behind `TrainStrategy`.
 
 Invariant, as in every back end: an optimiser step is a function of the whole batch. Losses are normalised by the batch's totals
-and gradients summed: Megatron would divide by the number of tokens (`calculate_per_token_loss`), but is told that it is 0.
+and gradients summed: Megatron would divide by the number of tokens (`calculate_per_token_loss`), but it gets 0 as that number.
 Data-parallel ranks need not run equally many micro-batches; the ranks that are given the same samples plan alike.
 """
 
@@ -35,10 +35,10 @@ from roll.strategies.train.megatron.logprobs import vocab_parallel_logprobs
 from roll.strategies.train.megatron.master_state import MasterState
 from roll.strategies.train.megatron.model import MakeStage, PolicyModel, build_stage, transformer_config
 from roll.strategies.train.megatron.parallel import ModelParallel
-from roll.strategies.train.megatron.schedule import OfLogits, Schedule
+from roll.strategies.train.megatron.schedule import OfLogits, PipelineSchedule
 from roll.strategies.train.megatron.stage_weights import Read, StageWeights
 from roll.strategies.train.megatron.storage_offload import StorageOffload
-from roll.strategies.train.megatron.supported import Layout
+from roll.strategies.train.megatron.supported import ParallelLayout
 from roll.strategies.train.megatron.tensor_files import TensorFiles, write_model
 from roll.strategies.train.optimizer import MOMENTS, scale_to_norm
 from roll.strategies.train.process import prepare_process, resolve_dtype
@@ -62,7 +62,7 @@ class MegatronStrategy:
 
     def __init__(self, context: RankContext, spec: TrainSpec) -> None:
         if spec.model.attn_implementation != "sdpa":
-            raise ValueError(f"attn_implementation '{spec.model.attn_implementation}': the Megatron back end knows sdpa only")
+            raise ValueError(f"attn_implementation '{spec.model.attn_implementation}': the Megatron back end supports sdpa only")
         self._spec, self._options, self._path = spec, spec.options(MegatronConfig), Path(spec.model_path)
         files.check_model_folder(self._path)
         self._device = torch.device(context.device)
@@ -72,7 +72,7 @@ class MegatronStrategy:
         self._tokenizer = files.load_tokenizer(self._path)
         self._hf_config = AutoConfig.from_pretrained(self._path, local_files_only=True, trust_remote_code=False)
         self._compute_dtype = resolve_dtype(spec.dtype, self._device)
-        layout = Layout.of(self._options)
+        layout = ParallelLayout.of(self._options)
         config = self._transformer_config(layout, context.deterministic)
         self._parallel = ModelParallel(context, self._device, layout, spec.collective_timeout_s)
         self._stage = build_stage(config, self._hf_config, self.stage_of).to(self._device)
@@ -89,10 +89,10 @@ class MegatronStrategy:
         self._weights = StageWeights(names, self._stage, self._parallel)
         self._set_weights(self._open_weights(self._path))
         self._share = ContextShare(self._parallel.context_group, layout.tensor if config.sequence_parallel else 1)
-        self._microbatches = Schedule(self._wrapped or self._stage, self._parallel, self._share)
+        self._microbatches = PipelineSchedule(self._wrapped or self._stage, self._parallel, self._share)
         self._offloaded = StorageOffload()
 
-    def _transformer_config(self, layout: Layout, deterministic: bool) -> TransformerConfig:
+    def _transformer_config(self, layout: ParallelLayout, deterministic: bool) -> TransformerConfig:
         options = self._options
         granularity = options.recompute_granularity or ("full" if self._spec.recomputes_activations else None)
         full = granularity == "full"
@@ -113,7 +113,7 @@ class MegatronStrategy:
         )
 
     def _make_optimizer(self, config: TransformerConfig) -> None:
-        """Nothing for a frozen model."""
+        """The optimiser; None for a frozen model."""
         training, options = self._spec.optimisation, self._options
         if training is None:
             return
@@ -138,7 +138,7 @@ class MegatronStrategy:
         return self._optimise(batch, loss_of)
 
     def _per_token(self, batch: TokenBatch, compute: Callable[[Padded, Predictors, Tensor], Tensor]) -> Tensor:
-        """[N] what `compute` says of what the last stage says of each micro-batch, [B, T], without gradients."""
+        """[N] the per-token results of `compute` on the last stage's output for each micro-batch [B, T], without gradients."""
 
         def score(micro: Padded, at: Predictors, said: Tensor) -> tuple[Tensor, Tensor]:
             values = compute(micro, at, said)
@@ -153,7 +153,7 @@ class MegatronStrategy:
         return self._parallel.from_last_stage(out).cpu()
 
     def _optimise(self, batch: TokenBatch, loss_of: OfLogits[Metrics]) -> dict[str, float]:
-        """One optimiser step. `loss_of`: a micro-batch's share of the loss, and its metrics."""
+        """Takes one optimiser step. `loss_of`: a micro-batch's share of the loss, and its metrics."""
         training = self._spec.optimisation
         if self._optimizer is None or self._wrapped is None or training is None:
             raise RuntimeError("this model is frozen (megatron_infer) and cannot be trained")
@@ -180,7 +180,8 @@ class MegatronStrategy:
         }
 
     def export_weights(self, bucket_bytes: int) -> Iterator[Bucket]:
-        """In the type the layers compute in; tied weights once. The first rank of each stage exports the stage's."""
+        """Exports weights in the type that layers compute in, tied weights once. The first rank of each stage exports the stage's
+        weights."""
         yield from make_buckets(self._weights.gather(nn.Parameter.detach, self._compute_dtype, by_stage=True), bucket_bytes)
 
     def save(self, directory: Path) -> None:
@@ -207,7 +208,7 @@ class MegatronStrategy:
 
     @torch.no_grad()
     def load(self, directory: Path) -> None:
-        """Changes nothing unless the checkpoint fits; `ValueError` says why not."""
+        """Loads a checkpoint. Changes nothing unless the checkpoint fits; a `ValueError` says why it does not."""
         files.check_model_folder(directory / files.MODEL)
         masters = self._masters
         state = files.TrainerState.read(directory / files.TRAINER) if masters is not None else self._state
@@ -253,7 +254,7 @@ class MegatronStrategy:
         return self._place(micro, at, logprobs), None if entropies is None else self._place(micro, at, entropies)
 
     def _place(self, micro: Padded, at: Predictors, of_row: Tensor) -> Tensor:
-        """[B, T], 0 but at the tokens that the rows [R] predict."""
+        """[B, T] the rows [R] at the tokens that they predict, 0 elsewhere."""
         return self._share.gather(of_row.new_zeros(micro.tokens.shape).index_put((at.rows, at.columns + 1), of_row))
 
     def _open_weights(self, folder: Path) -> Read:
@@ -279,7 +280,7 @@ class MegatronStrategy:
         write_model(folder, named)
 
     def _save_description(self, folder: Path) -> None:
-        """All of a Hugging Face folder but its weights."""
+        """Writes all files of a Hugging Face folder but its weights."""
         self._hf_config.dtype = torch.float32
         self._hf_config.save_pretrained(folder)
         self._tokenizer.save_pretrained(folder)

@@ -1,4 +1,4 @@
-"""Which models and layouts the Megatron back end takes. Known from the model's `config.json` alone, so before a worker starts."""
+"""Which models and layouts the Megatron back end supports. The model's `config.json` decides it, before a worker starts."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ ROPE_TYPES = ("default", "linear", "llama3")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """Into how many parts a model is divided, each way."""
+class ParallelLayout:
+    """The number of parts that a model is divided into, for each kind of parallelism."""
 
     tensor: int = 1
     pipeline: int = 1
@@ -28,7 +28,7 @@ class Layout:
     """Ranks that divide the matrices of one expert."""
 
     @classmethod
-    def of(cls, options: MegatronConfig) -> Layout:
+    def of(cls, options: MegatronConfig) -> ParallelLayout:
         return cls(
             tensor=options.tensor_model_parallel_size,
             pipeline=options.pipeline_model_parallel_size,
@@ -58,7 +58,7 @@ class Layout:
         return self.expert > 1 or self.tensor * self.context % self.expert_tensor != 0
 
     def check_device(self, kind: str) -> None:
-        """`kind`: cpu or cuda. Raises `ValueError` if its collectives cannot do this."""
+        """Raises `ValueError` if the collectives of this kind of device, cpu or cuda, do not support the layout."""
         if kind == "cpu" and self.expert_tensor > 1 and (self.expert > 1 or self.expert_tensor > self.tensor):
             raise ValueError(
                 f"expert_tensor_parallel_size {self.expert_tensor} with expert_model_parallel_size {self.expert} and "
@@ -73,14 +73,14 @@ def rope_type(hf_config: Any) -> str:
 
 
 def mixture_layers(hf_config: Any) -> list[bool]:
-    """Which layers are mixtures of experts."""
+    """The indices of the layers that are mixtures of experts."""
     layers = range(hf_config.num_hidden_layers)
     if hf_config.model_type not in MIXTURES:
         return [False for _ in layers]
     return [i not in hf_config.mlp_only_layers and (i + 1) % hf_config.decoder_sparse_step == 0 for i in layers]
 
 
-def check_folder(folder: str | Path, layout: Layout, sequence_parallel: bool, device_kind: str) -> None:
+def check_folder(folder: str | Path, layout: ParallelLayout, sequence_parallel: bool, device_kind: str) -> None:
     """`check_model` of a Hugging Face folder, `check_device`, and whether Megatron is there at all."""
     if importlib.util.find_spec("megatron") is None:
         raise ValueError("megatron-core is not installed: pip install megatron-core (roll doctor names the version)")
@@ -88,7 +88,7 @@ def check_folder(folder: str | Path, layout: Layout, sequence_parallel: bool, de
     check_model(AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False), layout, sequence_parallel)
 
 
-def check_model(hf_config: Any, layout: Layout, sequence_parallel: bool = False) -> None:
+def check_model(hf_config: Any, layout: ParallelLayout, sequence_parallel: bool = False) -> None:
     """Raises `ValueError`, naming what is not supported or does not divide."""
     kind = hf_config.model_type
     if kind not in DENSE + MIXTURES:
@@ -120,7 +120,7 @@ def check_model(hf_config: Any, layout: Layout, sequence_parallel: bool = False)
             raise ValueError(f"{size_name} {size} does not divide the model's {name} {getattr(hf_config, name)}")
 
 
-def _check_mixture(hf_config: Any, layout: Layout, sequence_parallel: bool) -> None:
+def _check_mixture(hf_config: Any, layout: ParallelLayout, sequence_parallel: bool) -> None:
     if layout.tensor > 1 and not sequence_parallel:
         raise ValueError(
             f"a mixture of experts with tensor_model_parallel_size {layout.tensor} needs sequence_parallel: true: every rank "

@@ -28,7 +28,7 @@ class TensorFiles:
 
     @classmethod
     def of_model(cls, folder: Path) -> TensorFiles:
-        """A Hugging Face folder's weights."""
+        """The weights of a Hugging Face folder."""
         return cls(*weight_files(folder))
 
     def read(self, name: str, suffix: str = "") -> Tensor:
@@ -39,7 +39,7 @@ class TensorFiles:
             return tensor
 
     def meta(self, name: str, suffix: str = "") -> Tensor:
-        """As `read`, a tensor of the same shape without contents."""
+        """A tensor of the same shape as `read` returns, without contents."""
         stored = name + suffix
         with safe_open(self._files[stored], framework="pt") as file:
             return torch.empty(file.get_slice(stored).get_shape(), device="meta")

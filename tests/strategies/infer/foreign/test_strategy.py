@@ -23,7 +23,7 @@ import torch
 
 from roll.data.sample import VersionSpan
 from roll.distributed.child import CallFailed
-from roll.strategies.infer.foreign.interpreter import look_in
+from roll.strategies.infer.foreign.interpreter import inspect_interpreter
 from roll.strategies.infer.foreign.messages import error_of, request_of, result_of
 from roll.strategies.infer.foreign.strategy import OtherInterpreterStrategy
 from roll.strategies.infer.interface import EngineClosed, EngineError, GenerateRequest, GenerateResult, SamplingParams
@@ -169,11 +169,11 @@ def test_an_engine_that_cannot_start_says_why(tmp_path: Any) -> None:
 
 
 def test_an_interpreter_is_looked_into_without_importing_anything(tmp_path: Any) -> None:
-    seen = look_in(sys.executable, "torch", ["no-such", "torch"], ["json", "no_such_module"])
-    assert seen == look_in(None, "torch", ["no-such", "torch"], ["json", "no_such_module"])
+    seen = inspect_interpreter(sys.executable, "torch", ["no-such", "torch"], ["json", "no_such_module"])
+    assert seen == inspect_interpreter(None, "torch", ["no-such", "torch"], ["json", "no_such_module"])
     assert (seen["missing"], seen["python"]) == (["no_such_module"], list(sys.version_info[:2]))
     assert seen["version"] == torch.__version__ and str(seen["folder"]) == os.path.dirname(torch.__file__)
     with pytest.raises(ValueError, match="no-python"):
-        look_in(str(tmp_path / "no-python"), "torch", [], [])
-    with pytest.raises(ValueError, match="is no Python interpreter that works"):
-        look_in("/bin/false", "torch", [], [])
+        inspect_interpreter(str(tmp_path / "no-python"), "torch", [], [])
+    with pytest.raises(ValueError, match="is not a working Python interpreter"):
+        inspect_interpreter("/bin/false", "torch", [], [])

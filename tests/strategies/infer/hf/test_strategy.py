@@ -89,7 +89,7 @@ def test_a_draining_update_waits_for_what_runs_and_lets_nothing_begin(lab: Any) 
         assert [[tuple(span)[:3] for span in result.versions] for result in results] == [
             [(0, 50 + i, 0 if i < 4 else 1)] for i in range(20)
         ]
-        with pytest.raises(ValueError, match="asked for"):
+        with pytest.raises(ValueError, match="were requested"):
             await strategy.activate_weights(manifest, "drain")  # refused after the drain; the queue moves on
         assert len((await strategy.generate(lab.request("later", [1], max_new_tokens=3))).token_ids) == 3
 
@@ -133,7 +133,7 @@ def test_refusals_reach_the_caller_and_the_engine_goes_on(lab: Any) -> None:
         buckets[0].checksum += 1
         with pytest.raises(ValueError, match="corrupt"):
             await strategy.receive_bucket(1, buckets[0])
-        with pytest.raises(ValueError, match="asked for"):
+        with pytest.raises(ValueError, match="were requested"):
             await strategy.activate_weights(manifest, "interrupt")
         assert len((await strategy.generate(lab.request("a", [1], max_new_tokens=3))).token_ids) == 3
 

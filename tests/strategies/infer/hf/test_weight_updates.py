@@ -163,7 +163,7 @@ def test_corrupt_unknown_or_misshapen_buckets_are_refused_and_change_nothing(lab
     ]:
         with pytest.raises(ValueError, match=message):
             engine.shadow.receive(1, bucket)
-    with pytest.raises(ValueError, match="asked for"):
+    with pytest.raises(ValueError, match="were requested"):
         engine.activate(manifest, "interrupt")
     assert lab.run_all(engine, [request])["a"] == before
     assert engine.stats().version == 0
@@ -181,7 +181,7 @@ def test_incomplete_or_foreign_sets_are_refused_until_complete(lab: Any) -> None
     load(engine, [*buckets[-1:], other[0]], 1)  # right names, another version's bytes
     with pytest.raises(ValueError, match="checksums"):
         engine.activate(manifest, "interrupt")
-    with pytest.raises(ValueError, match="asked for"):
+    with pytest.raises(ValueError, match="were requested"):
         engine.activate(manifest_of(2, buckets), "interrupt")
     load(engine, buckets[:1], 1)
     engine.activate(manifest, "interrupt")

@@ -307,7 +307,7 @@ def test_arguments_are_checked_without_starting_or_importing_anything():
     check_interpreter(PYTHON)
     check_argument(PYTHON, "mem_fraction_static", 0.5)
     for name, message in (
-        ("mem_fraction_statics", "is no argument of SGLang's server; did you mean mem_fraction_static?"),
+        ("mem_fraction_statics", "is not an argument of SGLang's server; did you mean mem_fraction_static?"),
         ("model_path", "is not the user's to set: the model is"),
         ("tp_size", "write tensor_parallel_size"),
         ("admin_api_key", "each server has a random one"),

@@ -55,7 +55,7 @@ def test_a_bucket_that_comes_again_replaces_the_first(lab: Any, received: Receiv
     assert len(received.take(manifest)) == len(buckets) == descriptors() - before
     received.receive(2, buckets[0])  # another version begins a new set
     assert descriptors() == before + 1
-    with pytest.raises(ValueError, match="version 1 asked for, those received are of 2"):
+    with pytest.raises(ValueError, match="version 1 were requested, but the received weights are of 2"):
         received.take(manifest)
     received.forget()
 

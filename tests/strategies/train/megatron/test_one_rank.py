@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from roll.algorithms.loss import LossSpec
 from roll.strategies.train.fsdp2 import FSDP2Strategy
 from roll.strategies.train.interface import RankContext
-from roll.strategies.train.megatron.supported import Layout, check_folder, check_model
+from roll.strategies.train.megatron.supported import ParallelLayout, check_folder, check_model
 
 pytest.importorskip("megatron.core", reason="needs requirements/megatron.txt")
 from roll.strategies.train.megatron.strategy import MegatronStrategy
@@ -223,7 +223,7 @@ def test_options_that_cannot_be(make, family_models):
 )
 def test_models_that_are_not_supported_are_refused_by_name(family_models, change, message):
     config = AutoConfig.from_pretrained(family_models / "qwen2-tied")
-    layout = Layout(tensor=2, pipeline=2)
+    layout = ParallelLayout(tensor=2, pipeline=2)
     check_model(config, layout)
     for name, value in change.items():
         setattr(config, name, value)
@@ -232,10 +232,10 @@ def test_models_that_are_not_supported_are_refused_by_name(family_models, change
 
 
 def test_missing_package_is_named(family_models, monkeypatch):
-    check_folder(family_models / "qwen2-tied", Layout(), False, "cpu")
+    check_folder(family_models / "qwen2-tied", ParallelLayout(), False, "cpu")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"not installed: pip install megatron-core"):
-        check_folder(family_models / "qwen2-tied", Layout(), False, "cpu")
+        check_folder(family_models / "qwen2-tied", ParallelLayout(), False, "cpu")
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_missing_package_is_named(family_models, monkeypatch):
 )
 def test_mixtures_that_are_not_supported_are_refused_by_name(kind, change, layout, message):
     with pytest.raises(ValueError, match=message):
-        check_model(AutoConfig.for_model(kind, **change), Layout(**layout))
+        check_model(AutoConfig.for_model(kind, **change), ParallelLayout(**layout))
 
 
 def test_saved_model_is_a_hugging_face_model(make, rank_program, tmp_path):
@@ -286,25 +286,25 @@ def test_deterministic_runs_are_equal_bit_for_bit(family_models, rank_program):
 
 
 def test_what_gloo_cannot_do_is_known_before_a_worker_starts(family_models):
-    layout = Layout(tensor=2, expert=2, expert_tensor=2)
+    layout = ParallelLayout(tensor=2, expert=2, expert_tensor=2)
     with pytest.raises(
         ValueError, match="needs GPUs: gloo gathers no tensors of unequal sizes; set expert_tensor_parallel_size: 1"
     ):
         check_folder(family_models / "qwen2-tied", layout, True, "cpu")
     with pytest.raises(ValueError, match="expert_tensor_parallel_size 2 with expert_model_parallel_size 1 and tensor_model"):
-        Layout(expert_tensor=2).check_device("cpu")
-    Layout(tensor=2, expert_tensor=2).check_device("cpu")
-    Layout(expert_tensor=2).check_device("cuda")
+        ParallelLayout(expert_tensor=2).check_device("cpu")
+    ParallelLayout(tensor=2, expert_tensor=2).check_device("cpu")
+    ParallelLayout(expert_tensor=2).check_device("cuda")
 
 
 def test_ranks_whose_experts_span_batches_agree_on_the_number_of_micro_batches():
     """Else one waits in a layer of experts while the other has no micro-batch left."""
     for layout, span in (
-        (Layout(), False),
-        (Layout(tensor=2, expert_tensor=2), False),
-        (Layout(context=2, expert_tensor=2), False),
-        (Layout(expert=2), True),
-        (Layout(expert_tensor=2), True),
-        (Layout(tensor=2, expert_tensor=4), True),
+        (ParallelLayout(), False),
+        (ParallelLayout(tensor=2, expert_tensor=2), False),
+        (ParallelLayout(context=2, expert_tensor=2), False),
+        (ParallelLayout(expert=2), True),
+        (ParallelLayout(expert_tensor=2), True),
+        (ParallelLayout(tensor=2, expert_tensor=4), True),
     ):
         assert layout.experts_span_batches is span

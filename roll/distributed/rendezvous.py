@@ -1,4 +1,4 @@
-"""Where processes that compute together find each other: torch's key-value store, listening on one address and no other.
+"""The rendezvous of processes that compute together: torch's key-value store, listening on one address and no other.
 
 It has no authentication, and torch's own way to start one listens on all of a machine's interfaces.
 """
@@ -12,7 +12,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 
 def open_store(address: str, port: int, timeout: timedelta) -> TCPStore:
-    """Port 0: any that is free, then `store.port`. `timeout`: for whoever waits for a key."""
+    """Opens a store. Port 0 means any free port, which `store.port` then names. `timeout`: the limit for a wait for a key."""
     listener = socket.create_server((address, port))
     port = int(listener.getsockname()[1])
     # torch closes the socket it is given.
@@ -20,5 +20,5 @@ def open_store(address: str, port: int, timeout: timedelta) -> TCPStore:
 
 
 def join_store(address: str, port: int, timeout: timedelta) -> TCPStore:
-    """The store that another process opened, or will have opened within the time."""
+    """Joins the store that another process has opened, or opens within the timeout."""
     return TCPStore(address, port, is_master=False, timeout=timeout)

@@ -3,7 +3,7 @@ from datetime import timedelta
 
 import pytest
 
-from roll.distributed.meeting import join_store, open_store
+from roll.distributed.rendezvous import join_store, open_store
 
 TIMEOUT = timedelta(seconds=5)
 

@@ -1,5 +1,5 @@
-"""In a process of its own: the only place where an environment can be stopped whatever it does, and can neither take its worker
-down nor hold it up.
+"""Runs an environment in a process of its own: only there it can be stopped whatever it does, and can neither end its worker nor
+block it.
 
 One process has one environment at a time, and keeps its interpreter for the next: the pool hands a process whose environment was
 closed to whoever asks for one. A process that was killed is replaced when it is next needed, so a hanging environment costs the
@@ -24,7 +24,7 @@ class ProcessPool(ChildPool):
 
     def __init__(self) -> None:
         super().__init__("roll.envs.env_process:EnvProcess", environment={**os.environ, **same_imports()})
-        self._starting = asyncio.Semaphore(os.cpu_count() or 1)  # more at once would only share the cores, and take longer each
+        self._starting = asyncio.Semaphore(os.cpu_count() or 1)  # more starts at once would only share the cores
 
     async def make(self, recipe: list[Any]) -> Child:
         """A process with the environment of `recipe`, [env_type, env_config]. Raises `EnvFailure`."""
@@ -38,7 +38,7 @@ class ProcessPool(ChildPool):
             return child
 
 
-class ProcessSeat:
+class ProcessExecutor:
     is_stuck = False
 
     def __init__(self, pool: ProcessPool, env_type: str, env_config: Mapping[str, Any]) -> None:
@@ -73,7 +73,7 @@ class ProcessSeat:
 
 
 async def _asked(call: Coroutine[Any, Any, T], limit_s: float | None) -> T:
-    """What the call to a process returns, or `EnvFailure`."""
+    """The result of the call to a process. Raises `EnvFailure`."""
     try:
         return await call
     except TimeoutError:

@@ -1,7 +1,7 @@
-"""Where an environment lives: on the event loop, or in a thread of its own (in a process of its own: `process_seat`).
+"""Runs an environment on the event loop, or in a thread of its own (`process_executor`: in a process of its own).
 
-A seat holds one instance. It is asked for one call at a time, and given up after a failure; what it cannot stop, it leaves
-behind.
+An executor holds one instance. It gets one call at a time, and is discarded after a failure; it leaves behind a call that it
+cannot stop.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from roll.envs.registry import make_env
 from roll.rollout.environment_failure import EnvFailure
 
 
-class Seat(Protocol):
+class EnvExecutor(Protocol):
     async def call(self, method: str, argument: Any, limit_s: float | None) -> Any:
-        """What `method` of the environment returns, as it is. Raises `EnvFailure`; the seat is then of no more use."""
+        """The unchecked result of `method` of the environment. Raises `EnvFailure`; the executor cannot be used again then."""
 
     async def leave(self) -> None:
-        """Closes the environment, if it can be reached, and gives the place back."""
+        """Closes the environment, if it can be reached, and frees the executor."""
 
     @property
     def is_stuck(self) -> bool:
-        """Whether a call that cannot be stopped goes on in here."""
+        """Whether a call that cannot be stopped is still running in the executor."""
 
 
-class LoopSeat:
-    """On the caller's event loop. A coroutine is cancelled at the limit; a plain function holds the loop up for as long as it
-    takes, and has no limit."""
+class LoopExecutor:
+    """Runs an environment on the caller's event loop. A coroutine is cancelled at the limit; a plain function holds the loop up
+    for as long as it takes, and has no limit."""
 
     is_stuck = False
 
@@ -55,13 +55,13 @@ class LoopSeat:
     async def leave(self) -> None:
         env, self._env = self._env, None
         if env is not None:
-            with contextlib.suppress(Exception):  # boundary: its failure to close is nobody's
+            with contextlib.suppress(Exception):  # boundary: close may raise anything, and no caller waits for it
                 env.close()
 
 
-class ThreadSeat:
-    """In a daemon thread. A call that outlives its limit cannot be stopped: its thread is left behind, with the environment, and
-    ends when the call does."""
+class ThreadExecutor:
+    """Runs an environment in a daemon thread. A call that outlives its limit cannot be stopped: its thread is left behind, with
+    the environment, and ends when the call does."""
 
     def __init__(self, env_type: str, env_config: Mapping[str, Any]) -> None:
         self._env_type, self._env_config = env_type, env_config
@@ -84,7 +84,7 @@ class ThreadSeat:
         return await _within(limit_s, answer)
 
     async def leave(self) -> None:
-        """Does not wait: the thread closes the environment when it comes to it."""
+        """Returns at once: the thread closes the environment after its current call."""
         self._requests.put(None)
 
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -16,7 +16,7 @@ from roll.algorithms.registry import Registry
 from roll.algorithms.reward_normalization import EPSILON, batch_moments, group_moments, normalize_rewards
 
 AdvantageEstimator: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Of `rewards` [S], `group_ids` [S] int64 and `lengths` [S], the number of trained tokens of each sample."""
+"""A function of `rewards` [S], `group_ids` [S] int64 and `lengths` [S], the number of trained tokens of each sample."""
 
 advantage_estimator: Registry[AdvantageEstimator] = Registry("adv_estimator")
 """`@advantage_estimator("name")` registers an estimator."""
@@ -24,7 +24,7 @@ advantage_estimator: Registry[AdvantageEstimator] = Registry("adv_estimator")
 
 @advantage_estimator("reinforce")
 def reinforce(rewards: Tensor, group_ids: Tensor, lengths: Tensor) -> Tensor:
-    """The reward itself, as it was normalised before."""
+    """The normalised reward itself."""
     return rewards.clone()
 
 
@@ -94,13 +94,14 @@ def sequence_advantages(rewards: Tensor, group_ids: Tensor, estimator: str = "gr
 
 
 def try_estimator(name: str) -> None:
-    """Evaluates it on a made-up batch: a user's function fails here, not in the first step. `ValueError` says what is wrong."""
+    """Evaluates the estimator on a made-up batch: a user's function fails here, not in the first step. `ValueError` says what is
+    wrong."""
     rewards, group_ids = torch.tensor([1.0, 0.0, 0.5, 0.5, 1.0]), torch.tensor([0, 0, 1, 1, 2])
     function = advantage_estimator.get(name)
     try:
         result = function(rewards, group_ids, torch.ones_like(group_ids))
         is_right = result.shape == rewards.shape and bool(torch.isfinite(result).all())
-    # Boundary: a user's code, whatever it raises becomes one clear error.
+    # Boundary: a user's code may raise anything, and whatever it raises becomes one clear error.
     except Exception as error:
         raise ValueError(f"adv_estimator {name!r} fails on a small batch: {type(error).__name__}: {error}") from error
     if not is_right:

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roll.algorithms.advantages import advantage_estimator, clip, remax, sequence_advantages, try_estimator, whiten
 from roll.algorithms.reward_normalization import RunningMoments, group_moments, normalize_rewards
+from roll.algorithms.sequence_advantages import advantage_estimator, clip, remax, sequence_advantages, try_estimator, whiten
 from roll.algorithms.step_advantages import step_estimator
 from roll.configs.estimators import ESTIMATORS
 
