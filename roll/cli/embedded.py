@@ -41,7 +41,7 @@ class EmbeddedModel:
         script, usual = self.script.resolve(), self.script.resolve().parent / self.folder.name
         shown = os.path.relpath(script) if script.is_relative_to(Path.cwd()) else str(script)
         out = "" if self.folder.resolve() == usual else f" --out {self.folder}"
-        return f"make the model by `python {shown}{out}` ({self.takes}), or by `{self.demo}`, which then trains it"
+        return f"make it by `python {shown}{out}` ({self.takes}), or `{self.demo}`"
 
     def make(self) -> None:
         """Takes minutes. Raises `subprocess.CalledProcessError` if the script fails; it has said why."""

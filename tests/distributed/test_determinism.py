@@ -40,6 +40,7 @@ def test_the_command_sets_it_before_anything_is_loaded(monkeypatch, tmp_path, ca
         monkeypatch.delenv(name)
     absent = tmp_path / "absent"
     overrides = ["deterministic=true", "async_generation_ratio=0", f"output_dir={tmp_path}", f"resume_from_checkpoint={absent}"]
+    overrides += [f"pretrain={absent}"]
     assert main(["--config_name", "rlvr_config_async", *overrides]) == 2
     assert "resume_from_checkpoint" in capsys.readouterr().err
     assert os.environ["MKL_CBWR"] == ENVIRONMENT["MKL_CBWR"]

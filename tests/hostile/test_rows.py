@@ -23,7 +23,7 @@ from roll.envs.registry import make_env
 from roll.metrics.run_log import GroupLog, JournalFile
 from roll.metrics.run_log import read_rows as read_journal
 from roll.metrics.sample_log import SampleLog
-from roll.pipeline.checkpoint import CheckpointStore
+from roll.pipeline.checkpoint import TRAINER, CheckpointStore
 
 GOOD: dict[str, Any] = {"id": "a", "tag": "math", "prompt": "1+1=", "ground_truth": "2"}
 HALF = "x\ud800"
@@ -267,7 +267,7 @@ def test_journals_write_any_text(tmp_path: Path) -> None:
 
 def test_checkpoints_hold_any_text(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
-    store.begin(1)
+    (store.begin(1) / TRAINER / "weights").touch()
     store.commit(1, {"cursor": {"returned": [HALF]}}, [broken_group().to_json()])
     loaded = store.load(tmp_path / "step-1")
     assert SampleGroup.from_json(loaded.buffer[0]) == broken_group()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from train_specs import fsdp2_spec
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Qwen2ForCausalLM
 
@@ -253,7 +253,10 @@ def test_empty_batch_has_no_log_probs(make, rank_program):
 )
 def test_incomplete_model_folder_is_named(tmp_path, present, message):
     for name in present:
-        Path(tmp_path, name).touch()
+        if name.endswith(".json"):
+            Path(tmp_path, name).write_text("{}")
+        else:
+            save_file({"a": torch.zeros(1)}, tmp_path / name)
     with pytest.raises(FileNotFoundError, match=message):
         FSDP2Strategy(RankContext(), fsdp2_spec(tmp_path))
     with pytest.raises(FileNotFoundError, match="does not exist"):
