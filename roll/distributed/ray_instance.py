@@ -54,7 +54,7 @@ class RayInstance:
         try:
             _keep_token_private()
             before = set(children_of(os.getpid()))
-            with _only_what_is_needed(), _patiently():
+            with _only_what_is_needed(), _patiently(before):
                 ray.init(
                     address="local",
                     include_dashboard=False,
@@ -132,9 +132,18 @@ def _only_what_is_needed() -> Iterator[None]:
             setattr(Node, name, method)
 
 
+def _is_dead(child: int) -> bool:
+    """A child of this process that ended stays a zombie until somebody asks for its exit code."""
+    try:
+        return Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
 @contextlib.contextmanager
-def _patiently() -> Iterator[None]:
-    """Ray asks for its node until 30 s have passed, which cannot be configured: so one question takes as long as it needs."""
+def _patiently(others: set[int]) -> Iterator[None]:
+    """Ray asks for its node until 30 s have passed, which cannot be configured: so one question takes as long as it needs, if all
+    that was started lives. `others`: children of this process that are not Ray's."""
     ask = services.get_node
 
     def get_node(*args: Any, **kwargs: Any) -> Any:
@@ -143,7 +152,8 @@ def _patiently() -> Iterator[None]:
             try:
                 return ask(*args, **kwargs)
             except RuntimeError:  # not there yet
-                if time.monotonic() > end:
+                started = set(children_of(os.getpid())) - others
+                if time.monotonic() > end or any(map(_is_dead, started)):
                     raise
                 time.sleep(0.5)
 

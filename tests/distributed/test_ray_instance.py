@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import stat
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -151,9 +152,23 @@ def test_a_ray_that_needs_longer_than_ray_allows_is_waited_for(monkeypatch):
 
     monkeypatch.setattr(ray_instance.services, "get_node", slow)
     monkeypatch.setattr(ray_instance.time, "sleep", lambda _: None)
-    with ray_instance._patiently():
+    with ray_instance._patiently(set(children_of(os.getpid()))):
         assert ray_instance.services.get_node("a") == {"node": "a"}
     assert asked == ["a"] * 3 and ray_instance.services.get_node is slow
+
+
+def test_a_ray_whose_process_died_is_not_waited_for(monkeypatch):
+    def never(address):
+        raise RuntimeError("no node")
+
+    monkeypatch.setattr(ray_instance.services, "get_node", never)
+    others = set(children_of(os.getpid()))
+    died = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    with ray_instance._patiently(others):
+        died.kill()
+        with pytest.raises(RuntimeError, match="no node"):
+            ray_instance.services.get_node("a")
+    died.wait()
 
 
 def test_a_ray_that_does_not_start_says_what_to_do(monkeypatch):
