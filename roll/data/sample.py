@@ -92,12 +92,12 @@ class Sample:
     response_text: str = ""
     reward: float | None = None
     """Verifiable reward; None until a reward worker has spoken. A failed reward is an error, never a number."""
-    reward_parts: dict[str, float] = field(default_factory=dict)
-    """What the reward was made of, as its worker says, by name."""
     loss_mask: list[bool] | None = None
     """True on the policy's own tokens; the others are what an environment said, with log-prob 0. None: all are the policy's."""
     trajectory: Trajectory | None = None
     """None for a response to a prompt."""
+    reward_parts: dict[str, float] = field(default_factory=dict)
+    """What the reward was made of, as its worker says, by name."""
 
     @property
     def oldest_version(self) -> int:

@@ -70,7 +70,7 @@ KEYS = {
     "track_with=swanlab": ["track_with", "swanlab", "pip install swanlab"],
     "--lokal": ["--lokal", "unknown option", "did you mean --local?"],
     "-q": ["-q", "unknown option", "key=value"],
-    "--config_name=nosuch": ["config_name", "nosuch", "choose one of run"],
+    "--config_name=nosuch": ["config_name", "nosuch", "choose one of ", "run"],
     "max_steps": ["max_steps", "key=value"],
 }
 

@@ -15,7 +15,7 @@ ENDLESS = "max_steps=100000"
 
 
 def check_failed(run, *parts: str) -> None:
-    assert run.end(60) == 1, run.output
+    assert run.end(240) == 1, run.output
     summary = run.summary()
     assert summary["status"] == "failed" and all(part in summary["reason"] for part in parts), summary["reason"]
     errors = [line for line in run.output.splitlines() if line.startswith("error: ")]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,8 +16,12 @@ from roll.pipeline.agentic.env_manager.base import EnvManager, Record
 from roll.pipeline.agentic.env_manager.dialogue import Dialogue
 from roll.pipeline.agentic.episode_source import EpisodeSource
 from roll.pipeline.preparation import SLIPS, Preparation, Prepared, own_filter
+from roll.pipeline.trial import try_aside
 from roll.rollout.environment_failure import NO_RESET, EnvFailure
 from roll.rollout.filters import GroupFilter
+
+START_S = 10.0
+"""Seconds that an environment may take to start, besides the time limit of a reset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,8 +112,9 @@ def _try_reset(env: EnvConfig, tag: str) -> None:
             await host.close()
 
     try:
-        with ThreadPoolExecutor(1) as aside:  # the caller may have an event loop of its own
-            aside.submit(lambda: asyncio.run(reset())).result()
+        try_aside(reset, env.reset_timeout_s + START_S)
+    except TimeoutError:
+        return
     except EnvFailure as failure:
         said = failure.message.removeprefix(f"{env.env_type}.reset: ")
         slips = tuple(f"{slip.__name__}:" for slip in SLIPS)

@@ -90,7 +90,8 @@ class RewardWorker:
 def _result(answer: Any) -> RewardResult:
     value, parts = answer if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], Mapping) else (answer, {})
     try:
-        return RewardResult(value=float(value), parts={str(name): float(part) for name, part in parts.items()})
+        number, numbers = float(value), {str(name): float(part) for name, part in parts.items()}
     except (TypeError, ValueError) as error:
         shown = f"{type(answer).__name__} {answer!r}"[:100]
         raise TypeError(f"grade must return a finite number, or (number, {{name: number}}), not {shown}") from error
+    return RewardResult(value=number, parts=numbers)

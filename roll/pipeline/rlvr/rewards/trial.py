@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict
 
 from roll.configs.worker import RewardConfig
@@ -12,6 +11,10 @@ from roll.distributed.backend import import_object
 from roll.pipeline.preparation import SLIPS
 from roll.pipeline.rlvr.rewards.function_reward_worker import worker_class_path
 from roll.pipeline.rlvr.rewards.reward_worker import RewardWorker
+from roll.pipeline.trial import try_aside
+
+START_S = 10.0
+"""Seconds that the worker may take to start, besides the time limit of one sample."""
 
 
 def try_reward(reward: RewardConfig, prompt: Prompt) -> None:
@@ -19,8 +22,8 @@ def try_reward(reward: RewardConfig, prompt: Prompt) -> None:
     made, and for a slip in its code."""
     cls: type[RewardWorker] = import_object(worker_class_path(reward.worker_cls))
     truth = Sample(prompt, 0, [], [], [], "stop", response_text=prompt.ground_truth)
-    with ThreadPoolExecutor(1) as aside:  # the caller may have an event loop of its own
-        aside.submit(lambda: asyncio.run(_try(cls, reward, truth))).result()
+    with suppress(TimeoutError):  # a judge that is slow now may be faster when the run begins
+        try_aside(lambda: _try(cls, reward, truth), reward.timeout_s + START_S)
 
 
 async def _try(cls: type[RewardWorker], reward: RewardConfig, sample: Sample) -> None:

@@ -12,7 +12,8 @@ ROOT = Path(__file__).parents[4]
 
 
 def documented_class(page):
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
+    (code,) = [block for block in blocks if "class DigitsRewardWorker" in block]
     namespace = {}
     exec(compile(code, page, "exec", dont_inherit=True), namespace)
     return namespace["DigitsRewardWorker"]

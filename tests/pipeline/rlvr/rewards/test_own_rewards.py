@@ -3,6 +3,7 @@
 import asyncio
 import re
 import time
+from pathlib import Path
 
 import pytest
 
@@ -35,6 +36,7 @@ def misspelt(sample): return sample.respones_text
 def not_finite(sample): return float("nan")
 def unreachable(sample): raise ConnectionError("the judge is away")
 def exits(sample): raise SystemExit(3)
+async def blocks(sample): time.sleep(60)
 class NoWorker: pass
 number = 5
 """
@@ -86,7 +88,7 @@ def test_a_plain_method_that_takes_too_long_is_an_error_in_time():
     assert time.monotonic() - began < 20
 
 
-@pytest.mark.parametrize("name", ["a_tuple", "nothing", "not_finite"])
+@pytest.mark.parametrize("name", ["a_tuple", "nothing"])
 def test_what_is_no_reward_is_an_error_that_says_what_came(name):
     error = judged(name).error
     assert error.startswith("TypeError: grade must return a finite number, or (number, {name: number}), not ")
@@ -111,6 +113,22 @@ def test_slips_are_found_before_anything_starts(name, says):
 @pytest.mark.parametrize("name", ["plain", "awaited", "Plain", "unreachable", "exits"])
 def test_a_reward_that_works_or_whose_judge_is_away_is_let_through(name):
     try_reward(config(name), PROMPT)
+
+
+def test_a_reward_that_blocks_its_event_loop_does_not_hold_the_start_up(monkeypatch):
+    monkeypatch.setattr("roll.pipeline.rlvr.rewards.trial.START_S", 0.5)
+    began = time.monotonic()
+    try_reward(config("blocks", timeout_s=0.5), PROMPT)
+    assert time.monotonic() - began < 30
+
+
+def test_the_documented_function_is_a_reward(tmp_path, monkeypatch):
+    page = (Path(__file__).parents[4] / "docs_roll" / "rewards.md").read_text()
+    code = next(block for block in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL) if "def reward(" in block)
+    (tmp_path / "documented.py").write_text(code)
+    reward = import_object("documented.reward")
+    sample = Sample(PROMPT, 0, [], [], [], "stop", response_text=" 2 ")
+    assert reward(sample) == (1.0, {"right": True, "brief": True})
 
 
 def test_the_trial_may_be_made_where_an_event_loop_runs():

@@ -1,0 +1,26 @@
+"""Tries a user's code before the run: aside, for a limited time, with an event loop of its own (the caller may have one)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any
+
+
+def try_aside(make: Callable[[], Coroutine[Any, Any, None]], limit_s: float) -> None:
+    """Raises what the coroutine raises, and `TimeoutError` if it takes longer than the limit, even where it blocks its loop: its
+    thread is then left behind, and ends with the process at the latest."""
+    outcome: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            asyncio.run(make())
+        except BaseException as error:  # boundary: the caller raises it
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(None)
+
+    threading.Thread(target=run, name="trial", daemon=True).start()
+    outcome.result(limit_s)
