@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from roll.cli.findings import Finding
+from roll.configs.problems import Problem
 from roll.distributed.machine import Machine
 
 GIB = 1 << 30
@@ -19,6 +20,9 @@ LEAST_SHARED = 1 * GIB
 LEAST_DISK = 5 * GIB
 LEAST_FILES = 4096
 """Ray asks for as many: every worker has sockets to all others."""
+
+FEWEST_FILES = {"one process": 16, "Ray": 256}
+"""With fewer no event loop can be made, and Ray waits half a minute and then blames something else."""
 
 
 def surroundings(machine: Machine, output_dir: str) -> Iterator[Finding]:
@@ -66,6 +70,16 @@ def open_files(limit: int) -> Finding:
     if limit >= LEAST_FILES:
         return Finding("ok", "open files", f"at most {limit:,} a process")
     return Finding("warn", "open files", f"at most {limit:,} a process", f"ulimit -n {LEAST_FILES}")
+
+
+def too_few_files(limit: int, local: bool) -> Problem | None:
+    """Said before a start, which would fail with less than this."""
+    kind = "one process" if local else "Ray"
+    least = FEWEST_FILES[kind]
+    if limit == resource.RLIM_INFINITY or limit >= least:
+        return None
+    message = f"is too few open files: a run with {kind} needs {least} at least"
+    return Problem("ulimit -n", limit, message, f"ulimit -n {LEAST_FILES}")
 
 
 def ports() -> Finding:

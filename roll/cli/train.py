@@ -7,6 +7,7 @@ import asyncio
 import json
 import logging
 import os
+import resource
 import sys
 from collections.abc import Sequence
 from contextlib import closing, suppress
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from roll.cli.embedded import missing_model
 from roll.cli.options import OVERRIDES, Parser, complain, config_folder
 from roll.cli.page import fitted
+from roll.cli.surroundings import too_few_files
 from roll.configs.agentic import AgenticConfig
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
@@ -124,6 +126,8 @@ def _run(config: RLVRConfig | AgenticConfig, local: bool) -> int:
     """Raises `ConfigError`."""
     from roll.pipeline.run_lock import RunInUse, RunLock
 
+    if problem := too_few_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0], local):
+        raise ConfigError([problem])
     run_dir = Path(config.output_dir) / config.exp_name
     try:
         lock = RunLock(run_dir)
