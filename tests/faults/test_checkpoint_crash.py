@@ -100,7 +100,10 @@ def test_lost_rows_of_any_journal_are_refused(in_process, tmp_path):
     for name in ("groups", "samples", "metrics"):
         shutil.copytree(tmp_path / "output", tmp_path / name)
         journal = tmp_path / name / f"run/{name}.jsonl"
-        journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[1:]))
+        rows = journal.read_bytes().splitlines(keepends=True)
+        journal.write_bytes(
+            b"".join(rows[: len(rows) // 2])
+        )  # what a disk loses is the end; rows after the checkpoint may be lost
         code, err = in_process(AUTO, "max_steps=6", output=name)
         assert code == 2 and len(err.splitlines()) == 1, err
         assert f"{name}.jsonl has" in err and ("rows were lost" in err or "no line border" in err)
