@@ -81,7 +81,7 @@ def _spread(groups: Sequence[SampleGroup], rollouts: int) -> list[int]:
 
 def _trained(batch: TokenBatch, row: int, sample: Sample) -> dict[str, Any]:
     """The trainer's values of a sample, of its response tokens."""
-    start, stop = batch.offsets[row : row + 2].tolist()
+    stop = int(batch.offsets[row + 1])
     start = stop - len(sample.response_ids)
     mask, advantages = batch.loss_mask[start:stop], batch.advantages[start:stop]
     figures: dict[str, Any] = {"advantage": float(advantages[mask].mean()) if bool(mask.any()) else None}

@@ -8,6 +8,9 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any
 
+START_S = 10.0
+"""Seconds that what is tried may take to start, besides the time limit of what it then does."""
+
 
 def try_aside(make: Callable[[], Coroutine[Any, Any, None]], limit_s: float) -> None:
     """Raises what the coroutine raises, and `TimeoutError` if it takes longer than the limit, even where it blocks its loop: its

@@ -16,12 +16,9 @@ from roll.pipeline.agentic.env_manager.base import EnvManager, Record
 from roll.pipeline.agentic.env_manager.dialogue import Dialogue
 from roll.pipeline.agentic.episode_source import EpisodeSource
 from roll.pipeline.preparation import SLIPS, Preparation, Prepared, own_filter
-from roll.pipeline.trial import try_aside
+from roll.pipeline.trial import START_S, try_aside
 from roll.rollout.environment_failure import NO_RESET, EnvFailure
 from roll.rollout.filters import GroupFilter
-
-START_S = 10.0
-"""Seconds that an environment may take to start, besides the time limit of a reset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,10 +11,7 @@ from roll.distributed.backend import import_object
 from roll.pipeline.preparation import SLIPS
 from roll.pipeline.rlvr.rewards.function_reward_worker import worker_class_path
 from roll.pipeline.rlvr.rewards.reward_worker import RewardWorker
-from roll.pipeline.trial import try_aside
-
-START_S = 10.0
-"""Seconds that the worker may take to start, besides the time limit of one sample."""
+from roll.pipeline.trial import START_S, try_aside
 
 
 def try_reward(reward: RewardConfig, prompt: Prompt) -> None:
