@@ -4,8 +4,9 @@
                   └──────────────── drop(reason) ───────────────────────▶ (journal)
 
 `Admission` decides, here is what it decides about: the samples, the tasks that are still to be served, the journal with one row a
-group. Every verb changes accounts and contents together, as one transaction: those that an owner in a database would have to wait
-for are coroutines, though in memory none of them ever waits for anything but groups. After each change the accounts must balance.
+group. Every verb changes accounts and contents together, in one `_transaction`. `Groups` keeps them in memory, where nobody else
+can come between; `roll.rollout.sql.groups.SqlGroups` keeps them in a database that several processes share. After each change the
+accounts must balance.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from roll.data.sample import Prompt, SampleGroup
 from roll.metrics.run_log import GroupLog
-from roll.rollout.admission import Admission, GroupState
+from roll.rollout.admission import Admission, GroupState, Selection
 from roll.rollout.changes import Changes, Closed
 from roll.rollout.pipeline_depth import PipelineDepth
 from roll.rollout.progress import Progress
@@ -95,15 +97,20 @@ class Groups:
 
     async def start(self) -> SampleGroup:
         """A new group with the next task, as soon as admission lets one start. Raises `Closed` after `stop`."""
-        await self.until(lambda: self._stopped or self._may_start())
-        self.changes.waits.pop(START, None)
-        if self._stopped:
-            raise Closed
-        ticket = self.admission.start()
-        group = SampleGroup(ticket.group_id, ticket.start_version, self._source.next())
-        self._live[group.group_id] = group
-        self._changed()
-        return group
+        while True:
+            await self.until(lambda: self._stopped or self._may_start())
+            self.changes.waits.pop(START, None)
+            if self._stopped:
+                raise Closed
+            async with self._transaction():
+                if self._stopped or not self.admission.may_start(self.depth.depth):  # another process was faster
+                    continue
+                ticket = self.admission.start()
+                group = SampleGroup(ticket.group_id, ticket.start_version, self._source.next())
+                self._live[group.group_id] = group
+                self._started(group)
+                self._changed()
+            return group
 
     async def while_live(self, group_id: int, work: Coroutine[Any, Any, T]) -> T | None:
         """What `work` returns; None if the group is dropped before, which cancels it."""
@@ -121,21 +128,26 @@ class Groups:
         return None if task.cancelled() else task.result()
 
     async def complete(self, group: SampleGroup) -> None:
-        """The group is complete and can be trained."""
-        self.admission.complete(group.group_id)
-        self._live[group.group_id] = group
-        self._progress.finished()
-        self._changed()
+        """The group is complete and can be trained. One that has met its fate already keeps it."""
+        async with self._transaction():
+            if not self.is_live(group.group_id):
+                return
+            self.admission.complete(group.group_id)
+            self._live[group.group_id] = group
+            self._completed(group)
+            self._progress.finished()
+            self._changed()
 
     async def drop(self, group_id: int, reason: str, detail: str = "") -> None:
         """The group will not be trained; its ticket is free again. One that has met its fate already keeps it. `detail`: more of
         the reason, for people. Raises `NoProgress` if too many groups are dropped."""
-        if self.is_live(group_id):
-            self._drop(group_id, reason, detail)
-            self._changed()
+        async with self._transaction():
+            if self.is_live(group_id):
+                self._drop(group_id, reason, detail)
+                self._changed()
 
     def is_live(self, group_id: int) -> bool:
-        return group_id in self._live
+        return group_id in self.admission.live
 
     # -- the trainer's verbs --------------------------------------------------------------------------------------------
 
@@ -147,34 +159,39 @@ class Groups:
         if step >= self.admission.max_steps:
             raise Closed
         asked = self._clock()
-        await self.until(lambda: self._stopped or self._take(step, asked))
-        self.changes.waits.pop(LEASE, None)
-        if self._leased is None:
-            raise Closed
+        while self._leased is None:
+            await self.until(lambda: self._stopped or self._offers(step))
+            self.changes.waits.pop(LEASE, None)
+            if self._stopped:
+                raise Closed
+            async with self._transaction():
+                await self._take(step, asked)
         return self._leased
 
     async def trained(self, lease: Lease) -> None:
         """The lease's groups have been trained."""
-        self.admission.train(lease.group_ids)
-        self._progress.trained()
-        self._leased = None
-        for group in lease.groups:
-            del self._live[group.group_id]
-            oldest = min(sample.oldest_version for sample in group.samples)
-            self._write(group, "trained", "", lease.step + 1, lease.step - oldest)
-        self._changed()
+        async with self._transaction():
+            self.admission.train(lease.group_ids)
+            self._progress.trained()
+            self._leased = None
+            for group in lease.groups:
+                oldest = min(sample.oldest_version for sample in group.samples)
+                self._ended(self._live.pop(group.group_id), "trained", "", lease.step + 1, lease.step - oldest)
+            self._changed()
 
     # -- policy versions ------------------------------------------------------------------------------------------------
 
     async def set_published(self, version: int) -> None:
         """`version` is published; the engines take it later."""
-        self.admission.set_published(version)
-        self._changed()
+        async with self._transaction():
+            self.admission.set_published(version)
+            self._changed()
 
     async def set_served(self, version: int) -> None:
         """All engines serve `version`, or a newer one, from now on."""
-        self.admission.set_served(version)
-        self._changed()
+        async with self._transaction():
+            self.admission.set_served(version)
+            self._changed()
 
     @property
     def wait_for_weights(self) -> bool:
@@ -190,9 +207,10 @@ class Groups:
 
     async def drop_all(self, reason: str) -> None:
         """Drops the groups that are left when the run is over."""
-        for group_id in list(self._live):
-            self._drop(group_id, reason)
-        self._changed()
+        async with self._transaction():
+            for group_id in list(self.admission.live):
+                self._drop(group_id, reason)
+            self._changed()
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps besides `buffered`; tasks of groups in flight are served again after `restore`."""
@@ -212,6 +230,35 @@ class Groups:
         self.admission.restore(state["admission"], {group.group_id: group.start_version for group in groups})
         self._changed()
 
+    # -- what an owner in a database does otherwise ---------------------------------------------------------------------
+
+    def _transaction(self) -> AbstractAsyncContextManager[None]:
+        """As long as it is open nobody else changes groups, and what others changed before is known here. All changes are kept,
+        or none."""
+        return nullcontext()
+
+    def _started(self, group: SampleGroup) -> None:
+        """The group is in flight."""
+
+    def _completed(self, group: SampleGroup) -> None:
+        """The group has its samples."""
+
+    def _ended(self, group: SampleGroup, fate: str, reason: str, step: int, lag: int | None) -> None:
+        """The group has met its fate. Steps count from 1."""
+        self._journal.write(
+            group_id=group.group_id,
+            prompt_uid=group.prompt.uid,
+            fate=fate,
+            reason=reason,
+            step=step,
+            start_version=group.start_version,
+            lag=lag,
+        )
+
+    async def _contents(self, group_ids: Sequence[int]) -> list[SampleGroup]:
+        """Buffered groups with their samples; those that cannot be read are dropped and left out."""
+        return [self._live[group_id] for group_id in group_ids]
+
     # -- how ------------------------------------------------------------------------------------------------------------
 
     def _may_start(self) -> bool:
@@ -219,26 +266,34 @@ class Groups:
         self.changes.waits[START] = f"{len(admission.live)} groups outstanding under version {admission.version}"
         return admission.may_start(self.depth.depth)
 
-    def _take(self, step: int, asked: float) -> bool:
-        """Whether the step has its lease now."""
+    def _offers(self, step: int) -> Selection | None:
+        """What the step may take, or has to drop."""
+        selection = self.admission.select(step)
+        self.changes.waits[LEASE] = selection.waiting_for
+        return selection if selection.take or selection.drop else None
+
+    async def _take(self, step: int, asked: float) -> None:
+        """Gives the step its lease, if all its groups are there."""
         selection = self.admission.select(step)
         for group_id, reason in selection.drop.items():
             self._drop(group_id, reason)
-        self.changes.waits[LEASE] = selection.waiting_for
-        if selection.take:
+        groups = await self._contents(selection.take)
+        if selection.take and len(groups) == len(selection.take):
             now, before = self._clock(), self._last_leased_at
             if before is not None:
                 slack_s = max(0.0, asked - self._complete_since) if self._complete_since is not None else 0.0
                 self.depth.observe(wait_s=now - asked, train_s=asked - before, slack_s=slack_s)
-            self._leased = Lease(step, tuple(self._live[i] for i in selection.take), now - asked, now)
+            self._leased = Lease(step, tuple(groups), now - asked, now)
             self._last_leased_at, self._complete_since = now, None
-        if selection.take or selection.drop:
-            self._changed()
-        return bool(selection.take)
+        self._changed()
 
     def _drop(self, group_id: int, reason: str, detail: str = "") -> None:
         self.admission.drop(group_id, reason)
-        self._write(self._live.pop(group_id), "dropped", reason, self.admission.version + 1, None)
+        self._ended(self._live.pop(group_id), "dropped", reason, self.admission.version + 1, None)
+        self._forget(group_id, reason, detail)
+
+    def _forget(self, group_id: int, reason: str, detail: str = "") -> None:
+        """A group was dropped: what is done for it ends."""
         if group_id in self._work:
             self._work[group_id].cancel()
         if warning := self._progress.dropped(reason, detail):
@@ -253,15 +308,3 @@ class Groups:
         elif self._complete_since is None:
             self._complete_since = self._clock()
         self.changes.notify()
-
-    def _write(self, group: SampleGroup, fate: str, reason: str, step: int, lag: int | None) -> None:
-        """Journals count steps from 1."""
-        self._journal.write(
-            group_id=group.group_id,
-            prompt_uid=group.prompt.uid,
-            fate=fate,
-            reason=reason,
-            step=step,
-            start_version=group.start_version,
-            lag=lag,
-        )
