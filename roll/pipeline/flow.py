@@ -28,7 +28,7 @@ class Flow:
         """`waits`: the name of a stage -> what it waits for now, in words for people; it is read at every change of state."""
         self.ledger = ledger
         self.stages: list[Stage[Any, Any]] = []
-        self._devices = devices
+        self.devices = devices
         self._clock = clock
         self._waits = waits if waits is not None else {}
         self._role_lanes: dict[str, Counter[LaneState]] = {}
@@ -81,8 +81,8 @@ class Flow:
 
     def _add(self, stage: Stage[Any, Any]) -> None:
         stage.listener = self
-        if stage.role in self._devices.table.devices:
-            stage.devices = self._devices
+        if stage.role in self.devices.table.devices:
+            stage.devices = self.devices
         self.stages.append(stage)
 
 

@@ -111,7 +111,7 @@ class Preparation:
 
     def restore(self, source: TaskSource | None) -> None:
         """Sets the source to where the checkpoint left it, if there is one."""
-        if source is not None and self.checkpoint is not None:
+        if source is not None and self.checkpoint is not None and self._config.groups_address is None:
             cursor = self.checkpoint.state["cursor"]
             fix = "keep seed, prompts or environments, and tokenizer, or start anew with false"
             self.collect("resume_from_checkpoint", self._config.resume_from_checkpoint, lambda: _restore(source, cursor), fix)
@@ -233,6 +233,9 @@ def _checkpoint(store: CheckpointStore, config: PPOConfig) -> Checkpoint | None:
     if checkpoint is not None:
         if config.uses_critic and not checkpoint.critic.is_dir():
             raise ValueError(f"{checkpoint.path} was made without a critic, which adv_estimator gae needs")
+        was, now = ("a database" if "database" in checkpoint.state else "memory"), config.groups_address
+        if (was == "memory") != (now is None):
+            raise ValueError(f"{checkpoint.path} was made with groups in {was}, now they are in {now or 'memory'}")
         trained = checkpoint.state["admission"]["trained"]
         if trained != checkpoint.step * config.groups_per_step:
             was = trained // max(checkpoint.step, 1)

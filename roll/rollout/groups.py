@@ -45,6 +45,22 @@ class TaskSource(Protocol):
         """Continues from a `cursor()`. Raises `ValueError` if it speaks of another seed or other tasks."""
 
 
+class NoTasks:
+    """Those of a process that rolls nothing out."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def next(self) -> Prompt:
+        raise Closed
+
+    def cursor(self, outstanding: Sequence[Prompt] = ()) -> dict[str, Any]:
+        return {"seed": self._seed, "served": {}, "returned": []}
+
+    def restore(self, cursor: Mapping[str, Any]) -> None:
+        """There is no position."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lease:
     """The groups of one step, in the order of admission. They are buffered until the lease is `trained`."""
@@ -67,12 +83,12 @@ class Groups:
         admission: Admission,
         depth: PipelineDepth,
         source: TaskSource,
-        journal: GroupLog,
+        journal: GroupLog | None,
         progress: Progress,
         clock: Callable[[], float],
     ) -> None:
-        """`depth`: how far ahead rollouts start, within what admission allows; it learns from the waits seen here. `progress`
-        ends a run that drops groups without end."""
+        """`journal`: None where another process writes it. `depth`: how far ahead rollouts start, within what admission allows; it
+        learns from the waits seen here. `progress` ends a run that drops groups without end."""
         self.admission = admission
         self.depth = depth
         self.changes = Changes()
@@ -92,6 +108,29 @@ class Groups:
     async def until(self, predicate: Callable[[], T]) -> T:
         """The first true value that `predicate` returns; it is called now and after every change of any group."""
         return await self.changes.until(predicate)
+
+    async def join(self, contract: Mapping[str, Any], trainer_at: tuple[int, int] | None) -> None:
+        """This process takes part from now on. `trainer_at`: the step that a trainer goes on from, and the number of the last
+        change that its journal knows. In memory nobody else takes part."""
+
+    async def attend(self) -> None:
+        """Runs as long as the run does: takes part in what the processes of the run have in common."""
+        await asyncio.Event().wait()
+
+    async def conclude(self, status: str, reason: str) -> None:
+        """The trainer says how the run has ended."""
+
+    async def leave(self) -> None:
+        """This process takes part no longer."""
+
+    async def was_taken_back(self) -> bool:
+        """Whether versions that this process served are gone, because the trainer went on from a checkpoint."""
+        return False
+
+    @property
+    def ended(self) -> tuple[str, str] | None:
+        """How the run has ended, as its trainer says, and why; None while it runs."""
+        return None
 
     # -- the explorer's verbs -------------------------------------------------------------------------------------------
 
@@ -198,12 +237,25 @@ class Groups:
         """Whether no group may start, and one could if the engines served the newest version."""
         return self.admission.waits_for_weights(self.depth.depth)
 
+    # -- validations ----------------------------------------------------------------------------------------------------
+
+    async def claims_validation(self, version: int) -> bool:
+        """Whether it is this process that validates `version`."""
+        return True
+
+    async def report_validation(self, version: int, result: Mapping[str, Any]) -> None:
+        """The validation of `version` is over."""
+
     # -- the end, and checkpoints ---------------------------------------------------------------------------------------
 
     def stop(self) -> None:
         """No group and no step begins any more; what has begun is finished."""
         self._stopped = True
         self._changed()
+
+    @property
+    def stopped(self) -> bool:
+        return self._stopped
 
     async def drop_all(self, reason: str) -> None:
         """Drops the groups that are left when the run is over."""
@@ -222,6 +274,9 @@ class Groups:
         """The groups that are complete, leased ones included, as JSON values."""
         live = self.admission.live
         return [self._live[i].to_json() for i in sorted(live) if live[i].state is GroupState.BUFFERED]
+
+    async def saved(self, step: int) -> None:
+        """A checkpoint of `step` is complete."""
 
     def restore(self, state: Mapping[str, Any], buffered: Sequence[dict[str, Any]]) -> None:
         """Goes on from `state` and `buffered`; the source was set to its cursor before."""
@@ -245,6 +300,7 @@ class Groups:
 
     def _ended(self, group: SampleGroup, fate: str, reason: str, step: int, lag: int | None) -> None:
         """The group has met its fate. Steps count from 1."""
+        assert self._journal is not None
         self._journal.write(
             group_id=group.group_id,
             prompt_uid=group.prompt.uid,

@@ -65,7 +65,8 @@ class Database:
     def __init__(self, address: str) -> None:
         """Raises `DatabaseError`."""
         self._engine = open_engine(address)
-        self._file = Path(self._engine.url.database).resolve() if self._engine.url.get_backend_name() == "sqlite" else None
+        url = self._engine.url
+        self._file = Path(url.database or "").resolve() if url.get_backend_name() == "sqlite" else None
         self._thread = ThreadPoolExecutor(1, "groups")
         self._open: Connection | None = None
         self._read: Connection | None = None

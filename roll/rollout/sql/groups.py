@@ -34,7 +34,7 @@ from roll.rollout.sql.database import Database
 from roll.rollout.sql.joining import Member
 from roll.rollout.sql.life_signs import LifeSigns
 from roll.rollout.sql.packing import PackingError, digest, pack, unpack
-from roll.rollout.sql.tables import groups, members, runs, samples, tasks
+from roll.rollout.sql.tables import groups, members, runs, samples, tasks, validations
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +45,10 @@ DAMAGED = "damaged"
 
 class Expelled(RuntimeError):
     """The others took this process for dead."""
+
+
+class Alone(RuntimeError):
+    """The other half of the run does not come, or does not come back."""
 
 
 class TakenBack(Exception):
@@ -87,12 +91,14 @@ class SqlGroups(Groups):
         database: Database,
         member: Member,
         member_timeout_s: float,
+        peer_timeout_s: float,
     ) -> None:
         """`journal`: None in a process that does not train: the trainer's journal has the groups of all. Call `join` first."""
         super().__init__(admission, depth, source, journal, progress, clock)
         self._database = database
         self._member = member
         self._signs = LifeSigns(member_timeout_s)
+        self._peer_timeout_s = peer_timeout_s
         self._lock = asyncio.Lock()
         self._known = -1
         """The number of the last change that is known here."""
@@ -105,6 +111,8 @@ class SqlGroups(Groups):
         self._fates: list[tuple[int, str, str, str, int, int, int | None]] = []
         """Rows for the journal, once they are committed."""
         self._members: Sequence[Row[Any]] = ()
+        self._ending: tuple[str, str] | None = None
+        self._alone_since = clock()
 
     # -- joining and leaving --------------------------------------------------------------------------------------------
 
@@ -141,6 +149,16 @@ class SqlGroups(Groups):
                     self._learn(await self._database.read(self._news))
             self._write_fates()
             self._changed()
+            self._notice_peers()
+
+    def _notice_peers(self) -> None:
+        """Raises `Alone`."""
+        peers = any(row.state == "alive" and row.role != self._member.role for row in self._members)
+        if peers or self._member.role == "both" or self._ending is not None:
+            self._alone_since = self._clock()
+        elif (silence := self._clock() - self._alone_since) > self._peer_timeout_s:
+            missing = "explorer" if self._member.trains else "trainer"
+            raise Alone(f"there was no {missing} for {silence:.0f} s (peer_timeout)")
 
     async def _beat(self) -> None:
         async with self._lock:
@@ -151,10 +169,6 @@ class SqlGroups(Groups):
             for name in self._signs.look(alive, self._clock()):
                 logger.warning("%s has given no sign of life: its groups are rolled out anew", name)
                 await self._database.write(joining.Leave(name, "lost"))
-
-    @property
-    def trainer_alive(self) -> bool:
-        return any(row.state == "alive" and row.role != "explorer" for row in self._members)
 
     # -- what a transaction does ----------------------------------------------------------------------------------------
 
@@ -239,10 +253,8 @@ class SqlGroups(Groups):
     async def set_served(self, version: int) -> None:
         """All engines of this process serve `version`, or a newer one, from now on."""
         async with self._transaction():
-            others = [row.served for row in self._members if row.state == "alive" and row.name != self._member.name]
-            explorers = [served for served in others if served >= 0]
             self._statements.append(update(members).where(members.c.name == self._member.name).values(served=version))
-            self.admission.set_served(max(self.admission.version, min([version, *explorers])))
+            self.admission.set_served(max(self.admission.version, min([version, *self.explorers.values()])))
             self._changed()
 
     async def _contents(self, group_ids: Sequence[int]) -> list[SampleGroup]:
@@ -300,6 +312,7 @@ class SqlGroups(Groups):
             self._source.restore(json.loads(news.task.cursor))
         self._follow(run)
         if run.status != "running":
+            self._ending = run.status, run.reason
             self._stopped = True
         self._known = self._seq = run.seq
 
@@ -374,6 +387,54 @@ class SqlGroups(Groups):
         gone = select(groups.c.id).where(groups.c.state == "dropped")
         async with self._transaction():
             self._statements += [delete(samples).where(samples.c.group_id.in_(ids)) for ids in (done, gone)]
+
+    def restore(self, state: Mapping[str, Any], buffered: Sequence[dict[str, Any]]) -> None:
+        """The database has everything; `join` goes on from the checkpoint's step."""
+
+    # -- validations ----------------------------------------------------------------------------------------------------
+
+    async def claims_validation(self, version: int) -> bool:
+        async with self._transaction():
+            row = {"version": version, "seq": self._seq, "member": self._member.name}
+            if await self._database.execute(partial(joining.is_validated, version=version)):
+                return False
+            self._statements.append(insert(validations).values(row))
+        return True
+
+    async def report_validation(self, version: int, result: Mapping[str, Any]) -> None:
+        async with self._transaction():
+            row = {"seq": self._seq, "result": json.dumps(result)}
+            self._statements.append(update(validations).where(validations.c.version == version).values(row))
+
+    async def validation_results(self, after: int) -> tuple[int, list[dict[str, Any]]]:
+        """The number of the last change that is known here, and the results that were reported after change `after`."""
+        known = self._known
+        query = select(validations.c.result).where(validations.c.seq > after, validations.c.seq <= known)
+        query = query.where(validations.c.result.is_not(None)).order_by(validations.c.version)
+        rows = await self._database.read(lambda connection: connection.execute(query).scalars().all())
+        return known, [json.loads(row) for row in rows]
+
+    @property
+    def known(self) -> int:
+        """The number of the last change that is known here."""
+        return self._known
+
+    # -- who else takes part --------------------------------------------------------------------------------------------
+
+    @property
+    def explorers(self) -> dict[str, int]:
+        """The other explorers that are alive, with the oldest version that each serves."""
+        name = self._member.name
+        return {row.name: row.served for row in self._members if row.state == "alive" and row.served >= 0 and row.name != name}
+
+    @property
+    def ended(self) -> tuple[str, str] | None:
+        """How the run has ended, as its trainer says, and why; None while it runs."""
+        return self._ending
+
+    async def was_taken_back(self) -> bool:
+        run = await self._database.read(lambda connection: connection.execute(select(runs)).one())
+        return bool(run.branch != self._branch)
 
     @property
     def _task_set(self) -> str:

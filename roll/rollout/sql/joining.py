@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
 from roll.rollout.admission import Admission
-from roll.rollout.sql.tables import LAYOUT, groups, members, metadata, runs, tasks
+from roll.rollout.sql.tables import LAYOUT, groups, members, metadata, runs, tasks, validations
 
 LOST, ROLLED_BACK = "explorer_lost", "rolled_back"
 """Reasons for which a group is dropped: the process that rolled it out is gone; versions that sampled it are."""
@@ -124,6 +124,18 @@ class Leave:
         _serve_oldest(connection)
 
 
+def is_validated(connection: Connection, version: int) -> bool:
+    """Whether an explorer has validated the version, or a living one does."""
+    row = connection.execute(select(validations).where(validations.c.version == version)).first()
+    if row is None:
+        return False
+    state = connection.execute(select(members.c.state).where(members.c.name == row.member)).scalar()
+    if row.result is not None or state == "alive":
+        return True
+    connection.execute(delete(validations).where(validations.c.version == version))
+    return False
+
+
 def check_contract(run: Row[Any], contract: Mapping[str, Any]) -> None:
     """Raises `ContractError`."""
     if run.layout != LAYOUT:
@@ -172,6 +184,7 @@ def _go_on_from(connection: Connection, step: int, batch_groups: int) -> None:
         _drop(connection, connection.execute(select(groups).where(gone).order_by(groups.c.id)).all(), ROLLED_BACK, run.seq)
         connection.execute(update(runs).values(branch=runs.c.branch + 1, newest=step, version=min(run.version, step)))
         connection.execute(update(members).where(members.c.role != "trainer", members.c.served > step).values(served=step))
+        connection.execute(delete(validations).where(validations.c.version > step))
     trained = connection.execute(select(func.count()).where(groups.c.state == "trained")).scalar_one()
     if trained != step * batch_groups:
         raise ContractError(f"it counts {trained} trained groups, the checkpoint of step {step} has {step * batch_groups}")

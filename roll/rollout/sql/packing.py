@@ -34,7 +34,7 @@ def pack(group: SampleGroup) -> bytes:
         mask = sample.pop(MASKS)
         masks.append(mask or [])
         sample["tokens"], sample["masked"] = len(ids), mask is not None
-    arrays = {
+    arrays: dict[str, np.ndarray[Any, Any]] = {
         TOKENS: np.asarray([token for of_sample in tokens for token in of_sample], dtype=np.int32),
         # Doubles: what comes back has to be what an engine said, to the last bit.
         LOGPROBS: np.asarray([value for of_sample in logprobs for value in of_sample], dtype=np.float64),

@@ -69,7 +69,7 @@ class Party:
         journal = Journal() if trains else None
         who = Member(name, explores, trains, "here", 1, task_set)
         return SqlGroups(
-            admission, depth, Tasks(), journal, Progress(B, 0), lambda: self.now, Database(self.address), who, timeout
+            admission, depth, Tasks(), journal, Progress(B, 0), lambda: self.now, Database(self.address), who, timeout, 1e9
         )
 
     @asynccontextmanager
@@ -110,11 +110,11 @@ def roll_out(group, version=None):
 
 async def follow(groups):
     """Engines that take every version at once."""
-    served = groups.admission.newest
+    served = [groups.admission.newest]
     while True:
-        await groups.until(lambda: groups.admission.newest > served)
-        served = groups.admission.newest
-        await groups.set_served(served)
+        await groups.until(lambda: groups.admission.newest > served[-1])
+        served.append(groups.admission.newest)
+        await groups.set_served(served[-1])
 
 
 async def explore(groups, count):
