@@ -87,8 +87,8 @@ class Groups:
         progress: Progress,
         clock: Callable[[], float],
     ) -> None:
-        """`journal`: None where another process writes it. `depth`: how far ahead rollouts start, within what admission allows; it
-        learns from the waits seen here. `progress` ends a run that drops groups without end."""
+        """`journal`: None where another process writes it. `depth`: how far ahead rollouts start, within what admission allows:
+        it learns from the waits seen here. `progress` ends a run that drops groups without end."""
         self.admission = admission
         self.depth = depth
         self.changes = Changes()
