@@ -21,6 +21,9 @@ import yaml
 
 Row = dict[str, Any]
 
+GIVEN_BACK = {"explorer_lost", "rolled_back", "damaged"}
+"""Reasons to drop a group whose prompt is served again: its explorer is gone, the versions that sampled it, or its samples."""
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -97,7 +100,7 @@ def _staleness(run: Run) -> Iterator[str]:
 
 
 def _prompts(run: Run) -> Iterator[str]:
-    for uid, count in Counter(row["prompt_uid"] for row in run.groups).items():
+    for uid, count in Counter(row["prompt_uid"] for row in run.groups if row["reason"] not in GIVEN_BACK).items():
         if count > 1:
             yield f"prompt {uid} was served {count} times"
     epochs: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))

@@ -100,6 +100,10 @@ class Preparation:
             lambda: _checkpoint(CheckpointStore(self.run_dir / "checkpoints"), config),
             "name a complete checkpoint, or write auto or false",
         )
+        if config.groups_address is not None:
+            from roll.pipeline.shared_groups import check_database
+
+            collect("groups_database", None, partial(check_database, config, config.groups_address), "")
         tokenizers = [
             collect(key, folder, partial(open_model, folder), "a Hugging Face folder: config.json, tokenizer, *.safetensors")
             for folder, key in _model_folders(config).items()

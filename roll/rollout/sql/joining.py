@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, delete, func, insert, inspect, select, update
 
 from roll.rollout.admission import Admission
 from roll.rollout.sql.tables import LAYOUT, groups, members, metadata, runs, tasks, validations
@@ -21,7 +21,11 @@ LOST, ROLLED_BACK = "explorer_lost", "rolled_back"
 
 
 class ContractError(ValueError):
-    """The process cannot take part in the run that the database holds."""
+    """The process cannot take part in the run that the database holds. `key`: what it would have to agree on, if that is why."""
+
+    def __init__(self, message: str, key: str = "", value: object = None) -> None:
+        super().__init__(message)
+        self.key, self.value = key, value
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +140,12 @@ def is_validated(connection: Connection, version: int) -> bool:
     return False
 
 
+def check_may_join(connection: Connection, contract: Mapping[str, Any]) -> None:
+    """Before a process takes part, perhaps before there is anything to take part in. Raises `ContractError`."""
+    if inspect(connection).has_table(runs.name) and (run := connection.execute(select(runs)).first()) is not None:
+        check_contract(run, contract)
+
+
 def check_contract(run: Row[Any], contract: Mapping[str, Any]) -> None:
     """Raises `ContractError`."""
     if run.layout != LAYOUT:
@@ -143,7 +153,8 @@ def check_contract(run: Row[Any], contract: Mapping[str, Any]) -> None:
     theirs = json.loads(run.contract)
     for key in {*theirs, *contract}:
         if theirs.get(key) != contract.get(key):
-            raise ContractError(f"the run was begun with {key}: {theirs.get(key)}, here it is {contract.get(key)}")
+            message = f"the run was begun with {key}: {theirs.get(key)}, here it is {contract.get(key)}"
+            raise ContractError(message, key, contract.get(key))
 
 
 def leave(connection: Connection, name: str, state: str) -> None:
