@@ -75,6 +75,25 @@ def test_the_answer_is_what_follows_the_thinking() -> None:
     assert answer_text("it is 6") == "it is 6", "a response without thinking is an answer too"
 
 
+@pytest.mark.parametrize(
+    ("truth", "right", "wrong"),
+    [
+        ("48/2 = <<48/2=24>>24 clips in May.\n48+24 = <<48+24=72>>72 in both.\n#### 72", "so 72 clips", "so 24 clips"),
+        ("He made $1,000+$234.\n#### 1,234", r"\boxed{1234}", r"\boxed{234}"),
+        ("#### 1,234", "She earns $1,234.00 a year.", "She earns $1,233 a year."),
+        ("#### 1,234,567", r"$1234567$", "1,234"),
+        ("He lost 5.\n#### -5", "#### -5", "#### 5"),
+        ("#### 0.5", r"\boxed{\frac{1}{2}}", "5"),
+        ("#### 5 #### 6", "6", "5"),
+        ("72", "72", "#### 7"),
+    ],
+)
+def test_a_worked_solution_ends_with_its_answer(truth: str, right: str, wrong: str) -> None:
+    """GSM8K's ground truth, as it is distributed."""
+    graded = rewards(MathRuleRewardWorker(CONFIG), [sample(right, truth), sample(wrong, truth), sample(truth, truth)])
+    assert [result.value for result in graded] == [1.0, 0.0, 1.0], graded
+
+
 def test_math_rewards_through_the_pool() -> None:
     graded = [
         sample("<think>12</think>13", "13"),
