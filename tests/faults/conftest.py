@@ -299,8 +299,9 @@ def launch(world: World, tmp_path: Path) -> Iterator[Launch]:
             run.process.wait()
 
 
-def check_accounts(run_dir: Path, validated: tuple[int, ...] = (0, 6, 12)) -> None:
-    """That a finished run lost nothing and doubled nothing, from what it wrote down."""
+def check_accounts(run_dir: Path, validated: tuple[int, ...] | None = (0, 6, 12)) -> None:
+    """That a finished run lost nothing and doubled nothing, from what it wrote down. `validated`: None where chance decides which
+    versions an explorer was there to validate."""
     summary = json.loads((run_dir / "summary.json").read_text())
     assert (summary["status"], summary["reason"], summary["steps"]) == ("finished", "", STEPS)
 
@@ -333,7 +334,8 @@ def check_accounts(run_dir: Path, validated: tuple[int, ...] = (0, 6, 12)) -> No
     metrics = read_json_lines(run_dir / "metrics.jsonl")
     assert [row["step"] for row in metrics if "actor_train/lr" in row] == list(range(1, STEPS + 1))
     assert sum(summary["staleness"]["histogram"].values()) == STEPS * BATCH * GROUP
-    assert [entry["step"] for entry in summary["validation"]] == list(validated)
+    if validated is not None:
+        assert [entry["step"] for entry in summary["validation"]] == list(validated)
 
 
 @pytest.fixture(scope="session")
