@@ -92,7 +92,7 @@ class RunState:
         partial = self._begin(step)
         await trainers.call_all("save", str(partial / TRAINER))
         await asyncio.to_thread(self._checkpoints.commit, step, state, rows)
-        await self.groups.saved(step)
+        await self.groups.saved(self.saved_step)
         self.saved_step = step
 
     def _begin(self, step: int) -> Path:

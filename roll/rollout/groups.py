@@ -276,7 +276,8 @@ class Groups:
         return [self._live[i].to_json() for i in sorted(live) if live[i].state is GroupState.BUFFERED]
 
     async def saved(self, step: int) -> None:
-        """A checkpoint of `step` is complete."""
+        """Nobody goes on from a checkpoint before that of `step`: a later one is complete. One may be damaged, so two are kept
+        in reach."""
 
     def restore(self, state: Mapping[str, Any], buffered: Sequence[dict[str, Any]]) -> None:
         """Goes on from `state` and `buffered`; the source was set to its cursor before."""
@@ -330,11 +331,14 @@ class Groups:
 
     async def _take(self, step: int, asked: float) -> None:
         """Gives the step its lease, if all its groups are there."""
-        selection = self.admission.select(step)
-        for group_id, reason in selection.drop.items():
-            self._drop(group_id, reason)
-        groups = await self._contents(selection.take)
-        if selection.take and len(groups) == len(selection.take):
+        while True:
+            selection = self.admission.select(step)
+            for group_id, reason in selection.drop.items():
+                self._drop(group_id, reason)
+            groups = await self._contents(selection.take)
+            if len(groups) == len(selection.take):
+                break
+        if groups:
             now, before = self._clock(), self._last_leased_at
             if before is not None:
                 slack_s = max(0.0, asked - self._complete_since) if self._complete_since is not None else 0.0

@@ -382,7 +382,6 @@ class SqlGroups(Groups):
         return []
 
     async def saved(self, step: int) -> None:
-        """A checkpoint of `step` is complete: samples that were trained before are not needed again."""
         done = select(groups.c.id).where(groups.c.state == "trained", groups.c.step <= step)
         gone = select(groups.c.id).where(groups.c.state == "dropped")
         async with self._transaction():
