@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import time
 
 import pytest
+
+from roll.cli.verify import main
 
 RESUME = "resume_from_checkpoint=auto"
 
@@ -29,6 +32,28 @@ def test_resume_after_kill(launch, accounts, steps):
     assert last.end() == 0, last.output
     assert "Traceback" not in last.output
     accounts(last.dir)
+
+
+def test_a_killed_run_leaves_its_figures_its_trace_and_its_picture(launch):
+    """They are rewritten while it runs; nobody can write them after SIGKILL but the watchdog, which says how the run ended."""
+    run = launch("max_steps=100000", "save_steps=100000")
+    picture = run.dir / "learning_curve.png"
+    run.wait_for("picture", picture.exists)
+    running = run.summary()
+    assert running["status"] == "running" and running["steps"] >= 1
+    assert main([str(run.dir)]) == 0, "a run that runs is judged by its journals"
+    run.wait_for("newer figures", lambda: run.summary()["steps"] > running["steps"])
+    run.signal(signal.SIGKILL)
+    assert run.end() == -signal.SIGKILL
+    summary = run.wait_for_epitaph()
+    assert summary["status"] == "failed" and f"process {run.process.pid}" in summary["reason"]
+    assert summary["steps"] > running["steps"] and summary["staleness"]["histogram"] and summary["groups"]["trained"]
+    assert picture.read_bytes().startswith(b"\x89PNG") and picture.read_bytes()[-8:-4] == b"IEND"
+    events = json.loads((run.dir / "trace/trace-0001.json").read_text())["traceEvents"]
+    groups = {event["id"]: event["args"]["fate"] for event in events if (event["ph"], event["name"]) == ("b", "group")}
+    assert {"trained", "live"} <= set(groups.values())
+    assert [event["name"] for event in events].count("step 1") == 1
+    assert main([str(run.dir)]) == 0
 
 
 @pytest.mark.ray
