@@ -121,7 +121,7 @@ class Pipeline(ABC):
         state.record.begin(explorer, flow.ledger)
         shown = state.record.refresh(flow.ledger, list(clusters), state.groups)
         kept = state.record.files.keep(lambda: self._figures(state.record.running_s()), flow.ledger)
-        watch = [engines.supervise(), weights.run(), shown, kept, *self.watched(clusters)]
+        watch = [engines.supervise(), weights.run(), shown, kept, state.record.memory.run(clusters), *self.watched(clusters)]
         await flow.run(until=train, watch=watch)
         await self._end(clusters, devices, engines)
 

@@ -28,6 +28,7 @@ from roll.metrics.trace import Span
 from roll.metrics.trackers import make_trackers
 from roll.metrics.whole_file import write_whole
 from roll.pipeline.live_files import LiveFiles
+from roll.pipeline.memory_watch import MemoryWatch
 from roll.pipeline.preparation import Prepared
 from roll.pipeline.run_lock import Superseded
 from roll.pipeline.stage import LaneState
@@ -72,6 +73,7 @@ class RunRecord:
         logged = (self.step, resumed.get("metrics", 0)) if resumed is not None else (-1, 0)
         self._trackers = make_trackers(derived.trackers, run_dir, config.exp_name, written, config.tracker_kwargs, *logged)
         self._lessons = Lessons()
+        self.memory = MemoryWatch()
         self.display = Display(logging_steps=config.logging_steps)
         self._reward: float | None = None
         self._validation_errors = 0
@@ -112,8 +114,10 @@ class RunRecord:
         tokens = sum(len(sample.response_ids) for group in groups for sample in group.samples)
         counts = self._counter.counts() if self._counter is not None else {}
         speed = self._speed.step(tokens, time.monotonic()) if self._speed is not None else {}
-        self._trackers.log(self.step, {**metrics, **counts, **lags, **speed})
-        for warning in self._lessons.step(self.step, {**metrics, **counts}):
+        self._trackers.log(self.step, {**metrics, **counts, **lags, **speed, **self.memory.metrics()})
+        step_s = self.running_s() / (self.step - self._first_step)
+        late = self.memory.warn((self._max_steps - self.step) * step_s, step_s)
+        for warning in [*self._lessons.step(self.step, {**metrics, **counts}), *late]:
             logger.warning(warning)
         self._reward = metrics.get("critic/score/mean")
         self._lag = lags["staleness/mean"]
@@ -189,7 +193,8 @@ class RunRecord:
             "steps": self.step,
             "started_s": self._began - self._started,
             "validation": [{"step": step, "accuracy": accuracy} for step, accuracy in self.validation],
-            "warnings": self._lessons.warnings,
+            "warnings": [*self._lessons.warnings, *self.memory.warnings],
+            "memory": self.memory.figures(),
             "staleness": self.staleness.summary(),
             "throughput": {
                 "samples_per_s": self.samples / seconds,

@@ -74,6 +74,9 @@ def test_resume_after_kill_with_ray(launch, accounts):
     assert stopped.end(30) == 130, stopped.output
     summary = stopped.summary()
     assert summary["status"] == "interrupted" and "Traceback" not in stopped.output
+    roles = ("driver", "actor_train", "actor_infer", "rewards.even")
+    assert all(summary["memory"][f"{role}_rss_mb"]["peak"] > 10 for role in roles)
+    assert not [name for name in summary["memory"] if "device" in name], "there is no figure of a device that is not there"
     stopped.wait_for_family_to_end()
 
     last = launch(RESUME)

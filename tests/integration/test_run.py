@@ -18,7 +18,7 @@ from roll.pipeline.stage import LaneState
 
 SUMMARY = {
     "": {"status", "reason", "steps", "wall_s", "validation", "groups"}
-    | {"staleness", "idle_share", "weight_updates", "throughput"},
+    | {"staleness", "idle_share", "weight_updates", "throughput", "memory"},
     "groups": {"admitted", "trained", "buffered", "in_flight", "dropped"},
     "staleness": {"bound", "max", "mean", "token_mean", "histogram"},
     "idle_share": {"actor_train", "actor_infer"},
@@ -268,6 +268,7 @@ def test_the_folder_of_a_run(lab, make_config, with_validation):
     ]
     assert {row["fate"] for row in run.rows("samples")} == {"trained", "validation"}
     assert all(row["advantage"] is not None for row in run.trained_samples())
+    assert all(row["memory/driver_rss_mb"] > 10 for row in run.steps()), "workers in this process have no memory of their own"
     assert (run.run_dir / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(path.name for path in (run.run_dir / "checkpoints").iterdir()) == ["step-3", "step-4"]
     summary = json.loads((run.run_dir / "summary.json").read_text())
