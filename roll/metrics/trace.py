@@ -1,4 +1,4 @@
-"""`trace/trace-0001.json`, ...: who did what when, the whole run long, for ui.perfetto.dev and chrome://tracing.
+"""`trace/trace-0001.json.gz`, ...: who did what when, the whole run long, for ui.perfetto.dev and chrome://tracing.
 
 Trace Event Format, in microseconds since the trace was made: a row for each name with what it did ("X" events), and a track for
 each group with its phases ("b" and "e" events with the group's id). Every file is a trace by itself, of bounded size: what lasts
@@ -7,6 +7,7 @@ longer than a file is whole in the one in which it ends. Only the events of the 
 
 from __future__ import annotations
 
+import gzip
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from roll.metrics.run_log import plain
 from roll.metrics.whole_file import write_whole
 
 FILE_BYTES = 4_000_000
-"""A file that has grown beyond this is not continued."""
+"""A file that has grown beyond this is not continued. It is compressed to about a tenth."""
 WAITING_FILES = 4
 """Full files that may wait to be written; more, on a disk that stays full, are forgotten."""
 
@@ -43,7 +44,7 @@ class TraceFile(NamedTuple):
         head = json.dumps({"displayTimeUnit": "ms", "otherData": {"forgotten_files": self.forgotten}})
         text = head[:-1] + ', "traceEvents": [\n' + ",\n".join(self.events) + "\n]}\n"
         self.path.parent.mkdir(exist_ok=True)
-        write_whole(self.path, text.encode())
+        write_whole(self.path, gzip.compress(text.encode(), compresslevel=4))
 
 
 class Trace:
@@ -60,7 +61,8 @@ class Trace:
         self._size = 0
         self._number = 0
         self._path = self._next_path()
-        self._full: list[TraceFile] = []
+        self.full: list[TraceFile] = []
+        """Files that are not written yet, and will not change any more."""
         self._forgotten = 0
 
     def add(self, span: Span) -> None:
@@ -82,32 +84,31 @@ class Trace:
         self._add(self._track(group_id, self._groups.pop(group_id), facts))
 
     def files(self, open_spans: Iterable[Span] = ()) -> list[TraceFile]:
-        """The files to write now: those that are full, and the newest, in which live groups and `open_spans` are drawn up to
-        now. Their contents do not change any more."""
+        """Those that are full, and the newest as it is now, with live groups and `open_spans` drawn up to now."""
         drawn = [event for span in open_spans for event in self._drawn(span)]
         for group_id, phases in self._groups.items():
             drawn += self._track(group_id, phases, {"fate": "live"})
-        return [*self._full, TraceFile(self._path, [*self._names(), *self._events, *drawn], self._forgotten)]
+        return [*self.full, TraceFile(self._path, [*self._names(), *self._events, *drawn], self._forgotten)]
 
     def written(self, files: Sequence[TraceFile]) -> None:
-        """These results of `files` are on disk."""
-        self._full = [file for file in self._full if file not in files]
+        """These are on disk."""
+        self.full = [file for file in self.full if file not in files]
 
     def _add(self, events: Sequence[str]) -> None:
         self._events += events
         self._size += sum(map(len, events))
         if self._size < self._file_bytes:
             return
-        if len(self._full) == WAITING_FILES:
+        if len(self.full) == WAITING_FILES:
             self._forgotten += 1
-            del self._full[0]
-        self._full.append(TraceFile(self._path, [*self._names(), *self._events], self._forgotten))
+            del self.full[0]
+        self.full.append(TraceFile(self._path, [*self._names(), *self._events], self._forgotten))
         self._events, self._size, self._path = [], 0, self._next_path()
 
     def _next_path(self) -> Path:
         while True:
             self._number += 1
-            path = self._folder / f"trace-{self._number:04}.json"
+            path = self._folder / f"trace-{self._number:04}.json.gz"
             if not path.exists():  # or the run that is resumed wrote it
                 return path
 
@@ -116,8 +117,8 @@ class Trace:
 
     def _drawn(self, span: Span) -> list[str]:
         tid = self._rows.setdefault(span.row, len(self._rows))
-        ts, dur = self._micros(span.begin), 1e6 * (span.end - span.begin)
-        return [_event("X", span.name, tid, ts=ts, dur=dur, args=plain(span.args))]
+        begin, end = self._micros(span.begin), self._micros(span.end)
+        return [_event("X", span.name, tid, ts=begin, dur=round(end - begin, 1), args=plain(span.args))]
 
     def _track(self, group_id: int, phases: Sequence[tuple[str, float]], facts: Mapping[str, Any]) -> list[str]:
         def border(ph: str, name: str, at: float, **more: Any) -> str:
@@ -138,4 +139,4 @@ class Trace:
 
 
 def _event(ph: str, name: str, tid: int, **more: Any) -> str:
-    return json.dumps({"ph": ph, "name": name, "pid": 0, "tid": tid, **more}, allow_nan=False)
+    return json.dumps({"ph": ph, "name": name, "pid": 0, "tid": tid, **more}, allow_nan=False, separators=(",", ":"))

@@ -14,12 +14,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from roll.metrics import learning_curve
 from roll.metrics.ledger import Ledger
-from roll.metrics.trace import Trace, TraceFile
+from roll.metrics.trace import Trace
 from roll.metrics.whole_file import write_whole
 from roll.pipeline.run_lock import RunLock
 
@@ -49,16 +50,21 @@ class LiveFiles:
     async def keep(self, figures: Callable[[], dict[str, Any]], ledger: Ledger) -> None:
         """Runs as long as the run does. `figures`: those of the run so far. Raises `Superseded`."""
         head = running(self._lock.owner.started if self._lock is not None else "")
-        pause, drawn = EVERY_S, False
+        due, drawn = 0.0, False
         while True:
-            await asyncio.sleep(pause)
-            files = self.trace.files(ledger.open_spans(time.monotonic()))
-            summary = json.dumps(head | {AS_OF: time.strftime("%Y-%m-%d %H:%M:%S")} | figures(), indent=2)
-            cost_s = await asyncio.to_thread(self._rewrite, summary, files)
+            await asyncio.sleep(EVERY_S)
+            more: list[Callable[[], object]] = []
+            now, files = time.monotonic(), self.trace.full
+            if now >= due:
+                files = self.trace.files(ledger.open_spans(now))
+                summary = json.dumps(head | {AS_OF: time.strftime("%Y-%m-%d %H:%M:%S")} | figures(), indent=2)
+                more = [partial(write_whole, self._run_dir / SUMMARY, summary.encode()), self._draw]
+            cost_s = await asyncio.to_thread(self._rewrite, [*(file.write for file in files), *more])
             if not self._failed:
                 self.trace.written(files)
-            # The first time loads the drawing library, which says nothing about the next time.
-            pause, drawn = max(EVERY_S, cost_s / SHARE if drawn else 0.0), True
+            if more:
+                # The first time loads the drawing library, which says nothing about the next time.
+                due, drawn = now + (cost_s / SHARE if drawn else 0.0), True
 
     def finish(self, summary: dict[str, Any], ledger: Ledger | None) -> None:
         """The last contents. A run whose summary cannot be written has failed, and `summary` says so. Raises `Superseded`."""
@@ -66,31 +72,32 @@ class LiveFiles:
             self._over = True
             self._check_lock()
             write_summary(self._run_dir, summary)
-            self._write(self.trace.files(ledger.open_spans(time.monotonic()) if ledger is not None else ()))
+            files = self.trace.files(ledger.open_spans(time.monotonic()) if ledger is not None else ())
+            self._write([*(file.write for file in files), self._draw])
 
-    def _rewrite(self, summary: str, files: Sequence[TraceFile]) -> float:
+    def _rewrite(self, files: Sequence[Callable[[], object]]) -> float:
         """Returns the seconds that it kept a processor busy."""
         began = time.thread_time()
         with self._writing:
-            if not self._over:
+            if files and not self._over:
                 self._check_lock()
-                self._write(files, summary)
+                self._write(files)
         return time.thread_time() - began
 
-    def _write(self, files: Sequence[TraceFile], summary: str = "") -> None:
+    def _write(self, files: Sequence[Callable[[], object]]) -> None:
         """What cannot be written stays as it was, with a warning."""
         try:
-            if summary:
-                write_whole(self._run_dir / SUMMARY, summary.encode())
-            for file in files:
-                file.write()
-            picture = self._run_dir / "learning_curve.png"
-            learning_curve.plot(self._run_dir / "metrics.jsonl", picture, self._title, self._bound)
+            for write in files:
+                write()
             self._failed = False
         except Exception as error:  # boundary: the drawing library may raise anything, and a picture is not worth a run
             if not self._failed:
                 logger.warning("summary.json, the trace or learning_curve.png is not up to date: %s", error)
             self._failed = True
+
+    def _draw(self) -> None:
+        picture = self._run_dir / "learning_curve.png"
+        learning_curve.plot(self._run_dir / "metrics.jsonl", picture, self._title, self._bound)
 
     def _check_lock(self) -> None:
         if self._lock is not None:

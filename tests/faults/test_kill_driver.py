@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 import signal
@@ -49,7 +50,7 @@ def test_a_killed_run_leaves_its_figures_its_trace_and_its_picture(launch):
     assert summary["status"] == "failed" and f"process {run.process.pid}" in summary["reason"]
     assert summary["steps"] > running["steps"] and summary["staleness"]["histogram"] and summary["groups"]["trained"]
     assert picture.read_bytes().startswith(b"\x89PNG") and picture.read_bytes()[-8:-4] == b"IEND"
-    events = json.loads((run.dir / "trace/trace-0001.json").read_text())["traceEvents"]
+    events = json.loads(gzip.decompress((run.dir / "trace/trace-0001.json.gz").read_bytes()))["traceEvents"]
     groups = {event["id"]: event["args"]["fate"] for event in events if (event["ph"], event["name"]) == ("b", "group")}
     assert {"trained", "live"} <= set(groups.values())
     assert [event["name"] for event in events].count("step 1") == 1

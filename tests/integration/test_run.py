@@ -1,5 +1,6 @@
 """What each setting means for a whole run, and what a run leaves behind."""
 
+import gzip
 import itertools
 import json
 import math
@@ -331,7 +332,7 @@ def test_the_trace_has_every_step_version_validation_and_group(lab, make_config,
 def read_trace(run):
     """Row -> [(name, begin, seconds, args)]; that of groups has their beginnings only."""
     (path,) = (run.run_dir / "trace").iterdir()
-    events = json.loads(path.read_text())["traceEvents"]
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
     names = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M"}
     rows = defaultdict(list)
     for e in events:

@@ -1,5 +1,6 @@
 """A trace keeps the whole run, in files of bounded size that open one by one."""
 
+import gzip
 import json
 from collections import Counter
 
@@ -24,7 +25,7 @@ def write(trace, open_spans=()):
 
 def read(path):
     """The events, as a viewer reads them: rows by name, and the borders of each group's track."""
-    events = json.loads(path.read_text())["traceEvents"]
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
     rows = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M"}
     spans = [(rows[e["tid"]], e["name"], e["ts"], e["dur"], e["args"]) for e in events if e["ph"] == "X"]
     return spans, [e for e in events if e["ph"] in "be"]
@@ -36,7 +37,7 @@ def test_a_row_a_name_in_microseconds_since_the_start(tmp_path):
     with trace.during("weights", "send version 1", engines=[0]):
         clock.now = 103.0
     write(trace, [Span("train", "idle", 102.0, 103.0, {"lag": float("nan")})])
-    spans, _ = read(tmp_path / "trace/trace-0001.json")
+    spans, _ = read(tmp_path / "trace/trace-0001.json.gz")
     assert spans == [
         ("train", "busy", 0.5e6, 1.5e6, {"reason": "step 1"}),
         ("weights", "send version 1", 0.0, 3e6, {"engines": [0]}),
@@ -53,7 +54,7 @@ def test_a_group_has_a_track_with_its_phases_and_its_fate(tmp_path):
     clock.now = 105.0
     trace.end_group(7, {"fate": "trained", "lag": 1, "tokens_by_version": {3: 20, 4: 2}})
     write(trace)
-    _, borders = read(tmp_path / "trace-0001.json")
+    _, borders = read(tmp_path / "trace-0001.json.gz")
     track = [(e["ph"], e["name"], e["ts"]) for e in borders if (e["cat"], e["id"]) == ("group", 7)]
     assert track == [
         ("b", "group", 0.0),
@@ -84,8 +85,8 @@ def test_no_group_is_lost_between_files_of_bounded_size(tmp_path):
     trace.end_group(1000, {"fate": "dropped"})
     write(trace)
     files = sorted(tmp_path.iterdir())
-    assert len(files) > 3 and files[0].name == "trace-0001.json"
-    assert all(path.stat().st_size < 6500 for path in files)
+    assert len(files) > 3 and files[0].name == "trace-0001.json.gz"
+    assert all(len(gzip.decompress(path.read_bytes())) < 6500 for path in files)
     ends = Counter()
     for path in files:
         _, borders = read(path)
@@ -107,10 +108,10 @@ def test_a_full_disk_costs_no_memory_without_end(tmp_path):
 
 def test_a_resumed_run_goes_on_in_a_new_file(tmp_path):
     write(Trace(tmp_path))
-    first = (tmp_path / "trace-0001.json").read_bytes()
+    first = (tmp_path / "trace-0001.json.gz").read_bytes()
     write(Trace(tmp_path))
-    assert (tmp_path / "trace-0001.json").read_bytes() == first
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["trace-0001.json", "trace-0002.json"]
+    assert (tmp_path / "trace-0001.json.gz").read_bytes() == first
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["trace-0001.json.gz", "trace-0002.json.gz"]
 
 
 def test_a_block_that_raises_is_not_shown(tmp_path):
