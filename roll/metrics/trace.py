@@ -24,6 +24,9 @@ WAITING_FILES = 4
 """Full files that may wait to be written; more, on a disk that stays full, are forgotten."""
 
 
+_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+
+
 class Span(NamedTuple):
     """Row `row` shows `name` during `[begin, end)`."""
 
@@ -139,4 +142,4 @@ class Trace:
 
 
 def _event(ph: str, name: str, tid: int, **more: Any) -> str:
-    return json.dumps({"ph": ph, "name": name, "pid": 0, "tid": tid, **more}, allow_nan=False, separators=(",", ":"))
+    return _ENCODER.encode({"ph": ph, "name": name, "pid": 0, "tid": tid, **more})
