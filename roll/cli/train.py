@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import logging
 import os
 import resource
@@ -178,7 +177,7 @@ def _run_locked(config: RLVRConfig | AgenticConfig, local: bool, lock: RunLock) 
 
 def _to_the_end(pipeline: Pipeline, run_dir: Path, lock: RunLock) -> dict[str, Any]:
     """Runs the pipeline to its end and returns the summary, which is written whatever ends the run."""
-    from roll.pipeline.live_files import SUMMARY, write_summary
+    from roll.pipeline.live_files import amend_summary
     from roll.pipeline.run_lock import Superseded
 
     try:
@@ -188,7 +187,7 @@ def _to_the_end(pipeline: Pipeline, run_dir: Path, lock: RunLock) -> dict[str, A
         summary = {"status": status, "reason": " ".join(f"{type(error).__name__}: {error}".split())}
         with suppress(Superseded):
             lock.check()
-            write_summary(run_dir, json.loads((run_dir / SUMMARY).read_text()) | summary)
+            amend_summary(run_dir, summary)
         if isinstance(error, OSError):  # a full disk also stops the handler of the error that ended the run
             return summary
         raise

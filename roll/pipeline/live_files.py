@@ -130,3 +130,11 @@ def write_summary(run_dir: Path, summary: dict[str, Any]) -> None:
         with contextlib.suppress(OSError), path.open("r+b", buffering=0) as file:
             file.write(short.encode())
             file.truncate()
+
+
+def amend_summary(run_dir: Path, end: dict[str, Any]) -> None:
+    """The run ended like that, before it could say more: its last figures stay."""
+    found: dict[str, Any] = {}
+    with contextlib.suppress(OSError, ValueError):
+        found = json.loads((run_dir / SUMMARY).read_text())
+    write_summary(run_dir, found | end)

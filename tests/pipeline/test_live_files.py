@@ -9,7 +9,7 @@ import pytest
 from roll.metrics.ledger import Ledger
 from roll.metrics.trace import Span
 from roll.pipeline import live_files
-from roll.pipeline.live_files import SUMMARY, LiveFiles, announce_running
+from roll.pipeline.live_files import SUMMARY, LiveFiles, amend_summary, announce_running
 from roll.pipeline.run_lock import RunLock, Superseded
 
 
@@ -94,3 +94,12 @@ def test_who_lost_the_folder_writes_nothing_there(run_dir, monkeypatch):
         live.finish({"status": "finished"}, None)
     assert (run_dir / SUMMARY).read_bytes() == kept and not (run_dir / "trace").exists()
     lock.close()
+
+
+def test_an_end_that_nobody_foresaw_keeps_the_last_figures(run_dir):
+    end = {"status": "failed", "reason": "KeyError: 'x'"}
+    amend_summary(run_dir, end)
+    assert summary(run_dir) == end
+    (run_dir / SUMMARY).write_text('{"status": "running", "steps": 3}')
+    amend_summary(run_dir, end)
+    assert summary(run_dir) == end | {"steps": 3}
