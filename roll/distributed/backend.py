@@ -95,6 +95,10 @@ class WorkerHandle(Protocol):
     async def ping(self) -> None:
         """Returns soon if the worker's process runs and its event loop turns, however busy its thread is."""
 
+    def stacks(self) -> str:
+        """What the worker's threads and tasks are doing, even if it hangs; empty if it shares this process. Takes seconds: for a
+        thread, not for the event loop."""
+
     def kill(self) -> None:
         """Ends the worker's process at once, whatever it is doing; it may be gone already."""
 
@@ -137,6 +141,9 @@ class LocalHandle:
 
     async def ping(self) -> None:
         """Returns at once: the worker shares the driver's event loop."""
+
+    def stacks(self) -> str:
+        return ""
 
     def kill(self) -> None:
         raise RuntimeError(f"worker {self.name} shares this process and cannot be killed")

@@ -17,6 +17,7 @@ import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from roll.distributed import stacks
 from roll.distributed.backend import BackendLost, Ref, WorkerDied, WorkerHandle, WorkerHost, WorkerSpec
 from roll.distributed.devices import Inventory, Placement, visible_devices
 from roll.distributed.ray_instance import RayInstance
@@ -27,14 +28,18 @@ CONCURRENT_CALLS = 10_000
 """Calls that one actor may have in progress. They are coroutines that wait for an engine or a reward: cheap."""
 
 
+OTHER_NODE_S = 60.0
+"""For the stacks of a worker on another node, where a process has to start that asks for them."""
+
+
 class RayHandle:
     def __init__(self, actor: Any, name: str, instance: RayInstance | None = None) -> None:
         """`instance`: the Ray that the worker lives in, where it is this process's own."""
         self.name = name
         self._actor = actor
         self._instance = instance
-        self._process: tuple[str, int] | None = None
-        """Node and process of the worker, once it runs."""
+        self._process: tuple[str, int, int | None] | None = None
+        """Node and process of the worker, once it runs, and where it writes its stacks."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Another worker may have the handle, which watches nothing there."""
@@ -83,6 +88,27 @@ class RayHandle:
     async def ping(self) -> None:
         await self._result(self._actor.ping.remote())
 
+    def stacks(self) -> str:
+        node, pid, answers = self._process or ("", 0, None)
+        if answers is None:
+            return "(cannot be asked)"
+        try:
+            tasks = ray.get(self._actor.tasks.remote(), timeout=stacks.LIMIT_S)
+        except RayError as error:
+            tasks = f"(its event loop does not answer: {type(error).__name__})"
+        try:
+            if self.local_pid is not None:
+                threads = stacks.of_process(pid, answers)
+            else:  # the signal has to be sent where the worker is
+                there = NodeAffinitySchedulingStrategy(node, soft=False)
+                asking: Any = ray.remote(stacks.of_process)
+                threads = ray.get(
+                    asking.options(num_cpus=0, scheduling_strategy=there).remote(pid, answers), timeout=OTHER_NODE_S
+                )
+        except RayError as error:
+            threads = f"(its node does not answer: {type(error).__name__})"
+        return f"{threads}\nasyncio tasks:\n{tasks}"
+
     def kill(self) -> None:
         if self.local_pid is not None:
             # A stopped or spinning process does not react to Ray, only to the kernel's signal.
@@ -115,8 +141,11 @@ class RayHandle:
 
 
 class _Actor(WorkerHost):
-    async def process(self) -> tuple[str, int]:
-        return ray.get_runtime_context().get_node_id(), os.getpid()
+    async def process(self) -> tuple[str, int, int | None]:
+        return ray.get_runtime_context().get_node_id(), os.getpid(), stacks.listen()
+
+    async def tasks(self) -> str:
+        return stacks.tasks(asyncio.get_running_loop())
 
     async def wait_forever(self) -> None:
         await asyncio.Event().wait()

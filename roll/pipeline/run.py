@@ -33,6 +33,7 @@ from roll.pipeline.clusters import start_clusters
 from roll.pipeline.engine_fleet import EngineFleet, engine_fleet
 from roll.pipeline.explorer import Explorer
 from roll.pipeline.flow import Flow
+from roll.pipeline.hang_watch import HangWatch
 from roll.pipeline.preparation import Prepared, decisions
 from roll.pipeline.stage import SourceStage, Stage
 from roll.pipeline.state import RunState
@@ -119,7 +120,8 @@ class Pipeline(ABC):
         train[-1].offer(state.first_step)
         self._parts = flow, engines, weights, explorer
         state.record.begin(explorer, flow.ledger)
-        watch = [engines.supervise(), weights.run(), state.record.refresh(flow.ledger, list(clusters), state.groups)]
+        hangs = HangWatch(flow, clusters, state.record.run_dir / "stacks", state.record.display)
+        watch = [engines.supervise(), weights.run(), state.record.refresh(flow.ledger, list(clusters), state.groups), hangs.run()]
         await flow.run(until=train, watch=[*watch, *self.watched(clusters)])
         await self._end(clusters, devices, engines)
 
