@@ -144,9 +144,9 @@ def test_what_a_chat_template_is_given_and_what_it_writes_is_bounded(tokenizer, 
     repeating = Dialogue(tokenizer(lab.chat_template + "{{ messages[-1]['content'] * 40 }}"), "native")
     monkeypatch.setattr(dialogue, "LONGEST_TEXT", 1000)
     assert repeating.following("a" * 10, 0)
-    with pytest.raises(TemplateRefusal, match="writes 1,[0-9]* characters, more than 1,000"):
+    with pytest.raises(TemplateRefusal, match=r"writes 1,\d+ characters, more than 1,000"):
         repeating.following("a" * 30, 0)
-    with pytest.raises(TemplateRefusal, match="is given 2,[0-9]* characters, more than 1,000"):
+    with pytest.raises(TemplateRefusal, match=r"is given 2,\d+ characters, more than 1,000"):
         repeating.following("a" * 2000, 0)
 
 
