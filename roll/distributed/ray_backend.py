@@ -21,6 +21,7 @@ from roll.distributed import stacks
 from roll.distributed.backend import BackendLost, Ref, WorkerDied, WorkerHandle, WorkerHost, WorkerSpec
 from roll.distributed.devices import Inventory, Placement, visible_devices
 from roll.distributed.ray_instance import RayInstance
+from roll.distributed.ray_joined import JoinedRay
 from roll.distributed.watchdog import Watchdog
 
 LOOPBACK = "127.0.0.1"
@@ -33,11 +34,11 @@ OTHER_NODE_S = 60.0
 
 
 class RayHandle:
-    def __init__(self, actor: Any, name: str, instance: RayInstance | None = None) -> None:
-        """`instance`: the Ray that the worker lives in, where it is this process's own."""
+    def __init__(self, actor: Any, name: str, life: RayInstance | JoinedRay | None = None) -> None:
+        """`life`: the Ray that the worker lives in, if this process has to notice its end."""
         self.name = name
         self._actor = actor
-        self._instance = instance
+        self._life = life
         self._process: tuple[str, int, int | None] | None = None
         """Node and process of the worker, once it runs, and where it writes its stacks."""
 
@@ -71,8 +72,8 @@ class RayHandle:
     async def _first(self, event: asyncio.Future[Any]) -> None:
         """Waits for the event, not longer than Ray lives. Raises `BackendLost`."""
         events = {event}
-        if self._instance is not None:
-            events.add(asyncio.ensure_future(self._instance.lost()))
+        if self._life is not None:
+            events.add(asyncio.ensure_future(self._life.lost()))
         try:
             await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
             if (lost := self._why_lost()) is not None:
@@ -131,7 +132,7 @@ class RayHandle:
             raise (self._death(error) if isinstance(error, RayActorError) else error) from error
 
     def _why_lost(self) -> BackendLost | None:
-        return self._instance.why_lost() if self._instance is not None else None
+        return self._life.why_lost() if self._life is not None else None
 
     def _death(self, error: RayActorError) -> WorkerDied:
         lines = str(error).strip().splitlines()
@@ -170,9 +171,10 @@ class RayBackend:
         `watchdog`, `logs`: see `RayInstance`."""
         self._inventory = inventory
         self._given = dict(environment or {})
-        self._private = os.environ.get("RAY_ADDRESS", "local") == "local"
+        address = os.environ.get("RAY_ADDRESS", "local")
+        self._private = address == "local"
         """Ray is this run's alone, on this machine: what workers open for each other is on the loopback interface."""
-        self._instance = RayInstance(watchdog, logs) if self._private else None
+        self._ray: RayInstance | JoinedRay = RayInstance(watchdog, logs) if self._private else JoinedRay(address)
         self._nodes: list[str] = []
         self._addresses: list[str] = []
 
@@ -182,10 +184,7 @@ class RayBackend:
         logging.getLogger("ray").setLevel(logging.ERROR)
         # Ray replaces the handler of SIGTERM by an immediate exit; the handler of before is restored.
         listener = signal.getsignal(signal.SIGTERM)
-        if self._instance is not None:
-            self._instance.start()
-        else:
-            _join(os.environ["RAY_ADDRESS"])
+        self._ray.start()
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, listener)
         alive = sorted((node["NodeID"], node["NodeManagerAddress"]) for node in ray.nodes() if node["Alive"])
@@ -218,7 +217,7 @@ class RayBackend:
             runtime_env={"env_vars": self._environment(spec.placement)},
             scheduling_strategy=NodeAffinitySchedulingStrategy(self._nodes[spec.placement.node], soft=False),
         ).remote(spec)
-        handle = RayHandle(actor, spec.name, self._instance)
+        handle = RayHandle(actor, spec.name, self._ray)
         try:
             await handle.start()
         except BackendLost:
@@ -226,8 +225,8 @@ class RayBackend:
         except BaseException:  # a cancelled start, too: nobody would end the worker
             ray.kill(actor)
             raise
-        if self._instance is not None and handle.local_pid is not None:
-            self._instance.outlives_nobody([handle.local_pid])
+        if isinstance(self._ray, RayInstance) and handle.local_pid is not None:
+            self._ray.outlives_nobody([handle.local_pid])
         return handle
 
     def _environment(self, placement: Placement) -> dict[str, str]:
@@ -247,16 +246,4 @@ class RayBackend:
         return env
 
     async def shutdown(self) -> None:
-        if self._instance is not None:
-            self._instance.stop()
-        else:
-            ray.shutdown()
-
-
-def _join(address: str) -> None:
-    try:
-        ray.init(address=address, configure_logging=False)
-    except Exception as error:  # boundary: Ray raises bare exceptions here
-        why = " ".join(str(error).split())[:300]
-        advice = "is it <head>:6379 of a cluster that runs (ray status), with the same versions of Ray and Python?"
-        raise RuntimeError(f"Ray at RAY_ADDRESS={address} cannot be joined: {why}; {advice}") from error
+        self._ray.stop()
