@@ -19,6 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from roll.distributed import stacks
 from roll.distributed.backend import BackendLost, Ref, WorkerDied, WorkerHandle, WorkerHost, WorkerSpec
+from roll.distributed.child import same_imports
 from roll.distributed.devices import Inventory, Placement, visible_devices
 from roll.distributed.ray_instance import RayInstance
 from roll.distributed.ray_joined import JoinedRay
@@ -27,8 +28,6 @@ from roll.distributed.watchdog import Watchdog
 LOOPBACK = "127.0.0.1"
 CONCURRENT_CALLS = 10_000
 """Calls that one actor may have in progress. They are coroutines that wait for an engine or a reward: cheap."""
-
-
 OTHER_NODE_S = 60.0
 """For the stacks of a worker on another node, where a process has to start that asks for them."""
 
@@ -103,9 +102,8 @@ class RayHandle:
             else:  # the signal has to be sent where the worker is
                 there = NodeAffinitySchedulingStrategy(node, soft=False)
                 asking: Any = ray.remote(stacks.of_process)
-                threads = ray.get(
-                    asking.options(num_cpus=0, scheduling_strategy=there).remote(pid, answers), timeout=OTHER_NODE_S
-                )
+                asking = asking.options(num_cpus=0, scheduling_strategy=there, runtime_env={"env_vars": same_imports()})
+                threads = ray.get(asking.remote(pid, answers), timeout=OTHER_NODE_S)
         except RayError as error:
             threads = f"(its node does not answer: {type(error).__name__})"
         return f"{threads}\nasyncio tasks:\n{tasks}"
@@ -231,12 +229,8 @@ class RayBackend:
 
     def _environment(self, placement: Placement) -> dict[str, str]:
         # A class that the driver could import (a user's reward worker, say) can be imported by its workers too.
-        importable = os.pathsep.join(map(os.path.abspath, sys.path))
-        env = self._given | {
-            "OMP_NUM_THREADS": str(placement.threads),
-            "TOKENIZERS_PARALLELISM": "false",
-            "PYTHONPATH": importable,
-        }
+        env = self._given | same_imports()
+        env |= {"OMP_NUM_THREADS": str(placement.threads), "TOKENIZERS_PARALLELISM": "false"}
         if self._private and sys.platform == "linux":
             env["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
         if self._inventory.kind == "cuda":

@@ -1,9 +1,8 @@
 """A Ray instance of the run's own: private, small, watched, and gone when the driver is.
 
 Its files lie in a folder that only this user can enter (Ray itself opens its folder to everybody), its ports are on the loopback
-interface. Neither dashboard nor
-autoscaler is started, and no history of calls is kept, which would grow by the step. The driver watches Ray's control processes,
-for Ray takes a minute to notice the death of one and then ends the driver on the spot.
+interface. Neither dashboard nor autoscaler is started, and no history of calls is kept, which would grow by the step. The driver
+watches Ray's control processes, for Ray takes a minute to notice the death of one and then ends the driver on the spot.
 """
 
 from __future__ import annotations

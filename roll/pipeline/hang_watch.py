@@ -77,7 +77,10 @@ class HangWatch:
 
 
 def _stacks(worker: WorkerHandle) -> str:
-    return worker.stacks()
+    try:
+        return worker.stacks()
+    except Exception as error:  # boundary: Ray may raise anything, and an explanation must not end what it explains
+        return f"(cannot be asked: {type(error).__name__}: {error})"
 
 
 def sentence(suspect: Suspect) -> str:

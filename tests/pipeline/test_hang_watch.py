@@ -92,8 +92,8 @@ def test_a_worker_in_this_process(method, tmp_path):
 
 
 @pytest.mark.ray
-def test_a_worker_in_another_process(tmp_path):
-    from roll.distributed.ray_backend import RayBackend
+def test_a_worker_in_another_process(tmp_path, monkeypatch):
+    from roll.distributed.ray_backend import RayBackend, RayHandle
 
     async def main():
         backend = RayBackend(detect())
@@ -105,6 +105,10 @@ def test_a_worker_in_another_process(tmp_path):
                 assert f"in {method}" in text or f"Stuck.{method} (hang_worker.py:" in text, text
                 blocked = "its event loop does not answer" in text
                 assert blocked is (method == "block_the_event_loop"), text
+            # As on another node, where the driver cannot send the signal itself.
+            monkeypatch.setattr(RayHandle, "local_pid", None)
+            text = check(*await hang_in("block_the_event_loop", backend, tmp_path), tmp_path, "block_the_event_loop")
+            assert "in block_the_event_loop" in text, text
         finally:
             await backend.shutdown()
 
