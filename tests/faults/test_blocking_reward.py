@@ -14,7 +14,8 @@ def test_it_costs_the_groups_whose_samples_it_blocks_for(launch):
     check_accounts(run.dir)
     summary = run.summary()
     assert summary["groups"]["dropped"]["reward_error"] >= 1
-    (error,) = summary["reward_errors"]
+    # On a busy machine one that does not block may take a second, too.
+    (error,) = [error for error in summary["reward_errors"] if error != "even: timeout"]
     assert error.startswith("even: timeout: it blocks its event loop, in BlocksForOnePrompt.grade (")
 
 

@@ -28,7 +28,8 @@ MOST_STUCK = 16
 all that it has loaded."""
 PARTS = 10
 """A limit is waited for in so many parts: if the whole process was asleep, one of them at most is counted."""
-
+LEAST_S = 1.0
+"""A busy machine may keep a thread waiting for less: then nothing is stuck."""
 
 _ticket: ContextVar[object] = ContextVar("ticket", default=None)
 """Of the sample that a task judges: tasks inherit it."""
@@ -85,7 +86,7 @@ class GradingThread:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._config = config
-        self._limit_s = float(config["timeout_s"])
+        self._limit_s = max(float(config["timeout_s"]), LEAST_S)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=f"grading {config['worker_cls']}", daemon=True)
         self._made: Future[RewardWorker] = Future()
