@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from roll.distributed.devices import Placement
+from roll.distributed.process_memory import ProcessMemory
 
 
 class WorkerDied(RuntimeError):
@@ -99,6 +100,9 @@ class WorkerHandle(Protocol):
         """What the worker's threads and tasks are doing, even if it hangs; empty if it shares this process. Takes seconds: for a
         thread, not for the event loop."""
 
+    async def memory(self) -> ProcessMemory | None:
+        """Of the worker's process and those it started; None if it has no process of its own, or that cannot be read."""
+
     def kill(self) -> None:
         """Ends the worker's process at once, whatever it is doing; it may be gone already."""
 
@@ -144,6 +148,9 @@ class LocalHandle:
 
     def stacks(self) -> str:
         return ""
+
+    async def memory(self) -> None:
+        """It is the driver's."""
 
     def kill(self) -> None:
         raise RuntimeError(f"worker {self.name} shares this process and cannot be killed")

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from roll.distributed.backend import Backend, BackendLost, Ref, WorkerDied, WorkerHandle, WorkerSpec, WorkerStartError
 from roll.distributed.heartbeat import silence
+from roll.distributed.process_memory import ProcessMemory
 
 logger = logging.getLogger(__name__)
 
@@ -103,6 +104,12 @@ class Cluster:
     def oldest_call(self) -> OpenCall | None:
         """The call that waits longest for its answer. Any thread may ask."""
         return next(iter(list(self._open.values())), None)
+
+    async def memory(self, deadline_s: float) -> dict[str, ProcessMemory]:
+        """By worker; without those that are gone, do not answer in time, or have no process of their own."""
+        asked = {worker.name: asyncio.wait_for(worker.memory(), deadline_s) for worker in self.workers}
+        answers = await asyncio.gather(*asked.values(), return_exceptions=True)
+        return {name: answer for name, answer in zip(asked, answers, strict=True) if isinstance(answer, ProcessMemory)}
 
     async def restart(self, rank: int) -> None:
         """A new worker in the place of one whose process is gone. Raises `WorkerStartError` if it does not come up."""

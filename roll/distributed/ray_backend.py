@@ -21,6 +21,7 @@ from roll.distributed import stacks
 from roll.distributed.backend import BackendLost, Ref, WorkerDied, WorkerHandle, WorkerHost, WorkerSpec
 from roll.distributed.child import same_imports
 from roll.distributed.devices import Inventory, Placement, visible_devices
+from roll.distributed.process_memory import ProcessMemory, process_memory
 from roll.distributed.ray_instance import RayInstance
 from roll.distributed.ray_joined import JoinedRay
 from roll.distributed.watchdog import Watchdog
@@ -108,6 +109,10 @@ class RayHandle:
             threads = f"(its node does not answer: {type(error).__name__})"
         return f"{threads}\nasyncio tasks:\n{tasks}"
 
+    async def memory(self) -> ProcessMemory | None:
+        memory: ProcessMemory | None = await self._result(self._actor.memory.remote())
+        return memory
+
     def kill(self) -> None:
         if self.local_pid is not None:
             # A stopped or spinning process does not react to Ray, only to the kernel's signal.
@@ -151,6 +156,9 @@ class _Actor(WorkerHost):
 
     async def ping(self) -> None:
         """Answers as long as the process runs and no coroutine of its worker blocks the event loop that they share."""
+
+    async def memory(self) -> ProcessMemory | None:
+        return await asyncio.to_thread(process_memory, with_children=True)
 
 
 class RayBackend:

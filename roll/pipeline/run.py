@@ -85,7 +85,7 @@ class Pipeline(ABC):
     async def _explore_and_train(self, clusters: Mapping[str, Cluster]) -> None:
         config, derived, state = self._config, self._prepared.derived, self.state
         engines = engine_fleet(config, self._prepared, clusters, state, self.backend)
-        weights = WeightUpdates(engines, state.groups, state.schedule)
+        weights = WeightUpdates(engines, state.groups, state.schedule, state.record.files.trace)
         trainer = Trainer(config, derived, self._loss, state, clusters, engines.store)
         if derived.engines_start_empty:
             await engines.fill(await trainer.gather_weights(state.first_step))
@@ -114,15 +114,17 @@ class Pipeline(ABC):
             Stage("validate", explorer.validate, role="actor_infer"),
         ]
         devices = _device_locks(config, clusters, engines)
-        flow = Flow(Ledger(time.monotonic()), devices, time.monotonic, state.groups.changes.waits)
+        flow = Flow(Ledger(time.monotonic(), state.record.files.trace), devices, time.monotonic, state.groups.changes.waits)
         flow.join(explore)
         flow.join(train)
         train[-1].offer(state.first_step)
         self._parts = flow, engines, weights, explorer
         state.record.begin(explorer, flow.ledger)
+        shown = state.record.refresh(flow.ledger, list(clusters), state.groups)
+        kept = state.record.files.keep(lambda: self._figures(state.record.running_s()), flow.ledger)
         hangs = HangWatch(flow, clusters, state.record.run_dir / "stacks", state.record.display)
-        watch = [engines.supervise(), weights.run(), state.record.refresh(flow.ledger, list(clusters), state.groups), hangs.run()]
-        await flow.run(until=train, watch=[*watch, *self.watched(clusters)])
+        beside_it = [shown, kept, state.record.memory.run(clusters), hangs.run()]
+        await flow.run(until=train, watch=[engines.supervise(), weights.run(), *beside_it, *self.watched(clusters)])
         await self._end(clusters, devices, engines)
 
     async def _end(self, clusters: Mapping[str, Cluster], devices: DeviceLocks, engines: EngineFleet) -> None:
@@ -170,9 +172,13 @@ class Pipeline(ABC):
             self._task = None
             wall_s = record.running_s()
             await self.backend.shutdown()
-        summary = {"status": status, "reason": reason, "wall_s": wall_s} | figures(self.state, wall_s, self._parts)
-        record.finish(summary, self._parts[0].ledger if self._parts else None)
+        summary = {"status": status, "reason": reason} | self._figures(wall_s)
+        record.finish(summary)
         return summary
+
+    def _figures(self, wall_s: float) -> dict[str, Any]:
+        """Those of the run so far."""
+        return {"wall_s": wall_s} | figures(self.state, wall_s, self._parts)
 
     def interrupt(self) -> None:
         """Ends the run after the step that is being trained, with a checkpoint; at once, without one, if that was asked for
