@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from roll.distributed.device_locks import DeviceLocks
+from roll.metrics.hangs import Hangs
 from roll.metrics.ledger import Ledger
 from roll.pipeline.beside import Beside
 from roll.pipeline.stage import Channel, LaneState, Stage, combined
@@ -27,6 +28,7 @@ class Flow:
     ) -> None:
         """`waits`: the name of a stage -> what it waits for now, in words for people; it is read at every change of state."""
         self.ledger = ledger
+        self.hangs = Hangs()
         self.stages: list[Stage[Any, Any]] = []
         self._devices = devices
         self._clock = clock
@@ -67,9 +69,14 @@ class Flow:
             return 1.0
         return 1.0 - self.ledger.share(role, self._clock()).get(LaneState.PROCESSING.value, 0.0)
 
-    def lane_changed(self, stage: Stage[Any, Any], old: LaneState, new: LaneState) -> None:
+    def lane_changed(self, stage: Stage[Any, Any], lane: int, old: LaneState, new: LaneState) -> None:
         now, reason = self._clock(), self._waits.get(stage.name, "")
         self.ledger.enter(f"stage.{stage.name}", stage.state.value, now, reason)
+        if not isinstance(stage, Beside):  # those that it waits for speak for themselves
+            if new is LaneState.PROCESSING:
+                self.hangs.began(stage.name, lane, stage.items[lane], now)
+            elif old is LaneState.PROCESSING:
+                self.hangs.ended(stage.name, lane, now)
         if stage.role is None:
             return
         lanes = self._role_lanes.setdefault(stage.role, Counter())

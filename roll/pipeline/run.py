@@ -33,6 +33,7 @@ from roll.pipeline.clusters import start_clusters
 from roll.pipeline.engine_fleet import EngineFleet, engine_fleet
 from roll.pipeline.explorer import Explorer
 from roll.pipeline.flow import Flow
+from roll.pipeline.hang_watch import HangWatch
 from roll.pipeline.preparation import Prepared, decisions
 from roll.pipeline.stage import SourceStage, Stage
 from roll.pipeline.state import RunState
@@ -121,8 +122,9 @@ class Pipeline(ABC):
         state.record.begin(explorer, flow.ledger)
         shown = state.record.refresh(flow.ledger, list(clusters), state.groups)
         kept = state.record.files.keep(lambda: self._figures(state.record.running_s()), flow.ledger)
-        watch = [engines.supervise(), weights.run(), shown, kept, state.record.memory.run(clusters), *self.watched(clusters)]
-        await flow.run(until=train, watch=watch)
+        hangs = HangWatch(flow, clusters, state.record.run_dir / "stacks", state.record.display)
+        beside_it = [shown, kept, state.record.memory.run(clusters), hangs.run()]
+        await flow.run(until=train, watch=[engines.supervise(), weights.run(), *beside_it, *self.watched(clusters)])
         await self._end(clusters, devices, engines)
 
     async def _end(self, clusters: Mapping[str, Cluster], devices: DeviceLocks, engines: EngineFleet) -> None:

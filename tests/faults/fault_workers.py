@@ -71,13 +71,19 @@ class CannotStart(TrainWorker):
         raise KeyError("no such\nthing")
 
 
-class BlockingRewardWorker(RewardWorker):
+class BlocksAlways(RewardWorker):
     """Blocks the event loop for good, as one does who calls something slow in a coroutine."""
 
     async def grade(self, sample: Sample) -> float:
-        (Path(os.environ["FAULTS"]) / "blocked").touch()
         time.sleep(1000)
         return 0.0
+
+
+class BlocksForOnePrompt(EvenRewardWorker):
+    async def grade(self, sample: Sample) -> float:
+        if sample.prompt.uid.endswith("/p3"):
+            time.sleep(1000)
+        return await super().grade(sample)
 
 
 class Letters:

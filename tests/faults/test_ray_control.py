@@ -69,12 +69,3 @@ def test_the_instance_is_private_small_and_gone_with_a_killed_driver(launch):
     assert summary["status"] == "failed" and f"the driver (process {run.process.pid}) was killed" in summary["reason"]
     check_nothing_is_left(run, folder)
     run.wait_for_output(f"error: {summary['reason']}")
-
-
-@pytest.mark.timeout(600)
-def test_a_grader_that_blocks_its_event_loop_is_noticed(launch):
-    """Its own `timeout_s` cannot fire: the loop that would count it does not turn."""
-    worker_cls = "rewards.even.worker_cls=fault_workers.BlockingRewardWorker"
-    run = launch(ENDLESS, "heartbeat_timeout=20", worker_cls, "rewards.even.timeout_s=2", local=False)
-    run.wait_for("the blocked grader", (run.folder.parent / "blocked").exists, 240)
-    check_failed(run, "worker rewards.even-0 of role", "has not answered for 20 s (heartbeat_timeout)")
