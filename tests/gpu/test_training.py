@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from train_specs import train_spec
+from train_specs import save, train_spec
 
 from roll.algorithms.loss import LossSpec
 from roll.data.token_batch import TokenBatch
@@ -91,7 +91,7 @@ def reference_logprobs(infer_lab: SimpleNamespace, batch: TokenBatch, seed: int 
 
 
 def saved_state(strategy: Any, folder: Any) -> dict[str, torch.Tensor]:
-    strategy.save(folder)
+    save(strategy, folder)
     return {**load_file(folder / "model" / "model.safetensors"), **load_file(folder / "optimizer.safetensors")}
 
 

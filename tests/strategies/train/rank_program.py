@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
-from train_specs import train_spec
+from train_specs import save, train_spec
 
 from roll.algorithms.loss import LossSpec
 from roll.data.token_batch import TokenBatch
@@ -92,14 +92,14 @@ def run_layout(layout: str, model: str, out: Path, rank: int) -> None:
     folder.mkdir(exist_ok=True)
     name, options = LAYOUTS[layout]
     strategy = make_train_strategy(RankContext(rank=rank, world_size=2), train_spec(name, model, **{**OPTIONS, **options}))
-    strategy.save(folder / "fresh")
+    save(strategy, folder / "fresh")
     batch = make_batch(9)
     result = {"logprobs": strategy.log_probs(batch.select(SHARES[0][rank]))}
     metrics = []
     for step, shares in enumerate(SHARES):
         batch = make_batch(step)
         metrics.append(strategy.train_step(batch.select(shares[rank]), LOSS, totals(batch)))
-    strategy.save(folder / "checkpoint")
+    save(strategy, folder / "checkpoint")
     result |= {f"trained/{name}": tensor for name, tensor in exported(strategy, 2000).items()}
     broken = make_batch(3)
     broken.advantages[-1] = torch.nan

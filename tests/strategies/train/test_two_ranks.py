@@ -10,7 +10,7 @@ import pytest
 import torch
 from programs import environment
 from safetensors.torch import load_file
-from train_specs import fsdp2_spec
+from train_specs import fsdp2_spec, save
 from transformers import AutoModelForCausalLM
 
 from roll.distributed.ports import free_port
@@ -85,7 +85,7 @@ def one_rank(rank_program, model_path, options, checkpoint):
 
     metrics = [step(number) for number in range(3)]
     trained = rank_program.exported(one)
-    one.save(checkpoint)
+    save(one, checkpoint)
     step(3)
     return SimpleNamespace(
         options=options, logprobs=logprobs, metrics=metrics, trained=trained, continued=rank_program.exported(one)
