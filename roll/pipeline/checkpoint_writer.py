@@ -27,8 +27,8 @@ class CheckpointWriter:
     can be; when that is cancelled, it is given up."""
 
     def __init__(self, state: RunState, clusters: Mapping[str, Cluster], ledger: Ledger) -> None:
-        """`ledger`: gets the seconds of writing and those that training waits, and so do the metrics of each step
-        (`time/checkpoint_write_s`, `time/checkpoint_wait_s`)."""
+        """`ledger`: gets the seconds of snapshots, of writing, and of waiting for the checkpoint before, and from it each step's
+        metrics (`time/checkpoint_snapshot_s`, `time/checkpoint_write_s`, `time/checkpoint_wait_s`)."""
         parts = {TRAINER: "actor_train", CRITIC: "critic"}
         self._clusters = {part: clusters[role] for part, role in parts.items() if role in clusters}
         self._state = state
@@ -39,15 +39,14 @@ class CheckpointWriter:
     async def snapshot_critic(self) -> None:
         """The critic's part of the next checkpoint: what it is when `begin` takes the rest."""
         await self.settle()
-        await self._clusters[CRITIC].call_all("snapshot")
+        await self._snapshot(CRITIC)
 
     async def begin(self) -> None:
         """Begins a checkpoint of this very moment: the driver's state is taken before the first await, and the policy does not
         train before this returns. A critic's snapshot has been taken before."""
         step, state, rows = self._state.record.step, self._state.snapshot(), self._state.groups.buffered()
         await self.settle()
-        with self._busy("checkpoint_snapshot"):
-            await self._clusters[TRAINER].call_all("snapshot")
+        await self._snapshot(TRAINER)
         self._writing = asyncio.create_task(self._write(step, state, rows))
         self._begun.set()
 
@@ -70,6 +69,10 @@ class CheckpointWriter:
             self._writing.cancel()
         with contextlib.suppress(Exception):  # the run has its reason already
             await self._written()
+
+    async def _snapshot(self, part: str) -> None:
+        with self._busy("checkpoint_snapshot"):
+            await self._clusters[part].call_all("snapshot")
 
     async def _written(self) -> None:
         """Whoever waits here may be cancelled; the writing goes on."""

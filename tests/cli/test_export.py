@@ -5,8 +5,9 @@ import shutil
 
 import pytest
 import torch
+from saving import save
 from tiny_models import numbered_tokenizer, tiny_qwen2
-from train_specs import fsdp2_spec, save
+from train_specs import fsdp2_spec
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from roll.cli.export import main

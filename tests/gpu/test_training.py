@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from train_specs import save, train_spec
+from saving import save
+from train_specs import train_spec
 
 from roll.algorithms.loss import LossSpec
 from roll.data.token_batch import TokenBatch

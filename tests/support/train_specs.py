@@ -8,7 +8,6 @@ from typing import Any
 
 from roll.configs.arguments import STRATEGY_CONFIGS, ModelArguments, TrainingArguments
 from roll.configs.loading import load_config
-from roll.strategies.train.interface import Checkpointed
 from roll.strategies.train.spec import Optimisation, TrainSpec
 
 
@@ -46,7 +45,3 @@ def train_spec(strategy_name: str, model_path: str | Path, **options: Any) -> Tr
 
 def fsdp2_spec(model_path: str | Path, **options: Any) -> TrainSpec:
     return train_spec("fsdp2_train", model_path, **options)
-
-
-def save(strategy: Checkpointed, folder: Path) -> None:
-    strategy.write(strategy.snapshot(), folder)

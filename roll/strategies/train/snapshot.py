@@ -30,8 +30,9 @@ class Snapshot:
     @classmethod
     def take(cls, rank: int, device: torch.device, weights: Named, moments: Named, state: files.TrainerState | None) -> Snapshot:
         """`weights`, `moments`: whole tensors, gathered one at a time while they are asked for; every rank asks for all."""
-        copies = [_copies(named, kept=rank == 0) for named in (weights, moments)]
-        return cls(rank, *copies, files.rng_state(device), None if state is None else replace(state))
+        kept = rank == 0
+        held = _copies(weights, kept), _copies(moments, kept)
+        return cls(rank, *held, files.rng_state(device), None if state is None else replace(state))
 
     def write_training(self, directory: Path, moments: dict[str, Tensor]) -> None:
         """Writes all files but the model's. `moments`: those of the snapshot, under the names that they are saved under."""

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from saving import save
 from tiny_models import FOR_VLLM, tiny_qwen2
-from train_specs import fsdp2_spec, save
+from train_specs import fsdp2_spec
 from transformers import AutoModelForCausalLM
 
 from roll.algorithms.loss import LossSpec

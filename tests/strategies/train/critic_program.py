@@ -7,7 +7,8 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from train_specs import fsdp2_spec, save
+from saving import save
+from train_specs import fsdp2_spec
 
 from roll.algorithms.value_loss import ValueLossSpec
 from roll.strategies.train.critic import FSDP2Critic

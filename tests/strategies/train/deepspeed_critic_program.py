@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 from safetensors.torch import save_file
-from train_specs import save, train_spec
+from saving import save
+from train_specs import train_spec
 
 from roll.strategies.train.critic import make_critic
 from roll.strategies.train.interface import RankContext

@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
-from train_specs import save, train_spec
+from saving import save
+from train_specs import train_spec
 
 from roll.algorithms.loss import LossSpec
 from roll.data.token_batch import TokenBatch
@@ -99,7 +100,8 @@ def run_layout(layout: str, model: str, out: Path, rank: int) -> None:
     for step, shares in enumerate(SHARES):
         batch = make_batch(step)
         metrics.append(strategy.train_step(batch.select(shares[rank]), LOSS, totals(batch)))
-    save(strategy, folder / "checkpoint")
+    snapshot = strategy.snapshot()
+    strategy.write(snapshot, folder / "checkpoint")
     result |= {f"trained/{name}": tensor for name, tensor in exported(strategy, 2000).items()}
     broken = make_batch(3)
     broken.advantages[-1] = torch.nan
@@ -109,6 +111,7 @@ def run_layout(layout: str, model: str, out: Path, rank: int) -> None:
     batch = make_batch(3)
     strategy.train_step(batch.select(SHARES[0][rank]), LOSS, totals(batch))
     result |= {f"continued/{name}": tensor for name, tensor in exported(strategy).items()}
+    strategy.write(snapshot, folder / "written-later")
     save_file(result, folder / f"tensors-{rank}.safetensors")
     (folder / f"metrics-{rank}.json").write_text(json.dumps(metrics))
     strategy.close()

@@ -14,7 +14,8 @@ from pathlib import Path
 import safetensors.torch
 import torch.distributed as dist
 from safetensors.torch import save_file
-from train_specs import save, train_spec
+from saving import save
+from train_specs import train_spec
 
 from roll.pipeline.checkpoint import TRAINER, CheckpointStore
 from roll.strategies.train import make_train_strategy

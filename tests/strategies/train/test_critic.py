@@ -12,7 +12,8 @@ import pytest
 import torch
 from programs import environment
 from safetensors.torch import load_file
-from train_specs import fsdp2_spec, save
+from saving import save
+from train_specs import fsdp2_spec
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from roll.algorithms.returns import gae, on_last_token

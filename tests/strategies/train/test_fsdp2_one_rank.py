@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from train_specs import fsdp2_spec, save
+from saving import contents, save
+from train_specs import fsdp2_spec
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Qwen2ForCausalLM
 
 from roll.algorithms.loss import LossSpec, compute_loss
@@ -131,8 +132,13 @@ def test_saved_and_loaded_run_continues_bit_for_bit(make, model_path, rank_progr
 
     expected = train(uninterrupted, batches)
     got = train(first, batches[:2])
-    save(first, tmp_path)
+    snapshot = first.snapshot()
+    first.write(snapshot, tmp_path)
     drawn = torch.rand(3)
+    train(first, batches[2:])
+    written = contents(tmp_path)
+    first.write(snapshot, tmp_path / "later")
+    assert contents(tmp_path / "later") == written, "the steps that came between changed the snapshot"
     second.load(tmp_path)
     assert torch.equal(torch.rand(3), drawn)
     got += train(second, batches[2:])

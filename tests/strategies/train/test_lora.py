@@ -7,7 +7,8 @@ import pytest
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file
-from train_specs import fsdp2_spec, save
+from saving import save
+from train_specs import fsdp2_spec
 from transformers import AutoModelForCausalLM
 
 from roll.algorithms.loss import LossSpec

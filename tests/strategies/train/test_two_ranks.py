@@ -10,7 +10,8 @@ import pytest
 import torch
 from programs import environment
 from safetensors.torch import load_file
-from train_specs import fsdp2_spec, save
+from saving import contents, save
+from train_specs import fsdp2_spec
 from transformers import AutoModelForCausalLM
 
 from roll.distributed.ports import free_port
@@ -115,6 +116,12 @@ def two_bf16(runs, request):
 
 
 pytestmark = pytest.mark.timeout(600)  # the first test waits for all layouts
+
+
+def test_a_checkpoint_is_of_its_snapshot_however_late_it_is_written(two):
+    written = contents(two.checkpoint)
+    assert {"model/model.safetensors", "optimizer.safetensors", "rng-0.safetensors", "rng-1.safetensors"} <= written.keys()
+    assert contents(two.checkpoint.with_name("written-later")) == written
 
 
 def trained(two):

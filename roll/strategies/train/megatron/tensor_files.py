@@ -46,7 +46,7 @@ class TensorFiles:
 
 
 def write_model(folder: Path, named: Iterable[tuple[str, Tensor]], shard_bytes: int = SHARD_BYTES) -> None:
-    """Writes the tensors, which are contiguous and on the CPU, in files of at most `shard_bytes`, and an index if they need several."""
+    """Writes the tensors (on the CPU, contiguous) in files of at most `shard_bytes`, and an index if they need several."""
     files: dict[str, list[str]] = {}
     pending: dict[str, Tensor] = {}
     size = total = 0

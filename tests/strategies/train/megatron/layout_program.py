@@ -7,7 +7,8 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from train_specs import save, train_spec
+from saving import save
+from train_specs import train_spec
 
 from roll.strategies.train.interface import RankContext
 from roll.strategies.train.megatron.critic import MegatronCritic

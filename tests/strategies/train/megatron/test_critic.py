@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from safetensors.torch import load_file
-from train_specs import fsdp2_spec, save, train_spec
+from saving import save
+from train_specs import fsdp2_spec, train_spec
 
 from roll.strategies.train.critic import FSDP2Critic, make_critic
 from roll.strategies.train.interface import RankContext

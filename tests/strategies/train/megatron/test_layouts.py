@@ -11,7 +11,8 @@ import pytest
 import torch
 from programs import environment
 from safetensors.torch import load_file
-from train_specs import fsdp2_spec, save
+from saving import save
+from train_specs import fsdp2_spec
 from transformers import AutoModelForCausalLM
 from transformers.core_model_loading import revert_weight_conversion
 

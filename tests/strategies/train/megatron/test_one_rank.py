@@ -4,7 +4,8 @@ from functools import partial
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from train_specs import fsdp2_spec, save, train_spec
+from saving import contents, save
+from train_specs import fsdp2_spec, train_spec
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from roll.algorithms.loss import LossSpec
@@ -102,8 +103,13 @@ def test_saved_and_loaded_run_continues_bit_for_bit(make, rank_program, tmp_path
     uninterrupted, first, second = (make(use_distributed_optimizer=distributed) for _ in range(3))
     expected = train(uninterrupted, rank_program, range(4))
     got = train(first, rank_program, range(2))
-    save(first, tmp_path)
+    snapshot = first.snapshot()
+    first.write(snapshot, tmp_path)
     drawn = torch.rand(3)
+    train(first, rank_program, range(2, 4))
+    written = contents(tmp_path)
+    first.write(snapshot, tmp_path / "later")
+    assert contents(tmp_path / "later") == written, "the steps that came between changed the snapshot"
     second.load(tmp_path)
     assert torch.equal(torch.rand(3), drawn)
     assert got + train(second, rank_program, range(2, 4)) == expected
