@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
+from roll.distributed.backend import BackendLost
 from roll.distributed.cluster import Cluster
 from roll.metrics.ledger import Ledger
 from roll.metrics.step_speed import BUSY, STAGE
@@ -24,7 +25,7 @@ from roll.pipeline.state import RunState
 
 class CheckpointWriter:
     """`async with` it around what trains: when that fails, the checkpoint that is being written is completed all the same, if it
-    can be; when that is cancelled, it is given up."""
+    can be; when that is cancelled, or all workers are lost, it is given up."""
 
     def __init__(self, state: RunState, clusters: Mapping[str, Cluster], ledger: Ledger) -> None:
         """`ledger`: gets the seconds of snapshots, of writing, and of waiting for the checkpoint before, and from it each step's
@@ -65,10 +66,11 @@ class CheckpointWriter:
     async def __aenter__(self) -> None: ...
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if self._writing is not None and isinstance(error, asyncio.CancelledError):
+        if self._writing is None:
+            return
+        if isinstance(error, asyncio.CancelledError) or (error is not None and isinstance(error.__cause__, BackendLost)):
             self._writing.cancel()
-        with contextlib.suppress(Exception):  # the run has its reason already
-            await self._written()
+        await asyncio.gather(self._writing, return_exceptions=True)  # the run has its reason already
 
     async def _snapshot(self, part: str) -> None:
         with self._busy("checkpoint_snapshot"):

@@ -58,7 +58,8 @@ class TrainerState:
 
 
 def hollow(model: PreTrainedModel) -> PreTrainedModel:
-    """A copy of the model without contents, for `write_model`: it says how the weights are written, and nobody else uses it."""
+    """A copy of the model without contents, for `write_model`: a thread that writes must not touch the model that trains (ZeRO-3
+    gathers what is looked at)."""
     tensors = chain(model.parameters(), model.buffers())
     return copy.deepcopy(model, {id(tensor): torch.empty_like(tensor, device="meta") for tensor in tensors})
 

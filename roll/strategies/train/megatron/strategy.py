@@ -191,9 +191,10 @@ class MegatronStrategy:
         return Snapshot.take(self._parallel.rank, self._device, weights, self._full_moments(), state)
 
     def write(self, snapshot: Snapshot, directory: Path) -> None:
-        folder = directory / files.MODEL
-        folder.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)
         if snapshot.rank == 0:
+            folder = directory / files.MODEL
+            folder.mkdir(exist_ok=True)
             self._save_description(folder)
             self._write_weights(folder, snapshot.weights)
         snapshot.write_training(directory, snapshot.moments)
