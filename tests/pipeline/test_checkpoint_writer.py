@@ -9,10 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from roll.distributed.backend import BackendLost
 from roll.distributed.cluster import Cluster
 from roll.metrics.ledger import Ledger
 from roll.pipeline.checkpoint import CheckpointStore
 from roll.pipeline.checkpoint_writer import CheckpointWriter
+from roll.pipeline.flow import FlowError
 
 
 class Rank:
@@ -172,4 +174,17 @@ def test_it_is_given_up_when_the_run_is_stopped_at_once(world):
         world.open()
 
     asyncio.run(scenario())
+    assert world.written() == []
+
+
+def test_it_is_given_up_when_the_workers_are_lost(world):
+    async def scenario() -> None:
+        async with world.writer:
+            world.train()
+            await world.writer.begin()
+            await world.ranks["actor_train"].writes.wait()
+            raise FlowError("supervision: Ray died") from BackendLost("Ray died")
+
+    with pytest.raises(FlowError, match="Ray died"):
+        asyncio.run(asyncio.wait_for(scenario(), 10))
     assert world.written() == []
