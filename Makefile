@@ -118,5 +118,5 @@ $(VENV)-bench/.complete: requirements/bench.txt | $(BIN)/uv
 
 # What was installed and made here; the runs in output/ stay.
 clean:
-	rm -rf $(VENV) $(VENV)-bench $(VENV)-sglang build *.egg-info .mypy_cache .import_linter_cache .ruff_cache .pytest_cache .hypothesis examples/embedded/cache*
+	rm -rf $(VENV) $(VENV)-bench $(VENV)-sglang build *.egg-info .mypy_cache .import_linter_cache .ruff_cache .pytest_cache .hypothesis examples/*/cache*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -100,7 +100,7 @@ class DataArguments:
     file_name: str | list[str] = option([], "JSONL file or files with one prompt a line.")
     template: Template = option("native", "native: the tokenizer's own chat template; none: the prompt text as it stands.")
     id: str = option("id", "Column with the row's identity.")
-    tag: str = option("tag", "Column with the tag that selects the domain.")
+    tag: str = option("tag", "Column with the tag that selects the domain; where there is one tag only, rows may lack it.")
     prompt: str = option("prompt", "Column with the prompt text.")
     messages: str = option("messages", "Column with chat messages (a list, or JSON text).")
     ground_truth: str = option("ground_truth", "Column with the reference answer.")

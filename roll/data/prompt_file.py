@@ -44,14 +44,18 @@ class PromptRow:
 
 
 def read_rows(
-    paths: Sequence[str | Path], columns: DataArguments = DEFAULT_COLUMNS, key: str = "data_args.file_name"
+    paths: Sequence[str | Path],
+    columns: DataArguments = DEFAULT_COLUMNS,
+    key: str = "data_args.file_name",
+    only_tag: str | None = None,
 ) -> list[PromptRow]:
     """All rows, in the order of files and lines. Blank lines are skipped. `key` is the configuration key that named the files.
 
-    A row without an id column is called "file:line". Raises `PromptFileError`."""
+    A row without an id column is called "file:line"; one without a tag column has `only_tag`, and is refused if that is None.
+    Raises `PromptFileError`."""
     rows: dict[str, PromptRow] = {}
     for path in map(Path, paths):
-        for row in _file(path, columns, key):
+        for row in _file(path, columns, key, only_tag):
             if row.id in rows:
                 raise PromptFileError(f"{row.where}: {columns.id} {row.id!r} is that of {rows[row.id].where} too")
             rows[row.id] = row
@@ -60,7 +64,7 @@ def read_rows(
     return list(rows.values())
 
 
-def _file(path: Path, columns: DataArguments, key: str) -> Iterator[PromptRow]:
+def _file(path: Path, columns: DataArguments, key: str, only_tag: str | None) -> Iterator[PromptRow]:
     try:
         with open_regular(path) as file:
             for number, line in enumerate(lines(file, LARGEST_ROW), start=1):
@@ -68,7 +72,7 @@ def _file(path: Path, columns: DataArguments, key: str) -> Iterator[PromptRow]:
                 if line is None:
                     raise PromptFileError(f"{where}: the row has more than {LARGEST_ROW:,} bytes")
                 if line.strip():
-                    yield _row(_content(line, where), columns, where, f"{path.name}:{number}")
+                    yield _row(_content(line, where), columns, where, f"{path.name}:{number}", only_tag)
     except OSError as error:
         raise PromptFileError(f"{key}: cannot read {path}: {error.strerror}") from error
     except PromptFileError:
@@ -99,7 +103,7 @@ def _json(text: bytes | str, where: str, what: str) -> Any:
         raise PromptFileError(f"{where}: {name}nested too deep") from None
 
 
-def _row(content: dict[str, Any], columns: DataArguments, where: str, default_id: str) -> PromptRow:
+def _row(content: dict[str, Any], columns: DataArguments, where: str, default_id: str, only_tag: str | None) -> PromptRow:
     prompt = content.get(columns.prompt)
     if prompt is not None and not isinstance(prompt, str):
         raise PromptFileError(f"{where}: {columns.prompt} is a {_kind(prompt)}, not text")
@@ -115,7 +119,7 @@ def _row(content: dict[str, Any], columns: DataArguments, where: str, default_id
     used = {columns.id, columns.tag, columns.ground_truth, columns.prompt, columns.messages}
     return PromptRow(
         id=identity,
-        tag=_text(content, columns.tag, where),
+        tag=only_tag if only_tag is not None and columns.tag not in content else _text(content, columns.tag, where),
         ground_truth=_text(content, columns.ground_truth, where),
         prompt=prompt,
         messages=messages,

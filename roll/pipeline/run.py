@@ -85,8 +85,8 @@ class Pipeline(ABC):
     async def _explore_and_train(self, clusters: Mapping[str, Cluster]) -> None:
         config, derived, state = self._config, self._prepared.derived, self.state
         engines = engine_fleet(config, self._prepared, clusters, state, self.backend)
-        weights = WeightUpdates(engines, state.groups, state.schedule)
-        ledger = Ledger(time.monotonic())
+        weights = WeightUpdates(engines, state.groups, state.schedule, state.record.files.trace)
+        ledger = Ledger(time.monotonic(), state.record.files.trace)
         checkpoints = CheckpointWriter(state, clusters, ledger)
         trainer = Trainer(config, derived, self._loss, state, clusters, engines.store, checkpoints)
         if derived.engines_start_empty:
@@ -122,9 +122,11 @@ class Pipeline(ABC):
         train[-1].offer(state.first_step)
         self._parts = flow, engines, weights, explorer
         state.record.begin(explorer, ledger)
-        watch = [engines.supervise(), weights.run(), state.record.refresh(ledger, list(clusters), state.groups)]
+        shown = state.record.refresh(ledger, list(clusters), state.groups)
+        kept = state.record.files.keep(lambda: self._figures(state.record.running_s()), ledger)
+        watch = [engines.supervise(), weights.run(), shown, kept, state.record.memory.run(clusters), checkpoints.watch()]
         async with checkpoints:
-            await flow.run(until=train, watch=[*watch, checkpoints.watch(), *self.watched(clusters)])
+            await flow.run(until=train, watch=[*watch, *self.watched(clusters)])
             await self._end(checkpoints, with_critic, devices)
         with contextlib.suppress(*LOST):  # the run is over, whatever becomes of an engine now
             await engines.read_stats()
@@ -174,9 +176,13 @@ class Pipeline(ABC):
             self._task = None
             wall_s = record.running_s()
             await self.backend.shutdown()
-        summary = {"status": status, "reason": reason, "wall_s": wall_s} | figures(self.state, wall_s, self._parts)
-        record.finish(summary, self._parts[0].ledger if self._parts else None)
+        summary = {"status": status, "reason": reason} | self._figures(wall_s)
+        record.finish(summary)
         return summary
+
+    def _figures(self, wall_s: float) -> dict[str, Any]:
+        """Those of the run so far."""
+        return {"wall_s": wall_s} | figures(self.state, wall_s, self._parts)
 
     def interrupt(self) -> None:
         """Ends the run after the step that is being trained, with a checkpoint; at once, without one, if that was asked for

@@ -37,7 +37,8 @@ class RunState:
         )
         admission, depth = _admission(config, self.first_step), _depth(config)
         progress = Progress(config.groups_per_step, config.max_dropped_batches)
-        self.groups = Groups(admission, depth, prepared.source, self.record.groups, progress, time.monotonic)
+        journal, trace = self.record.groups, self.record.files.trace
+        self.groups = Groups(admission, depth, prepared.source, journal, trace, progress, time.monotonic)
         self.advantages = advantages
         if checkpoint is not None:
             self.groups.restore(checkpoint.state, checkpoint.buffer)

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from roll.data.sample import Prompt, SampleGroup
 from roll.metrics.run_log import GroupLog
+from roll.metrics.trace import Trace
 from roll.rollout.admission import Admission, GroupState
 from roll.rollout.changes import Changes, Closed
 from roll.rollout.pipeline_depth import PipelineDepth
@@ -66,16 +68,18 @@ class Groups:
         depth: PipelineDepth,
         source: TaskSource,
         journal: GroupLog,
+        trace: Trace,
         progress: Progress,
         clock: Callable[[], float],
     ) -> None:
-        """`depth`: how far ahead rollouts start, within what admission allows; it learns from the waits seen here. `progress`
-        ends a run that drops groups without end."""
+        """`depth`: how far ahead rollouts start, within what admission allows; it learns from the waits seen here. `trace` shows
+        each group's way. `progress` ends a run that drops groups without end."""
         self.admission = admission
         self.depth = depth
         self.changes = Changes()
         self._source = source
         self._journal = journal
+        self._trace = trace
         self._progress = progress
         self._clock = clock
         self._live: dict[int, SampleGroup] = {}
@@ -102,6 +106,7 @@ class Groups:
         ticket = self.admission.start()
         group = SampleGroup(ticket.group_id, ticket.start_version, self._source.next())
         self._live[group.group_id] = group
+        self._trace.enter_phase(group.group_id, "rollout")
         self._changed()
         return group
 
@@ -124,6 +129,7 @@ class Groups:
         """The group is complete and can be trained."""
         self.admission.complete(group.group_id)
         self._live[group.group_id] = group
+        self._trace.enter_phase(group.group_id, "buffered")
         self._progress.finished()
         self._changed()
 
@@ -209,6 +215,8 @@ class Groups:
         """Goes on from `state` and `buffered`; the source was set to its cursor before."""
         groups = sorted((SampleGroup.from_json(row) for row in buffered), key=lambda group: group.group_id)
         self._live = {group.group_id: group for group in groups}
+        for group_id in self._live:
+            self._trace.enter_phase(group_id, "buffered")
         self.admission.restore(state["admission"], {group.group_id: group.start_version for group in groups})
         self._changed()
 
@@ -232,6 +240,8 @@ class Groups:
                 self.depth.observe(wait_s=now - asked, train_s=asked - before, slack_s=slack_s)
             self._leased = Lease(step, tuple(self._live[i] for i in selection.take), now - asked, now)
             self._last_leased_at, self._complete_since = now, None
+            for group_id in selection.take:
+                self._trace.enter_phase(group_id, "training")
         if selection.take or selection.drop:
             self._changed()
         return bool(selection.take)
@@ -256,12 +266,17 @@ class Groups:
 
     def _write(self, group: SampleGroup, fate: str, reason: str, step: int, lag: int | None) -> None:
         """Journals count steps from 1."""
-        self._journal.write(
-            group_id=group.group_id,
-            prompt_uid=group.prompt.uid,
-            fate=fate,
-            reason=reason,
-            step=step,
-            start_version=group.start_version,
-            lag=lag,
-        )
+        row: dict[str, Any] = {
+            "prompt_uid": group.prompt.uid,
+            "fate": fate,
+            "reason": reason,
+            "step": step,
+            "start_version": group.start_version,
+            "lag": lag,
+        }
+        self._journal.write(group_id=group.group_id, **row)
+        tokens = Counter[int]()
+        for sample in group.samples:
+            for span in sample.versions:
+                tokens[span.version] += span.stop - span.start
+        self._trace.end_group(group.group_id, {**row, "tokens_by_version": tokens})

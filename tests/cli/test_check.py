@@ -33,6 +33,10 @@ def test_the_examples_named_in_the_documentation_are_there():
         "qwen2.5-7B-rlvr_megatron/rlvr_config_async",
         "qwen2.5-7B-rlvr-offpolicy/rlvr_config",
         "qwen2.5-0.5B-agentic/agent_val_frozen_lake_async",
+        "qwen2.5-gsm8k/full",
+        "qwen2.5-gsm8k/lora",
+        "tool_agent/embedded",
+        "tool_agent/qwen",
     }
 
 

@@ -38,6 +38,17 @@ def test_configured_column_names(tmp_path: Path) -> None:
     assert read.extra == {"tag": "other"}
 
 
+def test_rows_without_a_tag_have_the_only_one_there_is(tmp_path: Path) -> None:
+    """As in GSM8K, whose rows are a question and an answer."""
+    row = {"question": "q", "answer": "1+1=2\n#### 2"}
+    path = write(tmp_path / "gsm8k.jsonl", row, {**row, "tag": "own"})
+    columns = DataArguments(prompt="question", ground_truth="answer")
+    rows = read_rows([path], columns, only_tag="math")
+    assert [(row.id, row.tag, row.prompt) for row in rows] == [("gsm8k.jsonl:1", "math", "q"), ("gsm8k.jsonl:2", "own", "q")]
+    with pytest.raises(PromptFileError, match="column 'tag' is missing"):
+        read_rows([path], columns)
+
+
 @pytest.mark.parametrize(
     ("row", "what"),
     [

@@ -10,6 +10,7 @@ from roll.pipeline.rlvr.rewards.reward_worker import RewardWorker
 from roll.pipeline.rlvr.rewards.timed_pool import TimedPool
 
 END_OF_THINKING = "</think>"
+END_OF_SOLUTION = "####"
 
 
 class MathRuleRewardWorker(RewardWorker):
@@ -30,18 +31,20 @@ class MathRuleRewardWorker(RewardWorker):
     async def grade(self, sample: Sample) -> float:
         """An answer that takes the whole limit is wrong if the judge, asked the ground truth itself, answers in time: then the
         answer is at fault. Else the judge has failed."""
-        item = {
-            "response": answer_text(sample.response_text),
-            "ground_truth": sample.prompt.ground_truth,
-            "limit_s": self.timeout_s,
-        }
+        truth = reference(sample.prompt.ground_truth)
+        item = {"response": answer_text(sample.response_text), "ground_truth": truth, "limit_s": self.timeout_s}
         try:
             return float(await self._pool.run(item))
         except TimeoutError:
-            await self._pool.run(item | {"response": f"\\boxed{{{sample.prompt.ground_truth}}}"})
+            await self._pool.run(item | {"response": f"\\boxed{{{truth}}}"})
             return 0.0
 
 
 def answer_text(response: str) -> str:
     """What follows the last `</think>`; the whole response if there is none."""
     return response.rpartition(END_OF_THINKING)[2]
+
+
+def reference(ground_truth: str) -> str:
+    """What follows the last `####`, as in GSM8K, whose ground truth is a worked solution; the whole text if there is none."""
+    return ground_truth.rpartition(END_OF_SOLUTION)[2].strip()

@@ -75,6 +75,29 @@ def test_the_answer_is_what_follows_the_thinking() -> None:
     assert answer_text("it is 6") == "it is 6", "a response without thinking is an answer too"
 
 
+SOLVED = [
+    ("48/2 = <<48/2=24>>24 clips in May.\n48+24 = <<48+24=72>>72 in both.\n#### 72", "so 72 clips", "so 24 clips"),
+    ("He made $1,000+$234.\n#### 1,234", r"\boxed{1234}", r"\boxed{234}"),
+    ("#### 1,234", "She earns $1,234.00 a year.", "She earns $1,233 a year."),
+    ("#### 1,234,567", r"$1234567$", "1,234"),
+    ("He lost 5.\n#### -5", "#### -5", "#### 5"),
+    ("#### 0.5", r"\boxed{\frac{1}{2}}", "5"),
+    ("#### 5 #### 6", "6", "5"),
+    ("72", "72", "#### 7"),
+    # What the solution says on its way is no answer, and no excuse for what an answer says.
+    ("4 * 10^2 - \\boxed{3} = 397\n#### 397", "397", "3"),
+    ("It is wrong to say 7.\n#### 42", "42", r"\boxed{42\text{ is wrong}}"),
+]
+
+
+def test_a_worked_solution_ends_with_its_answer() -> None:
+    """GSM8K's ground truth, as it is distributed. A reward is tried on the whole of it, so that must be no error."""
+    graded = rewards(MathRuleRewardWorker(CONFIG), [sample(text, case[0]) for case in SOLVED for text in (*case[1:], case[0])])
+    for i, (truth, right, wrong) in enumerate(SOLVED):
+        one, zero, tried = graded[3 * i : 3 * i + 3]
+        assert (one.value, zero.value, tried.error) == (1.0, 0.0, None), (truth, right, wrong)
+
+
 def test_math_rewards_through_the_pool() -> None:
     graded = [
         sample("<think>12</think>13", "13"),
