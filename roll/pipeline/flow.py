@@ -19,7 +19,7 @@ from roll.pipeline.stage import Channel, LaneState, Stage, combined
 
 
 class FlowError(RuntimeError):
-    """A stage or a watcher failed; the message says which, and how."""
+    """A stage or a watcher failed; the message says which, and how, and the cause is its error."""
 
 
 class Flow:
@@ -56,8 +56,9 @@ class Flow:
             while awaited & pending:
                 done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
                 # All results are read: one cause may end several tasks, and asyncio reports errors that nobody reads.
-                if failed := [(task.get_name(), error) for task in done if (error := task.exception()) is not None]:
-                    raise _named(*failed[0]) from failed[0][1]
+                if failed := [(task.get_name(), _first(error)) for task in done if (error := task.exception()) is not None]:
+                    who, error = failed[0]
+                    raise FlowError(f"{who}: {type(error).__name__}: {error}") from error
         finally:
             for task in pending:
                 task.cancel()
@@ -93,8 +94,8 @@ class Flow:
         self.stages.append(stage)
 
 
-def _named(who: str, error: BaseException) -> FlowError:
-    """The first concrete error in a group of them, with the name of the stage."""
+def _first(error: BaseException) -> BaseException:
+    """The first concrete error in a group of them."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return FlowError(f"{who}: {type(error).__name__}: {error}")
+    return error

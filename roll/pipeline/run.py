@@ -29,6 +29,7 @@ from roll.metrics.ledger import Ledger
 from roll.pipeline import roles
 from roll.pipeline.advantages import Advantages
 from roll.pipeline.beside import beside
+from roll.pipeline.checkpoint_writer import CheckpointWriter
 from roll.pipeline.clusters import start_clusters
 from roll.pipeline.engine_fleet import EngineFleet, engine_fleet
 from roll.pipeline.explorer import Explorer
@@ -86,7 +87,9 @@ class Pipeline(ABC):
         config, derived, state = self._config, self._prepared.derived, self.state
         engines = engine_fleet(config, self._prepared, clusters, state, self.backend)
         weights = WeightUpdates(engines, state.groups, state.schedule, state.record.files.trace)
-        trainer = Trainer(config, derived, self._loss, state, clusters, engines.store)
+        ledger = Ledger(time.monotonic(), state.record.files.trace)
+        checkpoints = CheckpointWriter(state, clusters, ledger)
+        trainer = Trainer(config, derived, self._loss, state, clusters, engines.store, checkpoints)
         if derived.engines_start_empty:
             await engines.fill(await trainer.gather_weights(state.first_step))
         explorer = await self.explorer(clusters, engines, weights)
@@ -114,32 +117,35 @@ class Pipeline(ABC):
             Stage("validate", explorer.validate, role="actor_infer"),
         ]
         devices = _device_locks(config, clusters, engines)
-        flow = Flow(Ledger(time.monotonic(), state.record.files.trace), devices, time.monotonic, state.groups.changes.waits)
+        flow = Flow(ledger, devices, time.monotonic, state.groups.changes.waits)
         flow.join(explore)
         flow.join(train)
         train[-1].offer(state.first_step)
         self._parts = flow, engines, weights, explorer
-        state.record.begin(explorer, flow.ledger)
-        shown = state.record.refresh(flow.ledger, list(clusters), state.groups)
-        kept = state.record.files.keep(lambda: self._figures(state.record.running_s()), flow.ledger)
+        state.record.begin(explorer, ledger)
+        shown = state.record.refresh(ledger, list(clusters), state.groups)
+        kept = state.record.files.keep(lambda: self._figures(state.record.running_s()), ledger)
         hangs = HangWatch(flow, clusters, state.record.run_dir / "stacks", state.record.display)
-        beside_it = [shown, kept, state.record.memory.run(clusters), hangs.run()]
-        await flow.run(until=train, watch=[engines.supervise(), weights.run(), *beside_it, *self.watched(clusters)])
-        await self._end(clusters, devices, engines)
+        beside_it = [shown, kept, state.record.memory.run(clusters), hangs.run(), checkpoints.watch()]
+        async with checkpoints:
+            await flow.run(until=train, watch=[engines.supervise(), weights.run(), *beside_it, *self.watched(clusters)])
+            await self._end(checkpoints, with_critic, devices)
+        with contextlib.suppress(*LOST):  # the run is over, whatever becomes of an engine now
+            await engines.read_stats()
 
-    async def _end(self, clusters: Mapping[str, Cluster], devices: DeviceLocks, engines: EngineFleet) -> None:
-        """The last checkpoint, if no step has made it, and the last figures."""
+    async def _end(self, checkpoints: CheckpointWriter, with_critic: bool, devices: DeviceLocks) -> None:
+        """The last checkpoint, if no step has begun it; it is complete when this returns."""
         state = self.state
         if not self._interrupted:
             await state.groups.drop_all("surplus")
+        await checkpoints.settle()
         if state.record.step > state.saved_step:
-            if "critic" in clusters:
+            if with_critic:
                 async with devices.hold("critic"):
-                    await state.save_critic(clusters["critic"], state.record.step)
+                    await checkpoints.snapshot_critic()
             async with devices.hold("actor_train"):
-                await state.save(clusters["actor_train"])
-        with contextlib.suppress(*LOST):  # the run is over, whatever becomes of an engine now
-            await engines.read_stats()
+                await checkpoints.begin()
+            await checkpoints.settle()
 
     # -- running --------------------------------------------------------------------------------------------------------
 

@@ -42,10 +42,11 @@ def check_nothing_is_left(run, folder: Path) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_the_death_of_a_control_process_ends_the_run_with_the_reason(launch):
+def test_the_death_of_a_control_process_ends_the_run_with_the_reason(launch, tmp_path):
+    """Also while a checkpoint is written: nobody waits for workers that cannot be reached."""
     name = "gcs_server"
-    run = launch(ENDLESS, local=False)
-    run.wait_for_steps(2, 240)
+    run = launch(ENDLESS, "rpc_timeout=100000", "actor_train.worker_cls=fault_workers.SlowDisk", local=False)
+    run.wait_for("the writing", (tmp_path / "writing").exists, 240)
     folder, pid = folder_of(run), control(run, name)
     os.kill(pid, signal.SIGKILL)
     check_failed(run, f"Ray's {name} (process {pid}) died (killed by SIGKILL)")
