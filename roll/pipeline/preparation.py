@@ -125,7 +125,7 @@ class Preparation:
         self.collect.raise_if_any()
         record = dict(self.checkpoint.state["record"]) if self.checkpoint is not None else None
         if record is not None and not _continues(self.checkpoint, self.run_dir):
-            record |= {"groups": 0, "samples": 0, "metrics": 0}
+            record |= {"groups": 0, "samples": 0, "metrics": 0, "digests": {}}
         return {
             "derived": self.derived,
             "tokenizer": self.tokenizer,
