@@ -90,7 +90,14 @@ async def start(engine: str, model: str, slots: int, args: argparse.Namespace) -
 
 
 async def measure(
-    fleet: EngineFleet, trainers: Cluster, version: int, vocabulary: int, drain: bool, slots: int, bucket_mb: int
+    fleet: EngineFleet,
+    store: WeightStore,
+    trainers: Cluster,
+    version: int,
+    vocabulary: int,
+    drain: bool,
+    slots: int,
+    bucket_mb: int,
 ) -> dict[str, float]:
     """One update under load, in seconds."""
     lengths = [24 + i % 16 for i in range(2 * slots)] if drain else [LONGEST] * slots
@@ -99,8 +106,8 @@ async def measure(
     while (await fleet.engines.call(0, "stats")).running < slots:
         await asyncio.sleep(0.01)
     began = time.perf_counter()
-    weights = await gather_weights(trainers, fleet.store, version, bucket_mb * MIB)
-    await fleet.store.publish(weights.manifest, weights.buckets)
+    weights = await gather_weights(trainers, store, version, bucket_mb * MIB)
+    await store.publish(weights.manifest, weights.buckets)
     gathered = time.perf_counter()
     await fleet.send(version, [0])
     sent = time.perf_counter()
@@ -151,7 +158,7 @@ async def table(size: str, engine: str, model: str, args: argparse.Namespace, fo
             )
             vocabulary = SIZES[size]["vocab_size"]
             runs = [
-                await measure(fleet, trainers, next(versions), vocabulary, mode == "drain", slots, args.bucket_mb)
+                await measure(fleet, store, trainers, next(versions), vocabulary, mode == "drain", slots, args.bucket_mb)
                 for _ in range(warm_up + updates)
             ][warm_up:]
             warm_up = 1

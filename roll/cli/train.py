@@ -127,7 +127,7 @@ def _run(config: RLVRConfig | AgenticConfig, local: bool) -> int:
 
     if problem := too_few_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0], local):
         raise ConfigError([problem])
-    run_dir = Path(config.output_dir) / config.exp_name
+    run_dir = Path(config.run_dir)
     try:
         lock = RunLock(run_dir)
     except RunInUse as error:
@@ -158,7 +158,9 @@ def _run_locked(config: RLVRConfig | AgenticConfig, local: bool, lock: RunLock) 
         print(f"a checkpoint cannot be resumed from, and is left out: {visible(line)}")
     watchdog = Watchdog()
     try:
-        if not prepared.continues and (aside := archive_previous(prepared.run_dir)):
+        if config.mode == "train" and not prepared.continues:
+            _refuse_to_displace(config, prepared.run_dir)
+        elif not prepared.continues and (aside := archive_previous(prepared.run_dir)):
             print(f"the earlier run of this name was moved to {aside}")
         print(visible("\n".join(fitted(announce(config))), keep="\n"))
         pipeline = _pipeline(config, prepared, inventory, _backend(config, inventory, local, watchdog, prepared.run_dir))
@@ -173,6 +175,14 @@ def _run_locked(config: RLVRConfig | AgenticConfig, local: bool, lock: RunLock) 
     if summary["status"] == "failed":
         print(f"error: {visible(summary['reason'])}", file=sys.stderr)
     return EXIT_CODES[summary["status"]]
+
+
+def _refuse_to_displace(config: PPOConfig, run_dir: Path) -> None:
+    """Explorers may be at work on an earlier run of this name, so its folder stays where it is. Raises `ConfigError`."""
+    if config.resume_from_checkpoint is False and (run_dir / "config.yaml").exists():
+        message = f"{run_dir} holds a run that has begun, and explorers may be at work on it"
+        fix = "auto, to go on with it, or another exp_name"
+        raise ConfigError([Problem("resume_from_checkpoint", False, message, fix)])
 
 
 def _to_the_end(pipeline: Pipeline, run_dir: Path, lock: RunLock) -> dict[str, Any]:

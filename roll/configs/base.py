@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any, Literal
 
 from roll.configs.fields import Bounds, option
@@ -11,6 +12,7 @@ TrackerName = Literal["tensorboard", "wandb", "swanlab", "mlflow", "none"]
 StalenessPolicy = Literal["wait", "drop"]
 WeightUpdateMode = Literal["interrupt", "in_flight", "drain"]
 WeightTransport = Literal["object_store", "collective", "checkpoint_dir"]
+Mode = Literal["both", "explore", "train"]
 
 COUNT = Bounds(ge=1)
 
@@ -35,6 +37,30 @@ class BaseConfig:
         "Seconds of silence after which a worker of any role counts as dead and is killed; one that is only busy answers. "
         "0: never. Without effect with --local.",
         bounds=Bounds(ge=0),
+    )
+
+    # Explorers and a trainer as processes of their own.
+    mode: Mode = option(
+        "both",
+        "both: one driver explores and trains. train: this process trains what explorers of the same run roll out; explore: it "
+        "is one of them. They find each other in <output_dir>/<exp_name>, in any order, and need model_update_transport: "
+        "checkpoint_dir.",
+    )
+    groups_database: str | None = option(
+        None,
+        "Where groups are kept: sqlite:///path for processes of one machine, postgresql+psycopg://user@host/name for many. "
+        "null: in memory with mode both, else sqlite:///<output_dir>/<exp_name>/groups.db.",
+    )
+    explorer_name: str = option("explorer", "mode explore: tells the explorers of a run apart; each has a name of its own.")
+    member_timeout: float = option(
+        60.0,
+        "Seconds without a sign of life after which an explorer counts as dead, and its groups are rolled out by others.",
+        bounds=Bounds(gt=0),
+    )
+    peer_timeout: float = option(
+        3600.0,
+        "mode explore or train: seconds after which a process gives up that sees no living trainer, or no living explorer.",
+        bounds=Bounds(gt=0),
     )
 
     # Batches and lengths, in tokens.
@@ -127,3 +153,20 @@ class BaseConfig:
     num_gpus_per_node: int | None = option(
         None, "Devices per machine; null means the accelerators found, else the CPU cores (at least 2).", bounds=COUNT
     )
+
+    @property
+    def shared_dir(self) -> str:
+        """The folder of the run, whatever processes it has."""
+        return str(PurePath(self.output_dir) / self.exp_name)
+
+    @property
+    def run_dir(self) -> str:
+        """The folder that this process writes to."""
+        return str(PurePath(self.shared_dir, "explorers", self.explorer_name)) if self.mode == "explore" else self.shared_dir
+
+    @property
+    def groups_address(self) -> str | None:
+        """The database of groups; None: they lie in memory."""
+        if self.groups_database is None and self.mode != "both":
+            return f"sqlite:///{PurePath(self.shared_dir, 'groups.db')}"
+        return self.groups_database

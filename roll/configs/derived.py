@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import PurePath
 
 from roll.configs.arguments import HFInferConfig
 from roll.configs.engine_arguments import EngineArguments
@@ -101,7 +100,7 @@ def derive(config: PPOConfig) -> Derived:
         trackers=tuple(
             name for name in ([config.track_with] if isinstance(config.track_with, str) else config.track_with) if name != "none"
         ),
-        run_dir=str(PurePath(config.output_dir) / config.exp_name),
+        run_dir=config.run_dir,
     )
 
 

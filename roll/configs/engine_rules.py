@@ -12,6 +12,8 @@ from roll.configs.problems import Problem
 
 def engine_problems(config: PPOConfig) -> Iterator[Problem]:
     role = config.actor_infer
+    if "actor_infer" not in config.roles():
+        return
     name, options = role.strategy_args.strategy_name, role.strategy_args.options
     if not isinstance(options, EngineArguments):
         return
@@ -48,6 +50,8 @@ def engine_problems(config: PPOConfig) -> Iterator[Problem]:
 def engine_node_problems(config: PPOConfig, device_count: int) -> Iterator[Problem]:
     """`device_count`: devices of the whole cluster."""
     options = config.actor_infer.strategy_args.options
+    if "actor_infer" not in config.roles():
+        return
     try:
         devices = config.actor_infer.devices
     except ValueError:  # reported above

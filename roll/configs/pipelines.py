@@ -17,7 +17,7 @@ _OTHERS = {
     "SFT": ("sft_train",),
 }
 _APART = "explorers and trainers as processes of their own"
-_MODES = ("explore", "train", "bench")
+_MODES = ("bench",)
 _APART_BLOCKS = ("buffer", "synchronizer", "explorer")
 """Trinity-RFT's; a scalar of such a name may be somebody's variable."""
 _DIFFUSION = ("diffusion_module", "diffusion_deepspeed_train")

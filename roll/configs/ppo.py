@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from roll.configs.arguments import GeneratingArguments
 from roll.configs.base import BaseConfig
@@ -111,14 +111,15 @@ class PPOConfig(BaseConfig, ABC):
         return estimator is not None and estimator.needs_greedy
 
     def configured_roles(self) -> dict[str, RoleConfig]:
-        """The configured roles by name, whether a run starts them or not."""
+        """The configured roles of this process's half by name, whether it starts them or not."""
         roles: dict[str, RoleConfig | None] = {
             "actor_train": self.actor_train,
             "actor_infer": self.actor_infer,
             "reference": self.reference,
             "critic": self.critic,
         }
-        return {name: role for name, role in roles.items() if role is not None}
+        half = {"actor_infer": "explore"}
+        return {name: role for name, role in roles.items() if role is not None and self.mode in ("both", half.get(name, "train"))}
 
     def roles(self) -> dict[str, RoleConfig]:
         """The roles that a run starts, by name."""
@@ -128,6 +129,19 @@ class PPOConfig(BaseConfig, ABC):
     def model_folder(self, role: WorkerConfig) -> str:
         """Folder of the Hugging Face checkpoint that the role starts from; empty if no folder is named."""
         return role.model_args.model_name_or_path or self.pretrain or ""
+
+    def contract(self) -> dict[str, Any]:
+        """What all processes of a run have to agree on, by key: admission, and what the trainer makes of the samples."""
+        return {
+            "rollout_batch_size": self.rollout_batch_size,
+            "samples of a group": self.group_size,
+            "async_generation_ratio": self.async_generation_ratio,
+            "staleness_policy": self.staleness_policy,
+            "max_steps": self.max_steps,
+            "weight_push_interval": self.weight_push_interval,
+            "sequence_length": self.lengths().sequence,
+            "actor_infer.generating_args.temperature": self.actor_infer.generating_args.temperature,
+        }
 
     # What a pipeline's own keys mean to the parts that all pipelines share.
 

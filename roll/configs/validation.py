@@ -38,6 +38,7 @@ def check_config(config: PPOConfig, device_count: int) -> list[Problem]:
         _run,
         _lengths,
         _batch,
+        _halves,
         _asynchrony,
         loss_problems,
         _critic,
@@ -87,6 +88,19 @@ def _lengths(config: PPOConfig) -> Iterator[Problem]:
             f"{cache} < sequence_length {sequence_length}: no request fits",
             f"at least {sequence_length}",
         )
+
+
+def _halves(config: PPOConfig) -> Iterator[Problem]:
+    if config.mode != "both":
+        if config.model_update_transport != "checkpoint_dir":
+            message = f"weights go between processes as files (mode: {config.mode})"
+            yield Problem("model_update_transport", config.model_update_transport, message, "checkpoint_dir")
+        if config.deterministic:
+            yield Problem("deterministic", True, f"timing decides otherwise with mode: {config.mode}", "mode: both, or false")
+    if config.mode != "explore" and config.explorer_name != "explorer":
+        yield Problem("explorer_name", config.explorer_name, f"has no effect with mode: {config.mode}", "remove it")
+    if "/" in config.explorer_name or config.explorer_name in ("", ".", "..", "trainer"):
+        yield Problem("explorer_name", config.explorer_name, "is no name of a folder of its own", "letters, digits, - and _")
 
 
 def _asynchrony(config: PPOConfig) -> Iterator[Problem]:
@@ -218,6 +232,8 @@ def _devices(config: PPOConfig, device_count: int) -> Iterator[Problem]:
 
 
 def _batch(config: PPOConfig) -> Iterator[Problem]:
+    if config.mode == "explore":
+        return
     yield from _whole_batches(config, config.actor_train, "optimiser batch")
     if config.uses_critic and config.critic is not None:
         yield from _whole_batches(config, config.critic, "critic's optimiser batch")

@@ -97,6 +97,8 @@ class PromptSource:
         self._rows = {domain: rows_by_domain[domain] for domain in sorted(shares)}
         self._shares = {domain: shares[domain] / sum(shares.values()) for domain in self._rows}
         self._seed = seed
+        self._data = {domain: _fingerprint(rows) for domain, rows in self._rows.items()}
+        self._row_of = {(domain, row.id): row for domain, served in self._rows.items() for row in served}
         self._served = dict.fromkeys(self._rows, 0)
         self._returned: deque[Prompt] = deque()
         self._orders: dict[str, tuple[int, list[int]]] = {}
@@ -117,8 +119,7 @@ class PromptSource:
     def cursor(self, outstanding: Sequence[Prompt] = ()) -> dict[str, Any]:
         """The position, as plain JSON. `outstanding`: prompts that were served and are to be served again after `restore`."""
         returned = [prompt.uid for prompt in (*outstanding, *self._returned)]
-        data = {domain: _fingerprint(rows) for domain, rows in self._rows.items()}
-        return {"seed": self._seed, "data": data, "served": dict(self._served), "returned": returned}
+        return {"seed": self._seed, "data": self._data, "served": dict(self._served), "returned": returned}
 
     def restore(self, cursor: Mapping[str, Any]) -> None:
         """Continues from a `cursor()`. Raises `ValueError` if it speaks of another seed or other prompts."""
@@ -133,9 +134,8 @@ class PromptSource:
                 f"the prompts of the domains {changed} are not those of the checkpoint (rows, template or tokenizer)"
             )
         self._served = dict(cursor["served"])
-        rows = {(domain, row.id): row for domain, served in self._rows.items() for row in served}
         returned = [uid.split("/", 2) for uid in cursor["returned"]]
-        self._returned = deque(rows[domain, row_id].prompt(int(epoch)) for domain, epoch, row_id in returned)
+        self._returned = deque(self._row_of[domain, row_id].prompt(int(epoch)) for domain, epoch, row_id in returned)
 
     def _order(self, domain: str, epoch: int) -> list[int]:
         """The order of the rows in this epoch."""

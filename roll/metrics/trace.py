@@ -83,8 +83,10 @@ class Trace:
         self._groups.setdefault(group_id, []).append((phase, self._clock()))
 
     def end_group(self, group_id: int, facts: Mapping[str, Any]) -> None:
-        """The group has met its fate; `facts` about it are shown with it."""
-        self._add(self._track(group_id, self._groups.pop(group_id), facts))
+        """The group has met its fate; `facts` about it are shown with it. One of which this process has done nothing has no
+        track here."""
+        if phases := self._groups.pop(group_id, None):
+            self._add(self._track(group_id, phases, facts))
 
     def files(self, open_spans: Iterable[Span] = ()) -> list[TraceFile]:
         """Those that are full, and the newest as it is now, with live groups and `open_spans` drawn up to now."""

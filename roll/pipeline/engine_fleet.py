@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Protocol
 
 from roll.configs.ppo import PPOConfig
@@ -23,10 +24,12 @@ from roll.rollout.fleet import EngineState, Fleet, FleetLost
 from roll.strategies.infer.interface import EngineError, EngineStats, WeightUpdateMode
 from roll.weights.bucket import WeightManifest
 from roll.weights.directory import DirectoryWeightStore
-from roll.weights.gather import NewWeights
-from roll.weights.store import BucketRef, KeptBucket, MemoryWeightStore, WeightStore
+from roll.weights.store import BucketRef, KeptBucket, MemoryWeightStore, WeightSource
 
 logger = logging.getLogger(__name__)
+
+WEIGHTS = "weights"
+"""The folder of versions in that of the run."""
 
 
 class Routing(Protocol):
@@ -43,7 +46,7 @@ class EngineFleet:
     def __init__(
         self,
         engines: Cluster,
-        store: WeightStore,
+        store: WeightSource,
         fleet: Fleet,
         changes: Changes,
         mode: WeightUpdateMode,
@@ -94,9 +97,8 @@ class EngineFleet:
             group.create_task(self.engines.watch(self._replace))
             group.create_task(self._check_health())
 
-    async def fill(self, weights: NewWeights) -> None:
-        """Brings engines that started empty into service, with these weights."""
-        await self.store.publish(weights.manifest, weights.buckets)
+    async def load(self) -> None:
+        """Brings engines that are not in service yet into it, with the fleet's version from the store."""
         async with self._weights:
             await asyncio.gather(
                 *(self._load(engine) for engine, state in enumerate(self.fleet.states) if state is EngineState.LOADING)
@@ -270,14 +272,22 @@ class EngineFleet:
             self.report(engine, error)
 
 
+def weight_store(config: PPOConfig, newest: int = -1) -> DirectoryWeightStore | MemoryWeightStore:
+    """Where the trainer leaves its weights. `newest`: versions up to this one stay from an earlier process of the run."""
+    if config.model_update_transport == "checkpoint_dir":
+        return DirectoryWeightStore(Path(config.shared_dir).resolve() / WEIGHTS, newest)
+    return MemoryWeightStore()
+
+
 def engine_fleet(
-    config: PPOConfig, prepared: Prepared, clusters: Mapping[str, Cluster], state: RunState, backend: Backend
+    config: PPOConfig, prepared: Prepared, clusters: Mapping[str, Cluster], state: RunState, backend: Backend, store: WeightSource
 ) -> EngineFleet:
     """The engines of a run, as its configuration says."""
-    engines, empty = clusters["actor_infer"], prepared.derived.engines_start_empty
-    store: WeightStore = MemoryWeightStore()
-    if config.model_update_transport == "checkpoint_dir":
-        store = DirectoryWeightStore(prepared.run_dir.resolve() / "weights")
+    engines, version = clusters["actor_infer"], state.first_step
+    empty = prepared.derived.engines_start_empty
+    if config.mode == "explore":
+        version = state.groups.admission.newest
+        empty = empty or version > 0 or state.begins_anew
     broadcast = None
     if config.model_update_transport == "collective" and backend.isolated:
         address, timeout_s = backend.driver_address(), config.engine_health_timeout_s
@@ -285,7 +295,7 @@ def engine_fleet(
     return EngineFleet(
         engines,
         store,
-        Fleet(len(engines), state.first_step, config.max_engine_restarts, empty),
+        Fleet(len(engines), version, config.max_engine_restarts, empty),
         state.groups.changes,
         config.weight_update_mode,
         restartable=backend.isolated and config.max_engine_restarts > 0,

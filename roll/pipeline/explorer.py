@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from statistics import fmean
 from typing import Any
 
@@ -18,7 +19,7 @@ from roll.pipeline.engine_fleet import Routing
 from roll.pipeline.stage import Stage
 from roll.pipeline.state import RunState
 from roll.pipeline.validation import summarise
-from roll.pipeline.weight_updates import WeightUpdates
+from roll.pipeline.weight_updates import EngineUpdates
 from roll.rollout.filters import GroupFilter
 
 
@@ -29,7 +30,7 @@ class Explorer(ABC):
     def __init__(
         self,
         state: RunState,
-        weights: WeightUpdates,
+        weights: EngineUpdates,
         filters: Mapping[str, GroupFilter],
         routing: Routing,
     ) -> None:
@@ -69,7 +70,9 @@ class Explorer(ABC):
             self._weights.release()
         await self.grade(samples)
         more = self.validation_metrics(samples)
-        self._record.add_validation(summarise(version, samples, time.monotonic() - started, failed, more), samples)
+        result = summarise(version, samples, time.monotonic() - started, failed, more)
+        self._record.add_validation(result, samples)
+        await self.groups.report_validation(version, asdict(result))
 
     @abstractmethod
     async def validation_rollouts(self, version: int) -> tuple[list[Sample], int]:

@@ -30,7 +30,7 @@ class Flow:
         self.ledger = ledger
         self.hangs = Hangs()
         self.stages: list[Stage[Any, Any]] = []
-        self._devices = devices
+        self.devices = devices
         self._clock = clock
         self._waits = waits if waits is not None else {}
         self._role_lanes: dict[str, Counter[LaneState]] = {}
@@ -89,8 +89,8 @@ class Flow:
 
     def _add(self, stage: Stage[Any, Any]) -> None:
         stage.listener = self
-        if stage.role in self._devices.table.devices:
-            stage.devices = self._devices
+        if stage.role in self.devices.table.devices:
+            stage.devices = self.devices
         self.stages.append(stage)
 
 

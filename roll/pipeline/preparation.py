@@ -100,6 +100,8 @@ class Preparation:
             lambda: _checkpoint(CheckpointStore(self.run_dir / "checkpoints"), config),
             "name a complete checkpoint, or write auto or false",
         )
+        if config.groups_address is not None:
+            collect("groups_database", config.groups_database, partial(_check_database, config), "pip install 'roll[sql]'")
         tokenizers = [
             collect(key, folder, partial(open_model, folder), "a Hugging Face folder: config.json, tokenizer, *.safetensors")
             for folder, key in _model_folders(config).items()
@@ -111,7 +113,7 @@ class Preparation:
 
     def restore(self, source: TaskSource | None) -> None:
         """Sets the source to where the checkpoint left it, if there is one."""
-        if source is not None and self.checkpoint is not None:
+        if source is not None and self.checkpoint is not None and self._config.groups_address is None:
             cursor = self.checkpoint.state["cursor"]
             fix = "keep seed, prompts or environments, and tokenizer, or start anew with false"
             self.collect("resume_from_checkpoint", self._config.resume_from_checkpoint, lambda: _restore(source, cursor), fix)
@@ -233,12 +235,24 @@ def _checkpoint(store: CheckpointStore, config: PPOConfig) -> Checkpoint | None:
     if checkpoint is not None:
         if config.uses_critic and not checkpoint.critic.is_dir():
             raise ValueError(f"{checkpoint.path} was made without a critic, which adv_estimator gae needs")
+        was, now = ("a database" if "database" in checkpoint.state else "memory"), config.groups_address
+        if (was == "memory") != (now is None):
+            raise ValueError(f"{checkpoint.path} was made with groups in {was}, now they are in {now or 'memory'}")
         trained = checkpoint.state["admission"]["trained"]
         if trained != checkpoint.step * config.groups_per_step:
             was = trained // max(checkpoint.step, 1)
             now = f"{config.groups_per_step} (rollout_batch_size)"
             raise ValueError(f"{checkpoint.path} was made with {was} groups a step, not {now}")
     return checkpoint
+
+
+def _check_database(config: PPOConfig) -> None:
+    try:
+        from roll.pipeline.shared_groups import check_database
+    except ImportError as error:
+        raise ValueError(f"groups in a database need {error.name}, which is not installed") from error
+    assert config.groups_address is not None
+    check_database(config, config.groups_address)
 
 
 def _check_writable(run_dir: Path) -> None:

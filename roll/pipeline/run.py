@@ -4,14 +4,16 @@
       ▲                                                                                            │
       └── admission ◀── version served ◀── engines flip ◀── [weight store] ◀───────────────────────┘
 
-RLVR and agentic runs subclass `Pipeline` and say how their groups come about (`explorer`). Both halves live in one driver,
-synchronous or not: what is synchronous about `async_generation_ratio: 0` is only what admission lets start.
+RLVR and agentic runs subclass `Pipeline` and say how their groups come about (`explorer`). Both halves live in one driver
+(`mode: both`), or each in processes of its own, joined by a database of groups and a folder of weights. What is synchronous about
+`async_generation_ratio: 0` is only what admission lets start.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal
 import time
 import traceback
@@ -20,6 +22,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from roll.configs.derived import Derived
 from roll.configs.ppo import PPOConfig
 from roll.distributed.backend import Backend, WorkerSpec
 from roll.distributed.cluster import Cluster
@@ -31,17 +34,20 @@ from roll.pipeline.advantages import Advantages
 from roll.pipeline.beside import beside
 from roll.pipeline.checkpoint_writer import CheckpointWriter
 from roll.pipeline.clusters import start_clusters
-from roll.pipeline.engine_fleet import EngineFleet, engine_fleet
+from roll.pipeline.engine_fleet import EngineFleet, engine_fleet, weight_store
 from roll.pipeline.explorer import Explorer
 from roll.pipeline.flow import Flow
 from roll.pipeline.hang_watch import HangWatch
 from roll.pipeline.preparation import Prepared, decisions
+from roll.pipeline.run_record import Counter
 from roll.pipeline.stage import SourceStage, Stage
 from roll.pipeline.state import RunState
-from roll.pipeline.summary import figures
+from roll.pipeline.summary import Parts, figures
 from roll.pipeline.trainer import Trainer
 from roll.pipeline.weight_broadcast import LOST
-from roll.pipeline.weight_updates import WeightUpdates
+from roll.pipeline.weight_updates import EngineUpdates, WeightUpdates
+
+logger = logging.getLogger(__name__)
 
 
 class Pipeline(ABC):
@@ -64,7 +70,7 @@ class Pipeline(ABC):
         self._clusters: dict[str, Cluster] = {}
         self._interrupted = False
         self._task: asyncio.Task[Any] | None = None
-        self._parts: tuple[Flow, EngineFleet, WeightUpdates, Explorer] | None = None
+        self._parts: Parts | None = None
         """From the moment that all workers are up."""
 
     # -- what a pipeline gives ------------------------------------------------------------------------------------------
@@ -74,8 +80,8 @@ class Pipeline(ABC):
         """The workers of the pipeline's own roles."""
 
     @abstractmethod
-    async def explorer(self, clusters: Mapping[str, Cluster], engines: EngineFleet, weights: WeightUpdates) -> Explorer:
-        """Makes the explorer; called once, when all workers are up."""
+    async def explorer(self, clusters: Mapping[str, Cluster], engines: EngineFleet, weights: EngineUpdates) -> Explorer:
+        """Makes the explorer, when all workers are up."""
 
     def watched(self, clusters: Mapping[str, Cluster]) -> list[Coroutine[Any, Any, None]]:
         """Run beside the stages, and end the run by raising: a dead worker is noticed even when nobody calls it."""
@@ -85,57 +91,123 @@ class Pipeline(ABC):
 
     async def _explore_and_train(self, clusters: Mapping[str, Cluster]) -> None:
         config, derived, state = self._config, self._prepared.derived, self.state
-        engines = engine_fleet(config, self._prepared, clusters, state, self.backend)
-        weights = WeightUpdates(engines, state.groups, state.schedule, state.record.files.trace)
-        ledger = Ledger(time.monotonic(), state.record.files.trace)
+        await state.join()
+        store, ledger = weight_store(config), self._ledger()
+        engines = engine_fleet(config, self._prepared, clusters, state, self.backend, store)
+        weights = WeightUpdates(engines, store, state.groups, state.schedule, state.record.files.trace)
         checkpoints = CheckpointWriter(state, clusters, ledger)
-        trainer = Trainer(config, derived, self._loss, state, clusters, engines.store, checkpoints)
+        trainer = Trainer(config, derived, self._loss, state, clusters, store, checkpoints)
         if derived.engines_start_empty:
-            await engines.fill(await trainer.gather_weights(state.first_step))
-        explorer = await self.explorer(clusters, engines, weights)
-        engines.routing.append(explorer.routing)
-        with_critic, with_reference = "critic" in clusters, "reference" in clusters
+            first = await trainer.gather_weights(state.first_step)
+            await store.publish(first.manifest, first.buckets)
+            await engines.load()
+        explorer = await self._explorer(clusters, engines, weights)
 
-        explore = [SourceStage("admit", explorer.next), *explorer.rollouts, Stage("keep", explorer.keep)]
-        scoring = [
-            with_critic and Stage("value", trainer.values, role="critic"),
-            derived.recompute_old_logprobs and Stage("log_prob", trainer.log_probs, role="actor_train"),
-            with_reference and Stage("reference", trainer.reference, role="reference"),
-        ]
-        training: list[Stage[Any, Any]] = [Stage("train", trainer.train, role="actor_train")]
-        if with_critic:
-            # The critic first: where the two take turns, the policy has the devices when its weights are gathered.
-            critic = Stage("critic", trainer.update_critic, role="critic")
-            policy = Stage("policy", trainer.update, role="actor_train")
-            training = [*beside("train", [critic, policy]), Stage("gather", trainer.gather, role="actor_train")]
-        train: list[Stage[Any, Any]] = [
-            SourceStage("lease", trainer.lease),
-            *beside("scoring", scoring),
-            Stage("advantage", trainer.advantages),
-            *training,
+        explore = exploring(explorer)
+        train = [
+            *training(trainer, derived, clusters),
             Stage("publish", weights.publish),
             Stage("validate", explorer.validate, role="actor_infer"),
         ]
-        devices = _device_locks(config, clusters, engines)
-        flow = Flow(ledger, devices, time.monotonic, state.groups.changes.waits)
-        flow.join(explore)
-        flow.join(train)
+        flow = self._flow(ledger, clusters, engines, explore, train)
         train[-1].offer(state.first_step)
-        self._parts = flow, engines, weights, explorer
-        state.record.begin(explorer, ledger)
-        shown = state.record.refresh(ledger, list(clusters), state.groups)
-        kept = state.record.files.keep(lambda: self._figures(state.record.running_s()), ledger)
-        hangs = HangWatch(flow, clusters, state.record.run_dir / "stacks", state.record.display)
-        beside_it = [shown, kept, state.record.memory.run(clusters), hangs.run(), checkpoints.watch()]
+        self._begin(Parts(flow, engines, weights.stats, explorer), explorer)
         async with checkpoints:
-            await flow.run(until=train, watch=[engines.supervise(), weights.run(), *beside_it, *self.watched(clusters)])
-            await self._end(checkpoints, with_critic, devices)
+            watch = [engines.supervise(), weights.run(), checkpoints.watch(), *self._watched(clusters)]
+            await flow.run(until=train, watch=watch)
+            await self._end(checkpoints, "critic" in clusters)
         with contextlib.suppress(*LOST):  # the run is over, whatever becomes of an engine now
             await engines.read_stats()
 
-    async def _end(self, checkpoints: CheckpointWriter, with_critic: bool, devices: DeviceLocks) -> None:
-        """The last checkpoint, if no step has begun it; it is complete when this returns."""
+    async def _train(self, clusters: Mapping[str, Cluster]) -> None:
+        """The half of a trainer: explorers are processes of their own."""
+        from roll.pipeline.apart import Publisher
+
+        config, derived, state = self._config, self._prepared.derived, self.state
+        await state.join()
+        store, ledger = weight_store(config, newest=state.first_step), self._ledger()
+        checkpoints = CheckpointWriter(state, clusters, ledger)
+        trainer = Trainer(config, derived, self._loss, state, clusters, store, checkpoints)
+        publisher = Publisher(store, state.groups, state.record, state.known)
+        await publisher.begin(trainer, state.first_step)
+
+        train = [*training(trainer, derived, clusters), Stage("publish", publisher.publish)]
+        flow = self._flow(ledger, clusters, None, train)
+        self._begin(Parts(flow, None, publisher.stats, None), publisher)
+        async with checkpoints:
+            watch = [publisher.record_validations(), checkpoints.watch(), *self._watched(clusters)]
+            await flow.run(until=train, watch=watch)
+            await self._end(checkpoints, "critic" in clusters)
+        if not self._interrupted:
+            await publisher.farewell()
+
+    async def _explore(self, clusters: Mapping[str, Cluster]) -> None:
+        """The half of an explorer: a trainer and other explorers are processes of their own. If the trainer takes versions back,
+        the explorer begins anew."""
+        while True:
+            try:
+                await self._explore_once(clusters)
+                break
+            except Exception:  # boundary: what fails because versions are gone is no failure
+                if not await self.state.groups.was_taken_back():
+                    raise
+                self.state.record.display.note("the trainer went on from a checkpoint: exploring begins anew with its version")
+        if (ended := self.state.groups.ended) is not None and ended[0] == "failed":
+            raise RuntimeError(f"the trainer failed: {ended[1]}")
+
+    async def _explore_once(self, clusters: Mapping[str, Cluster]) -> None:
+        from roll.pipeline.apart import FollowedWeights, shared_weights
+
+        config, state = self._config, self.state
+        await state.join()
+        engines = engine_fleet(config, self._prepared, clusters, state, self.backend, shared_weights(config))
+        await engines.load()
+        weights = FollowedWeights(engines, state.groups, state.schedule, state.record.files.trace)
+        explorer = await self._explorer(clusters, engines, weights)
+
+        explore = exploring(explorer)
+        validate = [SourceStage("served", weights.next_due), Stage("validate", explorer.validate, role="actor_infer")]
+        flow = self._flow(self._ledger(), clusters, engines, explore, validate)
+        self._begin(Parts(flow, engines, weights.stats, explorer), explorer)
+        watch = [engines.supervise(), weights.run(), weights.follow(), state.mirror_steps(), *self._watched(clusters)]
+        await flow.run(until=[*explore, *validate], watch=watch)
+
+    # -- its parts ------------------------------------------------------------------------------------------------------
+
+    async def _explorer(self, clusters: Mapping[str, Cluster], engines: EngineFleet, weights: EngineUpdates) -> Explorer:
+        explorer = await self.explorer(clusters, engines, weights)
+        engines.routing.append(explorer.routing)
+        return explorer
+
+    def _ledger(self) -> Ledger:
+        return Ledger(time.monotonic(), self.state.record.files.trace)
+
+    def _flow(
+        self, ledger: Ledger, clusters: Mapping[str, Cluster], engines: EngineFleet | None, *halves: Sequence[Stage[Any, Any]]
+    ) -> Flow:
+        devices = _device_locks(self._config, clusters, engines)
+        flow = Flow(ledger, devices, time.monotonic, self.state.groups.changes.waits)
+        for half in halves:
+            flow.join(half)
+        return flow
+
+    def _begin(self, parts: Parts, counter: Counter) -> None:
+        self._parts = parts
+        self.state.record.begin(counter, parts.flow.ledger)
+
+    def _watched(self, clusters: Mapping[str, Cluster]) -> list[Coroutine[Any, Any, None]]:
+        assert self._parts is not None
         state = self.state
+        record, flow = state.record, self._parts.flow
+        shown = record.refresh(flow.ledger, list(clusters), state.groups)
+        kept = record.files.keep(lambda: self._figures(record.running_s()), flow.ledger)
+        hangs = HangWatch(flow, clusters, record.run_dir / "stacks", record.display)
+        return [state.groups.attend(), shown, kept, record.memory.run(clusters), hangs.run(), *self.watched(clusters)]
+
+    async def _end(self, checkpoints: CheckpointWriter, with_critic: bool) -> None:
+        """The last checkpoint, if no step has begun it; it is complete when this returns."""
+        assert self._parts is not None
+        state, devices = self.state, self._parts.flow.devices
         if not self._interrupted:
             await state.groups.drop_all("surplus")
         await checkpoints.settle()
@@ -160,10 +232,10 @@ class Pipeline(ABC):
         try:
             for line in decisions(self._config, self._prepared.derived):
                 record.display.note(line)
-            clusters = await start_clusters(
-                self._config, self._prepared, self.own_specs(), self.inventory, self.backend, record.display
-            )
-            await self._explore_and_train(clusters)
+            own = self.own_specs() if self._config.mode != "train" else {}
+            clusters = await start_clusters(self._config, self._prepared, own, self.inventory, self.backend, record.display)
+            half = {"both": self._explore_and_train, "train": self._train, "explore": self._explore}
+            await half[self._config.mode](clusters)
             if self._interrupted:
                 status, reason = "interrupted", f"stopped by a signal after step {record.step}"
         except asyncio.CancelledError:
@@ -177,6 +249,7 @@ class Pipeline(ABC):
         finally:
             self._task = None
             wall_s = record.running_s()
+            await self._leave(status, reason)
             await self.backend.shutdown()
         summary = {"status": status, "reason": reason} | self._figures(wall_s)
         record.finish(summary)
@@ -185,6 +258,16 @@ class Pipeline(ABC):
     def _figures(self, wall_s: float) -> dict[str, Any]:
         """Those of the run so far."""
         return {"wall_s": wall_s} | figures(self.state, wall_s, self._parts)
+
+    async def _leave(self, status: str, reason: str) -> None:
+        """The other processes of the run, if there are any, learn that this one takes part no longer. An interrupted trainer may
+        come back; explorers wait for it."""
+        try:
+            if self._config.mode != "explore" and status != "interrupted":
+                await self.state.groups.conclude(status, reason)
+            await self.state.groups.leave()
+        except Exception as error:  # boundary: the run is over, and has its own reason
+            logger.warning("the database of groups cannot be reached: %s", one_line(error))
 
     def interrupt(self) -> None:
         """Ends the run after the step that is being trained, with a checkpoint; at once, without one, if that was asked for
@@ -198,11 +281,34 @@ class Pipeline(ABC):
         self.state.groups.stop()
 
 
-def _device_locks(config: PPOConfig, clusters: Mapping[str, Cluster], engines: EngineFleet) -> DeviceLocks:
+def exploring(explorer: Explorer) -> list[Stage[Any, Any]]:
+    """From admission to the groups."""
+    return [SourceStage("admit", explorer.next), *explorer.rollouts, Stage("keep", explorer.keep)]
+
+
+def training(trainer: Trainer, derived: Derived, clusters: Mapping[str, Cluster]) -> list[Stage[Any, Any]]:
+    """From the groups to the weights of a step."""
+    with_critic, with_reference = "critic" in clusters, "reference" in clusters
+    scoring = [
+        with_critic and Stage("value", trainer.values, role="critic"),
+        derived.recompute_old_logprobs and Stage("log_prob", trainer.log_probs, role="actor_train"),
+        with_reference and Stage("reference", trainer.reference, role="reference"),
+    ]
+    update: list[Stage[Any, Any]] = [Stage("train", trainer.train, role="actor_train")]
+    if with_critic:
+        # The critic first: where the two take turns, the policy has the devices when its weights are gathered.
+        critic = Stage("critic", trainer.update_critic, role="critic")
+        policy = Stage("policy", trainer.update, role="actor_train")
+        update = [*beside("train", [critic, policy]), Stage("gather", trainer.gather, role="actor_train")]
+    return [SourceStage("lease", trainer.lease), *beside("scoring", scoring), Stage("advantage", trainer.advantages), *update]
+
+
+def _device_locks(config: PPOConfig, clusters: Mapping[str, Cluster], engines: EngineFleet | None) -> DeviceLocks:
     """Roles that share a device take turns; who leaves it frees what it can."""
     placed = config.roles()
     locks = DeviceLocks({role: frozenset(worker.devices) for role, worker in placed.items()})
-    locks.on_turn("actor_infer", engines.sleep, engines.wake)
+    if engines is not None:
+        locks.on_turn("actor_infer", engines.sleep, engines.wake)
     for role in [role for role in placed if role != "actor_infer"]:
         call_all = clusters[role].call_all
         locks.on_turn(role, partial(call_all, "offload"), partial(call_all, "reload"))

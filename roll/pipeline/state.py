@@ -35,14 +35,43 @@ class RunState:
             save_every=config.save_steps,
             validated=frozenset(version for version, _ in self.record.validation),
         )
-        admission, depth = _admission(config, self.first_step), _depth(config)
-        progress = Progress(config.groups_per_step, config.max_dropped_batches)
-        journal, trace = self.record.groups, self.record.files.trace
-        self.groups = Groups(admission, depth, prepared.source, journal, trace, progress, time.monotonic)
+        self._config, self._prepared = config, prepared
+        self._joined = self.begins_anew = False
+        self.groups = self._new_groups()
         self.advantages = advantages
         if checkpoint is not None:
             self.groups.restore(checkpoint.state, checkpoint.buffer)
             self.advantages.restore(checkpoint.state["advantages"])
+
+    async def join(self) -> None:
+        """This process takes part in the run from now on, where it has several. Called again, it begins anew as an explorer:
+        versions that it served were taken back. Raises `ContractError`."""
+        self.begins_anew = self._joined
+        if self._joined:
+            self.groups = self._new_groups()
+        checkpoint = self._prepared.checkpoint
+        self.known = checkpoint.state.get("database", {}).get("seq", 0) if checkpoint else 0
+        trainer_at = (self.first_step, self.known) if self._config.mode != "explore" else None
+        await self.groups.join(self._config.contract(), trainer_at)
+        self._joined = True
+
+    def _new_groups(self) -> Groups:
+        config, source = self._config, self._prepared.source
+        journal, trace = self.record.groups, self.record.files.trace
+        admission, depth = _admission(config, self.first_step), _depth(config)
+        progress = Progress(config.groups_per_step, config.max_dropped_batches)
+        if config.groups_address is None:
+            return Groups(admission, depth, source, journal, trace, progress, time.monotonic)
+        from roll.pipeline.shared_groups import sql_groups
+
+        return sql_groups(config, config.groups_address, admission, depth, source, journal, trace, progress)
+
+    async def mirror_steps(self) -> None:
+        """Runs as long as the run does: an explorer shows the steps of the trainer, which is another process."""
+        admission, record = self.groups.admission, self.record
+        while True:
+            await self.groups.until(lambda: admission.trained // admission.batch_groups > record.step)
+            record.step = admission.trained // admission.batch_groups
 
     def snapshot(self) -> dict[str, Any]:
         """What a checkpoint of this moment keeps besides the buffered groups. The journals are on disk up to their positions."""

@@ -65,7 +65,8 @@ class Trainer:
         """`store`: where new weights are gathered to."""
         self._config = config
         self._derived = derived
-        self._loss = replace(loss, engines=len(clusters["actor_infer"]))
+        # Explorers of other processes number their engines themselves, each from 0.
+        self._loss = replace(loss, engines=len(clusters["actor_infer"]) if "actor_infer" in clusters else 1)
         self._value_loss = ValueLossSpec(clip=config.value_clip)
         self._state = state
         self._policy = clusters["actor_train"]

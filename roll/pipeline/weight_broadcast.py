@@ -12,7 +12,7 @@ from roll.distributed.backend import WorkerDied
 from roll.distributed.cluster import Cluster
 from roll.strategies.infer.interface import EngineError
 from roll.weights.broadcast import BroadcastError, Rendezvous
-from roll.weights.store import BucketRef, KeptBucket, WeightStore
+from roll.weights.store import BucketRef, KeptBucket, WeightSource
 
 LOST = (WorkerDied, EngineError)
 
@@ -28,7 +28,7 @@ class WeightBroadcast:
         self.failed = 0
         """Versions that did not reach all engines that they were sent to."""
 
-    async def send(self, store: WeightStore, version: int, engines: Sequence[int]) -> bool:
+    async def send(self, store: WeightSource, version: int, engines: Sequence[int]) -> bool:
         """Returns whether all of these engines have all buckets of the version; if not, it is unknown which engine has which
         bucket."""
         shares: dict[int, list[KeptBucket]] = {}

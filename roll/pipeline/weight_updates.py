@@ -15,6 +15,7 @@ from roll.pipeline.schedule import StepSchedule
 from roll.rollout.groups import Groups
 from roll.rollout.weight_pulls import WeightPulls
 from roll.weights.gather import NewWeights
+from roll.weights.store import WeightStore
 
 
 @dataclass(slots=True)
@@ -38,8 +39,8 @@ class UpdateStats:
         }
 
 
-class WeightUpdates:
-    """Sends the newest version to the engines that are due, while they generate and the trainer trains on, then has each flip at
+class EngineUpdates:
+    """Brings the newest version to the engines that are due, while they generate and the trainer trains on, then has each flip at
     a token border."""
 
     def __init__(self, engines: EngineFleet, groups: Groups, schedule: StepSchedule, trace: Trace) -> None:
@@ -53,24 +54,6 @@ class WeightUpdates:
         self._held = schedule.validates(self._served)
         """A validation that is due, or under way, speaks of the present version: nobody flips."""
         self.stats = UpdateStats()
-
-    async def publish(self, weights: NewWeights) -> int | None:
-        """Returns the version when all engines serve it, or at once None if nobody has to wait for that."""
-        version = weights.manifest.version
-        awaited = self._schedule.awaits(version)
-        with self._trace.during("publish", f"version {version}"):
-            await self._engines.store.publish(weights.manifest, weights.buckets)
-        self._pulls.publish(version, awaited)
-        self.stats.published += 1
-        if awaited:
-            self._groups.changes.notify()
-        else:
-            await self._groups.set_published(version)
-        await self._engines.store.retain(self._pulls.needed)
-        if not awaited:
-            return None
-        await self._groups.until(lambda: self._served >= version)
-        return version
 
     def group_ended(self, group: SampleGroup) -> None:
         """The group was rolled out, whatever becomes of it."""
@@ -112,3 +95,29 @@ class WeightUpdates:
             self._served = version
             self._held = self._held or self._schedule.validates(version)
             await self._groups.set_served(version)
+
+
+class WeightUpdates(EngineUpdates):
+    """The trainer is in the same driver: it publishes here."""
+
+    def __init__(self, engines: EngineFleet, store: WeightStore, groups: Groups, schedule: StepSchedule, trace: Trace) -> None:
+        super().__init__(engines, groups, schedule, trace)
+        self._store = store
+
+    async def publish(self, weights: NewWeights) -> int | None:
+        """Returns the version when all engines serve it, or at once None if nobody has to wait for that."""
+        version = weights.manifest.version
+        awaited = self._schedule.awaits(version)
+        with self._trace.during("publish", f"version {version}"):
+            await self._store.publish(weights.manifest, weights.buckets)
+        self._pulls.publish(version, awaited)
+        self.stats.published += 1
+        if awaited:
+            self._groups.changes.notify()
+        else:
+            await self._groups.set_published(version)
+        await self._store.retain(self._pulls.needed)
+        if not awaited:
+            return None
+        await self._groups.until(lambda: self._served >= version)
+        return version

@@ -13,6 +13,7 @@ from roll.configs.agentic import AgenticConfig
 from roll.configs.derived import Derived, derive
 from roll.configs.losses import POLICY_LOSSES
 from roll.configs.ppo import PPOConfig
+from roll.configs.redact import redact_text
 from roll.plan.counts import Quantity, quantities
 from roll.plan.devices import RolePlan, role_plans
 from roll.plan.formulas import LossFormula, loss_formula
@@ -78,7 +79,7 @@ def make_plan(
     """The plan of a configuration without problems (`check_config`). `models`: for each of `model_folders`, what it holds, or why
     that is unknown. `device_bytes`: memory of an accelerator, if known."""
     derived, roles = derive(config), role_plans(config)
-    trainer = next(role for role in roles if role.role == "actor_train")
+    trainer = next((role for role in roles if role.role == "actor_train"), None)
     memories = role_memory(config, derived, roles, models, accelerators, device_bytes)
     return Plan(
         pipeline="agentic" if isinstance(config, AgenticConfig) else "rlvr",
@@ -87,7 +88,7 @@ def make_plan(
         nodes=config.num_nodes,
         accelerators=accelerators,
         roles=tuple(roles),
-        quantities=tuple(quantities(config, derived, trainer.data)),
+        quantities=tuple(quantities(config, derived, trainer.data if trainer is not None else 1)),
         staleness=_staleness(config, derived),
         log_probs=_log_probs(config, derived),
         sampling=tuple(_sampling(config, derived)),
@@ -170,14 +171,18 @@ def _sampling(config: PPOConfig, derived: Derived) -> Iterator[str]:
 
 
 def _notes(config: PPOConfig, derived: Derived, roles: list[RolePlan]) -> Iterator[str]:
-    engines = next(role.data for role in roles if role.role == "actor_infer")
+    if config.mode != "both":
+        place = redact_text(config.groups_address or "")
+        others = "explorers are" if config.mode == "train" else "the trainer and other explorers are"
+        yield f"mode {config.mode}: {others} processes of their own; groups are in {place}"
+    engines = sum(role.data for role in roles if role.role == "actor_infer")
     wanted = math.ceil((1 + config.async_generation_ratio) * config.groups_per_step) * config.group_size
-    running = engines * derived.requests_per_engine
-    yield (
-        f"{engines} engine{'s' * (engines > 1)} × {derived.requests_per_engine} requests = {running:,} run at once; "
-        f"admission has up to {wanted:,} rollouts under way"
-    )
-    if isinstance(config, AgenticConfig):
+    if running := engines * derived.requests_per_engine:
+        yield (
+            f"{engines} engine{'s' * (engines > 1)} × {derived.requests_per_engine} requests = {running:,} run at once; "
+            f"admission has up to {wanted:,} rollouts under way"
+        )
+    if config.mode != "train" and isinstance(config, AgenticConfig):
         manager = config.train_env_manager
         yield (
             f"{manager.num_env_groups:,} groups × {manager.group_size + manager.group_size_redundancy} = {manager.env_count:,} "
@@ -195,6 +200,5 @@ def _notes(config: PPOConfig, derived: Derived, roles: list[RolePlan]) -> Iterat
             f"pg_variant {variant} does not correct for old samples, and async_generation_ratio is {ratio:g}: "
             "choose a pg_variant that tolerates older samples"
         )
-    train = next(role for role in roles if role.role == "actor_train")
-    if ratio > 0 and "actor_infer" in train.shares_with:
+    if ratio > 0 and any(role.role == "actor_train" and "actor_infer" in role.shares_with for role in roles):
         yield "actor_train and actor_infer share devices: they take turns, and asynchrony gains only where rewards are slow"

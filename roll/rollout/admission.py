@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import takewhile
@@ -116,8 +117,9 @@ class Admission:
         limit = min(math.ceil(ahead * self.batch_groups - 1e-9), self.max_steps * self.batch_groups) + self.extra_groups
         return self.trained + len(self.live) < limit
 
-    def start(self) -> Ticket:
-        ticket = Ticket(self.next_group_id, self.version)
+    def start(self, version: int | None = None) -> Ticket:
+        """`version`: the start version of a group that another process has started; None: the present one."""
+        ticket = Ticket(self.next_group_id, self.version if version is None else version)
         self.next_group_id += 1
         self.admitted += 1
         self.live[ticket.group_id] = ticket
@@ -257,13 +259,16 @@ class Admission:
         """What a checkpoint keeps. Groups in flight are not part of it: on resume their prompts are served again."""
         return {"next_group_id": self.next_group_id, "trained": self.trained, "dropped": dict(self.dropped)}
 
-    def restore(self, state: dict[str, Any], buffered: dict[int, int]) -> None:
-        """`buffered`: group id -> start version of the groups that the buffer brought back."""
+    def restore(self, state: dict[str, Any], buffered: dict[int, int], in_flight: Mapping[int, int] | None = None) -> None:
+        """`buffered`: group id -> start version of the groups that the buffer brought back. `in_flight`: those that other
+        processes roll out."""
         self.next_group_id = state["next_group_id"]
         self.trained = state["trained"]
         self.next_step = self.trained // self.batch_groups
         self.dropped = Counter(state["dropped"])
         self._ready = sorted(buffered)
-        self.live = {i: Ticket(i, buffered[i], GroupState.BUFFERED) for i in self._ready}
-        self._started_under = Counter(buffered.values())
+        tickets = [Ticket(i, version, GroupState.BUFFERED) for i, version in buffered.items()]
+        tickets += [Ticket(i, version) for i, version in (in_flight or {}).items()]
+        self.live = {ticket.group_id: ticket for ticket in sorted(tickets, key=lambda ticket: ticket.group_id)}
+        self._started_under = Counter(ticket.start_version for ticket in tickets)
         self.admitted = self.trained + len(self.live) + self.dropped.total()

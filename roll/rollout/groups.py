@@ -4,8 +4,9 @@
                   └──────────────── drop(reason) ───────────────────────▶ (journal)
 
 `Admission` decides, here is what it decides about: the samples, the tasks that are still to be served, the journal with one row a
-group. Every verb changes accounts and contents together, as one transaction: those that an owner in a database would have to wait
-for are coroutines, though in memory none of them ever waits for anything but groups. After each change the accounts must balance.
+group. Every verb changes accounts and contents together, in one `_transaction`. `Groups` keeps them in memory, where nobody else
+can come between; `roll.rollout.sql.groups.SqlGroups` keeps them in a database that several processes share. After each change the
+accounts must balance.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from roll.data.sample import Prompt, SampleGroup
 from roll.metrics.run_log import GroupLog
 from roll.metrics.trace import Trace
-from roll.rollout.admission import Admission, GroupState
+from roll.rollout.admission import Admission, GroupState, Selection
 from roll.rollout.changes import Changes, Closed
 from roll.rollout.pipeline_depth import PipelineDepth
 from roll.rollout.progress import Progress
@@ -45,6 +47,22 @@ class TaskSource(Protocol):
         """Continues from a `cursor()`. Raises `ValueError` if it speaks of another seed or other tasks."""
 
 
+class NoTasks:
+    """Those of a process that rolls nothing out."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def next(self) -> Prompt:
+        raise Closed
+
+    def cursor(self, outstanding: Sequence[Prompt] = ()) -> dict[str, Any]:
+        return {"seed": self._seed, "served": {}, "returned": []}
+
+    def restore(self, cursor: Mapping[str, Any]) -> None:
+        """There is no position."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lease:
     """The groups of one step, in the order of admission. They are buffered until the lease is `trained`."""
@@ -67,13 +85,14 @@ class Groups:
         admission: Admission,
         depth: PipelineDepth,
         source: TaskSource,
-        journal: GroupLog,
+        journal: GroupLog | None,
         trace: Trace,
         progress: Progress,
         clock: Callable[[], float],
     ) -> None:
-        """`depth`: how far ahead rollouts start, within what admission allows; it learns from the waits seen here. `trace` shows
-        each group's way. `progress` ends a run that drops groups without end."""
+        """`journal`: None where another process writes it. `depth`: how far ahead rollouts start, within what admission allows:
+        it learns from the waits seen here. `trace` shows each group's way. `progress` ends a run that drops groups without
+        end."""
         self.admission = admission
         self.depth = depth
         self.changes = Changes()
@@ -95,20 +114,48 @@ class Groups:
         """The first true value that `predicate` returns; it is called now and after every change of any group."""
         return await self.changes.until(predicate)
 
+    async def join(self, contract: Mapping[str, Any], trainer_at: tuple[int, int] | None) -> None:
+        """This process takes part from now on. `trainer_at`: the step that a trainer goes on from, and the number of the last
+        change that its journal knows. In memory nobody else takes part."""
+
+    async def attend(self) -> None:
+        """Runs as long as the run does: takes part in what the processes of the run have in common."""
+        await asyncio.Event().wait()
+
+    async def conclude(self, status: str, reason: str) -> None:
+        """The trainer says how the run has ended."""
+
+    async def leave(self) -> None:
+        """This process takes part no longer."""
+
+    async def was_taken_back(self) -> bool:
+        """Whether versions that this process served are gone, because the trainer went on from a checkpoint."""
+        return False
+
+    @property
+    def ended(self) -> tuple[str, str] | None:
+        """How the run has ended, as its trainer says, and why; None while it runs."""
+        return None
+
     # -- the explorer's verbs -------------------------------------------------------------------------------------------
 
     async def start(self) -> SampleGroup:
         """A new group with the next task, as soon as admission lets one start. Raises `Closed` after `stop`."""
-        await self.until(lambda: self._stopped or self._may_start())
-        self.changes.waits.pop(START, None)
-        if self._stopped:
-            raise Closed
-        ticket = self.admission.start()
-        group = SampleGroup(ticket.group_id, ticket.start_version, self._source.next())
-        self._live[group.group_id] = group
-        self._trace.enter_phase(group.group_id, "rollout")
-        self._changed()
-        return group
+        while True:
+            await self.until(lambda: self._stopped or self._may_start())
+            self.changes.waits.pop(START, None)
+            if self._stopped:
+                raise Closed
+            async with self._transaction():
+                if self._stopped or not self.admission.may_start(self.depth.depth):  # another process was faster
+                    continue
+                ticket = self.admission.start()
+                group = SampleGroup(ticket.group_id, ticket.start_version, self._source.next())
+                self._live[group.group_id] = group
+                self._trace.enter_phase(group.group_id, "rollout")
+                self._started(group)
+                self._changed()
+            return group
 
     async def while_live(self, group_id: int, work: Coroutine[Any, Any, T]) -> T | None:
         """What `work` returns; None if the group is dropped before, which cancels it."""
@@ -126,22 +173,27 @@ class Groups:
         return None if task.cancelled() else task.result()
 
     async def complete(self, group: SampleGroup) -> None:
-        """The group is complete and can be trained."""
-        self.admission.complete(group.group_id)
-        self._live[group.group_id] = group
-        self._trace.enter_phase(group.group_id, "buffered")
-        self._progress.finished()
-        self._changed()
+        """The group is complete and can be trained. One that has met its fate already keeps it."""
+        async with self._transaction():
+            if not self.is_live(group.group_id):
+                return
+            self.admission.complete(group.group_id)
+            self._live[group.group_id] = group
+            self._trace.enter_phase(group.group_id, "buffered")
+            self._completed(group)
+            self._progress.finished()
+            self._changed()
 
     async def drop(self, group_id: int, reason: str, detail: str = "") -> None:
         """The group will not be trained; its ticket is free again. One that has met its fate already keeps it. `detail`: more of
         the reason, for people. Raises `NoProgress` if too many groups are dropped."""
-        if self.is_live(group_id):
-            self._drop(group_id, reason, detail)
-            self._changed()
+        async with self._transaction():
+            if self.is_live(group_id):
+                self._drop(group_id, reason, detail)
+                self._changed()
 
     def is_live(self, group_id: int) -> bool:
-        return group_id in self._live
+        return group_id in self.admission.live
 
     # -- the trainer's verbs --------------------------------------------------------------------------------------------
 
@@ -153,39 +205,53 @@ class Groups:
         if step >= self.admission.max_steps:
             raise Closed
         asked = self._clock()
-        await self.until(lambda: self._stopped or self._take(step, asked))
-        self.changes.waits.pop(LEASE, None)
-        if self._leased is None:
-            raise Closed
+        while self._leased is None:
+            await self.until(lambda: self._stopped or self._offers(step))
+            self.changes.waits.pop(LEASE, None)
+            if self._stopped:
+                raise Closed
+            async with self._transaction():
+                await self._take(step, asked)
         return self._leased
 
     async def trained(self, lease: Lease) -> None:
         """The lease's groups have been trained."""
-        self.admission.train(lease.group_ids)
-        self._progress.trained()
-        self._leased = None
-        for group in lease.groups:
-            del self._live[group.group_id]
-            oldest = min(sample.oldest_version for sample in group.samples)
-            self._write(group, "trained", "", lease.step + 1, lease.step - oldest)
-        self._changed()
+        async with self._transaction():
+            self.admission.train(lease.group_ids)
+            self._progress.trained()
+            self._leased = None
+            for group in lease.groups:
+                oldest = min(sample.oldest_version for sample in group.samples)
+                self._ended(self._live.pop(group.group_id), "trained", "", lease.step + 1, lease.step - oldest)
+            self._changed()
 
     # -- policy versions ------------------------------------------------------------------------------------------------
 
     async def set_published(self, version: int) -> None:
         """`version` is published; the engines take it later."""
-        self.admission.set_published(version)
-        self._changed()
+        async with self._transaction():
+            self.admission.set_published(version)
+            self._changed()
 
     async def set_served(self, version: int) -> None:
         """All engines serve `version`, or a newer one, from now on."""
-        self.admission.set_served(version)
-        self._changed()
+        async with self._transaction():
+            self.admission.set_served(version)
+            self._changed()
 
     @property
     def wait_for_weights(self) -> bool:
         """Whether no group may start, and one could if the engines served the newest version."""
         return self.admission.waits_for_weights(self.depth.depth)
+
+    # -- validations ----------------------------------------------------------------------------------------------------
+
+    async def claims_validation(self, version: int) -> bool:
+        """Whether it is this process that validates `version`."""
+        return True
+
+    async def report_validation(self, version: int, result: Mapping[str, Any]) -> None:
+        """The validation of `version` is over."""
 
     # -- the end, and checkpoints ---------------------------------------------------------------------------------------
 
@@ -194,11 +260,16 @@ class Groups:
         self._stopped = True
         self._changed()
 
+    @property
+    def stopped(self) -> bool:
+        return self._stopped
+
     async def drop_all(self, reason: str) -> None:
         """Drops the groups that are left when the run is over."""
-        for group_id in list(self._live):
-            self._drop(group_id, reason)
-        self._changed()
+        async with self._transaction():
+            for group_id in list(self.admission.live):
+                self._drop(group_id, reason)
+            self._changed()
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps besides `buffered`; tasks of groups in flight are served again after `restore`."""
@@ -211,6 +282,10 @@ class Groups:
         live = self.admission.live
         return [self._live[i].to_json() for i in sorted(live) if live[i].state is GroupState.BUFFERED]
 
+    async def saved(self, step: int) -> None:
+        """Nobody goes on from a checkpoint before that of `step`: a later one is complete. One may be damaged, so two are kept
+        in reach."""
+
     def restore(self, state: Mapping[str, Any], buffered: Sequence[dict[str, Any]]) -> None:
         """Goes on from `state` and `buffered`; the source was set to its cursor before."""
         groups = sorted((SampleGroup.from_json(row) for row in buffered), key=lambda group: group.group_id)
@@ -220,6 +295,37 @@ class Groups:
         self.admission.restore(state["admission"], {group.group_id: group.start_version for group in groups})
         self._changed()
 
+    # -- what an owner in a database does otherwise ---------------------------------------------------------------------
+
+    def _transaction(self) -> AbstractAsyncContextManager[None]:
+        """As long as it is open nobody else changes groups, and what others changed before is known here. All changes are kept,
+        or none."""
+        return nullcontext()
+
+    def _started(self, group: SampleGroup) -> None:
+        """The group is in flight."""
+
+    def _completed(self, group: SampleGroup) -> None:
+        """The group has its samples."""
+
+    def _ended(self, group: SampleGroup, fate: str, reason: str, step: int, lag: int | None) -> None:
+        """The group has met its fate. Steps count from 1."""
+        row: dict[str, Any] = {
+            "prompt_uid": group.prompt.uid,
+            "fate": fate,
+            "reason": reason,
+            "step": step,
+            "start_version": group.start_version,
+            "lag": lag,
+        }
+        if self._journal is not None:
+            self._journal.write(group_id=group.group_id, **row)
+        self._trace.end_group(group.group_id, {**row, "tokens_by_version": tokens_by_version(group)})
+
+    async def _contents(self, group_ids: Sequence[int]) -> list[SampleGroup]:
+        """Buffered groups with their samples; those that cannot be read are dropped and left out."""
+        return [self._live[group_id] for group_id in group_ids]
+
     # -- how ------------------------------------------------------------------------------------------------------------
 
     def _may_start(self) -> bool:
@@ -227,28 +333,39 @@ class Groups:
         self.changes.waits[START] = f"{len(admission.live)} groups outstanding under version {admission.version}"
         return admission.may_start(self.depth.depth)
 
-    def _take(self, step: int, asked: float) -> bool:
-        """Whether the step has its lease now."""
+    def _offers(self, step: int) -> Selection | None:
+        """What the step may take, or has to drop."""
         selection = self.admission.select(step)
-        for group_id, reason in selection.drop.items():
-            self._drop(group_id, reason)
         self.changes.waits[LEASE] = selection.waiting_for
-        if selection.take:
+        return selection if selection.take or selection.drop else None
+
+    async def _take(self, step: int, asked: float) -> None:
+        """Gives the step its lease, if all its groups are there."""
+        while True:
+            selection = self.admission.select(step)
+            for group_id, reason in selection.drop.items():
+                self._drop(group_id, reason)
+            groups = await self._contents(selection.take)
+            if len(groups) == len(selection.take):
+                break
+        if groups:
             now, before = self._clock(), self._last_leased_at
             if before is not None:
                 slack_s = max(0.0, asked - self._complete_since) if self._complete_since is not None else 0.0
                 self.depth.observe(wait_s=now - asked, train_s=asked - before, slack_s=slack_s)
-            self._leased = Lease(step, tuple(self._live[i] for i in selection.take), now - asked, now)
+            self._leased = Lease(step, tuple(groups), now - asked, now)
             self._last_leased_at, self._complete_since = now, None
-            for group_id in selection.take:
-                self._trace.enter_phase(group_id, "training")
-        if selection.take or selection.drop:
-            self._changed()
-        return bool(selection.take)
+            for group in groups:
+                self._trace.enter_phase(group.group_id, "training")
+        self._changed()
 
     def _drop(self, group_id: int, reason: str, detail: str = "") -> None:
         self.admission.drop(group_id, reason)
-        self._write(self._live.pop(group_id), "dropped", reason, self.admission.version + 1, None)
+        self._ended(self._live.pop(group_id), "dropped", reason, self.admission.version + 1, None)
+        self._forget(group_id, reason, detail)
+
+    def _forget(self, group_id: int, reason: str, detail: str = "") -> None:
+        """A group was dropped: what is done for it ends."""
         if group_id in self._work:
             self._work[group_id].cancel()
         if warning := self._progress.dropped(reason, detail):
@@ -264,19 +381,10 @@ class Groups:
             self._complete_since = self._clock()
         self.changes.notify()
 
-    def _write(self, group: SampleGroup, fate: str, reason: str, step: int, lag: int | None) -> None:
-        """Journals count steps from 1."""
-        row: dict[str, Any] = {
-            "prompt_uid": group.prompt.uid,
-            "fate": fate,
-            "reason": reason,
-            "step": step,
-            "start_version": group.start_version,
-            "lag": lag,
-        }
-        self._journal.write(group_id=group.group_id, **row)
-        tokens = Counter[int]()
-        for sample in group.samples:
-            for span in sample.versions:
-                tokens[span.version] += span.stop - span.start
-        self._trace.end_group(group.group_id, {**row, "tokens_by_version": tokens})
+
+def tokens_by_version(group: SampleGroup) -> Counter[int]:
+    tokens = Counter[int]()
+    for sample in group.samples:
+        for span in sample.versions:
+            tokens[span.version] += span.stop - span.start
+    return tokens

@@ -48,15 +48,55 @@ class BucketFile:
         return Bucket({name: tensors[name] for name in self.names}, self.checksum)
 
 
-class DirectoryWeightStore:
-    """A `WeightStore` whose versions are folders `version-<number>`; those that are needed no more are deleted."""
+class WeightFolder:
+    """The versions in a folder, `version-<number>` each, for a process that reads what another one publishes."""
 
     def __init__(self, folder: Path) -> None:
-        """Takes the folder over: versions that an earlier run left there are deleted."""
         self._folder = folder
-        self._change = asyncio.Condition()
+
+    def latest(self) -> int:
+        return max(self._published(), default=-1)
+
+    def has(self, version: int) -> bool:
+        return version in self._published()
+
+    async def pull(self, version: int, into: Receive) -> WeightManifest:
+        for file in self._files(version):
+            await into(version, file)
+        return self.manifest(version)
+
+    def manifest(self, version: int) -> WeightManifest:
+        files = self._files(version)
+        names = [name for file in files for name in file.names]
+        return WeightManifest(version, names, [file.checksum for file in files], sum(file.nbytes for file in files))
+
+    async def retain(self, versions: Collection[int]) -> None:
+        """The publisher deletes what nobody needs."""
+
+    def _of(self, version: int) -> Path:
+        return self._folder / f"{VERSION}{version}"
+
+    def _published(self) -> set[int]:
+        return {int(path.parent.name.removeprefix(VERSION)) for path in self._folder.glob(f"{VERSION}*/{MANIFEST}")}
+
+    def _files(self, version: int) -> list[BucketFile]:
+        folder = self._of(version)
+        try:
+            rows = json.loads((folder / MANIFEST).read_text())["buckets"]
+        except FileNotFoundError:
+            raise KeyError(f"version {version} is not in {self._folder}") from None
+        return [BucketFile(str(folder / name), tuple(names), checksum, nbytes) for name, names, checksum, nbytes in rows]
+
+
+class DirectoryWeightStore(WeightFolder):
+    """A `WeightStore` whose versions are files; those that are needed no more are deleted."""
+
+    def __init__(self, folder: Path, newest: int = -1) -> None:
+        """Takes the folder over: what an earlier run left there is deleted, but for versions up to `newest`."""
+        super().__init__(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        for old in [*folder.glob(f"{VERSION}*"), *folder.glob(f"{DOOMED}*")]:
+        kept = {self._of(version) for version in self._published() if version <= newest}
+        for old in {*folder.glob(f"{VERSION}*"), *folder.glob(f"{DOOMED}*")} - kept:
             shutil.rmtree(old)
 
     def begin(self, version: int) -> Path:
@@ -72,43 +112,10 @@ class DirectoryWeightStore:
         path = self._of(manifest.version) / MANIFEST
         unfinished = path.with_suffix(".partial")
         unfinished.write_text(json.dumps({"version": manifest.version, "buckets": rows}))
-        async with self._change:
-            os.replace(unfinished, path)
-            self._change.notify_all()
-
-    def latest(self) -> int:
-        return max(self._published(), default=-1)
-
-    async def wait_for(self, version: int) -> None:
-        async with self._change:
-            await self._change.wait_for(lambda: self.latest() >= version)
-
-    async def pull(self, version: int, into: Receive) -> WeightManifest:
-        for file in self._files(version):
-            await into(version, file)
-        return self.manifest(version)
-
-    def manifest(self, version: int) -> WeightManifest:
-        files = self._files(version)
-        names = [name for file in files for name in file.names]
-        return WeightManifest(version, names, [file.checksum for file in files], sum(file.nbytes for file in files))
+        os.replace(unfinished, path)
 
     async def retain(self, versions: Collection[int]) -> None:
         # Renamed folders are gone at once; deleting their files may take a while on a network file system.
         doomed = [self._of(version).rename(self._folder / f"{DOOMED}{version}") for version in self._published() - set(versions)]
         for folder in doomed:
             await asyncio.to_thread(shutil.rmtree, folder)
-
-    def _of(self, version: int) -> Path:
-        return self._folder / f"{VERSION}{version}"
-
-    def _published(self) -> set[int]:
-        return {int(path.parent.name.removeprefix(VERSION)) for path in self._folder.glob(f"{VERSION}*/{MANIFEST}")}
-
-    def _files(self, version: int) -> list[BucketFile]:
-        folder = self._of(version)
-        try:
-            rows = json.loads((folder / MANIFEST).read_text())["buckets"]
-        except FileNotFoundError:
-            raise KeyError(f"version {version} is not in {self._folder}") from None
-        return [BucketFile(str(folder / name), tuple(names), checksum, nbytes) for name, names, checksum, nbytes in rows]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,18 +25,11 @@ Receive = Callable[[int, BucketRef], Coroutine[Any, Any, None]]
 """`receive(version, bucket)`: one receiver's way to take a bucket."""
 
 
-class WeightStore(Protocol):
-    def begin(self, version: int) -> Path | None:
-        """The folder that the trainer's ranks write their buckets to, as `BucketFile`s; None: they leave them with the back
-        end."""
-
-    async def publish(self, manifest: WeightManifest, buckets: list[BucketRef]) -> None:
-        """Publishes a whole version: from now on it can be pulled."""
+class WeightSource(Protocol):
+    """Where engines find versions."""
 
     def latest(self) -> int:
         """The newest published version, -1 before the first."""
-
-    async def wait_for(self, version: int) -> None: ...
 
     async def pull(self, version: int, into: Receive) -> WeightManifest:
         """Hands every bucket of `version` to the receiver. `KeyError` if the store has it no longer."""
@@ -49,6 +41,17 @@ class WeightStore(Protocol):
         """Retains these versions; the store may delete all others."""
 
 
+class WeightStore(WeightSource, Protocol):
+    """Where a trainer leaves them."""
+
+    def begin(self, version: int) -> Path | None:
+        """The folder that the trainer's ranks write their buckets to, as `BucketFile`s; None: they leave them with the back
+        end."""
+
+    async def publish(self, manifest: WeightManifest, buckets: list[BucketRef]) -> None:
+        """Publishes a whole version: from now on it can be pulled."""
+
+
 class MemoryWeightStore:
     """Keeps references to the buckets of the versions that are needed; the bytes lie with the back end (shared memory under
     Ray)."""
@@ -56,7 +59,6 @@ class MemoryWeightStore:
     def __init__(self) -> None:
         self._latest = -1
         self._held: dict[int, tuple[WeightManifest, list[BucketRef]]] = {}
-        self._published = asyncio.Condition()
 
     def begin(self, version: int) -> None:
         return None
@@ -64,17 +66,11 @@ class MemoryWeightStore:
     async def publish(self, manifest: WeightManifest, buckets: list[BucketRef]) -> None:
         if manifest.version <= self._latest:
             raise ValueError(f"version {manifest.version} published after version {self._latest}")
-        async with self._published:
-            self._held[manifest.version] = (manifest, buckets)
-            self._latest = manifest.version
-            self._published.notify_all()
+        self._held[manifest.version] = (manifest, buckets)
+        self._latest = manifest.version
 
     def latest(self) -> int:
         return self._latest
-
-    async def wait_for(self, version: int) -> None:
-        async with self._published:
-            await self._published.wait_for(lambda: self._latest >= version)
 
     async def pull(self, version: int, into: Receive) -> WeightManifest:
         manifest, buckets = self._held[version]

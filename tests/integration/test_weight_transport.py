@@ -181,7 +181,9 @@ def test_engines_that_start_empty_are_filled_from_the_store_and_again_when_they_
             [expected] = await engines.call(0, "generate", [GREEDY])
             store = MemoryWeightStore()
             fleet = make_fleet(engines, store, restartable=True, empty=True)
-            await fleet.fill(await gather_weights(trainers, store, 1, BUCKET_BYTES))
+            weights = await gather_weights(trainers, store, 1, BUCKET_BYTES)
+            await store.publish(weights.manifest, weights.buckets)
+            await fleet.load()
             assert fleet.fleet.serving == [0, 1, 2]
             await assert_says_the_same(engines, 1, expected)
 

@@ -50,13 +50,16 @@ class World:
         self.ranks = {role: Rank(role) for role in roles}
         self.state = SimpleNamespace(
             record=SimpleNamespace(step=0),
-            groups=SimpleNamespace(buffered=lambda: [{"group": self.state.record.step}]),
+            groups=SimpleNamespace(buffered=lambda: [{"group": self.state.record.step}], saved=self.saved),
             snapshot=lambda: {"step": self.state.record.step},
             checkpoints=self.store,
             saved_step=0,
         )
         clusters = {role: Cluster(role, [rank], 60.0) for role, rank in self.ranks.items()}
         self.writer = CheckpointWriter(self.state, clusters, self.ledger)
+
+    async def saved(self, step: int) -> None:
+        """Groups in memory have nothing to forget."""
 
     def train(self) -> None:
         self.state.record.step += 1

@@ -15,7 +15,7 @@ from roll.pipeline.agentic.explorer import AgenticExplorer
 from roll.pipeline.agentic.preparation import AgenticPrepared, environment_workers
 from roll.pipeline.engine_fleet import EngineFleet
 from roll.pipeline.run import Pipeline
-from roll.pipeline.weight_updates import WeightUpdates
+from roll.pipeline.weight_updates import EngineUpdates
 
 ROLE = "environments"
 WORKER = "roll.pipeline.agentic.environment_worker.EnvironmentWorker"
@@ -45,7 +45,7 @@ class AgenticPipeline(Pipeline):
         placements = place_on_cpus(environment_workers(self.config, self.inventory), self.inventory)
         return {ROLE: [WorkerSpec(f"{ROLE}-{placement.rank}", WORKER, placement, kwargs) for placement in placements]}
 
-    async def explorer(self, clusters: Mapping[str, Cluster], engines: EngineFleet, weights: WeightUpdates) -> AgenticExplorer:
+    async def explorer(self, clusters: Mapping[str, Cluster], engines: EngineFleet, weights: EngineUpdates) -> AgenticExplorer:
         coordinators = Coordinators(clusters[ROLE], clusters["actor_infer"], engines.restartable)
         await coordinators.connect()
         return AgenticExplorer(self.config, self.prepared, self.state, weights, coordinators)
@@ -53,4 +53,4 @@ class AgenticPipeline(Pipeline):
     def watched(self, clusters: Mapping[str, Cluster]) -> list[Coroutine[Any, Any, None]]:
         """Coordinators are replaced by whoever finds one dead."""
         others = [cluster.watch() for role, cluster in clusters.items() if role not in (ROLE, "actor_infer")]
-        return [*others, clusters[ROLE].kill_silent()]
+        return [*others, *([clusters[ROLE].kill_silent()] if ROLE in clusters else [])]

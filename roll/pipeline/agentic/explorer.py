@@ -21,7 +21,7 @@ from roll.pipeline.preparation import sampling_params
 from roll.pipeline.stage import Stage
 from roll.pipeline.state import RunState
 from roll.pipeline.validation import FIRST
-from roll.pipeline.weight_updates import WeightUpdates
+from roll.pipeline.weight_updates import EngineUpdates
 
 ATTEMPTS = 3
 """How often a group of a validation is played whose coordinator dies."""
@@ -33,7 +33,7 @@ class AgenticExplorer(Explorer):
         config: AgenticConfig,
         prepared: AgenticPrepared,
         state: RunState,
-        weights: WeightUpdates,
+        weights: EngineUpdates,
         coordinators: Coordinators,
     ) -> None:
         super().__init__(state, weights, prepared.filters, routing=coordinators)

@@ -19,6 +19,7 @@ from roll.pipeline.preparation import SLIPS, Preparation, Prepared, own_filter
 from roll.pipeline.trial import START_S, try_aside
 from roll.rollout.environment_failure import NO_RESET, EnvFailure
 from roll.rollout.filters import GroupFilter
+from roll.rollout.groups import NoTasks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,10 @@ def prepare(config: AgenticConfig, inventory: Inventory, one_process: bool = Fal
     collect = shared.collect
     if estimator not in STEP_ESTIMATORS and not config.uses_critic:
         collect("adv_estimator", estimator, partial(try_estimator, estimator), "package.module.function, importable here")
+    folder = config.model_folder(config.actor_train)
+    if config.mode == "train":
+        tasks = shared.common(NoTasks(config.seed), {})
+        return AgenticPrepared(**tasks, instructions={}, validation=[], tokenizer_folder=folder)
     template = config.actor_train.data_args.template
     dialogue: Dialogue | None = None
     if shared.tokenizer is not None:
@@ -64,7 +69,7 @@ def prepare(config: AgenticConfig, inventory: Inventory, one_process: bool = Fal
         **shared.common(source, filters),
         instructions=instructions,
         validation=_validation(config, configured),
-        tokenizer_folder=config.model_folder(config.actor_train),
+        tokenizer_folder=folder,
     )
 
 

@@ -16,7 +16,7 @@ from roll.pipeline.rlvr.rewards.rewards import Rewards
 from roll.pipeline.stage import Stage
 from roll.pipeline.state import RunState
 from roll.pipeline.validation import FIRST
-from roll.pipeline.weight_updates import WeightUpdates
+from roll.pipeline.weight_updates import EngineUpdates
 from roll.rollout.rollout import RolloutClient
 
 
@@ -26,7 +26,7 @@ class RLVRExplorer(Explorer):
         config: RLVRConfig,
         prepared: RLVRPrepared,
         state: RunState,
-        weights: WeightUpdates,
+        weights: EngineUpdates,
         client: RolloutClient,
         rewards: Rewards,
     ) -> None:

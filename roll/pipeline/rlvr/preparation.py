@@ -14,6 +14,7 @@ from roll.distributed.devices import Inventory
 from roll.pipeline.preparation import Collector, Preparation, Prepared, own_filter
 from roll.pipeline.rlvr.rewards.trial import try_reward
 from roll.rollout.filters import GroupFilter, mean_filter, std_filter
+from roll.rollout.groups import NoTasks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,8 @@ def prepare(config: RLVRConfig, inventory: Inventory, one_process: bool = False)
     collect, derived, estimator = shared.collect, shared.derived, config.adv_estimator
     if not (config.uses_critic or config.uses_greedy_baseline):
         collect("adv_estimator", estimator, partial(try_estimator, estimator), "package.module.function, importable here")
+    if config.mode == "train":
+        return RLVRPrepared(**shared.common(NoTasks(config.seed), {}), validation=[], skipped={})
     train, skipped = _prompts("actor_train", config.actor_train.data_args, shared, collect)
     held_out: list[TokenizedRow] = []
     if config.validation is not None:

@@ -14,7 +14,7 @@ from roll.pipeline.rlvr.explorer import RLVRExplorer
 from roll.pipeline.rlvr.preparation import RLVRPrepared
 from roll.pipeline.rlvr.rewards.rewards import Rewards, reward_specs
 from roll.pipeline.run import Pipeline
-from roll.pipeline.weight_updates import WeightUpdates
+from roll.pipeline.weight_updates import EngineUpdates
 from roll.rollout.rollout import RolloutClient
 from roll.rollout.router import Router
 
@@ -35,7 +35,7 @@ class RLVRPipeline(Pipeline):
         rewards = self.config.rewards
         return {f"rewards.{domain}": reward_specs(domain, rewards[domain], self.inventory) for domain in rewards}
 
-    async def explorer(self, clusters: Mapping[str, Cluster], engines: EngineFleet, weights: WeightUpdates) -> RLVRExplorer:
+    async def explorer(self, clusters: Mapping[str, Cluster], engines: EngineFleet, weights: EngineUpdates) -> RLVRExplorer:
         config, prepared, cluster = self.config, self.prepared, clusters["actor_infer"]
         # A queue of one group on the engine: a freed slot is refilled without a round trip.
         router = Router(len(cluster), prepared.derived.requests_per_engine + config.num_return_sequences_in_group)

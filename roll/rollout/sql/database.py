@@ -1,0 +1,186 @@
+"""One process's way to the database: a thread of its own, on which all statements run, and news of what others changed.
+
+`sqlite:///file` serves processes of one machine, `postgresql+psycopg://...` those of many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from sqlalchemy import Connection, Engine, Executable, create_engine, event
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from watchfiles import awatch
+
+from roll.configs.redact import redact_text
+
+T = TypeVar("T")
+
+LOOK_S = 1.0
+"""A process looks for changes at least this often, for a file system may give no notice of them."""
+BUSY_S = 60.0
+"""How long a transaction waits for those of others."""
+CHANNEL = "roll_groups"
+
+
+class DatabaseError(ValueError):
+    """An address that names no database that can be used here."""
+
+
+class DatabaseFailed(RuntimeError):
+    """A statement failed; says why, without the statement and its values."""
+
+
+def open_engine(address: str) -> Engine:
+    """Raises `DatabaseError`."""
+    try:
+        url = make_url(address)
+        backend = url.get_backend_name()
+        if backend not in ("sqlite", "postgresql"):
+            raise DatabaseError(f"{backend} is not supported; sqlite:///path and postgresql+psycopg://user@host/name are")
+        if backend == "postgresql":
+            return create_engine(url, pool_size=2)
+        if url.database in (None, "", ":memory:"):
+            raise DatabaseError("it names no file: write sqlite:///path/to/groups.db")
+        # The driver shall begin no transaction by itself: `_begin` says how they begin.
+        engine = create_engine(url, connect_args={"isolation_level": None, "timeout": BUSY_S, "check_same_thread": False})
+    except (ArgumentError, NoSuchModuleError, ImportError) as error:
+        raise DatabaseError(str(error)) from error
+
+    @event.listens_for(engine, "connect")
+    def _configure(connection: object, _record: object) -> None:
+        cursor = connection.cursor()  # type: ignore[attr-defined]
+        cursor.execute("PRAGMA journal_mode=WAL")
+        # What is committed outlives every process; only a loss of power may cost the last moments.
+        cursor.execute("PRAGMA synchronous=NORMAL")
+        cursor.close()
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        if connection.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    return engine
+
+
+class Database:
+    def __init__(self, address: str) -> None:
+        """Raises `DatabaseError`."""
+        self._engine = open_engine(address)
+        url = self._engine.url
+        self._file = Path(url.database or "").resolve() if url.get_backend_name() == "sqlite" else None
+        self._thread = ThreadPoolExecutor(1, "groups")
+        self._open: Connection | None = None
+        self._read: Connection | None = None
+
+    async def begin(self, work: Callable[[Connection], T]) -> T:
+        """Begins a transaction with `work`, whose result it returns."""
+        return await self._call(self._begin, work)
+
+    async def execute(self, work: Callable[[Connection], T]) -> T:
+        """`work` within the transaction that is open."""
+        return await self._call(lambda: work(self._transaction))
+
+    async def commit(self, statements: Sequence[Executable]) -> None:
+        await self._call(self._commit, statements)
+
+    async def rollback(self) -> None:
+        await self._call(self._rollback)
+
+    async def write(self, work: Callable[[Connection], T]) -> T:
+        """`work` as a transaction of its own."""
+        try:
+            result = await self.begin(work)
+            await self.commit([])
+            return result
+        except BaseException:
+            await self.rollback()
+            raise
+
+    async def read(self, work: Callable[[Connection], T]) -> T:
+        """`work`, which changes nothing, outside of any transaction."""
+        return await self._call(self._reading, work)
+
+    async def notices(self) -> AsyncIterator[None]:
+        """Returns whenever something may have changed, and every `LOOK_S` seconds."""
+        if self._file is None:
+            async for _ in self._posted():
+                yield
+        else:
+            names = (self._file.name, f"{self._file.name}-wal")
+            async for _ in awatch(
+                self._file.parent,
+                watch_filter=lambda _, path: Path(path).name in names,
+                debounce=20,
+                step=5,
+                rust_timeout=int(1000 * LOOK_S),
+                yield_on_timeout=True,
+                recursive=False,
+            ):
+                yield
+
+    async def close(self) -> None:
+        await self._call(self._close)
+        self._thread.shutdown()
+
+    async def _posted(self) -> AsyncIterator[None]:
+        import psycopg
+
+        url = self._engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
+        async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+            await connection.execute(f"LISTEN {CHANNEL}")
+            while True:
+                async for _ in connection.notifies(timeout=LOOK_S, stop_after=1):
+                    pass
+                yield
+
+    async def _call(self, work: Callable[..., T], *args: object) -> T:
+        """A caller that is cancelled waits until the statement is over: the next one finds the connection as it expects it."""
+        future = asyncio.get_running_loop().run_in_executor(self._thread, lambda: work(*args))
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            await asyncio.wait([future])
+            raise
+        except DBAPIError as error:
+            place = self._file or redact_text(str(self._engine.url))
+            raise DatabaseFailed(f"{place}: {' '.join(str(error.orig).split())}") from error
+
+    # On the thread.
+
+    @property
+    def _transaction(self) -> Connection:
+        assert self._open is not None, "no transaction is open"
+        return self._open
+
+    def _begin(self, work: Callable[[Connection], T]) -> T:
+        if self._open is None:
+            self._open = self._engine.connect()
+        return work(self._open)
+
+    def _commit(self, statements: Sequence[Executable]) -> None:
+        for statement in statements:
+            self._transaction.execute(statement)
+        if self._file is None:
+            self._transaction.exec_driver_sql(f"NOTIFY {CHANNEL}")
+        self._transaction.commit()
+
+    def _rollback(self) -> None:
+        if self._open is not None:
+            self._open.rollback()
+
+    def _reading(self, work: Callable[[Connection], T]) -> T:
+        if self._read is None:
+            self._read = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        return work(self._read)
+
+    def _close(self) -> None:
+        for connection in (self._open, self._read):
+            if connection is not None:
+                connection.close()
+        self._open = self._read = None
+        self._engine.dispose()

@@ -1,0 +1,212 @@
+"""Processes join a run in a database, leave it, or are found dead: each is one transaction.
+
+Pure statements over a connection: who runs them holds the lock of the run.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import Connection, Row, delete, func, insert, inspect, select, update
+
+from roll.rollout.admission import Admission
+from roll.rollout.sql.tables import LAYOUT, groups, members, metadata, runs, samples, tasks, validations
+
+LOST, ROLLED_BACK = "explorer_lost", "rolled_back"
+"""Reasons for which a group is dropped: the process that rolled it out is gone; versions that sampled it are."""
+
+
+class ContractError(ValueError):
+    """The process cannot take part in the run that the database holds. `key`: what it would have to agree on, if that is why."""
+
+    def __init__(self, message: str, key: str = "", value: object = None) -> None:
+        super().__init__(message)
+        self.key, self.value = key, value
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A process of a run."""
+
+    name: str
+    explores: bool
+    trains: bool
+    host: str
+    pid: int
+    task_set: str
+    """Explorers with the same tasks have the same one."""
+    term: int = 0
+    """How often this name has joined."""
+
+    @property
+    def role(self) -> str:
+        return "both" if self.explores and self.trains else "trainer" if self.trains else "explorer"
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    member: Member
+    contract: Mapping[str, Any]
+    cursor: Mapping[str, Any]
+    """Where the member's task set begins, if nobody has drawn from it yet."""
+    admission: Admission
+    depth: float
+    trainer_at: tuple[int, int] | None
+    """A trainer's step and the number of the last change that its journal knows."""
+
+    def __call__(self, connection: Connection) -> Member:
+        """Returns the member with its term. Raises `ContractError`."""
+        metadata.create_all(connection)
+        run = connection.execute(select(runs)).first()
+        if run is None:
+            connection.execute(insert(runs).values(self._new_run()))
+        else:
+            check_contract(run, self.contract)
+            connection.execute(update(runs).values(seq=runs.c.seq + 1))
+        leave(connection, self.member.name, "left")
+        if self.trainer_at is not None:
+            _go_on_from(connection, self.trainer_at[0], self.admission.batch_groups)
+            connection.execute(update(runs).values(status="running", reason=""))
+        run = connection.execute(select(runs)).one()
+        if (
+            self.member.explores
+            and connection.execute(select(tasks).where(tasks.c.task_set == self.member.task_set)).first() is None
+        ):
+            row = {"task_set": self.member.task_set, "seq": run.seq, "cursor": json.dumps(self.cursor)}
+            connection.execute(insert(tasks).values(row))
+        old = connection.execute(select(members).where(members.c.name == self.member.name)).first()
+        member = replace(self.member, term=old.term + 1 if old is not None else 1)
+        row = {
+            "role": member.role,
+            "term": member.term,
+            "state": "alive",
+            "host": member.host,
+            "pid": member.pid,
+            "beat": 0,
+            # An explorer loads the newest version before it rolls out its first group.
+            "served": run.newest if member.explores else -1,
+            "joined_at": time.time(),
+        }
+        if old is None:
+            connection.execute(insert(members).values(name=member.name, **row))
+        else:
+            connection.execute(update(members).where(members.c.name == member.name).values(row))
+        _serve_oldest(connection)
+        return member
+
+    def _new_run(self) -> dict[str, Any]:
+        return {
+            "id": 1,
+            "layout": LAYOUT,
+            "contract": json.dumps(self.contract),
+            "seq": 1,
+            "branch": 0,
+            "version": self.admission.version,
+            "newest": self.admission.version,
+            "next_step": self.admission.version,
+            "trained": self.admission.trained,
+            "depth": self.depth,
+            "status": "running",
+            "reason": "",
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """A process ends, or was found dead."""
+
+    name: str
+    state: str
+
+    def __call__(self, connection: Connection) -> None:
+        connection.execute(update(runs).values(seq=runs.c.seq + 1))
+        leave(connection, self.name, self.state)
+        _serve_oldest(connection)
+
+
+def is_validated(connection: Connection, version: int) -> bool:
+    """Whether an explorer has validated the version, or a living one does."""
+    row = connection.execute(select(validations).where(validations.c.version == version)).first()
+    if row is None:
+        return False
+    state = connection.execute(select(members.c.state).where(members.c.name == row.member)).scalar()
+    if row.result is not None or state == "alive":
+        return True
+    connection.execute(delete(validations).where(validations.c.version == version))
+    return False
+
+
+def check_may_join(connection: Connection, contract: Mapping[str, Any]) -> None:
+    """Before a process takes part, perhaps before there is anything to take part in. Raises `ContractError`."""
+    if inspect(connection).has_table(runs.name) and (run := connection.execute(select(runs)).first()) is not None:
+        check_contract(run, contract)
+
+
+def check_contract(run: Row[Any], contract: Mapping[str, Any]) -> None:
+    """Raises `ContractError`."""
+    if run.layout != LAYOUT:
+        raise ContractError(f"its tables have layout {run.layout}, this version has {LAYOUT}: use the version that began the run")
+    theirs = json.loads(run.contract)
+    for key in {*theirs, *contract}:
+        if theirs.get(key) != contract.get(key):
+            message = f"the run was begun with {key}: {theirs.get(key)}, here it is {contract.get(key)}"
+            raise ContractError(message, key, contract.get(key))
+
+
+def leave(connection: Connection, name: str, state: str) -> None:
+    """The groups that the process has in flight are dropped, and their tasks given back."""
+    seq = connection.execute(select(runs.c.seq)).scalar_one()
+    connection.execute(update(members).where(members.c.name == name, members.c.state == "alive").values(state=state))
+    in_flight = (groups.c.member == name) & (groups.c.state == "in_flight")
+    _drop(connection, connection.execute(select(groups).where(in_flight).order_by(groups.c.id)).all(), LOST, seq)
+
+
+def give_back(connection: Connection, group_id: int, seq: int) -> None:
+    """The group's task is served again."""
+    group = connection.execute(select(groups).where(groups.c.id == group_id)).one()
+    cursor = json.loads(connection.execute(select(tasks.c.cursor).where(tasks.c.task_set == group.task_set)).scalar_one())
+    cursor["returned"].append(group.prompt_uid)
+    connection.execute(update(tasks).where(tasks.c.task_set == group.task_set).values(seq=seq, cursor=json.dumps(cursor)))
+
+
+def _drop(connection: Connection, rows: Sequence[Row[Any]], reason: str, seq: int) -> None:
+    version = connection.execute(select(runs.c.version)).scalar_one()
+    for row in rows:
+        fate = {"seq": seq, "state": "dropped", "reason": reason, "step": version + 1, "lag": None, "ended_at": time.time()}
+        connection.execute(update(groups).where(groups.c.id == row.id).values(fate))
+        give_back(connection, row.id, seq)
+
+
+def _go_on_from(connection: Connection, step: int, batch_groups: int) -> None:
+    """A trainer goes on from a checkpoint of `step`: groups that were trained later are delivered again, if their samples are
+    still there, and what versions that are gone have sampled is dropped."""
+    run = connection.execute(select(runs)).one()
+    later = (groups.c.state == "trained") & (groups.c.step > step)
+    again = {"seq": run.seq, "state": "buffered", "step": None, "lag": None, "ended_at": None}
+    connection.execute(update(groups).where(later).values(again))
+    lacking = (groups.c.state == "buffered") & groups.c.id.not_in(select(samples.c.group_id))
+    _drop(connection, connection.execute(select(groups).where(lacking).order_by(groups.c.id)).all(), ROLLED_BACK, run.seq)
+    if run.newest > step:
+        gone = (groups.c.state.in_(["in_flight", "buffered"])) & (
+            (groups.c.start_version > step) | (func.coalesce(groups.c.newest_version, 0) > step)
+        )
+        _drop(connection, connection.execute(select(groups).where(gone).order_by(groups.c.id)).all(), ROLLED_BACK, run.seq)
+        connection.execute(update(runs).values(branch=runs.c.branch + 1, newest=step, version=min(run.version, step)))
+        connection.execute(update(members).where(members.c.role != "trainer", members.c.served > step).values(served=step))
+        connection.execute(delete(validations).where(validations.c.version > step))
+    trained = connection.execute(select(func.count()).where(groups.c.state == "trained")).scalar_one()
+    if trained != step * batch_groups:
+        raise ContractError(f"it counts {trained} trained groups, the checkpoint of step {step} has {step * batch_groups}")
+    connection.execute(update(runs).values(trained=trained, next_step=step))
+
+
+def _serve_oldest(connection: Connection) -> None:
+    """The run's version is the oldest that an explorer serves; while there is none, the last such."""
+    oldest = select(func.min(members.c.served)).where(members.c.state == "alive", members.c.role != "trainer")
+    version = connection.execute(oldest).scalar()
+    if version is not None:
+        connection.execute(update(runs).where(runs.c.version < version).values(version=version))

@@ -1,0 +1,411 @@
+"""Groups in a database: several owners, each with a connection of its own as processes have, agree on every group."""
+
+import asyncio
+import json
+import random
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from roll.data.sample import Prompt, Sample, VersionSpan
+from roll.metrics.trace import Trace
+from roll.rollout.admission import Admission
+from roll.rollout.changes import Closed
+from roll.rollout.pipeline_depth import PipelineDepth
+from roll.rollout.progress import Progress
+from roll.rollout.sql.database import Database
+from roll.rollout.sql.groups import Expelled, SqlGroups, TakenBack
+from roll.rollout.sql.joining import ContractError, Member
+
+B, STEPS = 2, 6
+
+
+def run(main, seconds=20):
+    asyncio.run(asyncio.wait_for(main, seconds))
+
+
+class Tasks:
+    """Rows 0, 1, 2, ... of one task set."""
+
+    def __init__(self):
+        self.served, self.returned = 0, []
+
+    def next(self):
+        if self.returned:
+            return self._prompt(self.returned.pop(0))
+        self.served += 1
+        return self._prompt(f"d/0/{self.served - 1}")
+
+    def _prompt(self, uid):
+        return Prompt(uid, [1, 2], "ab", "t", "d", "truth", {"level": 3})
+
+    def cursor(self, outstanding=()):
+        return {"served": self.served, "returned": [prompt.uid for prompt in outstanding] + self.returned}
+
+    def restore(self, cursor):
+        self.served, self.returned = cursor["served"], list(cursor["returned"])
+
+
+class Journal:
+    def __init__(self):
+        self.rows = []
+
+    def write(self, **row):
+        self.rows.append(row)
+
+
+class Party:
+    """The processes of one run. `now` is the clock of all of them."""
+
+    def __init__(self, folder, ratio=1.0):
+        self.address = f"sqlite:///{folder}/groups.db"
+        self.ratio = ratio
+        self.now = 0.0
+        self.contract = {"rollout_batch_size": B, "async_generation_ratio": ratio}
+
+    def member(self, name, *, explores=True, trains=False, step=0, task_set="tasks", timeout=10.0):
+        admission = Admission(B, self.ratio, STEPS, version=step)
+        depth = PipelineDepth(self.ratio, fixed=self.ratio)
+        journal, trace = Journal() if trains else None, Trace(Path("trace"), lambda: self.now)
+        who = Member(name, explores, trains, "here", 1, task_set)
+        return SqlGroups(
+            admission, depth, Tasks(), journal, trace, Progress(B, 0), lambda: self.now, Database(self.address), who, timeout, 1e9
+        )
+
+    @asynccontextmanager
+    async def joined(self, name, *, trainer_at=None, **options):
+        groups = self.member(name, step=trainer_at[0] if trainer_at else 0, **options)
+        await groups.join(self.contract, trainer_at)
+        attending = asyncio.create_task(groups.attend())
+        attending.add_done_callback(lambda task: task.cancelled() or print(repr(task.exception())))
+        try:
+            yield groups
+        finally:
+            attending.cancel()
+            await asyncio.wait([attending])
+            await groups.leave()
+
+    def trainer(self, at=(0, 0)):
+        return self.joined("trainer", explores=False, trains=True, trainer_at=at)
+
+    def rows(self, sql):
+        engine = create_engine(self.address)
+        with engine.connect() as connection:
+            return connection.execute(text(sql)).all()
+
+    def change(self, sql):
+        engine = create_engine(self.address)
+        with engine.begin() as connection:
+            connection.execute(text(sql))
+
+
+def roll_out(group, version=None):
+    version = group.start_version if version is None else version
+    group.samples = [
+        Sample(group.prompt, i, [5, 6 + i], [-0.5, -1 / 3], [VersionSpan(0, 2, version)], "stop", "xy", float(i))
+        for i in range(2)
+    ]
+    return group
+
+
+async def follow(groups):
+    """Engines that take every version at once."""
+    served = [groups.admission.newest]
+    while True:
+        await groups.until(lambda: groups.admission.newest > served[-1])
+        served.append(groups.admission.newest)
+        await groups.set_served(served[-1])
+
+
+async def explore(groups, count):
+    done = []
+    for _ in range(count):
+        group = roll_out(await groups.start())
+        await groups.complete(group)
+        done.append(group)
+    return done
+
+
+def test_what_an_explorer_completes_a_trainer_of_another_process_trains_to_the_last_bit(tmp_path):
+    async def main():
+        party = Party(tmp_path)
+        async with party.joined("explorer") as explorer, party.trainer() as trainer:
+            made = await explore(explorer, B)
+            lease = await trainer.lease(0)
+            assert [group.to_json() for group in lease.groups] == [group.to_json() for group in made]
+            await trainer.trained(lease)
+            rows = trainer._journal.rows
+            assert [(row["group_id"], row["fate"], row["step"], row["lag"]) for row in rows] == [
+                (0, "trained", 1, 0),
+                (1, "trained", 1, 0),
+            ]
+            await explorer.until(lambda: explorer.admission.trained == B)
+            assert explorer.admission.counts() == trainer.admission.counts()
+
+    run(main())
+
+
+def test_an_explorer_that_begins_first_stops_at_the_bound_and_goes_on_when_versions_come(tmp_path):
+    async def main():
+        party = Party(tmp_path)
+        async with party.joined("explorer") as explorer:
+            await explore(explorer, 2 * B)
+            more = asyncio.create_task(explorer.start())
+            async with party.trainer() as trainer:
+                lease = await trainer.lease(0)
+                await trainer.trained(lease)
+                await trainer.set_published(1)
+                await explorer.until(lambda: explorer.admission.newest == 1)
+                assert not more.done(), "version 1 is published and not served"
+                await explorer.set_served(1)
+                assert (await more).start_version == 1
+                await trainer.until(lambda: trainer.admission.version == 1)
+
+    run(main())
+
+
+def test_two_explorers_share_one_epoch_and_the_oldest_version_bounds_both(tmp_path):
+    async def main():
+        party = Party(tmp_path)
+        async with party.joined("a") as a, party.joined("b") as b, party.trainer() as trainer:
+            first, second = await explore(a, 1), await explore(b, 1)
+            third, fourth = await explore(a, 1), await explore(b, 1)
+            uids = [group.prompt.uid for group in (*first, *second, *third, *fourth)]
+            assert uids == ["d/0/0", "d/0/1", "d/0/2", "d/0/3"]
+            await trainer.trained(await trainer.lease(0))
+            await trainer.set_published(1)
+            await a.set_served(1)
+            assert a.admission.version == 0, "b still serves version 0"
+            await b.set_served(1)
+            assert b.admission.version == 1
+
+    run(main())
+
+
+def test_the_tasks_of_an_explorer_that_died_are_served_again_by_another(tmp_path):
+    async def main():
+        party = Party(tmp_path)
+        dead = party.member("dead")
+        await dead.join(party.contract)
+        lost = [(await dead.start()).prompt.uid for _ in range(2)]
+        async with party.joined("alive") as alive:
+            other = (await alive.start()).prompt.uid
+            await alive.until(lambda: "dead" in alive._signs._seen)
+            party.now = 11.0  # `alive` shows signs of life at every look, `dead` does not
+            await alive.until(lambda: alive.admission.dropped["explorer_lost"] == 2)
+            assert [(await alive.start()).prompt.uid for _ in range(2)] == lost
+            assert other not in lost
+        with pytest.raises(Expelled, match="dead was taken for dead"):
+            await dead.start()
+        await dead._database.close()
+
+    run(main())
+
+
+def test_an_explorer_that_is_started_again_takes_the_place_of_the_one_that_was_killed(tmp_path):
+    async def main():
+        party = Party(tmp_path)
+        killed = party.member("explorer")
+        await killed.join(party.contract)
+        uid = (await killed.start()).prompt.uid
+        await killed._database.close()
+        async with party.joined("explorer") as again:
+            group = await again.start()
+            assert (group.prompt.uid, group.group_id) == (uid, 1)
+            assert again.admission.counts()["dropped"] == {"explorer_lost": 1}
+
+    run(main())
+
+
+def test_a_trainer_that_goes_on_from_a_checkpoint_trains_the_same_groups_again(tmp_path):
+    async def main():
+        party = Party(tmp_path)
+        async with party.joined("explorer") as explorer:
+            await explore(explorer, 2 * B)
+            killed = party.member("trainer", explores=False, trains=True)
+            await killed.join(party.contract, (0, 0))
+            first = await killed.lease(0)
+            await killed.trained(first)
+            at = killed.state()["database"]["seq"]
+            second = await killed.lease(1)
+            await killed.trained(second)
+            await killed._database.close()
+            async with party.trainer((1, at)) as again:
+                lease = await again.lease(1)
+                assert [g.to_json() for g in lease.groups] == [g.to_json() for g in second.groups]
+                await again.trained(lease)
+                assert [row["group_id"] for row in again._journal.rows] == [2, 3], "rows after the checkpoint, once each"
+
+    run(main())
+
+
+def test_what_versions_sampled_that_are_gone_is_dropped_and_its_tasks_are_served_again(tmp_path):
+    async def main():
+        party = Party(tmp_path)
+        explorer = party.member("explorer")
+        await explorer.join(party.contract)
+        await explore(explorer, 2 * B)
+        killed = party.member("trainer", explores=False, trains=True)
+        await killed.join(party.contract, (0, 0))
+        for step in range(2):
+            await killed.trained(await killed.lease(step))
+            await killed.set_published(step + 1)
+        await explorer.set_served(2)
+        (of_version_2,) = await explore(explorer, 1)
+        await killed._database.close()
+        async with party.trainer((1, killed.state()["database"]["seq"])) as again:
+            assert (again.admission.trained, again.admission.newest) == (B, 1)
+            with pytest.raises(TakenBack):
+                await explorer.start()
+            await explorer._database.close()
+            async with party.joined("explorer") as explorer:
+                assert explorer.admission.dropped["rolled_back"] == 1
+                assert (await explorer.start()).prompt.uid == of_version_2.prompt.uid
+            assert len((await again.lease(1)).groups) == B
+
+    run(main())
+
+
+def test_damaged_samples_cost_their_group_alone(tmp_path):
+    async def main():
+        party = Party(tmp_path)
+        async with party.joined("explorer") as explorer:
+            made = await explore(explorer, 2 * B)
+            party.change("UPDATE samples SET data = x'00' WHERE group_id = 0")
+            async with party.trainer() as trainer:
+                lease = await trainer.lease(0)
+                assert lease.group_ids == (1, 2)
+                assert trainer.admission.dropped == {"damaged": 1}
+                group = await explorer.start()
+                assert group.prompt.uid == made[0].prompt.uid
+
+    run(main())
+
+
+def test_a_process_with_other_figures_is_refused(tmp_path):
+    async def main():
+        party = Party(tmp_path)
+        async with party.joined("explorer"):
+            party.contract = party.contract | {"async_generation_ratio": 2.0}
+            other = party.member("other")
+            with pytest.raises(ContractError, match=r"begun with async_generation_ratio: 1.0, here it is 2.0"):
+                await other.join(party.contract)
+            await other._database.close()
+
+    run(main())
+
+
+def test_samples_stay_until_a_checkpoint_has_what_they_taught(tmp_path):
+    async def main():
+        party = Party(tmp_path)
+        async with party.joined("explorer") as explorer, party.trainer() as trainer:
+            await explore(explorer, 2 * B)
+            await trainer.trained(await trainer.lease(0))
+            assert party.rows("SELECT count(*) FROM samples") == [(4,)]
+            await trainer.saved(1)
+            assert party.rows("SELECT group_id FROM samples ORDER BY 1") == [(2,), (3,)]
+
+    run(main())
+
+
+def test_explorers_end_when_the_trainer_says_that_the_run_has(tmp_path):
+    async def main():
+        party = Party(tmp_path)
+        async with party.joined("explorer") as explorer, party.trainer() as trainer:
+            await explore(explorer, 2 * B)
+            waiting = asyncio.create_task(explorer.start())
+            await trainer.conclude("finished")
+            with pytest.raises(Closed):
+                await waiting
+
+    run(main())
+
+
+def test_a_transaction_that_fails_leaves_no_trace(tmp_path):
+    async def main():
+        party = Party(tmp_path)
+        async with party.joined("explorer") as explorer:
+            group = await explorer.start()
+            group.samples = [Sample(group.prompt, 0, [5], [float("nan")], [VersionSpan(0, 1, 0)], "stop", "x", float("nan"))]
+            with pytest.raises(ValueError, match="not JSON compliant"):
+                await explorer.complete(group)
+            assert explorer.is_live(group.group_id)
+            await explorer.drop(group.group_id, "reward_error")
+            assert json.loads(json.dumps(explorer.admission.counts()))["dropped"] == {"reward_error": 1}
+            assert party.rows("SELECT state FROM groups") == [("dropped",)]
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_explorers_and_trainers_come_and_go_every_task_and_every_group_is_accounted_for(tmp_path, seed):
+    """Explorers of random speed that are killed and come back, a trainer that is killed and goes on from its checkpoint."""
+    dice = random.Random(seed)
+    trained_at = {}
+
+    async def roll_out_some(groups):
+        for _ in range(dice.randint(1, 5)):
+            group = await groups.start()
+            await asyncio.sleep(0)
+            if dice.random() < 0.2:
+                await groups.drop(group.group_id, "filter")
+            else:
+                await groups.complete(roll_out(group))
+
+    async def explorer(party, name):
+        while True:
+            groups = party.member(name)
+            await groups.join(party.contract)
+            work = [asyncio.create_task(each) for each in (roll_out_some(groups), groups.attend(), follow(groups))]
+            done, rest = await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
+            for task in rest:
+                task.cancel()
+            await asyncio.wait(work)
+            await groups._database.close()  # killed: nothing is said to the others
+            error = done.pop().exception()
+            if isinstance(error, Closed):
+                return
+            assert error is None or isinstance(error, TakenBack), error
+
+    async def trainer(party):
+        at = (0, 0)
+        while at[0] < STEPS:
+            groups = party.member("trainer", explores=False, trains=True, step=at[0])
+            await groups.join(party.contract, at)
+            attending = asyncio.create_task(groups.attend())
+            step = at[0]
+            while step < STEPS:
+                lease = await groups.lease(step)
+                await groups.trained(lease)
+                assert all(step - group.start_version <= 1 for group in lease.groups)
+                step += 1
+                trained_at[step] = [group.prompt.uid for group in lease.groups]
+                await groups.set_published(step)
+                if dice.random() < 0.5:
+                    at = (step, groups.state()["database"]["seq"])
+                elif dice.random() < 0.5:
+                    break
+            else:
+                await groups.conclude("finished")
+                at = (STEPS, 0)
+            attending.cancel()
+            await asyncio.wait([attending])
+            await groups._database.close()
+
+    async def main():
+        party = Party(tmp_path)
+        await asyncio.gather(trainer(party), explorer(party, "a"), explorer(party, "b"))
+        fates = party.rows("SELECT prompt_uid, state, reason FROM groups")
+        taught = [uid for uid, state, _ in fates if state == "trained"]
+        assert len(taught) == len(set(taught)) == STEPS * B
+        assert sorted(taught) == sorted(uid for uids in trained_at.values() for uid in uids)
+        # Each task that was drawn has one group that was trained, filtered or is left over; lost ones were given back.
+        ends = [uid for uid, state, reason in fates if not (state == "dropped" and reason in ("explorer_lost", "rolled_back"))]
+        assert len(ends) == len(set(ends))
+        ((cursor,),) = party.rows("SELECT cursor FROM tasks")
+        cursor = json.loads(cursor)
+        assert set(ends) | set(cursor["returned"]) == {f"d/0/{i}" for i in range(cursor["served"])}
+
+    run(main(), 60)
