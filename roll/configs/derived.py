@@ -70,7 +70,8 @@ def derive(config: PPOConfig) -> Derived:
     trains = "actor_train" in config.roles()
     optimizer_batch = optimizer_batch_size(config.actor_train) if trains else 0
     optimizer_steps = samples // optimizer_batch if trains else 0
-    critic_steps = samples // optimizer_batch_size(config.critic) if trains and config.uses_critic and config.critic is not None else 0
+    critic = config.critic if trains and config.uses_critic else None
+    critic_steps = samples // optimizer_batch_size(critic) if critic is not None else 0
     validation = config.val_generating_args
     recompute, reason = _old_logprobs_recomputed(config)
     adapters, adapters_reason = adapter_updates(config)
