@@ -80,6 +80,27 @@ def test_gsm8k_as_it_is_distributed(name, embedded, tmp_path):
 
 
 @pytest.mark.slow
+def test_the_demo_of_explorers_and_a_trainer_ends_with_what_the_run_promises(embedded, tmp_path):
+    made = embedded.parent
+    files = [
+        f"actor_train.data_args.file_name={made / 'train.jsonl'}",
+        f"validation.data_args.file_name={made / 'validation.jsonl'}",
+    ]
+    small = [
+        "max_steps=6",
+        "rollout_batch_size=4",
+        "actor_train.training_args.per_device_train_batch_size=32",
+        "val_batch_size=8",
+    ]
+    script = ROOT / "examples" / "embedded" / "explorer_trainer.py"
+    told = program(str(script), f"pretrain={embedded}", *files, *small, folder=tmp_path)
+    (run,) = (tmp_path / "output").glob("explorer_trainer-*")
+    assert f"output/{run.name} (finished): 24 groups, 24 trained" in told and "no promises broken" in told
+    assert "step 6/6" in told and "explorer: " in told
+    assert "finished" in (run / "explorers" / "explorer.log").read_text() and (run / "explorers" / "second.log").exists()
+
+
+@pytest.mark.slow
 def test_trinitys_files_of_explorer_and_trainer_run_as_they_are_printed(embedded, tmp_path, monkeypatch):
     """Paths come by their variables. Smaller numbers, a processor instead of GPUs: by Trinity's keys, but for the engine."""
     write_sums(tmp_path / "train.jsonl")
