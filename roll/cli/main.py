@@ -17,6 +17,7 @@ usage: roll <command> [options] [key=value ...]
   doctor                 what is installed here, and what can start
   env-check              try an environment: contract, seeds, reachable rewards, speed
   play                   watch a model play an environment
+  status                 how a run is doing: steps, versions, explorers, groups
   verify                 hold what a run wrote down against what every run promises
   export                 the model of a checkpoint as a Hugging Face folder
   completion SHELL       completion of commands, options and keys for bash, zsh or fish
@@ -32,6 +33,7 @@ COMMANDS = {
     "doctor": "roll.cli.doctor",
     "env-check": "roll.cli.env_check",
     "play": "roll.cli.play",
+    "status": "roll.cli.status",
     "verify": "roll.cli.verify",
     "export": "roll.cli.export",
     "completion": "roll.cli.completion",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import logging
 import os
 import resource
@@ -150,7 +149,8 @@ def _run_locked(config: RLVRConfig | AgenticConfig, local: bool, lock: RunLock) 
     from roll.cli.check import announce
     from roll.distributed.devices import detect
     from roll.distributed.watchdog import Watchdog
-    from roll.pipeline.run_record import SUMMARY, announce_running, archive_previous
+    from roll.pipeline.live_files import SUMMARY, announce_running
+    from roll.pipeline.run_record import archive_previous
 
     inventory = detect(config.num_nodes, config.num_gpus_per_node)
     prepared = replace(_prepare(config, inventory, local), lock=lock)
@@ -164,8 +164,9 @@ def _run_locked(config: RLVRConfig | AgenticConfig, local: bool, lock: RunLock) 
             print(f"the earlier run of this name was moved to {aside}")
         print(visible("\n".join(fitted(announce(config))), keep="\n"))
         pipeline = _pipeline(config, prepared, inventory, _backend(config, inventory, local, watchdog, prepared.run_dir))
-        epitaph = announce_running(prepared.run_dir, lock.owner.started)
-        watchdog.writes(prepared.run_dir / SUMMARY, epitaph, f"error: {json.loads(epitaph)['reason']}")
+        announced = announce_running(prepared.run_dir, lock.owner.started)
+        why = f"the driver (process {os.getpid()}) was killed, or crashed; what it wrote last is on its standard error"
+        watchdog.amends(prepared.run_dir / SUMMARY, announced, {"status": "failed", "reason": why}, f"error: {why}")
         summary = _to_the_end(pipeline, prepared.run_dir, lock)
     except OSError as error:
         raise ConfigError([_cannot_write(config, error)]) from error
@@ -186,8 +187,8 @@ def _refuse_to_displace(config: PPOConfig, run_dir: Path) -> None:
 
 def _to_the_end(pipeline: Pipeline, run_dir: Path, lock: RunLock) -> dict[str, Any]:
     """Runs the pipeline to its end and returns the summary, which is written whatever ends the run."""
+    from roll.pipeline.live_files import amend_summary
     from roll.pipeline.run_lock import Superseded
-    from roll.pipeline.run_record import write_summary
 
     try:
         return asyncio.run(pipeline.run())
@@ -196,7 +197,7 @@ def _to_the_end(pipeline: Pipeline, run_dir: Path, lock: RunLock) -> dict[str, A
         summary = {"status": status, "reason": " ".join(f"{type(error).__name__}: {error}".split())}
         with suppress(Superseded):
             lock.check()
-            write_summary(run_dir, summary)
+            amend_summary(run_dir, summary)
         if isinstance(error, OSError):  # a full disk also stops the handler of the error that ended the run
             return summary
         raise

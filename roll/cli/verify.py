@@ -10,12 +10,14 @@ import argparse
 import hashlib
 import json
 import math
+import sqlite3
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import yaml
 
@@ -35,8 +37,10 @@ class Run:
     samples: list[Row]
     metrics: list[Row]
     summary: Row | None
-    """None while the run is running, or if it was killed."""
+    """While the run runs, or if it was killed, its figures may be older than the journals (`as_of`)."""
     checkpoints: list[Path]
+    database: dict[int, Row] | None
+    """The groups of its SQLite database, if it has one that can be read here."""
 
     @property
     def trained(self) -> list[Row]:
@@ -59,12 +63,13 @@ def read_run(folder: Path) -> Run:
         _rows(folder / "metrics.jsonl"),
         json.loads(summary.read_text()) if summary.is_file() else None,
         sorted((folder / "checkpoints").glob("step-*/manifest.json")),
+        _database(folder, config.get("groups_database")),
     )
 
 
 def violations(run: Run) -> Iterator[str]:
     """One line for each promise that is broken."""
-    for check in (_fates, _steps, _staleness, _prompts, _samples, _checkpoints, _summary):
+    for check in (_fates, _steps, _staleness, _prompts, _samples, _checkpoints, _summary, _stored):
         yield from check(run)
 
 
@@ -165,11 +170,42 @@ def _summary(run: Run) -> Iterator[str]:
         accounts["dropped"].values()
     ):
         yield f"the accounts of summary.json do not balance: {accounts}"
-    if (accounts["trained"], accounts["dropped"]) != (len(run.trained), dict(dropped)):
+    if "as_of" not in run.summary and (accounts["trained"], accounts["dropped"]) != (len(run.trained), dict(dropped)):
         journal = f"{len(run.trained)} and {dict(dropped)}"
         yield f"summary.json counts {accounts['trained']} trained and {accounts['dropped']}, groups.jsonl {journal}"
     if run.over and (accounts["buffered"] or accounts["in_flight"]):
         yield f"a finished run has groups without a fate: {accounts}"
+
+
+def _stored(run: Run) -> Iterator[str]:
+    """The database and the journal tell the same of every group. The journal of a run that is running may be behind."""
+    if run.database is None:
+        return
+    for row in run.groups:
+        stored = run.database.get(row["group_id"])
+        fate = {key: row[key] for key in ("prompt_uid", "fate", "reason", "step", "start_version", "lag")}
+        if stored is None or (run.over and {key: stored[key] for key in fate} != fate):
+            yield f"group {row['group_id']}: groups.jsonl says {fate}, the database {stored}"
+    if run.over:
+        unknown = run.database.keys() - {row["group_id"] for row in run.groups}
+        if unknown:
+            yield f"the database has {len(unknown)} groups that groups.jsonl lacks, e.g. {min(unknown)}"
+        if sorted(run.database) != list(range(len(run.database))):
+            yield "groups of the database are not numbered from 0 without gaps"
+
+
+def _database(folder: Path, address: str | None) -> dict[int, Row] | None:
+    path = Path(address.removeprefix("sqlite:///")) if address and address.startswith("sqlite:///") else folder / "groups.db"
+    if not path.is_file():
+        return None
+    connection = sqlite3.connect(f"file:{quote(str(path.resolve()))}?mode=ro", uri=True, timeout=60)
+    try:
+        columns = "id, prompt_uid, state, reason, step, start_version, lag"
+        found = connection.execute(f"SELECT {columns} FROM groups").fetchall()
+    finally:
+        connection.close()
+    names = ("prompt_uid", "fate", "reason", "step", "start_version", "lag")
+    return {group_id: dict(zip(names, values, strict=True)) for group_id, *values in found}
 
 
 def _rows(path: Path) -> list[Row]:
@@ -194,7 +230,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         run = read_run(options.run)
-    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, KeyError, TypeError, sqlite3.Error, yaml.YAMLError) as error:
         print(f"error: {options.run} cannot be read as a run: {error}", file=sys.stderr)
         return 2
     found = list(violations(run))

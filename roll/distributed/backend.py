@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from roll.distributed.devices import Placement
+from roll.distributed.process_memory import ProcessMemory
 
 
 class WorkerDied(RuntimeError):
@@ -95,6 +96,9 @@ class WorkerHandle(Protocol):
     async def ping(self) -> None:
         """Returns soon if the worker's process runs and its event loop turns, however busy its thread is."""
 
+    async def memory(self) -> ProcessMemory | None:
+        """Of the worker's process and those it started; None if it has no process of its own, or that cannot be read."""
+
     def kill(self) -> None:
         """Ends the worker's process at once, whatever it is doing; it may be gone already."""
 
@@ -137,6 +141,9 @@ class LocalHandle:
 
     async def ping(self) -> None:
         """Returns at once: the worker shares the driver's event loop."""
+
+    async def memory(self) -> None:
+        """It is the driver's."""
 
     def kill(self) -> None:
         raise RuntimeError(f"worker {self.name} shares this process and cannot be killed")

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from roll.distributed.backend import Backend, BackendLost, Ref, WorkerDied, WorkerHandle, WorkerSpec, WorkerStartError
 from roll.distributed.heartbeat import silence
+from roll.distributed.process_memory import ProcessMemory
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +91,12 @@ class Cluster:
     async def call_for_reference(self, rank: int, method: str, *args: Any) -> tuple[Ref, Any]:
         """Calls a method that returns (value, info): the value stays where it was made, and (its reference, info) is returned."""
         return await self._in_time(rank, method, self.workers[rank].call_for_reference(method, *args))
+
+    async def memory(self, deadline_s: float) -> dict[str, ProcessMemory]:
+        """By worker; without those that are gone, do not answer in time, or have no process of their own."""
+        asked = {worker.name: asyncio.wait_for(worker.memory(), deadline_s) for worker in self.workers}
+        answers = await asyncio.gather(*asked.values(), return_exceptions=True)
+        return {name: answer for name, answer in zip(asked, answers, strict=True) if isinstance(answer, ProcessMemory)}
 
     async def restart(self, rank: int) -> None:
         """A new worker in the place of one whose process is gone. Raises `WorkerStartError` if it does not come up."""

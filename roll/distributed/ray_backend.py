@@ -19,6 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from roll.distributed.backend import BackendLost, Ref, WorkerDied, WorkerHandle, WorkerHost, WorkerSpec
 from roll.distributed.devices import Inventory, Placement, visible_devices
+from roll.distributed.process_memory import ProcessMemory, process_memory
 from roll.distributed.ray_instance import RayInstance
 from roll.distributed.watchdog import Watchdog
 
@@ -83,6 +84,10 @@ class RayHandle:
     async def ping(self) -> None:
         await self._result(self._actor.ping.remote())
 
+    async def memory(self) -> ProcessMemory | None:
+        memory: ProcessMemory | None = await self._result(self._actor.memory.remote())
+        return memory
+
     def kill(self) -> None:
         if self.local_pid is not None:
             # A stopped or spinning process does not react to Ray, only to the kernel's signal.
@@ -123,6 +128,9 @@ class _Actor(WorkerHost):
 
     async def ping(self) -> None:
         """Answers as long as the process runs and no coroutine of its worker blocks the event loop that they share."""
+
+    async def memory(self) -> ProcessMemory | None:
+        return await asyncio.to_thread(process_memory, with_children=True)
 
 
 class RayBackend:

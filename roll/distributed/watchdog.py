@@ -1,6 +1,6 @@
 """A small process that outlives the driver, and does what the driver cannot do any more when it is killed or crashes.
 
-The driver sends orders to the watchdog: processes to kill, folders to remove, a file to write. The watchdog waits for
+The driver sends orders to the watchdog: processes to kill, folders to remove, a file to amend. The watchdog waits for
 the end of its pipe to the driver, which comes whatever ends the driver, and then does all of it, unless the driver dismissed it
 before. The script needs nothing but the standard library, and runs in a session of its own: Ctrl-C does not reach it.
 """
@@ -14,7 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -33,9 +33,9 @@ class Watchdog:
     def removes(self, folder: Path) -> None:
         self._send({"remove": str(folder.absolute())})
 
-    def writes(self, path: Path, text: str, error: str) -> None:
-        """A file, if it still says what it says now, and a line for standard error."""
-        self._send({"write": str(path.absolute()), "instead_of": path.read_text(), "text": text, "error": error})
+    def amends(self, path: Path, where: Mapping[str, Any], values: Mapping[str, Any], error: str) -> None:
+        """A JSON file gets `values`, if it has those of `where` by then, whatever else it has; `error` goes to standard error."""
+        self._send({"amend": str(path.absolute()), "where": where, "values": values, "error": error})
 
     def dismiss(self) -> None:
         """The driver ends in order. May be repeated."""
@@ -85,16 +85,17 @@ def serve(source: BinaryIO) -> None:
     for order in orders:
         if "remove" in order:
             shutil.rmtree(order["remove"], ignore_errors=True)
-        if "write" in order:
-            _write(order["write"], order["instead_of"], order["text"])
+        if "amend" in order:
+            _amend(order["amend"], order["where"], order["values"])
             print(order["error"], file=sys.stderr)
 
 
-def _write(path: str, instead_of: str, text: str) -> None:
+def _amend(path: str, where: dict[str, Any], values: dict[str, Any]) -> None:
     aside = f"{path}.{os.getpid()}"
-    with contextlib.suppress(OSError):
-        if Path(path).read_text() == instead_of:
-            Path(aside).write_text(text)
+    with contextlib.suppress(OSError, ValueError):
+        found = json.loads(Path(path).read_text())
+        if where.items() <= found.items():
+            Path(aside).write_text(json.dumps(found | values, indent=2))
             os.replace(aside, path)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from roll.metrics.run_log import read_rows
+from roll.metrics.whole_file import write_whole
 
 VALIDATION = "val_correct/all/mean"
 REWARD = "critic/score/mean"
@@ -19,7 +21,7 @@ SMOOTHED_FROM = 30
 
 
 def plot(metrics_path: Path, out_path: Path, title: str, staleness_bound: int | None = None) -> bool:
-    """Writes the picture (PNG). Returns False, writing nothing, when there is no value to draw yet."""
+    """Writes the picture (PNG). Returns False, writing nothing, when there is no value to draw yet. Raises `OSError`."""
     curves = read_curves(read_rows(metrics_path), (VALIDATION, REWARD, STALENESS_MEAN, STALENESS_MAX))
     if not any(curves.values()):
         return False
@@ -35,7 +37,9 @@ def plot(metrics_path: Path, out_path: Path, title: str, staleness_bound: int | 
     for axes in (learning, staleness):
         _clean(axes)
     staleness.set_xlabel("training step", color=INK)
-    figure.savefig(out_path)
+    picture = io.BytesIO()
+    figure.savefig(picture)
+    write_whole(out_path, picture.getvalue())
     return True
 
 

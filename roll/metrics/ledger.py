@@ -5,22 +5,10 @@ seconds (any origin, monotonic)."""
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-HISTORY = 50_000
-"""Closed segments kept for the trace; older ones are forgotten, the durations are not."""
-
-
-class Segment(NamedTuple):
-    """`name` was in `state` during `[begin, end)`."""
-
-    name: str
-    state: str
-    begin: float
-    end: float
-    reason: str
+from roll.metrics.trace import Span, Trace
 
 
 class Current(NamedTuple):
@@ -38,13 +26,11 @@ class _Account:
 
 
 class Ledger:
-    def __init__(self, start: float, history: int = HISTORY) -> None:
-        """`start`: the zero of the exported trace. No event may be older."""
+    def __init__(self, start: float, trace: Trace | None = None) -> None:
+        """`start`: no event may be older. `trace`: shows each state that is over."""
         self.start = start
-        self.forgotten = 0
-        """Segments that no longer fit into the history."""
+        self._trace = trace
         self._accounts: dict[str, _Account] = {}
-        self._history: deque[Segment] = deque(maxlen=history)
 
     def enter(self, name: str, state: str, now: float, reason: str = "") -> None:
         """`name` is in `state` from `now` on. Entering the state it is in only renews the reason ("3 of 64 groups").
@@ -62,8 +48,8 @@ class Ledger:
             account.current = Current(state, old.since, reason)
             return
         account.closed[old.state] = account.closed.get(old.state, 0.0) + (now - old.since)
-        self.forgotten += len(self._history) == self._history.maxlen
-        self._history.append(Segment(name, old.state, old.since, now, old.reason))
+        if self._trace is not None:
+            self._trace.add(_span(name, old, now))
         account.current = Current(state, now, reason)
 
     def names(self) -> list[str]:
@@ -90,24 +76,10 @@ class Ledger:
         total = sum(seconds.values())
         return {state: value / total if total else 0.0 for state, value in seconds.items()}
 
-    def segments(self) -> list[Segment]:
-        """The last closed segments, in the order they were closed."""
-        return list(self._history)
+    def open_spans(self, now: float) -> list[Span]:
+        """The states that last, up to `now`."""
+        return [_span(name, account.current, max(now, account.current.since)) for name, account in self._accounts.items()]
 
-    def chrome_trace(self, now: float | None = None) -> dict[str, Any]:
-        """JSON-able, for chrome://tracing and ui.perfetto.dev: one row a name. Open segments are drawn up to `now`, if given.
 
-        Times are microseconds since `start` (Trace Event Format, "X" = complete event, "M" = metadata)."""
-        segments = self.segments()
-        if now is not None:
-            open_ones = ((name, account.current) for name, account in self._accounts.items())
-            segments += [Segment(name, c.state, c.since, max(now, c.since), c.reason) for name, c in open_ones]
-        row = {name: index for index, name in enumerate(self._accounts)}
-        events: list[dict[str, Any]] = [
-            {"ph": "M", "name": "thread_name", "pid": 0, "tid": index, "args": {"name": name}} for name, index in row.items()
-        ]
-        for s in segments:
-            ts, dur = (s.begin - self.start) * 1e6, (s.end - s.begin) * 1e6
-            args = {"reason": s.reason} if s.reason else {}
-            events.append({"ph": "X", "name": s.state, "pid": 0, "tid": row[s.name], "ts": ts, "dur": dur, "args": args})
-        return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"forgotten_segments": self.forgotten}}
+def _span(name: str, current: Current, end: float) -> Span:
+    return Span(name, current.state, current.since, end, {"reason": current.reason} if current.reason else {})

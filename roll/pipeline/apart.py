@@ -10,6 +10,7 @@ import asyncio
 from pathlib import Path
 
 from roll.configs.ppo import PPOConfig
+from roll.metrics.trace import Trace
 from roll.pipeline.engine_fleet import WEIGHTS, EngineFleet
 from roll.pipeline.run_record import RunRecord
 from roll.pipeline.schedule import StepSchedule
@@ -84,9 +85,9 @@ class Publisher:
 class FollowedWeights(EngineUpdates):
     """An explorer's side: its engines take what a trainer of another process publishes."""
 
-    def __init__(self, engines: EngineFleet, groups: Groups, schedule: StepSchedule) -> None:
+    def __init__(self, engines: EngineFleet, groups: Groups, schedule: StepSchedule, trace: Trace) -> None:
         assert isinstance(groups, SqlGroups), "the rules of `mode` see to it"
-        super().__init__(engines, groups, schedule)
+        super().__init__(engines, groups, schedule, trace)
         self._sql = groups
         self._looked_at = -1
         """The newest version of which it is known whether this process validates it."""

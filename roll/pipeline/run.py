@@ -92,7 +92,7 @@ class Pipeline(ABC):
         await state.join()
         store = weight_store(config)
         engines = engine_fleet(config, self._prepared, clusters, state, self.backend, store)
-        weights = WeightUpdates(engines, store, state.groups, state.schedule)
+        weights = WeightUpdates(engines, store, state.groups, state.schedule, state.record.files.trace)
         trainer = Trainer(config, derived, self._loss, state, clusters, store)
         if derived.engines_start_empty:
             first = await trainer.gather_weights(state.first_step)
@@ -152,7 +152,7 @@ class Pipeline(ABC):
         await state.join()
         engines = engine_fleet(config, self._prepared, clusters, state, self.backend, shared_weights(config))
         await engines.load()
-        weights = FollowedWeights(engines, state.groups, state.schedule)
+        weights = FollowedWeights(engines, state.groups, state.schedule, state.record.files.trace)
         explorer = await self._explorer(clusters, engines, weights)
 
         explore = exploring(explorer)
@@ -171,7 +171,9 @@ class Pipeline(ABC):
 
     def _flow(self, clusters: Mapping[str, Cluster], engines: EngineFleet | None, *halves: Sequence[Stage[Any, Any]]) -> Flow:
         devices = _device_locks(self._config, clusters, engines)
-        flow = Flow(Ledger(time.monotonic()), devices, time.monotonic, self.state.groups.changes.waits)
+        flow = Flow(
+            Ledger(time.monotonic(), self.state.record.files.trace), devices, time.monotonic, self.state.groups.changes.waits
+        )
         for half in halves:
             flow.join(half)
         return flow
@@ -183,8 +185,10 @@ class Pipeline(ABC):
     def _watched(self, clusters: Mapping[str, Cluster]) -> list[Coroutine[Any, Any, None]]:
         assert self._parts is not None
         state = self.state
-        display = state.record.refresh(self._parts.flow.ledger, list(clusters), state.groups)
-        return [state.groups.attend(), display, *self.watched(clusters)]
+        record, ledger = state.record, self._parts.flow.ledger
+        shown = record.refresh(ledger, list(clusters), state.groups)
+        kept = record.files.keep(lambda: self._figures(record.running_s()), ledger)
+        return [state.groups.attend(), shown, kept, record.memory.run(clusters), *self.watched(clusters)]
 
     async def _end(self, clusters: Mapping[str, Cluster], engines: EngineFleet | None) -> None:
         """The last checkpoint, if no step has made it, and the last figures."""
@@ -234,9 +238,13 @@ class Pipeline(ABC):
             wall_s = record.running_s()
             await self._leave(status, reason)
             await self.backend.shutdown()
-        summary = {"status": status, "reason": reason, "wall_s": wall_s} | figures(self.state, wall_s, self._parts)
-        record.finish(summary, self._parts.flow.ledger if self._parts else None)
+        summary = {"status": status, "reason": reason} | self._figures(wall_s)
+        record.finish(summary)
         return summary
+
+    def _figures(self, wall_s: float) -> dict[str, Any]:
+        """Those of the run so far."""
+        return {"wall_s": wall_s} | figures(self.state, wall_s, self._parts)
 
     async def _leave(self, status: str, reason: str) -> None:
         """The other processes of the run, if there are any, learn that this one takes part no longer. An interrupted trainer may

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import logging
-import os
-import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +17,6 @@ from roll.configs.ppo import PPOConfig
 from roll.configs.redact import redact
 from roll.data.sample import Sample, SampleGroup
 from roll.data.token_batch import TokenBatch
-from roll.metrics import learning_curve
 from roll.metrics.display import Display, RoleLine, RunSnapshot, duration, print_summary
 from roll.metrics.ledger import Ledger
 from roll.metrics.lessons import Lessons
@@ -29,7 +24,11 @@ from roll.metrics.run_log import GroupLog, read_rows
 from roll.metrics.sample_log import SampleLog
 from roll.metrics.staleness import StalenessStats
 from roll.metrics.step_speed import StepSpeed
+from roll.metrics.trace import Span
 from roll.metrics.trackers import make_trackers
+from roll.metrics.whole_file import write_whole
+from roll.pipeline.live_files import LiveFiles
+from roll.pipeline.memory_watch import MemoryWatch
 from roll.pipeline.preparation import Prepared
 from roll.pipeline.run_lock import Superseded
 from roll.pipeline.stage import LaneState
@@ -39,7 +38,6 @@ from roll.rollout.groups import LEASE, START, Groups
 logger = logging.getLogger(__name__)
 
 ACCURACY = "val_correct/all/mean"
-SUMMARY = "summary.json"
 REFRESH_S = 0.5
 """Time between two refreshes of the display."""
 
@@ -50,20 +48,20 @@ class Counter(Protocol):
 
 
 class RunRecord:
-    """The folder `<output_dir>/<exp_name>`: config.yaml, metrics.jsonl, samples.jsonl, groups.jsonl, learning_curve.png,
-    trace.json, summary.json; and the display."""
+    """The folder `<output_dir>/<exp_name>`: config.yaml, the journals metrics.jsonl, samples.jsonl and groups.jsonl, and the
+    `LiveFiles`; and the display."""
 
     def __init__(self, config: PPOConfig, prepared: Prepared) -> None:
         """What was written after the checkpoint that the run resumes from, if it continues in its folder, is rolled back."""
         derived, resumed, written = prepared.derived, prepared.resumed_record, to_mapping(config)
         self.run_dir = run_dir = prepared.run_dir
-        self._lock = prepared.lock
-        self._exp_name = config.exp_name
         self._max_steps = config.max_steps
         self._started = self._began = time.monotonic()
         self._counter: Counter | None = None
+        self._ledger: Ledger | None = None
         self._speed: StepSpeed | None = None
-        _replace(run_dir / "config.yaml", yaml.safe_dump(redact(written), sort_keys=False))
+        write_whole(run_dir / "config.yaml", yaml.safe_dump(redact(written), sort_keys=False).encode())
+        self.files = LiveFiles(run_dir, config.exp_name, derived.staleness_bound, prepared.lock)
         self.groups = GroupLog(run_dir)
         self._samples = SampleLog(run_dir, config.rollout_log_per_step)
         self.staleness = StalenessStats(derived.staleness_bound)
@@ -75,6 +73,7 @@ class RunRecord:
         logged = (self.step, resumed.get("metrics", 0)) if resumed is not None else (-1, 0)
         self._trackers = make_trackers(derived.trackers, run_dir, config.exp_name, written, config.tracker_kwargs, *logged)
         self._lessons = Lessons()
+        self.memory = MemoryWatch()
         self.display = Display(logging_steps=config.logging_steps)
         self._reward: float | None = None
         self._validation_errors = 0
@@ -89,6 +88,7 @@ class RunRecord:
         that each stage works."""
         self.display.note(f"started in {duration(time.monotonic() - self._started)}")
         self._counter = counter
+        self._ledger = ledger
         self._speed = StepSpeed(ledger, time.monotonic())
         self._began = time.monotonic()
 
@@ -114,14 +114,21 @@ class RunRecord:
         tokens = sum(len(sample.response_ids) for group in groups for sample in group.samples)
         counts = self._counter.counts() if self._counter is not None else {}
         speed = self._speed.step(tokens, time.monotonic()) if self._speed is not None else {}
-        self._trackers.log(self.step, {**metrics, **counts, **lags, **speed})
-        for warning in self._lessons.step(self.step, {**metrics, **counts}):
+        self._trackers.log(self.step, {**metrics, **counts, **lags, **speed, **self.memory.metrics()})
+        step_s = self.running_s() / (self.step - self._first_step)
+        late = self.memory.warn((self._max_steps - self.step) * step_s, step_s)
+        for warning in [*self._lessons.step(self.step, {**metrics, **counts}), *late]:
             logger.warning(warning)
         self._reward = metrics.get("critic/score/mean")
         self._lag = lags["staleness/mean"]
+        self._trace_step(metrics["time/step_s"], version=version, groups=len(groups), tokens=tokens)
         self.samples += sum(len(group.samples) for group in groups)
         self.response_tokens += tokens
         self.display.step(self._snapshot())
+
+    def _trace_step(self, seconds: float, **facts: Any) -> None:
+        now, facts = time.monotonic(), {**facts, "reward": self._reward, "lag": self._lag}
+        self.files.trace.add(Span("steps", f"step {self.step}", now - seconds, now, facts))
 
     def add_dropped(self, group: SampleGroup, reason: str) -> None:
         """A group was rolled out and then dropped."""
@@ -137,6 +144,8 @@ class RunRecord:
         else:
             metrics |= {ACCURACY: result.accuracy, "val/score/mean": result.reward}
             self.validation.append((result.version, result.accuracy))
+        now, facts = time.monotonic(), {"accuracy": result.accuracy, "errors": result.errors}
+        self.files.trace.add(Span("validations", f"version {result.version}", now - result.seconds, now, facts))
         metrics |= {f"val_correct/{tag}/mean": accuracy for tag, accuracy in result.by_tag.items()}
         self._trackers.log(result.version, metrics | result.more)
 
@@ -184,7 +193,8 @@ class RunRecord:
             "steps": self.step,
             "started_s": self._began - self._started,
             "validation": [{"step": step, "accuracy": accuracy} for step, accuracy in self.validation],
-            "warnings": self._lessons.warnings,
+            "warnings": [*self._lessons.warnings, *self.memory.warnings],
+            "memory": self.memory.figures(),
             "staleness": self.staleness.summary(),
             "throughput": {
                 "samples_per_s": self.samples / seconds,
@@ -192,62 +202,17 @@ class RunRecord:
             },
         }
 
-    def finish(self, summary: dict[str, Any], ledger: Ledger | None) -> None:
-        """Writes the summary, the picture and the trace (chrome://tracing), closes everything, and says where the results are.
-
-        A run whose results cannot be written (a full disk) has failed, and `summary` says so; a picture is not worth that."""
+    def finish(self, summary: dict[str, Any]) -> None:
+        """Writes the files for the last time, closes everything, and says where the results are."""
         self.display.close()
         self._trackers.finish(summary["status"])
         self.groups.close()
         self._samples.close()
         try:
-            if self._lock is not None:
-                self._lock.check()
+            self.files.finish(summary, self._ledger)
         except Superseded:
             return
-        write_summary(self.run_dir, summary)
-        try:
-            if ledger is not None:
-                (self.run_dir / "trace.json").write_text(json.dumps(ledger.chrome_trace(time.monotonic())))
-            picture = self.run_dir / "learning_curve.png"
-            learning_curve.plot(self.run_dir / "metrics.jsonl", picture, self._exp_name, self.staleness.bound)
-        except OSError as error:
-            self.display.note(f"trace.json and learning_curve.png cannot be written: {error}")
         print_summary(summary, self.run_dir)
-
-
-def announce_running(run_dir: Path, started: str) -> str:
-    """From here on summary.json says that the run runs, not how an earlier one ended. Returns what it says if the driver is
-    killed: whoever outlives the driver writes that (`Watchdog`). Raises `OSError`."""
-    running = {"status": "running", "reason": "", "host": socket.gethostname(), "pid": os.getpid(), "started": started}
-    _replace(run_dir / SUMMARY, json.dumps(running, indent=2))
-    why = f"the driver (process {os.getpid()}) was killed, or crashed; what it wrote last is on its standard error"
-    return json.dumps(running | {"status": "failed", "reason": why}, indent=2)
-
-
-def write_summary(run_dir: Path, summary: dict[str, Any]) -> None:
-    """If it cannot be written, `summary` becomes that of a run which failed for this reason, if for no other before."""
-    path = run_dir / SUMMARY
-    try:
-        _replace(path, json.dumps(summary, indent=2))
-    except OSError as error:
-        if summary["status"] != "failed":
-            summary |= {"status": "failed", "reason": f"the results cannot be written: {error}"}
-        short = json.dumps({"status": "failed", "reason": summary["reason"], "steps": summary.get("steps")})
-        # Overwriting the file in place works on a full disk, too.
-        with contextlib.suppress(OSError), path.open("r+b", buffering=0) as file:
-            file.write(short.encode())
-            file.truncate()
-
-
-def _replace(path: Path, text: str) -> None:
-    aside = path.with_name(f".{path.name}.new")
-    try:
-        aside.write_text(text)
-        os.replace(aside, path)
-    except OSError as error:
-        aside.unlink(missing_ok=True)
-        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def archive_previous(run_dir: Path) -> Path | None:

@@ -15,6 +15,7 @@ from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.redact import redact_text
 from roll.metrics.run_log import GroupLog
+from roll.metrics.trace import Trace
 from roll.rollout.admission import Admission
 from roll.rollout.groups import TaskSource
 from roll.rollout.pipeline_depth import PipelineDepth
@@ -31,6 +32,7 @@ def sql_groups(
     depth: PipelineDepth,
     source: TaskSource,
     journal: GroupLog,
+    trace: Trace,
     progress: Progress,
 ) -> SqlGroups:
     """`journal`: written by the process that trains."""
@@ -40,6 +42,7 @@ def sql_groups(
         depth,
         source,
         journal if config.mode != "explore" else None,
+        trace,
         progress,
         time.monotonic,
         Database(address),

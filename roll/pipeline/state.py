@@ -60,14 +60,15 @@ class RunState:
         self._joined = True
 
     def _new_groups(self) -> Groups:
-        config, source, journal = self._config, self._prepared.source, self.record.groups
+        config, source = self._config, self._prepared.source
+        journal, trace = self.record.groups, self.record.files.trace
         admission, depth = _admission(config, self.first_step), _depth(config)
         progress = Progress(config.groups_per_step, config.max_dropped_batches)
         if config.groups_address is None:
-            return Groups(admission, depth, source, journal, progress, time.monotonic)
+            return Groups(admission, depth, source, journal, trace, progress, time.monotonic)
         from roll.pipeline.shared_groups import sql_groups
 
-        return sql_groups(config, config.groups_address, admission, depth, source, journal, progress)
+        return sql_groups(config, config.groups_address, admission, depth, source, journal, trace, progress)
 
     async def mirror_steps(self) -> None:
         """Runs as long as the run does: an explorer shows the steps of the trainer, which is another process."""
@@ -92,7 +93,7 @@ class RunState:
         partial = self._begin(step)
         await trainers.call_all("save", str(partial / TRAINER))
         await asyncio.to_thread(self._checkpoints.commit, step, state, rows)
-        await self.groups.saved(step)
+        await self.groups.saved(self.saved_step)
         self.saved_step = step
 
     def _begin(self, step: int) -> Path:

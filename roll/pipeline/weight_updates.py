@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from roll.data.sample import SampleGroup
+from roll.metrics.trace import Trace
 from roll.pipeline.engine_fleet import EngineFleet
 from roll.pipeline.schedule import StepSchedule
 from roll.rollout.groups import Groups
@@ -42,10 +43,11 @@ class EngineUpdates:
     """Brings the newest version to the engines that are due, while they generate and the trainer trains on, then has each flip at
     a token border."""
 
-    def __init__(self, engines: EngineFleet, groups: Groups, schedule: StepSchedule) -> None:
+    def __init__(self, engines: EngineFleet, groups: Groups, schedule: StepSchedule, trace: Trace) -> None:
         self._engines = engines
         self._groups = groups
         self._schedule = schedule
+        self._trace = trace
         self._pulls = WeightPulls(engines.fleet, schedule.pull_every)
         self._served = engines.fleet.version
         """The oldest version that an engine serves, as the groups know it."""
@@ -76,9 +78,11 @@ class EngineUpdates:
 
     async def _load(self, engines: list[int]) -> None:
         version = self._pulls.begin()
-        await self._engines.send(version, engines)
+        with self._trace.during("weights", f"send version {version}", engines=engines):
+            await self._engines.send(version, engines)
         await self._groups.until(lambda: not self._held)
-        pauses = await self._engines.flip(version, engines)
+        with self._trace.during("weights", f"flip to version {version}", engines=engines):
+            pauses = await self._engines.flip(version, engines)
         self.stats.count += 1
         self.stats.bytes += self._engines.store.manifest(version).nbytes * len(pauses)
         self.stats.pauses_s += pauses
@@ -96,15 +100,16 @@ class EngineUpdates:
 class WeightUpdates(EngineUpdates):
     """The trainer is in the same driver: it publishes here."""
 
-    def __init__(self, engines: EngineFleet, store: WeightStore, groups: Groups, schedule: StepSchedule) -> None:
-        super().__init__(engines, groups, schedule)
+    def __init__(self, engines: EngineFleet, store: WeightStore, groups: Groups, schedule: StepSchedule, trace: Trace) -> None:
+        super().__init__(engines, groups, schedule, trace)
         self._store = store
 
     async def publish(self, weights: NewWeights) -> int | None:
         """Returns the version when all engines serve it, or at once None if nobody has to wait for that."""
         version = weights.manifest.version
         awaited = self._schedule.awaits(version)
-        await self._store.publish(weights.manifest, weights.buckets)
+        with self._trace.during("publish", f"version {version}"):
+            await self._store.publish(weights.manifest, weights.buckets)
         self._pulls.publish(version, awaited)
         self.stats.published += 1
         if awaited:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from typing import Any, Protocol, TypeVar
 
 from roll.data.sample import Prompt, SampleGroup
 from roll.metrics.run_log import GroupLog
+from roll.metrics.trace import Trace
 from roll.rollout.admission import Admission, GroupState, Selection
 from roll.rollout.changes import Changes, Closed
 from roll.rollout.pipeline_depth import PipelineDepth
@@ -84,16 +86,19 @@ class Groups:
         depth: PipelineDepth,
         source: TaskSource,
         journal: GroupLog | None,
+        trace: Trace,
         progress: Progress,
         clock: Callable[[], float],
     ) -> None:
         """`journal`: None where another process writes it. `depth`: how far ahead rollouts start, within what admission allows:
-        it learns from the waits seen here. `progress` ends a run that drops groups without end."""
+        it learns from the waits seen here. `trace` shows each group's way. `progress` ends a run that drops groups without
+        end."""
         self.admission = admission
         self.depth = depth
         self.changes = Changes()
         self._source = source
         self._journal = journal
+        self._trace = trace
         self._progress = progress
         self._clock = clock
         self._live: dict[int, SampleGroup] = {}
@@ -147,6 +152,7 @@ class Groups:
                 ticket = self.admission.start()
                 group = SampleGroup(ticket.group_id, ticket.start_version, self._source.next())
                 self._live[group.group_id] = group
+                self._trace.enter_phase(group.group_id, "rollout")
                 self._started(group)
                 self._changed()
             return group
@@ -173,6 +179,7 @@ class Groups:
                 return
             self.admission.complete(group.group_id)
             self._live[group.group_id] = group
+            self._trace.enter_phase(group.group_id, "buffered")
             self._completed(group)
             self._progress.finished()
             self._changed()
@@ -276,12 +283,15 @@ class Groups:
         return [self._live[i].to_json() for i in sorted(live) if live[i].state is GroupState.BUFFERED]
 
     async def saved(self, step: int) -> None:
-        """A checkpoint of `step` is complete."""
+        """Nobody goes on from a checkpoint before that of `step`: a later one is complete. One may be damaged, so two are kept
+        in reach."""
 
     def restore(self, state: Mapping[str, Any], buffered: Sequence[dict[str, Any]]) -> None:
         """Goes on from `state` and `buffered`; the source was set to its cursor before."""
         groups = sorted((SampleGroup.from_json(row) for row in buffered), key=lambda group: group.group_id)
         self._live = {group.group_id: group for group in groups}
+        for group_id in self._live:
+            self._trace.enter_phase(group_id, "buffered")
         self.admission.restore(state["admission"], {group.group_id: group.start_version for group in groups})
         self._changed()
 
@@ -300,16 +310,17 @@ class Groups:
 
     def _ended(self, group: SampleGroup, fate: str, reason: str, step: int, lag: int | None) -> None:
         """The group has met its fate. Steps count from 1."""
-        assert self._journal is not None
-        self._journal.write(
-            group_id=group.group_id,
-            prompt_uid=group.prompt.uid,
-            fate=fate,
-            reason=reason,
-            step=step,
-            start_version=group.start_version,
-            lag=lag,
-        )
+        row: dict[str, Any] = {
+            "prompt_uid": group.prompt.uid,
+            "fate": fate,
+            "reason": reason,
+            "step": step,
+            "start_version": group.start_version,
+            "lag": lag,
+        }
+        if self._journal is not None:
+            self._journal.write(group_id=group.group_id, **row)
+        self._trace.end_group(group.group_id, {**row, "tokens_by_version": tokens_by_version(group)})
 
     async def _contents(self, group_ids: Sequence[int]) -> list[SampleGroup]:
         """Buffered groups with their samples; those that cannot be read are dropped and left out."""
@@ -330,17 +341,22 @@ class Groups:
 
     async def _take(self, step: int, asked: float) -> None:
         """Gives the step its lease, if all its groups are there."""
-        selection = self.admission.select(step)
-        for group_id, reason in selection.drop.items():
-            self._drop(group_id, reason)
-        groups = await self._contents(selection.take)
-        if selection.take and len(groups) == len(selection.take):
+        while True:
+            selection = self.admission.select(step)
+            for group_id, reason in selection.drop.items():
+                self._drop(group_id, reason)
+            groups = await self._contents(selection.take)
+            if len(groups) == len(selection.take):
+                break
+        if groups:
             now, before = self._clock(), self._last_leased_at
             if before is not None:
                 slack_s = max(0.0, asked - self._complete_since) if self._complete_since is not None else 0.0
                 self.depth.observe(wait_s=now - asked, train_s=asked - before, slack_s=slack_s)
             self._leased = Lease(step, tuple(groups), now - asked, now)
             self._last_leased_at, self._complete_since = now, None
+            for group in groups:
+                self._trace.enter_phase(group.group_id, "training")
         self._changed()
 
     def _drop(self, group_id: int, reason: str, detail: str = "") -> None:
@@ -364,3 +380,11 @@ class Groups:
         elif self._complete_since is None:
             self._complete_since = self._clock()
         self.changes.notify()
+
+
+def tokens_by_version(group: SampleGroup) -> Counter[int]:
+    tokens = Counter[int]()
+    for sample in group.samples:
+        for span in sample.versions:
+            tokens[span.version] += span.stop - span.start
+    return tokens

@@ -83,6 +83,18 @@ def test_a_run_that_was_killed_is_judged_by_what_it_wrote(folder):
     assert list(violations(read_run(folder.path))) == []
 
 
+def test_the_figures_of_a_run_that_runs_may_be_older_than_its_journals(folder, capsys):
+    folder.write()
+    older = folder.counts | {"admitted": 5, "trained": 3, "in_flight": 1}
+    running = {"status": "running", "as_of": "2026-01-01 00:00:00", "groups": older}
+    (folder.path / "summary.json").write_text(json.dumps(running))
+    assert main([str(folder.path)]) == 0
+    assert "(running)" in capsys.readouterr().out
+    running["groups"] = older | {"admitted": 6}
+    (folder.path / "summary.json").write_text(json.dumps(running))
+    assert main([str(folder.path)]) == 1, "its accounts have to balance all the same"
+
+
 def change(name, position, **values):
     def breaks(folder):
         getattr(folder, name)[position] = getattr(folder, name)[position] | values

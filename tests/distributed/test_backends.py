@@ -53,7 +53,8 @@ async def check_contract(backend, inventory):
 def test_in_process():
     async def main():
         backend = LocalBackend()
-        await check_contract(backend, detect())
+        cluster = await check_contract(backend, detect())
+        assert await cluster.memory(30.0) == {}, "it is the driver's"
         await backend.shutdown()
 
     asyncio.run(asyncio.wait_for(main(), 30))
@@ -69,6 +70,9 @@ def test_ray_and_the_death_of_a_worker_nobody_is_calling():
             cluster = await check_contract(backend, detect())
             pid = await cluster.call(1, "process")
             assert pid != os.getpid()
+            memory = await cluster.memory(30.0)
+            assert list(memory) == ["role-0", "role-1"]
+            assert memory["role-1"].pid == pid and memory["role-1"].rss_mb > memory["role-1"].private_mb > 10
             watch = asyncio.ensure_future(cluster.watch())
             os.kill(pid, signal.SIGKILL)
             with pytest.raises(WorkerDied, match="role-1 of role role"):

@@ -9,9 +9,10 @@ import signal
 import pytest
 from safetensors import SafetensorError
 
+from roll.metrics.learning_curve import plot
 from roll.metrics.run_log import JournalFile
 from roll.pipeline.base_worker import TrainWorker
-from roll.pipeline.run_record import announce_running, write_summary
+from roll.pipeline.live_files import announce_running, write_summary
 
 AUTO = "resume_from_checkpoint=auto"
 
@@ -31,13 +32,30 @@ def test_a_run_ends_with_one_reason(launch):
         assert len(list(JournalFile(run.dir / f"{name}.jsonl").rows())) > 0
 
 
+def full(path, contents):
+    raise OSError(28, "No space left on device", str(path))
+
+
+def test_a_file_that_cannot_be_rewritten_is_not_truncated(tmp_path):
+    """The picture of 70 KB meets a limit of 1 KB."""
+    (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 1, "critic/score/mean": 0.5}) + "\n")
+    picture = tmp_path / "learning_curve.png"
+    assert plot(tmp_path / "metrics.jsonl", picture, "a run")
+    kept, limits = picture.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"File too large: .*learning_curve.png"):
+            plot(tmp_path / "metrics.jsonl", picture, "another title")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert picture.read_bytes() == kept
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["learning_curve.png", "metrics.jsonl"]
+
+
 def test_results_that_cannot_be_written_are_a_failure(tmp_path, monkeypatch):
     announce_running(tmp_path, "now")
 
-    def full(self, text):
-        raise OSError(28, "No space left on device", str(self))
-
-    monkeypatch.setattr("pathlib.Path.write_text", full)
+    monkeypatch.setattr("pathlib.Path.write_bytes", full)
     summary = {"status": "finished", "reason": "", "steps": 7}
     write_summary(tmp_path, summary)
     assert summary["status"] == "failed" and "No space left on device" in summary["reason"]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import random
 import signal
 import time
 
 import pytest
+
+from roll.cli.verify import main
 
 RESUME = "resume_from_checkpoint=auto"
 
@@ -31,6 +35,28 @@ def test_resume_after_kill(launch, accounts, steps):
     accounts(last.dir)
 
 
+def test_a_killed_run_leaves_its_figures_its_trace_and_its_picture(launch):
+    """They are rewritten while it runs; nobody can write them after SIGKILL but the watchdog, which says how the run ended."""
+    run = launch("max_steps=100000", "save_steps=100000")
+    picture = run.dir / "learning_curve.png"
+    run.wait_for("picture", picture.exists)
+    running = run.summary()
+    assert running["status"] == "running" and running["steps"] >= 1
+    assert main([str(run.dir)]) == 0, "a run that runs is judged by its journals"
+    run.wait_for("newer figures", lambda: run.summary()["steps"] > running["steps"])
+    run.signal(signal.SIGKILL)
+    assert run.end() == -signal.SIGKILL
+    summary = run.wait_for_epitaph()
+    assert summary["status"] == "failed" and f"process {run.process.pid}" in summary["reason"]
+    assert summary["steps"] > running["steps"] and summary["staleness"]["histogram"] and summary["groups"]["trained"]
+    assert picture.read_bytes().startswith(b"\x89PNG") and picture.read_bytes()[-8:-4] == b"IEND"
+    events = json.loads(gzip.decompress((run.dir / "trace/trace-0001.json.gz").read_bytes()))["traceEvents"]
+    groups = {event["id"]: event["args"]["fate"] for event in events if (event["ph"], event["name"]) == ("b", "group")}
+    assert {"trained", "live"} <= set(groups.values())
+    assert [event["name"] for event in events].count("step 1") == 1
+    assert main([str(run.dir)]) == 0
+
+
 @pytest.mark.ray
 @pytest.mark.timeout(600)  # three runs; on a machine that is busy each takes a while to start
 def test_resume_after_kill_with_ray(launch, accounts):
@@ -49,6 +75,9 @@ def test_resume_after_kill_with_ray(launch, accounts):
     assert stopped.end(30) == 130, stopped.output
     summary = stopped.summary()
     assert summary["status"] == "interrupted" and "Traceback" not in stopped.output
+    roles = ("driver", "actor_train", "actor_infer", "rewards.even")
+    assert all(summary["memory"][f"{role}_rss_mb"]["peak"] > 10 for role in roles)
+    assert not [name for name in summary["memory"] if "device" in name], "there is no figure of a device that is not there"
     stopped.wait_for_family_to_end()
 
     last = launch(RESUME)

@@ -1,7 +1,10 @@
 """What each setting means for a whole run, and what a run leaves behind."""
 
+import gzip
+import itertools
 import json
 import math
+from collections import defaultdict
 
 import pytest
 import yaml
@@ -10,15 +13,13 @@ from safetensors.torch import load_file
 from roll.configs.loading import load_config
 from roll.configs.rlvr import RLVRConfig
 from roll.distributed.backend import LocalBackend
-from roll.metrics.ledger import Ledger
-from roll.pipeline import run as run_page
 from roll.pipeline import run_record
 from roll.pipeline.rlvr import rlvr_pipeline
 from roll.pipeline.stage import LaneState
 
 SUMMARY = {
     "": {"status", "reason", "steps", "wall_s", "validation", "groups"}
-    | {"staleness", "idle_share", "weight_updates", "throughput"},
+    | {"staleness", "idle_share", "weight_updates", "throughput", "memory"},
     "groups": {"admitted", "trained", "buffered", "in_flight", "dropped"},
     "staleness": {"bound", "max", "mean", "token_mean", "histogram"},
     "idle_share": {"actor_train", "actor_infer"},
@@ -268,6 +269,7 @@ def test_the_folder_of_a_run(lab, make_config, with_validation):
     ]
     assert {row["fate"] for row in run.rows("samples")} == {"trained", "validation"}
     assert all(row["advantage"] is not None for row in run.trained_samples())
+    assert all(row["memory/driver_rss_mb"] > 10 for row in run.steps()), "workers in this process have no memory of their own"
     assert (run.run_dir / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(path.name for path in (run.run_dir / "checkpoints").iterdir()) == ["step-3", "step-4"]
     summary = json.loads((run.run_dir / "summary.json").read_text())
@@ -291,29 +293,54 @@ def test_a_second_run_of_the_same_name_moves_the_first_aside(lab, make_config):
     assert (first.run_dir.parent / "run.1" / "summary.json").read_bytes() == kept
 
 
-def test_every_second_of_every_role_and_stage_is_accounted_for(lab, make_config, with_validation, monkeypatch):
-    """The ledger's states sum to the wall time since the first event; idle shares are what is left of the busy ones."""
-    ledgers = []
-
-    class Kept(Ledger):
-        def __init__(self, start):
-            super().__init__(start)
-            ledgers.append(self)
-
-    monkeypatch.setattr(run_page, "Ledger", Kept)
+def test_the_trace_has_every_second_of_every_role_and_stage(lab, make_config, with_validation):
+    """The states of a row follow each other to the end; idle shares are what is left of the busy ones."""
     run = lab.run(make_config(with_validation, max_steps=3, async_generation_ratio=1))
-    (ledger,) = ledgers
-    busy = LaneState.PROCESSING.value
+    rows = read_trace(run)
     stages = {f"stage.{name}" for name in ("admit", "generate", "reward", "keep", "lease", "train", "publish", "validate")}
-    assert stages | {"actor_train", "actor_infer", "rewards"} <= set(ledger.names())
-    for name in ledger.names():
-        first = min([s.begin for s in ledger.segments() if s.name == name], default=ledger.current(name).since)
-        until = max(ledger.current(other).since for other in ledger.names()) + 1.0
-        assert sum(ledger.durations(name, until).values()) == pytest.approx(until - first, abs=1e-6)
+    roles = {"actor_train", "actor_infer", "rewards"}
+    assert stages | roles <= set(rows)
+    end = max(begin + seconds for spans in rows.values() for _, begin, seconds, _ in spans)
+    for row in stages | roles:
+        spans = sorted(rows[row], key=lambda span: span[1])
+        for (_, begin, seconds, _), (_, following, *_) in itertools.pairwise(spans):
+            assert begin + seconds == pytest.approx(following, abs=1e-5)
+        assert spans[-1][1] + spans[-1][2] == pytest.approx(end, abs=1e-5)
     for role, idle in run.summary["idle_share"].items():
-        assert 0 <= idle <= 1
-        seconds = ledger.durations(role, ledger.start + run.summary["wall_s"])
-        assert idle == pytest.approx(1 - seconds[busy] / sum(seconds.values()), abs=0.05)
+        spans = [(name, begin, seconds) for name, begin, seconds, _ in rows[role]]
+        busy = sum(seconds for name, _, seconds in spans if name == LaneState.PROCESSING.value)
+        assert idle == pytest.approx(1 - busy / (end - min(begin for _, begin, _ in spans)), abs=0.05)
+
+
+def test_the_trace_has_every_step_version_validation_and_group(lab, make_config, with_validation):
+    run = lab.run(make_config(with_validation, max_steps=3, async_generation_ratio=1, eval_steps=3))
+    rows = read_trace(run)
+    assert [(name, args["version"]) for name, *_, args in rows["steps"]] == [("step 1", 0), ("step 2", 1), ("step 3", 2)]
+    assert [name for name, *_ in rows["publish"]] == ["version 1", "version 2", "version 3"]
+    loads = [name for name, *_ in rows["weights"]]
+    assert loads[-2:] == ["send version 3", "flip to version 3"]
+    shown = [(name, args["accuracy"]) for name, *_, args in rows["validations"]]
+    assert shown == [(f"version {each['step']}", each["accuracy"]) for each in run.summary["validation"]]
+    groups = {args["group_id"]: args for name, *_, args in rows["groups"] if name == "group"}
+    for row in run.rows("groups"):
+        tokens = groups[row["group_id"]].pop("tokens_by_version")
+        assert groups[row["group_id"]] == row
+        assert row["fate"] == "dropped" or min(map(int, tokens)) == row["step"] - 1 - row["lag"]
+    assert len(groups) == run.summary["groups"]["admitted"]
+
+
+def read_trace(run):
+    """Row -> [(name, begin, seconds, args)]; that of groups has their beginnings only."""
+    (path,) = (run.run_dir / "trace").iterdir()
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    names = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M"}
+    rows = defaultdict(list)
+    for e in events:
+        if e["ph"] == "X":
+            rows[names[e["tid"]]].append((e["name"], e["ts"] / 1e6, e["dur"] / 1e6, e["args"]))
+        elif e["ph"] == "b":
+            rows["groups"].append((e["name"], e["ts"] / 1e6, 0.0, e.get("args")))
+    return rows
 
 
 # -- how a run ends -----------------------------------------------------------------------------------------------------

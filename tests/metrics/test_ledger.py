@@ -1,6 +1,5 @@
 """The ledger loses no second, whatever the order of the states."""
 
-import json
 from itertools import pairwise
 
 import pytest
@@ -31,15 +30,20 @@ def test_durations_of_a_name_sum_to_the_time_since_it_appeared(steps, rest):
 
 
 @given(STEPS)
-def test_segments_of_a_name_follow_each_other_without_gap_or_overlap(steps):
-    ledger, now = Ledger(start=0.0), 0.0
+def test_spans_of_a_name_follow_each_other_without_gap_or_overlap(steps):
+    class Shown(list):
+        add = list.append
+
+    shown = Shown()
+    ledger, now = Ledger(0.0, shown), 0.0
     for name, state, pause in steps:
         now += pause
         ledger.enter(name, state, now)
+    shown += ledger.open_spans(now)
     for name in ledger.names():
-        mine = [segment for segment in ledger.segments() if segment.name == name]
-        assert all(a.end == b.begin and a.state != b.state for a, b in pairwise(mine))
-        assert not mine or ledger.current(name).since == mine[-1].end
+        mine = [span for span in shown if span.row == name]
+        assert all(a.end == b.begin and a.name != b.name for a, b in pairwise(mine))
+        assert mine[-1].end == now
 
 
 def test_a_new_reason_does_not_restart_the_wait():
@@ -62,27 +66,3 @@ def test_time_cannot_go_back():
         ledger.enter("a", "idle", 7.0)
     with pytest.raises(ValueError):
         ledger.durations("a", 7.0)
-
-
-def test_the_history_is_bounded_and_the_durations_are_not():
-    ledger = Ledger(start=0.0, history=3)
-    for second in range(11):
-        ledger.enter("a", "even" if second % 2 == 0 else "odd", float(second))
-    assert [segment.begin for segment in ledger.segments()] == [7.0, 8.0, 9.0]
-    assert ledger.forgotten == 7
-    assert ledger.durations("a", 11.0) == {"even": 6.0, "odd": 5.0}
-
-
-def test_chrome_trace_has_a_row_a_name_in_microseconds_since_the_start():
-    ledger = Ledger(start=100.0)
-    ledger.enter("train", "processing", 100.5, "step 1")
-    ledger.enter("infer", "processing", 101.0)
-    ledger.enter("train", "idle", 102.0)
-    trace = json.loads(json.dumps(ledger.chrome_trace(now=103.0)))
-    rows = {e["tid"]: e["args"]["name"] for e in trace["traceEvents"] if e["ph"] == "M"}
-    drawn = [(rows[e["tid"]], e["name"], e["ts"], e["dur"], e["args"]) for e in trace["traceEvents"] if e["ph"] == "X"]
-    assert drawn == [
-        ("train", "processing", 0.5e6, 1.5e6, {"reason": "step 1"}),
-        ("train", "idle", 2e6, 1e6, {}),
-        ("infer", "processing", 1e6, 2e6, {}),
-    ]

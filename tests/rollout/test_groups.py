@@ -2,10 +2,12 @@
 
 import asyncio
 import json
+from pathlib import Path
 
 import pytest
 
 from roll.data.sample import Prompt, Sample, VersionSpan
+from roll.metrics.trace import Trace
 from roll.rollout.admission import AccountingError, Admission
 from roll.rollout.changes import Closed
 from roll.rollout.groups import LEASE, START, Groups
@@ -47,7 +49,9 @@ class Setting:
         self.accounts = Admission(2, ratio, max_steps=10, **options)
         self.depth = PipelineDepth(ratio, fixed=ratio)
         self.journal = Journal()
-        self.groups = Groups(self.accounts, self.depth, Tasks(), self.journal, Progress(2, most_dropped), lambda: self.now)
+        self.trace = Trace(Path("trace"), lambda: self.now)
+        progress = Progress(2, most_dropped)
+        self.groups = Groups(self.accounts, self.depth, Tasks(), self.journal, self.trace, progress, lambda: self.now)
 
     async def start(self):
         group = await self.groups.start()
@@ -118,6 +122,10 @@ def test_leased_groups_stay_until_they_are_trained_and_each_has_one_row_in_the_j
         await s.groups.drop(late.group_id, "filter_std")
         rows = [(row["group_id"], row["fate"], row["reason"], row["step"], row["lag"]) for row in s.journal.rows]
         assert rows == [(0, "trained", "", 1, 0), (1, "trained", "", 1, 0), (2, "dropped", "filter_std", 1, None)]
+        events = [json.loads(event) for event in s.trace.files()[0].events]
+        shown = {e["id"]: e["args"] for e in events if (e["ph"], e["name"]) == ("b", "group")}
+        assert shown == {row["group_id"]: row | {"tokens_by_version": {"0": 2}} for row in s.journal.rows}
+        assert [e["name"] for e in events if (e["ph"], e["id"]) == ("b", 0)] == ["group", "rollout", "buffered", "training"]
 
     run(main)
 

@@ -13,8 +13,10 @@ from typing import TypeVar
 
 from sqlalchemy import Connection, Engine, Executable, create_engine, event
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from watchfiles import awatch
+
+from roll.configs.redact import redact_text
 
 T = TypeVar("T")
 
@@ -27,6 +29,10 @@ CHANNEL = "roll_groups"
 
 class DatabaseError(ValueError):
     """An address that names no database that can be used here."""
+
+
+class DatabaseFailed(RuntimeError):
+    """A statement failed; says why, without the statement and its values."""
 
 
 def open_engine(address: str) -> Engine:
@@ -140,6 +146,9 @@ class Database:
         except asyncio.CancelledError:
             await asyncio.wait([future])
             raise
+        except DBAPIError as error:
+            place = self._file or redact_text(str(self._engine.url))
+            raise DatabaseFailed(f"{place}: {' '.join(str(error.orig).split())}") from error
 
     # On the thread.
 

@@ -19,12 +19,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Executable, Row, delete, func, insert, select, update
 
 from roll.data.sample import Prompt, SampleGroup
 from roll.metrics.run_log import GroupLog
+from roll.metrics.trace import Trace
 from roll.rollout.admission import Admission, GroupState
 from roll.rollout.groups import Groups, TaskSource
 from roll.rollout.pipeline_depth import PipelineDepth
@@ -53,6 +54,14 @@ class Alone(RuntimeError):
 
 class TakenBack(Exception):
     """The trainer went on from a checkpoint: versions that were published after it are gone, and what they sampled is dropped."""
+
+
+class Fate(NamedTuple):
+    group: SampleGroup
+    fate: str
+    reason: str
+    step: int
+    lag: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +95,7 @@ class SqlGroups(Groups):
         depth: PipelineDepth,
         source: TaskSource,
         journal: GroupLog | None,
+        trace: Trace,
         progress: Progress,
         clock: Callable[[], float],
         database: Database,
@@ -94,7 +104,7 @@ class SqlGroups(Groups):
         peer_timeout_s: float,
     ) -> None:
         """`journal`: None in a process that does not train: the trainer's journal has the groups of all. Call `join` first."""
-        super().__init__(admission, depth, source, journal, progress, clock)
+        super().__init__(admission, depth, source, journal, trace, progress, clock)
         self._database = database
         self._member = member
         self._signs = LifeSigns(member_timeout_s)
@@ -108,8 +118,8 @@ class SqlGroups(Groups):
         self._seq = 0
         """The number of the transaction that is open."""
         self._statements: list[Executable] = []
-        self._fates: list[tuple[int, str, str, str, int, int, int | None]] = []
-        """Rows for the journal, once they are committed."""
+        self._fates: list[Fate] = []
+        """What the journal is told, once it is committed."""
         self._members: Sequence[Row[Any]] = ()
         self._ending: tuple[str, str] | None = None
         self._alone_since = clock()
@@ -248,7 +258,7 @@ class SqlGroups(Groups):
     def _ended(self, group: SampleGroup, fate: str, reason: str, step: int, lag: int | None) -> None:
         row = {"seq": self._seq, "state": fate, "reason": reason, "step": step, "lag": lag, "ended_at": time.time()}
         self._statements.append(update(groups).where(groups.c.id == group.group_id).values(row))
-        self._fates.append((group.group_id, group.prompt.uid, fate, reason, step, group.start_version, lag))
+        self._fates.append(Fate(group, fate, reason, step, lag))
 
     async def set_served(self, version: int) -> None:
         """All engines of this process serve `version`, or a newer one, from now on."""
@@ -333,22 +343,12 @@ class SqlGroups(Groups):
             admission.drop(row.id, row.reason)
             self._forget(row.id, row.reason)
         if row.id not in admission.live:
-            del self._live[row.id]
-            self._fates.append(_fate(row))
+            self._fates.append(_fate(row, self._live.pop(row.id)))
 
     def _write_fates(self) -> None:
         fates, self._fates = self._fates, []
-        if self._journal is not None:
-            for group_id, uid, fate, reason, step, start_version, lag in fates:
-                self._journal.write(
-                    group_id=group_id,
-                    prompt_uid=uid,
-                    fate=fate,
-                    reason=reason,
-                    step=step,
-                    start_version=start_version,
-                    lag=lag,
-                )
+        for fate in fates:
+            super()._ended(*fate)
 
     async def _load(self, journaled: int | None) -> None:
         """Everything anew. `journaled`: the number of the last change whose fates the journal has; None: there is no journal."""
@@ -363,7 +363,7 @@ class SqlGroups(Groups):
             self._source.restore(json.loads(book.task.cursor))
         self._branch, self._known = book.run.branch, book.run.seq
         self._follow(book.run)
-        self._fates += [_fate(row) for row in book.ended]
+        self._fates += [_fate(row, _outline(row)) for row in book.ended]
         self._write_fates()
 
     def _follow(self, run: Row[Any]) -> None:
@@ -382,7 +382,6 @@ class SqlGroups(Groups):
         return []
 
     async def saved(self, step: int) -> None:
-        """A checkpoint of `step` is complete: samples that were trained before are not needed again."""
         done = select(groups.c.id).where(groups.c.state == "trained", groups.c.step <= step)
         gone = select(groups.c.id).where(groups.c.state == "dropped")
         async with self._transaction():
@@ -461,5 +460,5 @@ def _outline(row: Row[Any]) -> SampleGroup:
     return SampleGroup(row.id, row.start_version, Prompt(row.prompt_uid, [], "", row.domain, row.domain, ""))
 
 
-def _fate(row: Row[Any]) -> tuple[int, str, str, str, int, int, int | None]:
-    return row.id, row.prompt_uid, row.state, row.reason, row.step, row.start_version, row.lag
+def _fate(row: Row[Any], group: SampleGroup) -> Fate:
+    return Fate(group, row.state, row.reason, row.step, row.lag)

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, delete, func, insert, inspect, select, update
 
 from roll.rollout.admission import Admission
-from roll.rollout.sql.tables import LAYOUT, groups, members, metadata, runs, tasks, validations
+from roll.rollout.sql.tables import LAYOUT, groups, members, metadata, runs, samples, tasks, validations
 
 LOST, ROLLED_BACK = "explorer_lost", "rolled_back"
 """Reasons for which a group is dropped: the process that rolled it out is gone; versions that sampled it are."""
@@ -182,12 +182,14 @@ def _drop(connection: Connection, rows: Sequence[Row[Any]], reason: str, seq: in
 
 
 def _go_on_from(connection: Connection, step: int, batch_groups: int) -> None:
-    """A trainer goes on from a checkpoint of `step`: groups that were trained later are delivered again, and what versions that
-    are gone have sampled is dropped."""
+    """A trainer goes on from a checkpoint of `step`: groups that were trained later are delivered again, if their samples are
+    still there, and what versions that are gone have sampled is dropped."""
     run = connection.execute(select(runs)).one()
     later = (groups.c.state == "trained") & (groups.c.step > step)
     again = {"seq": run.seq, "state": "buffered", "step": None, "lag": None, "ended_at": None}
     connection.execute(update(groups).where(later).values(again))
+    lacking = (groups.c.state == "buffered") & groups.c.id.not_in(select(samples.c.group_id))
+    _drop(connection, connection.execute(select(groups).where(lacking).order_by(groups.c.id)).all(), ROLLED_BACK, run.seq)
     if run.newest > step:
         gone = (groups.c.state.in_(["in_flight", "buffered"])) & (
             (groups.c.start_version > step) | (func.coalesce(groups.c.newest_version, 0) > step)

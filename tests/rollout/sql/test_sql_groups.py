@@ -4,11 +4,13 @@ import asyncio
 import json
 import random
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine, text
 
 from roll.data.sample import Prompt, Sample, VersionSpan
+from roll.metrics.trace import Trace
 from roll.rollout.admission import Admission
 from roll.rollout.changes import Closed
 from roll.rollout.pipeline_depth import PipelineDepth
@@ -66,10 +68,10 @@ class Party:
     def member(self, name, *, explores=True, trains=False, step=0, task_set="tasks", timeout=10.0):
         admission = Admission(B, self.ratio, STEPS, version=step)
         depth = PipelineDepth(self.ratio, fixed=self.ratio)
-        journal = Journal() if trains else None
+        journal, trace = Journal() if trains else None, Trace(Path("trace"), lambda: self.now)
         who = Member(name, explores, trains, "here", 1, task_set)
         return SqlGroups(
-            admission, depth, Tasks(), journal, Progress(B, 0), lambda: self.now, Database(self.address), who, timeout, 1e9
+            admission, depth, Tasks(), journal, trace, Progress(B, 0), lambda: self.now, Database(self.address), who, timeout, 1e9
         )
 
     @asynccontextmanager

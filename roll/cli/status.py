@@ -1,0 +1,167 @@
+"""`roll status <run>`: how a run is doing, from what it writes: steps, versions, who takes part, groups by state.
+
+Of a run whose groups lie in a database this knows every process; of one with its groups in memory, what its driver wrote last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from roll.configs.visible import visible
+
+LOOK_S = 2.5
+"""A process whose beat does not change in this time is said to be silent (`roll.rollout.sql.groups.BEAT_S` is less)."""
+STATES = {"alive": "is alive", "silent": "is silent", "left": "has left", "lost": "was lost"}
+RECENT_S = 60.0
+"""Rates are those of the last so many seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explorer:
+    name: str
+    state: str
+    served: int
+    groups: int
+    """Groups that it completed."""
+    recent: int
+    tokens: int
+    lag: float | None
+    """Mean lag of its groups that were trained."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns 0, or 2 if there is no run to read."""
+    parser = argparse.ArgumentParser(prog="roll status", description="How a run is doing, and who takes part.")
+    parser.add_argument("run", type=Path, help="the folder of a run, running or over: <output_dir>/<exp_name>")
+    options = parser.parse_args(arguments)
+    try:
+        lines = list(status(options.run))
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        print(f"error: {visible(str(options.run))} cannot be read as a run: {visible(str(error))}", file=sys.stderr)
+        return 2
+    print("\n".join(map(visible, lines)))
+    return 0
+
+
+def status(run_dir: Path) -> Iterator[str]:
+    address = groups_address(run_dir)
+    if address is not None:
+        yield from _of_database(address)
+    elif (path := run_dir / "summary.json").is_file():
+        yield from _of_driver(run_dir, json.loads(path.read_text()))
+    else:
+        raise ValueError("it has neither groups.db nor summary.json")
+
+
+def groups_address(run_dir: Path) -> str | None:
+    """The database of a run, if it has one."""
+    import yaml
+
+    path = run_dir / "config.yaml"
+    named = (yaml.safe_load(path.read_text()) or {}).get("groups_database") if path.is_file() else None
+    own = run_dir / "groups.db"
+    return named or (f"sqlite:///{own}" if own.is_file() else None)
+
+
+def _of_driver(run_dir: Path, summary: Mapping[str, Any]) -> Iterator[str]:
+    reason = f": {summary['reason']}" if summary.get("reason") else ""
+    yield f"{'run':<10}{summary.get('status', 'running')}{reason}"
+    metrics = run_dir / "metrics.jsonl"
+    rows = [json.loads(line) for line in metrics.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+    if rows:
+        shown = ("critic/score/mean", "staleness/mean", "time/step_s", "time/wait_for_batch_s")
+        last = next((row for row in reversed(rows) if "time/step_s" in row), rows[-1])
+        yield f"{'step':<10}{last['step']}, " + ", ".join(f"{key} {last[key]:.3g}" for key in shown if key in last)
+    if counts := summary.get("groups"):
+        yield f"{'groups':<10}{_counts(counts)}"
+
+
+def _of_database(address: str) -> Iterator[str]:
+    from sqlalchemy import select
+
+    from roll.rollout.sql.database import open_engine
+    from roll.rollout.sql.tables import members, runs
+
+    engine = open_engine(address)
+    try:
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            run = connection.execute(select(runs)).one()
+            first = {row.name: row.beat for row in connection.execute(select(members))}
+            if run.status == "running":
+                time.sleep(LOOK_S)
+            rows = connection.execute(select(members).order_by(members.c.joined_at)).all()
+            silent = {row.name for row in rows if row.state == "alive" and first.get(row.name) == row.beat}
+            counts = _groups_by_state(connection)
+            explorers = [_explorer(connection, row, row.name in silent) for row in rows if row.role != "trainer"]
+    finally:
+        engine.dispose()
+    contract = json.loads(run.contract)
+    batch = run.trained // run.next_step if run.next_step and run.trained % run.next_step == 0 else None
+    yield f"{'run':<10}{run.status}" + (f": {run.reason}" if run.reason else "")
+    steps = run.trained // batch if batch else run.next_step
+    bound = math.ceil(contract["async_generation_ratio"])
+    yield f"{'steps':<10}{steps} of {contract['max_steps']}"
+    yield f"{'versions':<10}{run.newest} is published, all explorers serve {run.version} or newer; at most {bound} late"
+    yield f"{'groups':<10}{_counts(counts)}"
+    trainers = [row for row in rows if row.role != "explorer"]
+    for row in trainers:
+        state = STATES["silent" if row.name in silent else row.state]
+        yield f"{'trainer':<10}{row.name} {state}, process {row.pid} on {row.host}"
+    if not trainers:
+        yield f"{'trainer':<10}has not begun: explorers stop at the bound"
+    for one in explorers:
+        lag = "" if one.lag is None else f", lag {one.lag:.2f}"
+        yield (
+            f"{'explorer':<10}{one.name} {STATES[one.state]}, serves version {one.served}; {one.groups:,} groups, "
+            f"{one.recent / RECENT_S:.2f} groups/s and {one.tokens / RECENT_S:,.0f} tokens/s in the last minute{lag}"
+        )
+    if not explorers:
+        yield f"{'explorer':<10}none has joined: the trainer waits"
+
+
+def _groups_by_state(connection: Any) -> dict[str, Any]:
+    from sqlalchemy import func, select
+
+    from roll.rollout.sql.tables import groups
+
+    counted = connection.execute(select(groups.c.state, groups.c.reason, func.count()).group_by(groups.c.state, groups.c.reason))
+    counts: dict[str, Any] = {"trained": 0, "buffered": 0, "in_flight": 0, "dropped": {}}
+    for state, reason, count in counted:
+        if state == "dropped":
+            counts["dropped"][reason] = count
+        else:
+            counts[state] = count
+    counts["admitted"] = sum(counts[key] for key in ("trained", "buffered", "in_flight")) + sum(counts["dropped"].values())
+    return counts
+
+
+def _explorer(connection: Any, row: Any, silent: bool) -> Explorer:
+    from sqlalchemy import func, select
+
+    from roll.rollout.sql.tables import groups
+
+    mine = groups.c.member == row.name
+    completed = connection.execute(select(func.count()).where(mine, groups.c.completed_at.is_not(None))).scalar_one()
+    lately = groups.c.completed_at > time.time() - RECENT_S
+    recent = select(func.count(), func.coalesce(func.sum(groups.c.tokens), 0)).where(mine, lately)
+    count, tokens = connection.execute(recent).one()
+    lag = connection.execute(select(func.avg(groups.c.lag)).where(mine, groups.c.state == "trained")).scalar()
+    return Explorer(row.name, "silent" if silent else row.state, row.served, completed, count, tokens, lag)
+
+
+def _counts(counts: Mapping[str, Any]) -> str:
+    dropped = ", ".join(f"{count:,} {reason}" for reason, count in sorted(counts["dropped"].items()))
+    parts = [f"{counts[key]:,} {key.replace('_', ' ')}" for key in ("admitted", "trained", "buffered", "in_flight")]
+    return ", ".join(parts) + f", {sum(counts['dropped'].values()):,} dropped" + (f" ({dropped})" if dropped else "")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
