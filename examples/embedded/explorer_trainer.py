@@ -7,7 +7,6 @@ run's. Ends with the exit code of what failed first, else with what `roll verify
 from __future__ import annotations
 
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from watchfiles import watch
 
 from roll.cli.compose import load
 from roll.cli.options import complain, config_folder
+from roll.cli.status import main as status
 from roll.cli.verify import main as verify
 from roll.configs.problems import ConfigError
 
@@ -84,10 +84,9 @@ def steps_done(run: Path) -> int:
 
 
 def conclude(run: Path, code: int) -> int:
-    """Who rolled out what, where the results are, and whether the run kept its promises."""
-    with sqlite3.connect(run / "groups.db") as groups:
-        for explorer, count in groups.execute("SELECT member, count(*) FROM groups WHERE state = 'trained' GROUP BY member"):
-            print(f"{explorer}: {count} groups trained, log {run / 'explorers' / explorer}.log")
+    """Who took part, where the results are, and whether the run kept its promises."""
+    status([str(run)])
+    print(f"logs of the explorers: {run / 'explorers'}/*.log")
     return verify([str(run)]) or code
 
 

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from roll.cli.check import planned_devices
 from roll.cli.compose import load
-from roll.compat.roll.translation import has_field
+from roll.compat.roll.translation import has_field, write_at
 from roll.compat.trinity.keys import BLOCKS, LEFT_OUT, NEEDED, RULES, SCALARS
 from roll.compat.trinity.translation import is_trinity, translate
 from roll.configs.problems import ConfigError
@@ -173,6 +175,33 @@ def test_an_offset_lets_explorers_run_further_ahead():
 def test_other_files_are_not_trinitys():
     assert not is_trinity({"explorer": 1, "model": {"a": 1}, "algorithm": {}})
     assert is_trinity({"synchronizer": {}})
+
+
+def test_null_is_the_same_as_leaving_a_key_out():
+    made = translate(written() | {"name": None, "checkpoint_root_dir": None})
+    assert made.mapping["exp_name"] == "rft" and made.mapping["output_dir"] == "./checkpoints/<project_name>"
+
+
+def test_a_task_sets_sampling_counts_before_the_models():
+    made = translate(written(model__temperature=0.5, model__top_p=0.9))
+    assert made.mapping["actor_infer"]["generating_args"] == {"temperature": 1.0, "top_p": 0.9}
+
+
+ANYTHING = st.one_of(
+    st.none(), st.booleans(), st.integers(-2, 9), st.floats(), st.text(max_size=3), st.just([1]), st.just({"a": 1})
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.dictionaries(st.sampled_from(sorted({rule.path for rule in RULES})), ANYTHING, max_size=12))
+def test_whatever_is_written_has_a_note_and_nothing_of_trinitys_is_left(values):
+    mapping = {"buffer": {}}
+    for path, value in values.items():
+        write_at(mapping, tuple(path.split(".")), value)
+    made = translate(mapping)
+    told = {note.key for note in [*made.aliased, *made.without_effect, *made.lacking]}
+    assert {key for key in told if key.startswith(tuple(values))} or not values
+    assert not set(made.mapping) & {*BLOCKS, *SCALARS} - {"mode"}
 
 
 def test_a_translation_leaves_the_file_alone():

@@ -103,6 +103,10 @@ def _one_batch(value: Any, file: File) -> bool:
     return fits and (tasks is None or tasks * size == value)
 
 
+def _interval_fits(value: Any, file: File) -> bool:
+    return _count(value) and type(at(file, "synchronizer.sync_offset", 0)) is int
+
+
 def _interval(value: Any, file: File) -> Mapping[str, Any]:
     ahead = value - 1 + at(file, "synchronizer.sync_offset", 0)
     return {"weight_push_interval": value, "async_generation_ratio": ahead, "async_pipeline_depth": ahead}
@@ -135,6 +139,15 @@ def _is_text(value: Any, file: File) -> bool:
 
 def _decided(value: Any, file: File) -> bool:
     return file.get("max_steps") is not None or at(file, "buffer.total_steps") is not None
+
+
+def _tasks_have(name: str) -> Any:
+    return lambda value, file: at(file, f"{_TASKS}.rollout_args.{name}") is not None
+
+
+def _context(value: Any, file: File) -> Mapping[str, Any]:
+    response, given = at(file, "model.max_response_tokens"), at(file, "model.max_prompt_tokens")
+    return {"sequence_length": value} | ({"prompt_length": value - response} if _count(response) and given is None else {})
 
 
 def _one_of(*values: Any) -> Any:
@@ -205,10 +218,12 @@ ALGORITHM = (
     renamed("model.max_response_tokens", "response_length"),
     renamed("model.max_prompt_tokens", "prompt_length"),
     KeyRule("model.max_model_len", "alias", "read as sequence_length; without max_prompt_tokens a prompt may have what "
-            "max_response_tokens leaves", lambda v, f: {"sequence_length": v} | (
-                {} if at(f, "model.max_prompt_tokens") or not at(f, "model.max_response_tokens")
-                else {"prompt_length": v - at(f, "model.max_response_tokens")}), lambda v, f: _count(v), "1 or more"),
-    *(renamed(f"model.{name}", f"actor_infer.generating_args.{name}") for name in ("temperature", "top_p")),
+            "max_response_tokens leaves", _context, lambda v, f: _count(v), "1 or more"),
+    *(rule for name in ("temperature", "top_p") for rule in (
+        KeyRule(f"model.{name}", "without effect", "the tasks have their own", when=_tasks_have(name),
+                values="with rollout_args"),
+        renamed(f"model.{name}", f"actor_infer.generating_args.{name}"),
+    )),
 )  # fmt: skip
 
 BUFFER = (
@@ -288,7 +303,7 @@ TRAINER = (
             "write model_update_transport: collective or object_store"),
     KeyRule("synchronizer.sync_interval", "alias", "k: weight_push_interval k, async_generation_ratio and async_pipeline_depth "
             "k - 1 + sync_offset: task i is sampled by version k * (i // (k * batch_size)), or a newer one with sync_offset",
-            _interval, lambda v, f: _count(v), "1 or more"),
+            _interval, _interval_fits, "1 or more"),
     ignored("synchronizer.sync_offset", "part of async_generation_ratio"),
     *off_or_lacking("synchronizer.sync_style", ("fixed", None), _STYLES),
     *(row for name in ("explorer_sync_interval", "trainer_sync_interval")

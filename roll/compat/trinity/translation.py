@@ -26,7 +26,10 @@ def translate(mapping: Mapping[str, Any]) -> Translation:
     file: dict[str, Any] = copy.deepcopy(dict(mapping))
     theirs = {key for key in file if key in SCALARS or (key in BLOCKS and isinstance(file[key], Mapping | None))}
     result = Translation({key: value for key, value in file.items() if key not in theirs})
-    written = [(path, value, "") for key in theirs for path, value in _leaves(file[key], key)]
+    leaves = [leaf for key in theirs for leaf in _leaves(file[key], key)]
+    empty = [path for path, value in leaves if value is None and path in _BY_PATH]
+    result.without_effect += [Note(path, None, "null is the same as leaving it out") for path in sorted(empty)]
+    written = [(path, value, "") for path, value in leaves if path not in empty]
     given = {path for path, _, _ in written}
     for path, value in LEFT_OUT.items():
         if path not in given:
