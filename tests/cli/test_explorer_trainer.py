@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from roll.cli import check as command
 from roll.cli.check import check, planned_devices
 from roll.cli.compose import load
 from roll.cli.options import config_folder
@@ -23,16 +24,16 @@ PROCESS = """\
 import os, signal, sys
 name = sys.argv[sys.argv.index("--config_name") + 1]
 told = dict(argument.split("=") for argument in sys.argv if "=" in argument)
-signals = []
-for number in (signal.SIGINT, signal.SIGTERM):
-    signal.signal(number, lambda number, frame: signals.append(signal.Signals(number).name))
+ends = (signal.SIGINT, signal.SIGTERM)
 if name in told.get("waits", "").split("+"):
-    print(name, "waits", flush=True)
+    signal.pthread_sigmask(signal.SIG_BLOCK, ends)
+    os.write(1, f"{{name}} waits\\n".encode())
     if "2" in told.values():
         open({fifo!r}, "w").close()
-    while not signals:
-        signal.pause()
-    print(name, "got", *signals, flush=True)
+    got = signal.Signals(signal.sigwait(ends)).name
+    if name == "trainer" and got == "SIGINT" and signal.sigtimedwait(ends, 1.0):  # the explorer has ended meanwhile
+        got = "a second signal"
+    os.write(1, f"{{name}} got {{got}}\\n".encode())
     sys.exit(130)
 if "waits" in told and told.get(name) == "2":
     open({fifo!r}).read()  # fails when the other is ready
@@ -65,6 +66,13 @@ def test_an_explorer_needs_no_devices_of_the_trainer_and_plans_no_training(confi
     assert explorer.actor_train.device_mapping is None
     names = {each.name for each in check(explorer, MACHINE).plan.quantities}
     assert "weight updates" in names and not names & {"optimiser steps", "checkpoints"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_only_an_explorer_needs_an_engine_on_its_machine(name, monkeypatch, capsys):
+    monkeypatch.setattr(command, "engine_problems", lambda strategy: ["no such engine"])
+    assert command.main(["--config_path", str(FOLDER), "--config_name", name]) == 0
+    assert ("would be refused: no such engine" in capsys.readouterr().out) == (name != "trainer")
 
 
 def test_weights_are_published_every_ten_steps_worth_of_tasks(config):
