@@ -1,10 +1,11 @@
 """How many groups a second go through a database of groups, and how long a process needs to take part again.
 
-Writers are processes of their own that start groups and complete them with samples of the given size, as explorers do; one trainer
-leases them, a batch a step, and trains nothing. Time counts from the moment at which all writers have joined. `reload` is what a
-process that joins needs when that many groups are stored.
+Writers are processes of their own that start groups and complete them with samples of the given size, as explorers do; one
+trainer leases them, a batch a step, and trains nothing. Time counts from the moment at which all writers have joined. `reload` is
+what a process that joins needs when that many groups are stored.
 
-    python benchmarks/group_database.py [--address sqlite:///FILE] [--writers 1 8] [--bytes 4096 262144] [--groups 2000] [--stored 100000]
+    python benchmarks/group_database.py [--address sqlite:///FILE] [--writers 1 8] [--bytes 4096 262144] [--groups 2000]
+        [--stored 100000]
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from roll.rollout.sql.joining import Member
 from roll.rollout.sql.tables import groups as group_rows
 from roll.rollout.sql.tables import runs
 
-BATCH, RATIO, SAMPLES = 32, 7.0, 8
+BATCH, RATIO, SAMPLES, LANES = 32, 7.0, 8, 8
 BYTES_OF_TOKEN = 12
 """An id of four bytes and a log-prob of eight."""
 
@@ -93,11 +94,19 @@ async def write(address: str, steps: int, name: str, folder: Path, size: int, re
             group = await groups.start()
             await groups.complete(rolled_out(group, size // SAMPLES // BYTES_OF_TOKEN))
 
-    try:
-        await asyncio.gather(*(lane() for _ in range(8)))
-    except Closed:
-        pass
-    attending.cancel()
+    async def follow() -> None:
+        served = [0]
+        while True:
+            await groups.until(lambda: groups.admission.newest > served[-1])
+            served.append(groups.admission.newest)
+            await groups.set_served(served[-1])
+
+    following = asyncio.create_task(follow())
+    lanes = [asyncio.create_task(lane()) for _ in range(LANES)]
+    await asyncio.wait(lanes)  # each ends with `Closed`
+    assert all(isinstance(task.exception(), Closed) for task in lanes), lanes
+    for task in (attending, following):
+        task.cancel()
     await groups.leave()
 
 
@@ -110,7 +119,6 @@ async def train(address: str, steps: int, folder: Path, ready: Barrier) -> float
     for step in range(steps):
         await groups.trained(await groups.lease(step))
         await groups.set_published(step + 1)
-        await groups.set_served(step + 1)
         await groups.saved(step)
     seconds = time.monotonic() - began
     await groups.conclude("finished", "")

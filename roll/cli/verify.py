@@ -148,11 +148,15 @@ def _checkpoints(run: Run) -> Iterator[str]:
             buffered = [row["group_id"] for row in _rows(folder / "buffer.jsonl")]
             trained = sum(count for of_step, count in steps.items() if of_step <= step)
             before = [row["group_id"] for row in _prefix(run.folder / "groups.jsonl", record["groups"])]
+            digests = record.get("digests", {})
+            changed = [name for name in digests if _blake2b(run.folder / f"{name}.jsonl", record[name]) != digests[name]]
         except (OSError, ValueError, KeyError, TypeError) as error:
             yield f"{folder.name}: {type(error).__name__}: {error}"
             continue
         if wrong:
             yield f"{folder.name}: {', '.join(wrong)} is not what was saved"
+        for name in changed:
+            yield f"{name}.jsonl: rows before {folder.name} were changed or lost"
         if accounts["trained"] != trained:
             yield f"{folder.name} counts {accounts['trained']} trained groups, groups.jsonl {trained} up to step {step}"
         if doubled := set(buffered) & set(before):
@@ -214,6 +218,10 @@ def _rows(path: Path) -> list[Row]:
 
 def _prefix(path: Path, size: int) -> list[Row]:
     return [json.loads(line) for line in path.read_bytes()[:size].splitlines()]
+
+
+def _blake2b(path: Path, size: int) -> str:
+    return hashlib.blake2b(path.read_bytes()[:size], digest_size=32).hexdigest()
 
 
 def _sha256(path: Path) -> str:

@@ -96,6 +96,10 @@ class WorkerHandle(Protocol):
     async def ping(self) -> None:
         """Returns soon if the worker's process runs and its event loop turns, however busy its thread is."""
 
+    def stacks(self) -> str:
+        """What the worker's threads and tasks are doing, even if it hangs; empty if it shares this process. Takes seconds: for a
+        thread, not for the event loop."""
+
     async def memory(self) -> ProcessMemory | None:
         """Of the worker's process and those it started; None if it has no process of its own, or that cannot be read."""
 
@@ -141,6 +145,9 @@ class LocalHandle:
 
     async def ping(self) -> None:
         """Returns at once: the worker shares the driver's event loop."""
+
+    def stacks(self) -> str:
+        return ""
 
     async def memory(self) -> None:
         """It is the driver's."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from roll.distributed.backend import Backend, BackendLost, Ref, WorkerDied, WorkerHandle, WorkerSpec, WorkerStartError
 from roll.distributed.heartbeat import silence
@@ -17,6 +18,13 @@ T = TypeVar("T")
 DIED = "died"
 PROGRESS_S = 30.0
 """Time between two lines about workers that are not ready yet."""
+
+
+class OpenCall(NamedTuple):
+    worker: str
+    method: str
+    since: float
+    """Of the monotonic clock."""
 
 
 class Cluster:
@@ -38,6 +46,7 @@ class Cluster:
         self._deadline_s = deadline_s
         self._restart = restart
         self._heartbeat_s = heartbeat_s
+        self._open: dict[object, OpenCall] = {}
 
     @classmethod
     async def start(
@@ -91,6 +100,10 @@ class Cluster:
     async def call_for_reference(self, rank: int, method: str, *args: Any) -> tuple[Ref, Any]:
         """Calls a method that returns (value, info): the value stays where it was made, and (its reference, info) is returned."""
         return await self._in_time(rank, method, self.workers[rank].call_for_reference(method, *args))
+
+    def oldest_call(self) -> OpenCall | None:
+        """The call that waits longest for its answer. Any thread may ask."""
+        return next(iter(list(self._open.values())), None)
 
     async def memory(self, deadline_s: float) -> dict[str, ProcessMemory]:
         """By worker; without those that are gone, do not answer in time, or have no process of their own."""
@@ -155,11 +168,15 @@ class Cluster:
                     await asyncio.sleep(1.0)
 
     async def _in_time(self, rank: int, method: str, answer: Coroutine[Any, Any, T]) -> T:
+        this = object()
+        self._open[this] = OpenCall(self.workers[rank].name, method, time.monotonic())
         try:
             return await asyncio.wait_for(answer, self._deadline_s)
         except TimeoutError as error:
             who = f"{self.role}[{rank}].{method}"
             raise TimeoutError(f"{who} gave no answer in {self._deadline_s:.0f} s (rpc_timeout)") from error
+        finally:
+            del self._open[this]
 
 
 async def _start(backend: Backend, spec: WorkerSpec, deadline_s: float) -> WorkerHandle:

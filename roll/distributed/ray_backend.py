@@ -17,25 +17,30 @@ import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from roll.distributed import stacks
 from roll.distributed.backend import BackendLost, Ref, WorkerDied, WorkerHandle, WorkerHost, WorkerSpec
+from roll.distributed.child import same_imports
 from roll.distributed.devices import Inventory, Placement, visible_devices
 from roll.distributed.process_memory import ProcessMemory, process_memory
 from roll.distributed.ray_instance import RayInstance
+from roll.distributed.ray_joined import JoinedRay
 from roll.distributed.watchdog import Watchdog
 
 LOOPBACK = "127.0.0.1"
 CONCURRENT_CALLS = 10_000
 """Calls that one actor may have in progress. They are coroutines that wait for an engine or a reward: cheap."""
+OTHER_NODE_S = 60.0
+"""For the stacks of a worker on another node, where a process has to start that asks for them."""
 
 
 class RayHandle:
-    def __init__(self, actor: Any, name: str, instance: RayInstance | None = None) -> None:
-        """`instance`: the Ray that the worker lives in, where it is this process's own."""
+    def __init__(self, actor: Any, name: str, life: RayInstance | JoinedRay | None = None) -> None:
+        """`life`: the Ray that the worker lives in, if this process has to notice its end."""
         self.name = name
         self._actor = actor
-        self._instance = instance
-        self._process: tuple[str, int] | None = None
-        """Node and process of the worker, once it runs."""
+        self._life = life
+        self._process: tuple[str, int, int | None] | None = None
+        """Node and process of the worker, once it runs, and where it writes its stacks."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Another worker may have the handle, which watches nothing there."""
@@ -67,8 +72,8 @@ class RayHandle:
     async def _first(self, event: asyncio.Future[Any]) -> None:
         """Waits for the event, not longer than Ray lives. Raises `BackendLost`."""
         events = {event}
-        if self._instance is not None:
-            events.add(asyncio.ensure_future(self._instance.lost()))
+        if self._life is not None:
+            events.add(asyncio.ensure_future(self._life.lost()))
         try:
             await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
             if (lost := self._why_lost()) is not None:
@@ -83,6 +88,26 @@ class RayHandle:
 
     async def ping(self) -> None:
         await self._result(self._actor.ping.remote())
+
+    def stacks(self) -> str:
+        node, pid, answers = self._process or ("", 0, None)
+        if answers is None:
+            return "(cannot be asked)"
+        try:
+            tasks = ray.get(self._actor.tasks.remote(), timeout=stacks.LIMIT_S)
+        except RayError as error:
+            tasks = f"(its event loop does not answer: {type(error).__name__})"
+        try:
+            if self.local_pid is not None:
+                threads = stacks.of_process(pid, answers)
+            else:  # the signal has to be sent where the worker is
+                there = NodeAffinitySchedulingStrategy(node, soft=False)
+                asking: Any = ray.remote(stacks.of_process)
+                asking = asking.options(num_cpus=0, scheduling_strategy=there, runtime_env={"env_vars": same_imports()})
+                threads = ray.get(asking.remote(pid, answers), timeout=OTHER_NODE_S)
+        except RayError as error:
+            threads = f"(its node does not answer: {type(error).__name__})"
+        return f"{threads}\nasyncio tasks:\n{tasks}"
 
     async def memory(self) -> ProcessMemory | None:
         memory: ProcessMemory | None = await self._result(self._actor.memory.remote())
@@ -110,7 +135,7 @@ class RayHandle:
             raise (self._death(error) if isinstance(error, RayActorError) else error) from error
 
     def _why_lost(self) -> BackendLost | None:
-        return self._instance.why_lost() if self._instance is not None else None
+        return self._life.why_lost() if self._life is not None else None
 
     def _death(self, error: RayActorError) -> WorkerDied:
         lines = str(error).strip().splitlines()
@@ -120,8 +145,11 @@ class RayHandle:
 
 
 class _Actor(WorkerHost):
-    async def process(self) -> tuple[str, int]:
-        return ray.get_runtime_context().get_node_id(), os.getpid()
+    async def process(self) -> tuple[str, int, int | None]:
+        return ray.get_runtime_context().get_node_id(), os.getpid(), stacks.listen()
+
+    async def tasks(self) -> str:
+        return stacks.tasks(asyncio.get_running_loop())
 
     async def wait_forever(self) -> None:
         await asyncio.Event().wait()
@@ -149,9 +177,10 @@ class RayBackend:
         `watchdog`, `logs`: see `RayInstance`."""
         self._inventory = inventory
         self._given = dict(environment or {})
-        self._private = os.environ.get("RAY_ADDRESS", "local") == "local"
+        address = os.environ.get("RAY_ADDRESS", "local")
+        self._private = address == "local"
         """Ray is this run's alone, on this machine: what workers open for each other is on the loopback interface."""
-        self._instance = RayInstance(watchdog, logs) if self._private else None
+        self._ray: RayInstance | JoinedRay = RayInstance(watchdog, logs) if self._private else JoinedRay(address)
         self._nodes: list[str] = []
         self._addresses: list[str] = []
 
@@ -161,10 +190,7 @@ class RayBackend:
         logging.getLogger("ray").setLevel(logging.ERROR)
         # Ray replaces the handler of SIGTERM by an immediate exit; the handler of before is restored.
         listener = signal.getsignal(signal.SIGTERM)
-        if self._instance is not None:
-            self._instance.start()
-        else:
-            _join(os.environ["RAY_ADDRESS"])
+        self._ray.start()
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, listener)
         alive = sorted((node["NodeID"], node["NodeManagerAddress"]) for node in ray.nodes() if node["Alive"])
@@ -197,7 +223,7 @@ class RayBackend:
             runtime_env={"env_vars": self._environment(spec.placement)},
             scheduling_strategy=NodeAffinitySchedulingStrategy(self._nodes[spec.placement.node], soft=False),
         ).remote(spec)
-        handle = RayHandle(actor, spec.name, self._instance)
+        handle = RayHandle(actor, spec.name, self._ray)
         try:
             await handle.start()
         except BackendLost:
@@ -205,18 +231,14 @@ class RayBackend:
         except BaseException:  # a cancelled start, too: nobody would end the worker
             ray.kill(actor)
             raise
-        if self._instance is not None and handle.local_pid is not None:
-            self._instance.outlives_nobody([handle.local_pid])
+        if isinstance(self._ray, RayInstance) and handle.local_pid is not None:
+            self._ray.outlives_nobody([handle.local_pid])
         return handle
 
     def _environment(self, placement: Placement) -> dict[str, str]:
         # A class that the driver could import (a user's reward worker, say) can be imported by its workers too.
-        importable = os.pathsep.join(map(os.path.abspath, sys.path))
-        env = self._given | {
-            "OMP_NUM_THREADS": str(placement.threads),
-            "TOKENIZERS_PARALLELISM": "false",
-            "PYTHONPATH": importable,
-        }
+        env = self._given | same_imports()
+        env |= {"OMP_NUM_THREADS": str(placement.threads), "TOKENIZERS_PARALLELISM": "false"}
         if self._private and sys.platform == "linux":
             env["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
         if self._inventory.kind == "cuda":
@@ -226,16 +248,4 @@ class RayBackend:
         return env
 
     async def shutdown(self) -> None:
-        if self._instance is not None:
-            self._instance.stop()
-        else:
-            ray.shutdown()
-
-
-def _join(address: str) -> None:
-    try:
-        ray.init(address=address, configure_logging=False)
-    except Exception as error:  # boundary: Ray raises bare exceptions here
-        why = " ".join(str(error).split())[:300]
-        advice = "is it <head>:6379 of a cluster that runs (ray status), with the same versions of Ray and Python?"
-        raise RuntimeError(f"Ray at RAY_ADDRESS={address} cannot be joined: {why}; {advice}") from error
+        self._ray.stop()

@@ -1,8 +1,8 @@
 """A Ray instance of the run's own: private, small, watched, and gone when the driver is.
 
-Its files lie in a folder that only this user can enter (Ray itself opens its folder to everybody). Neither dashboard nor
-autoscaler is started, and no history of calls is kept, which would grow by the step. The driver watches Ray's control processes,
-for Ray takes a minute to notice the death of one and then ends the driver on the spot.
+Its files lie in a folder that only this user can enter (Ray itself opens its folder to everybody), its ports are on the loopback
+interface. Neither dashboard nor autoscaler is started, and no history of calls is kept, which would grow by the step. The driver
+watches Ray's control processes, for Ray takes a minute to notice the death of one and then ends the driver on the spot.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray._private import services
+from ray._private import ray_constants, services
 from ray._private import worker as ray_worker
 from ray._private.node import Node
 
@@ -54,7 +54,7 @@ class RayInstance:
         try:
             _keep_token_private()
             before = set(children_of(os.getpid()))
-            with _only_what_is_needed(), _patiently(before):
+            with _only_what_is_needed(), _on_the_loopback_interface(), _patiently(before):
                 ray.init(
                     address="local",
                     include_dashboard=False,
@@ -130,6 +130,18 @@ def _only_what_is_needed() -> Iterator[None]:
     finally:
         for name, method in unwanted.items():
             setattr(Node, name, method)
+
+
+@contextlib.contextmanager
+def _on_the_loopback_interface() -> Iterator[None]:
+    """Ray listens on 127.0.0.1 alone where it is told that it forms no cluster, its default on other systems than Linux. If it is
+    given that address instead, it takes the machine's, and listens on all interfaces."""
+    clusters = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = clusters
 
 
 def _is_dead(child: int) -> bool:

@@ -1,11 +1,13 @@
 """Append-only journals of a run, one JSON object a line, that survive `kill -9` and can be wound back to a checkpoint.
 
 Invariants: a file holds whole lines only, after any crash of its writer; a row that is cut away is kept in
-`<name>.rolled-back.jsonl`; a group has one fate."""
+`<name>.rolled-back.jsonl`; a journal that lost rows before a checkpoint, or has others, is not taken for the checkpoint's; a
+group has one fate."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import math
 import os
@@ -61,6 +63,8 @@ class JournalFile:
         self._file = path.open("ab", buffering=0)
         self._end = _whole_lines(path)
         self._file.truncate(self._end)
+        self._hash: hashlib.blake2b | None = None
+        """Of all bytes up to the end; None until it is asked for."""
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Writes one line and hands it to the operating system, so that it outlives this process.
@@ -80,6 +84,8 @@ class JournalFile:
                 self._file.truncate(self._end)
             raise OSError(error.errno, error.strerror, str(self.path)) from error
         self._end += len(line)
+        if self._hash is not None:
+            self._hash.update(line)
 
     def position(self) -> int:
         """Size in bytes, with everything up to there on disk: what a checkpoint records."""
@@ -87,19 +93,26 @@ class JournalFile:
         sync_folder(self.path.parent)
         return os.fstat(self._file.fileno()).st_size
 
-    def rewind(self, position: int) -> int:
-        """Cuts the journal back to `position`, an earlier result of `position()`. Returns the number of rows cut.
+    def digest(self) -> str:
+        """Of everything up to `position()`: what a checkpoint records, too."""
+        if self._hash is None:
+            self._hash = _hash(self.path, self._end)
+        return self._hash.hexdigest()
 
-        Raises `ValueError` if the file cannot have been that: it is shorter, or has no line border there."""
-        tail = self.after(position)
+    def rewind(self, position: int, digest: str | None = None) -> int:
+        """Cuts the journal back to `position`, an earlier result of `position()`, with that of `digest()` if the checkpoint has
+        it. Returns the number of rows cut.
+
+        Raises `ValueError` if the file cannot have been that: it is shorter, has no line border there, or other rows before."""
+        tail = self.after(position, digest)
         self._put_aside(tail)
         self._file.truncate(position)
         self._end = position
+        self._hash = None
         return tail.count(b"\n")
 
-    def after(self, position: int) -> bytes:
-        """The lines after `position`, an earlier result of `position()`. Raises `ValueError` if the file cannot have been
-        that."""
+    def after(self, position: int, digest: str | None = None) -> bytes:
+        """The lines after `position`, an earlier result of `position()`. Raises `ValueError` as `rewind` does."""
         size = os.fstat(self._file.fileno()).st_size
         if position > size:
             raise ValueError(f"{self.path} has {size} bytes, the checkpoint recorded {position}: rows were lost")
@@ -107,6 +120,8 @@ class JournalFile:
             file.seek(max(position - 1, 0))
             if position and file.read(1) != b"\n":
                 raise ValueError(f"{self.path} has no line border at byte {position}: not the file of this checkpoint")
+            if digest is not None and _hash(self.path, position).hexdigest() != digest:
+                raise ValueError(f"{self.path}: rows before the checkpoint (byte {position}) were changed or lost")
             return file.read()
 
     def retain(self, wanted: Callable[[dict[str, Any]], bool]) -> int:
@@ -126,6 +141,7 @@ class JournalFile:
             sync_folder(self.path.parent)
             self._file = self.path.open("ab", buffering=0)
             self._end = os.fstat(self._file.fileno()).st_size
+            self._hash = None
         return len(cut)
 
     def rows(self) -> Iterator[dict[str, Any]]:
@@ -167,6 +183,16 @@ def _whole_lines(path: Path, block: int = 1 << 16) -> int:
     return 0
 
 
+def _hash(path: Path, size: int) -> hashlib.blake2b:
+    """Of the first `size` bytes."""
+    found = hashlib.blake2b(digest_size=32)
+    with path.open("rb") as file:
+        while size and (block := file.read(min(size, 1 << 20))):
+            found.update(block)
+            size -= len(block)
+    return found
+
+
 class GroupLog:
     """`groups.jsonl`: the fate of every group, in the order in which they ended."""
 
@@ -205,9 +231,12 @@ class GroupLog:
     def position(self) -> int:
         return self._journal.position()
 
-    def rewind(self, position: int) -> int:
+    def digest(self) -> str:
+        return self._journal.digest()
+
+    def rewind(self, position: int, digest: str | None = None) -> int:
         """Back to a checkpoint; the groups that ended after it may end anew. Returns their number."""
-        cut = self._journal.rewind(position)
+        cut = self._journal.rewind(position, digest)
         self._ended = self._group_ids()
         return cut
 

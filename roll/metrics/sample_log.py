@@ -63,8 +63,11 @@ class SampleLog:
     def position(self) -> int:
         return self._journal.position()
 
-    def rewind(self, position: int) -> int:
-        return self._journal.rewind(position)
+    def digest(self) -> str:
+        return self._journal.digest()
+
+    def rewind(self, position: int, digest: str | None = None) -> int:
+        return self._journal.rewind(position, digest)
 
     def close(self) -> None:
         self._journal.close()

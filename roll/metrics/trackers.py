@@ -58,11 +58,14 @@ class JsonlTracker:
     def position(self) -> int:
         return self._journal.position()
 
-    def rewind(self, position: int, step: int) -> int:
-        """Back to the checkpoint of `step`, which recorded `position`: keeps the lines of steps up to `step`, of which some (a
-        validation that ended late) may stand behind the position. The others go to `metrics.rolled-back.jsonl`. Returns their
-        number. Raises `ValueError` if lines were lost, or are no metrics."""
-        self._journal.after(position)
+    def digest(self) -> str:
+        return self._journal.digest()
+
+    def rewind(self, position: int, step: int, digest: str | None = None) -> int:
+        """Back to the checkpoint of `step`, which recorded `position` and `digest`: keeps the lines of steps up to `step`, of
+        which some (a validation that ended late) may stand behind the position. The others go to `metrics.rolled-back.jsonl`.
+        Returns their number. Raises `ValueError` if lines were lost, or are no metrics."""
+        self._journal.after(position, digest)
         for row in self._journal.rows():
             if not isinstance(row.get("step"), int):
                 raise ValueError(
@@ -152,6 +155,9 @@ class Trackers:
         """The position in metrics.jsonl, for a checkpoint."""
         return self.jsonl.position()
 
+    def digest(self) -> str:
+        return self.jsonl.digest()
+
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         metrics = dict(metrics)
         self.jsonl.log(step, metrics)
@@ -172,18 +178,19 @@ def make_trackers(
     kwargs: Mapping[str, Any] | None = None,
     last_step: int = -1,
     position: int = 0,
+    digest: str | None = None,
 ) -> Trackers:
     """The trackers `names` (any of tensorboard, wandb, swanlab, mlflow) besides `metrics.jsonl`.
 
     `kwargs`: by tracker name, or flat where one tracker is named. `last_step`: the step of the checkpoint that is resumed, later
-    lines of metrics.jsonl are cut; -1 starts anew. `position`: where metrics.jsonl stood then. Raises `TrackerError` if a tracker
-    cannot start, `ValueError` if metrics.jsonl is not what the checkpoint recorded."""
+    lines of metrics.jsonl are cut; -1 starts anew. `position`, `digest`: of metrics.jsonl then. Raises `TrackerError` if a
+    tracker cannot start, `ValueError` if metrics.jsonl is not what the checkpoint recorded."""
     names = list(names)
     own = _kwargs_by_name(names, kwargs or {})
     run = TrackedRun(run_dir, exp_name, redact(config), last_step)
     hidden = [*secrets(config), *secrets(kwargs or {})]
     jsonl = JsonlTracker(run_dir)
-    jsonl.rewind(position, last_step)
+    jsonl.rewind(position, last_step, digest)
     others = [Background(name, partial(REMOTE[name], run, **own[name]), hidden) for name in names]
     return Trackers(jsonl, others)
 

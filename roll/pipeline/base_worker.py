@@ -16,19 +16,52 @@ from roll.data.token_batch import TokenBatch
 from roll.strategies.infer import make_infer_strategy
 from roll.strategies.infer.interface import EngineStats, GenerateRequest, GenerateResult, InferStrategy, WeightUpdateMode
 from roll.strategies.train import make_train_strategy
-from roll.strategies.train.interface import BatchTotals, RankContext, TrainStrategy
+from roll.strategies.train.interface import BatchTotals, Checkpointed, RankContext, TrainStrategy
+from roll.strategies.train.snapshot import Snapshot
 from roll.strategies.train.spec import TrainSpec
 from roll.weights.broadcast import Member
 from roll.weights.bucket import Bucket, WeightManifest
 from roll.weights.directory import BucketFile
 
 
-class TrainWorker:
+class CheckpointedWorker:
+    """What the ranks of policy, reference and critic have in common."""
+
+    strategy: Checkpointed
+    _snapshot: Snapshot | None = None
+
+    def snapshot(self) -> None:
+        """Takes what the next `write` writes."""
+        self._snapshot = self.strategy.snapshot()
+
+    async def write(self, directory: str) -> None:
+        """Writes the snapshot beside the training, in a thread of the event loop's pool, and lets go of it. Raises `OSError`,
+        naming the folder, if the disk is full, say."""
+        snapshot, self._snapshot = self._snapshot, None
+        assert snapshot is not None, "write before snapshot"
+        try:
+            await asyncio.to_thread(self.strategy.write, snapshot, Path(directory))
+        except SafetensorError as error:  # which names no file
+            raise OSError(f"the checkpoint cannot be written: {directory}: {error}") from error
+
+    def load(self, directory: str) -> None:
+        self.strategy.load(Path(directory))
+
+    def offload(self) -> None:
+        self.strategy.offload()
+
+    def reload(self) -> None:
+        self.strategy.reload()
+
+
+class TrainWorker(CheckpointedWorker):
     """A rank of actor_train or reference."""
+
+    strategy: TrainStrategy
 
     def __init__(self, context: RankContext, spec: TrainSpec) -> None:
         torch.set_num_threads(context.threads)
-        self.strategy: TrainStrategy = make_train_strategy(context, spec)
+        self.strategy = make_train_strategy(context, spec)
         self._export: Iterator[Bucket] | None = None
 
     def log_probs(self, batch: TokenBatch) -> Tensor:
@@ -60,22 +93,6 @@ class TrainWorker:
     async def broadcast(self, member: Member, *buckets: Bucket) -> None:
         """Sends the buckets beside the training, in a thread of the event loop's pool."""
         await asyncio.to_thread(member.send, buckets)
-
-    def save(self, directory: str) -> None:
-        """Raises `OSError`, naming the folder, if the disk is full, say."""
-        try:
-            self.strategy.save(Path(directory))
-        except SafetensorError as error:  # which names no file
-            raise OSError(f"the checkpoint cannot be written: {directory}: {error}") from error
-
-    def load(self, directory: str) -> None:
-        self.strategy.load(Path(directory))
-
-    def offload(self) -> None:
-        self.strategy.offload()
-
-    def reload(self) -> None:
-        self.strategy.reload()
 
 
 class InferWorker:

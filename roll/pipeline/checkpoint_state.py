@@ -32,6 +32,9 @@ def check_state(state: Any, step: int) -> None:
     record = state["record"]
     if not is_count(record.get("metrics", 0)):
         raise CheckpointError(f"pipeline.json: record.metrics is {shown(record['metrics'])}, not {COUNT}")
+    digests = record.get("digests", {})
+    if not (isinstance(digests, dict) and all(isinstance(digest, str) for digest in digests.values())):
+        raise CheckpointError(f"pipeline.json: record.digests is {shown(digests)}, not texts by name")
     if record["step"] != step:
         raise CheckpointError(f"pipeline.json is of step {record['step']}, the manifest of step {step}")
     rewards = state["advantages"].get("rewards", {})

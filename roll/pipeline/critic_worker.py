@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from roll.algorithms.value_loss import ValueLossSpec
 from roll.data.token_batch import TokenBatch
+from roll.pipeline.base_worker import CheckpointedWorker
 from roll.strategies.train.critic import CriticStrategy, make_critic
 from roll.strategies.train.interface import BatchTotals, RankContext
 from roll.strategies.train.spec import TrainSpec
 
 
-class CriticWorker:
+class CriticWorker(CheckpointedWorker):
+    strategy: CriticStrategy
+
     def __init__(self, context: RankContext, spec: TrainSpec) -> None:
         torch.set_num_threads(context.threads)
-        self.strategy: CriticStrategy = make_critic(context, spec)
+        self.strategy = make_critic(context, spec)
 
     def values(self, batch: TokenBatch) -> Tensor:
         return self.strategy.values(batch)
@@ -26,15 +28,3 @@ class CriticWorker:
     def train(self, batches: Sequence[TokenBatch], loss: ValueLossSpec, totals: Sequence[BatchTotals]) -> list[dict[str, float]]:
         """Takes one optimiser step for each of the batches (this rank's shares)."""
         return [self.strategy.train_values(batch, loss, total) for batch, total in zip(batches, totals, strict=True)]
-
-    def save(self, directory: str) -> None:
-        self.strategy.save(Path(directory))
-
-    def load(self, directory: str) -> None:
-        self.strategy.load(Path(directory))
-
-    def offload(self) -> None:
-        self.strategy.offload()
-
-    def reload(self) -> None:
-        self.strategy.reload()

@@ -12,13 +12,14 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from roll.distributed.device_locks import DeviceLocks
+from roll.metrics.hangs import Hangs
 from roll.metrics.ledger import Ledger
 from roll.pipeline.beside import Beside
 from roll.pipeline.stage import Channel, LaneState, Stage, combined
 
 
 class FlowError(RuntimeError):
-    """A stage or a watcher failed; the message says which, and how."""
+    """A stage or a watcher failed; the message says which, and how, and the cause is its error."""
 
 
 class Flow:
@@ -27,6 +28,7 @@ class Flow:
     ) -> None:
         """`waits`: the name of a stage -> what it waits for now, in words for people; it is read at every change of state."""
         self.ledger = ledger
+        self.hangs = Hangs()
         self.stages: list[Stage[Any, Any]] = []
         self.devices = devices
         self._clock = clock
@@ -54,8 +56,9 @@ class Flow:
             while awaited & pending:
                 done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
                 # All results are read: one cause may end several tasks, and asyncio reports errors that nobody reads.
-                if failed := [(task.get_name(), error) for task in done if (error := task.exception()) is not None]:
-                    raise _named(*failed[0]) from failed[0][1]
+                if failed := [(task.get_name(), _first(error)) for task in done if (error := task.exception()) is not None]:
+                    who, error = failed[0]
+                    raise FlowError(f"{who}: {type(error).__name__}: {error}") from error
         finally:
             for task in pending:
                 task.cancel()
@@ -67,9 +70,14 @@ class Flow:
             return 1.0
         return 1.0 - self.ledger.share(role, self._clock()).get(LaneState.PROCESSING.value, 0.0)
 
-    def lane_changed(self, stage: Stage[Any, Any], old: LaneState, new: LaneState) -> None:
+    def lane_changed(self, stage: Stage[Any, Any], lane: int, old: LaneState, new: LaneState) -> None:
         now, reason = self._clock(), self._waits.get(stage.name, "")
         self.ledger.enter(f"stage.{stage.name}", stage.state.value, now, reason)
+        if not isinstance(stage, Beside):  # those that it waits for speak for themselves
+            if new is LaneState.PROCESSING:
+                self.hangs.began(stage.name, lane, stage.items[lane], now)
+            elif old is LaneState.PROCESSING:
+                self.hangs.ended(stage.name, lane, now)
         if stage.role is None:
             return
         lanes = self._role_lanes.setdefault(stage.role, Counter())
@@ -86,8 +94,8 @@ class Flow:
         self.stages.append(stage)
 
 
-def _named(who: str, error: BaseException) -> FlowError:
-    """The first concrete error in a group of them, with the name of the stage."""
+def _first(error: BaseException) -> BaseException:
+    """The first concrete error in a group of them."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return FlowError(f"{who}: {type(error).__name__}: {error}")
+    return error

@@ -101,9 +101,7 @@ class Preparation:
             "name a complete checkpoint, or write auto or false",
         )
         if config.groups_address is not None:
-            from roll.pipeline.shared_groups import check_database
-
-            collect("groups_database", None, partial(check_database, config, config.groups_address), "")
+            collect("groups_database", config.groups_database, partial(_check_database, config), "pip install 'roll[sql]'")
         tokenizers = [
             collect(key, folder, partial(open_model, folder), "a Hugging Face folder: config.json, tokenizer, *.safetensors")
             for folder, key in _model_folders(config).items()
@@ -125,7 +123,7 @@ class Preparation:
         self.collect.raise_if_any()
         record = dict(self.checkpoint.state["record"]) if self.checkpoint is not None else None
         if record is not None and not _continues(self.checkpoint, self.run_dir):
-            record |= {"groups": 0, "samples": 0, "metrics": 0}
+            record |= {"groups": 0, "samples": 0, "metrics": 0, "digests": {}}
         return {
             "derived": self.derived,
             "tokenizer": self.tokenizer,
@@ -246,6 +244,15 @@ def _checkpoint(store: CheckpointStore, config: PPOConfig) -> Checkpoint | None:
             now = f"{config.groups_per_step} (rollout_batch_size)"
             raise ValueError(f"{checkpoint.path} was made with {was} groups a step, not {now}")
     return checkpoint
+
+
+def _check_database(config: PPOConfig) -> None:
+    try:
+        from roll.pipeline.shared_groups import check_database
+    except ImportError as error:
+        raise ValueError(f"groups in a database need {error.name}, which is not installed") from error
+    assert config.groups_address is not None
+    check_database(config, config.groups_address)
 
 
 def _check_writable(run_dir: Path) -> None:

@@ -32,10 +32,12 @@ from roll.metrics.ledger import Ledger
 from roll.pipeline import roles
 from roll.pipeline.advantages import Advantages
 from roll.pipeline.beside import beside
+from roll.pipeline.checkpoint_writer import CheckpointWriter
 from roll.pipeline.clusters import start_clusters
 from roll.pipeline.engine_fleet import EngineFleet, engine_fleet, weight_store
 from roll.pipeline.explorer import Explorer
 from roll.pipeline.flow import Flow
+from roll.pipeline.hang_watch import HangWatch
 from roll.pipeline.preparation import Prepared, decisions
 from roll.pipeline.run_record import Counter
 from roll.pipeline.stage import SourceStage, Stage
@@ -90,10 +92,11 @@ class Pipeline(ABC):
     async def _explore_and_train(self, clusters: Mapping[str, Cluster]) -> None:
         config, derived, state = self._config, self._prepared.derived, self.state
         await state.join()
-        store = weight_store(config)
+        store, ledger = weight_store(config), self._ledger()
         engines = engine_fleet(config, self._prepared, clusters, state, self.backend, store)
         weights = WeightUpdates(engines, store, state.groups, state.schedule, state.record.files.trace)
-        trainer = Trainer(config, derived, self._loss, state, clusters, store)
+        checkpoints = CheckpointWriter(state, clusters, ledger)
+        trainer = Trainer(config, derived, self._loss, state, clusters, store, checkpoints)
         if derived.engines_start_empty:
             first = await trainer.gather_weights(state.first_step)
             await store.publish(first.manifest, first.buckets)
@@ -106,11 +109,15 @@ class Pipeline(ABC):
             Stage("publish", weights.publish),
             Stage("validate", explorer.validate, role="actor_infer"),
         ]
-        flow = self._flow(clusters, engines, explore, train)
+        flow = self._flow(ledger, clusters, engines, explore, train)
         train[-1].offer(state.first_step)
         self._begin(Parts(flow, engines, weights.stats, explorer), explorer)
-        await flow.run(until=train, watch=[engines.supervise(), weights.run(), *self._watched(clusters)])
-        await self._end(clusters, engines)
+        async with checkpoints:
+            watch = [engines.supervise(), weights.run(), checkpoints.watch(), *self._watched(clusters)]
+            await flow.run(until=train, watch=watch)
+            await self._end(checkpoints, "critic" in clusters)
+        with contextlib.suppress(*LOST):  # the run is over, whatever becomes of an engine now
+            await engines.read_stats()
 
     async def _train(self, clusters: Mapping[str, Cluster]) -> None:
         """The half of a trainer: explorers are processes of their own."""
@@ -118,16 +125,19 @@ class Pipeline(ABC):
 
         config, derived, state = self._config, self._prepared.derived, self.state
         await state.join()
-        store = weight_store(config, newest=state.first_step)
-        trainer = Trainer(config, derived, self._loss, state, clusters, store)
+        store, ledger = weight_store(config, newest=state.first_step), self._ledger()
+        checkpoints = CheckpointWriter(state, clusters, ledger)
+        trainer = Trainer(config, derived, self._loss, state, clusters, store, checkpoints)
         publisher = Publisher(store, state.groups, state.record, state.known)
         await publisher.begin(trainer, state.first_step)
 
         train = [*training(trainer, derived, clusters), Stage("publish", publisher.publish)]
-        flow = self._flow(clusters, None, train)
+        flow = self._flow(ledger, clusters, None, train)
         self._begin(Parts(flow, None, publisher.stats, None), publisher)
-        await flow.run(until=train, watch=[publisher.record_validations(), *self._watched(clusters)])
-        await self._end(clusters, None)
+        async with checkpoints:
+            watch = [publisher.record_validations(), checkpoints.watch(), *self._watched(clusters)]
+            await flow.run(until=train, watch=watch)
+            await self._end(checkpoints, "critic" in clusters)
         if not self._interrupted:
             await publisher.farewell()
 
@@ -157,7 +167,7 @@ class Pipeline(ABC):
 
         explore = exploring(explorer)
         validate = [SourceStage("served", weights.next_due), Stage("validate", explorer.validate, role="actor_infer")]
-        flow = self._flow(clusters, engines, explore, validate)
+        flow = self._flow(self._ledger(), clusters, engines, explore, validate)
         self._begin(Parts(flow, engines, weights.stats, explorer), explorer)
         watch = [engines.supervise(), weights.run(), weights.follow(), state.mirror_steps(), *self._watched(clusters)]
         await flow.run(until=[*explore, *validate], watch=watch)
@@ -169,11 +179,14 @@ class Pipeline(ABC):
         engines.routing.append(explorer.routing)
         return explorer
 
-    def _flow(self, clusters: Mapping[str, Cluster], engines: EngineFleet | None, *halves: Sequence[Stage[Any, Any]]) -> Flow:
+    def _ledger(self) -> Ledger:
+        return Ledger(time.monotonic(), self.state.record.files.trace)
+
+    def _flow(
+        self, ledger: Ledger, clusters: Mapping[str, Cluster], engines: EngineFleet | None, *halves: Sequence[Stage[Any, Any]]
+    ) -> Flow:
         devices = _device_locks(self._config, clusters, engines)
-        flow = Flow(
-            Ledger(time.monotonic(), self.state.record.files.trace), devices, time.monotonic, self.state.groups.changes.waits
-        )
+        flow = Flow(ledger, devices, time.monotonic, self.state.groups.changes.waits)
         for half in halves:
             flow.join(half)
         return flow
@@ -185,26 +198,26 @@ class Pipeline(ABC):
     def _watched(self, clusters: Mapping[str, Cluster]) -> list[Coroutine[Any, Any, None]]:
         assert self._parts is not None
         state = self.state
-        record, ledger = state.record, self._parts.flow.ledger
-        shown = record.refresh(ledger, list(clusters), state.groups)
-        kept = record.files.keep(lambda: self._figures(record.running_s()), ledger)
-        return [state.groups.attend(), shown, kept, record.memory.run(clusters), *self.watched(clusters)]
+        record, flow = state.record, self._parts.flow
+        shown = record.refresh(flow.ledger, list(clusters), state.groups)
+        kept = record.files.keep(lambda: self._figures(record.running_s()), flow.ledger)
+        hangs = HangWatch(flow, clusters, record.run_dir / "stacks", record.display)
+        return [state.groups.attend(), shown, kept, record.memory.run(clusters), hangs.run(), *self.watched(clusters)]
 
-    async def _end(self, clusters: Mapping[str, Cluster], engines: EngineFleet | None) -> None:
-        """The last checkpoint, if no step has made it, and the last figures."""
+    async def _end(self, checkpoints: CheckpointWriter, with_critic: bool) -> None:
+        """The last checkpoint, if no step has begun it; it is complete when this returns."""
         assert self._parts is not None
         state, devices = self.state, self._parts.flow.devices
         if not self._interrupted:
             await state.groups.drop_all("surplus")
+        await checkpoints.settle()
         if state.record.step > state.saved_step:
-            if "critic" in clusters:
+            if with_critic:
                 async with devices.hold("critic"):
-                    await state.save_critic(clusters["critic"], state.record.step)
+                    await checkpoints.snapshot_critic()
             async with devices.hold("actor_train"):
-                await state.save(clusters["actor_train"])
-        if engines is not None:
-            with contextlib.suppress(*LOST):  # the run is over, whatever becomes of an engine now
-                await engines.read_stats()
+                await checkpoints.begin()
+            await checkpoints.settle()
 
     # -- running --------------------------------------------------------------------------------------------------------
 

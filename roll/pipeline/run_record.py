@@ -68,9 +68,10 @@ class RunRecord:
         if resumed is not None:
             self.staleness.restore(resumed["staleness"])
         self.step = self._first_step = resumed["step"] if resumed is not None else 0
-        self.groups.rewind(resumed["groups"] if resumed is not None else 0)
-        self._samples.rewind(resumed["samples"] if resumed is not None else 0)
-        logged = (self.step, resumed.get("metrics", 0)) if resumed is not None else (-1, 0)
+        digests = resumed.get("digests", {}) if resumed is not None else {}
+        self.groups.rewind(resumed["groups"] if resumed is not None else 0, digests.get("groups"))
+        self._samples.rewind(resumed["samples"] if resumed is not None else 0, digests.get("samples"))
+        logged = (self.step, resumed.get("metrics", 0), digests.get("metrics")) if resumed is not None else (-1, 0, None)
         self._trackers = make_trackers(derived.trackers, run_dir, config.exp_name, written, config.tracker_kwargs, *logged)
         self._lessons = Lessons()
         self.memory = MemoryWatch()
@@ -97,12 +98,17 @@ class RunRecord:
         return time.monotonic() - self._began
 
     def state(self) -> dict[str, Any]:
-        """The positions of the journals, for a checkpoint."""
+        """Where the journals stand, for a checkpoint."""
         return {
             "step": self.step,
             "groups": self.groups.position(),
             "samples": self._samples.position(),
             "metrics": self._trackers.position(),
+            "digests": {
+                "groups": self.groups.digest(),
+                "samples": self._samples.digest(),
+                "metrics": self._trackers.digest(),
+            },
             "staleness": self.staleness.state(),
         }
 

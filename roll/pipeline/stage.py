@@ -124,8 +124,8 @@ class Channel(Generic[In]):
 
 
 class Listener(Protocol):
-    def lane_changed(self, stage: Stage[Any, Any], old: LaneState, new: LaneState) -> None:
-        """A lane of the stage went from one state to another."""
+    def lane_changed(self, stage: Stage[Any, Any], lane: int, old: LaneState, new: LaneState) -> None:
+        """A lane of the stage went from one state to another. What it works on is in the stage's `items`."""
 
 
 class Stage(Generic[In, Out]):
@@ -154,6 +154,8 @@ class Stage(Generic[In, Out]):
         self.outputs: Channel[Out] | None = None
         self.devices: DeviceLocks | None = None
         self.listener: Listener | None = None
+        self.items: dict[int, In] = {}
+        """Lane -> the item that it received last."""
         self._states: Counter[LaneState] = Counter()
 
     async def process(self, item: In) -> Out | None:
@@ -179,13 +181,13 @@ class Stage(Generic[In, Out]):
         """Runs all lanes to their end. The output channel is closed when the last lane is done."""
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(self.lanes):
-                    group.create_task(self._lane())
+                for lane in range(self.lanes):
+                    group.create_task(self._lane(lane))
         finally:
             if self.outputs is not None:
                 self.outputs.close()
 
-    async def _lane(self) -> None:
+    async def _lane(self, lane: int) -> None:
         state = LaneState.IDLE
         self._states[state] += 1
 
@@ -195,13 +197,13 @@ class Stage(Generic[In, Out]):
             self._states[old] -= 1
             self._states[state] += 1
             if self.listener is not None:
-                self.listener.lane_changed(self, old, state)
+                self.listener.lane_changed(self, lane, old, state)
 
         enter(LaneEvent.START)
         try:
             while True:
                 try:
-                    item = await self.receive()
+                    item = self.items[lane] = await self.receive()
                 except Closed:
                     enter(LaneEvent.CLOSED)
                     return

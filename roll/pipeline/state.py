@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from pathlib import Path
 from typing import Any
 
 from roll.configs.ppo import PPOConfig
-from roll.distributed.cluster import Cluster
 from roll.pipeline.advantages import Advantages
-from roll.pipeline.checkpoint import CRITIC, TRAINER, CheckpointStore
+from roll.pipeline.checkpoint import CheckpointStore
 from roll.pipeline.preparation import Prepared
 from roll.pipeline.run_record import RunRecord
 from roll.pipeline.schedule import StepSchedule
@@ -26,10 +23,9 @@ class RunState:
         checkpoint = prepared.checkpoint
         self.first_step = self.saved_step = checkpoint.step if checkpoint else 0
         spared = self.first_step if prepared.continues else None
-        self._checkpoints = CheckpointStore(prepared.checkpoints, config.max_ckpt_to_keep, spared, prepared.lock)
-        self._begun: tuple[int, Path] | None = None
+        self.checkpoints = CheckpointStore(prepared.checkpoints, config.max_ckpt_to_keep, spared, prepared.lock)
         if prepared.continues:
-            self._checkpoints.set_aside_after(self.first_step)
+            self.checkpoints.set_aside_after(self.first_step)
         self.record = RunRecord(config, prepared)
         self.schedule = StepSchedule(
             last_step=config.max_steps,
@@ -77,30 +73,9 @@ class RunState:
             await self.groups.until(lambda: admission.trained // admission.batch_groups > record.step)
             record.step = admission.trained // admission.batch_groups
 
-    async def save_critic(self, critic: Cluster, step: int) -> None:
-        """The critic's part of the checkpoint of `step`: what it is when `save` makes the rest."""
-        await critic.call_all("save", str(self._begin(step) / CRITIC))
-
-    async def save(self, trainers: Cluster) -> None:
-        """A checkpoint of this very moment: the state is taken before the first await. A critic has been saved before."""
-        step = self.record.step
-        state: dict[str, Any] = {
-            **self.groups.state(),
-            "record": self.record.state(),
-            "advantages": self.advantages.state(),
-        }
-        rows = self.groups.buffered()
-        partial = self._begin(step)
-        await trainers.call_all("save", str(partial / TRAINER))
-        await asyncio.to_thread(self._checkpoints.commit, step, state, rows)
-        await self.groups.saved(self.saved_step)
-        self.saved_step = step
-
-    def _begin(self, step: int) -> Path:
-        """The folder of a checkpoint that is being made, empty when it is first asked for."""
-        if self._begun is None or self._begun[0] != step:
-            self._begun = step, self._checkpoints.begin(step)
-        return self._begun[1]
+    def snapshot(self) -> dict[str, Any]:
+        """What a checkpoint of this moment keeps besides the buffered groups. The journals are on disk up to their positions."""
+        return {**self.groups.state(), "record": self.record.state(), "advantages": self.advantages.state()}
 
 
 def _admission(config: PPOConfig, version: int) -> Admission:

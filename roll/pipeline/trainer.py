@@ -3,7 +3,7 @@
     lease → (values | log_probs | reference) → advantages → (update_critic | update) → gather
 
 Stages side by side (`|`) work at the same time where devices allow it. The next step's groups are leased when the step
-before is trained and its accounts, metrics and checkpoint are written.
+before is trained, its accounts and metrics are written, and a snapshot is taken for its checkpoint.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from roll.data.token_batch import TokenBatch
 from roll.distributed.cluster import Cluster
 from roll.metrics.mismatch import suspects
 from roll.pipeline import batch as batching
+from roll.pipeline.checkpoint_writer import CheckpointWriter
 from roll.pipeline.optimise import optimise
 from roll.pipeline.state import RunState
 from roll.rollout.groups import Lease
@@ -59,6 +60,7 @@ class Trainer:
         state: RunState,
         clusters: Mapping[str, Cluster],
         store: WeightStore,
+        checkpoints: CheckpointWriter,
     ) -> None:
         """`store`: where new weights are gathered to."""
         self._config = config
@@ -71,6 +73,7 @@ class Trainer:
         self._critic = clusters.get("critic")
         self._reference = clusters.get("reference")
         self._store = store
+        self._checkpoints = checkpoints
         self._next = state.first_step
         self._done = asyncio.Event()
         """The step before is trained and written down."""
@@ -112,13 +115,13 @@ class Trainer:
         return step
 
     async def update_critic(self, step: Step) -> Step:
-        """The critic's optimiser steps. If a checkpoint of the step will be made, the critic's part of it is written now: later
+        """The critic's optimiser steps. If a checkpoint of the step will be made, the critic's part of it is taken now: later
         another role may have its devices."""
         assert self._critic is not None
         batches = self._cut(step, self._derived.critic_steps_per_epoch)
         step.metrics |= await optimise(self._critic, batches, self._value_loss)
         if self._state.schedule.saves(step.number + 1):
-            await self._state.save_critic(self._critic, step.number + 1)
+            await self._checkpoints.snapshot_critic()
         return step
 
     async def update(self, step: Step) -> Step:
@@ -131,7 +134,8 @@ class Trainer:
         return step
 
     async def gather(self, step: Step) -> NewWeights | None:
-        """Accounts, metrics and checkpoint of the step that was trained, and its weights, if they are to be published."""
+        """Accounts and metrics of the step that was trained, the begin of its checkpoint, and its weights, if they are to be
+        published."""
         await self._finish(step)
         version = step.number + 1
         return await self.gather_weights(version) if self._state.schedule.publishes(version) else None
@@ -165,7 +169,7 @@ class Trainer:
         self._warn_of_mismatch(step)
         state.record.add_step(step.number, groups, step.batch, metrics)
         if state.schedule.saves(state.record.step):
-            await state.save(self._policy)
+            await self._checkpoints.begin()
         self._done.set()
 
     def _warn_of_mismatch(self, step: Step) -> None:

@@ -109,6 +109,17 @@ def trained_weights(model: Model, layout: ModelLayout, element: int) -> list[Par
     return parts
 
 
+def snapshot(model: Model, element: int) -> Part:
+    """What a checkpoint is written from while training goes on: float32 masters and two moments, and what adapters leave
+    frozen."""
+    each = 3 * FP32
+    formula = f"{each} B × {model.trained:,} parameters"
+    frozen = 0 if model.adapters is None else element * model.parameters
+    if frozen:
+        formula += f" + {element} B × {model.parameters:,} frozen"
+    return Part("snapshot", each * model.trained + frozen, formula)
+
+
 def frozen_weights(model: Model, layout: ModelLayout, element: int) -> list[Part]:
     """Weights in the type that the layers compute in, and what is gathered of them at a time."""
     weights = _share("weights", element, model.parameters, layout.model * (layout.data if layout.shard_weights else 1))

@@ -64,12 +64,16 @@ def host_memory(
     config: PPOConfig,
     roles: Sequence[RolePlan],
     memories: Sequence[RoleMemory],
-    trained: Model,
+    models: Mapping[str, Model | str],
     per_node: int,
     accelerators: bool,
 ) -> list[Part]:
     """Bytes of host memory on one node: the newest weights on their way to the engines (all of them if it has all the trainer's
-    ranks), and what roles that take turns move off their devices."""
+    ranks), what checkpoints are written from, if it has the first ranks, and what roles that take turns move off their
+    devices. Nothing if the trained model is unknown."""
+    trained = models[config.model_folder(config.actor_train)]
+    if isinstance(trained, str):
+        return []
     element = element_bytes(config.actor_train, accelerators)
     size, limit = element * trained.parameters, config.model_update_buffer_size_mb
     buckets = max(1, math.ceil(size / (limit * MIB)))
@@ -77,6 +81,11 @@ def host_memory(
         f"{element} B × {trained.parameters:,} parameters, in {buckets} bucket{'s' * (buckets > 1)} of at most {limit:,} MiB"
     )
     parts = [Part("newest weights", size, formula)]
+    for name, worker in config.roles().items():
+        model = models[config.model_folder(worker)]
+        if isinstance(worker, ActorTrainConfig | CriticConfig) and not isinstance(model, str):
+            taken = memory.snapshot(with_adapters(model, worker), element_bytes(worker, accelerators))
+            parts.append(replace(taken, name=f"{name} snapshot"))
     for role, each in zip(roles, memories, strict=True):
         moved = sum(part.bytes for part in each.resident if part.name in _MOVED) - each.asleep
         if accelerators and role.shares_with and moved > 0:

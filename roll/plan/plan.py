@@ -81,7 +81,6 @@ def make_plan(
     derived, roles = derive(config), role_plans(config)
     trainer = next((role for role in roles if role.role == "actor_train"), None)
     memories = role_memory(config, derived, roles, models, accelerators, device_bytes)
-    trained = models[config.model_folder(config.actor_train)] if trainer is not None else ""
     return Plan(
         pipeline="agentic" if isinstance(config, AgenticConfig) else "rlvr",
         exp_name=config.exp_name,
@@ -96,9 +95,7 @@ def make_plan(
         loss=loss_formula(config, derived),
         memory=tuple(memories),
         devices=tuple(device_memory(roles, memories)),
-        host=()
-        if isinstance(trained, str)
-        else tuple(host_memory(config, roles, memories, trained, device_count // config.num_nodes, accelerators)),
+        host=tuple(host_memory(config, roles, memories, models, device_count // config.num_nodes, accelerators)),
         notes=tuple(_notes(config, derived, roles)),
     )
 

@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import torch
+from saving import save
 from tiny_models import numbered_tokenizer, tiny_qwen2
 from train_specs import fsdp2_spec
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -27,7 +28,7 @@ def checkpoint(tmp_path_factory):
             if ".lora_B." in name:
                 parameter.normal_()
     store = CheckpointStore(folder / "checkpoints")
-    trainer.save(store.begin(3) / TRAINER)
+    save(trainer, store.begin(3) / TRAINER)
     return store.commit(3, {}, [])
 
 

@@ -47,6 +47,7 @@ class Folder:
         self.accounts = {"next_group_id": 7, "trained": 4, "dropped": {"filter_std": 1}}
         self.buffer = [{"group_id": 5}]
         self.listed = None
+        self.digests = {}
 
     def write(self):
         step = self.path / "checkpoints" / "step-2"
@@ -56,7 +57,10 @@ class Folder:
         for name, rows in lines.items():
             (self.path / f"{name}.jsonl").write_text("".join(rows))
         (self.path / "summary.json").write_text(json.dumps({"status": "finished", "groups": self.counts}))
-        record = {"groups": sum(len(row) for row in lines["groups"][:5])}
+        before = {"groups": 5, "samples": 1, "metrics": 2}
+        written = {name: "".join(lines[name][:count]).encode() for name, count in before.items()}
+        digests = {name: hashlib.blake2b(rows, digest_size=32).hexdigest() for name, rows in written.items()}
+        record = {name: len(rows) for name, rows in written.items()} | {"digests": digests | self.digests}
         (step / "pipeline.json").write_text(json.dumps({"admission": self.accounts, "record": record}))
         (step / "buffer.jsonl").write_text("".join(json.dumps(row) + "\n" for row in self.buffer))
         files = self.listed or {f: hashlib.sha256((step / f).read_bytes()).hexdigest() for f in ("pipeline.json", "buffer.jsonl")}
@@ -120,6 +124,7 @@ BROKEN = {
     "counts 5 trained groups, groups.jsonl 4 up to step 2": lambda f: f.accounts.update(trained=5),
     "buffers groups that had met their fate: [3]": lambda f: f.buffer.append({"group_id": 3}),
     "buffer.jsonl is not what was saved": lambda f: setattr(f, "listed", {"buffer.jsonl": "0" * 64}),
+    "samples.jsonl: rows before step-2 were changed or lost": lambda f: f.digests.update(samples="0" * 64),
     "FileNotFoundError": lambda f: setattr(f, "listed", {"trainer/model.safetensors": "0" * 64}),
     "do not balance": lambda f: f.counts.update(admitted=8),
     "summary.json counts 5 trained": lambda f: f.counts.update(trained=5, admitted=6),

@@ -50,6 +50,21 @@ def alive(pid: int) -> bool:
         return False
 
 
+def descendants(pid: int) -> list[int]:
+    return [pid, *(found for child in children_of(pid) for found in descendants(child))]
+
+
+LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F"}
+"""127.0.0.1 as the kernel writes it, by itself and in version 6."""
+
+
+def listeners(pid: int) -> list[str]:
+    """The addresses on which a process listens, as the kernel writes them."""
+    sockets = {os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir() if entry.is_symlink()}
+    rows = [row.split() for name in ("tcp", "tcp6") for row in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]]
+    return [row[1].partition(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets]
+
+
 async def ends(pids) -> None:
     async with asyncio.timeout(20):
         while any(map(alive, pids)):
@@ -68,6 +83,9 @@ def test_hung_workers_and_the_death_of_the_control_process(tmp_path):
             pids = control()
             assert sorted(pids) == ["gcs_server", "log_monitor", "raylet"], "neither dashboard nor autoscaler"
             agents = children_of(pids["raylet"])
+            listening = [address for pid in descendants(os.getpid()) for address in listeners(pid)]
+            assert len(listening) >= 7, "the driver, gcs_server, the raylet's two, its agent, two workers"
+            assert set(listening) == LOOPBACK, listening
 
             before = resident_kib(pids["gcs_server"])
             for _ in range(60):

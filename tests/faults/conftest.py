@@ -212,6 +212,10 @@ class Run:
     def wait_for_steps(self, count: int, deadline_s: float = 150.0) -> None:
         self.wait_for(f"step {count}", lambda: len(self.steps()) >= count, deadline_s)
 
+    def wait_for_checkpoint(self, step: int) -> None:
+        """It is complete later than its step: it is written behind the next ones."""
+        self.wait_for(f"checkpoint of step {step}", (self.dir / f"checkpoints/step-{step}").exists)
+
     def look_up_family(self) -> dict[int, str]:
         self.family = descendants(self.process.pid)
         return self.family

@@ -32,13 +32,22 @@ class EvenRewardWorker(RewardWorker):
 
 
 class StuckInSave(TrainWorker):
-    """Stops in the middle of saving step 6: the model is written, the optimiser is not."""
+    """Stops in the middle of writing the checkpoint of step 6: the model is written, the optimiser is not."""
 
-    def save(self, directory: str) -> None:
-        super().save(directory)
+    async def write(self, directory: str) -> None:
+        await super().write(directory)
         if ".step-6." in directory:
             (Path(directory) / "optimizer.safetensors").unlink()
-            hang("half-written")
+            await asyncio.to_thread(hang, "half-written")
+
+
+class SlowDisk(TrainWorker):
+    """Does not begin to write the checkpoint of step 2 before the test says so."""
+
+    async def write(self, directory: str) -> None:
+        if ".step-2." in directory:
+            await asyncio.to_thread(hang, "writing")
+        await super().write(directory)
 
 
 class StuckInStep(TrainWorker):
@@ -71,13 +80,19 @@ class CannotStart(TrainWorker):
         raise KeyError("no such\nthing")
 
 
-class BlockingRewardWorker(RewardWorker):
+class BlocksAlways(RewardWorker):
     """Blocks the event loop for good, as one does who calls something slow in a coroutine."""
 
     async def grade(self, sample: Sample) -> float:
-        (Path(os.environ["FAULTS"]) / "blocked").touch()
         time.sleep(1000)
         return 0.0
+
+
+class BlocksForOnePrompt(EvenRewardWorker):
+    async def grade(self, sample: Sample) -> float:
+        if sample.prompt.uid.endswith("/p3"):
+            time.sleep(1000)
+        return await super().grade(sample)
 
 
 class Letters:

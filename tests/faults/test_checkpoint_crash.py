@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from roll.cli.train import main
+from roll.pipeline.run_record import RunRecord
 
 AUTO = "resume_from_checkpoint=auto"
 
@@ -34,6 +35,7 @@ def in_process(world, tmp_path, monkeypatch, capsys):
 def test_killed_while_saving(launch, in_process, accounts, tmp_path):
     run = launch("actor_train.worker_cls=fault_workers.StuckInSave")
     run.wait_for("half a checkpoint", (tmp_path / "half-written").exists)
+    run.wait_for_steps(7)
     run.signal(signal.SIGKILL)
     run.end()
     (partial,) = (run.dir / "checkpoints").glob(".step-6.*.partial")
@@ -107,6 +109,32 @@ def test_lost_rows_of_any_journal_are_refused(in_process, tmp_path):
         code, err = in_process(AUTO, "max_steps=6", output=name)
         assert code == 2 and len(err.splitlines()) == 1, err
         assert f"{name}.jsonl has" in err and ("rows were lost" in err or "no line border" in err)
+
+
+def test_changed_rows_of_any_journal_are_refused(in_process, tmp_path):
+    """Of the same length, so that neither size nor line borders tell."""
+    assert in_process("max_steps=4")[0] == 0
+    for name in ("groups", "samples", "metrics"):
+        shutil.copytree(tmp_path / "output", tmp_path / name)
+        journal = tmp_path / name / f"run/{name}.jsonl"
+        rows = journal.read_bytes().splitlines(keepends=True)
+        changed = [rows[0].replace(b'"step": 0', b'"step": 1').replace(b'"lag": 0', b'"lag": 1'), *rows[1:]]
+        assert changed != rows
+        journal.write_bytes(b"".join(changed))
+        code, err = in_process(AUTO, "max_steps=6", output=name)
+        assert code == 2 and len(err.splitlines()) == 1, err
+        assert f"{name}.jsonl: rows before the checkpoint (byte" in err and "were changed or lost" in err
+
+
+def test_a_checkpoint_without_digests_is_resumed_from(in_process, accounts, tmp_path, monkeypatch):
+    """As runs of earlier versions wrote them."""
+    state = RunRecord.state
+    monkeypatch.setattr(RunRecord, "state", lambda self: {k: v for k, v in state(self).items() if k != "digests"})
+    assert in_process("max_steps=4")[0] == 0
+    assert "digests" not in (tmp_path / "output/run/checkpoints/step-4/pipeline.json").read_text()
+    monkeypatch.undo()
+    assert in_process(AUTO) == (0, "")
+    accounts(tmp_path / "output/run", validated=(0, 4, 6, 12))
 
 
 DETERMINISTIC = ("deterministic=true", "async_generation_ratio=0", "max_steps=8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import resource
 import signal
@@ -64,13 +65,32 @@ def test_results_that_cannot_be_written_are_a_failure(tmp_path, monkeypatch):
 
 def test_a_checkpoint_that_cannot_be_written_names_its_folder(tmp_path):
     class Full:
-        def save(self, directory):
+        def snapshot(self):
+            return "the weights"
+
+        def write(self, snapshot, directory):
             raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
     worker = TrainWorker.__new__(TrainWorker)
     worker.strategy = Full()
+    worker.snapshot()
     with pytest.raises(OSError, match=f"cannot be written: {tmp_path}: .*No space left on device"):
-        worker.save(str(tmp_path))
+        asyncio.run(worker.write(str(tmp_path)))
+
+
+def test_a_disk_that_is_full_while_a_checkpoint_is_written_behind_ends_the_run(launch, tmp_path):
+    """The journals have room, the optimiser has none."""
+    run = launch("rollout_log_per_step=1", "actor_train.worker_cls=fault_workers.SlowDisk", piped=True)
+    run.wait_for("the writing", (tmp_path / "writing").exists)
+    run.wait_for_steps(3)
+    resource.prlimit(run.process.pid, resource.RLIMIT_FSIZE, (20_000, 20_000))
+    (tmp_path / "released").touch()
+    assert run.end() == 1, run.output
+    run.wait_for_output("error: ")
+    (line,) = [line for line in run.output.splitlines() if line.startswith("error: ")]
+    assert f"the checkpoint cannot be written: {run.dir}/checkpoints/.step-2." in line and "File too large" in line
+    assert "Traceback" not in run.output and "never retrieved" not in run.output, run.output
+    assert run.summary()["status"] == "failed" and not list((run.dir / "checkpoints").glob("step-*"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT])

@@ -37,6 +37,32 @@ def test_stops_with_a_checkpoint_and_resumes(launch, accounts, number):
     accounts(resumed.dir)
 
 
+def test_waits_for_the_checkpoint_that_is_being_written(launch):
+    run = launch("actor_train.worker_cls=fault_workers.SlowDisk")
+    run.wait_for("the writing", (run.folder.parent / "writing").exists)
+    run.signal(signal.SIGINT)
+    run.wait_for("the answer to the signal", lambda: "once more to stop at once" in run.output)
+    (run.folder.parent / "released").touch()
+    check_interrupted(run)
+    assert (run.dir / "checkpoints/step-2/manifest.json").exists()
+
+
+def test_second_signal_gives_the_checkpoint_up_that_is_being_written(launch):
+    run = launch("actor_train.worker_cls=fault_workers.SlowDisk")
+    run.wait_for("the writing", (run.folder.parent / "writing").exists)
+    run.signal(signal.SIGINT)
+    run.wait_for("the answer to the first signal", lambda: "once more to stop at once" in run.output)
+    run.signal(signal.SIGINT)
+    run.wait_for("the end of the run", lambda: run.summary()["status"] == "interrupted")
+    (run.folder.parent / "released").touch()
+    assert run.end(30) == 130, run.output
+    assert "Traceback" not in run.output and "never retrieved" not in run.output, run.output
+    assert not list((run.dir / "checkpoints").glob("step-*"))
+    resumed = launch(RESUME, "max_steps=2")
+    assert resumed.end() == 0, resumed.output
+    assert resumed.summary()["resumed_from_step"] == 0
+
+
 def test_second_signal_stops_at_once(launch):
     """Step 3 has begun and never ends: a first signal waits for it, a second one does not."""
     run = launch("actor_train.worker_cls=fault_workers.StuckInStep")

@@ -22,6 +22,7 @@ from roll.algorithms.loss import LossSpec
 from roll.data.token_batch import TokenBatch
 from roll.strategies.train import make_train_strategy
 from roll.strategies.train.interface import RankContext
+from roll.strategies.train.snapshot import Snapshot
 
 BF16_MEAN = 2e-2
 FP32 = 1e-4
@@ -91,7 +92,11 @@ def reference_logprobs(infer_lab: SimpleNamespace, batch: TokenBatch, seed: int 
 
 
 def saved_state(strategy: Any, folder: Any) -> dict[str, torch.Tensor]:
-    strategy.save(folder)
+    return written(strategy, strategy.snapshot(), folder)
+
+
+def written(strategy: Any, snapshot: Snapshot, folder: Any) -> dict[str, torch.Tensor]:
+    strategy.write(snapshot, folder)
     return {**load_file(folder / "model" / "model.safetensors"), **load_file(folder / "optimizer.safetensors")}
 
 
@@ -151,7 +156,8 @@ def test_offload_frees_the_memory_and_reload_brings_all_back(
 ) -> None:
     strategy = make()
     strategy.train_step(batch, train_lab.LOSS, train_lab.totals(batch))
-    state = saved_state(strategy, tmp_path_factory.mktemp("before"))
+    snapshot = strategy.snapshot()
+    state = written(strategy, snapshot, tmp_path_factory.mktemp("before"))
     expected = strategy.log_probs(batch)
     torch.cuda.empty_cache()
     allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
@@ -161,6 +167,8 @@ def test_offload_frees_the_memory_and_reload_brings_all_back(
     least = OFFLOADED[backend] * infer_lab.make_model().num_parameters()
     assert freed >= 0.98 * least
     assert returned >= 0.5 * least  # to the driver, for an engine in another process; blocks that are not quite empty stay
+    late = written(strategy, snapshot, tmp_path_factory.mktemp("meanwhile"))
+    assert late.keys() == state.keys() and all(torch.equal(late[name], state[name]) for name in state)
 
     strategy.reload()
     assert torch.cuda.memory_allocated() >= allocated - freed + 0.98 * least

@@ -1,5 +1,6 @@
 """Journals hold whole lines after any crash, and go back to a checkpoint without losing a row."""
 
+import hashlib
 import json
 import math
 import signal
@@ -76,6 +77,51 @@ def test_a_position_that_the_file_never_had_is_refused(tmp_path):
     with pytest.raises(ValueError, match="no line border"):
         journal.rewind(3)
     assert len(rows(journal.path)) == 1
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda rows: rows[1:], lambda rows: [*rows[:2], *rows[3:]], lambda rows: [rows[1], rows[0], *rows[2:]]],
+    ids=["front", "middle", "order"],
+)
+def test_rows_that_were_lost_before_the_position_are_noticed_whatever_came_after(tmp_path, damage):
+    journal = JournalFile(tmp_path / "m.jsonl")
+    for i in range(4):
+        journal.append({"i": i})
+    position, digest = journal.position(), journal.digest()
+    for i in range(4, 40):
+        journal.append({"i": i})
+    journal.close()
+    kept = journal.path.read_bytes()
+    journal.path.write_bytes(b"".join(damage(kept.splitlines(keepends=True))))
+    with pytest.raises(ValueError, match=r"m\.jsonl: rows before the checkpoint \(byte 36\) were changed or lost"):
+        JournalFile(journal.path).rewind(position, digest)
+    journal.path.write_bytes(kept)
+    assert JournalFile(journal.path).rewind(position, digest) == 36
+
+
+def test_the_digest_is_that_of_the_file_after_anything(tmp_path):
+    journal = JournalFile(tmp_path / "m.jsonl")
+
+    def check() -> None:
+        assert journal.digest() == hashlib.blake2b(journal.path.read_bytes(), digest_size=32).hexdigest()
+
+    check()
+    for i in range(8):
+        journal.append({"i": i})
+        check()
+    position, digest = journal.position(), journal.digest()
+    journal.append({"i": 8})
+    journal.rewind(position, digest)
+    assert journal.digest() == digest
+    journal.retain(lambda row: row["i"] % 2 == 0)
+    check()
+    journal.append({"i": 9})
+    check()
+    journal.close()
+    journal = JournalFile(journal.path)
+    journal.append({"i": 10})
+    check()
 
 
 def test_keep_removes_rows_wherever_they_stand(tmp_path):

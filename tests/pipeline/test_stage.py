@@ -20,7 +20,7 @@ class Heard:
     def __init__(self, states):
         self._states = states
 
-    def lane_changed(self, stage, old, new):
+    def lane_changed(self, stage, lane, old, new):
         self._states.append((old, new))
 
 

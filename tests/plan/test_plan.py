@@ -257,6 +257,13 @@ def test_memory_falls_with_the_number_of_ranks_and_the_budget():
     assert {part.name: part.bytes for part in resident}["optimiser"] == 2 * SHAPE.parameters
 
 
+def test_the_host_of_the_first_ranks_holds_what_checkpoints_are_written_from():
+    host = {part.name: part.bytes for part in plan_of(rlvr()).host}
+    assert host["actor_train snapshot"] == 12 * SHAPE.parameters and "critic snapshot" not in host
+    with_critic = plan_of(rlvr(adv_estimator="gae", critic={"device_mapping": "0"}))
+    assert {part.name: part.bytes for part in with_critic.host}["critic snapshot"] == 12 * SHAPE.parameters
+
+
 def test_a_model_that_is_not_there_leaves_the_rest_of_the_plan():
     plan = plan_of(rlvr(), model="unknown: it is not there")
     assert [(role.note, role.awake) for role in plan.memory] == [("unknown: it is not there", 0)] * 2

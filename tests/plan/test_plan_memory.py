@@ -1,6 +1,7 @@
 """The sizes and bytes that `roll check` tells, against real models: parameters, what autograd keeps, optimiser, KV cache."""
 
 import contextlib
+import dataclasses
 import json
 
 import pytest
@@ -165,8 +166,24 @@ def test_weights_gradients_and_moments_are_those_of_a_real_trainer(trainer):
     assert parts.keys() == {"weights", "gradients", "optimiser"}
 
 
+@pytest.mark.parametrize("rank", [None, 4])
+def test_the_snapshot_is_that_of_a_real_trainer(make_trainer, rank):
+    strategy, model = make_trainer(**({} if rank is None else {"lora_target": "all-linear", "lora_rank": rank}))
+    if rank is not None:
+        model = dataclasses.replace(model, adapters=model.shape.adapter_parameters("all-linear", rank))
+    snapshot = strategy.snapshot()
+    held = [*snapshot.weights.values(), *snapshot.moments.values()]
+    assert memory.snapshot(model, 4).bytes == sum(tensor.nbytes for tensor in held)
+
+
 @pytest.fixture
-def trainer(tmp_path, tokenizer_file):
+def trainer(make_trainer):
+    return make_trainer()
+
+
+@pytest.fixture
+def make_trainer(tmp_path, tokenizer_file):
+    """A trainer after a step, and what `roll check` knows of its model."""
     from roll.strategies.train.fsdp2 import FSDP2Strategy
     from roll.strategies.train.interface import BatchTotals, RankContext
 
@@ -175,7 +192,6 @@ def trainer(tmp_path, tokenizer_file):
     context = RankContext(
         rank=0, world_size=1, master_addr="127.0.0.1", master_port=0, device="cpu", threads=1, seed=0, deterministic=False
     )
-    strategy = FSDP2Strategy(context, fsdp2_spec(tmp_path))
     shape = shape_of(json.loads((tmp_path / "config.json").read_text()))
     count = 12
     batch = TokenBatch(
@@ -187,9 +203,13 @@ def trainer(tmp_path, tokenizer_file):
         behaviour_logprobs=torch.full((count,), -3.0),
         advantages=torch.ones(count),
     )
-    strategy.train_step(batch, LossSpec(), BatchTotals(tokens=8, sequences=1))
-    yield strategy, memory.Model(shape, shape.parameters)
-    strategy.close()
+
+    def make(**options):
+        strategy = FSDP2Strategy(context, fsdp2_spec(tmp_path, **options))
+        strategy.train_step(batch, LossSpec(), BatchTotals(tokens=8, sequences=1))
+        return strategy, memory.Model(shape, shape.parameters)
+
+    return make
 
 
 @pytest.fixture

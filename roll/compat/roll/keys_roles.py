@@ -145,7 +145,7 @@ STRATEGY = (
     ignored(f"{_BLOCK}.fp16", "model_args.dtype decides"),
     ignored(f"{_BLOCK}.max_grad_norm", "the top level's max_grad_norm decides"),
     ignored(f"{_BLOCK}.save_only_model", _WHOLE),
-    ignored(f"{_BLOCK}.async_save_ckpt", _WHOLE),
+    ignored(f"{_BLOCK}.async_save_ckpt", "checkpoints are always written while the next steps train"),
     ignored(f"{_BLOCK}.ckpt_format", _WHOLE),
     *off_or_lacking(f"{_BLOCK}.offload_policy", (False, None), "offloading weights is not there; deepspeed_train does it"),
     *off_or_lacking(f"{_BLOCK}.ep_size", (1, None), f"dividing experts {_MOE_MTP}"),

@@ -18,7 +18,7 @@ from roll.data.seeding import derive_seed
 from roll.distributed.backend import WorkerDied, WorkerHandle, import_object
 from roll.distributed.cluster import Cluster
 from roll.pipeline.agentic.env_manager.base import EnvManager, EpisodeTask, PolicyAnswer, PromptTooLong
-from roll.pipeline.agentic.env_manager.dialogue import Dialogue
+from roll.pipeline.agentic.env_manager.dialogue import Dialogue, TemplateRefusal
 from roll.pipeline.agentic.group_play import RULES, VALIDATION, EpisodeFailed, play_group
 from roll.pipeline.preparation import load_tokenizer
 from roll.rollout.environment_failure import EnvFailure
@@ -151,6 +151,8 @@ class EnvironmentWorker:
             raise EpisodeFailed(failure.kind, failure.message) from failure
         except PromptTooLong as error:
             raise EpisodeFailed("prompt_too_long", str(error)) from error
+        except TemplateRefusal as error:
+            raise EpisodeFailed("chat_template", str(error)) from error
         finally:
             await handle.close()
 

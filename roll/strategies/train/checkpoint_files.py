@@ -9,8 +9,10 @@ rng-<rank>.safetensors  state of each rank's random generators
 
 from __future__ import annotations
 
+import copy
 import json
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -26,6 +28,7 @@ __all__ = [
     "TRAINER",
     "TrainerState",
     "check_model_folder",
+    "hollow",
     "load_model",
     "load_tokenizer",
     "restore_rng",
@@ -54,8 +57,15 @@ class TrainerState:
         return cls(**{name: int(value) for name, value in json.loads(path.read_text()).items()})
 
 
+def hollow(model: PreTrainedModel) -> PreTrainedModel:
+    """A copy of the model without contents, for `write_model`: a thread that writes must not touch the model that trains (ZeRO-3
+    gathers what is looked at)."""
+    tensors = chain(model.parameters(), model.buffers())
+    return copy.deepcopy(model, {id(tensor): torch.empty_like(tensor, device="meta") for tensor in tensors})
+
+
 def write_model(path: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, weights: dict[str, Tensor]) -> None:
-    """A Hugging Face folder with these weights, whatever the model itself holds at the moment."""
+    """A Hugging Face folder with these weights. `model`: may be `hollow`."""
     model.save_pretrained(path, state_dict=weights)
     tokenizer.save_pretrained(path)
 

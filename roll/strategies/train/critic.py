@@ -17,13 +17,13 @@ from roll.data.token_batch import Padded, TokenBatch
 from roll.strategies.train.deepspeed.strategy import DeepSpeedStrategy
 from roll.strategies.train.fsdp2 import FSDP2Strategy
 from roll.strategies.train.hf_train import HFTrainStrategy
-from roll.strategies.train.interface import BatchTotals, RankContext
+from roll.strategies.train.interface import BatchTotals, Checkpointed, RankContext
 from roll.strategies.train.logprobs import predictor_columns
 from roll.strategies.train.spec import TrainSpec
 from roll.strategies.train.value_head import load_value_model, write_value_model
 
 
-class CriticStrategy(Protocol):
+class CriticStrategy(Checkpointed, Protocol):
     def values(self, batch: TokenBatch) -> Tensor:
         """[N] float32, the value of the state that each token of this rank's samples was taken in: what the model says where it
         has read all tokens before that one. 0 where `loss_mask` is False."""
@@ -31,14 +31,6 @@ class CriticStrategy(Protocol):
     def train_values(self, batch: TokenBatch, loss: ValueLossSpec, totals: BatchTotals) -> dict[str, float]:
         """Takes one optimiser step towards `batch.returns` on this rank's share of the batch; returns the same metrics on every
         rank."""
-
-    def save(self, directory: Path) -> None: ...
-
-    def load(self, directory: Path) -> None: ...
-
-    def offload(self) -> None: ...
-
-    def reload(self) -> None: ...
 
 
 class _ValueModel(HFTrainStrategy):
@@ -68,7 +60,7 @@ class _ValueModel(HFTrainStrategy):
         return load_value_model(path, dtype, self._spec.model.attn_implementation)
 
     def _write_model(self, path: Path, weights: dict[str, Tensor]) -> None:
-        write_value_model(path, self._model, self._tokenizer, weights)
+        write_value_model(path, self._hollow, self._tokenizer, weights)
 
 
 class FSDP2Critic(_ValueModel, FSDP2Strategy):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -29,6 +29,7 @@ from roll.strategies.train.optimizer import MOMENTS, make_adamw
 from roll.strategies.train.process import prepare_process, resolve_dtype
 from roll.strategies.train.rank_microbatches import rank_microbatches
 from roll.strategies.train.sharding import Ranks
+from roll.strategies.train.snapshot import Snapshot
 from roll.strategies.train.spec import TrainSpec
 from roll.weights.adapter import BaseWeights, with_base
 from roll.weights.bucket import Bucket, make_buckets
@@ -66,6 +67,7 @@ class HFTrainStrategy(ABC):
         self._tokenizer = files.load_tokenizer(path)
         masters = spec.trained and spec.model.lora_target is None
         self._model = self._load_model(path, torch.float32 if masters else self._compute_dtype)
+        self._hollow = files.hollow(self._model)
         self._model.requires_grad_(masters).eval()
         self._adapters = self._add_adapters(context.seed)
         self._adapted_base = BaseWeights(path) if spec.export_adapters else None
@@ -207,23 +209,21 @@ class HFTrainStrategy(ABC):
             named = ((name, self._export_dtype(part)) for whole in merged for name, part in published(self._model_type, *whole))
         yield from make_buckets(named, bucket_bytes, self._ranks.rank, self._ranks.size)
 
-    def save(self, directory: Path) -> None:
-        """Writes the files that `checkpoint_files` lists. A collective; any number of ranks, dividing the model in any way, can
-        load them."""
+    def snapshot(self) -> Snapshot:
+        trained = self._optimizer is not None
+        moments = self._full_moments() if trained else ()
+        state = self._state if trained else None
+        return Snapshot.take(self._ranks.rank, self._device, self._full_weights(), moments, state)
+
+    def write(self, snapshot: Snapshot, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        lead = self._ranks.rank == 0
-        weights = self._gathered(self._full_weights())
-        if lead:
+        if snapshot.rank == 0:
+            weights = dict(snapshot.weights)
             if self._adapters:
                 self._adapters.save(directory, weights)
                 weights = dict(self._adapters.merged(iter(weights.items())))
             self._write_model(directory / files.MODEL, weights)
-        if self._optimizer is not None:
-            moments = self._gathered(self._full_moments())
-            if lead:
-                save_file(published_moments(self._model_type, moments), directory / files.OPTIMIZER)
-                self._state.write(directory / files.TRAINER)
-            save_file(files.rng_state(self._device), files.rng_path(directory, self._ranks.rank))
+        snapshot.write_training(directory, published_moments(self._model_type, snapshot.moments))
 
     @torch.no_grad()
     def load(self, directory: Path) -> None:
@@ -287,19 +287,11 @@ class HFTrainStrategy(ABC):
         return self._load_model(directory / files.MODEL, torch.float32).state_dict(), self._shapes
 
     def _write_model(self, path: Path, weights: dict[str, Tensor]) -> None:
-        files.write_model(path, self._model, self._tokenizer, weights)
+        files.write_model(path, self._hollow, self._tokenizer, weights)
 
     @property
     def _model_type(self) -> str:
-        return str(self._model.config.model_type)
-
-    def _gathered(self, named: Iterator[tuple[str, Tensor]]) -> dict[str, Tensor]:
-        """The full tensors on rank 0's CPU; an empty mapping on other ranks."""
-        result = {}
-        for name, tensor in named:
-            if self._ranks.rank == 0:
-                result[name] = tensor.detach().cpu().contiguous()
-        return result
+        return str(self._hollow.config.model_type)
 
     def _export_dtype(self, tensor: Tensor) -> Tensor:
         return tensor.to(self._compute_dtype) if tensor.is_floating_point() else tensor

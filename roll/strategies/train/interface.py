@@ -11,6 +11,7 @@ from torch import Tensor
 
 from roll.algorithms.loss import LossSpec
 from roll.data.token_batch import TokenBatch
+from roll.strategies.train.snapshot import Snapshot
 from roll.weights.bucket import Bucket
 
 
@@ -39,7 +40,25 @@ class BatchTotals:
     """Samples with at least one such token."""
 
 
-class TrainStrategy(Protocol):
+class Checkpointed(Protocol):
+    """A model that is trained, or frozen, by whatever back end and with whatever loss."""
+
+    def snapshot(self) -> Snapshot:
+        """What a checkpoint of this moment holds. A collective."""
+
+    def write(self, snapshot: Snapshot, directory: Path) -> None:
+        """Writes the files that `checkpoint_files` lists; any number of ranks, dividing the model in any way, can load them.
+        Nothing that trains is read and nothing is collective, so it may run in a thread of its own while training goes on."""
+
+    def load(self, directory: Path) -> None: ...
+
+    def offload(self) -> None:
+        """Frees the accelerator's memory (a no-op on a CPU)."""
+
+    def reload(self) -> None: ...
+
+
+class TrainStrategy(Checkpointed, Protocol):
     def log_probs(self, batch: TokenBatch) -> Tensor:
         """[N] float32, log-prob of each token of this rank's samples under the current weights, 0 where `loss_mask` is False."""
 
@@ -49,12 +68,3 @@ class TrainStrategy(Protocol):
     def export_weights(self, bucket_bytes: int) -> Iterator[Bucket]:
         """Hugging Face-named weights. A collective: every rank must exhaust it, and gets a share of the buckets (possibly none);
         together they are the model, each tensor once."""
-
-    def save(self, directory: Path) -> None: ...
-
-    def load(self, directory: Path) -> None: ...
-
-    def offload(self) -> None:
-        """Frees the accelerator's memory (a no-op on a CPU)."""
-
-    def reload(self) -> None: ...

@@ -72,7 +72,7 @@ def test_no_room_for_the_configuration(launch, row, verified, finishes):
 def test_no_room_for_a_journal(launch, row, verified, failed_in_one_line, finishes):
     line = row("rlvr", "disk full", "journals")
     run = launch(*ENDLESS, "save_steps=2", piped=True)
-    run.wait_for_steps(5)
+    run.wait_for_checkpoint(4)
     line.begins()
     resource.prlimit(run.process.pid, resource.RLIMIT_FSIZE, (500, 500))
     reason = failed_in_one_line(run, "File too large")
@@ -89,7 +89,8 @@ def test_no_room_for_a_checkpoint(launch, row, verified, failed_in_one_line, fin
     first = launch("max_steps=2")
     assert first.end() == 0, first.output
     line.begins()
-    run = launch(*ENDLESS, "save_steps=1", before=limited(resource.RLIMIT_FSIZE, 16_000), piped=True)
+    small = {"before": limited(resource.RLIMIT_FSIZE, 16_000), "piped": True}
+    run = launch(*ENDLESS, "save_steps=1", "rollout_log_per_step=1", **small)  # the journals have room meanwhile
     reason = failed_in_one_line(run, "the checkpoint cannot be written: ")
     assert f"{run.dir}/checkpoints/.step-3" in reason and "File too large" in reason
     line.ends("failed in one line")
@@ -147,7 +148,7 @@ def test_an_output_folder_that_cannot_be_written_to(launch, row, writable, finis
 def test_a_run_folder_that_becomes_read_only(launch, row, verified, failed_in_one_line, writable, finishes):
     line = row("rlvr", "read-only", "the run's folder, in the middle")
     run = launch(*ENDLESS, "save_steps=2", before=obey_modes)
-    run.wait_for_steps(5)
+    run.wait_for_checkpoint(4)
     line.begins()
     read_only(run.dir)
     failed_in_one_line(run, "Permission denied")
@@ -186,7 +187,8 @@ def exhaust(pid: int) -> None:
 def test_no_descriptor_in_the_middle(launch, row, verified, failed_in_one_line, finishes, local):
     line = row("rlvr", "descriptors", f"exhausted in the middle{'' if local else ', Ray'}")
     run = launch(*ENDLESS, "save_steps=3", local=local, piped=True)
-    run.wait_for_steps(5, 400)
+    run.wait_for_steps(1, 400)
+    run.wait_for_checkpoint(3)
     run.look_up_family()
     line.begins()
     exhaust(run.process.pid)
@@ -203,7 +205,7 @@ def test_no_descriptor_and_asked_to_stop(launch, row, verified, failed_in_one_li
     """The last checkpoint cannot be written: the run has failed, and is resumed from the one before."""
     line = row("rlvr", "descriptors", "exhausted, then SIGTERM")
     run = launch(*ENDLESS, "save_steps=4", piped=True)
-    run.wait_for_steps(5)
+    run.wait_for_checkpoint(4)
     line.begins()
     exhaust(run.process.pid)
     run.signal(signal.SIGTERM)

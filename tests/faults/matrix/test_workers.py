@@ -57,7 +57,8 @@ def test_the_run_ends_with_a_reason_and_is_resumed(launch, row, verified, failed
     assert "Traceback" not in again.output, again.output
     summary = again.summary()
     assert (summary["status"], summary["steps"]) == ("finished", steps + 4)
-    assert summary["resumed_from_step"] >= steps - 1
+    # The last step's checkpoint may have waited for that of the step before, which was being written.
+    assert summary["resumed_from_step"] >= steps - 2
     verified(again.dir)
     line.outcome = f"ended, naming {worker}; resumed from step {summary['resumed_from_step']} of {steps}, finished"
 

@@ -7,8 +7,9 @@ from agentic_worlds import Letters
 
 from roll.configs.agentic import EnvConfig
 from roll.data.sample import VersionSpan
+from roll.pipeline.agentic.env_manager import dialogue
 from roll.pipeline.agentic.env_manager.base import EpisodeTask, PolicyAnswer, PromptTooLong
-from roll.pipeline.agentic.env_manager.dialogue import Dialogue
+from roll.pipeline.agentic.env_manager.dialogue import Dialogue, TemplateRefusal
 from roll.pipeline.agentic.env_manager.step_env_manager import StepEnvManager
 from roll.pipeline.agentic.env_manager.traj_env_manager import TrajEnvManager
 
@@ -137,6 +138,16 @@ def test_a_chat_template_that_is_missing_or_rewrites_answers_is_refused(tokenize
         Dialogue(tokenizer(), "native")
     with pytest.raises(ValueError, match="does not show an earlier answer"):
         Dialogue(tokenizer("{% for m in messages if m['role'] == 'user' %}{{ m['content'] }}{% endfor %}"), "native")
+
+
+def test_what_a_chat_template_is_given_and_what_it_writes_is_bounded(tokenizer, lab, monkeypatch):
+    repeating = Dialogue(tokenizer(lab.chat_template + "{{ messages[-1]['content'] * 40 }}"), "native")
+    monkeypatch.setattr(dialogue, "LONGEST_TEXT", 1000)
+    assert repeating.following("a" * 10, 0)
+    with pytest.raises(TemplateRefusal, match=r"writes 1,\d+ characters, more than 1,000"):
+        repeating.following("a" * 30, 0)
+    with pytest.raises(TemplateRefusal, match=r"is given 2,\d+ characters, more than 1,000"):
+        repeating.following("a" * 2000, 0)
 
 
 def test_templates_know_the_turn(tokenizer):

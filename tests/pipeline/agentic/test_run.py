@@ -1,6 +1,7 @@
 """Whole runs in this process: real engine, real trainer, small environments."""
 
 import itertools
+import shutil
 
 import pytest
 
@@ -97,6 +98,22 @@ def test_failing_environments_cost_what_the_policy_says(lab, make_config, tmp_pa
     counts = {key: sum((s["step"], s["group_id"]) == key for s in run.trained_samples()) for key in sizes}
     assert set(counts.values()) <= size
     assert run.steps()[-1]["env/failures/exception"] == failures["exception"]
+
+
+def test_a_chat_template_that_refuses_a_later_message_costs_an_episode(lab, make_config, model_folder, tokenizer, tmp_path):
+    refusing = "{% if messages | length > 2 and messages[-1]['content'] == 'c=' %}{{ raise_exception('no c') }}{% endif %}"
+    folder = shutil.copytree(model_folder, tmp_path / "model")
+    tokenizer(refusing + lab.chat_template).save_pretrained(folder)
+    config = make_config(
+        {"actor_train.data_args.template": "native", "custom_envs.letters.on_env_failure": "drop_group"},
+        pretrain=str(folder),
+        sequence_length=128,
+    )
+    run = lab.run(config)
+    check(run, config)
+    assert run.summary["environment_failures"].keys() == {"chat_template"}
+    dropped = [row["prompt_uid"] for row in run.rows("groups") if row["reason"] == "environment_failure"]
+    assert dropped and run.steps()[-1]["env/failures/chat_template"] > 0
 
 
 def test_environments_that_all_fail_end_the_run_with_the_reason(lab, make_config, monkeypatch):

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from saving import save
 from tiny_models import FOR_VLLM, tiny_qwen2
 from train_specs import fsdp2_spec
 from transformers import AutoModelForCausalLM
@@ -94,7 +95,7 @@ class Run:
         """An optimiser step, and what it sends."""
         version = self.version + 1
         take_step(self.trainer, version)
-        self.trainer.save(self.folder / str(version))
+        save(self.trainer, self.folder / str(version))
         self.models[version] = AutoModelForCausalLM.from_pretrained(self.folder / str(version) / "model").eval()
         return list(self.trainer.export_weights(2000))
 
@@ -214,14 +215,14 @@ def test_a_resumed_engine_goes_on_from_the_merged_model(lab: Any, base: Path, tm
     first = make_trainer(base)
     for seed in range(2):
         take_step(first, seed)
-    first.save(tmp_path)
+    save(first, tmp_path)
     request = lab.request("r", [4, 5, 6], max_new_tokens=16)
     options = {"model_path": str(tmp_path / "model"), "max_running_requests": 2, "max_length": 64, "version": 2}
     engine = make_infer_strategy("hf_infer", {**options, "adapters": AdapterSource(str(base), RANK, str(tmp_path / "adapter"))})
 
     async def body() -> None:
         take_step(first, 2)
-        first.save(tmp_path / "later")
+        save(first, tmp_path / "later")
         buckets = list(first.export_weights(1 << 20))
         for bucket in buckets:
             await engine.receive_bucket(3, bucket)
@@ -238,7 +239,7 @@ def test_a_resumed_engine_goes_on_from_the_merged_model(lab: Any, base: Path, tm
 def test_an_update_is_small_and_merges_to_the_bits_that_the_trainer_merges(base: Path, tmp_path: Path) -> None:
     trainer = make_trainer(base)
     take_step(trainer, 0)
-    trainer.save(tmp_path)
+    save(trainer, tmp_path)
     merged, weights = load_file(tmp_path / "model" / "model.safetensors"), load_file(base / "model.safetensors")
     sent = {name: t for bucket in trainer.export_weights(1 << 20) for name, t in bucket.tensors.items()}
     paths = {name.removesuffix(A) for name in sent if name.endswith(A)}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
+from saving import save
 from train_specs import fsdp2_spec
 
 from roll.algorithms.value_loss import ValueLossSpec
@@ -35,7 +36,7 @@ def main(model, out, rank, port):
     values = critic.values(make_batch(9).select(SHARES[0][rank]))
     (folder / f"metrics-{rank}.json").write_text(json.dumps(metrics))
     save_file({"values": values}, folder / f"values-{rank}.safetensors")
-    critic.save(folder / "two")
+    save(critic, folder / "two")
     critic.close()
 
 

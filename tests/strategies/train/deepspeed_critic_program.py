@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from safetensors.torch import save_file
+from saving import save
 from train_specs import train_spec
 
 from roll.strategies.train.critic import make_critic
@@ -24,7 +25,7 @@ def main(model, out, stage):
         metrics.append(critic.train_values(batch, _CRITIC["LOSS"], _CRITIC["totals"](batch)))
     (folder / "metrics.json").write_text(json.dumps(metrics))
     save_file({"values": critic.values(_CRITIC["make_batch"](9))}, folder / "values.safetensors")
-    critic.save(folder / "checkpoint")
+    save(critic, folder / "checkpoint")
 
 
 if __name__ == "__main__":

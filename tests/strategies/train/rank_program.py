@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
+from saving import save
 from train_specs import train_spec
 
 from roll.algorithms.loss import LossSpec
@@ -92,14 +93,15 @@ def run_layout(layout: str, model: str, out: Path, rank: int) -> None:
     folder.mkdir(exist_ok=True)
     name, options = LAYOUTS[layout]
     strategy = make_train_strategy(RankContext(rank=rank, world_size=2), train_spec(name, model, **{**OPTIONS, **options}))
-    strategy.save(folder / "fresh")
+    save(strategy, folder / "fresh")
     batch = make_batch(9)
     result = {"logprobs": strategy.log_probs(batch.select(SHARES[0][rank]))}
     metrics = []
     for step, shares in enumerate(SHARES):
         batch = make_batch(step)
         metrics.append(strategy.train_step(batch.select(shares[rank]), LOSS, totals(batch)))
-    strategy.save(folder / "checkpoint")
+    snapshot = strategy.snapshot()
+    strategy.write(snapshot, folder / "checkpoint")
     result |= {f"trained/{name}": tensor for name, tensor in exported(strategy, 2000).items()}
     broken = make_batch(3)
     broken.advantages[-1] = torch.nan
@@ -109,6 +111,7 @@ def run_layout(layout: str, model: str, out: Path, rank: int) -> None:
     batch = make_batch(3)
     strategy.train_step(batch.select(SHARES[0][rank]), LOSS, totals(batch))
     result |= {f"continued/{name}": tensor for name, tensor in exported(strategy).items()}
+    strategy.write(snapshot, folder / "written-later")
     save_file(result, folder / f"tensors-{rank}.safetensors")
     (folder / f"metrics-{rank}.json").write_text(json.dumps(metrics))
     strategy.close()

@@ -14,6 +14,7 @@ from pathlib import Path
 import safetensors.torch
 import torch.distributed as dist
 from safetensors.torch import save_file
+from saving import save
 from train_specs import train_spec
 
 from roll.pipeline.checkpoint import TRAINER, CheckpointStore
@@ -62,12 +63,12 @@ def die(layout, model, out, rank, port):
         return folder
 
     train(strategy, range(SAVED), indices)
-    strategy.save(begin(SAVED))
+    save(strategy, begin(SAVED))
     dist.barrier()
     if rank == 0:
         store.commit(SAVED, {}, [])
     metrics = train(strategy, range(SAVED, STEPS), indices)
-    strategy.save(out / layout / "uninterrupted")
+    save(strategy, out / layout / "uninterrupted")
     (out / f"{layout}-{rank}.json").write_text(json.dumps(metrics))
     for module in list(sys.modules.values()):
         if (
@@ -76,7 +77,7 @@ def die(layout, model, out, rank, port):
             and getattr(module, "save_file", None) is safetensors.torch.save_file
         ):
             module.save_file = die_half_way
-    strategy.save(begin(STEPS))
+    save(strategy, begin(STEPS))
 
 
 def resume(models, out, layout):
@@ -85,7 +86,7 @@ def resume(models, out, layout):
     checkpoint = CheckpointStore(out / layout).resolve("auto")
     strategy.load(checkpoint.trainer)
     metrics = train(strategy, range(checkpoint.step, STEPS), lambda step: list(range(len(make_batch(step)))))
-    strategy.save(out / layout / "resumed")
+    save(strategy, out / layout / "resumed")
     (out / f"{layout}-resumed.json").write_text(json.dumps({"from": checkpoint.step, "metrics": metrics}))
     strategy.close()
 

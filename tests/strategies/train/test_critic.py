@@ -12,6 +12,7 @@ import pytest
 import torch
 from programs import environment
 from safetensors.torch import load_file
+from saving import save
 from train_specs import fsdp2_spec
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
@@ -64,7 +65,7 @@ def test_an_untrained_critic_says_0(make, program):
 
 def test_a_value_is_of_the_state_before_the_token(make, program, tmp_path):
     critic, batch = trained(make(), program), program.make_batch(5)
-    critic.save(tmp_path)
+    save(critic, tmp_path)
     expected, padded = plain_values(tmp_path / "model", batch)
     got = critic.values(batch)
     torch.testing.assert_close(got, padded.flatten(expected.detach()) * batch.loss_mask, rtol=1e-5, atol=1e-6)
@@ -76,7 +77,7 @@ def test_a_value_is_of_the_state_before_the_token(make, program, tmp_path):
 
 @pytest.mark.parametrize("budget", [1, 24, 1000])
 def test_gradient_is_that_of_one_big_batch(make, program, monkeypatch, tmp_path, budget):
-    trained(make(), program).save(tmp_path)
+    save(trained(make(), program), tmp_path)
     critic = make(tmp_path / "model", max_tokens_per_microbatch=budget, max_grad_norm=math.inf)
     batch, captured = program.make_batch(0), {}
     names = {id(p): name for name, p in critic._model.named_parameters()}
@@ -184,7 +185,7 @@ def test_a_checkpoint_goes_on_bit_by_bit(make, model_path, program, tmp_path, ti
         for file in Path(model_path).glob("tokenizer*"):
             (path / file.name).write_bytes(file.read_bytes())
     critic = trained(make(path), program)
-    critic.save(tmp_path / "checkpoint")
+    save(critic, tmp_path / "checkpoint")
     names = load_file(tmp_path / "checkpoint" / "model" / "model.safetensors").keys()
     assert not any("lm_head" in name for name in names)
     resumed = make(path, learning_rate=1e-3)
@@ -197,7 +198,7 @@ def test_a_checkpoint_goes_on_bit_by_bit(make, model_path, program, tmp_path, ti
 
 
 def test_what_cannot_be_a_critic(make, model_path, program, tmp_path):
-    trained(make(), program).save(tmp_path)
+    save(trained(make(), program), tmp_path)
     folder = tmp_path / "model"
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "final_logit_softcapping": 30.0}))

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from saving import contents, save
 from train_specs import fsdp2_spec
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Qwen2ForCausalLM
 
@@ -131,8 +132,13 @@ def test_saved_and_loaded_run_continues_bit_for_bit(make, model_path, rank_progr
 
     expected = train(uninterrupted, batches)
     got = train(first, batches[:2])
-    first.save(tmp_path)
+    snapshot = first.snapshot()
+    first.write(snapshot, tmp_path)
     drawn = torch.rand(3)
+    train(first, batches[2:])
+    written = contents(tmp_path)
+    first.write(snapshot, tmp_path / "later")
+    assert contents(tmp_path / "later") == written, "the steps that came between changed the snapshot"
     second.load(tmp_path)
     assert torch.equal(torch.rand(3), drawn)
     got += train(second, batches[2:])
@@ -151,7 +157,7 @@ def test_saved_and_loaded_run_continues_bit_for_bit(make, model_path, rank_progr
 
 def test_save_before_the_first_step(make, rank_program, tmp_path):
     strategy, other = make(), make()
-    strategy.save(tmp_path)
+    save(strategy, tmp_path)
     batch = rank_program.make_batch(0)
     other.train_step(batch, rank_program.LOSS, rank_program.totals(batch))
     other.load(tmp_path)
@@ -185,7 +191,7 @@ def test_untied_embeddings_are_both_exported_saved_and_loaded(make, model_path, 
     strategy.train_step(batch, rank_program.LOSS, rank_program.totals(batch))
     trained = weights(strategy)
     assert trained.keys() == model.state_dict().keys()
-    strategy.save(tmp_path / "saved")
+    save(strategy, tmp_path / "saved")
     other = FSDP2Strategy(RankContext(), fsdp2_spec(untied, **options))
     other.load(tmp_path / "saved")
     assert all(torch.equal(tensor, trained[name]) for name, tensor in weights(other).items())
@@ -194,7 +200,7 @@ def test_untied_embeddings_are_both_exported_saved_and_loaded(make, model_path, 
 def test_checkpoint_of_another_model_is_refused_and_changes_nothing(make, model_path, tmp_path):
     strategy = make()
     before = weights(strategy)
-    strategy.save(tmp_path)
+    save(strategy, tmp_path)
     config = AutoConfig.from_pretrained(model_path)
     config.intermediate_size = 8
     Qwen2ForCausalLM(config).save_pretrained(tmp_path / "model")

@@ -7,6 +7,7 @@ import pytest
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file
+from saving import save
 from train_specs import fsdp2_spec
 from transformers import AutoModelForCausalLM
 
@@ -102,7 +103,7 @@ def test_merged_model_says_what_the_adapted_one_does(make, train, rank_program, 
     """`model/` of a checkpoint, which `roll export` copies, is an ordinary model."""
     strategy, batch = make(), rank_program.make_batch(9)
     train(strategy, 0, 1, 2)
-    strategy.save(tmp_path)
+    save(strategy, tmp_path)
     merged = FSDP2Strategy(RankContext(), fsdp2_spec(tmp_path / "model", **rank_program.OPTIONS))
     torch.testing.assert_close(merged.log_probs(batch), strategy.log_probs(batch), rtol=1e-5, atol=1e-5)
     assert_equal(rank_program.exported(merged), rank_program.exported(strategy))
@@ -112,7 +113,7 @@ def test_merged_model_says_what_the_adapted_one_does(make, train, rank_program, 
 def test_saved_adapter_is_one_that_peft_merges_to_the_same(make, train, model_path, rank_program, tmp_path):
     strategy = make()
     train(strategy, 0, 1, 2)
-    strategy.save(tmp_path)
+    save(strategy, tmp_path)
     assert {path.suffix for path in tmp_path.rglob("*") if path.is_file()} <= {".json", ".safetensors", ".jinja"}
     told = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
     assert (told["r"], told["lora_alpha"], set(told["target_modules"])) == (RANK, ALPHA, set(TARGETS))
@@ -139,7 +140,7 @@ def test_saved_and_loaded_run_continues_bit_for_bit(make, train, rank_program, t
     uninterrupted, first, second = make(), make(), make()
     expected = train(uninterrupted, 0, 1, 2, 3)
     got = train(first, 0, 1)
-    first.save(tmp_path)
+    save(first, tmp_path)
     train(second, 7)
     second.load(tmp_path)
     assert got + train(second, 2, 3) == expected
@@ -150,10 +151,10 @@ def test_saved_and_loaded_run_continues_bit_for_bit(make, train, rank_program, t
 def test_checkpoint_of_another_kind_is_refused_and_changes_nothing(make, train, model_path, rank_program, tmp_path):
     full = FSDP2Strategy(RankContext(), fsdp2_spec(model_path, **rank_program.OPTIONS))
     train(full, 0)
-    full.save(tmp_path / "full")
+    save(full, tmp_path / "full")
     adapted = make()
     train(adapted, 0)
-    adapted.save(tmp_path / "lora")
+    save(adapted, tmp_path / "lora")
     before = parameters(adapted)
     with pytest.raises(ValueError, match=r"full' was saved without LoRA; remove lora_target"):
         adapted.load(tmp_path / "full")

@@ -10,6 +10,7 @@ import pytest
 import torch
 from programs import environment
 from safetensors.torch import load_file
+from saving import contents, save
 from train_specs import fsdp2_spec
 from transformers import AutoModelForCausalLM
 
@@ -85,7 +86,7 @@ def one_rank(rank_program, model_path, options, checkpoint):
 
     metrics = [step(number) for number in range(3)]
     trained = rank_program.exported(one)
-    one.save(checkpoint)
+    save(one, checkpoint)
     step(3)
     return SimpleNamespace(
         options=options, logprobs=logprobs, metrics=metrics, trained=trained, continued=rank_program.exported(one)
@@ -115,6 +116,12 @@ def two_bf16(runs, request):
 
 
 pytestmark = pytest.mark.timeout(600)  # the first test waits for all layouts
+
+
+def test_a_checkpoint_is_of_its_snapshot_however_late_it_is_written(two):
+    written = contents(two.checkpoint)
+    assert {"model/model.safetensors", "optimizer.safetensors", "rng-0.safetensors", "rng-1.safetensors"} <= written.keys()
+    assert contents(two.checkpoint.with_name("written-later")) == written
 
 
 def trained(two):

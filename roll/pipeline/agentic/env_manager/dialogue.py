@@ -6,9 +6,14 @@ from __future__ import annotations
 from typing import Any
 
 from roll.configs.arguments import Template
+from roll.data.template_process import LONGEST_TEXT
 
 MARK = "\u27e6answer\u27e7"
 """Stands for an answer while the chat template shows what follows one."""
+
+
+class TemplateRefusal(ValueError):
+    """The chat template cannot render these messages, or not as it has to."""
 
 
 class Dialogue:
@@ -42,18 +47,27 @@ class Dialogue:
         messages = [{"role": "user", "content": "."}, {"role": "assistant", "content": MARK}, {"role": "user", "content": user}]
         _, found, after = self._render(messages).partition(MARK)
         if not found:
-            raise ValueError(f"the chat template of {self._tokenizer.name_or_path} does not show an earlier answer as it was")
+            name = self._tokenizer.name_or_path
+            raise TemplateRefusal(f"the chat template of {name} does not show an earlier answer as it was")
         return after
 
     def _system(self, text: str) -> list[dict[str, str]]:
         return [{"role": "system", "content": text}] if text else []
 
     def _render(self, messages: list[dict[str, str]]) -> str:
+        _check("is given", sum(len(message["content"]) for message in messages))
         try:
-            return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+            text = str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
         except Exception as error:  # boundary: a template may raise anything
-            raise ValueError(f"the tokenizer's chat template refuses the messages: {error}") from error
+            raise TemplateRefusal(f"the tokenizer's chat template refuses the messages: {error}") from error
+        _check("writes", len(text))
+        return text
 
     def _encode(self, text: str, special: bool) -> list[int]:
         ids: list[int] = self._tokenizer(text, add_special_tokens=special)["input_ids"]
         return ids
+
+
+def _check(what: str, characters: int) -> None:
+    if characters > LONGEST_TEXT:
+        raise TemplateRefusal(f"the tokenizer's chat template {what} {characters:,} characters, more than {LONGEST_TEXT:,}")

@@ -74,9 +74,9 @@ class RewardWorker:
 
     async def compute_rewards(self, samples: Sequence[Sample]) -> list[RewardResult]:
         """One result a sample, in order."""
-        return list(await asyncio.gather(*(self._result(sample) for sample in samples)))
+        return list(await asyncio.gather(*(self.result(sample) for sample in samples)))
 
-    async def _result(self, sample: Sample) -> RewardResult:
+    async def result(self, sample: Sample) -> RewardResult:
         """Boundary: whatever `grade` raises becomes the sample's error, `sys.exit()` too."""
         async with self._free:
             try:

@@ -12,14 +12,14 @@ from roll.data.sample import Sample
 from roll.distributed.backend import WorkerSpec
 from roll.distributed.cluster import Cluster
 from roll.distributed.devices import Inventory, place_on_cpus
-from roll.pipeline.rlvr.rewards.function_reward_worker import worker_class_path
+from roll.pipeline.rlvr.rewards.reward_host import RewardHost
 
 logger = logging.getLogger(__name__)
 
 
 def reward_specs(domain: str, reward: RewardConfig, inventory: Inventory) -> list[WorkerSpec]:
     placements = place_on_cpus(reward.world_size, inventory)
-    path, kwargs = worker_class_path(reward.worker_cls), {"config": asdict(reward)}
+    path, kwargs = f"{RewardHost.__module__}.{RewardHost.__name__}", {"config": asdict(reward)}
     return [WorkerSpec(f"rewards.{domain}-{placement.rank}", path, placement, kwargs) for placement in placements]
 
 

@@ -5,7 +5,6 @@ Checkpoints and folders are those of the other critics (`value_head`): the model
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,15 +68,7 @@ class MegatronCritic(MegatronStrategy):
         self._check(folder, lambda name: torch.empty_like(head[name]) if name in head else body.meta(name))
         return lambda name: head[name] if name in head else body.read(name)
 
-    def _write_weights(self, folder: Path, named: Iterator[tuple[str, Tensor]]) -> None:
-        head: dict[str, Tensor] = {}
-
-        def body() -> Iterator[tuple[str, Tensor]]:
-            for name, tensor in named:
-                if name.startswith(_HEAD):
-                    head[name.removeprefix(_HEAD)] = tensor.detach().to("cpu", copy=True).contiguous()
-                else:
-                    yield name, tensor
-
-        write_model(folder, body())
+    def _write_weights(self, folder: Path, weights: dict[str, Tensor]) -> None:
+        write_model(folder, ((name, tensor) for name, tensor in weights.items() if not name.startswith(_HEAD)))
+        head = {name.removeprefix(_HEAD): tensor for name, tensor in weights.items() if name.startswith(_HEAD)}
         save_file(head, folder / VALUE_HEAD)

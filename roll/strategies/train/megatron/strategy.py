@@ -17,7 +17,6 @@ import torch
 from megatron.core.distributed import DistributedDataParallel, finalize_model_grads
 from megatron.core.optimizer import MegatronOptimizer
 from megatron.core.transformer.transformer_config import TransformerConfig
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import AutoConfig
 
@@ -42,6 +41,7 @@ from roll.strategies.train.megatron.supported import ParallelLayout
 from roll.strategies.train.megatron.tensor_files import TensorFiles, write_model
 from roll.strategies.train.optimizer import MOMENTS, scale_to_norm
 from roll.strategies.train.process import prepare_process, resolve_dtype
+from roll.strategies.train.snapshot import Snapshot
 from roll.strategies.train.spec import TrainSpec
 from roll.weights.bucket import Bucket, make_buckets
 
@@ -184,27 +184,20 @@ class MegatronStrategy:
         weights."""
         yield from make_buckets(self._weights.gather(nn.Parameter.detach, self._compute_dtype, by_stage=True), bucket_bytes)
 
-    def save(self, directory: Path) -> None:
-        """Writes the files that `checkpoint_files` lists. A collective; any layout can load them, FSDP2's too."""
-        directory.mkdir(parents=True, exist_ok=True)
-        masters, folder = self._masters, directory / files.MODEL
+    def snapshot(self) -> Snapshot:
+        masters = self._masters
         weights = self._weights.gather(masters.weight if masters else nn.Parameter.detach, torch.float32)
-        if self._parallel.rank == 0:
+        state = self._state if masters else None
+        return Snapshot.take(self._parallel.rank, self._device, weights, self._full_moments(), state)
+
+    def write(self, snapshot: Snapshot, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        if snapshot.rank == 0:
+            folder = directory / files.MODEL
             folder.mkdir(exist_ok=True)
             self._save_description(folder)
-            self._write_weights(folder, weights)
-        else:
-            for _ in weights:
-                pass
-        if masters is not None:
-            moments: dict[str, Tensor] = {}
-            for moment in MOMENTS if self._state.optimizer_step else ():
-                for name, tensor in self._weights.gather(partial(masters.moment, moment), torch.float32):
-                    moments[f"{name}.{moment}"] = tensor.to("cpu", copy=True).contiguous()
-            if self._parallel.rank == 0:
-                save_file(moments, directory / files.OPTIMIZER)
-                self._state.write(directory / files.TRAINER)
-            save_file(files.rng_state(self._device), files.rng_path(directory, self._parallel.rank))
+            self._write_weights(folder, snapshot.weights)
+        snapshot.write_training(directory, snapshot.moments)
 
     @torch.no_grad()
     def load(self, directory: Path) -> None:
@@ -276,8 +269,15 @@ class MegatronStrategy:
             else:
                 self._masters.set_weight(parameter, value)
 
-    def _write_weights(self, folder: Path, named: Iterator[tuple[str, Tensor]]) -> None:
-        write_model(folder, named)
+    def _full_moments(self) -> Iterator[tuple[str, Tensor]]:
+        """A collective: `<parameter>.<moment>`, whole, one at a time; nothing before the first step."""
+        if self._masters is not None and self._state.optimizer_step:
+            for moment in MOMENTS:
+                for name, tensor in self._weights.gather(partial(self._masters.moment, moment), torch.float32):
+                    yield f"{name}.{moment}", tensor
+
+    def _write_weights(self, folder: Path, weights: dict[str, Tensor]) -> None:
+        write_model(folder, weights.items())
 
     def _save_description(self, folder: Path) -> None:
         """Writes all files of a Hugging Face folder but its weights."""

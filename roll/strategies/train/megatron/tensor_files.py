@@ -1,4 +1,4 @@
-"""Safetensors files read and written tensor by tensor: no rank ever holds the whole model for it."""
+"""Safetensors files read tensor by tensor, so that no rank ever holds the whole model for it, and written file by file."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class TensorFiles:
 
 
 def write_model(folder: Path, named: Iterable[tuple[str, Tensor]], shard_bytes: int = SHARD_BYTES) -> None:
-    """Writes the tensors in files of at most `shard_bytes`, and an index if they need several."""
+    """Writes the tensors (on the CPU, contiguous) in files of at most `shard_bytes`, and an index if they need several."""
     files: dict[str, list[str]] = {}
     pending: dict[str, Tensor] = {}
     size = total = 0
@@ -62,7 +62,7 @@ def write_model(folder: Path, named: Iterable[tuple[str, Tensor]], shard_bytes: 
         if pending and size + nbytes > shard_bytes:
             flush()
             size = 0
-        pending[name] = tensor.detach().to("cpu", copy=True).contiguous()
+        pending[name] = tensor
         size, total = size + nbytes, total + nbytes
     flush()
     if len(files) == 1:

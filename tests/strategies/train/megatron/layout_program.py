@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
+from saving import save
 from train_specs import train_spec
 
 from roll.strategies.train.interface import RankContext
@@ -72,7 +73,7 @@ def run_layout(layout, models, out, rank, port):
 
     metrics = [step(number, make_batch(number)) for number in range(STEPS)]
     result |= {f"trained/{name}": tensor for name, tensor in weights(strategy).items()}
-    strategy.save(out / layout)
+    save(strategy, out / layout)
     broken = make_batch(3)
     broken.advantages[-1] = torch.nan
     metrics.append(step(0, broken))
@@ -93,7 +94,7 @@ def run_critic(layout, models, out, rank, port):
     metrics = [critic.train_values(batch, VALUES["LOSS"], totals(batch)) for batch in batches]
     save_file({"values": critic.values(VALUES["make_batch"](9))}, out / f"{layout}-{rank}.safetensors")
     (out / f"{layout}-{rank}.json").write_text(json.dumps(metrics))
-    critic.save(out / layout)
+    save(critic, out / layout)
     critic.close()
 
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from safetensors.torch import load_file
+from saving import save
 from train_specs import fsdp2_spec, train_spec
 
 from roll.strategies.train.critic import FSDP2Critic, make_critic
@@ -43,9 +44,9 @@ def test_it_goes_on_from_another_critics_checkpoint_and_back(make, megatron_mode
     other, critic = FSDP2Critic(RankContext(), fsdp2_spec(megatron_models / model, **PROGRAM.OPTIONS)), make(model)
     assert critic.values(PROGRAM.make_batch(9)).eq(0).all(), "an untrained critic says 0"
     train(other, range(2))
-    other.save(tmp_path / "fsdp2")
+    save(other, tmp_path / "fsdp2")
     critic.load(tmp_path / "fsdp2")
-    critic.save(tmp_path / "megatron")
+    save(critic, tmp_path / "megatron")
     for file in ("model/model.safetensors", f"model/{VALUE_HEAD}", "optimizer.safetensors"):
         got, expected = load_file(tmp_path / "megatron" / file), load_file(tmp_path / "fsdp2" / file)
         assert got.keys() == expected.keys() and all(torch.equal(got[name], tensor) for name, tensor in expected.items())
@@ -62,7 +63,7 @@ def test_it_goes_on_from_another_critics_checkpoint_and_back(make, megatron_mode
 def test_bf16_keeps_the_head_in_float32(make, tmp_path, distributed):
     critic = make("qwen2-tied", dtype="bf16", use_distributed_optimizer=distributed)
     train(critic, range(3))
-    critic.save(tmp_path)
+    save(critic, tmp_path)
     head = load_file(tmp_path / "model" / VALUE_HEAD)
     assert any(not torch.equal(tensor, tensor.bfloat16().float()) for tensor in head.values())
     again = make("qwen2-tied", dtype="bf16", use_distributed_optimizer=distributed)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from programs import environment
 from safetensors.torch import load_file
+from saving import save
 from train_specs import fsdp2_spec
 from transformers import AutoModelForCausalLM
 from transformers.core_model_loading import revert_weight_conversion
@@ -175,7 +176,7 @@ def plain_critic(megatron_models, tmp_path_factory):
     batches = [RANKS.VALUES["make_batch"](step) for step in range(3)]
     metrics = [critic.train_values(batch, RANKS.VALUES["LOSS"], RANKS.totals(batch)) for batch in batches]
     folder = tmp_path_factory.mktemp("critic")
-    critic.save(folder)
+    save(critic, folder)
     return SimpleNamespace(metrics=metrics, values=critic.values(RANKS.VALUES["make_batch"](9)), folder=folder)
 
 

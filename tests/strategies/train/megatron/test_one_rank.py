@@ -4,6 +4,7 @@ from functools import partial
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from saving import contents, save
 from train_specs import fsdp2_spec, train_spec
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
@@ -102,8 +103,13 @@ def test_saved_and_loaded_run_continues_bit_for_bit(make, rank_program, tmp_path
     uninterrupted, first, second = (make(use_distributed_optimizer=distributed) for _ in range(3))
     expected = train(uninterrupted, rank_program, range(4))
     got = train(first, rank_program, range(2))
-    first.save(tmp_path)
+    snapshot = first.snapshot()
+    first.write(snapshot, tmp_path)
     drawn = torch.rand(3)
+    train(first, rank_program, range(2, 4))
+    written = contents(tmp_path)
+    first.write(snapshot, tmp_path / "later")
+    assert contents(tmp_path / "later") == written, "the steps that came between changed the snapshot"
     second.load(tmp_path)
     assert torch.equal(torch.rand(3), drawn)
     assert got + train(second, rank_program, range(2, 4)) == expected
@@ -113,7 +119,7 @@ def test_saved_and_loaded_run_continues_bit_for_bit(make, rank_program, tmp_path
 
 def test_checkpoint_before_the_first_step(make, rank_program, tmp_path):
     strategy, other = make(), make()
-    strategy.save(tmp_path)
+    save(strategy, tmp_path)
     train(other, rank_program, [0])
     other.load(tmp_path)
     assert train(strategy, rank_program, [0]) == train(other, rank_program, [0])
@@ -125,10 +131,10 @@ def test_checkpoints_of_fsdp2_and_megatron_are_interchangeable(make, megatron_mo
     fsdp2 = FSDP2Strategy(RankContext(), fsdp2_spec(megatron_models / model, **rank_program.OPTIONS))
     strategy = make()
     train(strategy, rank_program, range(2))
-    strategy.save(tmp_path / "megatron")
+    save(strategy, tmp_path / "megatron")
     fsdp2.load(tmp_path / "megatron")
     assert same(weights(fsdp2), weights(strategy))
-    fsdp2.save(tmp_path / "fsdp2")
+    save(fsdp2, tmp_path / "fsdp2")
     for file in ("optimizer.safetensors", "model/model.safetensors"):
         assert same(load_file(tmp_path / "fsdp2" / file), load_file(tmp_path / "megatron" / file))
     other = make()
@@ -141,12 +147,12 @@ def test_checkpoints_of_fsdp2_and_megatron_are_interchangeable(make, megatron_mo
 def test_checkpoint_of_another_model_is_refused_and_changes_nothing(make, rank_program, tmp_path):
     strategy, other = make(), make("llama-untied")
     before = weights(strategy)
-    other.save(tmp_path)
+    save(other, tmp_path)
     with pytest.raises(ValueError, match=r"is of another model: 'model\.layers\.0\.self_attn\.q_proj\.bias' is missing"):
         strategy.load(tmp_path)
     assert same(weights(strategy), before)
     train(strategy, rank_program, [0])
-    strategy.save(tmp_path)
+    save(strategy, tmp_path)
     moments = load_file(tmp_path / "optimizer.safetensors")
     del moments["model.norm.weight.exp_avg_sq"]
     save_file(moments, tmp_path / "optimizer.safetensors")
@@ -167,7 +173,7 @@ def test_bf16_computes_in_bf16_on_float32_masters(make, rank_program, tmp_path, 
     train(strategy, rank_program, range(4))
     assert {tensor.dtype for tensor in weights(strategy).values()} == {torch.bfloat16}
     assert not same(weights(strategy), exported)
-    strategy.save(tmp_path)
+    save(strategy, tmp_path)
     saved = load_file(tmp_path / "model/model.safetensors")
     assert all(tensor.dtype == torch.float32 for tensor in saved.values())
     assert any(not torch.equal(tensor, tensor.bfloat16().float()) for tensor in saved.values())
@@ -264,7 +270,7 @@ def test_mixtures_that_are_not_supported_are_refused_by_name(kind, change, layou
 def test_saved_model_is_a_hugging_face_model(make, rank_program, tmp_path):
     strategy = make("qwen3-untied")
     train(strategy, rank_program, [0])
-    strategy.save(tmp_path)
+    save(strategy, tmp_path)
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
     assert type(model).__name__ == "Qwen3ForCausalLM" and not model.config.tie_word_embeddings
     assert same(dict(model.state_dict()), weights(strategy))

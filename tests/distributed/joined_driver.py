@@ -1,0 +1,29 @@
+"""A driver that joins the cluster at `RAY_ADDRESS`, says when its worker is up, and what ends it. A program of its own: a process
+has one Ray token."""
+
+import asyncio
+
+from roll.distributed import ray_joined
+from roll.distributed.backend import BackendLost, WorkerSpec
+from roll.distributed.cluster import Cluster
+from roll.distributed.devices import detect, place
+from roll.distributed.ray_backend import RayBackend
+
+ray_joined.LOOK_S, ray_joined.LOST_S = 0.2, 2.0
+
+
+async def main() -> None:
+    backend = RayBackend(detect())
+    specs = [WorkerSpec("role-0", "backend_worker.Counter", place((0,), detect())[0], {"rank": 0})]
+    cluster = await Cluster.start("role", backend, specs, 60.0)
+    watch = asyncio.ensure_future(cluster.watch())
+    await asyncio.wait({watch}, timeout=3.0)  # longer than the limit: a head that lives is reached
+    print("up", await cluster.call(0, "add", 3), watch.done(), flush=True)
+    try:
+        await watch
+    except BackendLost as error:
+        print(error, flush=True)
+    await backend.shutdown()
+
+
+asyncio.run(main())

@@ -1,0 +1,73 @@
+"""The death of a cluster's head, seen by a driver that joined the cluster; with a real one."""
+
+import asyncio
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from roll.distributed.ports import free_port
+from roll.distributed.ray_joined import _answers
+from roll.distributed.watchdog import children_of
+
+HERE = Path(__file__).parent
+
+
+def family(pid: int) -> list[int]:
+    return [pid, *(found for child in children_of(pid) for found in family(child))]
+
+
+@pytest.fixture
+def head():
+    """The process of a head that asks for a token, and the environment of those who join it."""
+    folder, port = tempfile.mkdtemp(prefix="head"), free_port()
+    (Path(folder) / ".ray").mkdir()
+    (Path(folder) / ".ray/auth_token").write_text(secrets.token_hex(32))
+    unset = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+    own = {name: value for name, value in os.environ.items() if name not in unset} | {"HOME": folder}
+    options = f"--head --block --port={port} --temp-dir={folder}/t --num-cpus=2 --include-dashboard=false --disable-usage-stats"
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", *options.split()]
+    process = subprocess.Popen(command, env=own, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    paths = os.pathsep.join([str(HERE), str(HERE.parents[1])])
+    try:
+        yield process, own | {"RAY_ADDRESS": f"127.0.0.1:{port}", "PYTHONPATH": paths}
+    finally:
+        for pid in family(process.pid):
+            os.kill(pid, signal.SIGKILL)
+        process.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_head_that_dies_ends_the_driver_with_the_reason_before_ray_does(head):
+    process, environment = head
+    driver = subprocess.Popen([sys.executable, HERE / "joined_driver.py"], env=environment, stdout=subprocess.PIPE, text=True)
+    try:
+        assert driver.stdout is not None and "up 3 False\n" in iter(driver.stdout.readline, "")
+        (control,) = [pid for pid in family(process.pid) if "/gcs_server" in Path(f"/proc/{pid}/cmdline").read_text()[:200]]
+        os.kill(control, signal.SIGKILL)
+        out, _ = driver.communicate(timeout=100)
+        assert driver.returncode == 0, out
+        assert f"(RAY_ADDRESS={environment['RAY_ADDRESS']}) cannot be reached for 2 s: the cluster's head has ended" in out
+    finally:
+        driver.kill()
+
+
+def test_what_answers():
+    async def main():
+        server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        assert await _answers(address)
+        server.close()
+        await server.wait_closed()
+        assert not await _answers(address)
+        assert not await _answers("no-such-host.invalid:6379")
+
+    asyncio.run(main())
