@@ -96,7 +96,7 @@ def test_the_demo_of_explorers_and_a_trainer_ends_with_what_the_run_promises(emb
     told = program(str(script), f"pretrain={embedded}", *files, *small, folder=tmp_path)
     (run,) = (tmp_path / "output").glob("explorer_trainer-*")
     assert f"output/{run.name} (finished): 24 groups, 24 trained" in told and "no promises broken" in told
-    assert "step 6/6" in told and "explorer: " in told
+    assert "step 6/6" in told and "explorer has left" in told and "second has left" in told
     assert "finished" in (run / "explorers" / "explorer.log").read_text() and (run / "explorers" / "second.log").exists()
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from roll.compat.roll.rule import KeyRule, ignored, lacking, off_or_lacking, renamed
+from roll.compat.roll.translation import value_at
 
 File = Mapping[str, Any]
 
@@ -52,9 +53,7 @@ _STYLES = (
 
 
 def at(file: File, path: str, default: Any = None) -> Any:
-    value: Any = file
-    for name in path.split("."):
-        value = value.get(name) if isinstance(value, Mapping) else None
+    value = value_at(file, tuple(path.split(".")))
     return default if value is None else value
 
 
