@@ -30,7 +30,7 @@ from roll.pipeline.checkpoint_state import check_state
 from roll.pipeline.roles import loss_spec
 from roll.pipeline.run_lock import RunLock
 from roll.rollout.filters import GroupFilter
-from roll.rollout.groups import TaskSource
+from roll.rollout.tasks import TaskSource
 from roll.strategies import model_folder
 from roll.strategies.infer.installed_engine import engine_problems
 from roll.strategies.infer.interface import SamplingParams

@@ -17,12 +17,12 @@ from roll.configs.redact import redact_text
 from roll.metrics.run_log import GroupLog
 from roll.metrics.trace import Trace
 from roll.rollout.admission import Admission
-from roll.rollout.groups import TaskSource
 from roll.rollout.pipeline_depth import PipelineDepth
 from roll.rollout.progress import Progress
 from roll.rollout.sql.database import Database, DatabaseError, open_engine
 from roll.rollout.sql.groups import SqlGroups
 from roll.rollout.sql.joining import ContractError, Member, check_may_join
+from roll.rollout.tasks import TaskSource
 
 
 def sql_groups(

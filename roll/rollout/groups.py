@@ -17,15 +17,17 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from roll.data.sample import Prompt, SampleGroup
+from roll.data.sample import SampleGroup
 from roll.metrics.run_log import GroupLog
 from roll.metrics.trace import Trace
 from roll.rollout.admission import Admission, GroupState, Selection
 from roll.rollout.changes import Changes, Closed
+from roll.rollout.one_process import OneProcess
 from roll.rollout.pipeline_depth import PipelineDepth
 from roll.rollout.progress import Progress
+from roll.rollout.tasks import TaskSource
 
 T = TypeVar("T")
 
@@ -33,34 +35,6 @@ logger = logging.getLogger(__name__)
 
 START, LEASE = "admit", "lease"
 """Who waits, in `Changes.waits`."""
-
-
-class TaskSource(Protocol):
-    """The tasks of a run: infinite, deterministic, resumable."""
-
-    def next(self) -> Prompt: ...
-
-    def cursor(self, outstanding: Sequence[Prompt] = ()) -> dict[str, Any]:
-        """The position, as plain JSON. `outstanding`: tasks that were served and are to be served again after `restore`."""
-
-    def restore(self, cursor: Mapping[str, Any]) -> None:
-        """Continues from a `cursor()`. Raises `ValueError` if it speaks of another seed or other tasks."""
-
-
-class NoTasks:
-    """Those of a process that rolls nothing out."""
-
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-
-    def next(self) -> Prompt:
-        raise Closed
-
-    def cursor(self, outstanding: Sequence[Prompt] = ()) -> dict[str, Any]:
-        return {"seed": self._seed, "served": {}, "returned": []}
-
-    def restore(self, cursor: Mapping[str, Any]) -> None:
-        """There is no position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +53,7 @@ class Lease:
         return tuple(group.group_id for group in self.groups)
 
 
-class Groups:
+class Groups(OneProcess):
     def __init__(
         self,
         admission: Admission,
@@ -113,29 +87,6 @@ class Groups:
     async def until(self, predicate: Callable[[], T]) -> T:
         """The first true value that `predicate` returns; it is called now and after every change of any group."""
         return await self.changes.until(predicate)
-
-    async def join(self, contract: Mapping[str, Any], trainer_at: tuple[int, int] | None) -> None:
-        """This process takes part from now on. `trainer_at`: the step that a trainer goes on from, and the number of the last
-        change that its journal knows. In memory nobody else takes part."""
-
-    async def attend(self) -> None:
-        """Runs as long as the run does: takes part in what the processes of the run have in common."""
-        await asyncio.Event().wait()
-
-    async def conclude(self, status: str, reason: str) -> None:
-        """The trainer says how the run has ended."""
-
-    async def leave(self) -> None:
-        """This process takes part no longer."""
-
-    async def was_taken_back(self) -> bool:
-        """Whether versions that this process served are gone, because the trainer went on from a checkpoint."""
-        return False
-
-    @property
-    def ended(self) -> tuple[str, str] | None:
-        """How the run has ended, as its trainer says, and why; None while it runs."""
-        return None
 
     # -- the explorer's verbs -------------------------------------------------------------------------------------------
 
@@ -244,15 +195,6 @@ class Groups:
         """Whether no group may start, and one could if the engines served the newest version."""
         return self.admission.waits_for_weights(self.depth.depth)
 
-    # -- validations ----------------------------------------------------------------------------------------------------
-
-    async def claims_validation(self, version: int) -> bool:
-        """Whether it is this process that validates `version`."""
-        return True
-
-    async def report_validation(self, version: int, result: Mapping[str, Any]) -> None:
-        """The validation of `version` is over."""
-
     # -- the end, and checkpoints ---------------------------------------------------------------------------------------
 
     def stop(self) -> None:
@@ -281,10 +223,6 @@ class Groups:
         """The groups that are complete, leased ones included, as JSON values."""
         live = self.admission.live
         return [self._live[i].to_json() for i in sorted(live) if live[i].state is GroupState.BUFFERED]
-
-    async def saved(self, step: int) -> None:
-        """Nobody goes on from a checkpoint before that of `step`: a later one is complete. One may be damaged, so two are kept
-        in reach."""
 
     def restore(self, state: Mapping[str, Any], buffered: Sequence[dict[str, Any]]) -> None:
         """Goes on from `state` and `buffered`; the source was set to its cursor before."""

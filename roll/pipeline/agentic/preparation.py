@@ -19,7 +19,7 @@ from roll.pipeline.preparation import SLIPS, Preparation, Prepared, own_filter
 from roll.pipeline.trial import START_S, try_aside
 from roll.rollout.environment_failure import NO_RESET, EnvFailure
 from roll.rollout.filters import GroupFilter
-from roll.rollout.groups import NoTasks
+from roll.rollout.tasks import NoTasks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from roll.distributed.devices import Inventory
 from roll.pipeline.preparation import Collector, Preparation, Prepared, own_filter
 from roll.pipeline.rlvr.rewards.trial import try_reward
 from roll.rollout.filters import GroupFilter, mean_filter, std_filter
-from roll.rollout.groups import NoTasks
+from roll.rollout.tasks import NoTasks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,18 @@ class ContractError(ValueError):
         self.key, self.value = key, value
 
 
+class Expelled(RuntimeError):
+    """The others took this process for dead."""
+
+
+class Alone(RuntimeError):
+    """The other half of the run does not come, or does not come back."""
+
+
+class TakenBack(Exception):
+    """The trainer went on from a checkpoint: versions that were published after it are gone, and what they sampled is dropped."""
+
+
 @dataclass(frozen=True, slots=True)
 class Member:
     """A process of a run."""
@@ -121,23 +133,16 @@ class Leave:
 
     name: str
     state: str
+    seen: tuple[int, int] | None = None
+    """Its term and its beat, as they were when it was found dead: one that has shown signs of life since is not."""
 
     def __call__(self, connection: Connection) -> None:
+        row = connection.execute(select(members).where(members.c.name == self.name)).first()
+        if self.seen is not None and (row is None or (row.term, row.beat) != self.seen):
+            return
         connection.execute(update(runs).values(seq=runs.c.seq + 1))
         leave(connection, self.name, self.state)
         _serve_oldest(connection)
-
-
-def is_validated(connection: Connection, version: int) -> bool:
-    """Whether an explorer has validated the version, or a living one does."""
-    row = connection.execute(select(validations).where(validations.c.version == version)).first()
-    if row is None:
-        return False
-    state = connection.execute(select(members.c.state).where(members.c.name == row.member)).scalar()
-    if row.result is not None or state == "alive":
-        return True
-    connection.execute(delete(validations).where(validations.c.version == version))
-    return False
 
 
 def check_may_join(connection: Connection, contract: Mapping[str, Any]) -> None:

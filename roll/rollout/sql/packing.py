@@ -66,6 +66,16 @@ def unpack(data: bytes, expected: str) -> SampleGroup:
         raise PackingError(f"its samples cannot be read: {type(error).__name__}: {error}") from error
 
 
+def unpack_group(group_id: int, stored: tuple[bytes, str] | None) -> SampleGroup:
+    """`stored`: data and digest, if there are any. Raises `PackingError`."""
+    if stored is None:
+        raise PackingError("its samples are gone")
+    group = unpack(*stored)
+    if group.group_id != group_id:
+        raise PackingError(f"its samples are those of group {group.group_id}")
+    return group
+
+
 def _samples(row: dict[str, Any]) -> list[dict[str, Any]]:
     """The samples of a group's JSON, the greedy one included."""
     return [*row["samples"], *([row["baseline"]] if row["baseline"] is not None else [])]

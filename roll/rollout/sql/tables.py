@@ -94,5 +94,4 @@ validations = Table(
     Column("seq", BigInteger, nullable=False),
     Column("member", Text, nullable=False),
     Column("result", Text),  # JSON; null while it is under way
-    Column("data", LargeBinary),  # its samples
 )

@@ -15,9 +15,9 @@ from roll.rollout.admission import Admission
 from roll.rollout.changes import Closed
 from roll.rollout.pipeline_depth import PipelineDepth
 from roll.rollout.progress import Progress
-from roll.rollout.sql.database import Database
-from roll.rollout.sql.groups import Expelled, SqlGroups, TakenBack
-from roll.rollout.sql.joining import ContractError, Member
+from roll.rollout.sql.database import Database, DatabaseFailed
+from roll.rollout.sql.groups import SqlGroups
+from roll.rollout.sql.joining import ContractError, Expelled, Leave, Member, TakenBack
 
 B, STEPS = 2, 6
 
@@ -319,6 +319,45 @@ def test_explorers_end_when_the_trainer_says_that_the_run_has(tmp_path):
             await trainer.conclude("finished")
             with pytest.raises(Closed):
                 await waiting
+
+    run(main())
+
+
+def test_a_transaction_that_changes_nothing_hides_nothing_that_others_change(tmp_path):
+    async def main():
+        party = Party(tmp_path)
+        async with party.joined("a") as a, party.joined("b") as b:
+            await a.drop(7, "never began")
+            group = await b.start()
+            await a.until(lambda: a.is_live(group.group_id))
+
+    run(main())
+
+
+def test_a_process_that_shows_signs_of_life_again_is_not_taken_for_dead(tmp_path):
+    async def main():
+        party = Party(tmp_path)
+        async with party.joined("a") as a, party.joined("b") as b:
+            group = await b.start()
+            await a._database.write(Leave("b", "lost", (1, -1)))
+            assert party.rows("SELECT state FROM members WHERE name = 'b'") == [("alive",)]
+            await b.complete(roll_out(group))
+            assert a.admission.dropped.total() == 0
+
+    run(main())
+
+
+def test_a_statement_that_fails_is_one_line_and_can_be_tried_again(tmp_path):
+    async def main():
+        party = Party(tmp_path)
+        async with party.joined("explorer") as explorer:
+            group = roll_out(await explorer.start())
+            party.change("CREATE TRIGGER full BEFORE INSERT ON samples BEGIN SELECT RAISE(FAIL, 'database or disk is full'); END")
+            with pytest.raises(DatabaseFailed, match=r"groups.db: database or disk is full$"):
+                await explorer.complete(group)
+            party.change("DROP TRIGGER full")
+            await explorer.complete(group)
+            assert explorer.admission.counts()["buffered"] == 1
 
     run(main())
 

@@ -1,0 +1,41 @@
+"""What the processes of a run have to say to each other about its groups; a run of one process has nobody to tell."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+
+class OneProcess:
+    ended: tuple[str, str] | None = None
+    """How the run has ended, as its trainer says, and why; None while it runs."""
+
+    async def join(self, contract: Mapping[str, Any], trainer_at: tuple[int, int] | None) -> None:
+        """This process takes part from now on. `trainer_at`: the step that a trainer goes on from, and the number of the last
+        change that its journal knows. In memory nobody else takes part."""
+
+    async def attend(self) -> None:
+        """Runs as long as the run does: takes part in what the processes of the run have in common."""
+        await asyncio.Event().wait()
+
+    async def conclude(self, status: str, reason: str) -> None:
+        """The trainer says how the run has ended."""
+
+    async def leave(self) -> None:
+        """This process takes part no longer."""
+
+    async def was_taken_back(self) -> bool:
+        """Whether versions that this process served are gone, because the trainer went on from a checkpoint."""
+        return False
+
+    async def claims_validation(self, version: int) -> bool:
+        """Whether it is this process that validates `version`."""
+        return True
+
+    async def report_validation(self, version: int, result: Mapping[str, Any]) -> None:
+        """The validation of `version` is over."""
+
+    async def saved(self, step: int) -> None:
+        """Nobody goes on from a checkpoint before that of `step`: a later one is complete. One may be damaged, so two are kept
+        in reach."""
