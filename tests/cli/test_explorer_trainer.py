@@ -88,16 +88,17 @@ def script(tmp_path):
     (tmp_path / "python").chmod(0o755)
     environment = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
 
-    def start(*overrides):
-        return subprocess.Popen(
-            ["bash", str(FOLDER / "run.sh"), *overrides],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    processes = []
 
-    return start
+    def start(*overrides):
+        command = ["bash", str(FOLDER / "run.sh"), *overrides]
+        processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.terminate()  # one that still runs tells its own
+        process.communicate(timeout=60)
 
 
 def test_the_script_is_well_formed():
