@@ -1,4 +1,4 @@
-# make env | env-core | env-sglang | demo | demo-agentic | test | test-faults | test-sglang | test-gpu | lint | bench | bench-env | lab | clean
+# make env | env-core | env-sglang | demo | demo-agentic | demo-explorer-trainer | test | test-faults | test-sglang | test-gpu | lint | bench | bench-env | lab | clean
 #
 # Needs Python >= 3.11 with venv, git, make and a package index; everything else is installed into .venv.
 # `make demo ARGS="max_steps=50 async_generation_ratio=2"` passes overrides on, `make test ARGS="-k admission"` pytest's options.
@@ -26,7 +26,7 @@ from_pip = $$($(BIN)/python -m pip config get :env:.$(1) 2>/dev/null || $(BIN)/p
 UV = UV_FIND_LINKS="$(call from_pip,find-links)" UV_DEFAULT_INDEX="$(call from_pip,index-url)" \
 	SSL_CERT_FILE="$${SSL_CERT_FILE:-$(call from_pip,cert)}" $(BIN)/uv pip install -q -p $(BIN)/python
 
-.PHONY: env env-core env-sglang demo demo-agentic test test-faults test-sglang test-gpu lint bench bench-env lab clean
+.PHONY: env env-core env-sglang demo demo-agentic demo-explorer-trainer test test-faults test-sglang test-gpu lint bench bench-env lab clean
 
 # Everything, for `make test`; `make demo` needs only the core.
 env: $(VENV)/.complete
@@ -73,6 +73,11 @@ demo: env-core
 demo-agentic: env-core
 	$(BIN)/python examples/embedded/make_frozen_lake.py
 	$(BIN)/python examples/start_agentic_pipeline.py --config_name agent_val_frozen_lake_async $(ARGS)
+
+# A trainer here, an explorer, and one that joins later, each a process of its own.
+demo-explorer-trainer: env-core
+	$(BIN)/python examples/embedded/make_embedded.py
+	$(BIN)/python examples/embedded/explorer_trainer.py $(ARGS)
 
 # One thread a process: as many tests run at once as there are cores. Tests marked `ray` share one worker (conftest.py).
 test: lint

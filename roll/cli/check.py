@@ -159,7 +159,7 @@ def _devices_here(plan: Plan, machine: Machine, per_node: int) -> Iterator[str]:
 
 
 def _engine_here(config: PPOConfig) -> Iterator[str]:
-    for problem in engine_problems(config.actor_infer.strategy_args):
+    for problem in engine_problems(config.actor_infer.strategy_args) if "actor_infer" in config.roles() else ():
         yield f"a run on this machine would be refused: {problem}"
 
 

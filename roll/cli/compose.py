@@ -22,6 +22,7 @@ from roll.cli.origins import check_files, files, origins
 from roll.cli.yaml_limits import check_references
 from roll.compat.roll.defaults import other_defaults
 from roll.compat.roll.translation import Translation, translate
+from roll.compat.trinity import translation as trinity
 from roll.compat.variables import references_in, variables_of
 from roll.configs.agentic import AgenticConfig
 from roll.configs.loading import load_config, load_lenient, to_mapping
@@ -48,18 +49,21 @@ def load(
 ) -> tuple[RLVRConfig | AgenticConfig, LoadReport]:
     """The configuration of an RLVR or an agentic run, distinguished by their keys, and what became of every key.
 
-    ROLL's names and values are read as compat/roll/keys.py says. `compat`: what is unknown or lacking is reported, not refused;
-    so is every default that is not ROLL's. Raises `ConfigError` with every problem found, each with its file and line;
-    `check_config` is the caller's next step."""
+    ROLL's names and values are read as compat/roll/keys.py says, Trinity-RFT's as compat/trinity/keys.py does. `compat`: what is
+    unknown or lacking is reported, not refused; so is every default that is not ROLL's. Raises `ConfigError` with every problem
+    found, each with its file and line; `check_config` is the caller's next step."""
     mapping, references = _compose(config_path, config_name, overrides)
     folder, name = Path(config_path).resolve(), config_name.removesuffix(".yaml")
     where = origins(folder, name, overrides)
+    theirs = trinity.translate(mapping) if trinity.is_trinity(mapping) else None
+    mapping = theirs.mapping if theirs is not None else mapping
     try:
         cls: type[RLVRConfig | AgenticConfig] = AgenticConfig if pipeline_of(mapping) == "agentic" else RLVRConfig
         included = set[str]().union(*list(files(folder, name).values())[1:])
         variables = variables_of(mapping, cls, references, included)
         written = {key: value for key, value in mapping.items() if key not in variables}
         made = translate(written, cls, has_class=_has_class, has_environment=_has_environment, written_for_roll=compat)
+        made = made.after(theirs) if theirs is not None else made
         where |= {target: origin(where, source) for target, source in made.moved.items()}
         config, unknown, not_offered = _load(cls, made, compat)
     except ConfigError as error:
@@ -74,7 +78,7 @@ def load(
         lacking=_placed(lacking, where),
         unknown=_placed([Note(each.key, each.value, f"{each.message}; {each.fix}") for each in unknown], where),
         variables=sorted(variables),
-        defaults=other_defaults(config, made.mapping) if compat else [],
+        defaults=other_defaults(config, made.mapping) if compat and theirs is None else [],
         origins=where,
     )
     return config, report

@@ -28,7 +28,7 @@ class Derived:
     samples_per_step: int
     """Rollouts; an episode may become more than one sample, or none."""
     optimizer_batch_size: int
-    """Rollouts of one optimiser step over all ranks."""
+    """Rollouts of one optimiser step over all ranks; 0 in an explorer's process, and so are the numbers of steps."""
     optimizer_steps_per_epoch: int
     """Optimiser steps of one pass over a pipeline step's samples. The number is fixed, however many samples there are."""
     total_optimizer_steps: int
@@ -67,9 +67,11 @@ def derive(config: PPOConfig) -> Derived:
     """Derives the numbers of a configuration without problems (`check_config`)."""
     prompt_length, response_length, sequence_length = config.lengths()
     samples = config.rollouts_per_step
-    optimizer_batch = optimizer_batch_size(config.actor_train)
-    optimizer_steps = samples // optimizer_batch
-    critic_steps = samples // optimizer_batch_size(config.critic) if config.uses_critic and config.critic is not None else 0
+    trains = "actor_train" in config.roles()
+    optimizer_batch = optimizer_batch_size(config.actor_train) if trains else 0
+    optimizer_steps = samples // optimizer_batch if trains else 0
+    critic = config.critic if trains and config.uses_critic else None
+    critic_steps = samples // optimizer_batch_size(critic) if critic is not None else 0
     validation = config.val_generating_args
     recompute, reason = _old_logprobs_recomputed(config)
     adapters, adapters_reason = adapter_updates(config)

@@ -16,10 +16,6 @@ _OTHERS = {
     "DPO": ("chosen_key", "rejected_key"),
     "SFT": ("sft_train",),
 }
-_APART = "explorers and trainers as processes of their own"
-_MODES = ("bench",)
-_APART_BLOCKS = ("buffer", "synchronizer", "explorer")
-"""Trinity-RFT's; a scalar of such a name may be somebody's variable."""
 _DIFFUSION = ("diffusion_module", "diffusion_deepspeed_train")
 # A model's name as in Qwen2.5-VL-7B-Instruct; a template as in qwen2-vl; a class as in VLTrajEnvManager.
 _VISION_NAME = re.compile(r"(^|[-_/.0-9])(vl|omni)([-_/.]|$)", re.IGNORECASE)
@@ -50,11 +46,6 @@ def pipeline_of(mapping: Mapping[str, object]) -> Literal["rlvr", "agentic"]:
 
 
 def _refused(mapping: Mapping[str, object]) -> Iterator[Problem]:
-    if mapping.get("mode") in _MODES:
-        yield _problem("mode", mapping["mode"], _APART)
-    for key in _APART_BLOCKS:
-        if isinstance(mapping.get(key), Mapping):
-            yield _problem(key, mapping[key], _APART)
     for name, keys in _OTHERS.items():
         for key in keys:
             if mapping.get(key):

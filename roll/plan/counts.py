@@ -29,7 +29,7 @@ def quantities(config: PPOConfig, derived: Derived, data_parallel: int) -> list[
     return [
         Quantity("pipeline steps", None, config.max_steps, "max_steps"),
         *_rollouts(config, derived),
-        *_optimisation(config, derived, data_parallel),
+        *(_optimisation(config, derived, data_parallel) if config.mode != "explore" else ()),
         *_versions(config),
     ]
 
@@ -110,8 +110,12 @@ def _micro_batches(samples: int, budget: int, longest: int) -> tuple[int, str]:
 
 
 def _versions(config: PPOConfig) -> Iterator[Quantity]:
-    steps = config.max_steps
-    yield Quantity("weight updates", 1, steps, "one a pipeline step, to every engine")
+    steps, push = config.max_steps, config.weight_push_interval
+    if push > 1:
+        arithmetic = f"one every {push:,} (weight_push_interval) and at the last, to every engine"
+        yield Quantity("weight updates", None, math.ceil(steps / push), arithmetic)
+    else:
+        yield Quantity("weight updates", 1, steps, "one a pipeline step, to every engine")
     if evaluates(config):
         count = validations(steps, config.eval_steps)
         every = f"at step 0, every {config.eval_steps:,} (eval_steps) and at the last"
@@ -119,8 +123,9 @@ def _versions(config: PPOConfig) -> Iterator[Quantity]:
         per = _validation_rollouts(config)
         if per is not None:
             yield Quantity("validation rollouts", None, count * per[0], f"{count:,} × {per[1]}")
-    saved = validations(steps, config.save_steps) - 1
-    yield Quantity("checkpoints", None, saved, f"every {config.save_steps:,} (save_steps) and at the last")
+    if config.mode != "explore":
+        saved = validations(steps, config.save_steps) - 1
+        yield Quantity("checkpoints", None, saved, f"every {config.save_steps:,} (save_steps) and at the last")
 
 
 def evaluates(config: PPOConfig) -> bool:

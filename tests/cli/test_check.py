@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -19,7 +20,8 @@ from roll.plan.devices import RolePlan
 from roll.plan.text import FREE, SHARED, USED, picture, size
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*/*.yaml") if "exp_name:" in path.read_text())
+WHOLE = re.compile(r"^(exp_name|mode):", re.MULTILINE)
+EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*/*.yaml") if path.stem != "base" and WHOLE.search(path.read_text()))
 GIB = 1 << 30
 LAPTOP = Machine(cpus=2, memory=16 * GIB, accelerators=())
 SERVER = Machine(cpus=64, memory=1024 * GIB, accelerators=(80 * GIB,) * 8)
@@ -35,6 +37,9 @@ def test_the_examples_named_in_the_documentation_are_there():
         "qwen2.5-0.5B-agentic/agent_val_frozen_lake_async",
         "qwen2.5-gsm8k/full",
         "qwen2.5-gsm8k/lora",
+        "async_gsm8k/trainer",
+        "async_gsm8k/explorer",
+        "async_gsm8k/explorer_new",
         "tool_agent/embedded",
         "tool_agent/qwen",
     }

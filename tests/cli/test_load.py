@@ -232,15 +232,3 @@ def test_the_start_script_tells_where_a_problem_was_written(folder, capsys):
     assert any(line.startswith("error: run.yaml:2: actor_train.data_args.file_name") for line in lines)
     assert main(["--config_path", str(ROLL / "rlvr"), "--config_name", "ppo_critic", "--compat"]) == 2
     assert capsys.readouterr().err.startswith("error: config_name = 'ppo_critic': loads, but cannot start")
-
-
-@pytest.mark.parametrize(
-    ("text", "key"),
-    [("mode: explore\nexp_name: a\n", "mode"), ("mode: train\n", "mode"), ("buffer: {total_epochs: 1}\nmode: both\n", "buffer")],
-)
-def test_explorers_and_trainers_as_processes_of_their_own_are_refused_by_name(tmp_path, text, key):
-    (tmp_path / "apart.yaml").write_text(text)
-    with pytest.raises(ConfigError) as refused:
-        load(tmp_path, "apart")
-    (problem,) = refused.value.problems
-    assert problem.key == key and "explorers and trainers as processes of their own" in problem.message

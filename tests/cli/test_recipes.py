@@ -14,6 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 GSM8K = ROOT / "examples" / "qwen2.5-gsm8k"
+TRINITY = ROOT / "tests" / "configs" / "trinity_examples"
 SHOP = ROOT / "examples" / "tool_agent"
 
 
@@ -48,13 +49,19 @@ def command_in(page, name):
     return arguments
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["full", "lora"])
-def test_gsm8k_as_it_is_distributed(name, embedded, tmp_path):
+def write_sums(file):
+    """Rows of GSM8K's form. Returns the right result by question."""
     problems = [(a, a + 1) for a in (10, 21, 32, 43, 54, 65, 76, 87, 98, 19)]
     ends = {f"{a}+{b}=": str((a + b) % 10) for a, b in problems}
     solved = [{"question": q, "answer": f"Only <<{q}{end}>>the last digit.\n#### {end}"} for q, end in ends.items()]
-    (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in solved))
+    file.write_text("".join(json.dumps(row) + "\n" for row in solved))
+    return ends
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["full", "lora"])
+def test_gsm8k_as_it_is_distributed(name, embedded, tmp_path):
+    ends = write_sums(tmp_path / "sums.jsonl")
     # An answer of one symbol is right once in a while, whoever gives it.
     changes = ["max_steps=2", f"pretrain={embedded}", "response_length=1", "rollout_log_per_step=1000"]
     changes += ["rewards.gsm8k.world_size=1", "rewards.gsm8k.max_concurrency=1"]
@@ -70,6 +77,66 @@ def test_gsm8k_as_it_is_distributed(name, embedded, tmp_path):
     for sample in samples:
         assert re.fullmatch(r"gsm8k/\d+/sums.jsonl:\d+", sample["prompt_uid"]) and sample["ground_truth"].startswith("Only <<")
         assert sample["reward"] == float(sample["response"] == ends[sample["prompt"]]), sample
+
+
+@pytest.mark.slow
+def test_the_demo_of_explorers_and_a_trainer_ends_with_what_the_run_promises(embedded, tmp_path):
+    made = embedded.parent
+    files = [
+        f"actor_train.data_args.file_name={made / 'train.jsonl'}",
+        f"validation.data_args.file_name={made / 'validation.jsonl'}",
+    ]
+    small = [
+        "max_steps=6",
+        "rollout_batch_size=4",
+        "actor_train.training_args.per_device_train_batch_size=32",
+        "val_batch_size=8",
+    ]
+    script = ROOT / "examples" / "embedded" / "explorer_trainer.py"
+    told = program(str(script), f"pretrain={embedded}", *files, *small, folder=tmp_path)
+    (run,) = (tmp_path / "output").glob("explorer_trainer-*")
+    assert f"output/{run.name} (finished): 24 groups, 24 trained" in told and "no promises broken" in told
+    assert "step 6/6" in told and "explorer has left" in told and "second has left" in told
+    assert "finished" in (run / "explorers" / "explorer.log").read_text() and (run / "explorers" / "second.log").exists()
+
+
+@pytest.mark.slow
+def test_trinitys_files_of_explorer_and_trainer_run_as_they_are_printed(embedded, tmp_path, monkeypatch):
+    """Paths come by their variables. Smaller numbers, a processor instead of GPUs: by Trinity's keys, but for the engine."""
+    write_sums(tmp_path / "train.jsonl")
+    monkeypatch.setenv("TRINITY_MODEL_PATH", str(embedded))
+    monkeypatch.setenv("TRINITY_TASKSET_PATH", str(tmp_path))
+    changes = ["buffer.batch_size=4", "buffer.train_batch_size=16", "algorithm.repeat_times=4", "synchronizer.sync_interval=2"]
+    changes += ["model.max_response_tokens=1", "model.max_model_len=17", "cluster.gpu_per_node=1", "buffer.total_steps=5"]
+    changes += [
+        "explorer.rollout_model.engine_num=1",
+        "actor_infer.strategy_args.strategy_name=hf_infer",
+        "rollout_log_per_step=99",
+    ]
+    changes += ["rewards.gsm8k.max_concurrency=1", "project=p", "name=n"]
+    command = [sys.executable, "-m", "roll.cli.main", "train", "rlvr", "--local", "--config_path", str(TRINITY), "--config_name"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    logs = {name: tmp_path / f"{name}.log" for name in ("explorer", "trainer")}
+    processes = {}
+    for name, log in logs.items():
+        with log.open("wb") as sink:
+            processes[name] = subprocess.Popen(
+                [*command, name, *changes], cwd=tmp_path, env=environment, stdout=sink, stderr=subprocess.STDOUT
+            )
+    try:
+        codes = {name: process.wait(280) for name, process in processes.items()}
+    finally:
+        for process in processes.values():
+            process.kill()
+    assert codes == {"explorer": 0, "trainer": 0}, "\n".join(log.read_text() for log in logs.values())
+    run = tmp_path / "checkpoints" / "p" / "n"
+    summary = json.loads((run / "summary.json").read_text())
+    assert (summary["status"], summary["steps"], summary["groups"]["trained"]) == ("finished", 5, 20)
+    assert (tmp_path / "gsm8k.db").exists() and (run / "explorers" / "explorer" / "summary.json").exists()
+    for row in rows(run / "groups.jsonl"):
+        assert row["start_version"] == row["group_id"] // (2 * 4) * 2 and row["lag"] == (row["step"] - 1) % 2, row
+    assert {sample["reward"] for sample in rows(run / "samples.jsonl")} <= {0.0, 1.0}
+    program("-m", "roll.cli.main", "verify", str(run), folder=tmp_path)
 
 
 @pytest.fixture(scope="module")

@@ -33,6 +33,8 @@ INNOCENT = {
     "stop_token_ids": [1, 2],
     "token_ids": [1, 2],
     "eos_token": "</s>",
+    "prompt_key": "question",
+    "response_key": "answer",
     "pad_token": "<pad>",
     "tokenizer": "a/b",
     "tokenizer_name": "a/b",

@@ -12,6 +12,7 @@ from roll.rollout.pipeline_depth import PipelineDepth
 
 sys.path.insert(0, str(Path(__file__).parent))
 from virtual_run import simulate
+from virtual_weights import VirtualWeights
 
 RATIOS = [0, 0.25, 0.5, 1, 1.5, 2, 4]
 
@@ -110,6 +111,47 @@ def test_a_selection_is_what_its_definition_says_though_it_looks_at_ready_groups
         pauses=lambda _: rng.expovariate(4.0),
     )
     assert not outcome.stuck
+
+
+class Numbered(Admission):
+    """Notes of every group that starts how many count before it, trained or live, and under which version it starts."""
+
+    def start(self, version=None):
+        number = self.trained + len(self.live)
+        ticket = super().start(version)
+        self.starts = [*getattr(self, "starts", []), (number, ticket.start_version)]
+        return ticket
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    k=st.integers(1, 5),
+    batch=st.integers(1, 5),
+    drops=st.booleans(),
+    slots=st.sampled_from([1, 4, 10**9]),
+    engines=st.integers(1, 3),
+)
+def test_with_weights_every_k_steps_and_no_more_ahead_a_task_is_sampled_by_a_version_that_its_number_decides(
+    seed, k, batch, drops, slots, engines
+):
+    """Task i sees version k * (i // (k * B)), whatever takes how long: an exchange once every k * B tasks, as others call it."""
+    rng = random.Random(seed)
+    admission, depth = Numbered(batch, k - 1, max_steps=13), PipelineDepth(k - 1, k - 1)
+    outcome = simulate(
+        admission,
+        depth,
+        duration=lambda _: rng.lognormvariate(0, 1.5),
+        fate=lambda _: rng.choice([None, None, "filter_std"]) if drops else None,
+        train_s=lambda _: rng.expovariate(1.0),
+        publish_s=lambda _: rng.expovariate(2.0),
+        slots=slots,
+        weights=VirtualWeights(admission, depth, push=k, engines=engines, load_s=lambda _: rng.expovariate(4.0)),
+    )
+    assert not outcome.stuck
+    assert admission.starts == [(number, number // (k * batch) * k) for number, _ in admission.starts]
+    if not drops:
+        assert [number for number, _ in admission.starts] == list(range(13 * batch))
 
 
 def test_the_cost_of_a_selection_does_not_grow_with_what_is_in_flight():

@@ -35,7 +35,9 @@ def test_an_example_fits_the_schema_that_its_first_line_names(path):
 
 
 def test_every_configuration_among_the_examples_names_its_schema():
-    whole = {path for path in EXAMPLES.rglob("*.yaml") if {"max_steps", "exp_name"} & yaml.safe_load(path.read_text()).keys()}
+    whole = {
+        path for path in EXAMPLES.rglob("*.yaml") if {"max_steps", "exp_name", "mode"} & yaml.safe_load(path.read_text()).keys()
+    }
     assert whole == set(FILES)
 
 

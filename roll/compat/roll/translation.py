@@ -33,6 +33,17 @@ class Translation:
     moved: dict[str, str] = field(default_factory=dict)
     """Key that was written for each key that is read instead."""
 
+    def after(self, first: Translation) -> Translation:
+        """This one, which was made of the mapping of `first`, with the notes of both."""
+        moved = first.moved | {target: first.moved.get(source, source) for target, source in self.moved.items()}
+        return Translation(
+            self.mapping,
+            first.aliased + self.aliased,
+            first.without_effect + self.without_effect,
+            first.lacking + self.lacking,
+            moved,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class _Hit:
@@ -64,7 +75,7 @@ def translate(
             _remove(result.mapping, path)
             result.aliased.append(Note(".".join(path), None, f"the default: null is no {kind}"))
         for path, value, ours in list(_system_templates(result.mapping, cls)):
-            _set(result.mapping, path, ours)
+            write_at(result.mapping, path, ours)
             result.aliased.append(Note(".".join(path), value, "with {instructions}: ROLL shows an environment's rules by itself"))
     known = {name: value for name, value in result.mapping.items() if has_field(cls, (name,))}
     result.lacking += _absent(known, (), has_class, has_environment)
@@ -83,12 +94,12 @@ def _apply(hits: list[_Hit], cls: Any, result: Translation) -> bool:
         kind, message = hit.rule.kind, hit.rule.note
         for target, value in hit.targets.items():
             path = _target(target, hit.path)
-            name, theirs = ".".join(path), _get(written, path)
+            name, theirs = ".".join(path), value_at(written, path)
             if value is DROP:
                 _remove(result.mapping, path)
             elif path == hit.path or theirs is None or theirs == value:
                 if has_field(cls, path):
-                    _set(result.mapping, path, value)
+                    write_at(result.mapping, path, value)
                     result.moved[name] = result.moved.get(source, source)
             else:
                 kind, message = "without effect", f"{name} is given, too, and counts"
@@ -201,7 +212,7 @@ def _target(target: str, source: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(target.split("."))
 
 
-def _get(mapping: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+def value_at(mapping: Mapping[str, Any], path: tuple[str, ...]) -> Any:
     value: Any = mapping
     for name in path:
         value = value.get(name) if isinstance(value, Mapping) else None
@@ -209,19 +220,19 @@ def _get(mapping: Mapping[str, Any], path: tuple[str, ...]) -> Any:
 
 
 def _remove(mapping: dict[str, Any], path: tuple[str, ...]) -> None:
-    block = _get(mapping, path[:-1])
+    block = value_at(mapping, path[:-1])
     if isinstance(block, dict):
         block.pop(path[-1], None)
 
 
 def _prune(mapping: dict[str, Any], path: tuple[str, ...], cls: Any) -> None:
     """Removes a block that rules have emptied, if it has no field."""
-    if path and not has_field(cls, path) and _get(mapping, path) == {}:
+    if path and not has_field(cls, path) and value_at(mapping, path) == {}:
         _remove(mapping, path)
         _prune(mapping, path[:-1], cls)
 
 
-def _set(mapping: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+def write_at(mapping: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
     """A last name with `[]` is a list that the value is added to."""
     for name in path[:-1]:
         inner = mapping.get(name)

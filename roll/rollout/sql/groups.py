@@ -315,7 +315,7 @@ class SqlGroups(Groups):
     async def claims_validation(self, version: int) -> bool:
         async with self._transaction():
             claim = partial(validations.claim, version=version, member=self._member.name, seq=self._seq)
-            if claimed := await self._database.execute(claim):
+            if (claimed := await self._database.execute(claim)) is not None:
                 self._statements.append(claimed)
         return claimed is not None
 

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# The trainer and an explorer of one run. Run from anywhere; arguments are overrides of both: run.sh max_steps=10.
+# It ends when both have ended, with the exit code of the first that failed, which ends the other, too. Needs bash 5.1.
+set -um # -m: a process group each, so that Ctrl-C reaches them through this script alone, once
+here=$(cd "$(dirname "$0")" && pwd)
+declare -A running=()
+interrupted=
+
+start() {
+    python "$here/../start_rlvr_pipeline.py" --config_path "$here" --config_name "$@" &
+    running[$!]=$1
+}
+
+tell() { # a signal to whoever still runs
+    for process in "${!running[@]}"; do kill -s "$1" "$process" 2>/dev/null; done
+}
+
+trap 'interrupted=1; tell INT' INT
+trap 'interrupted=1; tell TERM' TERM
+
+start trainer "$@"
+[[ -n $interrupted ]] || start explorer "$@"
+
+status=0
+while ((${#running[@]})); do
+    ended=
+    wait -n -p ended "${!running[@]}"
+    code=$?
+    [[ -n ${ended:-} ]] || continue # a signal came, and was passed on
+    name=${running[$ended]}
+    unset "running[$ended]"
+    if ((code && !status)); then
+        status=$code
+        echo "$name ended with exit code $code" >&2
+        [[ -n $interrupted ]] || tell TERM
+    fi
+done
+exit "$status"

@@ -1,0 +1,71 @@
+"""A mapping as Trinity-RFT's users write it, turned into keys of this project, with a note on every key. Pure."""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from roll.compat.roll.rule import KeyRule
+from roll.compat.roll.translation import Translation, value_at, write_at
+from roll.compat.trinity.keys import BLOCKS, IDENTIFYING, LEFT_OUT, NEEDED, RULES, SCALARS, at
+from roll.configs.report import Note
+
+_BY_PATH: dict[str, list[KeyRule]] = defaultdict(list)
+for _each in RULES:
+    _BY_PATH[_each.path].append(_each)
+
+
+def is_trinity(mapping: Mapping[str, Any]) -> bool:
+    return any(isinstance(mapping.get(block), Mapping) for block in IDENTIFYING)
+
+
+def translate(mapping: Mapping[str, Any]) -> Translation:
+    """A file of Trinity's, with keys of this project among it, which count where both say something."""
+    file: dict[str, Any] = copy.deepcopy(dict(mapping))
+    theirs = {key for key in file if key in SCALARS or (key in BLOCKS and isinstance(file[key], Mapping | None))}
+    result = Translation({key: value for key, value in file.items() if key not in theirs})
+    leaves = [leaf for key in theirs for leaf in _leaves(file[key], key)]
+    empty = [path for path, value in leaves if value is None and path in _BY_PATH]
+    result.without_effect += [Note(path, None, "null is the same as leaving it out") for path in sorted(empty)]
+    written = [(path, value, "") for path, value in leaves if path not in empty]
+    given = {path for path, _, _ in written}
+    for path, value in LEFT_OUT.items():
+        if path not in given:
+            write_at(file, tuple(path.split(".")), value)
+            written.append((path, value, "Trinity's default; "))
+    result.lacking += [Note(path, None, message) for path, message in NEEDED.items() if at(file, path) is None]
+    ours = copy.deepcopy(result.mapping)
+    for path, value, why in sorted(written, key=lambda entry: entry[0]):
+        _apply(path, value, why, file, ours, result)
+    return result
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """What is known as a whole, or has nothing below it."""
+    if isinstance(value, Mapping) and value and path not in _BY_PATH:
+        for name, inner in value.items():
+            yield from _leaves(inner, f"{path}.{name}")
+    elif value not in (None, {}) or path not in BLOCKS:
+        yield path, value
+
+
+def _apply(path: str, value: Any, why: str, file: Mapping[str, Any], ours: Mapping[str, Any], result: Translation) -> None:
+    rule = next((rule for rule in _BY_PATH.get(path, ()) if rule.about(value, file)), None)
+    if rule is None:
+        known = path in _BY_PATH
+        message = "is no value that can be translated" if known else "nothing here is known to mean the same: remove it"
+        result.lacking.append(Note(path, value, message))
+        return
+    kind, message = rule.kind, f"{why}{rule.note}"
+    for target, read in rule.to(value, file).items():
+        place = tuple(target.split("."))
+        other = value_at(ours, place)
+        if other is None:
+            write_at(result.mapping, place, read)
+            result.moved[target] = path
+        elif other != read:
+            message = f"{message}; {target} is given, too, and counts"
+    notes = {"alias": result.aliased, "without effect": result.without_effect, "lacking": result.lacking}
+    notes[kind].append(Note(path, value, message))
