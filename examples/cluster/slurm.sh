@@ -14,7 +14,7 @@ source .venv/bin/activate
 
 nodes=$SLURM_JOB_NUM_NODES
 gpus=${SLURM_GPUS_ON_NODE:-8}
-head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+read -r head < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 address=$head:6379
 
 # Who can talk to Ray can run code: all nodes read one token.

@@ -228,7 +228,10 @@ def _summary_rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "staleness", f"mean {staleness['mean']:.2f}, max {staleness['max']}, bound {staleness['bound']}"
     if idle := summary.get("idle_share"):
         yield "idle", ", ".join(f"{role} {share:.0%}" for role, share in idle.items())
-    if updates := summary.get("weight_updates"):
+    updates = summary.get("weight_updates") or {}
+    if published := not updates.get("count") and updates.get("published"):
+        yield "weight updates", f"{published} published"
+    elif updates:
         pauses = f"mean {updates['pause_s_mean'] * 1000:.0f} ms, max {updates['pause_s_max'] * 1000:.0f} ms"
         yield "weight updates", f"{updates['count']}, pause {pauses}"
     if speed := summary.get("throughput"):

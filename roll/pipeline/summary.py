@@ -38,7 +38,10 @@ def figures(state: RunState, wall_s: float, parts: Parts | None) -> dict[str, An
         return summary
     flow, engines = parts.flow, parts.engines
     updates: dict[str, Any] = parts.updates.summary()
-    summary["idle_share"] = {role: flow.idle_share(role) for role in ("actor_train", "actor_infer")}
+    here = {stage.role for stage in flow.stages}
+    summary["idle_share"] = {role: flow.idle_share(role) for role in ("actor_train", "actor_infer") if role in here}
+    if "actor_train" not in here:  # an explorer: these figures are its trainer's
+        del summary["staleness"], summary["throughput"]
     summary["weight_updates"] = updates
     if engines is not None:
         if engines.broadcast is not None:

@@ -1,5 +1,6 @@
 """Explorers and a trainer as processes of their own: in any order, killed and started again, coming and going."""
 
+import json
 import signal
 import sqlite3
 
@@ -41,7 +42,9 @@ def test_an_explorer_that_comes_first_waits_at_the_bound_and_both_end_by_themsel
     assert (trainer.end(), explorer.end()) == (0, 0), trainer.output + explorer.output
     accounts(trainer.dir)
     own = trainer.dir / "explorers" / "explorer"
-    assert (own / "summary.json").exists() and "weight updates" in explorer.output
+    explored = json.loads((own / "summary.json").read_text())
+    assert explored["weight_updates"]["count"] > 0 and "staleness" not in explored
+    assert trainer.summary()["weight_updates"]["published"] == STEPS
 
 
 @pytest.mark.slow

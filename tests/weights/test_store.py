@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from roll.weights.bucket import WeightManifest, make_buckets, manifest_of
-from roll.weights.directory import MANIFEST, BucketFile, DirectoryWeightStore
+from roll.weights.directory import MANIFEST, BucketFile, DirectoryWeightStore, WeightFolder
 from roll.weights.store import MemoryWeightStore
 
 DTYPES = [torch.float32, torch.bfloat16, torch.int64]
@@ -142,17 +142,30 @@ def test_a_pull_under_way_gets_its_version_although_a_newer_one_is_published(mak
     run(main)
 
 
-def test_waiting_for_a_version_ends_with_it_or_a_later_one(make_store):
+def test_another_process_finds_what_the_store_publishes_and_deletes_nothing(tmp_path):
     async def main():
-        store = make_store()
-        waiters = [asyncio.create_task(store.wait_for(version)) for version in (1, 2, 5)]
+        store, reader = DirectoryWeightStore(tmp_path / "weights"), WeightFolder(tmp_path / "weights")
+        assert reader.latest() == -1 and not reader.has(1)
         await publish(store, 1)
-        await waiters[0]
-        assert not waiters[1].done()
-        await publish(store, 4)
-        await waiters[1]
-        assert not waiters[2].done()
-        waiters[2].cancel()
+        await reader.retain(())
+        manifest, received = await pull(reader, 1)
+        assert reader.latest() == manifest.version == 1
+        assert_is(received, 1)
+        with pytest.raises(KeyError, match="version 2 is not in"):
+            reader.manifest(2)
+
+    run(main)
+
+
+def test_a_store_that_takes_a_folder_over_leaves_the_versions_that_it_goes_on_from(tmp_path):
+    async def main():
+        first = DirectoryWeightStore(tmp_path / "weights")
+        for version in (1, 2, 3):
+            await publish(first, version)
+        second = DirectoryWeightStore(tmp_path / "weights", newest=2)
+        assert [second.has(version) for version in (1, 2, 3)] == [True, True, False]
+        await publish(second, 3)
+        assert second.latest() == 3
 
     run(main)
 

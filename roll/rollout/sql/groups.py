@@ -93,12 +93,15 @@ class SqlGroups(Groups):
 
     async def leave(self) -> None:
         """This process takes part no longer; its groups in flight are dropped, and their tasks served again."""
-        async with self._lock:
-            await self._database.write(joining.Leave(self._member.name, "left"))
+        if self._member.term:
+            async with self._lock:
+                await self._database.write(joining.Leave(self._member.name, "left"))
         await self._database.close()
 
     async def conclude(self, status: str, reason: str = "") -> None:
         """The trainer says how the run has ended; explorers end then, too."""
+        if not self._member.term:
+            return
         async with self._transaction():
             self._statements.append(update(runs).values(status=status, reason=reason))
 

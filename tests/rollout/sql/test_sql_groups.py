@@ -347,6 +347,33 @@ def test_a_process_that_shows_signs_of_life_again_is_not_taken_for_dead(tmp_path
     run(main())
 
 
+def test_one_explorer_validates_a_version_and_another_takes_over_if_it_leaves(tmp_path):
+    async def main():
+        party = Party(tmp_path)
+        async with party.trainer() as trainer, party.joined("b") as b:
+            async with party.joined("a") as a:
+                assert await a.claims_validation(3)
+                assert not await b.claims_validation(3)
+            assert await b.claims_validation(3)
+            await b.report_validation(3, {"accuracy": 0.5})
+            assert not await b.claims_validation(3)
+            await trainer.until(lambda: trainer.known >= b.known)
+            known, results = await trainer.validation_results(0)
+            assert results == [{"accuracy": 0.5}] and await trainer.validation_results(known) == (known, [])
+
+    run(main())
+
+
+def test_a_process_that_ends_before_it_took_part_says_nothing(tmp_path):
+    async def main():
+        groups = Party(tmp_path).member("trainer", explores=False, trains=True)
+        await groups.conclude("failed", "no worker could start")
+        await groups.leave()
+        assert not (tmp_path / "groups.db").exists()
+
+    run(main())
+
+
 def test_a_statement_that_fails_is_one_line_and_can_be_tried_again(tmp_path):
     async def main():
         party = Party(tmp_path)
