@@ -11,7 +11,7 @@ def play(folder):
     """A step is trained, a batch lies ready, a group is in flight; an explorer has left."""
 
     async def play():
-        party = Party(folder)
+        party = Party(f"sqlite:///{folder}/groups.db")
         async with party.trainer() as trainer, party.joined("first") as first:
             await explore(first, 2 * B)
             await trainer.trained(await trainer.lease(0))

@@ -55,8 +55,8 @@ class Journal:
 class Party:
     """The processes of one run. `now` is the clock of all of them."""
 
-    def __init__(self, folder, ratio=1.0):
-        self.address = f"sqlite:///{folder}/groups.db"
+    def __init__(self, address, ratio=1.0):
+        self.address = address
         self.ratio = ratio
         self.now = 0.0
         self.contract = {"rollout_batch_size": B, "async_generation_ratio": ratio, "max_steps": STEPS}

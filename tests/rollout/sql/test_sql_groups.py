@@ -13,9 +13,9 @@ from roll.rollout.sql.database import DatabaseFailed
 from roll.rollout.sql.joining import ContractError, Expelled, Leave, TakenBack
 
 
-def test_what_an_explorer_completes_a_trainer_of_another_process_trains_to_the_last_bit(tmp_path):
+def test_what_an_explorer_completes_a_trainer_of_another_process_trains_to_the_last_bit(make_party):
     async def main():
-        party = Party(tmp_path)
+        party = make_party()
         async with party.joined("explorer") as explorer, party.trainer() as trainer:
             made = await explore(explorer, B)
             lease = await trainer.lease(0)
@@ -32,9 +32,9 @@ def test_what_an_explorer_completes_a_trainer_of_another_process_trains_to_the_l
     run(main())
 
 
-def test_an_explorer_that_begins_first_stops_at_the_bound_and_goes_on_when_versions_come(tmp_path):
+def test_an_explorer_that_begins_first_stops_at_the_bound_and_goes_on_when_versions_come(make_party):
     async def main():
-        party = Party(tmp_path)
+        party = make_party()
         async with party.joined("explorer") as explorer:
             await explore(explorer, 2 * B)
             more = asyncio.create_task(explorer.start())
@@ -51,9 +51,9 @@ def test_an_explorer_that_begins_first_stops_at_the_bound_and_goes_on_when_versi
     run(main())
 
 
-def test_two_explorers_share_one_epoch_and_the_oldest_version_bounds_both(tmp_path):
+def test_two_explorers_share_one_epoch_and_the_oldest_version_bounds_both(make_party):
     async def main():
-        party = Party(tmp_path)
+        party = make_party()
         async with party.joined("a") as a, party.joined("b") as b, party.trainer() as trainer:
             first, second = await explore(a, 1), await explore(b, 1)
             third, fourth = await explore(a, 1), await explore(b, 1)
@@ -69,9 +69,9 @@ def test_two_explorers_share_one_epoch_and_the_oldest_version_bounds_both(tmp_pa
     run(main())
 
 
-def test_the_tasks_of_an_explorer_that_died_are_served_again_by_another(tmp_path):
+def test_the_tasks_of_an_explorer_that_died_are_served_again_by_another(make_party):
     async def main():
-        party = Party(tmp_path)
+        party = make_party()
         dead = party.member("dead")
         await dead.join(party.contract)
         lost = [(await dead.start()).prompt.uid for _ in range(2)]
@@ -89,9 +89,9 @@ def test_the_tasks_of_an_explorer_that_died_are_served_again_by_another(tmp_path
     run(main())
 
 
-def test_an_explorer_that_is_started_again_takes_the_place_of_the_one_that_was_killed(tmp_path):
+def test_an_explorer_that_is_started_again_takes_the_place_of_the_one_that_was_killed(make_party):
     async def main():
-        party = Party(tmp_path)
+        party = make_party()
         killed = party.member("explorer")
         await killed.join(party.contract)
         uid = (await killed.start()).prompt.uid
@@ -104,9 +104,9 @@ def test_an_explorer_that_is_started_again_takes_the_place_of_the_one_that_was_k
     run(main())
 
 
-def test_a_trainer_that_goes_on_from_a_checkpoint_trains_the_same_groups_again(tmp_path):
+def test_a_trainer_that_goes_on_from_a_checkpoint_trains_the_same_groups_again(make_party):
     async def main():
-        party = Party(tmp_path)
+        party = make_party()
         async with party.joined("explorer") as explorer:
             await explore(explorer, 2 * B)
             killed = party.member("trainer", explores=False, trains=True)
@@ -126,9 +126,9 @@ def test_a_trainer_that_goes_on_from_a_checkpoint_trains_the_same_groups_again(t
     run(main())
 
 
-def test_what_versions_sampled_that_are_gone_is_dropped_and_its_tasks_are_served_again(tmp_path):
+def test_what_versions_sampled_that_are_gone_is_dropped_and_its_tasks_are_served_again(make_party):
     async def main():
-        party = Party(tmp_path)
+        party = make_party()
         explorer = party.member("explorer")
         await explorer.join(party.contract)
         await explore(explorer, 2 * B)
@@ -153,12 +153,12 @@ def test_what_versions_sampled_that_are_gone_is_dropped_and_its_tasks_are_served
     run(main())
 
 
-def test_damaged_samples_cost_their_group_alone(tmp_path):
+def test_damaged_samples_cost_their_group_alone(make_party):
     async def main():
-        party = Party(tmp_path)
+        party = make_party()
         async with party.joined("explorer") as explorer:
             made = await explore(explorer, 2 * B)
-            party.change("UPDATE samples SET data = x'00' WHERE group_id = 0")
+            party.change("UPDATE samples SET data = (SELECT data FROM samples WHERE group_id = 1) WHERE group_id = 0")
             async with party.trainer() as trainer:
                 lease = await trainer.lease(0)
                 assert lease.group_ids == (1, 2)
@@ -169,9 +169,9 @@ def test_damaged_samples_cost_their_group_alone(tmp_path):
     run(main())
 
 
-def test_a_process_with_other_figures_is_refused(tmp_path):
+def test_a_process_with_other_figures_is_refused(make_party):
     async def main():
-        party = Party(tmp_path)
+        party = make_party()
         async with party.joined("explorer"):
             party.contract = party.contract | {"async_generation_ratio": 2.0}
             other = party.member("other")
@@ -182,9 +182,9 @@ def test_a_process_with_other_figures_is_refused(tmp_path):
     run(main())
 
 
-def test_samples_stay_until_a_checkpoint_has_what_they_taught(tmp_path):
+def test_samples_stay_until_a_checkpoint_has_what_they_taught(make_party):
     async def main():
-        party = Party(tmp_path)
+        party = make_party()
         async with party.joined("explorer") as explorer, party.trainer() as trainer:
             await explore(explorer, 2 * B)
             await trainer.trained(await trainer.lease(0))
@@ -195,9 +195,9 @@ def test_samples_stay_until_a_checkpoint_has_what_they_taught(tmp_path):
     run(main())
 
 
-def test_explorers_end_when_the_trainer_says_that_the_run_has(tmp_path):
+def test_explorers_end_when_the_trainer_says_that_the_run_has(make_party):
     async def main():
-        party = Party(tmp_path)
+        party = make_party()
         async with party.joined("explorer") as explorer, party.trainer() as trainer:
             await explore(explorer, 2 * B)
             waiting = asyncio.create_task(explorer.start())
@@ -208,9 +208,9 @@ def test_explorers_end_when_the_trainer_says_that_the_run_has(tmp_path):
     run(main())
 
 
-def test_a_transaction_that_changes_nothing_hides_nothing_that_others_change(tmp_path):
+def test_a_transaction_that_changes_nothing_hides_nothing_that_others_change(make_party):
     async def main():
-        party = Party(tmp_path)
+        party = make_party()
         async with party.joined("a") as a, party.joined("b") as b:
             await a.drop(7, "never began")
             group = await b.start()
@@ -219,9 +219,9 @@ def test_a_transaction_that_changes_nothing_hides_nothing_that_others_change(tmp
     run(main())
 
 
-def test_a_process_that_shows_signs_of_life_again_is_not_taken_for_dead(tmp_path):
+def test_a_process_that_shows_signs_of_life_again_is_not_taken_for_dead(make_party):
     async def main():
-        party = Party(tmp_path)
+        party = make_party()
         async with party.joined("a") as a, party.joined("b") as b:
             group = await b.start()
             await a._database.write(Leave("b", "lost", (1, -1)))
@@ -232,9 +232,9 @@ def test_a_process_that_shows_signs_of_life_again_is_not_taken_for_dead(tmp_path
     run(main())
 
 
-def test_one_explorer_validates_a_version_and_another_takes_over_if_it_leaves(tmp_path):
+def test_one_explorer_validates_a_version_and_another_takes_over_if_it_leaves(make_party):
     async def main():
-        party = Party(tmp_path)
+        party = make_party()
         async with party.trainer() as trainer, party.joined("b") as b:
             async with party.joined("a") as a:
                 assert await a.claims_validation(3)
@@ -251,7 +251,7 @@ def test_one_explorer_validates_a_version_and_another_takes_over_if_it_leaves(tm
 
 def test_a_process_that_ends_before_it_took_part_says_nothing(tmp_path):
     async def main():
-        groups = Party(tmp_path).member("trainer", explores=False, trains=True)
+        groups = Party(f"sqlite:///{tmp_path}/groups.db").member("trainer", explores=False, trains=True)
         await groups.conclude("failed", "no worker could start")
         await groups.leave()
         assert not (tmp_path / "groups.db").exists()
@@ -261,7 +261,7 @@ def test_a_process_that_ends_before_it_took_part_says_nothing(tmp_path):
 
 def test_a_statement_that_fails_is_one_line_and_can_be_tried_again(tmp_path):
     async def main():
-        party = Party(tmp_path)
+        party = Party(f"sqlite:///{tmp_path}/groups.db")
         async with party.joined("explorer") as explorer:
             group = roll_out(await explorer.start())
             party.change("CREATE TRIGGER full BEFORE INSERT ON samples BEGIN SELECT RAISE(FAIL, 'database or disk is full'); END")
@@ -274,9 +274,9 @@ def test_a_statement_that_fails_is_one_line_and_can_be_tried_again(tmp_path):
     run(main())
 
 
-def test_a_transaction_that_fails_leaves_no_trace(tmp_path):
+def test_a_transaction_that_fails_leaves_no_trace(make_party):
     async def main():
-        party = Party(tmp_path)
+        party = make_party()
         async with party.joined("explorer") as explorer:
             group = await explorer.start()
             group.samples = [Sample(group.prompt, 0, [5], [float("nan")], [VersionSpan(0, 1, 0)], "stop", "x", float("nan"))]
@@ -291,7 +291,7 @@ def test_a_transaction_that_fails_leaves_no_trace(tmp_path):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_whatever_explorers_and_trainers_come_and_go_every_task_and_every_group_is_accounted_for(tmp_path, seed):
+def test_whatever_explorers_and_trainers_come_and_go_every_task_and_every_group_is_accounted_for(make_party, seed):
     """Explorers of random speed that are killed and come back, a trainer that is killed and goes on from its checkpoint."""
     dice = random.Random(seed)
     trained_at = {}
@@ -346,7 +346,7 @@ def test_whatever_explorers_and_trainers_come_and_go_every_task_and_every_group_
             await groups._database.close()
 
     async def main():
-        party = Party(tmp_path)
+        party = make_party()
         await asyncio.gather(trainer(party), explorer(party, "a"), explorer(party, "b"))
         fates = party.rows("SELECT prompt_uid, state, reason FROM groups")
         taught = [uid for uid, state, _ in fates if state == "trained"]
