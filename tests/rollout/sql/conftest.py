@@ -1,4 +1,6 @@
 import itertools
+import subprocess
+from contextlib import ExitStack
 
 import postgres
 import pytest
@@ -11,7 +13,11 @@ def postgres_address():
     pytest.importorskip("psycopg")
     if reason := postgres.missing():
         pytest.skip(reason)
-    with postgres.server() as address:
+    with ExitStack() as stack:
+        try:
+            address = stack.enter_context(postgres.server())
+        except (OSError, subprocess.CalledProcessError) as error:
+            pytest.skip(f"PostgreSQL does not start on this machine: {error}")
         yield address
 
 
