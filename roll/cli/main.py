@@ -18,6 +18,7 @@ usage: roll <command> [options] [key=value ...]
   env-check              try an environment: contract, seeds, reachable rewards, speed
   play                   watch a model play an environment
   status                 how a run is doing: steps, versions, explorers, groups
+  groups                 the groups in the database of a run, or their export
   verify                 hold what a run wrote down against what every run promises
   export                 the model of a checkpoint as a Hugging Face folder
   completion SHELL       completion of commands, options and keys for bash, zsh or fish
@@ -34,6 +35,7 @@ COMMANDS = {
     "env-check": "roll.cli.env_check",
     "play": "roll.cli.play",
     "status": "roll.cli.status",
+    "groups": "roll.cli.groups",
     "verify": "roll.cli.verify",
     "export": "roll.cli.export",
     "completion": "roll.cli.completion",

@@ -75,7 +75,8 @@ def _of_driver(run_dir: Path, summary: Mapping[str, Any]) -> Iterator[str]:
     reason = f": {summary['reason']}" if summary.get("reason") else ""
     yield f"{'run':<10}{summary.get('status', 'running')}{reason}"
     metrics = run_dir / "metrics.jsonl"
-    rows = [json.loads(line) for line in metrics.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+    lines = metrics.read_bytes().splitlines(keepends=True) if metrics.is_file() else []
+    rows = [json.loads(line) for line in lines if line.endswith(b"\n")]
     if rows:
         shown = ("critic/score/mean", "staleness/mean", "time/step_s", "time/wait_for_batch_s")
         last = next((row for row in reversed(rows) if "time/step_s" in row), rows[-1])
@@ -87,22 +88,18 @@ def _of_driver(run_dir: Path, summary: Mapping[str, Any]) -> Iterator[str]:
 def _of_database(address: str) -> Iterator[str]:
     from sqlalchemy import select
 
-    from roll.rollout.sql.database import open_engine
+    from roll.rollout.sql.database import reading
     from roll.rollout.sql.tables import members, runs
 
-    engine = open_engine(address)
-    try:
-        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            run = connection.execute(select(runs)).one()
-            first = {row.name: row.beat for row in connection.execute(select(members))}
-            if run.status == "running":
-                time.sleep(LOOK_S)
-            rows = connection.execute(select(members).order_by(members.c.joined_at)).all()
-            silent = {row.name for row in rows if row.state == "alive" and first.get(row.name) == row.beat}
-            counts = _groups_by_state(connection)
-            explorers = [_explorer(connection, row, row.name in silent) for row in rows if row.role != "trainer"]
-    finally:
-        engine.dispose()
+    with reading(address) as connection:
+        run = connection.execute(select(runs)).one()
+        first = {row.name: row.beat for row in connection.execute(select(members))}
+        if run.status == "running":
+            time.sleep(LOOK_S)
+        rows = connection.execute(select(members).order_by(members.c.joined_at)).all()
+        silent = {row.name for row in rows if row.state == "alive" and first.get(row.name) == row.beat}
+        counts = _groups_by_state(connection)
+        explorers = [_explorer(connection, row, row.name in silent) for row in rows if row.role != "trainer"]
     contract = json.loads(run.contract)
     batch = run.trained // run.next_step if run.next_step and run.trained % run.next_step == 0 else None
     yield f"{'run':<10}{run.status}" + (f": {run.reason}" if run.reason else "")

@@ -9,8 +9,6 @@ import socket
 import time
 from pathlib import Path
 
-from sqlalchemy.exc import SQLAlchemyError
-
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.redact import redact_text
@@ -19,7 +17,7 @@ from roll.metrics.trace import Trace
 from roll.rollout.admission import Admission
 from roll.rollout.pipeline_depth import PipelineDepth
 from roll.rollout.progress import Progress
-from roll.rollout.sql.database import Database, DatabaseError, open_engine
+from roll.rollout.sql.database import Database, DatabaseError, open_engine, reading
 from roll.rollout.sql.groups import SqlGroups
 from roll.rollout.sql.joining import ContractError, Member, check_may_join
 from roll.rollout.tasks import TaskSource
@@ -57,19 +55,16 @@ def check_database(config: PPOConfig, address: str) -> None:
     `ConfigError`."""
     key, given = "groups_database", redact_text(address)
     try:
-        engine = open_engine(address)
-        file = engine.url.database if engine.url.get_backend_name() == "sqlite" else None
-        if file is None or Path(file).exists():
-            with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        file = open_engine(address).url.database
+        if not address.startswith("sqlite:") or Path(file or "").exists():
+            with reading(address) as connection:
                 check_may_join(connection, config.contract())
-        engine.dispose()
     except ContractError as error:
         fix = "write the same, or another exp_name"
         raise ConfigError([Problem(error.key or key, error.value if error.key else given, str(error), fix)]) from error
-    except (DatabaseError, SQLAlchemyError) as error:
-        message = " ".join(str(getattr(error, "orig", None) or error).split())
+    except DatabaseError as error:
         fix = "sqlite:///path/to/groups.db, or postgresql+psycopg://user@host/name"
-        raise ConfigError([Problem(key, given, redact_text(message), fix)]) from error
+        raise ConfigError([Problem(key, given, str(error), fix)]) from error
 
 
 def member(config: PPOConfig, source: TaskSource) -> Member:

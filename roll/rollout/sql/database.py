@@ -6,14 +6,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 from sqlalchemy import Connection, Engine, Executable, create_engine, event
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 from watchfiles import awatch
 
 from roll.configs.redact import redact_text
@@ -65,6 +66,21 @@ def open_engine(address: str) -> Engine:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     return engine
+
+
+@contextmanager
+def reading(address: str) -> Iterator[Connection]:
+    """For a look from outside of the run: changes nothing, and creates no file. Raises `DatabaseError`."""
+    engine = open_engine(address)
+    try:
+        if engine.url.get_backend_name() == "sqlite" and not Path(engine.url.database or "").is_file():
+            raise DatabaseError(f"there is no file {engine.url.database}")
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            yield connection
+    except SQLAlchemyError as error:
+        raise DatabaseError(redact_text(" ".join(str(getattr(error, "orig", None) or error).split()))) from error
+    finally:
+        engine.dispose()
 
 
 class Database:

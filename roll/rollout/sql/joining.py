@@ -72,6 +72,8 @@ class Join:
 
     def __call__(self, connection: Connection) -> Member:
         """Returns the member with its term. Raises `ContractError`."""
+        if connection.dialect.name == "postgresql":  # SQLite's transactions exclude each other from the start
+            connection.execute(select(func.pg_advisory_xact_lock(LAYOUT)))
         metadata.create_all(connection)
         run = connection.execute(select(runs)).first()
         if run is None:

@@ -3,134 +3,19 @@
 import asyncio
 import json
 import random
-from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, text
+from database_party import STEPS, B, Party, explore, follow, roll_out, run
 
-from roll.data.sample import Prompt, Sample, VersionSpan
-from roll.metrics.trace import Trace
-from roll.rollout.admission import Admission
+from roll.data.sample import Sample, VersionSpan
 from roll.rollout.changes import Closed
-from roll.rollout.pipeline_depth import PipelineDepth
-from roll.rollout.progress import Progress
-from roll.rollout.sql.database import Database, DatabaseFailed
-from roll.rollout.sql.groups import SqlGroups
-from roll.rollout.sql.joining import ContractError, Expelled, Leave, Member, TakenBack
-
-B, STEPS = 2, 6
+from roll.rollout.sql.database import DatabaseFailed
+from roll.rollout.sql.joining import ContractError, Expelled, Leave, TakenBack
 
 
-def run(main, seconds=20):
-    asyncio.run(asyncio.wait_for(main, seconds))
-
-
-class Tasks:
-    """Rows 0, 1, 2, ... of one task set."""
-
-    def __init__(self):
-        self.served, self.returned = 0, []
-
-    def next(self):
-        if self.returned:
-            return self._prompt(self.returned.pop(0))
-        self.served += 1
-        return self._prompt(f"d/0/{self.served - 1}")
-
-    def _prompt(self, uid):
-        return Prompt(uid, [1, 2], "ab", "t", "d", "truth", {"level": 3})
-
-    def cursor(self, outstanding=()):
-        return {"served": self.served, "returned": [prompt.uid for prompt in outstanding] + self.returned}
-
-    def restore(self, cursor):
-        self.served, self.returned = cursor["served"], list(cursor["returned"])
-
-
-class Journal:
-    def __init__(self):
-        self.rows = []
-
-    def write(self, **row):
-        self.rows.append(row)
-
-
-class Party:
-    """The processes of one run. `now` is the clock of all of them."""
-
-    def __init__(self, folder, ratio=1.0):
-        self.address = f"sqlite:///{folder}/groups.db"
-        self.ratio = ratio
-        self.now = 0.0
-        self.contract = {"rollout_batch_size": B, "async_generation_ratio": ratio}
-
-    def member(self, name, *, explores=True, trains=False, step=0, task_set="tasks", timeout=10.0):
-        admission = Admission(B, self.ratio, STEPS, version=step)
-        depth = PipelineDepth(self.ratio, fixed=self.ratio)
-        journal, trace = Journal() if trains else None, Trace(Path("trace"), lambda: self.now)
-        who = Member(name, explores, trains, "here", 1, task_set)
-        return SqlGroups(
-            admission, depth, Tasks(), journal, trace, Progress(B, 0), lambda: self.now, Database(self.address), who, timeout, 1e9
-        )
-
-    @asynccontextmanager
-    async def joined(self, name, *, trainer_at=None, **options):
-        groups = self.member(name, step=trainer_at[0] if trainer_at else 0, **options)
-        await groups.join(self.contract, trainer_at)
-        attending = asyncio.create_task(groups.attend())
-        attending.add_done_callback(lambda task: task.cancelled() or print(repr(task.exception())))
-        try:
-            yield groups
-        finally:
-            attending.cancel()
-            await asyncio.wait([attending])
-            await groups.leave()
-
-    def trainer(self, at=(0, 0)):
-        return self.joined("trainer", explores=False, trains=True, trainer_at=at)
-
-    def rows(self, sql):
-        engine = create_engine(self.address)
-        with engine.connect() as connection:
-            return connection.execute(text(sql)).all()
-
-    def change(self, sql):
-        engine = create_engine(self.address)
-        with engine.begin() as connection:
-            connection.execute(text(sql))
-
-
-def roll_out(group, version=None):
-    version = group.start_version if version is None else version
-    group.samples = [
-        Sample(group.prompt, i, [5, 6 + i], [-0.5, -1 / 3], [VersionSpan(0, 2, version)], "stop", "xy", float(i))
-        for i in range(2)
-    ]
-    return group
-
-
-async def follow(groups):
-    """Engines that take every version at once."""
-    served = [groups.admission.newest]
-    while True:
-        await groups.until(lambda: groups.admission.newest > served[-1])
-        served.append(groups.admission.newest)
-        await groups.set_served(served[-1])
-
-
-async def explore(groups, count):
-    done = []
-    for _ in range(count):
-        group = roll_out(await groups.start())
-        await groups.complete(group)
-        done.append(group)
-    return done
-
-
-def test_what_an_explorer_completes_a_trainer_of_another_process_trains_to_the_last_bit(tmp_path):
+def test_what_an_explorer_completes_a_trainer_of_another_process_trains_to_the_last_bit(make_party):
     async def main():
-        party = Party(tmp_path)
+        party = make_party()
         async with party.joined("explorer") as explorer, party.trainer() as trainer:
             made = await explore(explorer, B)
             lease = await trainer.lease(0)
@@ -147,9 +32,9 @@ def test_what_an_explorer_completes_a_trainer_of_another_process_trains_to_the_l
     run(main())
 
 
-def test_an_explorer_that_begins_first_stops_at_the_bound_and_goes_on_when_versions_come(tmp_path):
+def test_an_explorer_that_begins_first_stops_at_the_bound_and_goes_on_when_versions_come(make_party):
     async def main():
-        party = Party(tmp_path)
+        party = make_party()
         async with party.joined("explorer") as explorer:
             await explore(explorer, 2 * B)
             more = asyncio.create_task(explorer.start())
@@ -166,9 +51,9 @@ def test_an_explorer_that_begins_first_stops_at_the_bound_and_goes_on_when_versi
     run(main())
 
 
-def test_two_explorers_share_one_epoch_and_the_oldest_version_bounds_both(tmp_path):
+def test_two_explorers_share_one_epoch_and_the_oldest_version_bounds_both(make_party):
     async def main():
-        party = Party(tmp_path)
+        party = make_party()
         async with party.joined("a") as a, party.joined("b") as b, party.trainer() as trainer:
             first, second = await explore(a, 1), await explore(b, 1)
             third, fourth = await explore(a, 1), await explore(b, 1)
@@ -184,9 +69,9 @@ def test_two_explorers_share_one_epoch_and_the_oldest_version_bounds_both(tmp_pa
     run(main())
 
 
-def test_the_tasks_of_an_explorer_that_died_are_served_again_by_another(tmp_path):
+def test_the_tasks_of_an_explorer_that_died_are_served_again_by_another(make_party):
     async def main():
-        party = Party(tmp_path)
+        party = make_party()
         dead = party.member("dead")
         await dead.join(party.contract)
         lost = [(await dead.start()).prompt.uid for _ in range(2)]
@@ -204,9 +89,9 @@ def test_the_tasks_of_an_explorer_that_died_are_served_again_by_another(tmp_path
     run(main())
 
 
-def test_an_explorer_that_is_started_again_takes_the_place_of_the_one_that_was_killed(tmp_path):
+def test_an_explorer_that_is_started_again_takes_the_place_of_the_one_that_was_killed(make_party):
     async def main():
-        party = Party(tmp_path)
+        party = make_party()
         killed = party.member("explorer")
         await killed.join(party.contract)
         uid = (await killed.start()).prompt.uid
@@ -219,9 +104,9 @@ def test_an_explorer_that_is_started_again_takes_the_place_of_the_one_that_was_k
     run(main())
 
 
-def test_a_trainer_that_goes_on_from_a_checkpoint_trains_the_same_groups_again(tmp_path):
+def test_a_trainer_that_goes_on_from_a_checkpoint_trains_the_same_groups_again(make_party):
     async def main():
-        party = Party(tmp_path)
+        party = make_party()
         async with party.joined("explorer") as explorer:
             await explore(explorer, 2 * B)
             killed = party.member("trainer", explores=False, trains=True)
@@ -241,9 +126,9 @@ def test_a_trainer_that_goes_on_from_a_checkpoint_trains_the_same_groups_again(t
     run(main())
 
 
-def test_what_versions_sampled_that_are_gone_is_dropped_and_its_tasks_are_served_again(tmp_path):
+def test_what_versions_sampled_that_are_gone_is_dropped_and_its_tasks_are_served_again(make_party):
     async def main():
-        party = Party(tmp_path)
+        party = make_party()
         explorer = party.member("explorer")
         await explorer.join(party.contract)
         await explore(explorer, 2 * B)
@@ -268,12 +153,12 @@ def test_what_versions_sampled_that_are_gone_is_dropped_and_its_tasks_are_served
     run(main())
 
 
-def test_damaged_samples_cost_their_group_alone(tmp_path):
+def test_damaged_samples_cost_their_group_alone(make_party):
     async def main():
-        party = Party(tmp_path)
+        party = make_party()
         async with party.joined("explorer") as explorer:
             made = await explore(explorer, 2 * B)
-            party.change("UPDATE samples SET data = x'00' WHERE group_id = 0")
+            party.change("UPDATE samples SET data = (SELECT data FROM samples WHERE group_id = 1) WHERE group_id = 0")
             async with party.trainer() as trainer:
                 lease = await trainer.lease(0)
                 assert lease.group_ids == (1, 2)
@@ -284,9 +169,9 @@ def test_damaged_samples_cost_their_group_alone(tmp_path):
     run(main())
 
 
-def test_a_process_with_other_figures_is_refused(tmp_path):
+def test_a_process_with_other_figures_is_refused(make_party):
     async def main():
-        party = Party(tmp_path)
+        party = make_party()
         async with party.joined("explorer"):
             party.contract = party.contract | {"async_generation_ratio": 2.0}
             other = party.member("other")
@@ -297,9 +182,9 @@ def test_a_process_with_other_figures_is_refused(tmp_path):
     run(main())
 
 
-def test_samples_stay_until_a_checkpoint_has_what_they_taught(tmp_path):
+def test_samples_stay_until_a_checkpoint_has_what_they_taught(make_party):
     async def main():
-        party = Party(tmp_path)
+        party = make_party()
         async with party.joined("explorer") as explorer, party.trainer() as trainer:
             await explore(explorer, 2 * B)
             await trainer.trained(await trainer.lease(0))
@@ -310,9 +195,9 @@ def test_samples_stay_until_a_checkpoint_has_what_they_taught(tmp_path):
     run(main())
 
 
-def test_explorers_end_when_the_trainer_says_that_the_run_has(tmp_path):
+def test_explorers_end_when_the_trainer_says_that_the_run_has(make_party):
     async def main():
-        party = Party(tmp_path)
+        party = make_party()
         async with party.joined("explorer") as explorer, party.trainer() as trainer:
             await explore(explorer, 2 * B)
             waiting = asyncio.create_task(explorer.start())
@@ -323,9 +208,9 @@ def test_explorers_end_when_the_trainer_says_that_the_run_has(tmp_path):
     run(main())
 
 
-def test_a_transaction_that_changes_nothing_hides_nothing_that_others_change(tmp_path):
+def test_a_transaction_that_changes_nothing_hides_nothing_that_others_change(make_party):
     async def main():
-        party = Party(tmp_path)
+        party = make_party()
         async with party.joined("a") as a, party.joined("b") as b:
             await a.drop(7, "never began")
             group = await b.start()
@@ -334,9 +219,9 @@ def test_a_transaction_that_changes_nothing_hides_nothing_that_others_change(tmp
     run(main())
 
 
-def test_a_process_that_shows_signs_of_life_again_is_not_taken_for_dead(tmp_path):
+def test_a_process_that_shows_signs_of_life_again_is_not_taken_for_dead(make_party):
     async def main():
-        party = Party(tmp_path)
+        party = make_party()
         async with party.joined("a") as a, party.joined("b") as b:
             group = await b.start()
             await a._database.write(Leave("b", "lost", (1, -1)))
@@ -347,9 +232,9 @@ def test_a_process_that_shows_signs_of_life_again_is_not_taken_for_dead(tmp_path
     run(main())
 
 
-def test_one_explorer_validates_a_version_and_another_takes_over_if_it_leaves(tmp_path):
+def test_one_explorer_validates_a_version_and_another_takes_over_if_it_leaves(make_party):
     async def main():
-        party = Party(tmp_path)
+        party = make_party()
         async with party.trainer() as trainer, party.joined("b") as b:
             async with party.joined("a") as a:
                 assert await a.claims_validation(3)
@@ -366,7 +251,7 @@ def test_one_explorer_validates_a_version_and_another_takes_over_if_it_leaves(tm
 
 def test_a_process_that_ends_before_it_took_part_says_nothing(tmp_path):
     async def main():
-        groups = Party(tmp_path).member("trainer", explores=False, trains=True)
+        groups = Party(f"sqlite:///{tmp_path}/groups.db").member("trainer", explores=False, trains=True)
         await groups.conclude("failed", "no worker could start")
         await groups.leave()
         assert not (tmp_path / "groups.db").exists()
@@ -376,7 +261,7 @@ def test_a_process_that_ends_before_it_took_part_says_nothing(tmp_path):
 
 def test_a_statement_that_fails_is_one_line_and_can_be_tried_again(tmp_path):
     async def main():
-        party = Party(tmp_path)
+        party = Party(f"sqlite:///{tmp_path}/groups.db")
         async with party.joined("explorer") as explorer:
             group = roll_out(await explorer.start())
             party.change("CREATE TRIGGER full BEFORE INSERT ON samples BEGIN SELECT RAISE(FAIL, 'database or disk is full'); END")
@@ -389,9 +274,9 @@ def test_a_statement_that_fails_is_one_line_and_can_be_tried_again(tmp_path):
     run(main())
 
 
-def test_a_transaction_that_fails_leaves_no_trace(tmp_path):
+def test_a_transaction_that_fails_leaves_no_trace(make_party):
     async def main():
-        party = Party(tmp_path)
+        party = make_party()
         async with party.joined("explorer") as explorer:
             group = await explorer.start()
             group.samples = [Sample(group.prompt, 0, [5], [float("nan")], [VersionSpan(0, 1, 0)], "stop", "x", float("nan"))]
@@ -406,7 +291,7 @@ def test_a_transaction_that_fails_leaves_no_trace(tmp_path):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_whatever_explorers_and_trainers_come_and_go_every_task_and_every_group_is_accounted_for(tmp_path, seed):
+def test_whatever_explorers_and_trainers_come_and_go_every_task_and_every_group_is_accounted_for(make_party, seed):
     """Explorers of random speed that are killed and come back, a trainer that is killed and goes on from its checkpoint."""
     dice = random.Random(seed)
     trained_at = {}
@@ -461,7 +346,7 @@ def test_whatever_explorers_and_trainers_come_and_go_every_task_and_every_group_
             await groups._database.close()
 
     async def main():
-        party = Party(tmp_path)
+        party = make_party()
         await asyncio.gather(trainer(party), explorer(party, "a"), explorer(party, "b"))
         fates = party.rows("SELECT prompt_uid, state, reason FROM groups")
         taught = [uid for uid, state, _ in fates if state == "trained"]

@@ -1,0 +1,63 @@
+"""`roll status` and `roll groups`: what the database of a run says of it, while it runs and when it is over."""
+
+import json
+
+from database_party import B, Party, explore, run
+
+from roll.cli import groups, main, status
+
+
+def play(folder):
+    """A step is trained, a batch lies ready, a group is in flight; an explorer has left."""
+
+    async def play():
+        party = Party(f"sqlite:///{folder}/groups.db")
+        async with party.trainer() as trainer, party.joined("first") as first:
+            await explore(first, 2 * B)
+            await trainer.trained(await trainer.lease(0))
+            await trainer.set_published(1)
+            await first.set_served(1)
+            await first.start()
+        return party
+
+    run(play())
+
+
+def test_status_names_steps_versions_members_and_groups(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(status, "LOOK_S", 0.0)
+    play(tmp_path)
+    assert main.main(["status", str(tmp_path)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "run running" in shown and "steps 1 of 6" in shown
+    assert "versions 1 is published, all explorers serve 1 or newer; at most 1 late" in shown
+    assert "groups 5 admitted, 2 trained, 2 buffered, 0 in flight, 1 dropped (1 explorer_lost)" in shown
+    assert "trainer trainer has left, process 1 on here" in shown
+    assert "explorer first has left, serves version 1; 4 groups, 0.07 groups/s" in shown
+
+
+def test_groups_are_listed_and_exported_with_their_samples(tmp_path, capsys):
+    play(tmp_path)
+    assert main.main(["groups", str(tmp_path), "--state", "buffered"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[:3] == ["group", "state", "explorer"]
+    assert [line.split()[:4] for line in lines[1:]] == [[str(i), "buffered", "first", f"d/0/{i}"] for i in (2, 3)]
+    out = tmp_path / "groups.jsonl"
+    assert main.main(["groups", str(tmp_path), "--last", "0", "--export", str(out)]) == 0
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["state"] for row in rows] == ["trained", "trained", "buffered", "buffered", "dropped"]
+    assert rows[2]["content"]["samples"][1]["response_ids"] == [5, 7]
+    assert rows[4]["content"] is None and rows[4]["why"] == "its samples are gone"
+
+
+def test_what_is_no_run_or_has_no_database_is_one_line(tmp_path, capsys):
+    (tmp_path / "empty.db").write_bytes(b"")
+    (tmp_path / "config.yaml").write_text(f"groups_database: sqlite:///{tmp_path}/empty.db")
+    for command, words in ((status.main, "no such table: runs"), (groups.main, "no such table: groups")):
+        assert command([str(tmp_path)]) == 2
+        assert words in capsys.readouterr().err
+    (tmp_path / "config.yaml").write_text(f"groups_database: sqlite:///{tmp_path}/gone.db")
+    assert groups.main([str(tmp_path)]) == 2
+    assert "there is no file" in capsys.readouterr().err and not (tmp_path / "gone.db").exists()
+    (tmp_path / "config.yaml").unlink()
+    assert status.main([str(tmp_path)]) == 2
+    assert "neither groups.db nor summary.json" in capsys.readouterr().err

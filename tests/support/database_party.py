@@ -1,0 +1,124 @@
+"""A run whose groups lie in a database, played by owners in one process, each with a connection of its own as processes have."""
+
+import asyncio
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from sqlalchemy import create_engine, text
+
+from roll.data.sample import Prompt, Sample, VersionSpan
+from roll.metrics.trace import Trace
+from roll.rollout.admission import Admission
+from roll.rollout.pipeline_depth import PipelineDepth
+from roll.rollout.progress import Progress
+from roll.rollout.sql.database import Database
+from roll.rollout.sql.groups import SqlGroups
+from roll.rollout.sql.joining import Member
+
+B, STEPS = 2, 6
+
+
+def run(main, seconds=20):
+    asyncio.run(asyncio.wait_for(main, seconds))
+
+
+class Tasks:
+    """Rows 0, 1, 2, ... of one task set."""
+
+    def __init__(self):
+        self.served, self.returned = 0, []
+
+    def next(self):
+        if self.returned:
+            return self._prompt(self.returned.pop(0))
+        self.served += 1
+        return self._prompt(f"d/0/{self.served - 1}")
+
+    def _prompt(self, uid):
+        return Prompt(uid, [1, 2], "ab", "t", "d", "truth", {"level": 3})
+
+    def cursor(self, outstanding=()):
+        return {"served": self.served, "returned": [prompt.uid for prompt in outstanding] + self.returned}
+
+    def restore(self, cursor):
+        self.served, self.returned = cursor["served"], list(cursor["returned"])
+
+
+class Journal:
+    def __init__(self):
+        self.rows = []
+
+    def write(self, **row):
+        self.rows.append(row)
+
+
+class Party:
+    """The processes of one run. `now` is the clock of all of them."""
+
+    def __init__(self, address, ratio=1.0):
+        self.address = address
+        self.ratio = ratio
+        self.now = 0.0
+        self.contract = {"rollout_batch_size": B, "async_generation_ratio": ratio, "max_steps": STEPS}
+
+    def member(self, name, *, explores=True, trains=False, step=0, task_set="tasks", timeout=10.0):
+        admission = Admission(B, self.ratio, STEPS, version=step)
+        depth = PipelineDepth(self.ratio, fixed=self.ratio)
+        journal, trace = Journal() if trains else None, Trace(Path("trace"), lambda: self.now)
+        who = Member(name, explores, trains, "here", 1, task_set)
+        return SqlGroups(
+            admission, depth, Tasks(), journal, trace, Progress(B, 0), lambda: self.now, Database(self.address), who, timeout, 1e9
+        )
+
+    @asynccontextmanager
+    async def joined(self, name, *, trainer_at=None, **options):
+        groups = self.member(name, step=trainer_at[0] if trainer_at else 0, **options)
+        await groups.join(self.contract, trainer_at)
+        attending = asyncio.create_task(groups.attend())
+        attending.add_done_callback(lambda task: task.cancelled() or print(repr(task.exception())))
+        try:
+            yield groups
+        finally:
+            attending.cancel()
+            await asyncio.wait([attending])
+            await groups.leave()
+
+    def trainer(self, at=(0, 0)):
+        return self.joined("trainer", explores=False, trains=True, trainer_at=at)
+
+    def rows(self, sql):
+        engine = create_engine(self.address)
+        with engine.connect() as connection:
+            return connection.execute(text(sql)).all()
+
+    def change(self, sql):
+        engine = create_engine(self.address)
+        with engine.begin() as connection:
+            connection.execute(text(sql))
+
+
+def roll_out(group, version=None):
+    version = group.start_version if version is None else version
+    group.samples = [
+        Sample(group.prompt, i, [5, 6 + i], [-0.5, -1 / 3], [VersionSpan(0, 2, version)], "stop", "xy", float(i))
+        for i in range(2)
+    ]
+    return group
+
+
+async def follow(groups):
+    """Engines that take every version at once."""
+    served = [groups.admission.newest]
+    while True:
+        await groups.until(lambda: groups.admission.newest > served[-1])
+        served.append(groups.admission.newest)
+        await groups.set_served(served[-1])
+
+
+async def explore(groups, count):
+    done = []
+    for _ in range(count):
+        group = roll_out(await groups.start())
+        await groups.complete(group)
+        done.append(group)
+    return done
