@@ -48,7 +48,10 @@ class RunState:
         versions that it served were taken back. Raises `ContractError`."""
         self.begins_anew = self._joined
         if self._joined:
-            self.groups = self._new_groups()
+            before, self.groups = self.groups, self._new_groups()
+            await before.leave()
+            if before.stopped:
+                self.groups.stop()
         checkpoint = self._prepared.checkpoint
         self.known = checkpoint.state.get("database", {}).get("seq", 0) if checkpoint else 0
         trainer_at = (self.first_step, self.known) if self._config.mode != "explore" else None

@@ -21,6 +21,9 @@ from roll.configs.redact import redact_text
 
 T = TypeVar("T")
 
+Statement = Executable | Callable[[], Executable]
+"""One that is not made yet is made on the thread."""
+
 LOOK_S = 1.0
 """A process looks for changes at least this often, for a file system may give no notice of them."""
 BUSY_S = 60.0
@@ -101,7 +104,7 @@ class Database:
         """`work` within the transaction that is open."""
         return await self._call(lambda: work(self._transaction))
 
-    async def commit(self, statements: Sequence[Executable]) -> None:
+    async def commit(self, statements: Sequence[Statement]) -> None:
         await self._call(self._commit, statements)
 
     async def rollback(self) -> None:
@@ -178,9 +181,9 @@ class Database:
             self._open = self._engine.connect()
         return work(self._open)
 
-    def _commit(self, statements: Sequence[Executable]) -> None:
+    def _commit(self, statements: Sequence[Statement]) -> None:
         for statement in statements:
-            self._transaction.execute(statement)
+            self._transaction.execute(statement if isinstance(statement, Executable) else statement())
         if self._file is None:
             self._transaction.exec_driver_sql(f"NOTIFY {CHANNEL}")
         self._transaction.commit()

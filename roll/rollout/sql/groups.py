@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, Executable, Row, delete, select, update
+from sqlalchemy import Connection, Row, delete, select, update
 
 from roll.data.sample import SampleGroup
 from roll.metrics.run_log import GroupLog
@@ -28,11 +28,11 @@ from roll.rollout.groups import Groups
 from roll.rollout.pipeline_depth import PipelineDepth
 from roll.rollout.progress import Progress
 from roll.rollout.sql import joining, rows, validations
-from roll.rollout.sql.database import Database
+from roll.rollout.sql.database import Database, Statement
 from roll.rollout.sql.joining import Alone, Expelled, Member, TakenBack
 from roll.rollout.sql.life_signs import LifeSigns
-from roll.rollout.sql.news import News, read_book, read_news
-from roll.rollout.sql.packing import PackingError, unpack_group
+from roll.rollout.sql.news import Book, News, read_book, read_news
+from roll.rollout.sql.packing import PackingError
 from roll.rollout.sql.rows import Fate, fate_of, outline
 from roll.rollout.sql.tables import groups, members, runs, samples
 from roll.rollout.tasks import TaskSource
@@ -73,7 +73,7 @@ class SqlGroups(Groups):
         self._branch = 0
         self._seq = 0
         """The number of the transaction that is open."""
-        self._statements: list[Executable] = []
+        self._statements: list[Statement] = []
         self._fates: list[Fate] = []
         """What the journal is told, once it is committed."""
         self._members: Sequence[Row[Any]] = ()
@@ -87,8 +87,9 @@ class SqlGroups(Groups):
         async with self._lock:
             known = trainer_at[1] if trainer_at is not None else None
             work = joining.Join(self._member, contract, self._source.cursor(), self.admission, self.depth.depth, trainer_at)
-            self._member = await self._database.write(work)
-            await self._load(known)
+            # One transaction: what is read is of one moment.
+            self._member, book = await self._database.write(lambda connection: (work(connection), self._book(connection, known)))
+            self._adopt(book)
         self._changed()
 
     async def leave(self) -> None:
@@ -147,7 +148,8 @@ class SqlGroups(Groups):
                 self._seq = news.run.seq
                 self._check_part(news)
                 if self._stale:
-                    await self._load(self.known if self._journal is not None else None)
+                    known = self.known if self._journal is not None else None
+                    self._adopt(await self._database.execute(partial(self._book, journaled=known)))
                     self._stale = False
                 # The number of this transaction is not taken until it is committed.
                 self._learn(news, known=self._seq - 1)
@@ -199,18 +201,16 @@ class SqlGroups(Groups):
             self._changed()
 
     async def _contents(self, group_ids: Sequence[int]) -> list[SampleGroup]:
-        query = select(samples).where(samples.c.group_id.in_(group_ids))
-        found = await self._database.execute(lambda connection: connection.execute(query).all())
-        stored = {row.group_id: (row.data, row.digest) for row in found}
+        found = await self._database.execute(partial(rows.contents, group_ids=group_ids))
         contents = []
-        for group_id in group_ids:
-            try:
-                self._live[group_id] = unpack_group(group_id, stored.get(group_id))
-                contents.append(self._live[group_id])
-            except PackingError as error:
+        for group_id, group in zip(group_ids, found, strict=True):
+            if isinstance(group, PackingError):
                 await self._database.execute(partial(joining.give_back, group_id=group_id, seq=self._seq))
-                self._drop(group_id, DAMAGED, str(error))
-                logger.warning("group %d is dropped: %s", group_id, error)
+                self._drop(group_id, DAMAGED, str(group))
+                logger.warning("group %d is dropped: %s", group_id, group)
+            else:
+                self._live[group_id] = group
+                contents.append(group)
         return contents
 
     # -- what others changed --------------------------------------------------------------------------------------------
@@ -273,9 +273,12 @@ class SqlGroups(Groups):
         for fate in fates:
             super()._ended(*fate)
 
-    async def _load(self, journaled: int | None) -> None:
-        """Everything anew. `journaled`: the number of the last change whose fates the journal has; None: there is no journal."""
-        book = await self._database.read(partial(read_book, task_set=self._task_set, after=journaled))
+    def _book(self, connection: Connection, journaled: int | None) -> Book:
+        """`journaled`: the number of the last change whose fates the journal has; None: there is no journal."""
+        return read_book(connection, self._task_set, journaled)
+
+    def _adopt(self, book: Book) -> None:
+        """Everything anew."""
         state = {"next_group_id": book.last_id + 1, "trained": book.run.trained, "dropped": book.dropped}
         buffered = {row.id: row.start_version for row in book.live if row.state == GroupState.BUFFERED.value}
         in_flight = {row.id: row.start_version for row in book.live if row.id not in buffered}

@@ -14,10 +14,8 @@ from typing import Any
 from sqlalchemy import Connection, Row, delete, func, insert, inspect, select, update
 
 from roll.rollout.admission import Admission
+from roll.rollout.progress import LOST, ROLLED_BACK
 from roll.rollout.sql.tables import LAYOUT, groups, members, metadata, runs, samples, tasks, validations
-
-LOST, ROLLED_BACK = "explorer_lost", "rolled_back"
-"""Reasons for which a group is dropped: the process that rolled it out is gone; versions that sampled it are."""
 
 
 class ContractError(ValueError):
@@ -86,10 +84,8 @@ class Join:
             _go_on_from(connection, self.trainer_at[0], self.admission.batch_groups)
             connection.execute(update(runs).values(status="running", reason=""))
         run = connection.execute(select(runs)).one()
-        if (
-            self.member.explores
-            and connection.execute(select(tasks).where(tasks.c.task_set == self.member.task_set)).first() is None
-        ):
+        drawn = connection.execute(select(tasks).where(tasks.c.task_set == self.member.task_set)).first()
+        if self.member.explores and drawn is None:
             row = {"task_set": self.member.task_set, "seq": run.seq, "cursor": json.dumps(self.cursor)}
             connection.execute(insert(tasks).values(row))
         old = connection.execute(select(members).where(members.c.name == self.member.name)).first()

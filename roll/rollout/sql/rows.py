@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from sqlalchemy import Executable, Row, insert, update
+from sqlalchemy import Connection, Executable, Row, insert, select, update
 
 from roll.data.sample import Prompt, SampleGroup
 from roll.rollout.admission import GroupState
-from roll.rollout.sql.packing import digest, pack
+from roll.rollout.sql.database import Statement
+from roll.rollout.sql.packing import PackingError, digest, pack, unpack_group
 from roll.rollout.sql.tables import groups, samples, tasks
 
 
@@ -42,7 +43,8 @@ def started(group: SampleGroup, seq: int, member: str, task_set: str, cursor: Ma
     return [insert(groups).values(row), served]
 
 
-def completed(group: SampleGroup, seq: int) -> list[Executable]:
+def completed(group: SampleGroup, seq: int) -> list[Statement]:
+    """The samples are packed where the statement is executed: a large group takes time, and the event loop serves others."""
     versions = [span.version for sample in group.samples for span in sample.versions]
     row = {
         "seq": seq,
@@ -54,11 +56,26 @@ def completed(group: SampleGroup, seq: int) -> list[Executable]:
         "reward": fmean(group.outcomes) if group.samples else None,
         "completed_at": time.time(),
     }
-    data = pack(group)
-    return [
-        update(groups).where(groups.c.id == group.group_id).values(row),
-        insert(samples).values(group_id=group.group_id, digest=digest(data), data=data),
-    ]
+
+    def packed() -> Executable:
+        data = pack(group)
+        return insert(samples).values(group_id=group.group_id, digest=digest(data), data=data)
+
+    return [update(groups).where(groups.c.id == group.group_id).values(row), packed]
+
+
+def contents(connection: Connection, group_ids: Sequence[int]) -> list[SampleGroup | PackingError]:
+    """Each group with its samples, or why it has none."""
+    found = connection.execute(select(samples).where(samples.c.group_id.in_(group_ids))).all()
+    stored = {row.group_id: (row.data, row.digest) for row in found}
+
+    def unpacked(group_id: int) -> SampleGroup | PackingError:
+        try:
+            return unpack_group(group_id, stored.get(group_id))
+        except PackingError as error:
+            return error
+
+    return [unpacked(group_id) for group_id in group_ids]
 
 
 def ended(fate: Fate, seq: int) -> Executable:
