@@ -15,7 +15,6 @@ from roll.cli.compose import load
 from roll.compat.roll.translation import has_field, write_at
 from roll.compat.trinity.keys import BLOCKS, LEFT_OUT, NEEDED, RULES, SCALARS
 from roll.compat.trinity.translation import is_trinity, translate
-from roll.configs.problems import ConfigError
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.validation import check_config
 from roll.distributed.machine import Machine
