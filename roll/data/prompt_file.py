@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +52,15 @@ def read_rows(
 ) -> list[PromptRow]:
     """All rows, in the order of files and lines. Blank lines are skipped. `key` is the configuration key that named the files.
 
-    A row without an id column is called "file:line"; one without a tag column has `columns.default_tag`, else `only_tag`, and is
-    refused if both are None. Raises `PromptFileError`."""
+    A row without an id column is called "file:line", one with an id that an earlier file has "file:id". A row without a tag
+    column has `columns.default_tag`, else `only_tag`, and is refused if both are None. Raises `PromptFileError`."""
     only_tag = columns.default_tag if columns.default_tag is not None else only_tag
     rows: dict[str, PromptRow] = {}
     for path in map(Path, paths):
+        taken = set(rows)
         for row in _file(path, columns, key, only_tag):
+            if row.id in taken:  # files number their rows each for itself
+                row = replace(row, id=f"{path.name}:{row.id}")
             if row.id in rows:
                 raise PromptFileError(f"{row.where}: {columns.id} {row.id!r} is that of {rows[row.id].where} too")
             rows[row.id] = row

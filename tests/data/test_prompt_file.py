@@ -175,3 +175,10 @@ def test_a_tag_for_rows_without_one_and_a_system_message(tmp_path: Path) -> None
     assert [row.tag for row in rows] == ["sums", "x"]
     assert rows[0].messages == [{"role": "system", "content": "be short"}, {"role": "user", "content": "q"}]
     assert rows[1].messages == own
+
+
+def test_files_that_number_their_rows_each_for_itself(tmp_path: Path) -> None:
+    first, second = write(tmp_path / "1.jsonl", GOOD), write(tmp_path / "2.jsonl", GOOD)
+    assert [row.id for row in read_rows([first, second])] == ["a", "2.jsonl:a"]
+    with pytest.raises(PromptFileError, match=r"is that of .*1\.jsonl:1 too"):
+        read_rows([write(tmp_path / "1.jsonl", GOOD, GOOD)])

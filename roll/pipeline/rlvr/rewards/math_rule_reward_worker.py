@@ -36,8 +36,11 @@ class MathRuleRewardWorker(RewardWorker):
         try:
             return float(await self._pool.run(item))
         except TimeoutError:
-            await self._pool.run(item | {"response": f"\\boxed{{{truth}}}"})
+            await self._pool.run(item | {"response": self.solution(truth)})
             return 0.0
+
+    def solution(self, ground_truth: str) -> str:
+        return f"\\boxed{{{reference(ground_truth)}}}"
 
 
 def answer_text(response: str) -> str:
