@@ -9,9 +9,11 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from statistics import quantiles
 from typing import TYPE_CHECKING, Any
 
+from roll.cli.hub import hub_names, with_fetched_models
 from roll.cli.options import OVERRIDES, Parser, complain, config_folder
 from roll.configs.arguments import DataArguments
 from roll.configs.derived import derive
@@ -47,7 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if problems := check_config(config, planned_devices(config, this_machine())):
             raise ConfigError(report.located(problems))
         sys.path.append(os.getcwd())
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+        if not any(hub_names(config)):
+            os.environ.setdefault("HF_HUB_OFFLINE", "1")
+        config = with_fetched_models(config)
         for name, data in _files(config):
             print(visible("\n".join(_inspect(config, name, data, options.graded)), keep="\n"))
     except ConfigError as error:
@@ -72,7 +76,7 @@ def _inspect(config: RLVRConfig, name: str, data: DataArguments, graded: int) ->
     tags = derived.tag_to_domain
     try:
         rows = read_rows(data.files, data, key, next(iter(tags)) if len(tags) == 1 else None)
-        tokenizer = load_tokenizer(config.model_folder(config.actor_train))
+        tokenizer = load_tokenizer(Path(config.model_folder(config.actor_train)))
         usable, skipped = tokenize_prompts(rows, tokenizer, data.template, derived.prompt_length, tags)
     except (OSError, ValueError) as error:
         raise ConfigError([Problem(key, data.file_name, str(error))]) from error

@@ -32,7 +32,7 @@ Template = Literal["native", "none"]
 
 @dataclass(frozen=True, kw_only=True)
 class ModelArguments:
-    model_name_or_path: str | None = option(None, "Folder of the Hugging Face checkpoint; null means `pretrain`.")
+    model_name_or_path: str | None = option(None, "As `pretrain`, for this role; null means `pretrain`.")
     attn_implementation: AttentionName = option("sdpa", "Attention implementation of transformers.")
     dtype: Dtype = option("auto", "Compute type; auto means bf16 on an accelerator and fp32 on a CPU.")
     disable_gradient_checkpointing: bool = option(
