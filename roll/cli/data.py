@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import quantiles
 from typing import TYPE_CHECKING, Any
 
-from roll.cli.hub import hub_names, with_fetched_models
+from roll.cli.hub import asks_the_hub, with_fetched_models
 from roll.cli.options import OVERRIDES, Parser, complain, config_folder
 from roll.configs.arguments import DataArguments
 from roll.configs.derived import derive
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if problems := check_config(config, planned_devices(config, this_machine())):
             raise ConfigError(report.located(problems))
         sys.path.append(os.getcwd())
-        if not any(hub_names(config)):
+        if not asks_the_hub(config):
             os.environ.setdefault("HF_HUB_OFFLINE", "1")
         config = with_fetched_models(config)
         for name, data in _files(config):
@@ -72,16 +72,17 @@ def _inspect(config: RLVRConfig, name: str, data: DataArguments, graded: int) ->
     from roll.data.prompt_source import by_domain, tokenize_prompts
     from roll.strategies.model_folder import load_tokenizer
 
-    derived, key = derive(config), f"{name}.data_args.file_name"
+    derived, key = derive(config), f"{name}.data_args"
+    source = data.path or ", ".join(data.files)
     tags = derived.tag_to_domain
     try:
-        rows = read_rows(data.files, data, key, next(iter(tags)) if len(tags) == 1 else None)
+        rows = read_rows(data, key, next(iter(tags)) if len(tags) == 1 else None)
         tokenizer = load_tokenizer(Path(config.model_folder(config.actor_train)))
         usable, skipped = tokenize_prompts(rows, tokenizer, data.template, derived.prompt_length, tags)
     except (OSError, ValueError) as error:
-        raise ConfigError([Problem(key, data.file_name, str(error))]) from error
+        raise ConfigError([Problem(key, source, str(error))]) from error
     left_out = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in skipped.items()) or "none left out"
-    yield f"{name}: {len(rows):,} rows of {', '.join(data.files)}; {left_out} (prompt_length {derived.prompt_length})"
+    yield f"{name}: {len(rows):,} rows of {source}; {left_out} (prompt_length {derived.prompt_length})"
     if name == "actor_train":
         yield f"  an epoch is {len(usable) / config.rollout_batch_size:.4g} steps of {config.rollout_batch_size} prompts"
     for domain, of_domain in sorted(by_domain(usable).items()):

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
+from roll.configs.rlvr import RLVRConfig
 
 C = TypeVar("C", bound=PPOConfig)
 
@@ -35,6 +36,15 @@ def hub_names(config: PPOConfig) -> Iterator[tuple[str, str]]:
         model = role.model_args.model_name_or_path
         if model is not None and is_hub_name(model):
             yield f"{name}.model_args.model_name_or_path", model
+
+
+def asks_the_hub(config: PPOConfig) -> bool:
+    """Whether the configuration names something that may have to be fetched."""
+    data = [
+        config.actor_train.data_args,
+        config.validation.data_args if isinstance(config, RLVRConfig) and config.validation else None,
+    ]
+    return any(hub_names(config)) or any(each is not None and each.path is not None for each in data)
 
 
 def with_fetched_models(config: C) -> C:

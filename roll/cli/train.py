@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roll.cli.embedded import missing_model
-from roll.cli.hub import hub_names, with_fetched_models
+from roll.cli.hub import asks_the_hub, with_fetched_models
 from roll.cli.options import OVERRIDES, Parser, complain, config_folder
 from roll.cli.page import fitted
 from roll.cli.surroundings import too_few_files
@@ -113,7 +113,7 @@ def _train(pipeline: str, arguments: Sequence[str], prog: str) -> int:
         raise ConfigError([Problem("config_name", options.config_name, f"is the configuration of the {given} pipeline", fix)])
     if report.summary:
         print(report.summary)
-    if not any(hub_names(config)):  # nothing is fetched that was not asked for
+    if not asks_the_hub(config):  # nothing is fetched that was not asked for
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
     if problems := contradictions(config, machine) or missing_model(config.pretrain):
         raise ConfigError(report.located(problems))

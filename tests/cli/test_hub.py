@@ -1,4 +1,4 @@
-"""Models by the names that they have on the hub, fetched from a hub of the tests' own."""
+"""Models and data sets by the names that they have on the hub, fetched from a hub of the tests' own."""
 
 import json
 import os
@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hub_server import COMMIT, hub_server
 from tiny_models import symbol_tokenizer, tiny_qwen2
@@ -72,3 +74,28 @@ def test_a_name_that_the_hub_does_not_have_is_one_line(folder):
     (line,) = refused.stderr.strip().splitlines()
     assert refused.returncode == 2 and "pretrain = 'somebody/tiny'" in line and "the hub: RepositoryNotFoundError" in line
     assert "Traceback" not in refused.stderr and not (folder / "output" / "rlvr" / "summary.json").exists()
+
+
+@pytest.mark.slow
+def test_gsm8k_by_its_name(folder):
+    """The data set as the hub has it: a card that names its subsets, and Parquet files."""
+    card = "---\nconfigs:\n" + "".join(
+        f"- config_name: {name}\n  data_files:\n  - split: train\n    path: {name}/train-*\n" for name in ("main", "socratic")
+    )
+    repo = folder / "gsm8k"
+    for subset, question in (("main", "1+1="), ("socratic", "2+2=")):
+        (repo / subset).mkdir(parents=True)
+        rows = [{"question": question, "answer": f"thus\n#### {i}"} for i in range(4)]
+        pq.write_table(pa.Table.from_pylist(rows), repo / subset / "train-00000-of-00001.parquet")
+    (repo / "README.md").write_text(f"{card}---\n")
+    (repo / "code.py").write_text("raise SystemExit('code of a data set was run')")
+    data = "actor_train.data_args"
+    named = [f"~{data}.file_name", f"+{data}.path=openai/gsm8k", f"+{data}.prompt=question", f"+{data}.ground_truth=answer"]
+    with hub_server({"somebody/tiny": folder / "model", "openai/gsm8k": repo}) as (endpoint, _):
+        shown = roll(folder, endpoint, "data", "inspect", *named, f"+{data}.subset_name=main")
+        assert shown.returncode == 0, shown.stderr
+        assert "actor_train: 4 rows of openai/gsm8k" in shown.stdout and "| 1+1=" in shown.stdout
+        refused = roll(folder, endpoint, "data", "inspect", *named, f"+{data}.subset_name=other")
+    assert refused.returncode == 2 and "Traceback" not in refused.stderr
+    (line,) = [line for line in refused.stderr.splitlines() if line.startswith("error:")]
+    assert "openai/gsm8k" in line and "other" in line and "main" in line

@@ -1,4 +1,4 @@
-"""A hub of the tests' own: models that are folders of this machine, by the addresses that `huggingface_hub` asks for."""
+"""A hub of the tests' own: models and data sets that are folders, by the addresses that `huggingface_hub` asks for."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ COMMIT = "5" * 40
 
 
 @contextlib.contextmanager
-def hub_server(models: dict[str, Path]) -> Iterator[tuple[str, list[str]]]:
-    """`models`: folder by name. Yields the address, and the paths of files that were sent."""
+def hub_server(repos: dict[str, Path]) -> Iterator[tuple[str, list[str]]]:
+    """`repos`: models and data sets, folder by name. Yields the address, and the paths of files that were sent."""
     sent: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -33,21 +33,26 @@ def hub_server(models: dict[str, Path]) -> Iterator[tuple[str, list[str]]]:
 
         def _answer(self, body: bool) -> None:
             path = self.path.partition("?")[0]
-            if (asked := re.fullmatch(r"/api/models/([^/]+/[^/]+)(/(revision|tree)/[^/]+)?", path)) and asked[1] in models:
-                self._describe(models[asked[1]], tree=asked[3] == "tree", body=body)
-            elif (asked := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path)) and asked[1] in models:
-                self._file(models[asked[1]] / asked[3], body)
+            if (asked := re.fullmatch(r"/api/(?:models|datasets)/([^/]+/[^/]+)(?:/revision/[^/]+)?", path)) and asked[1] in repos:
+                self._describe(repos[asked[1]], body)
+            elif (asked := re.fullmatch(r"/api/(?:models|datasets)/([^/]+/[^/]+)/tree/[^/]+/?(.*)", path)) and asked[1] in repos:
+                self._list(repos[asked[1]], asked[2], body)
+            elif (asked := re.fullmatch(r"(?:/datasets)?/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path)) and asked[1] in repos:
+                self._file(repos[asked[1]] / asked[3], body)
             else:
                 self._send(404, b"{}", {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Repository not found"}, body)
 
-        def _describe(self, folder: Path, tree: bool, body: bool) -> None:
-            names = sorted(path.name for path in folder.iterdir())
-            if tree:
-                answer: object = [
-                    {"type": "file", "path": name, "size": (folder / name).stat().st_size, "oid": "0" * 40} for name in names
-                ]
-            else:
-                answer = {"id": "m", "sha": COMMIT, "siblings": [{"rfilename": name} for name in names]}
+        def _describe(self, repo: Path, body: bool) -> None:
+            names = sorted(str(path.relative_to(repo)) for path in repo.rglob("*") if path.is_file())
+            answer = {"id": "m", "sha": COMMIT, "siblings": [{"rfilename": name} for name in names]}
+            self._send(200, json.dumps(answer).encode(), {"Content-Type": "application/json"}, body)
+
+        def _list(self, repo: Path, folder: str, body: bool) -> None:
+            answer = [
+                {"type": "file" if path.is_file() else "directory", "path": str(path.relative_to(repo)), "oid": "0" * 40}
+                | ({"size": path.stat().st_size} if path.is_file() else {})
+                for path in sorted((repo / folder).iterdir())
+            ]
             self._send(200, json.dumps(answer).encode(), {"Content-Type": "application/json"}, body)
 
         def _file(self, path: Path, body: bool) -> None:
