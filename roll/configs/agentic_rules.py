@@ -98,11 +98,6 @@ def _advantages(config: AgenticConfig) -> Iterator[Problem]:
             if given:
                 message = f"{estimator} gives every turn its own advantage and does not read it"
                 yield Problem(key, getattr(config, key), message, f"use {instead[key]}")
-        norm = config.reward_normalization
-        of_episodes = estimator == "agentic_reinforce" and (norm.norm_mean_type or norm.norm_std_type)
-        if config.reward_clip is not None and not of_episodes:
-            message = f"{estimator} takes the rewards of single turns, and normalises returns if anything"
-            yield Problem("reward_clip", config.reward_clip, message, "use advantage_clip")
 
 
 def _gae(config: AgenticConfig) -> Iterator[Problem]:
