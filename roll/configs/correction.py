@@ -40,7 +40,7 @@ class CorrectionFilterConfig:
 
     enabled: bool = option(False, "Whether this filter acts.")
     agg_type: CorrectionLevel = option(
-        "token", "Of what the ratio is taken, as weight_type; differences are averaged, but added up for sequence."
+        "token", "Of what the ratio is taken, as weight_type; differences as its logarithm: summed for sequence, else averaged."
     )
     ratio_enabled: bool = option(True, "Filter by the ratio trained / sampling policy.")
     ratio_low: float = option(0.8, "Smallest ratio kept.", bounds=Bounds(ge=0))

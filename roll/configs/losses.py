@@ -78,7 +78,7 @@ class PolicyLossArgs(PolicyLossKnobs):
     pg_clip_high: float = option(PG_CLIP, "ppo, decoupled_ppo: upper clip of the ratio at 1 + this.", bounds=_CLIP)
     dual_clip_c: float | None = option(
         None,
-        "ppo, decoupled_ppo, gspo: negative advantages have a loss of at most -this times them; None is off.",
+        "ppo, decoupled_ppo, gspo: where advantages are negative the loss is at most -this times them.",
         bounds=DUAL_CLIP,
     )
 

@@ -34,7 +34,7 @@ class PPOConfig(BaseConfig, ABC):
     )
     reward_clip: float | None = option(
         None,
-        "Rewards are clipped to ± this after normalisation, that of adv_estimator included, and so is the KL penalty of each token.",
+        "Rewards are clipped to ± this after normalisation, adv_estimator's included; so is the KL penalty of each token.",
         bounds=POSITIVE,
     )
     gamma: float = option(
@@ -61,9 +61,7 @@ class PPOConfig(BaseConfig, ABC):
     use_pg_clip_range: bool = option(False, "PPO: clip to [1 - pg_clip_low, 1 + pg_clip_high] instead.")
     pg_clip_low: float = option(PG_CLIP, "PPO: lower clip, with use_pg_clip_range.", bounds=POSITIVE)
     pg_clip_high: float = option(PG_CLIP, "PPO: upper clip, with use_pg_clip_range.", bounds=POSITIVE)
-    dual_clip_loss: bool = option(
-        False, "PPO and gspo: bound the loss of negative advantages at dual_clip_c times the advantage."
-    )
+    dual_clip_loss: bool = option(False, "PPO, gspo: bound the loss of negative advantages at dual_clip_c times the advantage.")
     dual_clip_c: float = option(3.0, "That bound.", bounds=DUAL_CLIP)
     loss_agg_mode: LossAggregation = option("seq-mean-token-mean", "How token losses become one number.")
     entropy_loss_coef: float = option(0.0, "Weight of the entropy bonus.", bounds=Bounds(ge=0))

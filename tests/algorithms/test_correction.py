@@ -82,7 +82,7 @@ def test_filters_of_other_levels_drop_whole_segments_and_sequences(level, bounds
 
 
 def test_filter_by_difference_of_probabilities():
-    """p − p_b: (2 − 1)e^-3 = 0.05, (1/4 − 1)e^-0.5 = −0.45, (3 − 1)e^-2 = 0.27; over the sequence their sum is −0.13, their mean −0.04."""
+    """p − p_b: (2 − 1)e^-3 = 0.05, (1/4 − 1)e^-0.5 = −0.45, (3 − 1)e^-2 = 0.27: −0.13 in sum, −0.04 in the mean."""
 
     def kept(level, low, high):
         rule = Filter(level=level, ratio=None, difference=(low, high))
