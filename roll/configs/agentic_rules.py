@@ -131,6 +131,8 @@ def _normalisation(config: AgenticConfig) -> Iterator[Problem]:
 
 
 def _data(config: AgenticConfig) -> Iterator[Problem]:
+    if config.actor_train.data_args.template == "chatml":
+        yield Problem("actor_train.data_args.template", "chatml", "is for prompts of one turn", "native or none")
     if config.actor_train.data_args.files:
         key, value = "actor_train.data_args.file_name", config.actor_train.data_args.file_name
         yield Problem(key, value, "episodes come from environments, not from a file", "remove it")

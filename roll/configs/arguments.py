@@ -27,7 +27,7 @@ StrategyName = Literal[
 ENGINES: tuple[StrategyName, ...] = ("hf_infer", "vllm", "sglang")
 TRAINING_STRATEGIES = tuple(name for name in get_args(StrategyName) if name.endswith("_train"))
 FROZEN_STRATEGIES = tuple(name for name in get_args(StrategyName) if name not in (*ENGINES, *TRAINING_STRATEGIES))
-Template = Literal["native", "none"]
+Template = Literal["native", "none", "chatml"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +98,11 @@ class GeneratingArguments:
 @dataclass(frozen=True, kw_only=True)
 class DataArguments:
     file_name: str | list[str] = option([], "JSONL file or files with one prompt a line.")
-    template: Template = option("native", "native: the tokenizer's own chat template; none: the prompt text as it stands.")
+    template: Template = option(
+        "native",
+        "native: the tokenizer's own chat template; none: the prompt text as it stands; chatml (RLVR only): each message between "
+        "<|im_start|> and <|im_end|>, whatever the tokenizer's own template is.",
+    )
     id: str = option("id", "Column with the row's identity.")
     tag: str = option("tag", "Column with the tag that selects the domain; where there is one tag only, rows may lack it.")
     prompt: str = option("prompt", "Column with the prompt text.")
