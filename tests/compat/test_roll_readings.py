@@ -376,6 +376,11 @@ STEPWISE = {"G": {"env_type": "gem", "env_manager_cls": "roll.pipeline.agentic.e
         ),
         ({"custom_envs": STEPWISE, "adv_estimator": "gigpo"}, "adv_estimator", "pools equal states"),
         ({"custom_envs": STEPWISE}, "custom_envs.G.env_manager_cls", "its own reward"),
+        (
+            {"custom_envs": {"G": {**STEPWISE["G"], "agent_template": "{history} {observation}"}}},
+            "custom_envs.G.history_length",
+            "without a readable action",
+        ),
         ({"custom_envs": STEPWISE}, "batch_adjust_mode", "copies random samples"),
         ({"custom_envs": GAMES, "val_env_manager": {}}, "val_env_manager", "same episodes"),
     ],

@@ -147,9 +147,10 @@ DIFFERENCES: tuple[Difference, ...] = (
     Difference(
         "old_logprobs",
         "ROLL recomputes log-probs",
-        "ROLL takes ratios to log-probs that it recomputes at the start of a step, and leaves what happened since the"
-        " sampling uncorrected; here ratios are taken to the policy that sampled. At async_generation_ratio 0 the two"
-        " differ by rounding alone. old_logprobs: recompute is ROLL's anchor, with the loss weighted for the rest",
+        "ROLL takes ratios, and the penalty of add_token_level_kl, to log-probs that it recomputes at the start of a step, "
+        "and leaves what happened since the sampling uncorrected; here they are taken to the policy that sampled. At "
+        "async_generation_ratio 0 the two differ by rounding alone. old_logprobs: recompute is ROLL's anchor, with the loss "
+        "weighted for the rest",
         _if("old_logprobs", _anchor(True)),
     ),
     Difference(
@@ -248,6 +249,13 @@ DIFFERENCES: tuple[Difference, ...] = (
         _own_reward,
     ),
     Difference(
+        "custom_envs.<name>.history_length",
+        "StepEnvManager, with {history}",
+        "{history} shows so many turns before this one; ROLL's shows one less, of those only the turns without a readable "
+        "action, and none where the key is left out",
+        lambda c, w: _environments(c, "history_length", lambda env: _by_turn(env) and "{history}" in env.agent_template),
+    ),
+    Difference(
         "batch_adjust_mode",
         "StepEnvManager",
         "every sample counts once; ROLL copies random samples, or leaves some out, until the batch divides evenly",
@@ -287,8 +295,8 @@ DIFFERENCES: tuple[Difference, ...] = (
     Difference(
         "custom_envs.<name>.env_type",
         ", ".join(_GAMES),
-        "the same game, with its rules told in other words and its boards drawn by another generator (Sokoban: "
-        "search_depth is read otherwise, min_pushes leaves out the easiest rooms)",
+        "the same game, with its rules told in other words, in the system prompt and as {suffix}, and its boards drawn by "
+        "another generator (Sokoban: search_depth is read otherwise, min_pushes leaves out the easiest rooms)",
         lambda c, w: _environments(c, "env_type", lambda env: env.env_type in _GAMES),
     ),
     Difference(

@@ -110,7 +110,7 @@ AGENTIC: tuple[Reading, ...] = (
     Reading(
         "custom_envs.<name>.env_type",
         "sokoban",
-        "ROLL's defaults of keys that are left out",
+        "ROLL's defaults, where the file leaves them out: dim_room [10, 10], num_boxes 4, max_steps 20",
         _sokoban_defaults,
         ("agentic",),
     ),

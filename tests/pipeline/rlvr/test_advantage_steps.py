@@ -75,7 +75,8 @@ def test_hopeless_tokens_are_held_by_the_reward_clip():
     ],
 )
 def test_rewards_are_clipped_after_the_estimator_has_compared_them(estimator, expected):
-    """Scores of 20, 40, 60 and 100: clipped before they are compared, all would be 10 and teach nothing."""
+    """Scores of 20, 40, 60 and 100: clipped before they are compared, all would be 10 and teach nothing. ROLL, too, clips
+    (R − mean) / (std + 1e-6) (utils/functionals.py:651-675)."""
     config = RLVRConfig(adv_estimator=estimator, reward_clip=10.0)
     rows, _ = step(RLVRAdvantages(config), [group(0, [20.0, 40.0, 60.0, 100.0], [1] * 4)], config)
     assert [value for (value,) in rows] == pytest.approx(expected, abs=1e-5)
