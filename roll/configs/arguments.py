@@ -107,7 +107,7 @@ class DataArguments:
     )
     system_prompt: str | None = option(
         None,
-        "System message that leads each prompt; rows whose messages begin with one keep that. Needs template native or chatml.",
+        "System message that leads each prompt; rows whose messages begin with one keep that. Not with template none.",
     )
     id: str = option("id", "Column with the row's identity; rows without it are called file:line.")
     tag: str = option("tag", "Column with the tag that selects the domain; where there is one tag only, rows may lack it.")
