@@ -38,14 +38,16 @@ class Difference:
 
 
 def differences_of(config: PPOConfig, written: Written) -> list[Note]:
-    """A note for each key of the file that means something else than in ROLL; the value is the one that counts here."""
-    return [Note(key, _value(config, key), each.note) for each in DIFFERENCES for key in each.keys(config, written)]
+    """A note for each key of the file that means something else than in ROLL, with the value that counts here; of a key that is
+    not here the value that was written."""
+    return [Note(key, _value(config, written, key), each.note) for each in DIFFERENCES for key in each.keys(config, written)]
 
 
-def _value(config: Any, key: str) -> Any:
-    for name in key.split("."):
+def _value(config: Any, written: Written, key: str) -> Any:
+    path = tuple(key.split("."))
+    for name in path:
         config = config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)
-    return config
+    return value_at(written, path) if config is None else config
 
 
 def _if(key: str, holds: Callable[[Any], bool]) -> Callable[[PPOConfig, Written], Iterator[str]]:
