@@ -14,6 +14,7 @@ usage: roll <command> [options] [key=value ...]
   init <name>            a folder to start from: a configuration, a reward of your own, prompts
   check                  what a configuration will do, and everything that is wrong with it
   train rlvr|agentic     run it
+  eval                   evaluate the checkpoints of a run: avg@n, pass@k
   doctor                 what is installed here, and what can start
   env-check              try an environment: contract, seeds, reachable rewards, speed
   play                   watch a model play an environment
@@ -31,6 +32,7 @@ COMMANDS = {
     "init": "roll.cli.init",
     "check": "roll.cli.check",
     "train": "roll.cli.train",
+    "eval": "roll.cli.eval",
     "doctor": "roll.cli.doctor",
     "env-check": "roll.cli.env_check",
     "play": "roll.cli.play",
@@ -40,7 +42,7 @@ COMMANDS = {
     "export": "roll.cli.export",
     "completion": "roll.cli.completion",
 }
-RUNS = ("demo", "train")
+RUNS = ("demo", "train", "eval")
 """Commands whose end is that of a run."""
 USAGE_ERROR = 2
 

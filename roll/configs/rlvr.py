@@ -8,7 +8,7 @@ from roll.configs.arguments import GeneratingArguments
 from roll.configs.base import COUNT
 from roll.configs.estimators import Scope
 from roll.configs.fields import option
-from roll.configs.ppo import Lengths, PPOConfig
+from roll.configs.ppo import MAIN_SET, Lengths, PPOConfig
 from roll.configs.worker import RewardConfig, ValidationConfig
 
 
@@ -16,6 +16,7 @@ from roll.configs.worker import RewardConfig, ValidationConfig
 class RLVRConfig(PPOConfig):
     rewards: dict[str, RewardConfig] = option({}, "Reward workers by domain.")
     validation: ValidationConfig | None = option(None, "Fixed prompts evaluated every eval_steps; null means none.")
+    validation_sets: dict[str, ValidationConfig] = option({}, "More validation sets by name, each with its prompts and sampling.")
     num_return_sequences_in_group: int = option(8, "Responses per prompt: the group.", bounds=COUNT)
     is_num_return_sequences_expand: bool = option(
         False, "true: route every response of a group on its own; false: a group stays on one engine and shares its prefill."
@@ -65,5 +66,10 @@ class RLVRConfig(PPOConfig):
         return {tag: domain for domain, reward in self.rewards.items() for tag in reward.tags(domain)}
 
     @property
-    def val_generating_args(self) -> GeneratingArguments | None:
-        return self.validation.generating_args if self.validation else None
+    def validations(self) -> dict[str, ValidationConfig]:
+        """All validation sets by name."""
+        return ({MAIN_SET: self.validation} if self.validation else {}) | self.validation_sets
+
+    @property
+    def validation_sampling(self) -> dict[str, GeneratingArguments]:
+        return {name: validation.generating_args for name, validation in self.validations.items()}
