@@ -197,7 +197,7 @@ class RunRecord:
             validation_errors=self._validation_errors,
             staleness_now=self._lag,
             staleness_bound=self.staleness.bound,
-            tokens_per_s=self.response_tokens / running if running and done else None,
+            tokens_per_s=self.response_tokens / running if running and self.response_tokens else None,
         )
 
     def figures(self, wall_s: float) -> dict[str, Any]:
