@@ -71,5 +71,5 @@ def wilson(share: float, n: float) -> tuple[float, float]:
     z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
     centre, scale = share + z * z / (2 * n), 1 + z * z / n
     half = z * sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    # The share itself is inside; rounding could have it otherwise at 0 and 1.
-    return min(share, (centre - half) / scale), max(share, (centre + half) / scale)
+    low, high = (centre - half) / scale, (centre + half) / scale
+    return max(0.0, min(low, share)), min(1.0, max(high, share))  # as it is but for rounding

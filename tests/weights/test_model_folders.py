@@ -36,12 +36,12 @@ def pulled(source, version):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_an_engine_reads_all_tensors_from_the_folder_in_bounded_buckets(folders, dtype):
-    source = ModelFolders(folders, dtype, bucket_bytes=2100)
+    source = ModelFolders(folders, dtype, bucket_bytes=1100)
     assert source.latest() == 10
     manifest, buckets = pulled(source, 10)
     for bucket in buckets:
         bucket.verify()
-        assert bucket.nbytes <= 2100
+        assert bucket.nbytes <= 1100
     assert len(buckets) > 2
     manifest.check(10, {name for bucket in buckets for name in bucket.tensors}, [bucket.checksum for bucket in buckets])
     assert manifest.nbytes == sum(bucket.nbytes for bucket in buckets) and source.manifest(10) == manifest
