@@ -1,14 +1,20 @@
 """`mode: bench`: the checkpoints of a run on validation sets, in this process; nothing is trained."""
 
+import asyncio
+import logging
 import shutil
+import sys
 from dataclasses import replace
 
 import pytest
 from safetensors.torch import load_file, save_file
 from tiny_models import tiny_qwen2
 
+from roll.cli.main import main
 from roll.configs.problems import ConfigError
 from roll.distributed.backend import LocalBackend
+from roll.pipeline.rlvr.preparation import prepare
+from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
 
 SAMPLED = {"num_return_sequences": 3, "temperature": 1.0}
 
@@ -108,3 +114,72 @@ def test_a_model_of_another_shape_is_refused(lab, make_config, with_validation, 
     with pytest.raises(ConfigError) as error:
         lab.start(bench(config, "pretrain", str(trained.run_dir)), LocalBackend())
     assert "these models differ" in error.value.problems[0].message
+
+
+@pytest.fixture
+def roll_eval(monkeypatch, capsys):
+    """`roll eval` in this process: its exit code, what it prints, and its errors."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(logging, "basicConfig", lambda **options: None)
+
+    def call(*arguments):
+        code = main(["eval", *map(str, arguments)])
+        return code, *capsys.readouterr()
+
+    return call
+
+
+def test_the_command_takes_the_configuration_of_the_checkpoints_run(roll_eval, trained):
+    code, out, _ = roll_eval("--checkpoint", trained.run_dir, "--local", "validation.generating_args.num_return_sequences=2")
+    assert code == 0
+    (title,) = [i for i, line in enumerate(out.splitlines()) if line.startswith("validation (with 95% confidence intervals)")]
+    header, *rows = out.splitlines()[title + 1 : title + 8]
+    assert header.split() == ["prompts", "avg@2", "pass@2"]
+    assert [row.split()[0] for row in rows[:6]] == ["step-1"] * 3 + ["step-2"] * 3
+    assert [row.split()[1:3] for row in rows[:3]] == [["16", rows[0].split()[2]], ["tag/even", "8"], ["tag/odd", "8"]]
+    code, out, _ = roll_eval("--checkpoint", trained.run_dir / "checkpoints" / "step-1", "--local")
+    assert code == 0 and "evaluated        1 model" in out
+    assert (trained.run_dir / "bench.1" / "summary.json").is_file(), "the evaluation before is kept"
+
+
+def test_the_command_says_what_it_lacks(roll_eval, trained, tmp_path):
+    for arguments, told in (
+        ([], "there is no checkpoint in the folder of its run"),
+        (["--checkpoint", tmp_path], "there is no checkpoint in the folder of its run"),
+        (["--checkpoint", trained.run_dir, "validation=null"], "evaluates validation sets, and there is none"),
+        (["--checkpont", trained.run_dir], "did you mean --checkpoint?"),
+    ):
+        code, _, errors = roll_eval(*arguments, "--local")
+        assert code == 2 and told in errors
+    config = trained.run_dir / "config.yaml"
+    config.write_text(config.read_text().replace("reward_args: {}", "reward_args: {api_key: '***'}"))
+    code, _, errors = roll_eval("--checkpoint", trained.run_dir, "--local")
+    assert code == 2 and "hides secrets of the run" in errors
+    assert not (trained.run_dir / "bench").exists()
+
+
+@pytest.mark.ray
+def test_on_ray_an_engine_that_dies_comes_back_with_the_model_that_is_evaluated(lab, make_config, with_validation, trained):
+    """Two engines; one is killed when the first model has been evaluated. The figures are those of the run."""
+    from roll.distributed.ray_backend import RayBackend
+
+    changes = {**with_validation, "validation.generating_args": SAMPLED, "actor_infer.device_mapping": "0-1"}
+    config = bench(make_config(changes), "pretrain", str(trained.run_dir))
+    prepared = prepare(config, lab.inventory)
+    pipeline = RLVRPipeline(config, prepared, lab.inventory, RayBackend(lab.inventory))
+
+    async def kill():
+        await pipeline.state.groups.until(lambda: pipeline.state.record.results)
+        pipeline._parts.engines.engines.workers[1].kill()
+
+    async def evaluate():
+        killing = asyncio.create_task(kill())
+        summary = await pipeline.run()
+        await killing
+        return summary
+
+    summary = asyncio.run(asyncio.wait_for(evaluate(), 150))
+    assert summary["status"] == "finished", summary["reason"]
+    assert summary["engine_restarts"] == 1
+    found = {row["step"]: row["sets"]["validation"]["all"]["avg@3"]["value"] for row in summary["evaluation"]}
+    assert found == pytest.approx(accuracies(trained))
