@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from roll.configs.base import PRETRAIN
-from roll.configs.ppo import MAIN_SET, PPOConfig, set_key
+from roll.configs.ppo import MAIN_SET, PPOConfig
 from roll.configs.problems import MISSING_VALUE, Problem
 
 RESERVED = ("train", MAIN_SET)
@@ -32,6 +32,6 @@ def set_name_problems(names: Iterable[str]) -> Iterator[Problem]:
     """`names`: of `validation_sets`."""
     for name in names:
         if name in RESERVED:
-            yield Problem(set_key(name), name, "is the name of other tasks", "another name")
+            yield Problem(f"validation_sets.{name}", name, "is the name of other tasks", "another name")
         elif not name or not name.isprintable() or {"/", "."} & {*name}:
             yield Problem("validation_sets", name, "is no name of a set", 'no "/", no ".", not empty')
