@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 
+from roll.configs.base import BaseConfig
 from roll.configs.dotted_path import DOTTED_PATH
 from roll.configs.estimators import ESTIMATORS, STEP_ESTIMATORS, unusable_estimator
 from roll.configs.evaluation_rules import set_name_problems
@@ -17,7 +18,7 @@ _TURNS = "compares the turns of multi-turn episodes; an RLVR response is one tur
 
 def rlvr_problems(config: RLVRConfig) -> Iterator[Problem]:
     yield from set_name_problems(config.validation_sets)
-    for rule in (_lengths, _advantages, _data, _domains):
+    for rule in (_lengths, _advantages, _data, _epochs, _domains):
         yield from rule(config)
 
 
@@ -69,6 +70,12 @@ def _data(config: RLVRConfig) -> Iterator[Problem]:
     for name, data in sources.items():
         if not data.files or "" in data.files:
             yield Problem(f"{name}.data_args.file_name", MISSING_VALUE, "names no prompt file", "a JSONL file or a list of them")
+
+
+def _epochs(config: RLVRConfig) -> Iterator[Problem]:
+    if config.total_epochs is not None and config.max_steps != BaseConfig.max_steps:
+        fix = "remove one of the two"
+        yield Problem("total_epochs", config.total_epochs, f"and max_steps {config.max_steps} are both given", fix)
 
 
 def _domains(config: RLVRConfig) -> Iterator[Problem]:

@@ -49,6 +49,8 @@ SLIPS = (TypeError, AttributeError, NameError, ImportError, KeyError, IndexError
 class Prepared:
     """A run that is ready to start."""
 
+    config: PPOConfig
+    """With `max_steps`, however the run's length was given."""
     derived: Derived
     tokenizer: PreTrainedTokenizerBase
     source: TaskSource
@@ -91,7 +93,8 @@ class Preparation:
         problems = check_config(config, inventory.count) or (list(_one_process(config)) if one_process else [])
         if problems:
             raise ConfigError(problems)
-        self._config = config
+        self._devices = inventory.count
+        self.config = config
         self.derived = derive(config)
         self.run_dir = Path(self.derived.run_dir)
         self.collect = collect = Collector()
@@ -116,8 +119,6 @@ class Preparation:
             fix = "name complete checkpoints, runs that have some, or pretrain"
             found = collect("bench_checkpoints", config.bench_checkpoints, partial(benched_models, config), fix)
             self._benched = found or ()
-        if config.groups_address is not None:
-            collect("groups_database", config.groups_database, partial(_check_database, config), "pip install 'roll[sql]'")
         tokenizers = [
             collect(key, folder, partial(open_model, folder), "a Hugging Face folder: config.json, tokenizer, *.safetensors")
             for folder, key in _model_folders(config).items()
@@ -127,27 +128,38 @@ class Preparation:
         self.tokenizer = tokenizers[0]
         """None if it cannot be loaded."""
 
+    def settle(self, config: PPOConfig) -> None:
+        """The configuration with what is known now. Raises `ConfigError` at once for keys that contradict each other."""
+        if problems := check_config(config, self._devices):
+            raise ConfigError(problems)
+        self.config, self.derived = config, derive(config)
+
     def validation_set(self, name: str, prompts: Sequence[Prompt], n: int) -> ValidationSet:
         """A set of the configuration; called when everything else is checked. `n`: rollouts of each prompt."""
         assert self.tokenizer is not None
-        args = self._config.validation_sampling[name]
+        args = self.config.validation_sampling[name]
         sampling = sampling_params(args, args.max_new_tokens or self.derived.response_length, self.tokenizer)
         return ValidationSet(name, tuple(prompts), n, sampling)
 
     def restore(self, source: TaskSource | None) -> None:
         """Sets the source to where the checkpoint left it, if there is one."""
-        if source is not None and self.checkpoint is not None and self._config.groups_address is None:
+        if source is not None and self.checkpoint is not None and self.config.groups_address is None:
             cursor = self.checkpoint.state["cursor"]
             fix = "keep seed, prompts or environments, and tokenizer, or start anew with false"
-            self.collect("resume_from_checkpoint", self._config.resume_from_checkpoint, lambda: _restore(source, cursor), fix)
+            self.collect("resume_from_checkpoint", self.config.resume_from_checkpoint, lambda: _restore(source, cursor), fix)
 
     def common(self, source: TaskSource, filters: dict[str, GroupFilter]) -> dict[str, Any]:
         """The fields of `Prepared`. Raises `ConfigError` with everything that was found."""
+        config = self.config
+        if config.groups_address is not None:
+            check = partial(_check_database, config)
+            self.collect("groups_database", config.groups_database, check, "pip install 'roll[sql]'")
         self.collect.raise_if_any()
         record = dict(self.checkpoint.state["record"]) if self.checkpoint is not None else None
         if record is not None and not _continues(self.checkpoint, self.run_dir):
             record |= {"groups": 0, "samples": 0, "metrics": 0, "digests": {}}
         return {
+            "config": config,
             "derived": self.derived,
             "tokenizer": self.tokenizer,
             "source": source,
