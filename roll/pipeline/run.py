@@ -254,11 +254,11 @@ class Pipeline(ABC):
             modes = {"both": self._explore_and_train, "train": self._train, "explore": self._explore, "bench": self._bench}
             await modes[self._config.mode](clusters)
             if self._interrupted:
-                status, reason = "interrupted", f"stopped by a signal after step {record.step}"
+                status, reason = "interrupted", f"stopped by a signal after {record.reached}"
         except asyncio.CancelledError:
             if not self._interrupted:
                 raise
-            status, reason = "interrupted", f"stopped at once by a signal after step {record.step}"
+            status, reason = "interrupted", f"stopped at once by a signal after {record.reached}"
         except Exception as error:  # boundary: a role may raise anything, which is the run's one-line reason
             status, reason = "failed", one_line(error)
             with contextlib.suppress(OSError):  # a full disk may be the reason itself

@@ -96,6 +96,11 @@ class RunRecord:
         self._speed = StepSpeed(ledger, time.monotonic())
         self._began = time.monotonic()
 
+    @property
+    def reached(self) -> str:
+        """The last step that was trained, or model that was evaluated."""
+        return f"{self._counted} {self.step if self._counted == 'step' else len(self.results)}"
+
     def running_s(self) -> float:
         """Seconds since `begin`, or since the record was made."""
         return time.monotonic() - self._began

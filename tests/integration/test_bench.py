@@ -158,6 +158,26 @@ def test_the_command_says_what_it_lacks(roll_eval, trained, tmp_path):
     assert not (trained.run_dir / "bench").exists()
 
 
+def test_an_evaluation_that_is_interrupted_keeps_what_it_has(lab, make_config, with_validation, trained):
+    config = bench(make_config(with_validation), "pretrain", str(trained.run_dir))
+    pipeline = RLVRPipeline(config, prepare(config, lab.inventory), lab.inventory, LocalBackend())
+
+    async def interrupt():
+        await pipeline.state.groups.until(lambda: pipeline.state.record.results)
+        pipeline.interrupt()
+
+    async def evaluate():
+        interrupting = asyncio.create_task(interrupt())
+        summary = await pipeline.run()
+        await interrupting
+        return summary
+
+    summary = asyncio.run(asyncio.wait_for(evaluate(), 60))
+    models = [row["model"] for row in summary["evaluation"]]
+    assert models in (["pretrain"], ["pretrain", "step-1"])
+    assert (summary["status"], summary["reason"]) == ("interrupted", f"stopped by a signal after model {len(models)}")
+
+
 @pytest.mark.ray
 def test_on_ray_an_engine_that_dies_comes_back_with_the_model_that_is_evaluated(lab, make_config, with_validation, trained):
     """Two engines; one is killed when the first model has been evaluated. The figures are those of the run."""
