@@ -61,6 +61,10 @@ class RunSnapshot:
     groups: dict[str, int] = field(default_factory=dict)
     """Counters: admitted, trained, buffered, in flight, dropped, ..."""
 
+    @property
+    def reached(self) -> str:
+        return f"{self.counted} {self.step}/{self.max_steps}"
+
 
 class Display:
     """`live`: None decides by itself: a terminal, and no continuous integration. `logging_steps`: steps between plain lines."""
@@ -120,7 +124,7 @@ def _validations(s: RunSnapshot) -> int:
 
 
 def plain_line(s: RunSnapshot) -> str:
-    parts = [f"{s.counted} {s.step}/{s.max_steps}"]
+    parts = [s.reached]
     if s.reward is not None:
         parts.append(f"reward {s.reward:.3f}")
     if s.validation_errors:
@@ -141,8 +145,7 @@ def draw(s: RunSnapshot) -> RenderableType:
     head = Table.grid(padding=(0, 2))
     left = f"{duration(s.eta_s)} left" if s.eta_s is not None else "time left unknown"
     bar = ProgressBar(total=max(s.max_steps, 1), completed=s.step, width=28, complete_style="green")
-    done = Text(f"{s.counted} {s.step}/{s.max_steps}", "bold")
-    head.add_row(done, bar, Text(f"{duration(s.elapsed_s)} elapsed, {left}", LABEL))
+    head.add_row(Text(s.reached, "bold"), bar, Text(f"{duration(s.elapsed_s)} elapsed, {left}", LABEL))
 
     figures = Table.grid(padding=(0, 3))
     labels, values = [], []
@@ -215,12 +218,8 @@ def _summary_rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         of_all = f" of {summary['steps']}, resumed" if resumed else ""
         started = f"; started in {duration(summary['started_s'])}" if summary.get("started_s") else ""
         yield "steps", f"{done}{of_all} in {duration(summary.get('wall_s', 0.0))}{started}"
-    if (models := summary.get("evaluation")) is not None:
-        errors = sum(model["errors"] for model in models)
-        failed = f", {errors:,} rollouts failed or could not be judged" if errors else ""
-        yield "evaluated", f"{len(models)} model{'s' * (len(models) != 1)} in {duration(summary.get('wall_s', 0.0))}{failed}"
-    if skipped := summary.get("evaluation") and summary.get("prompts_skipped"):
-        yield "skipped", ", ".join(f"{count:,} prompts ({reason})" for reason, count in skipped.items())
+    if "evaluation" in summary:
+        yield from _evaluated(summary, summary["evaluation"])
     if validation := summary.get("validation"):
         first, last = validation[0], validation[-1]
         before = f"{first['accuracy']:.3f} (step {first['step']}) → " if len(validation) > 1 else ""
@@ -248,6 +247,14 @@ def _summary_rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "weight updates", f"{updates['count']}, pause {pauses}"
     if speed := summary.get("throughput"):
         yield "throughput", f"{speed['samples_per_s']:,.1f} samples/s, {speed['response_tokens_per_s']:,.0f} response tokens/s"
+
+
+def _evaluated(summary: dict[str, Any], models: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    yield "evaluated", f"{len(models)} model{'s' * (len(models) != 1)} in {duration(summary.get('wall_s', 0.0))}"
+    if errors := sum(model["errors"] for model in models):
+        yield "errors", f"{errors:,} rollouts failed or could not be judged"
+    if skipped := summary.get("prompts_skipped"):
+        yield "skipped", ", ".join(f"{count:,} prompts ({reason})" for reason, count in skipped.items())
 
 
 def duration(seconds: float) -> str:

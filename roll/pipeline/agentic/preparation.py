@@ -19,7 +19,7 @@ from roll.pipeline.trial import START_S, try_aside
 from roll.pipeline.validation import ValidationSet
 from roll.rollout.environment_failure import NO_RESET, EnvFailure
 from roll.rollout.filters import GroupFilter
-from roll.rollout.tasks import NoTasks, TaskSource
+from roll.rollout.tasks import NoTasks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +63,9 @@ def prepare(config: AgenticConfig, inventory: Inventory, one_process: bool = Fal
         key = "train_env_manager.group_filter_cls"
         group_filter = collect(key, path, partial(own_filter, path), "a function of rewards, importable here")
     configured = {tag: json.dumps([env.env_type, env.env_config], sort_keys=True, default=str) for tag, env in envs.items()}
-    source: TaskSource = NoTasks(config.seed)
-    if config.mode != "bench":
-        source = EpisodeSource(config.domain_weights, configured, config.seed)
-        shared.restore(source)
+    bench = config.mode == "bench"
+    source = NoTasks(config.seed) if bench else EpisodeSource(config.domain_weights, configured, config.seed)
+    shared.restore(source)
     filters = dict.fromkeys(envs, group_filter) if group_filter is not None else {}
     return AgenticPrepared(
         **shared.common(source, filters),
