@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 
+from roll.configs.arguments import DataArguments
 from roll.configs.base import BaseConfig
 from roll.configs.dotted_path import DOTTED_PATH
 from roll.configs.estimators import ESTIMATORS, STEP_ESTIMATORS, unusable_estimator
@@ -64,12 +65,17 @@ def _advantages(config: RLVRConfig) -> Iterator[Problem]:
 
 
 def _data(config: RLVRConfig) -> Iterator[Problem]:
-    sources = {set_key(name): validation.data_args for name, validation in config.validations.items()}
+    sources: dict[str, DataArguments] = {set_key(name): each.data_args for name, each in config.validations.items()}
     if config.mode != "bench":
         sources["actor_train"] = config.actor_train.data_args
     for name, data in sources.items():
         if not data.files or "" in data.files:
-            yield Problem(f"{name}.data_args.file_name", MISSING_VALUE, "names no prompt file", "a JSONL file or a list of them")
+            fix = "a file of prompts or a list of them"
+            yield Problem(f"{name}.data_args.file_name", MISSING_VALUE, "names no prompt file", fix)
+        if data.template == "none" and data.system_prompt is not None:
+            message = "is never rendered: template none takes the prompt's text as it stands"
+            fix = "template: native, or remove it"
+            yield Problem(f"{name}.data_args.system_prompt", data.system_prompt, message, fix)
 
 
 def _epochs(config: RLVRConfig) -> Iterator[Problem]:
