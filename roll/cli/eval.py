@@ -43,6 +43,10 @@ def _evaluate(options: argparse.Namespace, overrides: Sequence[str]) -> int:
     train.prepare_process()
     from roll.cli.compose import load_to_start
 
+    if options.config_name is None and options.config_path is not None:
+        raise ConfigError(
+            [Problem("--config_name", MISSING_VALUE, f"is not given, and {options.config_path} is a folder of them")]
+        )
     if options.config_name is None:
         folder, name = _own_configuration(options.checkpoint), OWN
     else:

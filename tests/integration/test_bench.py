@@ -147,6 +147,7 @@ def test_the_command_says_what_it_lacks(roll_eval, trained, tmp_path):
         ([], "there is no checkpoint in the folder of its run"),
         (["--checkpoint", tmp_path], "there is no checkpoint in the folder of its run"),
         (["--checkpoint", trained.run_dir, "validation=null"], "evaluates validation sets, and there is none"),
+        (["--checkpoint", trained.run_dir, "--config_path", tmp_path], "is a folder of them"),
         (["--checkpont", trained.run_dir], "did you mean --checkpoint?"),
     ):
         code, _, errors = roll_eval(*arguments, "--local")
