@@ -272,10 +272,10 @@ class EngineFleet:
             self.report(engine, error)
 
 
-def weight_store(config: PPOConfig, newest: int = -1) -> DirectoryWeightStore | MemoryWeightStore:
-    """Where the trainer leaves its weights. `newest`: versions up to this one stay from an earlier process of the run."""
+def weight_store(config: PPOConfig) -> DirectoryWeightStore | MemoryWeightStore:
+    """Where a trainer leaves its weights for engines of the same driver."""
     if config.model_update_transport == "checkpoint_dir":
-        return DirectoryWeightStore(Path(config.shared_dir).resolve() / WEIGHTS, newest)
+        return DirectoryWeightStore(Path(config.shared_dir).resolve() / WEIGHTS)
     return MemoryWeightStore()
 
 

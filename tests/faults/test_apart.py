@@ -7,7 +7,7 @@ import sqlite3
 import pytest
 
 STEPS = 12
-APART = ("model_update_transport=checkpoint_dir", "num_gpus_per_node=1", "resume_from_checkpoint=auto", "member_timeout=5")
+APART = ("num_gpus_per_node=1", "resume_from_checkpoint=auto", "member_timeout=5")
 TRAINER = ("mode=train", "actor_train.device_mapping=0", *APART)
 EXPLORER = ("mode=explore", "actor_infer.device_mapping=0", *APART)
 
@@ -48,12 +48,15 @@ def test_an_explorer_that_comes_first_waits_at_the_bound_and_both_end_by_themsel
 
 
 @pytest.mark.slow
-def test_a_trainer_that_comes_first_is_killed_and_goes_on_from_its_checkpoint(launch, accounts):
-    trainer = launch(*TRAINER)
-    explorer = launch(*EXPLORER)
+@pytest.mark.parametrize("transport", ["object_store", "checkpoint_dir"])
+def test_a_trainer_that_comes_first_is_killed_and_goes_on_from_its_checkpoint(launch, accounts, transport):
+    """With what it had in memory, explorers lose the versions that they serve; files stay."""
+    transport = f"model_update_transport={transport}"
+    trainer = launch(*TRAINER, transport)
+    explorer = launch(*EXPLORER, transport)
     trainer.wait_for_steps(5)
     kill(trainer)
-    again = launch(*TRAINER)
+    again = launch(*TRAINER, transport)
     assert (again.end(), explorer.end()) == (0, 0), again.output + explorer.output
     accounts(again.dir, validated=None)
 
