@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from roll.compat.roll.rule import KeyRule, ignored, lacking, off_or_lacking, renamed
-from roll.compat.roll.translation import value_at
-
-File = Mapping[str, Any]
+from roll.compat.trinity.file import File, at, is_apart, is_count, tasks_of_a_batch
+from roll.compat.trinity.synchronizer import SYNCHRONIZER
 
 BLOCKS = (
     "algorithm", "model", "cluster", "buffer", "explorer", "trainer", "synchronizer", "monitor", "data_processor", "service",
@@ -46,19 +45,6 @@ _ENGINE = "actor_infer.strategy_args.strategy_config"
 _MATH = "roll.pipeline.rlvr.rewards.math_rule_reward_worker.MathRuleRewardWorker"
 _MATH_WORKFLOWS = ("math_workflow", "async_math_workflow")
 _BY_TOKENS = "micro-batches are always cut by tokens"
-_STYLES = (
-    "explorers take a version when it is published, and async_generation_ratio bounds how far they run ahead: write fixed, or "
-    "remove it and write weight_push_interval and async_generation_ratio"
-)
-
-
-def at(file: File, path: str, default: Any = None) -> Any:
-    value = value_at(file, tuple(path.split(".")))
-    return default if value is None else value
-
-
-def _count(value: Any) -> bool:
-    return type(value) is int and value >= 1
 
 
 def _whole(file: File, *paths: str) -> int | None:
@@ -66,7 +52,7 @@ def _whole(file: File, *paths: str) -> int | None:
     product = 1
     for path in paths:
         value = at(file, path, 1)
-        if not _count(value):
+        if not is_count(value):
             return None
         product *= value
     return product
@@ -87,10 +73,10 @@ def _devices(value: Any, file: File) -> Mapping[str, Any]:
 def _batch(value: Any, file: File) -> Mapping[str, Any]:
     """A step has one optimiser step of all its samples."""
     size = at(file, "algorithm.repeat_times", 1)
-    tasks = at(file, "buffer.batch_size") or (at(file, "buffer.train_batch_size", 0) // size if _count(size) else None)
+    tasks = tasks_of_a_batch(file)
     found = {"rollout_batch_size": tasks}
     trainers = len(_devices(0, file).get("actor_train.device_mapping", ()))
-    if trainers and _count(tasks) and _count(size):
+    if trainers and is_count(tasks) and is_count(size):
         found[f"{_TRAINING}.per_device_train_batch_size"] = tasks * size // trainers
     return found
 
@@ -98,17 +84,8 @@ def _batch(value: Any, file: File) -> Mapping[str, Any]:
 def _one_batch(value: Any, file: File) -> bool:
     """Whether what a step trains is what a batch of tasks gives."""
     size, tasks = at(file, "algorithm.repeat_times", 1), at(file, "buffer.batch_size")
-    fits = _count(value) and _count(size) and value % size == 0
+    fits = is_count(value) and is_count(size) and value % size == 0
     return fits and (tasks is None or tasks * size == value)
-
-
-def _interval_fits(value: Any, file: File) -> bool:
-    return _count(value) and type(at(file, "synchronizer.sync_offset", 0)) is int
-
-
-def _interval(value: Any, file: File) -> Mapping[str, Any]:
-    ahead = value - 1 + at(file, "synchronizer.sync_offset", 0)
-    return {"weight_push_interval": value, "async_generation_ratio": ahead, "async_pipeline_depth": ahead}
 
 
 def _task_file(value: Any, file: File) -> Mapping[str, Any]:
@@ -122,10 +99,6 @@ def _reward(value: Any, file: File) -> Mapping[str, Any]:
 
 def _run_folder(value: Any, file: File) -> Mapping[str, Any]:
     return {"output_dir": "/".join(str(part) for part in (value, file.get("project"), file.get("group")) if part)}
-
-
-def _apart(value: Any, file: File) -> bool:
-    return file.get("mode") in ("explore", "train")
 
 
 def _database(value: Any, file: File) -> Mapping[str, Any]:
@@ -146,7 +119,7 @@ def _tasks_have(name: str) -> Any:
 
 def _context(value: Any, file: File) -> Mapping[str, Any]:
     response, given = at(file, "model.max_response_tokens"), at(file, "model.max_prompt_tokens")
-    return {"sequence_length": value} | ({"prompt_length": value - response} if _count(response) and given is None else {})
+    return {"sequence_length": value} | ({"prompt_length": value - response} if is_count(response) and given is None else {})
 
 
 def _one_of(*values: Any) -> Any:
@@ -169,8 +142,8 @@ _GRPO_NOTE = (
 )
 
 RUN = (
-    KeyRule("mode", "alias", "with model_update_transport: checkpoint_dir: weights go between processes as files",
-            lambda v, f: {"mode": v, "model_update_transport": "checkpoint_dir"}, _apart, "explore, train"),
+    KeyRule("mode", "alias", "without sync_method weights go between processes as files, as there",
+            lambda v, f: {"mode": v, "model_update_transport": "checkpoint_dir"}, is_apart, "explore, train"),
     KeyRule("mode", "alias", "one process explores and trains", lambda v, f: {"mode": v}, _one_of("both"), "both"),
     KeyRule("mode", "lacking", "a version is validated while it trains (validation, eval_steps); for other models write your own "
             "loop over an engine", lambda v, f: {"mode": "both"}, _one_of("bench"), "bench"),
@@ -190,7 +163,7 @@ RUN = (
     renamed("monitor.monitor_type", "track_with"),
     KeyRule("cluster.gpu_per_node", "alias", "read as num_gpus_per_node and device_mapping. Every process numbers the devices it "
             "sees from 0: on one machine start each with a CUDA_VISIBLE_DEVICES of its own", _devices,
-            lambda v, f: _count(v), "1 or more"),
+            lambda v, f: is_count(v), "1 or more"),
     lacking("cluster.gpu_per_node", "write how many devices this process has"),
     renamed("cluster.node_num", "num_nodes"),
     *off_or_lacking("cluster.ray_address", ("auto", None), "write it to RAY_ADDRESS in the environment"),
@@ -217,7 +190,7 @@ ALGORITHM = (
     renamed("model.max_response_tokens", "response_length"),
     renamed("model.max_prompt_tokens", "prompt_length"),
     KeyRule("model.max_model_len", "alias", "read as sequence_length; without max_prompt_tokens a prompt may have what "
-            "max_response_tokens leaves", _context, lambda v, f: _count(v), "1 or more"),
+            "max_response_tokens leaves", _context, lambda v, f: is_count(v), "1 or more"),
     *(rule for name in ("temperature", "top_p") for rule in (
         KeyRule(f"model.{name}", "without effect", "the tasks have their own", when=_tasks_have(name),
                 values="with rollout_args"),
@@ -226,7 +199,7 @@ ALGORITHM = (
 )  # fmt: skip
 
 BUFFER = (
-    KeyRule("buffer.batch_size", "alias", "read as rollout_batch_size", _batch, lambda v, f: _count(v), "1 or more"),
+    KeyRule("buffer.batch_size", "alias", "read as rollout_batch_size", _batch, lambda v, f: is_count(v), "1 or more"),
     KeyRule("buffer.train_batch_size", "alias", "rollout_batch_size times num_return_sequences_in_group: one optimiser step",
             _batch, _one_batch, "batch_size x repeat_times"),
     KeyRule("buffer.train_batch_size", "lacking", "a step trains what batch_size tasks of repeat_times samples give: write the "
@@ -252,7 +225,7 @@ BUFFER = (
     lacking("buffer.explorer_input.tasksets", "write rewards by domain, and a list as actor_train.data_args.file_name"),
     ignored(f"{_EXPERIENCES}.name", "a run has one buffer"),
     *off_or_lacking(f"{_EXPERIENCES}.storage_type", ("queue", "sql"), "groups lie in memory or in a database: groups_database"),
-    KeyRule(f"{_EXPERIENCES}.path", "without effect", "groups lie in memory with mode both", when=lambda v, f: not _apart(v, f),
+    KeyRule(f"{_EXPERIENCES}.path", "without effect", "groups lie in memory with mode both", when=lambda v, f: not is_apart(v, f),
             values="mode both"),
     KeyRule(f"{_EXPERIENCES}.path", "alias", "read as groups_database: the same for all processes, and a new one for each run",
             _database, lambda v, f: _is_text(v, f) and v.startswith(("sqlite:///", "postgresql")), "SQLite, PostgreSQL"),
@@ -267,7 +240,7 @@ EXPLORER = (
             lambda v, f: f.get("mode") == "explore", "mode explore"),
     ignored("explorer.name", "this process is no explorer of its own"),
     KeyRule("explorer.runner_per_model", "alias", "read as max_running_requests, times repeat_times", lambda v, f: {
-        "max_running_requests": v * (_whole(f, "algorithm.repeat_times") or 1)}, lambda v, f: _count(v), "1 or more"),
+        "max_running_requests": v * (_whole(f, "algorithm.repeat_times") or 1)}, lambda v, f: is_count(v), "1 or more"),
     KeyRule("explorer.rollout_model.engine_num", "alias", "the devices of actor_infer.device_mapping"),
     KeyRule("explorer.rollout_model.tensor_parallel_size", "alias", "the engine's own, and a part of actor_infer.device_mapping",
             lambda v, f: {f"{_ENGINE}.tensor_parallel_size": v} if v != 1 else {}),
@@ -292,22 +265,10 @@ TRAINER = (
     KeyRule("trainer.trainer_strategy", "alias", "read as fsdp2_train", lambda v, f: {
         "actor_train.strategy_args.strategy_name": "fsdp2_train"}, _one_of("fsdp", "fsdp2"), "fsdp, fsdp2"),
     lacking("trainer.trainer_strategy", "write actor_train.strategy_args: {strategy_name: megatron_train, strategy_config: ...}"),
-    KeyRule("trainer.save_interval", "alias", "read as save_steps", lambda v, f: {"save_steps": v}, lambda v, f: _count(v),
+    KeyRule("trainer.save_interval", "alias", "read as save_steps", lambda v, f: {"save_steps": v}, lambda v, f: is_count(v),
             "1 or more"),
     ignored("trainer.save_interval", "the last step leaves a checkpoint, and every save_steps-th"),
     renamed("trainer.max_checkpoints_to_keep", "max_ckpt_to_keep"),
-    KeyRule("synchronizer.sync_method", "alias", "read as model_update_transport: checkpoint_dir",
-            lambda v, f: {"model_update_transport": "checkpoint_dir"}, _one_of("checkpoint"), "checkpoint"),
-    lacking("synchronizer.sync_method", "processes of their own exchange weights as files: write checkpoint; with mode both "
-            "write model_update_transport: collective or object_store"),
-    KeyRule("synchronizer.sync_interval", "alias", "k: weight_push_interval k, async_generation_ratio and async_pipeline_depth "
-            "k - 1 + sync_offset: task i is sampled by version k * (i // (k * batch_size)), or a newer one with sync_offset",
-            _interval, _interval_fits, "1 or more"),
-    ignored("synchronizer.sync_offset", "part of async_generation_ratio"),
-    *off_or_lacking("synchronizer.sync_style", ("fixed", None), _STYLES),
-    *(row for name in ("explorer_sync_interval", "trainer_sync_interval")
-      for row in off_or_lacking(f"synchronizer.{name}", (None,), "both sides have one interval: write sync_interval")),
-    ignored("synchronizer.sync_timeout", "peer_timeout says when a process that is alone gives up"),
 )  # fmt: skip
 
-RULES = (*RUN, *ALGORITHM, *BUFFER, *EXPLORER, *TRAINER)
+RULES = (*RUN, *ALGORITHM, *BUFFER, *EXPLORER, *TRAINER, *SYNCHRONIZER)

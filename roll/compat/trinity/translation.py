@@ -9,7 +9,8 @@ from typing import Any
 
 from roll.compat.roll.rule import KeyRule
 from roll.compat.roll.translation import Translation, value_at, write_at
-from roll.compat.trinity.keys import BLOCKS, IDENTIFYING, LEFT_OUT, NEEDED, RULES, SCALARS, at
+from roll.compat.trinity.file import at
+from roll.compat.trinity.keys import BLOCKS, IDENTIFYING, LEFT_OUT, NEEDED, RULES, SCALARS
 from roll.configs.report import Note
 
 _BY_PATH: dict[str, list[KeyRule]] = defaultdict(list)
