@@ -132,7 +132,8 @@ class BaseConfig:
         "How weights travel. object_store: shared memory of the trainers' nodes, fetched by each engine through Ray; collective: "
         "from there to all engines at once, a gloo broadcast by each of the trainers' ranks (both by reference with --local); "
         "checkpoint_dir: safetensors in <output_dir>/<exp_name>/weights, which trainers and engines both have to see. With mode "
-        "explore and train object_store is fetched by each engine over TCP, from the trainer's process (weights_address).",
+        "explore and train object_store is fetched by each engine over TCP, from the trainer's process (weights_address), and a "
+        "broadcast is for the engines of all explorers that ask at about the same time.",
     )
     weights_address: str = option(
         "127.0.0.1",

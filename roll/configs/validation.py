@@ -91,12 +91,8 @@ def _lengths(config: PPOConfig) -> Iterator[Problem]:
 
 
 def _halves(config: PPOConfig) -> Iterator[Problem]:
-    if config.mode != "both":
-        if config.model_update_transport == "collective":
-            message = f"trainer and explorers have no process group in common (mode: {config.mode})"
-            yield Problem("model_update_transport", "collective", message, "object_store, or checkpoint_dir")
-        if config.deterministic:
-            yield Problem("deterministic", True, f"timing decides otherwise with mode: {config.mode}", "mode: both, or false")
+    if config.mode != "both" and config.deterministic:
+        yield Problem("deterministic", True, f"timing decides otherwise with mode: {config.mode}", "mode: both, or false")
     if config.weights_address != "127.0.0.1" and (config.mode == "both" or config.model_update_transport == "checkpoint_dir"):
         message = f"nothing is served with mode: {config.mode}, model_update_transport: {config.model_update_transport}"
         yield Problem("weights_address", config.weights_address, message, "remove it")

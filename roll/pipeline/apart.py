@@ -15,12 +15,14 @@ from typing import Any
 
 from roll.configs.ppo import PPOConfig
 from roll.distributed.backend import Backend
+from roll.distributed.cluster import Cluster
 from roll.metrics.trace import Trace
 from roll.pipeline.engine_fleet import WEIGHTS, EngineFleet
 from roll.pipeline.run_record import RunRecord
 from roll.pipeline.schedule import StepSchedule
 from roll.pipeline.trainer import Trainer
 from roll.pipeline.validation import ValidationResult
+from roll.pipeline.weight_broadcast import BroadcastDesk
 from roll.pipeline.weight_updates import EngineUpdates, UpdateStats
 from roll.rollout.changes import Closed
 from roll.rollout.groups import Groups
@@ -37,16 +39,20 @@ RETRY_S = 0.5
 logger = logging.getLogger(__name__)
 
 
-def published_weights(config: PPOConfig, backend: Backend, newest: int) -> DirectoryWeightStore:
+def published_weights(config: PPOConfig, backend: Backend, trainers: Cluster, newest: int) -> DirectoryWeightStore:
     """Where a trainer leaves its weights for explorers. `newest`: versions up to this one stay from an earlier process of the
     run."""
     folder = Path(config.shared_dir).resolve() / WEIGHTS
     if config.model_update_transport == "checkpoint_dir":
         return DirectoryWeightStore(folder, newest)
+    address = config.weights_address
     try:
-        return ServedWeightStore(folder, newest, config.weights_address, backend)
+        store = ServedWeightStore(folder, newest, address, backend)
     except OSError as error:
-        raise OSError(f"weights cannot be served at weights_address {config.weights_address}: {error}") from error
+        raise OSError(f"weights cannot be served at weights_address {address}: {error}") from error
+    if config.model_update_transport == "collective":
+        store.broadcasts = BroadcastDesk(trainers, address, config.engine_health_timeout_s)
+    return store
 
 
 class SharedWeights(WeightFolder):

@@ -125,7 +125,8 @@ class Pipeline(ABC):
 
         config, derived, state = self._config, self._prepared.derived, self.state
         await state.join()
-        store, ledger = published_weights(config, self.backend, state.first_step), self._ledger()
+        store = published_weights(config, self.backend, clusters["actor_train"], state.first_step)
+        ledger = self._ledger()
         checkpoints = CheckpointWriter(state, clusters, ledger)
         trainer = Trainer(config, derived, self._loss, state, clusters, store, checkpoints)
         publisher = Publisher(store, state.groups, state.record, state.known)

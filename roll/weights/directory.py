@@ -10,17 +10,17 @@ import asyncio
 import json
 import os
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from roll.distributed.backend import Backend
 from roll.weights.bucket import Bucket, WeightManifest
-from roll.weights.bucket_server import BucketServer, Endpoint, ServedBucket, Unreachable
+from roll.weights.bucket_server import BucketServer, Endpoint, Invitation, ServedBucket, Unreachable
 from roll.weights.store import BucketRef, KeptBucket, Receive, VersionGone
 
 MANIFEST, VERSION, DOOMED = "manifest.json", "version-", "deleted-"
@@ -79,6 +79,10 @@ class WeightFolder:
     def manifest(self, version: int) -> WeightManifest:
         return _manifest(self._read(version))
 
+    def server(self) -> Endpoint:
+        """Where a trainer serves what it has in memory. Raises `Unreachable`."""
+        return Endpoint.read(self._folder / SERVER)
+
     async def retain(self, versions: Collection[int]) -> None:
         """The publisher deletes what nobody needs."""
 
@@ -102,7 +106,7 @@ class WeightFolder:
         version, rows = published["version"], published["buckets"]
         if not published["served"]:
             return [BucketFile(str(self._of(version) / name), tuple(names), *sizes) for name, names, *sizes in rows]
-        endpoint = Endpoint.read(self._folder / SERVER)
+        endpoint = self.server()
         return [ServedBucket(endpoint, version, number, tuple(names), *sizes) for number, (_, names, *sizes) in enumerate(rows)]
 
 
@@ -154,6 +158,11 @@ class DirectoryWeightStore(WeightFolder):
         os.replace(unfinished, path)
 
 
+class Broadcasts(Protocol):
+    def invite(self, version: int, buckets: Sequence[KeptBucket], members: int) -> list[Invitation]:
+        """Engines of one process to a broadcast. Blocks until it begins; called by any thread."""
+
+
 class ServedWeightStore(DirectoryWeightStore):
     """A `WeightStore` whose manifests are files; the buckets stay where the trainer's ranks made them, and are served from there
     to engines of other processes. What an earlier process of the run had is gone with it."""
@@ -163,6 +172,8 @@ class ServedWeightStore(DirectoryWeightStore):
         super().__init__(folder, newest)
         self._held: dict[int, list[KeptBucket]] = {}
         self._backend = backend
+        self.broadcasts: Broadcasts | None = None
+        """Who arranges them, if engines may ask for one."""
         self._server = BucketServer(host, self)
         self._server.endpoint.write(folder / SERVER)
 
@@ -193,6 +204,11 @@ class ServedWeightStore(DirectoryWeightStore):
             return None
         bucket: Bucket = self._backend.value(held[number].reference)
         return bucket
+
+    def invite(self, version: int, members: int) -> list[Invitation] | None:
+        """For the server's threads."""
+        buckets = self._held.get(version)
+        return self.broadcasts.invite(version, buckets, members) if self.broadcasts is not None and buckets else None
 
     def close(self) -> None:
         (self._folder / SERVER).unlink(missing_ok=True)

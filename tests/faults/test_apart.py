@@ -50,7 +50,7 @@ def test_an_explorer_that_comes_first_waits_at_the_bound_and_both_end_by_themsel
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("transport", ["object_store", "checkpoint_dir"])
+@pytest.mark.parametrize("transport", ["object_store", "collective", "checkpoint_dir"])
 def test_a_trainer_that_comes_first_is_killed_and_goes_on_from_its_checkpoint(launch, accounts, transport):
     """With what it had in memory, explorers lose the versions that they serve; files stay."""
     transport = f"model_update_transport={transport}"
@@ -61,6 +61,19 @@ def test_a_trainer_that_comes_first_is_killed_and_goes_on_from_its_checkpoint(la
     again = launch(*TRAINER, transport)
     assert (again.end(), explorer.end()) == (0, 0), again.output + explorer.output
     accounts(again.dir, validated=None)
+    updates = json.loads((again.dir / "explorers" / "explorer" / "summary.json").read_text())["weight_updates"]
+    assert ("broadcasts" in updates) == ("collective" in transport) and updates.get("broadcasts", {"sent": 1})["sent"] > 0
+
+
+@pytest.mark.slow
+def test_explorers_that_are_broadcast_to_may_be_killed(launch, accounts):
+    together = ("model_update_transport=collective", "engine_health_timeout_s=10")
+    trainer = launch(*TRAINER, *together)
+    first, second = launch(*EXPLORER, *together), launch(*EXPLORER, *together, "explorer_name=second")
+    trainer.wait_for_steps(3)
+    kill(second)
+    assert (trainer.end(), first.end()) == (0, 0), trainer.output + first.output
+    accounts(trainer.dir, validated=None)
 
 
 @pytest.mark.slow

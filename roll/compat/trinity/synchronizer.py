@@ -40,7 +40,7 @@ def _by_explorer(value: Any, file: File) -> Mapping[str, Any]:
 
 
 def _by_trainer(value: Any, file: File) -> Mapping[str, Any]:
-    return _by_explorer(value, file) | {"weight_push_interval": _intervals(file)[0]}
+    return {**_by_explorer(value, file), "weight_push_interval": _intervals(file)[0]}
 
 
 def _in_flight(value: Any, file: File) -> Mapping[str, Any]:
