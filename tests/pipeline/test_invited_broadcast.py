@@ -1,4 +1,4 @@
-"""Broadcasts to engines of other processes: who asks at the same time is one group, and who does not come costs the others time."""
+"""Broadcasts to engines of other processes: who asks at the same time is one group, who does not come costs the others time."""
 
 import asyncio
 
