@@ -96,6 +96,11 @@ def _halves(config: PPOConfig) -> Iterator[Problem]:
     if config.weights_address != "127.0.0.1" and (config.mode == "both" or config.model_update_transport == "checkpoint_dir"):
         message = f"nothing is served with mode: {config.mode}, model_update_transport: {config.model_update_transport}"
         yield Problem("weights_address", config.weights_address, message, "remove it")
+    elif config.weights_address in ("", "0.0.0.0", "::"):
+        message = "explorers would not know where to fetch weights"
+        yield Problem(
+            "weights_address", config.weights_address, message, "the one address at which they reach the trainer's machine"
+        )
     if config.mode != "explore" and config.explorer_name != "explorer":
         yield Problem("explorer_name", config.explorer_name, f"has no effect with mode: {config.mode}", "remove it")
     if "/" in config.explorer_name or config.explorer_name in ("", ".", "..", "trainer"):
