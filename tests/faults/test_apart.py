@@ -134,8 +134,10 @@ def test_a_folder_of_weights_that_cannot_be_written_to_ends_the_run_with_one_err
     reason = trainer.summary()["reason"]
     assert "Permission denied" in reason and str(weights) in reason
     assert "the trainer failed: " in explorer.output
-    again = launch(*TRAINER, transport), launch(*EXPLORER, transport)
-    assert [each.end() for each in again] == [0, 0], again[0].output + again[1].output
+    again = launch(*TRAINER, transport)
+    again.wait_for_output("started in")  # an explorer that comes before finds the run failed, and ends
+    explorer = launch(*EXPLORER, transport)
+    assert (again.end(), explorer.end()) == (0, 0), again.output + explorer.output
     accounts(trainer.dir, validated=None)
 
 
