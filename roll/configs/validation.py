@@ -93,12 +93,18 @@ def _lengths(config: PPOConfig) -> Iterator[Problem]:
 
 
 def _halves(config: PPOConfig) -> Iterator[Problem]:
-    if config.mode in ("explore", "train"):
-        if config.model_update_transport != "checkpoint_dir":
-            message = f"weights go between processes as files (mode: {config.mode})"
-            yield Problem("model_update_transport", config.model_update_transport, message, "checkpoint_dir")
-        if config.deterministic:
-            yield Problem("deterministic", True, f"timing decides otherwise with mode: {config.mode}", "mode: both, or false")
+    if config.mode in ("explore", "train") and config.deterministic:
+        yield Problem("deterministic", True, f"timing decides otherwise with mode: {config.mode}", "mode: both, or false")
+    if config.weights_address != "127.0.0.1" and (
+        config.mode not in ("explore", "train") or config.model_update_transport == "checkpoint_dir"
+    ):
+        message = f"nothing is served with mode: {config.mode}, model_update_transport: {config.model_update_transport}"
+        yield Problem("weights_address", config.weights_address, message, "remove it")
+    elif config.weights_address in ("", "0.0.0.0", "::"):
+        message = "explorers would not know where to fetch weights"
+        yield Problem(
+            "weights_address", config.weights_address, message, "the one address at which they reach the trainer's machine"
+        )
     if config.mode != "explore" and config.explorer_name != "explorer":
         yield Problem("explorer_name", config.explorer_name, f"has no effect with mode: {config.mode}", "remove it")
     if "/" in config.explorer_name or config.explorer_name in ("", ".", "..", "trainer"):

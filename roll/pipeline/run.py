@@ -121,11 +121,12 @@ class Pipeline(ABC):
 
     async def _train(self, clusters: Mapping[str, Cluster]) -> None:
         """The half of a trainer: explorers are processes of their own."""
-        from roll.pipeline.apart import Publisher
+        from roll.pipeline.apart import Publisher, published_weights
 
         config, derived, state = self._config, self._prepared.derived, self.state
         await state.join()
-        store, ledger = weight_store(config, newest=state.first_step), self._ledger()
+        store = published_weights(config, self.backend, clusters["actor_train"], state.first_step)
+        ledger = self._ledger()
         checkpoints = CheckpointWriter(state, clusters, ledger)
         trainer = Trainer(config, derived, self._loss, state, clusters, store, checkpoints)
         publisher = Publisher(store, state.groups, state.record, state.known)
@@ -140,29 +141,33 @@ class Pipeline(ABC):
             await self._end(checkpoints, "critic" in clusters)
         if not self._interrupted:
             await publisher.farewell()
+        store.close()
 
     async def _explore(self, clusters: Mapping[str, Cluster]) -> None:
         """The half of an explorer: a trainer and other explorers are processes of their own. If the trainer takes versions back,
-        the explorer begins anew."""
+        or has what the engines serve no longer, the explorer begins anew."""
+        from roll.pipeline.apart import lost_versions
+
         while True:
             try:
                 await self._explore_once(clusters)
                 break
-            except Exception:  # boundary: what fails because versions are gone is no failure
-                if not await self.state.groups.was_taken_back():
+            except Exception as error:  # boundary: what fails because versions are gone is no failure
+                if not (lost_versions(error) or await self.state.groups.was_taken_back()):
                     raise
                 self.state.record.display.note("the trainer went on from a checkpoint: exploring begins anew with its version")
         if (ended := self.state.groups.ended) is not None and ended[0] == "failed":
             raise RuntimeError(f"the trainer failed: {ended[1]}")
 
     async def _explore_once(self, clusters: Mapping[str, Cluster]) -> None:
-        from roll.pipeline.apart import FollowedWeights, shared_weights
+        from roll.pipeline.apart import FollowedWeights, SharedWeights
 
         config, state = self._config, self.state
         await state.join()
-        engines = engine_fleet(config, self._prepared, clusters, state, self.backend, shared_weights(config))
-        await engines.load()
+        engines = engine_fleet(config, self._prepared, clusters, state, self.backend, SharedWeights(config))
         weights = FollowedWeights(engines, state.groups, state.schedule, state.record.files.trace)
+        if not await weights.begin():
+            return
         explorer = await self._explorer(clusters, engines, weights)
 
         explore = exploring(explorer)
