@@ -170,6 +170,8 @@ def decisions(config: PPOConfig, derived: Derived) -> Iterator[str]:
     """What was chosen for the user, and why."""
     chosen = "recomputed at the start of each step" if derived.recompute_old_logprobs else "the sampler's"
     yield f"old log-probs: {chosen} ({derived.old_logprobs_reason})"
+    if derived.scored_ahead:
+        yield f"{' and '.join(derived.scored_ahead)}: one step ahead of actor_train, on devices of their own"
     if config.actor_train.model_args.lora_target is not None:
         yield f"weight updates: {'adapters' if derived.adapter_updates else 'merged weights'} ({derived.adapter_updates_reason})"
     if config.reference is not None and not config.uses_reference:

@@ -40,7 +40,7 @@ from roll.pipeline.flow import Flow
 from roll.pipeline.hang_watch import HangWatch
 from roll.pipeline.preparation import Prepared, decisions
 from roll.pipeline.run_record import Counter
-from roll.pipeline.stage import SourceStage, Stage
+from roll.pipeline.stage import GatedStage, SourceStage, Stage
 from roll.pipeline.state import RunState
 from roll.pipeline.summary import Parts, figures
 from roll.pipeline.trainer import Trainer
@@ -290,17 +290,18 @@ def training(trainer: Trainer, derived: Derived, clusters: Mapping[str, Cluster]
     """From the groups to the weights of a step."""
     with_critic, with_reference = "critic" in clusters, "reference" in clusters
     scoring = [
-        with_critic and Stage("value", trainer.values, role="critic"),
-        derived.recompute_old_logprobs and Stage("log_prob", trainer.log_probs, role="actor_train"),
-        with_reference and Stage("reference", trainer.reference, role="reference"),
+        with_critic and GatedStage("value", trainer.values, trainer.turn_of_critic, role="critic"),
+        derived.recompute_old_logprobs and GatedStage("log_prob", trainer.log_probs, trainer.turn, role="actor_train"),
+        with_reference and GatedStage("reference", trainer.reference, trainer.turn_of_reference, role="reference"),
     ]
     update: list[Stage[Any, Any]] = [Stage("train", trainer.train, role="actor_train")]
     if with_critic:
         # The critic first: where the two take turns, the policy has the devices when its weights are gathered.
         critic = Stage("critic", trainer.update_critic, role="critic")
-        policy = Stage("policy", trainer.update, role="actor_train")
+        policy = GatedStage("policy", trainer.update, trainer.turn_of_policy, role="actor_train")
         update = [*beside("train", [critic, policy]), Stage("gather", trainer.gather, role="actor_train")]
-    return [SourceStage("lease", trainer.lease), *beside("scoring", scoring), Stage("advantage", trainer.advantages), *update]
+    advantage = GatedStage("advantage", trainer.advantages, trainer.turn_of_scored)
+    return [SourceStage("lease", trainer.lease), *beside("scoring", scoring), advantage, *update]
 
 
 def _device_locks(config: PPOConfig, clusters: Mapping[str, Cluster], engines: EngineFleet | None) -> DeviceLocks:

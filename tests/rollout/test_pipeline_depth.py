@@ -1,4 +1,6 @@
-from roll.rollout.pipeline_depth import PROBE, PipelineDepth
+import pytest
+
+from roll.rollout.pipeline_depth import PROBE, PipelineDepth, StepTimes
 
 
 def settle(depth, steps=10, **seen):
@@ -50,3 +52,20 @@ def test_a_probe_that_made_the_trainer_wait_is_taken_back_and_not_repeated_soon(
         depth.observe(wait_s=0.9 if waiting else 0.0, train_s=1.0, slack_s=0.5)
     assert depth.depth in (needed, needed - PROBE)
     assert waits <= 12
+
+
+@pytest.mark.parametrize(
+    ("times", "idle", "wait", "slack"),
+    [
+        # asked for when the step before was done at 10, scored in 2
+        (StepTimes(10, 13, 13, 15, 10), 3, 3, 0),
+        (StepTimes(10, 4, 10, 12, 10), 0, 0, 6),
+        # asked for at 5 and scored ahead, while the step before trains until 10
+        (StepTimes(5, 6, 6, 8, 10), 0, 0, 2),
+        (StepTimes(5, 9, 9, 11, 10), 0, 1, 0),
+        (StepTimes(5, 12, 12, 14, 10), 2, 4, 0),
+        (StepTimes(5, 3, 5, 20, 10), 0, 0, 2),  # scoring is what takes long: no group came late
+    ],
+)
+def test_only_a_wait_for_groups_counts_and_not_that_scoring_takes_long(times, idle, wait, slack):
+    assert (times.idle_s, times.wait_s, times.slack_s) == (idle, wait, slack)
