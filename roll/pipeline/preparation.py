@@ -207,6 +207,8 @@ def _check_policy_loss(config: PPOConfig, derived: Derived) -> None:
     needs = traits_of(try_policy_loss(spec.pg_variant, spec.args))
     if needs.needs_proximal and not derived.recompute_old_logprobs:
         raise ValueError("it needs the log-probs of the step's first weights: write old_logprobs: recompute")
+    if needs.prepare is not None and config.train_on_arrival:
+        raise ValueError("it looks at a whole batch before it is trained: write train_on_arrival: false")
 
 
 def _worker_classes(config: PPOConfig) -> dict[str, str]:

@@ -31,6 +31,7 @@ from roll.distributed.devices import Inventory
 from roll.metrics.ledger import Ledger
 from roll.pipeline import roles
 from roll.pipeline.advantages import Advantages
+from roll.pipeline.arrival import TrainerOnArrival
 from roll.pipeline.beside import beside
 from roll.pipeline.checkpoint_writer import CheckpointWriter
 from roll.pipeline.clusters import start_clusters
@@ -46,6 +47,7 @@ from roll.pipeline.summary import Parts, figures
 from roll.pipeline.trainer import Trainer
 from roll.pipeline.weight_broadcast import LOST
 from roll.pipeline.weight_updates import EngineUpdates, WeightUpdates
+from roll.weights.store import WeightStore
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +98,7 @@ class Pipeline(ABC):
         engines = engine_fleet(config, self._prepared, clusters, state, self.backend, store)
         weights = WeightUpdates(engines, store, state.groups, state.schedule, state.record.files.trace)
         checkpoints = CheckpointWriter(state, clusters, ledger)
-        trainer = Trainer(config, derived, self._loss, state, clusters, store, checkpoints)
+        trainer = self._trainer(clusters, store, checkpoints)
         if derived.engines_start_empty:
             first = await trainer.gather_weights(state.first_step)
             await store.publish(first.manifest, first.buckets)
@@ -127,7 +129,7 @@ class Pipeline(ABC):
         await state.join()
         store, ledger = weight_store(config, newest=state.first_step), self._ledger()
         checkpoints = CheckpointWriter(state, clusters, ledger)
-        trainer = Trainer(config, derived, self._loss, state, clusters, store, checkpoints)
+        trainer = self._trainer(clusters, store, checkpoints)
         publisher = Publisher(store, state.groups, state.record, state.known)
         await publisher.begin(trainer, state.first_step)
 
@@ -178,6 +180,10 @@ class Pipeline(ABC):
         explorer = await self.explorer(clusters, engines, weights)
         engines.routing.append(explorer.routing)
         return explorer
+
+    def _trainer(self, clusters: Mapping[str, Cluster], store: WeightStore, checkpoints: CheckpointWriter) -> Trainer:
+        kind = TrainerOnArrival if self._config.train_on_arrival else Trainer
+        return kind(self._config, self._prepared.derived, self._loss, self.state, clusters, store, checkpoints)
 
     def _ledger(self) -> Ledger:
         return Ledger(time.monotonic(), self.state.record.files.trace)

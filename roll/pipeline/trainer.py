@@ -60,6 +60,9 @@ class Step:
 
 
 class Trainer:
+    on_arrival = False
+    """Whether a step takes its groups as they come, or all at once."""
+
     def __init__(
         self,
         config: PPOConfig,
@@ -92,8 +95,8 @@ class Trainer:
     async def lease(self) -> Step:
         """The next step, with its groups. Raises `Closed` after the last."""
         await self._until(DONE, self._next - bool(self._derived.scored_ahead))
-        lease = await self._state.groups.lease(self._next)
-        self._next += 1
+        lease = await self._state.groups.lease(self._next, self.on_arrival)
+        self._next += lease.last
         temperature = self._config.actor_infer.generating_args.temperature
         return Step(lease, batching.token_batch(lease.groups, temperature, self._state.advantages.trains, lease.step))
 

@@ -1,6 +1,10 @@
-"""Workers that write down when they are called, and a trainer that trains on only when the next step is being scored."""
+"""Workers that write down when they are called: a trainer that trains on only when the next step is being scored, and a reward
+that is known only when the trainer has begun."""
 
+import asyncio
 import threading
+
+from integration_rewards import Letters
 
 from roll.pipeline.base_worker import TrainWorker
 from roll.pipeline.critic_worker import CriticWorker
@@ -55,3 +59,33 @@ class Policy(TrainWorker):
                 assert awaited(who, trained + 1), f"{who} of step {trained + 1} does not begin while step {trained} trains"
         note("trained")
         return metrics
+
+
+class Arriving(TrainWorker):
+    def add_gradients(self, batch, loss):
+        super().add_gradients(batch, loss)
+        note("gradients")
+
+    def step_on_gradients(self, loss, totals):
+        CALLS.append("stepped")
+        return super().step_on_gradients(loss, totals)
+
+
+class AfterTraining(Letters):
+    """Grades the last of the 16 samples of a step when gradients of others have been added."""
+
+    graded = 0
+
+    async def grade(self, sample):
+        self.graded += 1
+        step, position = divmod(self.graded - 1, 16)
+        if position == 15:
+            added = self._before(step)
+            assert await asyncio.to_thread(awaited, "gradients", added + 1), "nothing is trained while a sample is graded"
+        return await super().grade(sample)
+
+    @staticmethod
+    def _before(step):
+        """Calls for gradients before the step."""
+        stepped = [i for i, call in enumerate(CALLS) if call == "stepped"]
+        return CALLS[: stepped[step - 1]].count("gradients") if step else 0
