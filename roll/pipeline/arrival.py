@@ -17,7 +17,6 @@ from roll.algorithms.loss import prepare_batch
 from roll.data.token_batch import TokenBatch
 from roll.pipeline.optimise import add_gradients, step_on_gradients
 from roll.pipeline.trainer import Step, Trainer
-from roll.rollout.groups import Lease
 from roll.weights.gather import NewWeights
 
 
@@ -65,5 +64,5 @@ def joined(parts: Sequence[Step], leased_at: float) -> Step:
     batch = TokenBatch.joined([part.batch for part in parts])
     order = sorted(range(len(samples)), key=samples.__getitem__)
     in_order = tuple(sorted(groups, key=lambda group: group.group_id))
-    lease: Lease = replace(parts[-1].lease, groups=in_order, asked_at=parts[0].lease.asked_at, leased_at=leased_at)
+    lease = replace(parts[-1].lease, groups=in_order, asked_at=parts[0].lease.asked_at, leased_at=leased_at)
     return Step(lease, batch.select(order))

@@ -52,6 +52,9 @@ class Step:
     metrics: dict[str, float] = field(default_factory=dict)
     idle_s: float = 0.0
     """How long the trainer had no groups."""
+    scored_at: float = 0.0
+    scored_s: float = 0.0
+    """When those who score ahead had scored it, and how long that took."""
 
     @property
     def number(self) -> int:
@@ -91,6 +94,8 @@ class Trainer:
         self._done_at = 0.0
         self._step_s = 0.0
         """How long the step before took."""
+        self._scored_at = 0.0
+        """When the step before was scored ahead."""
 
     async def lease(self) -> Step:
         """The next step, with its groups. Raises `Closed` after the last."""
@@ -120,13 +125,14 @@ class Trainer:
 
     async def turn_of_scored(self, step: Step) -> None:
         """`turn`. What the step and the one before waited for each other is known now: the groups' depth learns from it."""
-        scored_at, lease, groups = time.monotonic(), step.lease, self._state.groups
         await self.turn(step)
+        lease, groups = step.lease, self._state.groups
         if groups.stopped and lease.leased_at < self._done_at:
             raise Closed
-        times = StepTimes(lease.asked_at, lease.complete_at, lease.leased_at, scored_at, self._done_at)
-        step.idle_s = times.idle_s
+        step.idle_s = max(0.0, lease.leased_at - max(lease.asked_at, self._done_at))
+        asked_at, self._scored_at = max(lease.asked_at, self._scored_at), step.scored_at
         if self._step_s:
+            times = StepTimes(asked_at, lease.complete_at, lease.leased_at, step.scored_s, self._done_at)
             await groups.learn(times.wait_s, self._step_s, times.slack_s)
 
     async def _until(self, part: str, count: int) -> None:
@@ -249,6 +255,9 @@ class Trainer:
 
     async def _per_token(self, cluster: Cluster, method: str, step: Step) -> Tensor:
         """[N] what a method of all workers (`log_probs`, `values`) says of the batch."""
-        ranks = cluster.num_shards
+        ranks, begun_at = cluster.num_shards, time.monotonic()
         parts = await cluster.scatter(method, batching.shards(step.batch, ranks))
+        if cluster.role in self._derived.scored_ahead:
+            step.scored_at = time.monotonic()
+            step.scored_s = max(step.scored_s, step.scored_at - begun_at)
         return batching.gather(parts, step.batch, ranks)

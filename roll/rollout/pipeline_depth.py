@@ -33,29 +33,24 @@ class StepTimes(NamedTuple):
     """The moments in which a step came to its training. Its groups may be leased, and scored, while the step before trains."""
 
     asked: float
-    """The trainer asked for the groups."""
+    """Whoever begins with the groups had nothing else to do."""
     complete: float
     """The groups lay ready."""
     leased: float
-    scored: float
+    scored_s: float
+    """How long scoring ahead of the training takes."""
     before_done: float
     """The step before was trained."""
 
     @property
-    def idle_s(self) -> float:
-        """How long the trainer had no groups."""
-        return max(0.0, self.leased - max(self.asked, self.before_done))
-
-    @property
     def wait_s(self) -> float:
-        """How long those who score and who train both stood idle because the groups came late."""
-        return min(self.leased - self.asked, max(0.0, self.scored - self.before_done))
+        """How long those who score ahead and who train both stood idle because the groups came late."""
+        return max(0.0, min(self.leased - self.asked, self.leased + self.scored_s - self.before_done))
 
     @property
     def slack_s(self) -> float:
-        """How long the groups lay complete before they were needed: scored when the step before was trained."""
-        needed = max(self.asked, self.before_done - (self.scored - self.leased))
-        return max(0.0, needed - self.complete)
+        """How long the groups lay complete before they were needed, scored, by the training."""
+        return max(0.0, max(self.asked, self.before_done - self.scored_s) - self.complete)
 
 
 class PipelineDepth:

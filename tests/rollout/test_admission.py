@@ -247,6 +247,19 @@ def test_scoring_ahead_costs_nothing_where_the_ratio_leaves_room_for_it(ratio, s
     assert step_s(True) < 1.02 < 1 + score_s - 0.01 < step_s(False)
 
 
+@pytest.mark.parametrize(("rollout_s", "score_s", "lag"), [(0.1, 0.9, 1), (0.1, 2.0, 1), (1.0, 1.0, 2), (2.5, 0.5, 3)])
+def test_scoring_ahead_takes_no_more_lag_than_it_needs(rollout_s, score_s, lag):
+    outcome = simulate(
+        Admission(8, 8, max_steps=300),
+        PipelineDepth(8),
+        duration=lambda _: rollout_s,
+        score_s=lambda _: score_s,
+        ahead=True,
+    )
+    assert outcome.wall_s / 300 < 1.07 * max(score_s, 1.0)
+    assert sum(outcome.lags) / len(outcome.lags) <= lag
+
+
 def test_at_ratio_0_there_is_nothing_to_score_ahead():
     options = {"duration": lambda _: 1.0, "score_s": lambda _: 0.5}
     before, ahead = (simulate(Admission(8, 0, max_steps=10), PipelineDepth(0), ahead=a, **options) for a in (False, True))

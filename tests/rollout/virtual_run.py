@@ -50,9 +50,9 @@ def simulate(
     waiting: list[int] = []
     running = 0
     step = done = first_step
-    asked, complete_since, before_done, step_s, scoring_until = 0.0, None, 0.0, 0.0, 0.0
+    asked, complete_since, done_at, step_s, scoring_until = 0.0, None, 0.0, 0.0, 0.0
     leased: dict[int, list[int]] = {}
-    times: dict[int, StepTimes] = {}
+    scored: dict[int, tuple[float, StepTimes]] = {}
     training = False
     resume_at = 0.0
 
@@ -86,18 +86,20 @@ def simulate(
                 outcome.lags += [step - admission.live[i].start_version for i in selection.take]
                 leased.setdefault(step, []).extend(selection.take)
                 if len(leased[step]) == admission.batch_groups:
-                    scoring_until = max(now, scoring_until) + score_s(step)
-                    times[step] = StepTimes(asked, now if complete_since is None else complete_since, now, scoring_until, 0.0)
+                    seconds, since = score_s(step), now if complete_since is None else complete_since
+                    could = max(asked, scoring_until if ahead else 0.0)
+                    scoring_until = max(now, scoring_until) + seconds
+                    scored[step] = scoring_until, StepTimes(could, since, now, seconds if ahead else 0.0, 0.0)
                     push(scoring_until - now, "scored", step)
                     step, asked, complete_since = step + 1, now, None
             if selection.take or selection.drop:
                 continue
-        if not training and done in times and times[done].scored <= now:
-            seen = times.pop(done)._replace(before_done=before_done)
+        if not training and done in scored and scored[done][0] <= now:
+            seen = scored.pop(done)[1]._replace(before_done=done_at)
             if step_s:
                 depth.observe(seen.wait_s, step_s, seen.slack_s)
-            outcome.wait_s += seen.idle_s
-            training, began = True, max(seen.leased, before_done)
+            outcome.wait_s += max(0.0, seen.leased - max(seen.asked, done_at))
+            training, began = True, max(seen.leased, done_at)
             push(train_s(done), "trained", done)
         if not events:
             outcome.stuck = True
@@ -117,7 +119,7 @@ def simulate(
             admission.train(tuple(groups))
             outcome.trained_ids += groups
             outcome.trained_by_step.append(groups)
-            training, done, before_done, step_s = False, value + 1, now, now - began
+            training, done, done_at, step_s = False, value + 1, now, now - began
             asked = asked if ahead else now
             if weights.steps.publishes(value + 1):
                 push(publish_s(value), "published", value + 1)
