@@ -30,7 +30,7 @@ from roll.pipeline.base_worker import TrainWorker
 from roll.pipeline.rlvr.rewards.exact_match_reward_worker import ExactMatchRewardWorker
 from roll.strategies.train.interface import BatchTotals
 
-WARM_UP, WIND_DOWN = 5, 2
+WARM_UP, WIND_DOWN = 8, 3
 TRAIN_S, SCORE_S = "SCRIPTED_TRAIN_S", "SCRIPTED_SCORE_S"
 """Environment variables: seconds of a whole batch."""
 GROUPS, SAMPLES = 8, 4
@@ -123,7 +123,7 @@ def equal(bench: Bench) -> None:
 
 def reference(bench: Bench) -> None:
     shared, own = "reference.device_mapping=0", "reference.device_mapping=2"
-    for ratio, mean_s in ((1, 0.1), (2, 1.15)):
+    for ratio, mean_s in ((1, 0.1), (3, 1.15)):
         print(f"training 1.15 s, reference 0.95 s, generation {mean_s:g} s, ratio {ratio}")
         without = bench.step_s("without a reference", mean_s, 1.15, ratio=ratio)
         bench.step_s("reference on the device of actor_train", mean_s, 1.15, *REFERENCE, shared, score_s=0.95, ratio=ratio)

@@ -48,12 +48,13 @@ def test_an_explorer_that_comes_first_waits_at_the_bound_and_both_end_by_themsel
 
 
 @pytest.mark.slow
-def test_a_trainer_that_comes_first_is_killed_and_goes_on_from_its_checkpoint(launch, accounts):
-    trainer = launch(*TRAINER)
+@pytest.mark.parametrize("more", [(), ("train_on_arrival=true",)], ids=["", "on arrival"])
+def test_a_trainer_that_comes_first_is_killed_and_goes_on_from_its_checkpoint(launch, accounts, more):
+    trainer = launch(*TRAINER, *more)
     explorer = launch(*EXPLORER)
     trainer.wait_for_steps(5)
     kill(trainer)
-    again = launch(*TRAINER)
+    again = launch(*TRAINER, *more)
     assert (again.end(), explorer.end()) == (0, 0), again.output + explorer.output
     accounts(again.dir, validated=None)
 
