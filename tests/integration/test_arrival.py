@@ -1,5 +1,7 @@
 """`train_on_arrival`: groups are trained while others are rolled out, and the update is that of the whole batch."""
 
+import asyncio
+
 import overlap_workers
 import pytest
 import torch
@@ -10,7 +12,9 @@ from roll.cli.verify import read_run, violations
 from roll.configs.problems import ConfigError
 from roll.distributed.backend import LocalBackend
 from roll.distributed.devices import Inventory
+from roll.pipeline.arrival import TrainerOnArrival
 from roll.pipeline.rlvr.preparation import prepare
+from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
 
 THREE_SLOTS = Inventory("cpu", nodes=1, per_node=3, cpus_per_node=3)
 ARRIVING = {
@@ -61,6 +65,29 @@ def test_the_update_is_that_of_the_whole_batch(lab, make_config, changes):
         told = [name for name, value in one.items() if name.startswith(TOLD) and isinstance(value, float)]
         assert len(told) > 20
         assert {name: other.get(name) for name in told} == pytest.approx({name: one[name] for name in told}, rel=1e-3, abs=1e-5)
+
+
+def test_a_step_that_is_stopped_halfway_leaves_no_trace_in_the_run_that_resumes(lab, make_config, monkeypatch):
+    whole = finished(lab, make_config(exp_name="whole", max_steps=3))
+    config = make_config(ARRIVING, exp_name="parts", max_steps=3)
+    pipeline = RLVRPipeline(config, prepare(config, THREE_SLOTS), THREE_SLOTS, LocalBackend())
+    train = TrainerOnArrival.train
+
+    async def train_and_stop(self, step):
+        weights = await train(self, step)
+        if step.number == 1 and len(self._parts) == 1:
+            pipeline.interrupt()
+        return weights
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TrainerOnArrival, "train", train_and_stop)
+        summary = asyncio.run(pipeline.run())
+    assert (summary["status"], summary["steps"], CALLS.count("stepped")) == ("interrupted", 1, 1)
+    assert CALLS[-1] == "gradients", "of the step that was stopped"
+    again = {"train_on_arrival": True, "resume_from_checkpoint": True}
+    parts = lab.start(make_config(again, exp_name="parts", max_steps=3), LocalBackend(), THREE_SLOTS)
+    assert parts.summary["status"] == "finished", parts.summary["reason"]
+    assert (weights(parts, 3) - weights(whole, 3)).norm() <= 1e-6 * weights(whole, 3).norm()
 
 
 @pytest.mark.parametrize(
