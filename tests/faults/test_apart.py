@@ -142,9 +142,10 @@ def test_a_folder_of_weights_that_cannot_be_written_to_ends_the_run_with_one_err
     reason = trainer.summary()["reason"]
     assert "Permission denied" in reason and str(weights) in reason
     assert "the trainer failed: " in explorer.output
-    again = launch(*TRAINER, transport)
-    again.wait_for_output("started in")  # an explorer that comes before finds the run failed, and ends
     explorer = launch(*EXPLORER, transport)
+    joined = "SELECT count(*) FROM members WHERE name = 'explorer' AND state = 'alive' AND term = 2"
+    explorer.wait_for("explorer that waits", lambda: in_database(trainer, joined)[0][0] == 1)
+    again = launch(*TRAINER, transport)
     assert (again.end(), explorer.end()) == (0, 0), again.output + explorer.output
     accounts(trainer.dir, validated=None)
 
