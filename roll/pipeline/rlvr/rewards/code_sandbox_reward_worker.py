@@ -19,22 +19,20 @@ logger = logging.getLogger(__name__)
 
 MARGIN = 0.9
 """Share of `timeout_s` in which a solution has to pass its tests; the rest is the judge's."""
-_READ = {"use_local", "code_url", "partial_credit", *(field.name for field in fields(Limits))} - {"wall_s"}
 
 
 class CodeSandboxRewardWorker(RewardWorker):
     """`timeout_s`: for all tests of a sample. `reward_args`: `code_url` (a SandboxFusion service; without it, or with
     `use_local`, the tests run here), `partial_credit` (the reward is the share of tests that pass), fields of `Limits`."""
 
+    reads = frozenset({"use_local", "code_url", "partial_credit", *(field.name for field in fields(Limits))} - {"wall_s"})
     keeps_time_limit: ClassVar[bool] = True
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
         arguments = self.reward_args
-        if unknown := set(arguments) - _READ:
-            raise ValueError(f"reward_args.{min(unknown)} is not read; known: {', '.join(sorted(_READ))}")
         self._partial = bool(arguments.get("partial_credit"))
-        self._limits = {name: int(arguments[name]) for name in _READ & set(arguments) & set(Limits.__slots__)}
+        self._limits = {name: int(arguments[name]) for name in {*arguments} & {*Limits.__slots__}}
         self._limits["wall_s"] = self.timeout_s * MARGIN  # type: ignore[assignment]
         url = arguments.get("code_url")
         local = bool(arguments.get("use_local", not url))
