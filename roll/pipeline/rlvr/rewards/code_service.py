@@ -14,27 +14,22 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-import httpx
-
 from roll.pipeline.rlvr.rewards.code_judge import same_output
+from roll.pipeline.rlvr.rewards.json_service import Busy, JsonService
 from roll.pipeline.rlvr.rewards.sandbox import prelude
 from roll.pipeline.rlvr.rewards.sandbox.tester import same
 
-ATTEMPTS = 3
-_FAILED = "Failed"
-
-
-class ServiceFailed(RuntimeError):
-    """The service, not a program."""
+MARGIN_S = 5.0
+"""For the service itself, besides the program's time."""
 
 
 class CodeService:
     def __init__(self, url: str, limit_s: float) -> None:
-        self._url, self._limit_s = url, limit_s
-        self._client = httpx.AsyncClient(timeout=limit_s + 5)
+        self._limit_s = limit_s
+        self._service = JsonService(url, limit_s + MARGIN_S)
 
     async def close(self) -> None:
-        await self._client.aclose()
+        await self._service.close()
 
     async def judge(self, source: str, tests: dict[str, Any], go_on: bool) -> dict[str, int]:
         """{"passed", "of"}. Raises `ServiceFailed`."""
@@ -51,22 +46,16 @@ class CodeService:
     async def _printed(self, program: str, stdin: str) -> str | None:
         """None if the program failed."""
         body = {"code": program, "language": "python", "stdin": stdin, "compile_timeout": 10, "run_timeout": self._limit_s}
-        why = ""
-        for _ in range(ATTEMPTS):
-            try:
-                answer = await self._client.post(self._url, json=body)
-                answer.raise_for_status()
-                content = answer.json()
-                status = content["status"]
-            except (httpx.HTTPError, ValueError, KeyError) as error:
-                why = f"{type(error).__name__}: {error}"
-                continue
-            if status == "Success":
-                return str(content["run_result"]["stdout"])
-            if status == _FAILED:
-                return None
-            why = f"{status}: {content.get('message', '')}"
-        raise ServiceFailed(f"{self._url}: {why}"[:300])
+        printed: str | None = await self._service.ask_until(body, _printed)
+        return printed
+
+
+def _printed(answer: dict[str, Any]) -> str | None:
+    if answer.get("status") == "Success":
+        return str((answer.get("run_result") or {}).get("stdout") or "")
+    if answer.get("status") == "Failed":
+        return None
+    raise Busy(f"{answer.get('status')}: {answer.get('message', '')}")
 
 
 Case = tuple[str, str, Callable[[str], bool]]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from roll.data.sample import Prompt, Sample
+from roll.pipeline.rlvr.rewards import json_service
 from roll.pipeline.rlvr.rewards.code_answer import program_of
 from roll.pipeline.rlvr.rewards.code_judge import same_output
 from roll.pipeline.rlvr.rewards.code_sandbox_reward_worker import CodeSandboxRewardWorker
@@ -217,15 +218,16 @@ class Service(BaseHTTPRequestHandler):
 @pytest.fixture
 def service() -> Iterator[str]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Service) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}/run_code"
         server.shutdown()
         thread.join()
 
 
-def test_a_service_runs_the_programs(service: str) -> None:
+def test_a_service_runs_the_programs(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same forms; a service that fails is tried again, and one that is away is an error."""
+    monkeypatch.setattr(json_service, "FIRST_PAUSE_S", 0.0)
     chosen = [PASSING[0], PASSING[5], PASSING[7], PASSING[9], PASSING[10], PASSING[11]]
     failing = [FAILING[0], FAILING[2], FAILING[3], FAILING[5], FAILING[6], FAILING[9]]
     early = ("raise SystemExit(0)", ["assert add(1, 2) == 3"], {})
