@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from typing import Any
 
 import pytest
@@ -194,3 +195,16 @@ def test_rewards_of_instructions() -> None:
     assert "'validate_rhyme' is no instruction" in (wrong.error or "")
     lacking = result(GeneralRuleRewardWorker, "a", '{"func_name": "validate_end"}')
     assert "validate_end lacks end_phrase" in (lacking.error or "")
+
+
+@pytest.mark.parametrize(
+    "unit", ["[", "*", "**", "***", "\n", " ", "<<", "<<>", "{", "******", ". ", "a", "A ", "\\boxed{", "-\n", "p.s", '"']
+)
+def test_no_text_takes_long(unit: str) -> None:
+    """200,000 characters against all the patterns: each is searched in proportion to its length."""
+    text = unit * (200_000 // len(unit))
+    begin = time.process_time()
+    for name, arguments, _, _ in CASES:
+        follows(text, name, arguments)
+    assert choice_of(text).letter in ("", "A")
+    assert time.process_time() - begin < 5.0
