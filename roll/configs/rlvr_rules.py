@@ -50,6 +50,9 @@ def _advantages(config: RLVRConfig) -> Iterator[Problem]:
             yield Problem(key, value, message, f"remove {key}, or use adv_estimator: reinforce")
         elif value == "group" and size == 1:
             yield Problem(key, value, alone, f"{larger}, or use batch")
+    if config.error_max_len_clip != (config.error_max_len_threshold is not None):
+        message = "error_max_len_clip and its threshold belong together"
+        yield Problem("error_max_len_threshold", config.error_max_len_threshold, message, "give both, or neither")
     low, high = config.difficulty_low_threshold, config.difficulty_high_threshold
     if low >= high:
         yield Problem("difficulty_low_threshold", low, f"{low:g} >= difficulty_high_threshold {high:g}: no group passes")

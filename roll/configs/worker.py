@@ -142,6 +142,28 @@ class QueryFilterConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ShapingConfig:
+    """What is added to a reward worker's judgement in training. Validation counts the judgement alone."""
+
+    weight: float = option(1.0, "Factor of the judgement.")
+    overlong_buffer: int = option(
+        0,
+        "Tokens before the longest response within which overlong_penalty grows from nothing to its whole (DAPO's soft overlong "
+        "punishment); 0 means none.",
+        bounds=Bounds(ge=0),
+    )
+    overlong_penalty: float = option(1.0, "Taken from a response of the longest length.", bounds=Bounds(ge=0))
+    repetition_penalty: float = option(
+        0.0, "Taken in proportion to the share of n-grams of words that have occurred before.", bounds=Bounds(ge=0)
+    )
+    repetition_ngram: int = option(3, "Words of an n-gram.", bounds=Bounds(ge=1))
+    format_order: list[str] = option(
+        [], 'Texts that a response must have, each once and in this order, e.g. ["</think>", "<answer>", "</answer>"].'
+    )
+    format_penalty: float = option(0.0, "Taken from a response that does not have format_order.", bounds=Bounds(ge=0))
+
+
+@dataclass(frozen=True, kw_only=True)
 class RewardConfig:
     """Reward workers of one domain, on CPUs."""
 
@@ -152,6 +174,12 @@ class RewardConfig:
         5.0, "Hard limit for grading one sample; passing it is an error, not a reward of 0.", bounds=Bounds(gt=0)
     )
     max_concurrency: int = option(2, "Samples that one worker grades at the same time.", bounds=Bounds(ge=1))
+    on_reward_error: Literal["retry", "drop_sample", "drop_group"] = option(
+        "retry",
+        "When the judge fails: retry asks once more, then drops the group; drop_sample asks once more, then drops the sample, "
+        "and the group if fewer than two are left; drop_group drops the group at once. All are counted.",
+    )
+    shaping: ShapingConfig = option(ShapingConfig(), "Weight, and penalties for length, repetition and form.")
     query_filter_config: QueryFilterConfig = option(QueryFilterConfig(), "Which groups to drop and replace.")
     reward_args: dict[str, Any] = option({}, "Handed to the worker class as it stands.")
 

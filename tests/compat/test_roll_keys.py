@@ -243,12 +243,11 @@ def test_a_switch_that_is_off_changes_nothing():
     off = {
         "profiler_timeline": False,
         "rl_loss_coef": 1.0,
-        "error_max_len_clip": False,
         "actor_train": {"router_replay": None},
     }
     made = rlvr(off)
     assert (made.mapping, made.lacking, made.aliased) == ({"actor_train": {}}, [], [])
-    assert len(made.without_effect) == 4
+    assert len(made.without_effect) == 3
 
 
 def test_the_trainers_update_frequency_is_the_push_interval():

@@ -4,7 +4,7 @@ import gzip
 import itertools
 import json
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import pytest
 import yaml
@@ -150,6 +150,28 @@ def test_a_group_that_cannot_be_rewarded_is_dropped_and_counted_never_rewarded_w
     fates = {row["prompt_uid"]: row for row in run.rows("groups")}
     for uid, row in fates.items():
         assert (row["fate"] == "dropped") == (int(uid.rpartition("/")[2]) % 4 == 0)
+
+
+@pytest.mark.parametrize("policy", ["retry", "drop_sample", "drop_group"])
+def test_what_is_dropped_for_a_failed_judgement_is_chosen_by_domain(lab, make_config, policy):
+    """The judge fails for the first of a group's four samples, whose group is dropped after one attempt or two, or trained
+    without it."""
+    changes = {"rewards.sums.worker_cls": f"{lab.rewards}.FailsForOne", "rewards.sums.on_reward_error": policy}
+    if policy == "drop_sample":
+        run = lab.run_local(make_config(changes, max_steps=2))
+        assert run.summary["status"] == "finished" and run.summary["groups"]["dropped"] == {}
+        sizes = Counter(row["group_id"] for row in run.trained_samples())
+        assert set(sizes.values()) == {3}
+        groups = run.summary["groups"]["trained"]
+        assert groups == 8 and run.summary["samples_without_reward"] == {"sums": groups}
+        assert run.summary["reward_errors"] == {"sums: ConnectionError: the judge is away": 2 * groups}
+        return
+    run = lab.run_local(make_config(changes, max_steps=1))
+    assert run.summary["status"] == "failed"
+    failed = run.summary["groups"]["dropped"]["reward_error"]
+    attempts = 2 if policy == "retry" else 1
+    (errors,) = run.summary["reward_errors"].values()
+    assert failed * attempts <= errors <= (failed + 8) * attempts and run.summary["samples_without_reward"] == {}
 
 
 def test_a_judge_that_recovers_costs_nothing_but_a_second_attempt(lab, make_config):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from roll.configs.worker import RewardConfig
@@ -17,9 +17,12 @@ from roll.pipeline.rlvr.rewards.reward_host import RewardHost
 logger = logging.getLogger(__name__)
 
 
-def reward_specs(domain: str, reward: RewardConfig, inventory: Inventory) -> list[WorkerSpec]:
+def reward_specs(domain: str, reward: RewardConfig, longest_response: int, inventory: Inventory) -> list[WorkerSpec]:
     placements = place_on_cpus(reward.world_size, inventory)
-    path, kwargs = f"{RewardHost.__module__}.{RewardHost.__name__}", {"config": asdict(reward)}
+    path, kwargs = (
+        f"{RewardHost.__module__}.{RewardHost.__name__}",
+        {"config": asdict(reward), "shaping": reward.shaping, "longest_response": longest_response},
+    )
     return [WorkerSpec(f"rewards.{domain}-{placement.rank}", path, placement, kwargs) for placement in placements]
 
 
@@ -31,13 +34,16 @@ class Rewards:
         self._turns: Counter[str] = Counter()
         self.errors: Counter[str] = Counter()
         """Failures by "domain: reason". A failure is never a reward."""
+        self.dropped: Counter[str] = Counter()
+        """Samples that were left out of their group for it, by domain."""
 
-    async def fill(self, samples: list[Sample]) -> str | None:
-        """Sets every sample's reward; returns the reason if that failed for any of them. All samples are of one prompt."""
+    async def fill(self, samples: Sequence[Sample], as_judged: bool = False) -> str | None:
+        """Sets every sample's reward; returns the reason if that failed for any of them. All samples are of one prompt.
+        `as_judged`: without what training adds."""
         domain = samples[0].prompt.domain
         cluster = self._clusters[domain]
         self._turns[domain] += 1
-        results = await cluster.call(self._turns[domain] % len(cluster), "compute_rewards", samples)
+        results = await cluster.call(self._turns[domain] % len(cluster), "compute_rewards", samples, as_judged)
         failure = None
         for sample, result in zip(samples, results, strict=True):
             sample.reward, sample.reward_parts = result.value, result.parts
