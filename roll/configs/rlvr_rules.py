@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 
+from roll.configs.arguments import ENGINES
 from roll.configs.dotted_path import DOTTED_PATH
 from roll.configs.estimators import ESTIMATORS, STEP_ESTIMATORS, unusable_estimator
 from roll.configs.problems import MISSING_VALUE, Problem
@@ -79,6 +80,11 @@ def _domains(config: RLVRConfig) -> Iterator[Problem]:
                 yield Problem(f"{key}.tag_included", tag, f"the tag belongs to rewards.{owner[tag]} already", "name it once")
             owner.setdefault(tag, domain)
         yield from _query_filter(config, key, domain)
+        if reward.judge is not None and reward.world_size != 1:
+            yield Problem(f"{key}.world_size", reward.world_size, "there is one worker for each engine of the judge", "remove it")
+        if reward.judge is not None and reward.judge.strategy_args.strategy_name not in ENGINES:
+            strategy = reward.judge.strategy_args.strategy_name
+            yield Problem(f"{key}.judge.strategy_args.strategy_name", strategy, "is no engine", ", ".join(ENGINES))
     shares = config.actor_train.data_args.domain_interleave_probs
     key = "actor_train.data_args.domain_interleave_probs"
     for domain in shares:

@@ -7,11 +7,13 @@ import hmac
 import os
 import secrets
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from roll.data.sample import Sample
 from roll.pipeline.rlvr.rewards.json_service import Busy, JsonService
+from roll.pipeline.rlvr.rewards.judge_engine import JudgeEngine
 from roll.pipeline.rlvr.rewards.math_rule_reward_worker import answer_text
 from roll.pipeline.rlvr.rewards.reward_worker import Grade, RewardWorker
 from roll.pipeline.rlvr.rewards.verdict import SCHEMA, question, verdict
@@ -22,38 +24,65 @@ MAX_TOKENS = 512
 ENDPOINT = "/chat/completions"
 
 
-class LLMJudgeRewardWorker(RewardWorker):
-    """Asks a server that speaks OpenAI's chat completions. `reward_args`: `judge_api_url` (https://host/v1), `judge_model_name`,
-    `judge_api_key` or `judge_api_key_env` (the variable that has it), `judge_prompt` (a question of your own), `per_second` (the
-    most requests of one worker), `json_schema` (true if the server holds a model to a schema)."""
+class Server:
+    """A judge that speaks OpenAI's chat completions."""
 
-    reads = frozenset(
-        {"judge_model_type", "judge_api_url", "judge_model_name", "judge_api_key", "judge_api_key_env", "judge_prompt"}
-        | {"per_second", "json_schema"}
-    )
-
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        super().__init__(config)
-        arguments = self.reward_args
-        self._own: str | None = arguments.get("judge_prompt")
-        if self._own is not None and "{response}" not in self._own:
-            raise ValueError("reward_args.judge_prompt has no {response}")
+    def __init__(self, arguments: Mapping[str, Any], limit_s: float) -> None:
         for name in ("judge_api_url", "judge_model_name"):
             if not arguments.get(name):
                 raise ValueError(f"reward_args.{name} is missing")
         key = arguments.get("judge_api_key") or os.environ.get(arguments.get("judge_api_key_env") or "")
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         url = str(arguments["judge_api_url"]).rstrip("/").removesuffix(ENDPOINT) + ENDPOINT
-        self._service = JsonService(url, self.timeout_s, headers, arguments.get("per_second"))
+        self._service = JsonService(url, limit_s, headers, arguments.get("per_second"))
         self._body: dict[str, Any] = {"model": arguments["judge_model_name"], "temperature": 0, "max_tokens": MAX_TOKENS}
         if arguments.get("json_schema"):
             schema = {"name": "verdict", "strict": True, "schema": SCHEMA}
             self._body["response_format"] = {"type": "json_schema", "json_schema": schema}
-        self._secret = secrets.token_bytes(32)
-        self._verdicts: OrderedDict[str, bool] = OrderedDict()
+
+    async def start(self) -> None:
+        """Nothing: it is asked when there is a question."""
 
     async def close(self) -> None:
         await self._service.close()
+
+    async def verdict(self, question: str, read: Callable[[str], bool]) -> bool:
+        body = self._body | {"messages": [{"role": "user", "content": question}]}
+        return bool(await self._service.ask_until(body, lambda answer: read(_content(answer))))
+
+
+class Engine(JudgeEngine):
+    """A judge in this process, on devices of its own."""
+
+    async def verdict(self, question: str, read: Callable[[str], bool]) -> bool:
+        return read(await self.reply(question))
+
+
+class LLMJudgeRewardWorker(RewardWorker):
+    """Asks the model of the domain's `judge`; without it a server. `reward_args`: `judge_prompt` (a question of your own), and of
+    the server `judge_api_url` (https://host/v1), `judge_model_name`, `judge_api_key` or `judge_api_key_env` (the variable that
+    has it), `per_second` (the most requests of one worker), `json_schema` (true if it holds a model to a schema)."""
+
+    asks_judge = True
+    reads = frozenset({"judge_prompt", "judge_api_url", "judge_model_name", "judge_api_key", "judge_api_key_env"}) | frozenset(
+        {"per_second", "json_schema"}
+    )
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__(config)
+        self._own: str | None = self.reward_args.get("judge_prompt")
+        if self._own is not None and "{response}" not in self._own:
+            raise ValueError("reward_args.judge_prompt has no {response}")
+        engine = config.get("engine")
+        self._judge = Engine(engine, config["judge"]["generating_args"]) if engine else Server(self.reward_args, self.timeout_s)
+        self._secret = secrets.token_bytes(32)
+        self._verdicts: OrderedDict[str, bool] = OrderedDict()
+
+    async def start(self) -> None:
+        await self._judge.start()
+
+    async def close(self) -> None:
+        await self._judge.close()
 
     async def grade(self, sample: Sample) -> Grade:
         """An empty answer is wrong without being asked for. A judge that gives no verdict has failed: that is an error."""
@@ -64,21 +93,22 @@ class LLMJudgeRewardWorker(RewardWorker):
         asked = f"{prompt.text}\0{prompt.ground_truth}\0{response}"
         word = hmac.new(self._secret, asked.encode(), hashlib.sha256).hexdigest()[:24]
         if word not in self._verdicts:
-            self._verdicts[word] = await self._ask(question(prompt.text, response, prompt.ground_truth, word, self._own), word)
+            text = question(prompt.text, response, prompt.ground_truth, word, self._own)
+            self._verdicts[word] = await self._judge.verdict(text, partial(_verdict, word=word, own=self._own is not None))
             if len(self._verdicts) > CACHED:
                 self._verdicts.popitem(last=False)
         return float(self._verdicts[word])
 
-    async def _ask(self, text: str, word: str) -> bool:
-        body = self._body | {"messages": [{"role": "user", "content": text}]}
-        return bool(await self._service.ask_until(body, lambda answer: self._verdict(answer, word)))
 
-    def _verdict(self, answer: dict[str, Any], word: str) -> bool:
-        try:
-            content = answer["choices"][0]["message"]["content"]
-        except (KeyError, IndexError, TypeError):
-            raise Busy("the answer has no message") from None
-        found = verdict(str(content or ""), word, self._own is not None)
-        if found is None:
-            raise Busy("the judge gives no verdict")
-        return found
+def _content(answer: dict[str, Any]) -> str:
+    try:
+        return str(answer["choices"][0]["message"]["content"] or "")
+    except (KeyError, IndexError, TypeError):
+        raise Busy("the answer has no message") from None
+
+
+def _verdict(reply: str, word: str, own: bool) -> bool:
+    found = verdict(reply, word, own)
+    if found is None:
+        raise Busy("the judge gives no verdict")
+    return found

@@ -6,24 +6,36 @@ import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
-from roll.configs.worker import RewardConfig
+from roll.configs.rlvr import RLVRConfig
 from roll.data.sample import Sample
-from roll.distributed.backend import WorkerSpec
+from roll.distributed.backend import Backend, WorkerSpec
 from roll.distributed.cluster import Cluster
-from roll.distributed.devices import Inventory, place_on_cpus
+from roll.distributed.devices import Inventory, Placement, place_on_cpus
 from roll.pipeline.rlvr.rewards.reward_host import RewardHost
+from roll.pipeline.roles import judge_specs
 
 logger = logging.getLogger(__name__)
 
 
-def reward_specs(domain: str, reward: RewardConfig, longest_response: int, inventory: Inventory) -> list[WorkerSpec]:
-    placements = place_on_cpus(reward.world_size, inventory)
-    path, kwargs = (
-        f"{RewardHost.__module__}.{RewardHost.__name__}",
-        {"config": asdict(reward), "shaping": reward.shaping, "longest_response": longest_response},
-    )
-    return [WorkerSpec(f"rewards.{domain}-{placement.rank}", path, placement, kwargs) for placement in placements]
+def reward_specs(
+    domain: str, config: RLVRConfig, longest_response: int, inventory: Inventory, backend: Backend
+) -> list[WorkerSpec]:
+    """On CPUs, or one with each engine of a judge."""
+    reward = config.rewards[domain]
+    engines: list[tuple[Placement, dict[str, Any] | None]]
+    if reward.judge is None:
+        engines = [(placement, None) for placement in place_on_cpus(reward.world_size, inventory)]
+    else:
+        engines = [*judge_specs(config, reward.judge, reward.max_concurrency, inventory, backend)]
+    specs = []
+    for placement, engine in engines:
+        of_worker = asdict(reward) | {"engine": engine}
+        kwargs = {"config": of_worker, "shaping": reward.shaping, "longest_response": longest_response}
+        path = f"{RewardHost.__module__}.{RewardHost.__name__}"
+        specs.append(WorkerSpec(f"rewards.{domain}-{placement.rank}", path, placement, kwargs))
+    return specs
 
 
 class Rewards:
