@@ -180,7 +180,7 @@ def test_what_is_dropped_for_a_failed_judgement_is_chosen_by_domain(lab, make_co
 def test_a_judge_on_a_device_of_its_own(lab, make_config, tmp_path):
     """A model that says yes whatever it is asked: its logits are all equal, and the first of them is taken."""
     folder = tmp_path / "judge"
-    tokenizer = symbol_tokenizer(["yes", "<pad>", "<eos>"], pattern=r"yes|[\s\S]")
+    tokenizer = symbol_tokenizer(["yes", "<pad>", "<eos>", *sorted({*"Is it right?"})], pattern=r"yes|[\s\S]")
     tokenizer.save_pretrained(folder)
     model = tiny_qwen2(len(tokenizer), eos_token_id=2)
     torch.nn.init.zeros_(model.model.norm.weight)
