@@ -200,7 +200,7 @@ def test_a_judge_on_a_device_of_its_own(lab, make_config, tmp_path):
     run = lab.start(make_config(changes, max_steps=2), LocalBackend(), replace(lab.inventory, per_node=3))
     assert run.summary["status"] == "finished", run.summary["reason"]
     # An empty answer is wrong without being asked for.
-    answers = {row["response_text"].strip() != "": row["reward"] for row in run.trained_samples()}
+    answers = {row["response"].strip() != "": row["reward"] for row in run.trained_samples()}
     assert answers[True] == 1.0 and answers.get(False, 0.0) == 0.0
 
 

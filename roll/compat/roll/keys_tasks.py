@@ -24,6 +24,8 @@ from roll.configs.arguments import DataArguments, GeneratingArguments
 
 _CPU_GRADER = "reward workers grade on CPUs and load no model"
 _REWARD_MODEL = "reward models that are no judges are not there; grade by a rule, or ask a served model with HTTPRewardWorker"
+JUDGE_LIMIT_S = 120.0
+"""ROLL gives its judges no limit, and the default here is meant for rules."""
 _WITH_DEVICES = "read as part of `rewards.<name>.judge`"
 
 
@@ -47,7 +49,7 @@ def _judge(devices: Any, block: Siblings) -> dict[str, Any]:
         judge["max_length"] = options.pop("max_model_len")
     if "strategy_name" in strategy:
         judge["strategy_args"] = {"strategy_name": strategy["strategy_name"], "strategy_config": options}
-    return {".judge": judge}
+    return {".judge": judge, ".timeout_s": JUDGE_LIMIT_S}
 
 
 def _method(value: Any, block: Siblings) -> dict[str, Any]:
@@ -103,12 +105,12 @@ REWARDS = (
         "response_length_penalty_coef",
     )),
     KeyRule("rewards.<name>.judge_prompt", "alias", "read as `reward_args.judge_prompt`, a question of your own",
-         lambda v, b: {".reward_args.judge_prompt": v}, lambda v, b: "{response}" in str(v), "with {response}"),
+         lambda v, b: {".reward_args.judge_prompt": v}, lambda v, b: "{response}" in str(v), "with {response}", absent=True),
     KeyRule("rewards.<name>.judge_prompt", "alias", "read as the built-in question",
-         when=lambda v, b: "{response}" not in str(v), values="a name"),
+         when=lambda v, b: "{response}" not in str(v), values="a name", absent=True),
     ignored("rewards.<name>.judge_model_type", "a judge with a device_mapping is a model there, else a server"),
     KeyRule("rewards.<name>.device_mapping", "alias",
-         "read as `rewards.<name>.judge`, with model_args, strategy_args and generating_args", _judge,
+         f"read as `rewards.<name>.judge`, with model_args, strategy_args, generating_args; timeout_s: {JUDGE_LIMIT_S:g}", _judge,
          when=lambda v, b: v is not None, values="devices", absent=True),
     KeyRule("rewards.<name>.device_mapping", "without effect", "it changes nothing as it stands",
          when=lambda v, b: v is None, values="null", absent=True),
