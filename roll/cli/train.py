@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roll.cli.embedded import missing_model
+from roll.cli.hub import asks_the_hub, with_fetched_models
 from roll.cli.options import OVERRIDES, Parser, complain, config_folder
 from roll.cli.page import fitted
 from roll.cli.surroundings import too_few_files
@@ -91,8 +92,6 @@ def _train(pipeline: str, arguments: Sequence[str], prog: str) -> int:
     options, overrides = parse(arguments, pipeline, prog)
     # A reward or an environment of the user's own lies where the command is given; it never hides what is installed.
     sys.path.append(os.getcwd())
-    # Models and data are local folders; a missing one is an error, never a download.
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     machine = this_machine()
     if not machine.accelerators:
@@ -114,6 +113,8 @@ def _train(pipeline: str, arguments: Sequence[str], prog: str) -> int:
         raise ConfigError([Problem("config_name", options.config_name, f"is the configuration of the {given} pipeline", fix)])
     if report.summary:
         print(report.summary)
+    if not asks_the_hub(config):  # nothing is fetched that was not asked for
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
     if problems := contradictions(config, machine) or missing_model(config.pretrain):
         raise ConfigError(report.located(problems))
     try:
@@ -154,6 +155,7 @@ def _run_locked(config: RLVRConfig | AgenticConfig, local: bool, lock: RunLock) 
     from roll.pipeline.run_record import archive_previous
 
     inventory = detect(config.num_nodes, config.num_gpus_per_node)
+    config = with_fetched_models(config)
     prepared = replace(_prepare(config, inventory, local), lock=lock)
     config = prepared.config
     for line in prepared.checkpoint.skipped if prepared.checkpoint is not None else ():

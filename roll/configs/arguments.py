@@ -32,7 +32,7 @@ Template = Literal["native", "none"]
 
 @dataclass(frozen=True, kw_only=True)
 class ModelArguments:
-    model_name_or_path: str | None = option(None, "Folder of the Hugging Face checkpoint; null means `pretrain`.")
+    model_name_or_path: str | None = option(None, "As `pretrain`, for this role; null means `pretrain`.")
     attn_implementation: AttentionName = option("sdpa", "Attention implementation of transformers.")
     dtype: Dtype = option("auto", "Compute type; auto means bf16 on an accelerator and fp32 on a CPU.")
     disable_gradient_checkpointing: bool = option(
@@ -100,6 +100,12 @@ class DataArguments:
     file_name: str | list[str] = option(
         [], "File or files of prompts: JSON Lines, or by their endings .csv, .parquet, .arrow; one prompt a line, or a row."
     )
+    path: str | None = option(
+        None, "Instead of file_name: a data set of the Hugging Face hub, owner/name, or a folder that `datasets` can load."
+    )
+    subset_name: str | None = option(None, "path: the data set's subset; null means its only one.")
+    split: str = option("train", "path: the split.")
+    revision: str | None = option(None, "path: commit, branch or tag of the data set; null means its newest commit.")
     template: Template = option("native", "native: the tokenizer's own chat template; none: the prompt text as it stands.")
     system_prompt: str | None = option(
         None, "System message that leads each prompt; rows whose messages begin with one keep that. Needs template native."

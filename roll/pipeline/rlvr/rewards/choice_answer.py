@@ -40,6 +40,11 @@ def right_choice(ground_truth: str) -> str:
     return letter
 
 
+def boxed_choice(ground_truth: str) -> str:
+    """A response that says what the reference answer says."""
+    return f"\\boxed{{{right_choice(ground_truth)}}}"
+
+
 def _letter(text: str) -> str:
     found = _ALONE.fullmatch(_WRAPPED.sub(r"\1", text[:LONGEST_BOX]))
     return found[1] if found else ""

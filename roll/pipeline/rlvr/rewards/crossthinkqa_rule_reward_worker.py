@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from roll.data.sample import Sample
-from roll.pipeline.rlvr.rewards.choice_answer import choice_of, right_choice
+from roll.pipeline.rlvr.rewards.choice_answer import boxed_choice, choice_of, right_choice
 from roll.pipeline.rlvr.rewards.reward_worker import Grade, RewardWorker
 
 REWARDS = {
@@ -39,3 +39,6 @@ class CrossThinkQARuleRewardWorker(RewardWorker):
         reward = self._rewards[(0 if choice.boxed else 1) if right else (2 if choice.boxed else 3)]
         missing = min(max(LONG - len(sample.response_ids), 0) / (LONG - BRIEF), 1.0)
         return reward - 0.5 * self._coefficient * missing, {"right": right, "format": choice.boxed}
+
+    def solution(self, ground_truth: str) -> str:
+        return boxed_choice(ground_truth)

@@ -16,6 +16,7 @@ END_OF_SOLUTION = "####"
 class MathRuleRewardWorker(RewardWorker):
     """Grades in `max_concurrency` child processes; an answer that takes longer than `timeout_s` to compare earns 0."""
 
+    reads = frozenset({"answer_part"})
     keeps_time_limit: ClassVar[bool] = True
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -36,8 +37,11 @@ class MathRuleRewardWorker(RewardWorker):
         try:
             return float(await self._pool.run(item))
         except TimeoutError:
-            await self._pool.run(item | {"response": f"\\boxed{{{truth}}}"})
+            await self._pool.run(item | {"response": self.solution(truth)})
             return 0.0
+
+    def solution(self, ground_truth: str) -> str:
+        return f"\\boxed{{{reference(ground_truth)}}}"
 
 
 def answer_text(response: str) -> str:

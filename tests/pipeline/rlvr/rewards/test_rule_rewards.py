@@ -79,6 +79,8 @@ BOXED, SAID, WRONG, NOTHING = r"\boxed{B}", "The answer is B.", r"\boxed{C}", "I
 )
 def test_rewards_of_multiple_choice(cls: type[RewardWorker], arguments: dict[str, Any], rewards: list[float]) -> None:
     assert [result(cls, text, "B", **arguments).value for text in (BOXED, SAID, WRONG, NOTHING)] == rewards
+    solution = cls({**CONFIG, "reward_args": arguments}).solution("(B)")
+    assert result(cls, solution, "B", **arguments).value == rewards[0], "the reference answer earns what a right one does"
 
 
 def test_what_a_worker_does_not_read_is_refused() -> None:
