@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from subprocess import TimeoutExpired, run
 from sys import executable
 from typing import Any
@@ -12,12 +14,14 @@ from typing import Any
 import pytest
 
 from roll.data.sample import Prompt, Sample
-from roll.pipeline.rlvr.rewards import json_service
+from roll.pipeline.rlvr.rewards import code_judge, json_service
 from roll.pipeline.rlvr.rewards.code_answer import program_of
 from roll.pipeline.rlvr.rewards.code_judge import same_output
 from roll.pipeline.rlvr.rewards.code_sandbox_reward_worker import CodeSandboxRewardWorker
 from roll.pipeline.rlvr.rewards.code_tests import tests_of as read_tests
 from roll.pipeline.rlvr.rewards.reward_worker import RewardResult
+from roll.pipeline.rlvr.rewards.sandbox import sandbox
+from roll.pipeline.rlvr.rewards.sandbox.limits import Limits
 
 CONFIG: dict[str, Any] = {"timeout_s": 6.0, "max_concurrency": 2, "reward_args": {}}
 
@@ -235,3 +239,37 @@ def test_a_service_runs_the_programs(service: str, monkeypatch: pytest.MonkeyPat
     assert [(result.value, result.error) for result in graded] == [(1.0, None)] * 6 + [(0.0, None)] * 7
     (away,) = results([sample(DOUBLE, PASSING[0][1])], code_url="http://127.0.0.1:9/run_code")
     assert "ServiceFailed" in (away.error or "")
+
+
+FORBIDDEN = """
+import roll.pipeline.rlvr.rewards.sandbox.namespaces as namespaces
+def isolate(): raise OSError("user namespaces are forbidden here")
+namespaces.isolate = isolate
+"""
+FORK = "import os, time\ntry: child = os.fork()\nexcept OSError: child = None\n"
+"""Where only the user's own processes are counted, there may be too many already."""
+WITHOUT_NAMESPACES = [
+    (DOUBLE, ""),
+    ("import os; open('x', 'w').write('6'); print(open('x').read() if os.getcwd() == os.environ['HOME'] else 'elsewhere')", ""),
+    (f"{FORK}if child == 0:\n    os.setsid()\n    time.sleep(999)\nprint(6)", ""),
+    ("import socket; socket.socket(); print(6)", "exit code 1"),
+    (f"{FORK}while True: pass", "too much time"),
+]
+
+
+def test_where_namespaces_are_forbidden_the_rest_holds_and_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a program leaves behind is ended with it, in another session, too; its folder is removed."""
+    monkeypatch.setattr(sandbox, "_FORKER", FORBIDDEN + sandbox._FORKER)
+    monkeypatch.setattr(code_judge, "_nothing", lambda _: None)
+    shut_in = sandbox.Sandbox()
+    try:
+        assert "forbidden here" in shut_in.missing[0] and "read-only root" not in str(shut_in.in_force)
+        folders = {*Path(tempfile.gettempdir()).iterdir()}
+        for source, failure in WITHOUT_NAMESPACES:
+            assert code_judge._by_output(shut_in, source, "3", "6", Limits(wall_s=2.0)) == failure, source
+        left = {*Path(tempfile.gettempdir()).iterdir()} - folders
+        assert not [path for path in left if path.is_dir() and (path / "x").exists()]
+        children = Path(f"/proc/{shut_in._process.pid}/task/{shut_in._process.pid}/children").read_text()
+        assert children == ""
+    finally:
+        shut_in.close()
