@@ -48,8 +48,8 @@ class BaseConfig:
     mode: Mode = option(
         "both",
         "both: one driver explores and trains. train: this process trains what explorers of the same run roll out; explore: it "
-        "is one of them. They find each other in <output_dir>/<exp_name>, in any order, and need model_update_transport: "
-        "checkpoint_dir. bench: nothing is trained; models are evaluated on the validation sets.",
+        "is one of them. They find each other in <output_dir>/<exp_name>, in any order. "
+        "bench: nothing is trained; models are evaluated on the validation sets.",
     )
     bench_checkpoints: list[str] = option(
         [PRETRAIN],
@@ -120,6 +120,11 @@ class BaseConfig:
     staleness_policy: StalenessPolicy = option(
         "wait", "wait: the trainer waits for a group that would become too old; drop: the group is dropped and counted."
     )
+    train_on_arrival: bool = option(
+        False,
+        "true: a group is trained as soon as it is complete, and gradients add up to the step of the whole batch. Needs "
+        "fsdp2_train, on devices that no other role uses, and nothing that looks at the whole batch first.",
+    )
     weight_update_mode: WeightUpdateMode = option(
         "interrupt",
         "Running requests at a weight update. interrupt: prefilled again; in_flight: keep their KV cache; drain: the update "
@@ -141,7 +146,13 @@ class BaseConfig:
         "object_store",
         "How weights travel. object_store: shared memory of the trainers' nodes, fetched by each engine through Ray; collective: "
         "from there to all engines at once, a gloo broadcast by each of the trainers' ranks (both by reference with --local); "
-        "checkpoint_dir: safetensors in <output_dir>/<exp_name>/weights, which trainers and engines both have to see.",
+        "checkpoint_dir: safetensors in <output_dir>/<exp_name>/weights, which trainers and engines both have to see. With mode "
+        "explore and train object_store is fetched by each engine over TCP, from the trainer's process (weights_address), and a "
+        "broadcast is for the engines of all explorers that ask at about the same time.",
+    )
+    weights_address: str = option(
+        "127.0.0.1",
+        "mode train: the address of its machine at which explorers fetch weights. 127.0.0.1: explorers of the same machine only.",
     )
     model_update_buffer_size_mb: int = option(1024, "Size of a weight bucket in MiB.", bounds=COUNT)
     max_running_requests: int = option(128, "Requests one engine runs at once.", bounds=COUNT)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from roll.configs.agentic import AgenticConfig
 from roll.configs.agentic_rules import agentic_problems
 from roll.configs.arguments import ENGINES, FROZEN_STRATEGIES, TRAINING_STRATEGIES
+from roll.configs.arrival_rules import arrival_problems
 from roll.configs.deepspeed import DeepSpeedConfig, deepspeed_problems
 from roll.configs.derived import optimizer_batch_size
 from roll.configs.dotted_path import DOTTED_PATH
@@ -42,6 +43,7 @@ def check_config(config: PPOConfig, device_count: int) -> list[Problem]:
         _halves,
         evaluation_problems,
         _asynchrony,
+        arrival_problems,
         loss_problems,
         _critic,
         _roles,
@@ -93,12 +95,18 @@ def _lengths(config: PPOConfig) -> Iterator[Problem]:
 
 
 def _halves(config: PPOConfig) -> Iterator[Problem]:
-    if config.mode in ("explore", "train"):
-        if config.model_update_transport != "checkpoint_dir":
-            message = f"weights go between processes as files (mode: {config.mode})"
-            yield Problem("model_update_transport", config.model_update_transport, message, "checkpoint_dir")
-        if config.deterministic:
-            yield Problem("deterministic", True, f"timing decides otherwise with mode: {config.mode}", "mode: both, or false")
+    if config.mode in ("explore", "train") and config.deterministic:
+        yield Problem("deterministic", True, f"timing decides otherwise with mode: {config.mode}", "mode: both, or false")
+    if config.weights_address != "127.0.0.1" and (
+        config.mode not in ("explore", "train") or config.model_update_transport == "checkpoint_dir"
+    ):
+        message = f"nothing is served with mode: {config.mode}, model_update_transport: {config.model_update_transport}"
+        yield Problem("weights_address", config.weights_address, message, "remove it")
+    elif config.weights_address in ("", "0.0.0.0", "::"):
+        message = "explorers would not know where to fetch weights"
+        yield Problem(
+            "weights_address", config.weights_address, message, "the one address at which they reach the trainer's machine"
+        )
     if config.mode != "explore" and config.explorer_name != "explorer":
         yield Problem("explorer_name", config.explorer_name, f"has no effect with mode: {config.mode}", "remove it")
     if "/" in config.explorer_name or config.explorer_name in ("", ".", "..", "trainer"):

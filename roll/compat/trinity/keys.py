@@ -17,12 +17,15 @@ from roll.compat.trinity.file import (
     TASKS,
     File,
     at,
+    is_apart,
     is_count,
     is_one_of,
     is_text,
     run_folder,
     task_data,
+    tasks_of_a_batch,
 )
+from roll.compat.trinity.synchronizer import SYNCHRONIZER
 
 BLOCKS = (
     "algorithm", "model", "cluster", "buffer", "explorer", "trainer", "synchronizer", "monitor", "data_processor", "service",
@@ -53,10 +56,6 @@ _EXPERIENCES = "buffer.trainer_input.experience_buffer"
 _TRAINING = "actor_train.training_args"
 _ENGINE = "actor_infer.strategy_args.strategy_config"
 _BY_TOKENS = "micro-batches are always cut by tokens"
-_STYLES = (
-    "explorers take a version when it is published, and async_generation_ratio bounds how far they run ahead: write fixed, or "
-    "remove it and write weight_push_interval and async_generation_ratio"
-)
 
 
 def _whole(file: File, *paths: str) -> int | None:
@@ -85,7 +84,7 @@ def _devices(value: Any, file: File) -> Mapping[str, Any]:
 def _batch(value: Any, file: File) -> Mapping[str, Any]:
     """A step has one optimiser step of all its samples."""
     size = at(file, "algorithm.repeat_times", 1)
-    tasks = at(file, "buffer.batch_size") or (at(file, "buffer.train_batch_size", 0) // size if is_count(size) else None)
+    tasks = tasks_of_a_batch(file)
     found = {"rollout_batch_size": tasks}
     trainers = len(_devices(0, file).get("actor_train.device_mapping", ()))
     if trainers and is_count(tasks) and is_count(size):
@@ -100,15 +99,6 @@ def _one_batch(value: Any, file: File) -> bool:
     return fits and (tasks is None or tasks * size == value)
 
 
-def _interval_fits(value: Any, file: File) -> bool:
-    return is_count(value) and type(at(file, "synchronizer.sync_offset", 0)) is int
-
-
-def _interval(value: Any, file: File) -> Mapping[str, Any]:
-    ahead = value - 1 + at(file, "synchronizer.sync_offset", 0)
-    return {"weight_push_interval": value, "async_generation_ratio": ahead, "async_pipeline_depth": ahead}
-
-
 def _task_data(value: Any, file: File) -> Mapping[str, Any]:
     return {f"actor_train.data_args.{name}": each for name, each in task_data(at(file, TASKS)).items()}
 
@@ -119,10 +109,6 @@ def _reward(value: Any, file: File) -> Mapping[str, Any]:
 
 def _run_folder(value: Any, file: File) -> Mapping[str, Any]:
     return {"output_dir": run_folder(value, file)}
-
-
-def _apart(value: Any, file: File) -> bool:
-    return file.get("mode") in ("explore", "train")
 
 
 def _database(value: Any, file: File) -> Mapping[str, Any]:
@@ -158,8 +144,8 @@ _GRPO_NOTE = (
 )
 
 RUN = (
-    KeyRule("mode", "alias", "with model_update_transport: checkpoint_dir: weights go between processes as files",
-            lambda v, f: {"mode": v, "model_update_transport": "checkpoint_dir"}, _apart, "explore, train"),
+    KeyRule("mode", "alias", "without sync_method weights go between processes as files, as there",
+            lambda v, f: {"mode": v, "model_update_transport": "checkpoint_dir"}, is_apart, "explore, train"),
     KeyRule("mode", "alias", "one process explores and trains", lambda v, f: {"mode": v}, is_one_of("both"), "both"),
     KeyRule("mode", "lacking", "is not there: explore, train, both or bench; roles may share devices",
             lambda v, f: {"mode": "both"}, values="else"),
@@ -238,7 +224,7 @@ BUFFER = (
     lacking("buffer.explorer_input.tasksets", "write rewards by domain, and a list as actor_train.data_args.file_name"),
     ignored(f"{_EXPERIENCES}.name", "a run has one buffer"),
     *off_or_lacking(f"{_EXPERIENCES}.storage_type", ("queue", "sql"), "groups lie in memory or in a database: groups_database"),
-    KeyRule(f"{_EXPERIENCES}.path", "without effect", "groups lie in memory with mode both", when=lambda v, f: not _apart(v, f),
+    KeyRule(f"{_EXPERIENCES}.path", "without effect", "groups lie in memory with mode both", when=lambda v, f: not is_apart(v, f),
             values="mode both"),
     KeyRule(f"{_EXPERIENCES}.path", "alias", "read as groups_database: the same for all processes, and a new one for each run",
             _database, lambda v, f: is_text(v, f) and v.startswith(("sqlite:///", "postgresql")), "SQLite, PostgreSQL"),
@@ -282,18 +268,6 @@ TRAINER = (
             "1 or more"),
     ignored("trainer.save_interval", "the last step leaves a checkpoint, and every save_steps-th"),
     renamed("trainer.max_checkpoints_to_keep", "max_ckpt_to_keep"),
-    KeyRule("synchronizer.sync_method", "alias", "read as model_update_transport: checkpoint_dir",
-            lambda v, f: {"model_update_transport": "checkpoint_dir"}, is_one_of("checkpoint"), "checkpoint"),
-    lacking("synchronizer.sync_method", "processes of their own exchange weights as files: write checkpoint; with mode both "
-            "write model_update_transport: collective or object_store"),
-    KeyRule("synchronizer.sync_interval", "alias", "k: weight_push_interval k, async_generation_ratio and async_pipeline_depth "
-            "k - 1 + sync_offset: task i is sampled by version k * (i // (k * batch_size)), or a newer one with sync_offset",
-            _interval, _interval_fits, "1 or more"),
-    ignored("synchronizer.sync_offset", "part of async_generation_ratio"),
-    *off_or_lacking("synchronizer.sync_style", ("fixed", None), _STYLES),
-    *(row for name in ("explorer_sync_interval", "trainer_sync_interval")
-      for row in off_or_lacking(f"synchronizer.{name}", (None,), "both sides have one interval: write sync_interval")),
-    ignored("synchronizer.sync_timeout", "peer_timeout says when a process that is alone gives up"),
 )  # fmt: skip
 
-RULES = (*evaluation.RULES, *RUN, *ALGORITHM, *BUFFER, *EXPLORER, *TRAINER)
+RULES = (*evaluation.RULES, *RUN, *ALGORITHM, *BUFFER, *EXPLORER, *TRAINER, *SYNCHRONIZER)
