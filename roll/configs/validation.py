@@ -22,7 +22,7 @@ from roll.configs.ppo import PPOConfig
 from roll.configs.problems import MISSING_VALUE, Problem
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.rlvr_rules import rlvr_problems
-from roll.configs.worker import TrainedConfig, WorkerConfig
+from roll.configs.worker import JudgeModelConfig, TrainedConfig, WorkerConfig
 
 _STRATEGIES_OF_ROLE: dict[str, tuple[str, ...]] = {
     "actor_train": TRAINING_STRATEGIES,
@@ -223,7 +223,11 @@ def _sampling(config: PPOConfig) -> Iterator[Problem]:
 
 
 def _devices(config: PPOConfig, device_count: int) -> Iterator[Problem]:
-    for name, role in config.configured_roles().items():
+    judges = (
+        {f"rewards.{domain}.judge": r.judge for domain, r in config.rewards.items()} if isinstance(config, RLVRConfig) else {}
+    )
+    on_devices: dict[str, WorkerConfig | JudgeModelConfig] = {name: judge for name, judge in judges.items() if judge is not None}
+    for name, role in {**config.configured_roles(), **on_devices}.items():
         key = f"{name}.device_mapping"
         if role.device_mapping is None:
             yield Problem(key, MISSING_VALUE, f"{name} needs devices", 'e.g. "0"')
