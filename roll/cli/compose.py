@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
@@ -27,11 +27,13 @@ from roll.compat.variables import references_in, variables_of
 from roll.configs.agentic import AgenticConfig
 from roll.configs.loading import load_config, load_lenient, to_mapping
 from roll.configs.pipelines import pipeline_of
-from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.report import LoadReport, Note, origin
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.schema import count_keys
+
+Config = TypeVar("Config", RLVRConfig, AgenticConfig)
+ROLLS_DEVICES_PER_NODE = 8
 
 __all__ = ["compose", "load", "load_to_start", "to_mapping"]
 
@@ -69,7 +71,7 @@ def load(
     except ConfigError as error:
         raise ConfigError(LoadReport(origins=where).located(error.problems)) from error
     if compat:
-        config = replace(config, num_nodes=_nodes_named(config))
+        config = _with_machines(config, made.aliased)
     lacking = made.lacking + [Note(problem.key, problem.value, problem.message) for problem in not_offered]
     report = LoadReport(
         used=count_keys(cls, made.mapping) - len(not_offered),
@@ -84,13 +86,19 @@ def load(
     return config, report
 
 
-def _nodes_named(config: PPOConfig) -> int:
+def _with_machines(config: Config, notes: list[Note]) -> Config:
     """ROLL counts its machines by the highest device that a role names; `num_nodes` is not read."""
     try:
         highest = max((device for role in config.configured_roles().values() for device in role.devices), default=0)
     except ValueError:  # a device_mapping that cannot be read: reported as such
-        return config.num_nodes
-    return max(config.num_nodes, highest // config.num_gpus_per_node + 1) if config.num_gpus_per_node else config.num_nodes
+        return config
+    per_node = config.num_gpus_per_node
+    if per_node is None and highest >= ROLLS_DEVICES_PER_NODE:
+        per_node = ROLLS_DEVICES_PER_NODE
+        notes.append(Note("num_gpus_per_node", None, f"read as {per_node}, ROLL's default: roles name device {highest}"))
+    if not per_node:
+        return config
+    return replace(config, num_nodes=max(config.num_nodes, highest // per_node + 1), num_gpus_per_node=per_node)
 
 
 def load_to_start(

@@ -216,7 +216,8 @@ def _devices(config: PPOConfig, device_count: int) -> Iterator[Problem]:
     for name, role in config.configured_roles().items():
         key = f"{name}.device_mapping"
         if role.device_mapping is None:
-            yield Problem(key, MISSING_VALUE, f"{name} needs devices", 'e.g. "0"')
+            alone = "; rollouts without training are not there, but roll play shows episodes" if name == "actor_train" else ""
+            yield Problem(key, MISSING_VALUE, f"{name} needs devices", f'e.g. "0"{alone}')
             continue
         try:
             missing = [device for device in role.devices if device >= device_count]

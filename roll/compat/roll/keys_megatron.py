@@ -6,19 +6,18 @@ from roll.compat.roll.rule import KeyRule, ignored, off_or_lacking, renamed, val
 
 _BLOCK = "<role>.strategy_args.strategy_config"
 _TE = "needs Transformer Engine, which the Megatron back end does not use; remove it"
-_EQUAL = "stages have equally many layers; remove it"
+_EQUAL = "stages have equally many layers; account_for_embedding_in_pipeline_split makes the first smaller"
 _OFF = (False, None)
 
 _SWITCHES: dict[str, tuple[tuple[object, ...], str]] = {
     "fp8": (_OFF, f"8-bit training {_TE}"),
-    "account_for_embedding_in_pipeline_split": (_OFF, _EQUAL),
-    "account_for_loss_in_pipeline_split": (_OFF, _EQUAL),
     "num_layers_in_first_pipeline_stage": ((None,), _EQUAL),
     "num_layers_in_last_pipeline_stage": ((None,), _EQUAL),
-    "moe_layer_recompute": (_OFF, "whole layers are recomputed instead: recompute_granularity: full"),
 }
 _SPEED = "it changes the speed only, and is not used"
+_MEMORY = "it saves memory only, and is not used"
 _WITHOUT_EFFECT = {
+    "moe_layer_recompute": f"{_MEMORY}; recompute_granularity: full recomputes whole layers",
     "bias_activation_fusion": _SPEED,
     "apply_rope_fusion": _SPEED,
     "masked_softmax_fusion": _SPEED,
@@ -40,6 +39,13 @@ _SIZES = ("context_parallel_size", "expert_model_parallel_size")
 MEGATRON: tuple[KeyRule, ...] = (
     *(rule for name, (off, note) in _SWITCHES.items() for rule in off_or_lacking(f"{_BLOCK}.{name}", off, note)),
     *(ignored(f"{_BLOCK}.{name}", why) for name, why in _WITHOUT_EFFECT.items()),
+    KeyRule(
+        f"{_BLOCK}.sequence_parallel",
+        "without effect",
+        "it divides tokens among the ranks of tensor parallelism, of which there is one",
+        when=lambda v, b: v is True and b.get("tensor_model_parallel_size", 1) == 1,
+        values="true with tensor_model_parallel_size 1",
+    ),
     renamed(f"{_BLOCK}.context_model_parallel_size", ".context_parallel_size"),
     *(value_read_as(f"{_BLOCK}.{name}", (None,), 1, "read as 1") for name in _SIZES),
 )

@@ -33,7 +33,10 @@ def prepare(config: RLVRConfig, inventory: Inventory, one_process: bool = False)
         collect("adv_estimator", estimator, partial(try_estimator, estimator), "package.module.function, importable here")
     if config.mode == "train":
         return RLVRPrepared(**shared.common(NoTasks(config.seed), {}), validation=[], skipped={})
-    train, skipped = _prompts("actor_train", config.actor_train.data_args, shared, collect)
+    read, skipped = _prompts("actor_train", config.actor_train.data_args, shared, collect)
+    train = [row for row in read if row.domain in derived.domain_shares]
+    if len(train) < len(read):
+        skipped["no_share"] = len(read) - len(train)
     held_out: list[TokenizedRow] = []
     if config.validation is not None:
         held_out, _ = _prompts("validation", config.validation.data_args, shared, collect)
