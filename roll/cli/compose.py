@@ -56,12 +56,19 @@ def load(
     found, each with its file and line; `check_config` is the caller's next step."""
     mapping, references = _compose(config_path, config_name, overrides)
     folder, name = Path(config_path).resolve(), config_name.removesuffix(".yaml")
-    where = origins(folder, name, overrides)
+    included = set[str]().union(*list(files(folder, name).values())[1:])
+    return understand(mapping, references, included, origins(folder, name, overrides), compat)
+
+
+def understand(
+    mapping: dict[str, Any], references: set[str], included: set[str], where: dict[str, str], compat: bool
+) -> tuple[RLVRConfig | AgenticConfig, LoadReport]:
+    """`load` of a composed file. `references`: top-level keys that `${...}` names. `included`: those that the files of the defaults
+    list write. `where`: `file:line` by key."""
     theirs = trinity.translate(mapping) if trinity.is_trinity(mapping) else None
     mapping = theirs.mapping if theirs is not None else mapping
     try:
         cls: type[RLVRConfig | AgenticConfig] = AgenticConfig if pipeline_of(mapping) == "agentic" else RLVRConfig
-        included = set[str]().union(*list(files(folder, name).values())[1:])
         variables = variables_of(mapping, cls, references, included)
         written = {key: value for key, value in mapping.items() if key not in variables}
         made = translate(written, cls, has_class=_has_class, has_environment=_has_environment, written_for_roll=compat)
@@ -78,12 +85,20 @@ def load(
         aliased=_placed(made.aliased, where),
         without_effect=_placed(made.without_effect, where),
         lacking=_placed(lacking, where),
-        unknown=_placed([Note(each.key, each.value, f"{each.message}; {each.fix}") for each in unknown], where),
+        unknown=_placed([Note(each.key, each.value, _advice(each)) for each in unknown], where),
         variables=sorted(variables),
         defaults=other_defaults(config, made.mapping) if compat and theirs is None else [],
         origins=where,
     )
     return config, report
+
+
+def _advice(unknown: Problem) -> str:
+    if unknown.fix != "remove it":
+        return f"{unknown.message}; {unknown.fix}"
+    # What stands there ROLL hands on, to packages whose keys are in no table here.
+    free = ".strategy_config." in unknown.key or unknown.key.startswith("custom_envs.")
+    return "unknown key: it is not read here, whatever ROLL does with it" if free else "neither ROLL nor this project has such a key"
 
 
 def _with_machines(config: Config, notes: list[Note]) -> Config:

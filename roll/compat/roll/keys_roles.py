@@ -9,8 +9,11 @@ from roll.compat.roll.rule import (
     DEAD_IN_ROLL,
     DROP,
     ENVIRONMENT,
+    MEMORY,
     RUN_FOLDER,
+    SPEED,
     VISION,
+    WHOLE_CHECKPOINTS,
     KeyRule,
     Siblings,
     choices,
@@ -24,7 +27,6 @@ from roll.configs.arguments import ModelArguments, StrategyArguments, TrainingAr
 _BY_TOKENS = "micro-batches are always cut by tokens: max_tokens_per_microbatch_in_train, max_tokens_per_microbatch_in_infer"
 _ONE_TEMPLATE = "prompts are rendered once, with the template of actor_train.data_args (validation.data_args for validation)"
 _MOE_MTP = "is not there; remove it"
-_MEMORY = "it saves memory only, and is not used"
 # Parts of models that see, hear or speak, as Megatron's and transformers' models name them.
 _TOWERS = ("vision", "visual", "model.vision", "model.visual", "audio", "model.audio", "talker", "code2wav")
 _STRATEGIES = (
@@ -161,7 +163,6 @@ SAMPLING = tuple(
 
 _BLOCK = "<role>.strategy_args.strategy_config"
 _ENGINE = "actor_infer.strategy_args.strategy_config"
-_WHOLE = "checkpoints are always whole: safetensors, with the optimiser, resumable on other devices"
 STRATEGY = (
     KeyRule("reference.strategy_args.strategy_name", "alias", "read as fsdp2_infer, which computes log-probs with transformers",
          lambda v, b: {".strategy_name": "fsdp2_infer"}, lambda v, b: v == "hf_infer", "hf_infer"),
@@ -171,20 +172,23 @@ STRATEGY = (
          lambda v, b: {".strategy_config": DROP}, lambda v, b: v in _NOT_YET, ", ".join(_NOT_YET)),
     # Options of ROLL's back ends that are none of the same back end here.
     ignored(f"{_BLOCK}.fsdp_size", "weights are divided among all devices of the role"),
+    ignored(f"{_BLOCK}.wrap_policy", "each layer is divided on its own"),
+    ignored(f"{_BLOCK}.apply_expert_patch", SPEED),
+    ignored(f"{_BLOCK}.use_batched_model_update", DEAD_IN_ROLL),
     ignored(f"{_BLOCK}.param_dtype", "model_args.dtype decides"),
     ignored(f"{_BLOCK}.reduce_dtype", "gradients are reduced in the masters' type"),
     ignored(f"{_BLOCK}.reduce_scatter_during_grad_accumulation", "gradients are reduced as they come"),
     ignored(f"{_BLOCK}.bf16", "model_args.dtype decides"),
     ignored(f"{_BLOCK}.fp16", "model_args.dtype decides"),
     ignored(f"{_BLOCK}.max_grad_norm", "the top level's max_grad_norm decides"),
-    ignored(f"{_BLOCK}.save_only_model", _WHOLE),
+    ignored(f"{_BLOCK}.save_only_model", WHOLE_CHECKPOINTS),
     ignored(f"{_BLOCK}.async_save_ckpt", "checkpoints are always written while the next steps train"),
-    ignored(f"{_BLOCK}.ckpt_format", _WHOLE),
-    ignored(f"{_BLOCK}.offload_policy", f"{_MEMORY}; deepspeed_train offloads"),
+    ignored(f"{_BLOCK}.ckpt_format", WHOLE_CHECKPOINTS),
+    ignored(f"{_BLOCK}.offload_policy", f"{MEMORY}; deepspeed_train offloads"),
     ignored(f"{_BLOCK}.ep_size", "experts are divided among all devices of the role, as all weights are"),
     ignored(f"{_BLOCK}.efsdp_size", "experts are divided among all devices of the role, as all weights are"),
-    ignored(f"{_BLOCK}.moe_use_grouped_mm", "it changes the speed only, and is not used"),
-    ignored(f"{_BLOCK}.apply_tiled_mlp", f"{_MEMORY}; disable_gradient_checkpointing: false saves it"),
+    ignored(f"{_BLOCK}.moe_use_grouped_mm", SPEED),
+    ignored(f"{_BLOCK}.apply_tiled_mlp", f"{MEMORY}; disable_gradient_checkpointing: false saves it"),
     ignored(f"{_BLOCK}.tiled_num_shards", "it belongs to apply_tiled_mlp"),
     KeyRule(f"{_BLOCK}.additional_configs", "alias", "read as if its keys stood beside it",
          lambda v, b: {f".{name}": value for name, value in (v or {}).items()}, absent=True),
@@ -192,10 +196,10 @@ STRATEGY = (
     ignored(f"{_BLOCK}.use_flash_attn", "model_args.attn_implementation decides"),
     ignored(f"{_BLOCK}.fp8_recipe", "it belongs to fp8"),
     ignored(f"{_BLOCK}.moe_router_dtype", "routers compute in fp32"),
-    ignored(f"{_BLOCK}.moe_permute_fusion", "it changes the speed only, and is not used"),
+    ignored(f"{_BLOCK}.moe_permute_fusion", SPEED),
     ignored(f"{_BLOCK}.recompute_modules", "what recompute_granularity: selective recomputes is Megatron-core's default"),
     ignored(f"{_BLOCK}.accumulate_allreduce_grads_in_fp32", "gradients are added up in the masters' type"),
-    ignored(f"{_BLOCK}.optimizer_cpu_offload", f"{_MEMORY}; deepspeed_train offloads"),
+    ignored(f"{_BLOCK}.optimizer_cpu_offload", f"{MEMORY}; deepspeed_train offloads"),
     ignored(f"{_BLOCK}.optimizer_offload_fraction", "it belongs to optimizer_cpu_offload"),
     ignored(f"{_BLOCK}.overlap_cpu_optimizer_d2h_h2d", "it belongs to optimizer_cpu_offload"),
     ignored(f"{_BLOCK}.use_precision_aware_optimizer", "masters and moments are fp32"),
