@@ -89,7 +89,9 @@ def answer(path: Path, root: Path) -> Answer:
         return Answer(name, "" if other else "unknown", False, error.problems)
     except Exception as error:  # boundary: the tool is here to find these
         return Answer(name, "", False, [], crash=f"{type(error).__name__}: {error}")
-    problems = report.located(problems) + [Problem(note.key, note.value, note.message, where=note.where) for note in report.lacking]
+    problems = report.located(problems) + [
+        Problem(note.key, note.value, note.message, where=note.where) for note in report.lacking
+    ]
     return Answer(name, "agentic" if isinstance(config, AgenticConfig) else "rlvr", True, problems, _told(report))
 
 

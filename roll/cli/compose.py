@@ -16,6 +16,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
+from omegaconf.errors import GrammarParseError, InterpolationResolutionError
 
 import roll
 from roll.cli.origins import check_files, files, origins
@@ -27,12 +28,13 @@ from roll.compat.variables import references_in, variables_of
 from roll.configs.agentic import AgenticConfig
 from roll.configs.loading import load_config, load_lenient, to_mapping
 from roll.configs.pipelines import pipeline_of
+from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.report import LoadReport, Note, origin
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.schema import count_keys
 
-Config = TypeVar("Config", RLVRConfig, AgenticConfig)
+Config = TypeVar("Config", bound=PPOConfig)
 ROLLS_DEVICES_PER_NODE = 8
 
 __all__ = ["compose", "load", "load_to_start", "to_mapping"]
@@ -63,8 +65,8 @@ def load(
 def understand(
     mapping: dict[str, Any], references: set[str], included: set[str], where: dict[str, str], compat: bool
 ) -> tuple[RLVRConfig | AgenticConfig, LoadReport]:
-    """`load` of a composed file. `references`: top-level keys that `${...}` names. `included`: those that the files of the defaults
-    list write. `where`: `file:line` by key."""
+    """`load` of a composed file. `references`: top-level keys that `${...}` names. `included`: those that the files of the
+    defaults list write. `where`: `file:line` by key."""
     theirs = trinity.translate(mapping) if trinity.is_trinity(mapping) else None
     mapping = theirs.mapping if theirs is not None else mapping
     try:
@@ -98,7 +100,9 @@ def _advice(unknown: Problem) -> str:
         return f"{unknown.message}; {unknown.fix}"
     # What stands there ROLL hands on, to packages whose keys are in no table here.
     free = ".strategy_config." in unknown.key or unknown.key.startswith("custom_envs.")
-    return "unknown key: it is not read here, whatever ROLL does with it" if free else "neither ROLL nor this project has such a key"
+    return (
+        "unknown key: it is not read here, whatever ROLL does with it" if free else "neither ROLL nor this project has such a key"
+    )
 
 
 def _with_machines(config: Config, notes: list[Note]) -> Config:
@@ -187,11 +191,8 @@ def _compose(config_path: str | Path, config_name: str, overrides: Sequence[str]
     except ConfigError as error:
         raise ConfigError(LoadReport(origins=origins(folder, name, overrides)).located(error.problems)) from None
     except Exception as error:  # boundary: Hydra and OmegaConf raise many types, whatever is wrong with a file
-        if missing := _missing_variable(error):
-            where = origins(folder, name, overrides)
-            raise ConfigError(LoadReport(origins=where).located([missing])) from error
-        reason = " ".join(str(error).split())
-        raise ConfigError([Problem("config_name", config_name, f"cannot be composed: {reason}")]) from error
+        problem = _missing_variable(error) or _unresolved(error) or _not_composed(config_name, error)
+        raise ConfigError(LoadReport(origins=origins(folder, name, overrides)).located([problem])) from error
     if not isinstance(plain, dict):
         raise ConfigError([Problem("config_name", config_name, "is not a mapping of keys to values")])
     return {str(key): value for key, value in plain.items() if key != "hydra"}, references_in(unresolved)
@@ -205,6 +206,29 @@ def _missing_variable(error: Exception) -> Problem | None:
     key, name = str(getattr(error, "full_key", None) or "config_name"), found[1]
     fix = f"export {name}, or give a value for its absence: ${{oc.env:{name},default}}"
     return Problem(key, f"${{oc.env:{name}}}", f"the environment variable {name} is not set", fix)
+
+
+def _unresolved(error: Exception) -> Problem | None:
+    """`${...}` that names nothing, or cannot be read. Hydra wraps the error of one that it reads first."""
+    inner = error.__cause__ if isinstance(error, HydraException) else error
+    key, reason = getattr(inner, "full_key", None), str(inner).splitlines()
+    if not isinstance(inner, InterpolationResolutionError | GrammarParseError):
+        return None
+    found = re.search(r"full_key: (\S+)", str(inner))
+    key = key or (found[1] if found else "config_name")
+    named = re.search(r"Interpolation key '([^']+)' not found", reason[0])
+    fix = (
+        f"give {named[1]} a value, or write the value here"
+        if named
+        else "${key}, ${oc.env:NAME,default}, or \\${ for the text itself"
+    )
+    return Problem(
+        str(key), "${...}", reason[0].removeprefix("InterpolationKeyError raised while resolving interpolation: "), fix
+    )
+
+
+def _not_composed(config_name: str, error: Exception) -> Problem:
+    return Problem("config_name", config_name, f"cannot be composed: {' '.join(str(error).split())}")
 
 
 def _prepare(override: str, folder: Path) -> str:

@@ -75,7 +75,9 @@ def megatron_problems(key: str, config: MegatronConfig, devices: Sequence[int], 
     yield from _layout_problems(key, config, devices)
     for name in ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"):
         if getattr(config, name) and config.pipeline_model_parallel_size == 1:
-            yield Problem(f"{block}.{name}", True, "has no effect: there is one stage", "false, or pipeline_model_parallel_size: 2")
+            yield Problem(
+                f"{block}.{name}", True, "has no effect: there is one stage", "false, or pipeline_model_parallel_size: 2"
+            )
     for name in ("recompute_method", "recompute_num_layers"):
         value = getattr(config, name)
         if value is not None and config.recompute_granularity != "full":

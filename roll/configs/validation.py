@@ -10,6 +10,7 @@ from roll.configs.agentic_rules import agentic_problems
 from roll.configs.arguments import ENGINES, FROZEN_STRATEGIES, TRAINING_STRATEGIES
 from roll.configs.deepspeed import DeepSpeedConfig, deepspeed_problems
 from roll.configs.derived import optimizer_batch_size
+from roll.configs.device_mapping import MAX_DEVICES
 from roll.configs.dotted_path import DOTTED_PATH
 from roll.configs.engine_rules import engine_node_problems, engine_problems
 from roll.configs.fields import all_range_problems
@@ -213,6 +214,8 @@ def _sampling(config: PPOConfig) -> Iterator[Problem]:
 
 
 def _devices(config: PPOConfig, device_count: int) -> Iterator[Problem]:
+    if device_count > MAX_DEVICES:
+        yield Problem("num_nodes", config.num_nodes, f"{device_count:,} devices in all, at most {MAX_DEVICES:,}")
     for name, role in config.configured_roles().items():
         key = f"{name}.device_mapping"
         if role.device_mapping is None:

@@ -177,7 +177,7 @@ def test_errors_as_data(capsys):
     told = json.loads(capsys.readouterr().out)
     assert told["ok"] is False
     (problem,) = [each for each in told["problems"] if each["key"] == "max_steps"]
-    assert (problem["value"], problem["message"], problem["where"]) == (0, "must be >= 1", "command line")
+    assert (problem["value"], problem["message"], problem["where"]) == (0, "must be >= 1 and <= 1e+09", "command line")
 
 
 ROLL_FILES = ROOT / "tests" / "configs" / "roll_examples"
@@ -191,9 +191,9 @@ def test_a_file_of_rolls_is_planned_on_as_many_machines_as_it_names(capsys):
     assert told["report"]["without_effect"] and told["report"]["aliased"]
 
 
-def test_what_keeps_a_file_of_rolls_from_starting_is_reported_and_no_failure(capsys):
+def test_what_keeps_a_file_of_rolls_from_starting_is_a_failure_and_what_is_told_is_none(capsys):
     arguments = ["--config_path", str(ROLL_FILES / "rlvr"), "--config_name", "judge_sglang"]
-    assert main(["--compat", *arguments]) == 0
+    assert main(["--compat", *arguments]) == 1
     out, err = capsys.readouterr()
     assert "keys read" in out and "without effect" in out
     assert "rewards.llm_judge" in err and err.splitlines()[-1].endswith("nothing was started")

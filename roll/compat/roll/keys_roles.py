@@ -37,7 +37,6 @@ _VALUE_MODELS = ("trl", "auto_token_classification")
 _NOT_YET = tuple(name for name in _STRATEGIES if name not in choices(StrategyArguments, "strategy_name"))
 
 
-
 def _names_towers_only(value: Any, block: Siblings) -> bool:
     prefixes = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else []
     return bool(prefixes) and all(isinstance(each, str) and each.strip().startswith(_TOWERS) for each in prefixes)
@@ -191,7 +190,8 @@ STRATEGY = (
     ignored(f"{_BLOCK}.apply_tiled_mlp", f"{MEMORY}; disable_gradient_checkpointing: false saves it"),
     ignored(f"{_BLOCK}.tiled_num_shards", "it belongs to apply_tiled_mlp"),
     KeyRule(f"{_BLOCK}.additional_configs", "alias", "read as if its keys stood beside it",
-         lambda v, b: {f".{name}": value for name, value in (v or {}).items()}, absent=True),
+         lambda v, b: {f".{name}": value for name, value in (v or {}).items()},
+         lambda v, b: v is None or isinstance(v, Mapping), "a mapping", absent=True),
     ignored(f"{_BLOCK}.perform_initialization", "the checkpoint's weights are read"),
     ignored(f"{_BLOCK}.use_flash_attn", "model_args.attn_implementation decides"),
     ignored(f"{_BLOCK}.fp8_recipe", "it belongs to fp8"),

@@ -133,8 +133,8 @@ AGENTIC = (
             ignored(f"{block}.world_size", "it follows from max_env_num_per_worker"),
             ignored(f"{block}.infer_batch_size", "episodes are played one by one"),
             ignored(f"{block}.name", "env managers are named by their key"),
-            KeyRule(f"{block}.llm_proxy", "without effect", "actor_infer plays", when=lambda v, b: v in (None, {})
-                 or v.get("proxy_type", "policy") == "policy", values="proxy_type: policy"),
+            KeyRule(f"{block}.llm_proxy", "without effect", "actor_infer plays", when=lambda v, b: not v
+                 or (isinstance(v, dict) and v.get("proxy_type", "policy") == "policy"), values="proxy_type: policy"),
             lacking(f"{block}.llm_proxy", "only the policy itself plays"),
         )
     ),

@@ -63,11 +63,15 @@ def _templates(path: tuple[str, ...], env: Mapping[str, Any]) -> Iterator[Meant]
     if not isinstance(system, str) or not isinstance(turn, str):
         return
     if isinstance(said, str):
-        yield Meant((*path, "env_config", "env_instruction"), said, DROP, "shown before the game's own rules, in agent_system_template")
+        yield Meant(
+            (*path, "env_config", "env_instruction"), said, DROP, "shown before the game's own rules, in agent_system_template"
+        )
     if "{instructions}" not in system + turn:
         parts = [_literal(system), _literal(said) if isinstance(said, str) else "", "{instructions}"]
         shown = "\n".join(part for part in parts if part)
-        yield Meant((*path, "agent_system_template"), system, shown, "with {instructions}: ROLL shows an environment's rules by itself")
+        yield Meant(
+            (*path, "agent_system_template"), system, shown, "with {instructions}: ROLL shows an environment's rules by itself"
+        )
     elif isinstance(said, str):
         block, text = ("agent_system_template", system) if "{instructions}" in system else ("agent_template", turn)
         shown = text.replace("{instructions}", f"{_literal(said)}\n{{instructions}}")

@@ -178,7 +178,8 @@ def _chosen_block(cls: Any, name: str, block: Mapping[str, Any]) -> Any:
     that choice."""
     item = next(item for item in fields(cls) if item.name == name)
     selector, schemas = item.metadata.get("schema_by", ("", {}))
-    return schemas.get(block.get(selector)) if selector else _block(cls, name)
+    chosen = block.get(selector)
+    return (schemas.get(chosen) if isinstance(chosen, str) else None) if selector else _block(cls, name)
 
 
 def _is_named(cls: Any, name: str) -> bool:

@@ -129,7 +129,11 @@ def check_model(hf_config: Any, layout: ParallelLayout, sequence_parallel: bool 
 
 def _check_stages(layers: int, layout: ParallelLayout) -> None:
     """Raises `ValueError` unless every stage has as many layers, those counted in for the embedding and the output included."""
-    counted = {"num_hidden_layers": layers, "embedding": int(layout.embedding_as_layer), "output layer": int(layout.output_as_layer)}
+    counted = {
+        "num_hidden_layers": layers,
+        "embedding": int(layout.embedding_as_layer),
+        "output layer": int(layout.output_as_layer),
+    }
     total, terms = sum(counted.values()), [f"{name} {count}" for name, count in counted.items() if count]
     if total % layout.pipeline:
         raise ValueError(f"pipeline_model_parallel_size {layout.pipeline} does not divide the model's {' + '.join(terms)}")

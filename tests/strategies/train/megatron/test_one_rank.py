@@ -243,7 +243,7 @@ def test_an_embedding_counts_as_a_layer_of_its_stage(family_models):
     check_model(config, ParallelLayout(pipeline=2, output_as_layer=True))
     with pytest.raises(ValueError, match=r"2 does not divide the model's num_hidden_layers 3 \+ embedding 1 \+ output layer 1$"):
         check_model(config, ParallelLayout(pipeline=2, embedding_as_layer=True, output_as_layer=True))
-    with pytest.raises(ValueError, match="leaves a stage of num_hidden_layers 3 .* without a layer"):
+    with pytest.raises(ValueError, match=r"leaves a stage of num_hidden_layers 3 .* without a layer"):
         check_model(config, ParallelLayout(pipeline=4, embedding_as_layer=True))
 
 
