@@ -110,12 +110,12 @@ MODEL = (
     KeyRule("<role>.model_args.freeze_module_prefix", "without effect", "no text reaches these parts, so they are not trained",
          when=_names_towers_only, values="parts that see or hear", absent=True),
     *off_or_lacking("<role>.model_args.freeze_module_prefix", (None, ""), "freezing is not there: all weights are trained"),
-    *off_or_lacking("<role>.model_args.ulysses_size", (None, 1), "sequences are divided by megatron_train's context_parallel_size; "
-                    "or remove it, and divide gradient_accumulation_steps by it"),
+    *off_or_lacking("<role>.model_args.ulysses_size", (None, 1), "megatron_train's context_parallel_size divides "
+                    "sequences; or remove it, and divide gradient_accumulation_steps by it"),
     *off_or_lacking("<role>.model_args.vision_dp", (None, False), VISION),
     *off_or_lacking("<role>.model_args.model_config_kwargs", (None, {}), "change config.json in the model's folder instead"),
-    KeyRule("critic.model_args.model_type", "without effect", "a critic is that: the model with one number as its head, which starts "
-         "at 0 and drops nothing out; a folder's own value head (v_head, score) is read",
+    KeyRule("critic.model_args.model_type", "without effect", "a critic is that: the model with one number as its head, which "
+         "starts at 0 and drops nothing out; a folder's own value head (v_head, score) is read",
          when=lambda v, b: v in _VALUE_MODELS, values=", ".join(_VALUE_MODELS), absent=True),
     *off_or_lacking("<role>.model_args.model_type", (None,), "every role is a causal language model; remove it"),
     ignored("<role>.model_args.num_labels", "the critic's head has one output, and no other role has such a head"),

@@ -36,7 +36,7 @@ class ValueHead(nn.Linear):
 
 
 def saved_head(path: Path, hidden: int) -> dict[str, Tensor] | None:
-    """The folder's value head as the state of a `ValueHead`, None if it has none. Raises `ValueError` for one of another width."""
+    """The folder's value head as the state of a `ValueHead`, None if it has none. Raises `ValueError` for another width."""
     found = value_head(path)
     if not found:
         return None
