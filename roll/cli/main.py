@@ -14,6 +14,7 @@ usage: roll <command> [options] [key=value ...]
   init <name>            a folder to start from: a configuration, a reward of your own, prompts
   check                  what a configuration will do, and everything that is wrong with it
   train rlvr|agentic     run it
+  data inspect           what the prompts of a configuration are, and what their reference answers earn
   doctor                 what is installed here, and what can start
   env-check              try an environment: contract, seeds, reachable rewards, speed
   play                   watch a model play an environment
@@ -31,6 +32,7 @@ COMMANDS = {
     "init": "roll.cli.init",
     "check": "roll.cli.check",
     "train": "roll.cli.train",
+    "data": "roll.cli.data",
     "doctor": "roll.cli.doctor",
     "env-check": "roll.cli.env_check",
     "play": "roll.cli.play",

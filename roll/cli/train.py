@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roll.cli.embedded import missing_model
+from roll.cli.hub import asks_the_hub, with_fetched_models
 from roll.cli.options import OVERRIDES, Parser, complain, config_folder
 from roll.cli.page import fitted
 from roll.cli.surroundings import too_few_files
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     from roll.distributed.backend import Backend
     from roll.distributed.devices import Inventory
     from roll.distributed.watchdog import Watchdog
-    from roll.pipeline.preparation import Prepared
+    from roll.pipeline.agentic.preparation import AgenticPrepared
+    from roll.pipeline.rlvr.preparation import RLVRPrepared
     from roll.pipeline.run import Pipeline
     from roll.pipeline.run_lock import RunLock
 
@@ -90,8 +92,6 @@ def _train(pipeline: str, arguments: Sequence[str], prog: str) -> int:
     options, overrides = parse(arguments, pipeline, prog)
     # A reward or an environment of the user's own lies where the command is given; it never hides what is installed.
     sys.path.append(os.getcwd())
-    # Models and data are local folders; a missing one is an error, never a download.
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     machine = this_machine()
     if not machine.accelerators:
@@ -113,6 +113,8 @@ def _train(pipeline: str, arguments: Sequence[str], prog: str) -> int:
         raise ConfigError([Problem("config_name", options.config_name, f"is the configuration of the {given} pipeline", fix)])
     if report.summary:
         print(report.summary)
+    if not asks_the_hub(config):  # nothing is fetched that was not asked for
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
     if problems := contradictions(config, machine) or missing_model(config.pretrain):
         raise ConfigError(report.located(problems))
     try:
@@ -153,7 +155,9 @@ def _run_locked(config: RLVRConfig | AgenticConfig, local: bool, lock: RunLock) 
     from roll.pipeline.run_record import archive_previous
 
     inventory = detect(config.num_nodes, config.num_gpus_per_node)
+    config = with_fetched_models(config)
     prepared = replace(_prepare(config, inventory, local), lock=lock)
+    config = prepared.config
     for line in prepared.checkpoint.skipped if prepared.checkpoint is not None else ():
         print(f"a checkpoint cannot be resumed from, and is left out: {visible(line)}")
     watchdog = Watchdog()
@@ -163,7 +167,7 @@ def _run_locked(config: RLVRConfig | AgenticConfig, local: bool, lock: RunLock) 
         elif not prepared.continues and (aside := archive_previous(prepared.run_dir)):
             print(f"the earlier run of this name was moved to {aside}")
         print(visible("\n".join(fitted(announce(config))), keep="\n"))
-        pipeline = _pipeline(config, prepared, inventory, _backend(config, inventory, local, watchdog, prepared.run_dir))
+        pipeline = _pipeline(prepared, inventory, _backend(config, inventory, local, watchdog, prepared.run_dir))
         announced = announce_running(prepared.run_dir, lock.owner.started)
         why = f"the driver (process {os.getpid()}) was killed, or crashed; what it wrote last is on its standard error"
         watchdog.amends(prepared.run_dir / SUMMARY, announced, {"status": "failed", "reason": why}, f"error: {why}")
@@ -215,7 +219,7 @@ def _backend(config: PPOConfig, inventory: Inventory, local: bool, watchdog: Wat
     return RayBackend(inventory, environment, watchdog, logs=run_dir / "ray_logs")
 
 
-def _prepare(config: RLVRConfig | AgenticConfig, inventory: Inventory, local: bool) -> Prepared:
+def _prepare(config: RLVRConfig | AgenticConfig, inventory: Inventory, local: bool) -> RLVRPrepared | AgenticPrepared:
     """Raises `ConfigError`."""
     if isinstance(config, AgenticConfig):
         from roll.pipeline.agentic.preparation import prepare as prepare_agentic
@@ -226,21 +230,20 @@ def _prepare(config: RLVRConfig | AgenticConfig, inventory: Inventory, local: bo
     return prepare(config, inventory, one_process=local)
 
 
-def _pipeline(config: RLVRConfig | AgenticConfig, prepared: Prepared, inventory: Inventory, backend: Backend) -> Pipeline:
+def _pipeline(prepared: RLVRPrepared | AgenticPrepared, inventory: Inventory, backend: Backend) -> Pipeline:
     """Raises `ConfigError`."""
     from roll.metrics.remote_trackers import TrackerError
-    from roll.pipeline.agentic.preparation import AgenticPrepared
     from roll.pipeline.rlvr.preparation import RLVRPrepared
 
+    config = prepared.config
     try:
-        if isinstance(config, AgenticConfig) and isinstance(prepared, AgenticPrepared):
-            from roll.pipeline.agentic.agentic_pipeline import AgenticPipeline
+        if isinstance(prepared, RLVRPrepared):
+            from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
 
-            return AgenticPipeline(config, prepared, inventory, backend)
-        assert isinstance(config, RLVRConfig) and isinstance(prepared, RLVRPrepared)
-        from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
+            return RLVRPipeline(prepared.config, prepared, inventory, backend)
+        from roll.pipeline.agentic.agentic_pipeline import AgenticPipeline
 
-        return RLVRPipeline(config, prepared, inventory, backend)
+        return AgenticPipeline(prepared.config, prepared, inventory, backend)
     except TrackerError as error:
         raise ConfigError([Problem("track_with", config.track_with, str(error).removeprefix("track_with: "))]) from error
     except ValueError as error:  # the journals differ from what the checkpoint recorded

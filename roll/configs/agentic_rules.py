@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields
 
 from roll.configs.agentic import AgenticConfig, EnvManagerConfig
 from roll.configs.dotted_path import DOTTED_PATH
 from roll.configs.estimators import GROUP_RELATIVE, STEP_ESTIMATORS, unusable_estimator
+from roll.configs.fields import default_of
 from roll.configs.problems import MISSING_VALUE, Problem
 
 
@@ -98,11 +100,6 @@ def _advantages(config: AgenticConfig) -> Iterator[Problem]:
             if given:
                 message = f"{estimator} gives every turn its own advantage and does not read it"
                 yield Problem(key, getattr(config, key), message, f"use {instead[key]}")
-        norm = config.reward_normalization
-        of_episodes = estimator == "agentic_reinforce" and (norm.norm_mean_type or norm.norm_std_type)
-        if config.reward_clip is not None and not of_episodes:
-            message = f"{estimator} takes the rewards of single turns, and normalises returns if anything"
-            yield Problem("reward_clip", config.reward_clip, message, "use advantage_clip")
 
 
 def _gae(config: AgenticConfig) -> Iterator[Problem]:
@@ -136,6 +133,11 @@ def _normalisation(config: AgenticConfig) -> Iterator[Problem]:
 
 
 def _data(config: AgenticConfig) -> Iterator[Problem]:
-    if config.actor_train.data_args.files:
-        key, value = "actor_train.data_args.file_name", config.actor_train.data_args.file_name
-        yield Problem(key, value, "episodes come from environments, not from a file", "remove it")
+    data = config.actor_train.data_args
+    if data.template == "chatml":
+        yield Problem("actor_train.data_args.template", "chatml", "is for prompts of one turn", "native or none")
+    for item in [item for item in fields(data) if item.name != "template"]:
+        if (value := getattr(data, item.name)) != default_of(item):
+            yield Problem(
+                f"actor_train.data_args.{item.name}", value, "episodes come from environments, not from a file", "remove it"
+            )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 
+from roll.configs.arguments import DataArguments
+from roll.configs.base import BaseConfig
 from roll.configs.dotted_path import DOTTED_PATH
 from roll.configs.estimators import ESTIMATORS, STEP_ESTIMATORS, unusable_estimator
 from roll.configs.problems import MISSING_VALUE, Problem
@@ -14,7 +16,7 @@ _TURNS = "compares the turns of multi-turn episodes; an RLVR response is one tur
 
 
 def rlvr_problems(config: RLVRConfig) -> Iterator[Problem]:
-    for rule in (_lengths, _advantages, _data, _domains):
+    for rule in (_lengths, _advantages, _data, _epochs, _domains):
         yield from rule(config)
 
 
@@ -59,8 +61,27 @@ def _advantages(config: RLVRConfig) -> Iterator[Problem]:
 
 def _data(config: RLVRConfig) -> Iterator[Problem]:
     for name, role in (("actor_train", config.actor_train), ("validation", config.validation)):
-        if role is not None and (not role.data_args.files or "" in role.data_args.files):
-            yield Problem(f"{name}.data_args.file_name", MISSING_VALUE, "names no prompt file", "a JSONL file or a list of them")
+        if role is not None:
+            yield from _prompts(f"{name}.data_args", role.data_args)
+
+
+def _prompts(key: str, data: DataArguments) -> Iterator[Problem]:
+    if data.path is None and (not data.files or "" in data.files):
+        yield Problem(f"{key}.file_name", MISSING_VALUE, "names no prompt file", "a file of prompts or a list of them, or path")
+    if data.path is not None and data.files:
+        yield Problem(f"{key}.path", data.path, "and file_name are both given", "remove one of the two")
+    for name in ("subset_name", "split", "revision") if data.path is None else ():
+        if (value := getattr(data, name)) != getattr(DataArguments, name):
+            yield Problem(f"{key}.{name}", value, "belongs to path, which is not given", "remove it, or write path")
+    if data.template == "none" and data.system_prompt is not None:
+        message = "is never rendered: template none takes the prompt's text as it stands"
+        yield Problem(f"{key}.system_prompt", data.system_prompt, message, "template: native, or remove it")
+
+
+def _epochs(config: RLVRConfig) -> Iterator[Problem]:
+    if config.total_epochs is not None and config.max_steps != BaseConfig.max_steps:
+        fix = "remove one of the two"
+        yield Problem("total_epochs", config.total_epochs, f"and max_steps {config.max_steps} are both given", fix)
 
 
 def _domains(config: RLVRConfig) -> Iterator[Problem]:

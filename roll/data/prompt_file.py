@@ -1,4 +1,4 @@
-"""Prompt files: JSON Lines, one prompt a line, in ROLL's form with configurable column names.
+"""Prompt files: JSON Lines, one prompt a line, or tables (CSV, Parquet, Arrow), one a row, with configurable column names.
 
 Invariant: every row that is returned is complete and well typed, and its identity is unique among all files read together. The
 first row that is not ends the reading with one error that names file, line and what is wrong. Only regular files are read, and
@@ -8,12 +8,13 @@ no row may be longer, or nested deeper, than any that a run can use.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from roll.configs.arguments import DataArguments
+from roll.data import tables
 from roll.data.regular_file import lines, open_regular
 from roll.data.well_formed import complaint
 
@@ -21,7 +22,6 @@ LARGEST_ROW = 16 << 20
 """Bytes of a line: a row may bring its test cases."""
 LONGEST_PROMPT = 4 << 20
 """Characters of a prompt, and of all messages of a row together: no context window holds more, tokenizing more takes minutes."""
-DEFAULT_COLUMNS = DataArguments()
 
 
 class PromptFileError(ValueError):
@@ -38,53 +38,94 @@ class PromptRow:
     prompt: str | None
     messages: list[dict[str, Any]] | None
     where: str
-    """ "file:line", for errors."""
+    """ "file:line", or "file:row", for errors."""
     extra: dict[str, Any] = field(default_factory=dict)
     """The other columns (difficulty, test cases, ...)."""
 
 
-def read_rows(
-    paths: Sequence[str | Path],
-    columns: DataArguments = DEFAULT_COLUMNS,
-    key: str = "data_args.file_name",
-    only_tag: str | None = None,
-) -> list[PromptRow]:
-    """All rows, in the order of files and lines. Blank lines are skipped. `key` is the configuration key that named the files.
+def read_rows(data: DataArguments, key: str = "data_args", only_tag: str | None = None) -> list[PromptRow]:
+    """All rows, in the order of files and lines. Blank lines are skipped. `key`: the configuration's name for `data`.
 
-    A row without an id column is called "file:line"; one without a tag column has `only_tag`, and is refused if that is None.
-    Raises `PromptFileError`."""
+    A row without an id column is called "file:line", one with an id that an earlier file has "file:id". A row without a tag
+    column has `data.default_tag`, else `only_tag`, and is refused if both are None. Raises `PromptFileError`."""
+    only_tag = data.default_tag if data.default_tag is not None else only_tag
     rows: dict[str, PromptRow] = {}
-    for path in map(Path, paths):
-        for row in _file(path, columns, key, only_tag):
+    for source in [_File(Path(path)) for path in data.files] if data.path is None else [_DataSet(data.path, data)]:
+        taken = set(rows)
+        for row in _rows(source, data, key, only_tag):
+            if row.id in taken:  # files number their rows each for itself
+                row = replace(row, id=f"{source.name}:{row.id}")
             if row.id in rows:
-                raise PromptFileError(f"{row.where}: {columns.id} {row.id!r} is that of {rows[row.id].where} too")
+                raise PromptFileError(f"{row.where}: {data.id} {row.id!r} is that of {rows[row.id].where} too")
             rows[row.id] = row
     if not rows:
-        raise PromptFileError(f"{key}: no prompts in {', '.join(map(str, paths)) or 'an empty list of files'}")
+        raise PromptFileError(f"{key}: no prompts in {data.path or ', '.join(data.files) or 'an empty list of files'}")
     return list(rows.values())
 
 
-def _file(path: Path, columns: DataArguments, key: str, only_tag: str | None) -> Iterator[PromptRow]:
+@dataclass(frozen=True, slots=True)
+class _File:
+    path: Path
+    key: ClassVar[str] = "file_name"
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    def contents(self) -> Iterator[dict[str, Any] | None]:
+        return tables.rows(self.path) if tables.is_table(self.path) else _lines(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class _DataSet:
+    name: str
+    data: DataArguments
+    key: ClassVar[str] = "path"
+
+    def __str__(self) -> str:
+        return ":".join(filter(None, (self.name, self.data.subset_name, self.data.split)))
+
+    def contents(self) -> Iterator[dict[str, Any] | None]:
+        return tables.rows_of_hub(self.name, self.data.subset_name, self.data.split, self.data.revision)
+
+
+def _rows(source: _File | _DataSet, data: DataArguments, key: str, only_tag: str | None) -> Iterator[PromptRow]:
+    key = f"{key}.{source.key}"
     try:
-        with open_regular(path) as file:
-            for number, line in enumerate(lines(file, LARGEST_ROW), start=1):
-                where = f"{path}:{number}"
-                if line is None:
-                    raise PromptFileError(f"{where}: the row has more than {LARGEST_ROW:,} bytes")
-                if line.strip():
-                    yield _row(_content(line, where), columns, where, f"{path.name}:{number}", only_tag)
+        for number, content in enumerate(source.contents(), start=1):
+            where = f"{source}:{number}"
+            if content is not None:
+                yield _row(_checked(content, where), data, where, f"{source.name}:{number}", only_tag)
+    except ModuleNotFoundError as error:
+        raise PromptFileError(f"{key}: {source} needs {error.name}, which is not installed: pip install 'roll[data]'") from error
     except OSError as error:
-        raise PromptFileError(f"{key}: cannot read {path}: {error.strerror}") from error
+        raise PromptFileError(f"{key}: cannot read {source}: {error.strerror or error}") from error
     except PromptFileError:
         raise
-    except ValueError as error:  # the path is not a regular file
-        raise PromptFileError(f"{key}: cannot read {path}: {error}") from error
+    except ValueError as error:  # the path is not a regular file, or not what its name says
+        raise PromptFileError(f"{key}: cannot read {source}: {' '.join(str(error).split())}") from error
 
 
-def _content(line: bytes, where: str) -> dict[str, Any]:
-    content = _json(line, where, "")
-    if not isinstance(content, dict):
-        raise PromptFileError(f"{where}: a {_kind(content)}, not a JSON object")
+def _lines(path: Path) -> Iterator[dict[str, Any] | None]:
+    """What each line holds; None for a blank one."""
+    with open_regular(path) as file:
+        for number, line in enumerate(lines(file, LARGEST_ROW), start=1):
+            where = f"{path}:{number}"
+            if line is None:
+                raise PromptFileError(f"{where}: the row has more than {LARGEST_ROW:,} bytes")
+            if not line.strip():
+                yield None
+                continue
+            content = _json(line, where, "")
+            if not isinstance(content, dict):
+                raise PromptFileError(f"{where}: a {_kind(content)}, not a JSON object")
+            yield content
+
+
+def _checked(content: dict[str, Any], where: str) -> dict[str, Any]:
     for column, value in content.items():
         for what, text in (("the name of column", column), ("column", value)):
             if wrong := complaint(text):
@@ -108,6 +149,8 @@ def _row(content: dict[str, Any], columns: DataArguments, where: str, default_id
     if prompt is not None and not isinstance(prompt, str):
         raise PromptFileError(f"{where}: {columns.prompt} is a {_kind(prompt)}, not text")
     messages = _messages(content.get(columns.messages), columns.messages, where)
+    if columns.system_prompt is not None:
+        messages = _led_by(columns.system_prompt, messages, prompt)
     for column, text in ((columns.prompt, prompt or ""), (columns.messages, "".join(_contents(messages or [])))):
         if len(text) > LONGEST_PROMPT:
             raise PromptFileError(f"{where}: {column} has {len(text):,} characters, more than {LONGEST_PROMPT:,}")
@@ -152,6 +195,15 @@ def _messages(value: Any, column: str, where: str) -> list[dict[str, Any]] | Non
         if not isinstance(message, dict) or not isinstance(message.get("role"), str) or "content" not in message:
             raise PromptFileError(f'{where}: {column}[{i}] is not a message {{"role": ..., "content": ...}}')
     return value
+
+
+def _led_by(system: str, messages: list[dict[str, Any]] | None, prompt: str | None) -> list[dict[str, Any]] | None:
+    """The row's messages, or its prompt as a user's, behind the system message; a row that has one of its own keeps that."""
+    if messages is None and prompt is not None:
+        messages = [{"role": "user", "content": prompt}]
+    if messages is None or messages[0]["role"] == "system":
+        return messages
+    return [{"role": "system", "content": system}, *messages]
 
 
 def _contents(messages: list[dict[str, Any]]) -> Iterator[str]:

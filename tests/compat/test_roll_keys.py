@@ -112,7 +112,7 @@ def rlvr(mapping):
                 "train_infer_correction": {
                     "filters": [
                         {"enabled": True, "agg_type": "token", "ratio_enabled": True, "diff_enabled": False, "ratio_low": 0.5},
-                        {"enabled": True, "agg_type": "sequence", "ratio_enabled": False, "diff_enabled": True},
+                        {"enabled": True, "agg_type": "geometric", "ratio_enabled": False, "diff_enabled": True},
                     ]
                 }
             },
@@ -145,7 +145,7 @@ def rlvr(mapping):
             {"actor_train": {"data_args": {"template": "qwen2_5", "prompt": None, "interleave_probs": "1.0"}}},
             {"actor_train": {"data_args": {"template": "native"}}},
         ),
-        ({"global_template": "empty"}, {"actor_train": {"data_args": {"template": "none"}}}),
+        ({"global_template": "empty"}, {"actor_train": {"data_args": {"template": "chatml"}}}),
         (
             {
                 "rewards": {
@@ -449,13 +449,6 @@ def test_an_environment_of_the_users_own_keeps_its_instruction():
     mapping = {"custom_envs": {"Mine": {**GAME, "env_type": "my.Env"}}}
     made = translate(mapping, AgenticConfig, written_for_roll=True)
     assert made.mapping["custom_envs"]["Mine"]["env_config"] == GAME["env_config"]
-
-
-def test_agentic_grpo_is_what_reward_normalization_makes_of_it():
-    mapping = {"adv_estimator": "grpo"}
-    assert translate(mapping, AgenticConfig, written_for_roll=True).mapping == {"adv_estimator": "reinforce"}
-    assert translate(mapping, AgenticConfig).mapping == mapping
-    assert translate(mapping, RLVRConfig, written_for_roll=True).mapping == mapping
 
 
 def test_the_validation_that_roll_has_by_default():

@@ -25,18 +25,11 @@ class Meant:
 def meant(mapping: Mapping[str, Any], written: Mapping[str, Any], agentic: bool) -> Iterator[Meant]:
     """`mapping`: after the rules of keys.py. `written`: before them."""
     if agentic:
-        yield from _estimator(mapping)
         yield from _validation(mapping, written)
         environments = mapping.get("custom_envs")
         for name, env in environments.items() if isinstance(environments, Mapping) else ():
             if isinstance(env, Mapping):
                 yield from _templates(("custom_envs", name), env)
-
-
-def _estimator(mapping: Mapping[str, Any]) -> Iterator[Meant]:
-    if mapping.get("adv_estimator") == "grpo":
-        note = "read as reinforce: in ROLL's agentic pipeline reward_normalization alone compares episodes"
-        yield Meant(("adv_estimator",), "grpo", "reinforce", note)
 
 
 def _validation(mapping: Mapping[str, Any], written: Mapping[str, Any]) -> Iterator[Meant]:
