@@ -9,6 +9,8 @@ from roll.configs.arguments import DataArguments
 from roll.configs.base import BaseConfig
 from roll.configs.dotted_path import DOTTED_PATH
 from roll.configs.estimators import ESTIMATORS, STEP_ESTIMATORS, unusable_estimator
+from roll.configs.evaluation_rules import set_name_problems
+from roll.configs.ppo import set_key
 from roll.configs.problems import MISSING_VALUE, Problem
 from roll.configs.rlvr import RLVRConfig
 
@@ -16,6 +18,7 @@ _TURNS = "compares the turns of multi-turn episodes; an RLVR response is one tur
 
 
 def rlvr_problems(config: RLVRConfig) -> Iterator[Problem]:
+    yield from set_name_problems(config.validation_sets)
     for rule in (_lengths, _advantages, _data, _epochs, _domains):
         yield from rule(config)
 
@@ -28,8 +31,10 @@ def _lengths(config: RLVRConfig) -> Iterator[Problem]:
         value = MISSING_VALUE if config.sequence_length is None else config.sequence_length
         yield Problem(key, value, str(error), "give prompt_length and one of response_length, sequence_length")
         return
-    for name, role in (("actor_infer", config.actor_infer), ("validation", config.validation)):
-        longest = role.generating_args.max_new_tokens if role is not None else None
+    sampling = {"actor_infer": config.actor_infer.generating_args}
+    sampling |= {set_key(name): args for name, args in config.validation_sampling.items()}
+    for name, args in sampling.items():
+        longest = args.max_new_tokens
         if longest is not None and longest > response_length:
             yield Problem(
                 f"{name}.generating_args.max_new_tokens", longest, f"{longest} > response_length {response_length}", "remove it"
@@ -60,9 +65,11 @@ def _advantages(config: RLVRConfig) -> Iterator[Problem]:
 
 
 def _data(config: RLVRConfig) -> Iterator[Problem]:
-    for name, role in (("actor_train", config.actor_train), ("validation", config.validation)):
-        if role is not None:
-            yield from _prompts(f"{name}.data_args", role.data_args)
+    sources: dict[str, DataArguments] = {set_key(name): each.data_args for name, each in config.validations.items()}
+    if config.mode != "bench":
+        sources["actor_train"] = config.actor_train.data_args
+    for name, data in sources.items():
+        yield from _prompts(f"{name}.data_args", data)
 
 
 def _prompts(key: str, data: DataArguments) -> Iterator[Problem]:

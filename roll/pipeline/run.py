@@ -6,7 +6,7 @@
 
 RLVR and agentic runs subclass `Pipeline` and say how their groups come about (`explorer`). Both halves live in one driver
 (`mode: both`), or each in processes of its own, joined by a database of groups and a folder of weights. What is synchronous about
-`async_generation_ratio: 0` is only what admission lets start.
+`async_generation_ratio: 0` is only what admission lets start. `mode: bench` only validates models that were trained before.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from roll.pipeline.preparation import Prepared, decisions
 from roll.pipeline.run_record import Counter
 from roll.pipeline.stage import SourceStage, Stage
 from roll.pipeline.state import RunState
-from roll.pipeline.summary import Parts, figures
+from roll.pipeline.summary import Parts, figures, of_evaluation
 from roll.pipeline.trainer import Trainer
 from roll.pipeline.weight_broadcast import LOST
 from roll.pipeline.weight_updates import EngineUpdates, WeightUpdates
@@ -121,11 +121,12 @@ class Pipeline(ABC):
 
     async def _train(self, clusters: Mapping[str, Cluster]) -> None:
         """The half of a trainer: explorers are processes of their own."""
-        from roll.pipeline.apart import Publisher
+        from roll.pipeline.apart import Publisher, published_weights
 
         config, derived, state = self._config, self._prepared.derived, self.state
         await state.join()
-        store, ledger = weight_store(config, newest=state.first_step), self._ledger()
+        store = published_weights(config, self.backend, clusters["actor_train"], state.first_step)
+        ledger = self._ledger()
         checkpoints = CheckpointWriter(state, clusters, ledger)
         trainer = Trainer(config, derived, self._loss, state, clusters, store, checkpoints)
         publisher = Publisher(store, state.groups, state.record, state.known)
@@ -140,29 +141,33 @@ class Pipeline(ABC):
             await self._end(checkpoints, "critic" in clusters)
         if not self._interrupted:
             await publisher.farewell()
+        store.close()
 
     async def _explore(self, clusters: Mapping[str, Cluster]) -> None:
         """The half of an explorer: a trainer and other explorers are processes of their own. If the trainer takes versions back,
-        the explorer begins anew."""
+        or has what the engines serve no longer, the explorer begins anew."""
+        from roll.pipeline.apart import lost_versions
+
         while True:
             try:
                 await self._explore_once(clusters)
                 break
-            except Exception:  # boundary: what fails because versions are gone is no failure
-                if not await self.state.groups.was_taken_back():
+            except Exception as error:  # boundary: what fails because versions are gone is no failure
+                if not (lost_versions(error) or await self.state.groups.was_taken_back()):
                     raise
                 self.state.record.display.note("the trainer went on from a checkpoint: exploring begins anew with its version")
         if (ended := self.state.groups.ended) is not None and ended[0] == "failed":
             raise RuntimeError(f"the trainer failed: {ended[1]}")
 
     async def _explore_once(self, clusters: Mapping[str, Cluster]) -> None:
-        from roll.pipeline.apart import FollowedWeights, shared_weights
+        from roll.pipeline.apart import FollowedWeights, SharedWeights
 
         config, state = self._config, self.state
         await state.join()
-        engines = engine_fleet(config, self._prepared, clusters, state, self.backend, shared_weights(config))
-        await engines.load()
+        engines = engine_fleet(config, self._prepared, clusters, state, self.backend, SharedWeights(config))
         weights = FollowedWeights(engines, state.groups, state.schedule, state.record.files.trace)
+        if not await weights.begin():
+            return
         explorer = await self._explorer(clusters, engines, weights)
 
         explore = exploring(explorer)
@@ -171,6 +176,23 @@ class Pipeline(ABC):
         self._begin(Parts(flow, engines, weights.stats, explorer), explorer)
         watch = [engines.supervise(), weights.run(), weights.follow(), state.mirror_steps(), *self._watched(clusters)]
         await flow.run(until=[*explore, *validate], watch=watch)
+
+    async def _bench(self, clusters: Mapping[str, Cluster]) -> None:
+        """No half: models that were trained before are evaluated."""
+        from roll.pipeline.bench import ModelsInTurn, check_complete, model_source
+
+        config, state, models = self._config, self.state, self._prepared.benched
+        store = model_source(config, models, self.inventory.kind == "cuda")
+        engines = engine_fleet(config, self._prepared, clusters, state, self.backend, store)
+        await engines.load()
+        weights = ModelsInTurn(engines, state.groups, state.schedule, state.record.files.trace, models)
+        explorer = await self._explorer(clusters, engines, weights)
+
+        evaluate = [SourceStage("served", weights.next_served), Stage("validate", explorer.validate, role="actor_infer")]
+        flow = self._flow(self._ledger(), clusters, engines, evaluate)
+        self._begin(Parts(flow, engines, weights.stats, explorer), explorer)
+        await flow.run(until=evaluate, watch=[engines.supervise(), weights.run(), *self._watched(clusters)])
+        check_complete(models, state.record.results)
 
     # -- its parts ------------------------------------------------------------------------------------------------------
 
@@ -234,14 +256,14 @@ class Pipeline(ABC):
                 record.display.note(line)
             own = self.own_specs() if self._config.mode != "train" else {}
             clusters = await start_clusters(self._config, self._prepared, own, self.inventory, self.backend, record.display)
-            half = {"both": self._explore_and_train, "train": self._train, "explore": self._explore}
-            await half[self._config.mode](clusters)
+            modes = {"both": self._explore_and_train, "train": self._train, "explore": self._explore, "bench": self._bench}
+            await modes[self._config.mode](clusters)
             if self._interrupted:
-                status, reason = "interrupted", f"stopped by a signal after step {record.step}"
+                status, reason = "interrupted", f"stopped by a signal after {record.reached}"
         except asyncio.CancelledError:
             if not self._interrupted:
                 raise
-            status, reason = "interrupted", f"stopped at once by a signal after step {record.step}"
+            status, reason = "interrupted", f"stopped at once by a signal after {record.reached}"
         except Exception as error:  # boundary: a role may raise anything, which is the run's one-line reason
             status, reason = "failed", one_line(error)
             with contextlib.suppress(OSError):  # a full disk may be the reason itself
@@ -257,7 +279,8 @@ class Pipeline(ABC):
 
     def _figures(self, wall_s: float) -> dict[str, Any]:
         """Those of the run so far."""
-        return {"wall_s": wall_s} | figures(self.state, wall_s, self._parts)
+        found = {"wall_s": wall_s} | figures(self.state, wall_s, self._parts)
+        return of_evaluation(found, self._prepared.benched, self.state.record.results) if self._prepared.benched else found
 
     async def _leave(self, status: str, reason: str) -> None:
         """The other processes of the run, if there are any, learn that this one takes part no longer. An interrupted trainer may

@@ -319,3 +319,12 @@ def test_a_machine_without_the_tool_has_none(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     found = machines.this_machine()
     assert found.accelerators == () and found.cpus >= 1 and found.memory > GIB // 4
+
+
+def test_an_evaluation_plans_its_rollouts_and_no_training(capsys):
+    given = ["--config_name", "rlvr_config_async", "mode=bench", "bench_checkpoints=[pretrain,output/run]", "val_batch_size=20"]
+    assert main([*given, "validation.generating_args.num_return_sequences=8"]) == 0
+    shown = capsys.readouterr().out
+    assert "evaluated are pretrain, output/run" in shown and "(val_batch_size 20 × 8)" in shown
+    assert not any(line in shown.splitlines() for line in ("staleness", "loss", "log-probs"))
+    assert "actor_train" not in shown and "optimiser" not in shown
