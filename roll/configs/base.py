@@ -126,6 +126,11 @@ class BaseConfig:
     staleness_policy: StalenessPolicy = option(
         "wait", "wait: the trainer waits for a group that would become too old; drop: the group is dropped and counted."
     )
+    train_on_arrival: bool = option(
+        False,
+        "true: a group is trained as soon as it is complete, and gradients add up to the step of the whole batch. Needs "
+        "fsdp2_train, on devices that no other role uses, and nothing that looks at the whole batch first.",
+    )
     weight_update_mode: WeightUpdateMode = option(
         "interrupt",
         "Running requests at a weight update. interrupt: prefilled again; in_flight: keep their KV cache; drain: the update "

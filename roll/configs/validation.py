@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from roll.configs.agentic import AgenticConfig
 from roll.configs.agentic_rules import agentic_problems
 from roll.configs.arguments import ENGINES, FROZEN_STRATEGIES, TRAINING_STRATEGIES
+from roll.configs.arrival_rules import arrival_problems
 from roll.configs.deepspeed import DeepSpeedConfig, deepspeed_problems
 from roll.configs.derived import optimizer_batch_size
 from roll.configs.device_mapping import MAX_DEVICES
@@ -43,6 +44,7 @@ def check_config(config: PPOConfig, device_count: int) -> list[Problem]:
         _halves,
         evaluation_problems,
         _asynchrony,
+        arrival_problems,
         loss_problems,
         _critic,
         _roles,

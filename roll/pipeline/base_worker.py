@@ -16,7 +16,7 @@ from roll.data.token_batch import TokenBatch
 from roll.strategies.infer import make_infer_strategy
 from roll.strategies.infer.interface import EngineStats, GenerateRequest, GenerateResult, InferStrategy, WeightUpdateMode
 from roll.strategies.train import make_train_strategy
-from roll.strategies.train.interface import BatchTotals, Checkpointed, RankContext, TrainStrategy
+from roll.strategies.train.interface import AccumulatingStrategy, BatchTotals, Checkpointed, RankContext, TrainStrategy
 from roll.strategies.train.snapshot import Snapshot
 from roll.strategies.train.spec import TrainSpec
 from roll.weights.broadcast import Member
@@ -71,6 +71,19 @@ class TrainWorker(CheckpointedWorker):
     def train(self, batches: Sequence[TokenBatch], loss: LossSpec, totals: Sequence[BatchTotals]) -> list[dict[str, float]]:
         """Takes one optimiser step for each of the batches (this rank's shares)."""
         return [self.strategy.train_step(batch, loss, total) for batch, total in zip(batches, totals, strict=True)]
+
+    def add_gradients(self, batch: TokenBatch, loss: LossSpec) -> None:
+        """Adds the gradients of a part of an optimiser step's batch (this rank's share)."""
+        self._accumulating.add_gradients(batch, loss)
+
+    def step_on_gradients(self, loss: LossSpec, totals: BatchTotals) -> dict[str, float]:
+        """The optimiser step of all parts."""
+        return self._accumulating.step_on_gradients(loss, totals)
+
+    @property
+    def _accumulating(self) -> AccumulatingStrategy:
+        assert isinstance(self.strategy, AccumulatingStrategy), "the rules of train_on_arrival see to it"
+        return self.strategy
 
     def begin_export(self, bucket_bytes: int) -> None:
         """This rank's share of the buckets comes with `next_bucket` or `write_bucket`, each gathered when it is asked for."""

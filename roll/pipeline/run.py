@@ -31,6 +31,7 @@ from roll.distributed.devices import Inventory
 from roll.metrics.ledger import Ledger
 from roll.pipeline import roles
 from roll.pipeline.advantages import Advantages
+from roll.pipeline.arrival import TrainerOnArrival
 from roll.pipeline.beside import beside
 from roll.pipeline.checkpoint_writer import CheckpointWriter
 from roll.pipeline.clusters import start_clusters
@@ -40,12 +41,13 @@ from roll.pipeline.flow import Flow
 from roll.pipeline.hang_watch import HangWatch
 from roll.pipeline.preparation import Prepared, decisions
 from roll.pipeline.run_record import Counter
-from roll.pipeline.stage import SourceStage, Stage
+from roll.pipeline.stage import GatedStage, SourceStage, Stage
 from roll.pipeline.state import RunState
 from roll.pipeline.summary import Parts, figures, of_evaluation
 from roll.pipeline.trainer import Trainer
 from roll.pipeline.weight_broadcast import LOST
 from roll.pipeline.weight_updates import EngineUpdates, WeightUpdates
+from roll.weights.store import WeightStore
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +98,7 @@ class Pipeline(ABC):
         engines = engine_fleet(config, self._prepared, clusters, state, self.backend, store)
         weights = WeightUpdates(engines, store, state.groups, state.schedule, state.record.files.trace)
         checkpoints = CheckpointWriter(state, clusters, ledger)
-        trainer = Trainer(config, derived, self._loss, state, clusters, store, checkpoints)
+        trainer = self._trainer(clusters, store, checkpoints)
         if derived.engines_start_empty:
             first = await trainer.gather_weights(state.first_step)
             await store.publish(first.manifest, first.buckets)
@@ -128,7 +130,7 @@ class Pipeline(ABC):
         store = published_weights(config, self.backend, clusters["actor_train"], state.first_step)
         ledger = self._ledger()
         checkpoints = CheckpointWriter(state, clusters, ledger)
-        trainer = Trainer(config, derived, self._loss, state, clusters, store, checkpoints)
+        trainer = self._trainer(clusters, store, checkpoints)
         publisher = Publisher(store, state.groups, state.record, state.known)
         await publisher.begin(trainer, state.first_step)
 
@@ -200,6 +202,10 @@ class Pipeline(ABC):
         explorer = await self.explorer(clusters, engines, weights)
         engines.routing.append(explorer.routing)
         return explorer
+
+    def _trainer(self, clusters: Mapping[str, Cluster], store: WeightStore, checkpoints: CheckpointWriter) -> Trainer:
+        kind = TrainerOnArrival if self._config.train_on_arrival else Trainer
+        return kind(self._config, self._prepared.derived, self._loss, self.state, clusters, store, checkpoints)
 
     def _ledger(self) -> Ledger:
         return Ledger(time.monotonic(), self.state.record.files.trace)
@@ -313,17 +319,18 @@ def training(trainer: Trainer, derived: Derived, clusters: Mapping[str, Cluster]
     """From the groups to the weights of a step."""
     with_critic, with_reference = "critic" in clusters, "reference" in clusters
     scoring = [
-        with_critic and Stage("value", trainer.values, role="critic"),
-        derived.recompute_old_logprobs and Stage("log_prob", trainer.log_probs, role="actor_train"),
-        with_reference and Stage("reference", trainer.reference, role="reference"),
+        with_critic and GatedStage("value", trainer.values, trainer.turn_of_critic, role="critic"),
+        derived.recompute_old_logprobs and GatedStage("log_prob", trainer.log_probs, trainer.turn, role="actor_train"),
+        with_reference and GatedStage("reference", trainer.reference, trainer.turn_of_reference, role="reference"),
     ]
     update: list[Stage[Any, Any]] = [Stage("train", trainer.train, role="actor_train")]
     if with_critic:
         # The critic first: where the two take turns, the policy has the devices when its weights are gathered.
         critic = Stage("critic", trainer.update_critic, role="critic")
-        policy = Stage("policy", trainer.update, role="actor_train")
+        policy = GatedStage("policy", trainer.update, trainer.turn_of_policy, role="actor_train")
         update = [*beside("train", [critic, policy]), Stage("gather", trainer.gather, role="actor_train")]
-    return [SourceStage("lease", trainer.lease), *beside("scoring", scoring), Stage("advantage", trainer.advantages), *update]
+    advantage = GatedStage("advantage", trainer.advantages, trainer.turn_of_scored)
+    return [SourceStage("lease", trainer.lease), *beside("scoring", scoring), advantage, *update]
 
 
 def _device_locks(config: PPOConfig, clusters: Mapping[str, Cluster], engines: EngineFleet | None) -> DeviceLocks:

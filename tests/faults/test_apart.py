@@ -54,15 +54,19 @@ def test_an_explorer_that_comes_first_waits_at_the_bound_and_both_end_by_themsel
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("transport", ["object_store", "collective", "checkpoint_dir"])
-def test_a_trainer_that_comes_first_is_killed_and_goes_on_from_its_checkpoint(launch, accounts, transport):
+@pytest.mark.parametrize(
+    ("transport", "more"),
+    [("object_store", ()), ("collective", ()), ("checkpoint_dir", ()), ("checkpoint_dir", ("train_on_arrival=true",))],
+    ids=["object_store", "collective", "checkpoint_dir", "on arrival"],
+)
+def test_a_trainer_that_comes_first_is_killed_and_goes_on_from_its_checkpoint(launch, accounts, transport, more):
     """With what it had in memory, explorers lose the versions that they serve; files stay."""
     transport = f"model_update_transport={transport}"
-    trainer = launch(*TRAINER, transport)
+    trainer = launch(*TRAINER, transport, *more)
     explorer = launch(*EXPLORER, transport)
     trainer.wait_for_steps(5)
     kill(trainer)
-    again = launch(*TRAINER, transport)
+    again = launch(*TRAINER, transport, *more)
     assert (again.end(), explorer.end()) == (0, 0), again.output + explorer.output
     accounts(again.dir, validated=None)
     updates = json.loads((again.dir / "explorers" / "explorer" / "summary.json").read_text())["weight_updates"]
