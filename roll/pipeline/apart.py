@@ -12,8 +12,8 @@ from pathlib import Path
 from roll.configs.ppo import PPOConfig
 from roll.metrics.trace import Trace
 from roll.pipeline.engine_fleet import WEIGHTS, EngineFleet
-from roll.pipeline.run_record import RunRecord
 from roll.pipeline.schedule import StepSchedule
+from roll.pipeline.state import RunState
 from roll.pipeline.trainer import Trainer
 from roll.pipeline.validation import ValidationResult
 from roll.pipeline.weight_updates import EngineUpdates, UpdateStats
@@ -32,13 +32,15 @@ def shared_weights(config: PPOConfig) -> WeightFolder:
 class Publisher:
     """The trainer's side: versions are published for explorers to take when they are ready, and their validations recorded."""
 
-    def __init__(self, store: WeightStore, groups: Groups, record: RunRecord, known: int) -> None:
-        """`known`: the number of the last change of the database that the record knows."""
+    def __init__(self, store: WeightStore, state: RunState) -> None:
+        groups = state.groups
         assert isinstance(groups, SqlGroups) and isinstance(store, DirectoryWeightStore), "the rules of `mode` see to it"
         self._store = store
         self._groups = groups
-        self._record = record
-        self._known = known
+        self._record = state.record
+        self._callbacks = state.callbacks
+        self._known = state.known
+        """The number of the last change of the database that the record knows."""
         self.stats = UpdateStats()
 
     def counts(self) -> dict[str, float]:
@@ -79,7 +81,8 @@ class Publisher:
     async def _record_validations(self) -> None:
         self._known, results = await self._groups.validation_results(self._known)
         for result in results:
-            self._record.add_validation(ValidationResult(**result), ())
+            row = self._record.add_validation(ValidationResult(**result), ())
+            await self._callbacks.call("on_validation", result["version"], row)
 
 
 class FollowedWeights(EngineUpdates):

@@ -4,7 +4,7 @@
       ▲                                                                                            │
       └── admission ◀── version served ◀── engines flip ◀── [weight store] ◀───────────────────────┘
 
-RLVR and agentic runs subclass `Pipeline` and say how their groups come about (`explorer`). Both halves live in one driver
+RLVR and agentic runs subclass `Run` and say how their groups come about (`explorer`). Both halves live in one driver
 (`mode: both`), or each in processes of its own, joined by a database of groups and a folder of weights. What is synchronous about
 `async_generation_ratio: 0` is only what admission lets start.
 """
@@ -18,11 +18,11 @@ import signal
 import time
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Container, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from roll.configs.derived import Derived
+from roll.configs.derived import Derived, derive
 from roll.configs.ppo import PPOConfig
 from roll.distributed.backend import Backend, WorkerSpec
 from roll.distributed.cluster import Cluster
@@ -32,12 +32,14 @@ from roll.metrics.ledger import Ledger
 from roll.pipeline import roles
 from roll.pipeline.advantages import Advantages
 from roll.pipeline.beside import beside
+from roll.pipeline.callbacks import CallbackError
 from roll.pipeline.checkpoint_writer import CheckpointWriter
 from roll.pipeline.clusters import start_clusters
 from roll.pipeline.engine_fleet import EngineFleet, engine_fleet, weight_store
 from roll.pipeline.explorer import Explorer
 from roll.pipeline.flow import Flow
 from roll.pipeline.hang_watch import HangWatch
+from roll.pipeline.own_stage import OwnStage, insert
 from roll.pipeline.preparation import Prepared, decisions
 from roll.pipeline.run_record import Counter
 from roll.pipeline.stage import SourceStage, Stage
@@ -50,8 +52,8 @@ from roll.pipeline.weight_updates import EngineUpdates, WeightUpdates
 logger = logging.getLogger(__name__)
 
 
-class Pipeline(ABC):
-    """`await Pipeline(...).run()` returns the summary, which is also in summary.json. Errors end as status "failed"."""
+class Run(ABC):
+    """`await Run(...).run()` returns the summary, which is also in summary.json. Errors end as status "failed"."""
 
     def __init__(
         self,
@@ -73,11 +75,16 @@ class Pipeline(ABC):
         self._parts: Parts | None = None
         """From the moment that all workers are up."""
 
-    # -- what a pipeline gives ------------------------------------------------------------------------------------------
+    # -- what a kind of run gives -----------------------------------------------------------------------------------------
 
     @abstractmethod
     def own_specs(self) -> Mapping[str, Sequence[WorkerSpec]]:
-        """The workers of the pipeline's own roles."""
+        """The workers of roles that only this kind of run has."""
+
+    @staticmethod
+    @abstractmethod
+    def rollouts(config: Any, explorer: Any) -> list[Stage[Any, Any]]:
+        """From an admitted group to one whose samples have rewards."""
 
     @abstractmethod
     async def explorer(self, clusters: Mapping[str, Cluster], engines: EngineFleet, weights: EngineUpdates) -> Explorer:
@@ -103,12 +110,7 @@ class Pipeline(ABC):
             await engines.load()
         explorer = await self._explorer(clusters, engines, weights)
 
-        explore = exploring(explorer)
-        train = [
-            *training(trainer, derived, clusters),
-            Stage("publish", weights.publish),
-            Stage("validate", explorer.validate, role="actor_infer"),
-        ]
+        explore, train = self.halves(config, self._prepared.stages, explorer, trainer, weights)
         flow = self._flow(ledger, clusters, engines, explore, train)
         train[-1].offer(state.first_step)
         self._begin(Parts(flow, engines, weights.stats, explorer), explorer)
@@ -128,10 +130,10 @@ class Pipeline(ABC):
         store, ledger = weight_store(config, newest=state.first_step), self._ledger()
         checkpoints = CheckpointWriter(state, clusters, ledger)
         trainer = Trainer(config, derived, self._loss, state, clusters, store, checkpoints)
-        publisher = Publisher(store, state.groups, state.record, state.known)
+        publisher = Publisher(store, state)
         await publisher.begin(trainer, state.first_step)
 
-        train = [*training(trainer, derived, clusters), Stage("publish", publisher.publish)]
+        (train,) = self.halves(config, self._prepared.stages, None, trainer, publisher)
         flow = self._flow(ledger, clusters, None, train)
         self._begin(Parts(flow, None, publisher.stats, None), publisher)
         async with checkpoints:
@@ -165,12 +167,27 @@ class Pipeline(ABC):
         weights = FollowedWeights(engines, state.groups, state.schedule, state.record.files.trace)
         explorer = await self._explorer(clusters, engines, weights)
 
-        explore = exploring(explorer)
-        validate = [SourceStage("served", weights.next_due), Stage("validate", explorer.validate, role="actor_infer")]
+        explore, validate = self.halves(config, self._prepared.stages, explorer, None, weights)
         flow = self._flow(self._ledger(), clusters, engines, explore, validate)
         self._begin(Parts(flow, engines, weights.stats, explorer), explorer)
         watch = [engines.supervise(), weights.run(), weights.follow(), state.mirror_steps(), *self._watched(clusters)]
         await flow.run(until=[*explore, *validate], watch=watch)
+
+    @classmethod
+    def halves(
+        cls, config: PPOConfig, own: Sequence[OwnStage], explorer: Any, trainer: Any, weights: Any
+    ) -> list[list[Stage[Any, Any]]]:
+        """The stages that `mode` has, with the user's own among them. None is read of a part that the mode lacks."""
+        halves: list[list[Stage[Any, Any]]] = []
+        if config.mode != "train":
+            halves.append([SourceStage("admit", explorer.next), *cls.rollouts(config, explorer), Stage("keep", explorer.keep)])
+        if config.mode != "explore":
+            halves.append([*training(trainer, derive(config), config.roles()), Stage("publish", weights.publish)])
+        else:
+            halves.append([SourceStage("served", weights.next_due)])
+        if config.mode != "train":
+            halves[-1].append(Stage("validate", explorer.validate, role="actor_infer"))
+        return [insert(half, own, explorer) for half in halves]
 
     # -- its parts ------------------------------------------------------------------------------------------------------
 
@@ -252,6 +269,11 @@ class Pipeline(ABC):
             await self._leave(status, reason)
             await self.backend.shutdown()
         summary = {"status": status, "reason": reason} | self._figures(wall_s)
+        try:
+            await self.state.callbacks.call("on_run_end", summary)
+        except CallbackError as error:
+            if status != "failed":  # the first reason counts
+                summary |= {"status": "failed", "reason": one_line(error)}
         record.finish(summary)
         return summary
 
@@ -269,6 +291,11 @@ class Pipeline(ABC):
         except Exception as error:  # boundary: the run is over, and has its own reason
             logger.warning("the database of groups cannot be reached: %s", one_line(error))
 
+    def interrupt_from_thread(self) -> None:
+        """`interrupt`, called on another thread than the run's."""
+        if (task := self._task) is not None:
+            task.get_loop().call_soon_threadsafe(self.interrupt)
+
     def interrupt(self) -> None:
         """Ends the run after the step that is being trained, with a checkpoint; at once, without one, if that was asked for
         before or workers are only just starting."""
@@ -281,14 +308,9 @@ class Pipeline(ABC):
         self.state.groups.stop()
 
 
-def exploring(explorer: Explorer) -> list[Stage[Any, Any]]:
-    """From admission to the groups."""
-    return [SourceStage("admit", explorer.next), *explorer.rollouts, Stage("keep", explorer.keep)]
-
-
-def training(trainer: Trainer, derived: Derived, clusters: Mapping[str, Cluster]) -> list[Stage[Any, Any]]:
+def training(trainer: Trainer, derived: Derived, roles: Container[str]) -> list[Stage[Any, Any]]:
     """From the groups to the weights of a step."""
-    with_critic, with_reference = "critic" in clusters, "reference" in clusters
+    with_critic, with_reference = "critic" in roles, "reference" in roles
     scoring = [
         with_critic and Stage("value", trainer.values, role="critic"),
         derived.recompute_old_logprobs and Stage("log_prob", trainer.log_probs, role="actor_train"),

@@ -18,7 +18,6 @@ from roll.pipeline.agentic.metrics import episode_metrics
 from roll.pipeline.agentic.preparation import AgenticPrepared
 from roll.pipeline.explorer import Explorer
 from roll.pipeline.preparation import sampling_params
-from roll.pipeline.stage import Stage
 from roll.pipeline.state import RunState
 from roll.pipeline.validation import FIRST
 from roll.pipeline.weight_updates import EngineUpdates
@@ -48,7 +47,6 @@ class AgenticExplorer(Explorer):
         self._validation_sampling = sampling_params(
             config.val_generating_args or generating, derived.val_max_new_tokens, tokenizer
         )
-        self.rollouts = (Stage("episodes", self.play, role="actor_infer", lanes=self._manager.num_env_groups),)
 
     async def play(self, group: SampleGroup) -> SampleGroup | None:
         """The episodes of the group; None if it is dropped, by others or because it cannot be played."""

@@ -18,8 +18,7 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from roll.data.sample import Sample
-from roll.distributed.backend import import_object
-from roll.pipeline.rlvr.rewards.function_reward_worker import worker_class_path
+from roll.pipeline.rlvr.rewards.function_reward_worker import worker_class
 from roll.pipeline.rlvr.rewards.reward_worker import RewardResult, RewardWorker
 
 T = TypeVar("T")
@@ -165,7 +164,7 @@ class GradingThread:
         asyncio.set_event_loop(self._loop)
         self._loop.set_task_factory(self._task)
         try:
-            self._worker: RewardWorker = import_object(worker_class_path(self._config["worker_cls"]))(self._config)
+            self._worker: RewardWorker = worker_class(self._config["worker_cls"])(self._config)
         except BaseException as error:  # boundary: a user's class; whoever waits raises it
             self._made.set_exception(error)
             return
