@@ -13,6 +13,7 @@ usage: roll <command> [options] [key=value ...]
   demo [rlvr|agentic]    make the embedded model where it is missing, and train it: no GPU, no download of a model
   init <name>            a folder to start from: a configuration, a reward of your own, prompts
   check                  what a configuration will do, and everything that is wrong with it
+  flow                   the graph of a run: stages, queues, devices and locks, as Mermaid or SVG
   train rlvr|agentic     run it
   doctor                 what is installed here, and what can start
   env-check              try an environment: contract, seeds, reachable rewards, speed
@@ -30,6 +31,7 @@ COMMANDS = {
     "demo": "roll.cli.demo",
     "init": "roll.cli.init",
     "check": "roll.cli.check",
+    "flow": "roll.cli.flow",
     "train": "roll.cli.train",
     "doctor": "roll.cli.doctor",
     "env-check": "roll.cli.env_check",

@@ -18,6 +18,7 @@ from roll.configs.problems import ConfigError, Problem
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.visible import visible
 from roll.distributed.machine import this_machine
+from roll.distributed.surroundings import set_defaults
 
 EXIT_CODES = {"finished": 0, "failed": 1, "interrupted": 130}
 BAD_CONFIGURATION = 2
@@ -76,15 +77,8 @@ def _train(pipeline: str, arguments: Sequence[str], prog: str) -> int:
     options, overrides = parse(arguments, pipeline, prog)
     # A reward or an environment of the user's own lies where the command is given; it never hides what is installed.
     sys.path.append(os.getcwd())
-    # Models and data are local folders; a missing one is an error, never a download.
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     machine = this_machine()
-    if not machine.accelerators:
-        # Where DeepSpeed is installed transformers imports it, and it would say in every process that it found no accelerator.
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    if not sys.stdout.isatty():
-        os.environ.setdefault("RAY_COLOR_PREFIX", "0")  # Ray colours what workers print, also in a file
+    set_defaults(machine)
     handler = logging.StreamHandler()
     handler.setFormatter(_Formatter("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])

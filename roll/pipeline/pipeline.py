@@ -21,6 +21,8 @@ from roll.configs.visible import visible
 from roll.distributed import determinism
 from roll.distributed.backend import Backend, LocalBackend
 from roll.distributed.devices import Inventory, detect
+from roll.distributed.machine import this_machine
+from roll.distributed.surroundings import set_defaults
 from roll.distributed.watchdog import Watchdog
 from roll.metrics.remote_trackers import TrackerError
 from roll.pipeline.callbacks import Callback, checked
@@ -103,6 +105,7 @@ class Pipeline(ABC, Generic[Config, P]):
     def ready(self) -> Iterator[Ready]:
         """Raises `ConfigError` with everything that can be known to be wrong before the first worker starts."""
         config = self.config
+        set_defaults(this_machine())
         if config.deterministic:
             determinism.set_environment()
         with closing(_lock(config)) as lock:

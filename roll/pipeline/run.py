@@ -22,7 +22,7 @@ from collections.abc import Container, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from roll.configs.derived import Derived, derive
+from roll.configs.derived import Derived
 from roll.configs.ppo import PPOConfig
 from roll.distributed.backend import Backend, WorkerSpec
 from roll.distributed.cluster import Cluster
@@ -110,7 +110,7 @@ class Run(ABC):
             await engines.load()
         explorer = await self._explorer(clusters, engines, weights)
 
-        explore, train = self.halves(config, self._prepared.stages, explorer, trainer, weights)
+        explore, train = self.halves(config, derived, self._prepared.stages, explorer, trainer, weights)
         flow = self._flow(ledger, clusters, engines, explore, train)
         train[-1].offer(state.first_step)
         self._begin(Parts(flow, engines, weights.stats, explorer), explorer)
@@ -133,7 +133,7 @@ class Run(ABC):
         publisher = Publisher(store, state)
         await publisher.begin(trainer, state.first_step)
 
-        (train,) = self.halves(config, self._prepared.stages, None, trainer, publisher)
+        (train,) = self.halves(config, derived, self._prepared.stages, None, trainer, publisher)
         flow = self._flow(ledger, clusters, None, train)
         self._begin(Parts(flow, None, publisher.stats, None), publisher)
         async with checkpoints:
@@ -167,7 +167,7 @@ class Run(ABC):
         weights = FollowedWeights(engines, state.groups, state.schedule, state.record.files.trace)
         explorer = await self._explorer(clusters, engines, weights)
 
-        explore, validate = self.halves(config, self._prepared.stages, explorer, None, weights)
+        explore, validate = self.halves(config, self._prepared.derived, self._prepared.stages, explorer, None, weights)
         flow = self._flow(self._ledger(), clusters, engines, explore, validate)
         self._begin(Parts(flow, engines, weights.stats, explorer), explorer)
         watch = [engines.supervise(), weights.run(), weights.follow(), state.mirror_steps(), *self._watched(clusters)]
@@ -175,14 +175,14 @@ class Run(ABC):
 
     @classmethod
     def halves(
-        cls, config: PPOConfig, own: Sequence[OwnStage], explorer: Any, trainer: Any, weights: Any
+        cls, config: PPOConfig, derived: Derived, own: Sequence[OwnStage], explorer: Any, trainer: Any, weights: Any
     ) -> list[list[Stage[Any, Any]]]:
         """The stages that `mode` has, with the user's own among them. None is read of a part that the mode lacks."""
         halves: list[list[Stage[Any, Any]]] = []
         if config.mode != "train":
             halves.append([SourceStage("admit", explorer.next), *cls.rollouts(config, explorer), Stage("keep", explorer.keep)])
         if config.mode != "explore":
-            halves.append([*training(trainer, derive(config), config.roles()), Stage("publish", weights.publish)])
+            halves.append([*training(trainer, derived, config.roles()), Stage("publish", weights.publish)])
         else:
             halves.append([SourceStage("served", weights.next_due)])
         if config.mode != "train":

@@ -88,6 +88,7 @@ class Channel(Generic[In]):
     """A bounded queue that can be closed: a full one blocks its sender (back-pressure), a closed one ends its receivers."""
 
     def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
         self._items: asyncio.Queue[In] = asyncio.Queue(capacity)
         self._closed = asyncio.Event()
 
