@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from roll.cli.flow_graph import Graph, Node, graph_of
-from roll.cli.flow_svg import svg
+from roll.cli.check import contradictions
 from roll.cli.options import OVERRIDES, Parser, complain, config_folder
 from roll.configs.problems import ConfigError, Problem
-from roll.pipeline.training_flow import AsyncTrainingFlow
-
-_SHAPES = {"source": ('(["', '"])'), "stage": ('["', '"]'), "own": ('[["', '"]]'), "store": ('[("', '")]')}
+from roll.distributed.machine import this_machine
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,66 +19,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="roll flow", description="The graph of a run: stages, queues, devices, locks.", epilog=OVERRIDES, allow_abbrev=False
     )
     parser.add_config_options("rlvr_config_async")
-    parser.add_argument("--svg", metavar="FILE", help="write a picture, instead of printing Mermaid's text")
+    parser.add_argument("--svg", metavar="FILE", help="write a picture to a file (default: print Mermaid's text)")
     try:
         options, overrides = parser.parse_with_overrides(sys.argv[1:] if arguments is None else arguments)
-        graph = _graph(options.config_path, options.config_name, overrides)
-        if options.svg is None:
-            print("\n".join(mermaid(graph)))
-        else:
-            _write(Path(options.svg), svg(graph))
+        _draw(options.config_path, options.config_name, overrides, options.svg)
     except ConfigError as error:
         complain(error.problems)
         return 2
     return 0
 
 
-def _graph(folder: str, name: str, overrides: Sequence[str]) -> Graph:
+def _draw(folder: str, name: str, overrides: Sequence[str], file: str | None) -> None:
     """Raises `ConfigError`."""
-    from roll.cli.check import contradictions
     from roll.cli.compose import load_to_start
-    from roll.distributed.machine import this_machine
 
     config, report = load_to_start(config_folder(folder), name, overrides)
     if problems := contradictions(config, this_machine()):
         raise ConfigError(report.located(problems))
-    sys.path.append(os.getcwd())  # a stage of the user's own lies where the command is given
-    return graph_of(AsyncTrainingFlow(config).pipeline.outline(), config)
+    # Heavy imports come after the configuration. A stage of the user's own lies where the command is given.
+    sys.path.append(os.getcwd())
+    from roll.cli.flow_graph import graph_of
+    from roll.cli.flow_mermaid import mermaid
+    from roll.cli.flow_svg import svg
+    from roll.pipeline.training_flow import AsyncTrainingFlow
 
-
-def mermaid(graph: Graph) -> Iterator[str]:
-    yield "flowchart LR"
-    for title, half in graph.halves.items():
-        yield f"  subgraph {title}"
-        yield from (f"    {_shaped(node)}" for place in half for node in place)
-        yield "  end"
-    yield from (f"  {_shaped(node)}" for node in graph.stores)
-    for edge in graph.edges:
-        label = f"|{edge.label}|" if edge.label else ""
-        yield f"  {_id(edge.start)} {'-.->' if edge.dashed else '-->'}{label} {_id(edge.end)}"
-    yield from (f'  lock{number}["{text}"]:::lock' for number, text in enumerate(graph.locks, 1))
-    yield "  classDef lock stroke-dasharray: 6 3"
-    locked = [_id(node.name) for half in graph.halves.values() for place in half for node in place if node.lock]
-    if locked:
-        yield f"  class {','.join(locked)} lock"
-
-
-def _shaped(node: Node) -> str:
-    before, after = _SHAPES[node.kind]
-    lines = [f"<b>{node.name}</b>", *node.lines, *([node.lock] if node.lock else [])]
-    return f"{_id(node.name)}{before}{'<br/>'.join(lines)}{after}"
-
-
-def _id(name: str) -> str:
-    """Mermaid has words of its own, as `end`."""
-    return f"s_{name}"
-
-
-def _write(path: Path, text: str) -> None:
     try:
-        path.write_text(text)
+        graph = graph_of(AsyncTrainingFlow(config).pipeline.outline(), config)
+    except ConfigError as error:
+        raise ConfigError(report.located(error.problems)) from error
+    if file is None:
+        print(mermaid(graph), end="")
+        return
+    try:
+        Path(file).write_text(svg(graph))
     except OSError as error:
-        raise ConfigError([Problem("--svg", str(path), f"cannot be written: {error.strerror}", "name another file")]) from None
+        raise ConfigError([Problem("--svg", file, f"cannot be written: {error.strerror}", "name another file")]) from None
 
 
 if __name__ == "__main__":
