@@ -6,8 +6,6 @@ from roll.configs.worker import ActorInferConfig, ActorTrainConfig, RewardConfig
 from roll.data.sample import Sample
 from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
 
-CACHE = "examples/embedded/cache"
-
 
 def digits(sample: Sample) -> float:
     said, right = sample.response_text, sample.prompt.ground_truth
@@ -15,10 +13,14 @@ def digits(sample: Sample) -> float:
 
 
 training = TrainingArguments(learning_rate=3e-4, lr_scheduler_type="constant", per_device_train_batch_size=256)
-prompts = TrainDataArguments(file_name=f"{CACHE}/train.jsonl", template="none")
+prompts = TrainDataArguments(file_name="examples/embedded/cache/train.jsonl", template="none")
 config = RLVRConfig(
-    **{"exp_name": "in_python", "pretrain": f"{CACHE}/model", "max_steps": 20, "rollout_batch_size": 32},
-    **{"prompt_length": 16, "response_length": 8, "async_generation_ratio": 1},
+    pretrain="examples/embedded/cache/model",
+    max_steps=20,
+    rollout_batch_size=32,
+    prompt_length=16,
+    response_length=8,
+    async_generation_ratio=1,
     actor_train=ActorTrainConfig(device_mapping=[0], training_args=training, data_args=prompts),
     actor_infer=ActorInferConfig(device_mapping=[1]),
     rewards={"arithmetic": RewardConfig(worker_cls=digits)},

@@ -109,9 +109,9 @@ def _run(config: RLVRConfig | AgenticConfig, local: bool) -> int:
     from roll.cli.check import announce
     from roll.pipeline.training_flow import AsyncTrainingFlow
 
-    with AsyncTrainingFlow(config, local=local).pipeline.ready() as run:
-        print(visible("\n".join(fitted(announce(config))), keep="\n"))
-        summary = run.to_the_end()
+    with AsyncTrainingFlow(config, local=local).pipeline.ready() as ready:
+        print(visible("\n".join(fitted(announce(ready.prepared.config))), keep="\n"))
+        summary = ready.to_the_end()
     if summary["status"] == "failed":
         print(f"error: {visible(summary['reason'])}", file=sys.stderr)
     return EXIT_CODES[summary["status"]]

@@ -44,7 +44,7 @@ class Ready:
     """A run that has everything but its workers."""
 
     run: Run
-    run_dir: Path
+    prepared: Prepared
     lock: RunLock
 
     def to_the_end(self) -> dict[str, Any]:
@@ -56,7 +56,7 @@ class Ready:
             summary = {"status": status, "reason": " ".join(f"{type(error).__name__}: {error}".split())}
             with suppress(Superseded):
                 self.lock.check()
-                amend_summary(self.run_dir, summary)
+                amend_summary(self.prepared.run_dir, summary)
             if isinstance(error, OSError):  # a full disk also stops the handler of the error that ended the run
                 return summary
             raise
@@ -113,12 +113,12 @@ class Pipeline(ABC, Generic[Config, P]):
             prepared = self._prepared(inventory, lock)
             watchdog = Watchdog()
             try:
-                _make_room(config, prepared)
+                _make_room(prepared)
                 run = self._made(prepared, inventory, self._backend(inventory, watchdog, prepared.run_dir))
                 announced = announce_running(prepared.run_dir, lock.owner.started)
                 why = f"the driver (process {os.getpid()}) was killed, or crashed; what it wrote last is on its standard error"
                 watchdog.amends(prepared.run_dir / SUMMARY, announced, {"status": "failed", "reason": why}, f"error: {why}")
-                self._ready = Ready(run, prepared.run_dir, lock)
+                self._ready = Ready(run, prepared, lock)
                 yield self._ready
             except OSError as error:
                 raise ConfigError([_cannot_write(config, error)]) from error
@@ -186,9 +186,9 @@ def _lock(config: PPOConfig) -> RunLock:
         raise ConfigError([_cannot_write(config, error)]) from None
 
 
-def _make_room(config: PPOConfig, prepared: Prepared) -> None:
+def _make_room(prepared: Prepared) -> None:
     """An earlier run of this name is moved aside, unless explorers may be at work on it. Raises `ConfigError`."""
-    run_dir = prepared.run_dir
+    config, run_dir = prepared.config, prepared.run_dir
     if prepared.continues:
         return
     if config.mode != "train":

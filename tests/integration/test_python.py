@@ -48,19 +48,24 @@ def test_two_runs_follow_each_other_in_one_process_and_the_first_is_moved_aside(
     assert "the earlier run of this name was moved to" in capsys.readouterr().out
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("local", [True, pytest.param(False, marks=pytest.mark.ray)], ids=["local", "ray"])
-def test_the_documented_script_trains(tmp_path, local):
+@pytest.fixture(scope="module")
+def with_model(tmp_path_factory):
+    """A folder with the embedded model, taught for a moment only."""
+    folder = tmp_path_factory.mktemp("script")
     maker = "from make_embedded import Settings, make; from pathlib import Path; import sys\n"
     maker += "make(Path(sys.argv[1]), settings=Settings(learn_steps=3, misprint_steps=1))"
-    cache = tmp_path / "examples" / "embedded" / "cache"
-    subprocess.run([sys.executable, "-c", maker, str(cache)], cwd=ROOT / "examples" / "embedded", check=True, timeout=120)
+    command = [sys.executable, "-c", maker, str(folder / "examples" / "embedded" / "cache")]
+    subprocess.run(command, cwd=ROOT / "examples" / "embedded", check=True, timeout=120)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("local", [True, pytest.param(False, marks=pytest.mark.ray)], ids=["local", "ray"])
+def test_the_documented_script_trains(with_model, local):
     text = (ROOT / "examples" / "train_in_python.py").read_text()
     assert len(text.splitlines()) <= 30
-    script = tmp_path / "train_in_python.py"
-    script.write_text(text.replace('"max_steps": 20', '"max_steps": 2').replace("local=True", f"local={local}"))
+    (with_model / "script.py").write_text(text.replace("max_steps=20", "max_steps=2").replace("local=True", f"local={local}"))
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, str(script)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=150
-    )
+    command = [sys.executable, "script.py"]
+    done = subprocess.run(command, cwd=with_model, env=environment, capture_output=True, text=True, timeout=150)
     assert done.stdout.endswith("finished\n"), done.stdout + done.stderr

@@ -233,7 +233,7 @@ BUFFER = (
             "product"),
     renamed("buffer.total_steps", "max_steps"),
     KeyRule("buffer.total_epochs", "without effect", "max_steps decides", when=_decided, values="with a number of steps"),
-    lacking("buffer.total_epochs", "a run has max_steps, the same for all its processes: write epochs x rows // batch_size"),
+    renamed("buffer.total_epochs", "total_epochs"),
     ignored(f"{_TASKS}.name", "names the reward's domain"),
     *off_or_lacking(f"{_TASKS}.storage_type", ("file",), "tasks are rows of a JSONL file"),
     KeyRule(f"{_TASKS}.path", "alias", "read as actor_train.data_args.file_name: a local JSONL file, or a folder with "

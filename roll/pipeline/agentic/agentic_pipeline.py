@@ -71,4 +71,4 @@ class AgenticPipeline(Pipeline[AgenticConfig, AgenticPrepared]):
         return prepare(self.config, inventory, one_process=self.local)
 
     def assemble(self, prepared: AgenticPrepared, inventory: Inventory, backend: Backend) -> AgenticRun:
-        return AgenticRun(self.config, prepared, inventory, backend)
+        return AgenticRun(prepared.config, prepared, inventory, backend)

@@ -66,4 +66,4 @@ class RLVRPipeline(Pipeline[RLVRConfig, RLVRPrepared]):
         return prepare(self.config, inventory, one_process=self.local)
 
     def assemble(self, prepared: RLVRPrepared, inventory: Inventory, backend: Backend) -> RLVRRun:
-        return RLVRRun(self.config, prepared, inventory, backend)
+        return RLVRRun(prepared.config, prepared, inventory, backend)
