@@ -61,7 +61,12 @@ def _advantages(config: RLVRConfig) -> Iterator[Problem]:
 def _data(config: RLVRConfig) -> Iterator[Problem]:
     for name, role in (("actor_train", config.actor_train), ("validation", config.validation)):
         if role is not None and (not role.data_args.files or "" in role.data_args.files):
-            yield Problem(f"{name}.data_args.file_name", MISSING_VALUE, "names no prompt file", "a JSONL file or a list of them")
+            fix = "a file of prompts or a list of them"
+            yield Problem(f"{name}.data_args.file_name", MISSING_VALUE, "names no prompt file", fix)
+        if role is not None and role.data_args.template == "none" and role.data_args.system_prompt is not None:
+            message = "is never rendered: template none takes the prompt's text as it stands"
+            fix = "template: native, or remove it"
+            yield Problem(f"{name}.data_args.system_prompt", role.data_args.system_prompt, message, fix)
 
 
 def _epochs(config: RLVRConfig) -> Iterator[Problem]:

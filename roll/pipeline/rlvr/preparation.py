@@ -79,7 +79,7 @@ def _prompts(
     role: str, data: DataArguments, shared: Preparation, collect: Collector
 ) -> tuple[list[TokenizedRow], dict[str, int]]:
     key = f"{role}.data_args.file_name"
-    fix = "name JSON Lines files whose rows have the columns of data_args"
+    fix = "name files whose rows have the columns of data_args"
     tokenizer, derived = shared.tokenizer, shared.derived
     only_tag = next(iter(derived.tag_to_domain)) if len(derived.tag_to_domain) == 1 else None
     rows = collect(key, data.file_name, lambda: read_rows(data.files, data, key, only_tag), fix)
