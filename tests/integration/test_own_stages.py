@@ -111,7 +111,12 @@ def test_each_process_runs_the_stages_of_its_own_half(lab, make_config):
     configs = [make_config(changes, mode=mode) for mode in ("train", "explore")]
 
     async def both():
-        runs = [RLVRRun(config, prepare(config, lab.inventory), lab.inventory, LocalBackend()) for config in configs]
+        backends = [LocalBackend(), LocalBackend()]
+        backends[1]._starting = backends[0]._starting  # one process: no two models are loaded at the same time
+        runs = [
+            RLVRRun(config, prepare(config, lab.inventory), lab.inventory, backend)
+            for config, backend in zip(configs, backends, strict=True)
+        ]
         return runs, await asyncio.wait_for(asyncio.gather(*(run.run() for run in runs)), 60)
 
     runs, summaries = asyncio.run(both())
