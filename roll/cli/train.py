@@ -8,6 +8,7 @@ import os
 import resource
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 
 from roll.cli.embedded import missing_model
 from roll.cli.options import OVERRIDES, Parser, complain, config_folder
@@ -105,13 +106,16 @@ def _run(config: RLVRConfig | AgenticConfig, local: bool) -> int:
     """Raises `ConfigError`."""
     if problem := too_few_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0], local):
         raise ConfigError([problem])
-    # Heavy imports come after the configuration: a typo is answered at once.
     from roll.cli.check import announce
-    from roll.pipeline.training_flow import AsyncTrainingFlow
+    from roll.pipeline.run_lock import lock_run
 
-    with AsyncTrainingFlow(config, local=local).pipeline.ready() as ready:
-        print(visible("\n".join(fitted(announce(ready.prepared.config))), keep="\n"))
-        summary = ready.to_the_end()
+    with closing(lock_run(config)) as lock:
+        # Heavy imports come after the configuration and the lock: a typo, and a run that is there already, are answered at once.
+        from roll.pipeline.training_flow import AsyncTrainingFlow
+
+        with AsyncTrainingFlow(config, local=local).pipeline.ready(lock) as ready:
+            print(visible("\n".join(fitted(announce(ready.prepared.config))), keep="\n"))
+            summary = ready.to_the_end()
     if summary["status"] == "failed":
         print(f"error: {visible(summary['reason'])}", file=sys.stderr)
     return EXIT_CODES[summary["status"]]

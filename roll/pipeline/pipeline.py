@@ -32,7 +32,7 @@ from roll.pipeline.outline import misplaced, outline
 from roll.pipeline.own_stage import OwnStage
 from roll.pipeline.preparation import Collector, Prepared, own_stages
 from roll.pipeline.run import Run
-from roll.pipeline.run_lock import RunInUse, RunLock, Superseded
+from roll.pipeline.run_lock import RunLock, Superseded, cannot_write, lock_run
 from roll.pipeline.run_record import archive_previous
 
 Config = TypeVar("Config", bound=PPOConfig)
@@ -75,6 +75,8 @@ class Pipeline(ABC, Generic[Config, P]):
         self._stages = tuple(stages)
         self._callbacks = tuple(map(checked, callbacks))
         self._ready: Ready | None = None
+        self._stops = False
+        """Interrupted, by another thread than the run's."""
 
     def run(self) -> dict[str, Any]:
         """Runs to the end and returns the summary, which is also in summary.json. Raises `ConfigError` before any worker starts.
@@ -89,9 +91,11 @@ class Pipeline(ABC, Generic[Config, P]):
                 try:
                     return summary.result()
                 except KeyboardInterrupt:
-                    if self._ready is None:
+                    if summary.done():
                         raise
-                    self._ready.run.interrupt_from_thread()
+                    self._stops = True
+                    if self._ready is not None:
+                        self._ready.run.interrupt_from_thread()
 
     def outline(self) -> Flow:
         """The flow, to be looked at. Raises `ConfigError` for stages of the user's own that cannot be made or placed."""
@@ -102,29 +106,29 @@ class Pipeline(ABC, Generic[Config, P]):
         return outline(self.kind, self.config, own)
 
     @contextmanager
-    def ready(self) -> Iterator[Ready]:
-        """Raises `ConfigError` with everything that can be known to be wrong before the first worker starts."""
+    def ready(self, lock: RunLock) -> Iterator[Ready]:
+        """Raises `ConfigError` with everything that can be known to be wrong before the first worker starts. The lock is there
+        before anything is read for a resumption, or moved."""
         config = self.config
         set_defaults(this_machine())
         if config.deterministic:
             determinism.set_environment()
-        with closing(_lock(config)) as lock:
-            inventory = detect(config.num_nodes, config.num_gpus_per_node)
-            prepared = self._prepared(inventory, lock)
-            watchdog = Watchdog()
-            try:
-                _make_room(prepared)
-                run = self._made(prepared, inventory, self._backend(inventory, watchdog, prepared.run_dir))
-                announced = announce_running(prepared.run_dir, lock.owner.started)
-                why = f"the driver (process {os.getpid()}) was killed, or crashed; what it wrote last is on its standard error"
-                watchdog.amends(prepared.run_dir / SUMMARY, announced, {"status": "failed", "reason": why}, f"error: {why}")
-                self._ready = Ready(run, prepared, lock)
-                yield self._ready
-            except OSError as error:
-                raise ConfigError([_cannot_write(config, error)]) from error
-            finally:
-                self._ready = None
-                watchdog.dismiss()
+        inventory = detect(config.num_nodes, config.num_gpus_per_node)
+        prepared = self._prepared(inventory, lock)
+        watchdog = Watchdog()
+        try:
+            _make_room(prepared)
+            run = self._made(prepared, inventory, self._backend(inventory, watchdog, prepared.run_dir))
+            announced = announce_running(prepared.run_dir, lock.owner.started)
+            why = f"the driver (process {os.getpid()}) was killed, or crashed; what it wrote last is on its standard error"
+            watchdog.amends(prepared.run_dir / SUMMARY, announced, {"status": "failed", "reason": why}, f"error: {why}")
+            self._ready = Ready(run, prepared, lock)
+            yield self._ready
+        except OSError as error:
+            raise ConfigError([cannot_write(config, error)]) from error
+        finally:
+            self._ready = None
+            watchdog.dismiss()
 
     # -- what a kind of run gives ----------------------------------------------------------------------------------------
 
@@ -138,11 +142,13 @@ class Pipeline(ABC, Generic[Config, P]):
     # -- how -------------------------------------------------------------------------------------------------------------
 
     def _run(self) -> dict[str, Any]:
-        with self.ready() as ready:
+        with closing(lock_run(self.config)) as lock, self.ready(lock) as ready:
+            if self._stops:
+                raise KeyboardInterrupt
             return ready.to_the_end()
 
     def _prepared(self, inventory: Inventory, lock: RunLock) -> P:
-        """The lock is there before anything is read for a resumption, or moved. Raises `ConfigError`."""
+        """Raises `ConfigError`."""
         prepared = self.prepare(inventory)
         stages, callbacks = (*prepared.stages, *self._stages), (*prepared.callbacks, *self._callbacks)
         if problems := list(misplaced(self.kind, self.config, stages)):
@@ -175,17 +181,6 @@ class Pipeline(ABC, Generic[Config, P]):
         return RayBackend(inventory, environment, watchdog, logs=run_dir / "ray_logs")
 
 
-def _lock(config: PPOConfig) -> RunLock:
-    """Raises `ConfigError`."""
-    try:
-        return RunLock(Path(config.run_dir))
-    except RunInUse as error:
-        fix = "wait until that run ends, end it, or write another exp_name"
-        raise ConfigError([Problem("exp_name", config.exp_name, str(error), fix)]) from None
-    except OSError as error:
-        raise ConfigError([_cannot_write(config, error)]) from None
-
-
 def _make_room(prepared: Prepared) -> None:
     """An earlier run of this name is moved aside, unless explorers may be at work on it. Raises `ConfigError`."""
     config, run_dir = prepared.config, prepared.run_dir
@@ -198,12 +193,6 @@ def _make_room(prepared: Prepared) -> None:
         message = f"{run_dir} holds a run that has begun, and explorers may be at work on it"
         fix = "auto, to go on with it, or another exp_name"
         raise ConfigError([Problem("resume_from_checkpoint", False, message, fix)])
-
-
-def _cannot_write(config: PPOConfig, error: OSError) -> Problem:
-    where = error.filename or Path(config.output_dir) / config.exp_name  # a write that fails names no file
-    message = f"{where}: {error.strerror}"
-    return Problem("output_dir", config.output_dir, message, "name a folder that can be written to, on a disk with space")
 
 
 def _cannot_resume(config: PPOConfig, message: str) -> Problem:

@@ -97,7 +97,7 @@ class Preparation:
         self.run_dir = Path(self.derived.run_dir)
         self.collect = collect = Collector()
         collect("output_dir", config.output_dir, partial(_check_writable, self.run_dir), "name a folder that can be written to")
-        for key, path in ({**_worker_classes(config), **own_classes}).items():
+        for key, path in {**_worker_classes(config), **own_classes}.items():
             collect(key, path, partial(import_object, path), "package.module.Class, importable here (see PYTHONPATH)")
         collect.add(engine_problems(config.actor_infer.strategy_args))
         collect(

@@ -1,7 +1,9 @@
 """Runs that a script starts: without YAML, with a function as reward, also where an event loop runs already."""
 
 import asyncio
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,6 +13,7 @@ import pytest
 import yaml
 
 from roll.configs.loading import to_mapping
+from roll.pipeline.callbacks import Callback
 from roll.pipeline.training_flow import AsyncTrainingFlow
 
 ROOT = Path(__file__).parents[2]
@@ -40,6 +43,24 @@ def test_it_runs_where_an_event_loop_runs_already(make_config):
         return AsyncTrainingFlow(with_reward(make_config(), short), local=True).run()
 
     assert asyncio.run(cell())["status"] == "finished"
+
+
+def test_interrupting_the_cell_ends_the_run_in_order_with_a_checkpoint(make_config):
+    """A notebook's Ctrl-C is a KeyboardInterrupt of its main thread."""
+
+    class Interrupts(Callback):
+        def on_step(self, step, metrics):
+            if step == 2:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    async def cell():
+        return AsyncTrainingFlow(config, local=True, callbacks=[Interrupts()]).run()
+
+    config = make_config(max_steps=200)
+    with contextlib.closing(asyncio.new_event_loop()) as loop:  # which leaves SIGINT as it is, as a notebook's does
+        summary = loop.run_until_complete(cell())
+    assert summary["status"] == "interrupted" and 2 <= summary["steps"] < 200
+    assert (Path(config.run_dir) / "checkpoints" / f"step-{summary['steps']}" / "manifest.json").is_file()
 
 
 def test_two_runs_follow_each_other_in_one_process_and_the_first_is_moved_aside(make_config, capsys):
