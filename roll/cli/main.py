@@ -15,6 +15,7 @@ usage: roll <command> [options] [key=value ...]
   check                  what a configuration will do, and everything that is wrong with it
   flow                   the graph of a run: stages, queues, devices and locks, as Mermaid or SVG
   train rlvr|agentic     run it
+  data inspect           what the prompts of a configuration are, and what their reference answers earn
   doctor                 what is installed here, and what can start
   env-check              try an environment: contract, seeds, reachable rewards, speed
   play                   watch a model play an environment
@@ -33,6 +34,7 @@ COMMANDS = {
     "check": "roll.cli.check",
     "flow": "roll.cli.flow",
     "train": "roll.cli.train",
+    "data": "roll.cli.data",
     "doctor": "roll.cli.doctor",
     "env-check": "roll.cli.env_check",
     "play": "roll.cli.play",

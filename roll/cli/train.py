@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import closing
 
 from roll.cli.embedded import missing_model
+from roll.cli.hub import asks_the_hub, with_fetched_models
 from roll.cli.options import OVERRIDES, Parser, complain, config_folder
 from roll.cli.page import fitted
 from roll.cli.surroundings import too_few_files
@@ -94,6 +95,8 @@ def _train(pipeline: str, arguments: Sequence[str], prog: str) -> int:
         raise ConfigError([Problem("config_name", options.config_name, f"is the configuration of the {given} pipeline", fix)])
     if report.summary:
         print(report.summary)
+    if not asks_the_hub(config):  # nothing is fetched that was not asked for
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
     if problems := contradictions(config, machine) or missing_model(config.pretrain):
         raise ConfigError(report.located(problems))
     try:
@@ -113,7 +116,7 @@ def _run(config: RLVRConfig | AgenticConfig, local: bool) -> int:
         # Heavy imports come after the configuration and the lock: a typo, and a run that is there already, are answered at once.
         from roll.pipeline.training_flow import AsyncTrainingFlow
 
-        with AsyncTrainingFlow(config, local=local).pipeline.ready(lock) as ready:
+        with AsyncTrainingFlow(with_fetched_models(config), local=local).pipeline.ready(lock) as ready:
             print(visible("\n".join(fitted(announce(ready.prepared.config))), keep="\n"))
             summary = ready.to_the_end()
     if summary["status"] == "failed":

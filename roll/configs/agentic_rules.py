@@ -100,11 +100,6 @@ def _advantages(config: AgenticConfig) -> Iterator[Problem]:
             if given:
                 message = f"{estimator} gives every turn its own advantage and does not read it"
                 yield Problem(key, getattr(config, key), message, f"use {instead[key]}")
-        norm = config.reward_normalization
-        of_episodes = estimator == "agentic_reinforce" and (norm.norm_mean_type or norm.norm_std_type)
-        if config.reward_clip is not None and not of_episodes:
-            message = f"{estimator} takes the rewards of single turns, and normalises returns if anything"
-            yield Problem("reward_clip", config.reward_clip, message, "use advantage_clip")
 
 
 def _gae(config: AgenticConfig) -> Iterator[Problem]:
@@ -139,6 +134,8 @@ def _normalisation(config: AgenticConfig) -> Iterator[Problem]:
 
 def _data(config: AgenticConfig) -> Iterator[Problem]:
     data = config.actor_train.data_args
+    if data.template == "chatml":
+        yield Problem("actor_train.data_args.template", "chatml", "is for prompts of one turn", "native or none")
     for item in [item for item in fields(data) if item.name != "template"]:
         if (value := getattr(data, item.name)) != default_of(item):
             yield Problem(

@@ -25,7 +25,10 @@ class BaseConfig:
     output_dir: str = option("./output", "Folder of all runs.")
     seed: int = option(42, "Seed of data order, sampling and initialisation.", bounds=Bounds(ge=0))
     max_steps: int = option(500, "Pipeline steps of the whole run; one step trains one rollout batch.", bounds=COUNT)
-    pretrain: str | None = option(None, "Folder of the Hugging Face checkpoint every role starts from.")
+    pretrain: str | None = option(
+        None,
+        "The model that every role starts from: a Hugging Face folder, or the name of one on the hub, owner/model[@revision].",
+    )
     deterministic: bool = option(False, "Bitwise repeatable, slower; needs async_generation_ratio 0.")
     rpc_timeout: float = option(3600.0, "Seconds after which a call to a worker is given up as hung.", bounds=Bounds(gt=0))
     worker_start_timeout: float = option(

@@ -73,7 +73,7 @@ def derive(config: PPOConfig) -> Derived:
     critic = config.critic if trains and config.uses_critic else None
     critic_steps = samples // optimizer_batch_size(critic) if critic is not None else 0
     validation = config.val_generating_args
-    recompute, reason = _old_logprobs_recomputed(config)
+    recompute, reason = old_logprobs_recomputed(config)
     adapters, adapters_reason = adapter_updates(config)
     engine = config.actor_infer.strategy_args.options
     return Derived(
@@ -111,7 +111,7 @@ def _policy_loss(config: PPOConfig) -> PolicyLossArgs:
     return loss_args(config.actor_train, low, high, config.dual_clip_c if config.dual_clip_loss else None)
 
 
-def _old_logprobs_recomputed(config: PPOConfig) -> tuple[bool, str]:
+def old_logprobs_recomputed(config: PPOConfig) -> tuple[bool, str]:
     """Whether log-probs are recomputed at the start of a step, and why."""
     variant = config.actor_train.pg_variant
     loss = POLICY_LOSSES.get(variant)

@@ -33,7 +33,9 @@ class PPOConfig(BaseConfig, ABC):
         "grpo", "How advantages come from rewards; your own function by its dotted path, my_package.my_module.my_estimator."
     )
     reward_clip: float | None = option(
-        None, "Rewards are clipped to ± this after normalisation, and so is the KL penalty of each token.", bounds=POSITIVE
+        None,
+        "Rewards are clipped to ± this after normalisation, adv_estimator's included; so is the KL penalty of each token.",
+        bounds=POSITIVE,
     )
     gamma: float = option(
         1.0, "Discount of later rewards. RLVR: per response token. Agentic: per turn.", bounds=Bounds(gt=0, le=1)
@@ -48,7 +50,9 @@ class PPOConfig(BaseConfig, ABC):
     lambd: float = option(
         0.95, "gae: λ; the smaller, the more the critic's errors bias advantages, and the less they vary.", bounds=SHARE
     )
-    whiten_advantages: bool = option(False, "Shift and scale advantages to mean 0, deviation 1 over the tokens of the batch.")
+    whiten_advantages: bool = option(
+        False, "Shift and scale advantages to mean 0, deviation 1 over the tokens of the batch; RLVR: each domain on its own."
+    )
 
     # Loss.
     ppo_epochs: int = option(1, "Passes over each batch.", bounds=Bounds(ge=1))
@@ -57,13 +61,19 @@ class PPOConfig(BaseConfig, ABC):
     use_pg_clip_range: bool = option(False, "PPO: clip to [1 - pg_clip_low, 1 + pg_clip_high] instead.")
     pg_clip_low: float = option(PG_CLIP, "PPO: lower clip, with use_pg_clip_range.", bounds=POSITIVE)
     pg_clip_high: float = option(PG_CLIP, "PPO: upper clip, with use_pg_clip_range.", bounds=POSITIVE)
-    dual_clip_loss: bool = option(False, "PPO: bound the loss of negative advantages at dual_clip_c times the advantage.")
-    dual_clip_c: float = option(3.0, "PPO: that bound.", bounds=DUAL_CLIP)
+    dual_clip_loss: bool = option(False, "PPO, gspo: bound the loss of negative advantages at dual_clip_c times the advantage.")
+    dual_clip_c: float = option(3.0, "That bound.", bounds=DUAL_CLIP)
     loss_agg_mode: LossAggregation = option("seq-mean-token-mean", "How token losses become one number.")
     entropy_loss_coef: float = option(0.0, "Weight of the entropy bonus.", bounds=Bounds(ge=0))
     use_kl_loss: bool = option(False, "Add an estimate of the KL divergence from the reference policy to the loss.")
     kl_loss_coef: float = option(0.0, "Its weight.", bounds=Bounds(ge=0))
     kl_loss_type: KLLossEstimator = option("k3", "Its estimator; with + it has the gradient of k2, the unbiased one on-policy.")
+    kl_loss_clamp: float | None = option(
+        None,
+        "The estimate of each token is limited to ± this, beyond which it does not pull any more: k3 grows as e^d. 10 is common; "
+        "null is no limit.",
+        bounds=POSITIVE,
+    )
     value_clip: float | None = option(
         None, "gae: within a step a value moves by no more than this; null is no limit.", bounds=POSITIVE
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 
+from roll.configs.arguments import DataArguments
 from roll.configs.base import BaseConfig
 from roll.configs.dotted_path import DOTTED_PATH
 from roll.configs.estimators import ESTIMATORS, STEP_ESTIMATORS, unusable_estimator
@@ -60,13 +61,21 @@ def _advantages(config: RLVRConfig) -> Iterator[Problem]:
 
 def _data(config: RLVRConfig) -> Iterator[Problem]:
     for name, role in (("actor_train", config.actor_train), ("validation", config.validation)):
-        if role is not None and (not role.data_args.files or "" in role.data_args.files):
-            fix = "a file of prompts or a list of them"
-            yield Problem(f"{name}.data_args.file_name", MISSING_VALUE, "names no prompt file", fix)
-        if role is not None and role.data_args.template == "none" and role.data_args.system_prompt is not None:
-            message = "is never rendered: template none takes the prompt's text as it stands"
-            fix = "template: native, or remove it"
-            yield Problem(f"{name}.data_args.system_prompt", role.data_args.system_prompt, message, fix)
+        if role is not None:
+            yield from _prompts(f"{name}.data_args", role.data_args)
+
+
+def _prompts(key: str, data: DataArguments) -> Iterator[Problem]:
+    if data.path is None and (not data.files or "" in data.files):
+        yield Problem(f"{key}.file_name", MISSING_VALUE, "names no prompt file", "a file of prompts or a list of them, or path")
+    if data.path is not None and data.files:
+        yield Problem(f"{key}.path", data.path, "and file_name are both given", "remove one of the two")
+    for name in ("subset_name", "split", "revision") if data.path is None else ():
+        if (value := getattr(data, name)) != getattr(DataArguments, name):
+            yield Problem(f"{key}.{name}", value, "belongs to path, which is not given", "remove it, or write path")
+    if data.template == "none" and data.system_prompt is not None:
+        message = "is never rendered: template none takes the prompt's text as it stands"
+        yield Problem(f"{key}.system_prompt", data.system_prompt, message, "template: native, or remove it")
 
 
 def _epochs(config: RLVRConfig) -> Iterator[Problem]:

@@ -9,8 +9,6 @@ from roll.distributed.machine import Machine
 
 
 def set_defaults(machine: Machine) -> None:
-    # Models and data are local folders; a missing one is an error, never a download.
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if not machine.accelerators:
         # Where DeepSpeed is installed transformers imports it, and it would say in every process that it found no accelerator.

@@ -182,7 +182,8 @@ def _notes(notes: Sequence[str]) -> Iterator[str]:
 
 
 def keys(report: LoadReport) -> Iterator[str]:
-    """How many keys were read, and a line for each of the others."""
+    """How many keys were read, and a line for each of the others; then a section with those that mean something else than in
+    ROLL."""
     groups = (
         ("aliased", report.aliased),
         ("without effect", report.without_effect),
@@ -196,6 +197,10 @@ def keys(report: LoadReport) -> Iterator[str]:
         yield from (f"  {name}: {note}" for note in notes)
     if report.variables:
         yield f"  variables: {', '.join(report.variables)}"
+    if report.differences:
+        yield ""
+        yield "means something else than in ROLL"
+        yield from _notes([str(note) for note in report.differences])
 
 
 def _here(machine: Machine, remarks: Sequence[str]) -> Iterator[str]:

@@ -92,7 +92,8 @@ def test_what_the_documents_explorers_become(config):
     assert explorer.actor_infer.strategy_args.strategy_name == "vllm"
     assert explorer.max_running_requests == 64
     data = explorer.actor_train.data_args
-    assert (data.file_name, data.prompt, data.ground_truth) == ("openai/gsm8k/train.jsonl", "question", "answer")
+    assert (data.path, data.subset_name, data.split) == ("openai/gsm8k", "main", "train") and data.files == []
+    assert (data.prompt, data.ground_truth) == ("question", "answer")
     assert list(explorer.rewards) == ["gsm8k"] and explorer.rewards["gsm8k"].worker_cls.endswith("MathRuleRewardWorker")
 
 

@@ -6,6 +6,7 @@ follows from several keys there.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +23,7 @@ SCALARS = (
     "project", "group", "name", "mode", "checkpoint_root_dir", "continue_from_checkpoint", "ignore_validator_suggestions",
     "stages",
 )  # fmt: skip
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w-]*/[\w.-]+(?<!\.jsonl)")
 IDENTIFYING = ("buffer", "explorer", "synchronizer")
 """A file with one of these blocks is Trinity's; a scalar of such a name, or another block, may be somebody's variable."""
 
@@ -109,6 +111,15 @@ def _interval_fits(value: Any, file: File) -> bool:
 def _interval(value: Any, file: File) -> Mapping[str, Any]:
     ahead = value - 1 + at(file, "synchronizer.sync_offset", 0)
     return {"weight_push_interval": value, "async_generation_ratio": ahead, "async_pipeline_depth": ahead}
+
+
+def _of_hub(value: Any, file: File) -> bool:
+    return isinstance(value, str) and HUB_NAME.fullmatch(value) is not None
+
+
+def _data_set(value: Any, file: File) -> Mapping[str, Any]:
+    given = {"path": value, "subset_name": at(file, f"{_TASKS}.subset_name"), "split": at(file, f"{_TASKS}.split")}
+    return {f"actor_train.data_args.{name}": part for name, part in given.items() if part is not None}
 
 
 def _task_file(value: Any, file: File) -> Mapping[str, Any]:
@@ -236,10 +247,12 @@ BUFFER = (
     renamed("buffer.total_epochs", "total_epochs"),
     ignored(f"{_TASKS}.name", "names the reward's domain"),
     *off_or_lacking(f"{_TASKS}.storage_type", ("file",), "tasks are rows of a JSONL file"),
+    KeyRule(f"{_TASKS}.path", "alias", "read as actor_train.data_args.path, of the hub, with subset_name and split",
+            _data_set, _of_hub, "owner/name"),
     KeyRule(f"{_TASKS}.path", "alias", "read as actor_train.data_args.file_name: a local JSONL file, or a folder with "
             "<split>.jsonl", _task_file, _is_text, "text"),
-    ignored(f"{_TASKS}.subset_name", "the file is the subset"),
-    ignored(f"{_TASKS}.split", "part of the file's name, where path is a folder"),
+    ignored(f"{_TASKS}.subset_name", "part of the data set's name; a local file is the subset"),
+    ignored(f"{_TASKS}.split", "part of the data set's name, or of the file's, where path is a folder"),
     renamed(f"{_TASKS}.format.prompt_key", "actor_train.data_args.prompt"),
     renamed(f"{_TASKS}.format.response_key", "actor_train.data_args.ground_truth"),
     renamed(f"{_TASKS}.format.messages_key", "actor_train.data_args.messages"),

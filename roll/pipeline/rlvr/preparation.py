@@ -78,11 +78,12 @@ def _count_epochs(config: RLVRConfig, prompts: int, shared: Preparation) -> None
 def _prompts(
     role: str, data: DataArguments, shared: Preparation, collect: Collector
 ) -> tuple[list[TokenizedRow], dict[str, int]]:
-    key = f"{role}.data_args.file_name"
+    key = f"{role}.data_args.{'file_name' if data.path is None else 'path'}"
+    value = data.file_name if data.path is None else data.path
     fix = "name files whose rows have the columns of data_args"
     tokenizer, derived = shared.tokenizer, shared.derived
     only_tag = next(iter(derived.tag_to_domain)) if len(derived.tag_to_domain) == 1 else None
-    rows = collect(key, data.file_name, lambda: read_rows(data.files, data, key, only_tag), fix)
+    rows = collect(key, value, lambda: read_rows(data, f"{role}.data_args", only_tag), fix)
     if rows is None or tokenizer is None:
         return [], {}
 
@@ -94,7 +95,7 @@ def _prompts(
         return usable, skipped
 
     fix = "correct the rows, or prompt_length, or rewards.<domain>.tag_included"
-    return collect(key, data.file_name, tokenize, fix) or ([], {})
+    return collect(key, value, tokenize, fix) or ([], {})
 
 
 def _filter(config: RLVRConfig, domain: str, collect: Collector) -> GroupFilter | None:
