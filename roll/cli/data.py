@@ -17,6 +17,7 @@ from roll.cli.hub import asks_the_hub, with_fetched_models
 from roll.cli.options import OVERRIDES, Parser, complain, config_folder
 from roll.configs.arguments import DataArguments
 from roll.configs.derived import derive
+from roll.configs.ppo import set_key
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.validation import check_config
@@ -62,8 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _files(config: RLVRConfig) -> Iterator[tuple[str, DataArguments]]:
     yield "actor_train", config.actor_train.data_args
-    if config.validation is not None:
-        yield "validation", config.validation.data_args
+    yield from ((set_key(name), each.data_args) for name, each in config.validations.items())
 
 
 def _inspect(config: RLVRConfig, name: str, data: DataArguments, graded: int) -> Iterator[str]:

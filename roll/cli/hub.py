@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from roll.configs.arguments import DataArguments
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.rlvr import RLVRConfig
@@ -40,11 +41,10 @@ def hub_names(config: PPOConfig) -> Iterator[tuple[str, str]]:
 
 def asks_the_hub(config: PPOConfig) -> bool:
     """Whether the configuration names something that may have to be fetched."""
-    data = [
-        config.actor_train.data_args,
-        config.validation.data_args if isinstance(config, RLVRConfig) and config.validation else None,
-    ]
-    return any(hub_names(config)) or any(each is not None and each.path is not None for each in data)
+    data: list[DataArguments] = [config.actor_train.data_args]
+    if isinstance(config, RLVRConfig):
+        data += [each.data_args for each in config.validations.values()]
+    return any(hub_names(config)) or any(each.path is not None for each in data)
 
 
 def with_fetched_models(config: C) -> C:

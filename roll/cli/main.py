@@ -16,6 +16,7 @@ usage: roll <command> [options] [key=value ...]
   flow                   the graph of a run: stages, queues, devices and locks, as Mermaid or SVG
   train rlvr|agentic     run it
   data inspect           what the prompts of a configuration are, and what their reference answers earn
+  eval                   evaluate the checkpoints of a run: avg@n, pass@k
   doctor                 what is installed here, and what can start
   env-check              try an environment: contract, seeds, reachable rewards, speed
   play                   watch a model play an environment
@@ -35,6 +36,7 @@ COMMANDS = {
     "flow": "roll.cli.flow",
     "train": "roll.cli.train",
     "data": "roll.cli.data",
+    "eval": "roll.cli.eval",
     "doctor": "roll.cli.doctor",
     "env-check": "roll.cli.env_check",
     "play": "roll.cli.play",
@@ -44,7 +46,7 @@ COMMANDS = {
     "export": "roll.cli.export",
     "completion": "roll.cli.completion",
 }
-RUNS = ("demo", "train")
+RUNS = ("demo", "train", "eval")
 """Commands whose end is that of a run."""
 USAGE_ERROR = 2
 

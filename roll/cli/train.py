@@ -17,6 +17,7 @@ from roll.cli.page import fitted
 from roll.cli.surroundings import too_few_files
 from roll.configs.agentic import AgenticConfig
 from roll.configs.problems import ConfigError, Problem
+from roll.configs.report import LoadReport
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.visible import visible
 from roll.distributed.machine import this_machine
@@ -77,14 +78,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "roll train") -> in
 def _train(pipeline: str, arguments: Sequence[str], prog: str) -> int:
     """Raises `ConfigError`."""
     options, overrides = parse(arguments, pipeline, prog)
-    # A reward or an environment of the user's own lies where the command is given; it never hides what is installed.
-    sys.path.append(os.getcwd())
-    machine = this_machine()
-    set_defaults(machine)
-    handler = logging.StreamHandler()
-    handler.setFormatter(_Formatter("%(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    from roll.cli.check import contradictions
+    prepare_process()
     from roll.cli.compose import load_to_start
 
     config, report = load_to_start(config_folder(options.config_path), options.config_name, overrides, compat=options.compat)
@@ -93,14 +87,31 @@ def _train(pipeline: str, arguments: Sequence[str], prog: str) -> int:
         before, _, after = prog.rpartition(pipeline)
         fix = f"{before}{given}{after}"
         raise ConfigError([Problem("config_name", options.config_name, f"is the configuration of the {given} pipeline", fix)])
+    return run(config, report, options.local)
+
+
+def prepare_process() -> None:
+    """What has to be set before a configuration is loaded."""
+    # A reward or an environment of the user's own lies where the command is given; it never hides what is installed.
+    sys.path.append(os.getcwd())
+    set_defaults(this_machine())
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Formatter("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+
+
+def run(config: RLVRConfig | AgenticConfig, report: LoadReport, local: bool) -> int:
+    """Returns the exit code. Raises `ConfigError`."""
+    from roll.cli.check import contradictions
+
     if report.summary:
         print(report.summary)
     if not asks_the_hub(config):  # nothing is fetched that was not asked for
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    if problems := contradictions(config, machine) or missing_model(config.pretrain):
+    if problems := contradictions(config, this_machine()) or missing_model(config.pretrain):
         raise ConfigError(report.located(problems))
     try:
-        return _run(config, options.local)
+        return _run(config, local)
     except ConfigError as error:
         raise ConfigError(report.located(error.problems)) from error
 

@@ -13,9 +13,11 @@ TrackerName = Literal["tensorboard", "wandb", "swanlab", "mlflow", "none"]
 StalenessPolicy = Literal["wait", "drop"]
 WeightUpdateMode = Literal["interrupt", "in_flight", "drain"]
 WeightTransport = Literal["object_store", "collective", "checkpoint_dir"]
-Mode = Literal["both", "explore", "train"]
+Mode = Literal["both", "explore", "train", "bench"]
 
 COUNT = Bounds(ge=1)
+PRETRAIN = "pretrain"
+"""The model of `pretrain`, among the models that an evaluation names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +49,12 @@ class BaseConfig:
     mode: Mode = option(
         "both",
         "both: one driver explores and trains. train: this process trains what explorers of the same run roll out; explore: it "
-        "is one of them. They find each other in <output_dir>/<exp_name>, in any order, and need model_update_transport: "
-        "checkpoint_dir.",
+        "is one of them. They find each other in <output_dir>/<exp_name>, in any order. "
+        "bench: nothing is trained; models are evaluated on the validation sets.",
+    )
+    bench_checkpoints: list[str] = option(
+        [PRETRAIN],
+        "mode bench: what is evaluated: pretrain (that model), folders of runs (all their checkpoints), folders of checkpoints.",
     )
     groups_database: str | None = option(
         None,
@@ -71,8 +77,8 @@ class BaseConfig:
     rollout_batch_size: int = option(128, "RLVR: prompts a step. Agentic: episodes a step.", bounds=COUNT)
     val_batch_size: int | None = option(
         None,
-        "RLVR: validation prompts evaluated each time, null means all. Agentic: validation episodes, null means one for each "
-        "place in val_env_manager.",
+        "RLVR: prompts of each validation set that are evaluated, null means all. Agentic: episodes of each validation set, null "
+        "means one for each place in its env manager.",
         bounds=COUNT,
     )
     sequence_length: int | None = option(
@@ -101,7 +107,7 @@ class BaseConfig:
     rollout_log_per_step: int = option(
         8,
         "Rollouts written to samples.jsonl each step, rounded up to whole groups; as many of groups that were dropped, and of "
-        "each validation.",
+        "each validation set.",
         bounds=Bounds(ge=0),
     )
 
@@ -114,6 +120,11 @@ class BaseConfig:
     )
     staleness_policy: StalenessPolicy = option(
         "wait", "wait: the trainer waits for a group that would become too old; drop: the group is dropped and counted."
+    )
+    train_on_arrival: bool = option(
+        False,
+        "true: a group is trained as soon as it is complete, and gradients add up to the step of the whole batch. Needs "
+        "fsdp2_train, on devices that no other role uses, and nothing that looks at the whole batch first.",
     )
     weight_update_mode: WeightUpdateMode = option(
         "interrupt",
@@ -136,7 +147,13 @@ class BaseConfig:
         "object_store",
         "How weights travel. object_store: shared memory of the trainers' nodes, fetched by each engine through Ray; collective: "
         "from there to all engines at once, a gloo broadcast by each of the trainers' ranks (both by reference with --local); "
-        "checkpoint_dir: safetensors in <output_dir>/<exp_name>/weights, which trainers and engines both have to see.",
+        "checkpoint_dir: safetensors in <output_dir>/<exp_name>/weights, which trainers and engines both have to see. With mode "
+        "explore and train object_store is fetched by each engine over TCP, from the trainer's process (weights_address), and a "
+        "broadcast is for the engines of all explorers that ask at about the same time.",
+    )
+    weights_address: str = option(
+        "127.0.0.1",
+        "mode train: the address of its machine at which explorers fetch weights. 127.0.0.1: explorers of the same machine only.",
     )
     model_update_buffer_size_mb: int = option(1024, "Size of a weight bucket in MiB.", bounds=COUNT)
     max_running_requests: int = option(128, "Requests one engine runs at once.", bounds=COUNT)
@@ -169,11 +186,14 @@ class BaseConfig:
     @property
     def run_dir(self) -> str:
         """The folder that this process writes to."""
-        return str(PurePath(self.shared_dir, "explorers", self.explorer_name)) if self.mode == "explore" else self.shared_dir
+        own = {"explore": ("explorers", self.explorer_name), "bench": ("bench",)}
+        return str(PurePath(self.shared_dir, *own.get(self.mode, ())))
 
     @property
     def groups_address(self) -> str | None:
-        """The database of groups; None: they lie in memory."""
+        """The database of groups; None: they lie in memory, or there are none."""
+        if self.mode == "bench":
+            return None
         if self.groups_database is None and self.mode != "both":
             return f"sqlite:///{PurePath(self.shared_dir, 'groups.db')}"
         return self.groups_database

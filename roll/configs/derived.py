@@ -23,8 +23,6 @@ class Derived:
     sequence_length: int
     max_new_tokens: int
     """Longest training response: that of `actor_infer.generating_args`, else `response_length`."""
-    val_max_new_tokens: int
-    val_num_return_sequences: int
     samples_per_step: int
     """Rollouts; an episode may become more than one sample, or none."""
     optimizer_batch_size: int
@@ -44,6 +42,8 @@ class Derived:
     recompute_old_logprobs: bool
     """Log-probs are recomputed at the start of a step, and ratios taken to them."""
     old_logprobs_reason: str
+    scored_ahead: tuple[str, ...]
+    """Roles that score the next step's groups while a step trains."""
     adapter_updates: bool
     """Weight updates are adapters alone."""
     adapter_updates_reason: str
@@ -72,7 +72,6 @@ def derive(config: PPOConfig) -> Derived:
     optimizer_steps = samples // optimizer_batch if trains else 0
     critic = config.critic if trains and config.uses_critic else None
     critic_steps = samples // optimizer_batch_size(critic) if critic is not None else 0
-    validation = config.val_generating_args
     recompute, reason = old_logprobs_recomputed(config)
     adapters, adapters_reason = adapter_updates(config)
     engine = config.actor_infer.strategy_args.options
@@ -81,8 +80,6 @@ def derive(config: PPOConfig) -> Derived:
         response_length=response_length,
         sequence_length=sequence_length,
         max_new_tokens=config.actor_infer.generating_args.max_new_tokens or response_length,
-        val_max_new_tokens=(validation.max_new_tokens if validation else None) or response_length,
-        val_num_return_sequences=(validation.num_return_sequences if validation else None) or 1,
         samples_per_step=samples,
         optimizer_batch_size=optimizer_batch,
         optimizer_steps_per_epoch=optimizer_steps,
@@ -94,6 +91,7 @@ def derive(config: PPOConfig) -> Derived:
         policy_loss=_policy_loss(config),
         recompute_old_logprobs=recompute,
         old_logprobs_reason=reason,
+        scored_ahead=_scored_ahead(config),
         adapter_updates=adapters,
         adapter_updates_reason=adapters_reason,
         engines_start_empty=isinstance(engine, EngineArguments) and engine.starts_empty,
@@ -126,6 +124,15 @@ def old_logprobs_recomputed(config: PPOConfig) -> tuple[bool, str]:
     if config.train_infer_correction.is_weight.enabled:
         return True, f"is_weight weighs them against the sampler's, pg_variant {variant} takes its ratio to them"
     return False, f"pg_variant {variant} takes its ratio to the sampler's"
+
+
+def _scored_ahead(config: PPOConfig) -> tuple[str, ...]:
+    """Below a ratio of 1 the next step's groups are never complete while a step trains."""
+    roles = config.roles()
+    if config.async_generation_ratio < 1 or "actor_train" not in roles:
+        return ()
+    policy = set(roles["actor_train"].devices)
+    return tuple(name for name in ("reference", "critic") if name in roles and policy.isdisjoint(roles[name].devices))
 
 
 def _requests_per_engine(config: PPOConfig, sequence_length: int) -> int:

@@ -14,6 +14,9 @@ from roll.configs.fields import Bounds, option
 from roll.configs.losses import DUAL_CLIP, PG_CLIP, KLEstimator, KLLossEstimator, LossAggregation
 from roll.configs.worker import ActorInferConfig, ActorTrainConfig, CriticConfig, ReferenceConfig, RoleConfig, WorkerConfig
 
+MAIN_SET = "validation"
+"""The validation set that the keys `validation` and `val_env_manager` describe; it comes first, and others have a name."""
+
 POSITIVE = Bounds(gt=0)
 SHARE = Bounds(ge=0, le=1)
 
@@ -128,8 +131,9 @@ class PPOConfig(BaseConfig, ABC):
             "reference": self.reference,
             "critic": self.critic,
         }
-        half = {"actor_infer": "explore"}
-        return {name: role for name, role in roles.items() if role is not None and self.mode in ("both", half.get(name, "train"))}
+        half = {"both": roles.keys(), "explore": {"actor_infer"}, "bench": {"actor_infer"}}
+        here = half.get(self.mode, roles.keys() - {"actor_infer"})
+        return {name: role for name, role in roles.items() if role is not None and name in here}
 
     def roles(self) -> dict[str, RoleConfig]:
         """The roles that a run starts, by name."""
@@ -149,6 +153,7 @@ class PPOConfig(BaseConfig, ABC):
             "staleness_policy": self.staleness_policy,
             "max_steps": self.max_steps,
             "weight_push_interval": self.weight_push_interval,
+            "model_update_transport": self.model_update_transport,
             "sequence_length": self.lengths().sequence,
             "actor_infer.generating_args.temperature": self.actor_infer.generating_args.temperature,
         }
@@ -184,5 +189,10 @@ class PPOConfig(BaseConfig, ABC):
 
     @property
     @abstractmethod
-    def val_generating_args(self) -> GeneratingArguments | None:
-        """The sampling of validations; None means that of training."""
+    def validation_sampling(self) -> dict[str, GeneratingArguments]:
+        """The sampling of each validation set, by the set's name."""
+
+
+def set_key(name: str) -> str:
+    """The key that describes a validation set."""
+    return name if name == MAIN_SET else f"validation_sets.{name}"

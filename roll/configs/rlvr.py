@@ -10,7 +10,7 @@ from roll.configs.arguments import GeneratingArguments
 from roll.configs.base import COUNT
 from roll.configs.estimators import Scope
 from roll.configs.fields import Bounds, option
-from roll.configs.ppo import Lengths, PPOConfig
+from roll.configs.ppo import MAIN_SET, Lengths, PPOConfig
 from roll.configs.worker import RewardConfig, ValidationConfig
 
 
@@ -18,6 +18,7 @@ from roll.configs.worker import RewardConfig, ValidationConfig
 class RLVRConfig(PPOConfig):
     rewards: dict[str, RewardConfig] = option({}, "Reward workers by domain.")
     validation: ValidationConfig | None = option(None, "Fixed prompts evaluated every eval_steps; null means none.")
+    validation_sets: dict[str, ValidationConfig] = option({}, "More validation sets by name, each with its prompts and sampling.")
     total_epochs: float | None = option(
         None,
         "Passes over the training prompts, instead of max_steps: the run has total_epochs x usable prompts / rollout_batch_size "
@@ -35,6 +36,10 @@ class RLVRConfig(PPOConfig):
     )
     norm_std_type: Scope | None = option(None, "Over what the reward is divided by its deviation; as norm_mean_type.")
     max_len_mask: bool = option(False, "Leave responses that were cut off at the length limit out of the loss.")
+    error_max_len_clip: bool = option(
+        False, "Leave responses of error_max_len_threshold tokens or more out of the loss, unless they earned the full reward."
+    )
+    error_max_len_threshold: int | None = option(None, "See error_max_len_clip.", bounds=COUNT)
     difficulty_mask: bool = option(
         False, "Leave groups out of the loss unless difficulty_low_threshold < mean reward < difficulty_high_threshold."
     )
@@ -80,5 +85,10 @@ class RLVRConfig(PPOConfig):
         return {tag: domain for domain, reward in self.rewards.items() for tag in reward.tags(domain)}
 
     @property
-    def val_generating_args(self) -> GeneratingArguments | None:
-        return self.validation.generating_args if self.validation else None
+    def validations(self) -> dict[str, ValidationConfig]:
+        """All validation sets by name."""
+        return ({MAIN_SET: self.validation} if self.validation else {}) | self.validation_sets
+
+    @property
+    def validation_sampling(self) -> dict[str, GeneratingArguments]:
+        return {name: validation.generating_args for name, validation in self.validations.items()}

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 
-from roll.configs.arguments import DataArguments
+from roll.configs.arguments import ENGINES, DataArguments
 from roll.configs.base import BaseConfig
 from roll.configs.dotted_path import DOTTED_PATH
 from roll.configs.estimators import ESTIMATORS, STEP_ESTIMATORS, unusable_estimator
+from roll.configs.evaluation_rules import set_name_problems
+from roll.configs.ppo import set_key
 from roll.configs.problems import MISSING_VALUE, Problem
 from roll.configs.rlvr import RLVRConfig
 
@@ -16,6 +18,7 @@ _TURNS = "compares the turns of multi-turn episodes; an RLVR response is one tur
 
 
 def rlvr_problems(config: RLVRConfig) -> Iterator[Problem]:
+    yield from set_name_problems(config.validation_sets)
     for rule in (_lengths, _advantages, _data, _epochs, _domains):
         yield from rule(config)
 
@@ -28,8 +31,10 @@ def _lengths(config: RLVRConfig) -> Iterator[Problem]:
         value = MISSING_VALUE if config.sequence_length is None else config.sequence_length
         yield Problem(key, value, str(error), "give prompt_length and one of response_length, sequence_length")
         return
-    for name, role in (("actor_infer", config.actor_infer), ("validation", config.validation)):
-        longest = role.generating_args.max_new_tokens if role is not None else None
+    sampling = {"actor_infer": config.actor_infer.generating_args}
+    sampling |= {set_key(name): args for name, args in config.validation_sampling.items()}
+    for name, args in sampling.items():
+        longest = args.max_new_tokens
         if longest is not None and longest > response_length:
             yield Problem(
                 f"{name}.generating_args.max_new_tokens", longest, f"{longest} > response_length {response_length}", "remove it"
@@ -52,6 +57,9 @@ def _advantages(config: RLVRConfig) -> Iterator[Problem]:
             yield Problem(key, value, message, f"remove {key}, or use adv_estimator: reinforce")
         elif value == "group" and size == 1:
             yield Problem(key, value, alone, f"{larger}, or use batch")
+    if config.error_max_len_clip != (config.error_max_len_threshold is not None):
+        message = "error_max_len_clip and its threshold belong together"
+        yield Problem("error_max_len_threshold", config.error_max_len_threshold, message, "give both, or neither")
     low, high = config.difficulty_low_threshold, config.difficulty_high_threshold
     if low >= high:
         yield Problem("difficulty_low_threshold", low, f"{low:g} >= difficulty_high_threshold {high:g}: no group passes")
@@ -60,9 +68,11 @@ def _advantages(config: RLVRConfig) -> Iterator[Problem]:
 
 
 def _data(config: RLVRConfig) -> Iterator[Problem]:
-    for name, role in (("actor_train", config.actor_train), ("validation", config.validation)):
-        if role is not None:
-            yield from _prompts(f"{name}.data_args", role.data_args)
+    sources: dict[str, DataArguments] = {set_key(name): each.data_args for name, each in config.validations.items()}
+    if config.mode != "bench":
+        sources["actor_train"] = config.actor_train.data_args
+    for name, data in sources.items():
+        yield from _prompts(f"{name}.data_args", data)
 
 
 def _prompts(key: str, data: DataArguments) -> Iterator[Problem]:
@@ -97,6 +107,11 @@ def _domains(config: RLVRConfig) -> Iterator[Problem]:
                 yield Problem(f"{key}.tag_included", tag, f"the tag belongs to rewards.{owner[tag]} already", "name it once")
             owner.setdefault(tag, domain)
         yield from _query_filter(config, key, domain)
+        if reward.judge is not None and reward.world_size != 1:
+            yield Problem(f"{key}.world_size", reward.world_size, "there is one worker for each engine of the judge", "remove it")
+        if reward.judge is not None and reward.judge.strategy_args.strategy_name not in ENGINES:
+            strategy = reward.judge.strategy_args.strategy_name
+            yield Problem(f"{key}.judge.strategy_args.strategy_name", strategy, "is no engine", ", ".join(ENGINES))
     shares = config.actor_train.data_args.domain_interleave_probs
     key = "actor_train.data_args.domain_interleave_probs"
     for domain in shares:

@@ -12,6 +12,7 @@ from roll.configs.problems import Problem
 from roll.distributed.device_locks import DeviceLocks
 from roll.metrics.ledger import Ledger
 from roll.pipeline.flow import Flow
+from roll.pipeline.halves import halves
 from roll.pipeline.own_stage import OwnStage, names
 from roll.pipeline.run import Run
 
@@ -29,7 +30,7 @@ _NOBODY = _Nobody()
 def outline(kind: type[Run], config: PPOConfig, own: Sequence[OwnStage]) -> Flow:
     devices = {role: frozenset(worker.devices) for role, worker in config.roles().items()}
     flow = Flow(Ledger(0.0), DeviceLocks(devices), time.monotonic)
-    for half in kind.halves(config, derive(config), own, _NOBODY, _NOBODY, _NOBODY):
+    for half in halves(kind.rollouts, config, derive(config), own, _NOBODY, _NOBODY, _NOBODY):
         flow.join(half)
     return flow
 
@@ -52,5 +53,5 @@ def misplaced(kind: type[Run], config: PPOConfig, own: Sequence[OwnStage]) -> It
 
 def _places(kind: type[Run], config: PPOConfig, derived: Derived) -> dict[str, bool]:
     """The names of the stages of a run without any of the user's own -> whether it is the last of its half."""
-    halves = kind.halves(config, derived, (), _NOBODY, _NOBODY, _NOBODY)
-    return {name: stage is half[-1] for half in halves for stage in half for name in names(stage)}
+    found = halves(kind.rollouts, config, derived, (), _NOBODY, _NOBODY, _NOBODY)
+    return {name: stage is half[-1] for half in found for stage in half for name in names(stage)}

@@ -26,11 +26,12 @@ from roll.distributed.surroundings import set_defaults
 from roll.distributed.watchdog import Watchdog
 from roll.metrics.remote_trackers import TrackerError
 from roll.pipeline.callbacks import Callback, checked
+from roll.pipeline.collector import Collector
 from roll.pipeline.flow import Flow
 from roll.pipeline.live_files import SUMMARY, amend_summary, announce_running
 from roll.pipeline.outline import misplaced, outline
 from roll.pipeline.own_stage import OwnStage
-from roll.pipeline.preparation import Collector, Prepared, own_stages
+from roll.pipeline.preparation import Prepared, own_stages
 from roll.pipeline.run import Run
 from roll.pipeline.run_lock import RunLock, Superseded, cannot_write, lock_run
 from roll.pipeline.run_record import archive_previous

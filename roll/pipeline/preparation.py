@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,12 +27,15 @@ from roll.data.chat_template import try_template
 from roll.data.sample import Prompt
 from roll.distributed.backend import import_object
 from roll.distributed.devices import Inventory
+from roll.pipeline.benched_models import BenchedModel, benched_models
 from roll.pipeline.callbacks import Callback, make_callback
 from roll.pipeline.checkpoint import Checkpoint, CheckpointStore
 from roll.pipeline.checkpoint_state import check_state
+from roll.pipeline.collector import Collector
 from roll.pipeline.own_stage import OwnStage, own_stage
 from roll.pipeline.roles import loss_spec
 from roll.pipeline.run_lock import RunLock
+from roll.pipeline.validation import ValidationSet
 from roll.rollout.filters import GroupFilter
 from roll.rollout.tasks import TaskSource
 from roll.strategies import model_folder
@@ -62,8 +65,8 @@ class Prepared:
     """The filter of each domain."""
     checkpoint: Checkpoint | None
     run_dir: Path
-    validation: list[Prompt]
-    """The tasks of every evaluation."""
+    validation: list[ValidationSet]
+    """What every evaluation evaluates."""
     resumed_record: dict[str, Any] | None
     """The run record's state in the checkpoint; journal positions are 0 if the checkpoint is another run's."""
     stages: tuple[OwnStage, ...] = ()
@@ -71,6 +74,15 @@ class Prepared:
     callbacks: tuple[Callback, ...] = ()
     lock: RunLock | None = None
     """Held by the driver; None where nothing else can write there (tests)."""
+    benched: tuple[BenchedModel, ...] = ()
+    """The models that a run evaluates which trains nothing."""
+
+    @property
+    def first_version(self) -> int:
+        """The version that engines and trainer begin with."""
+        if self.benched:
+            return self.benched[0].version
+        return self.checkpoint.step if self.checkpoint is not None else 0
 
     @property
     def checkpoints(self) -> Path:
@@ -112,6 +124,11 @@ class Preparation:
             lambda: _checkpoint(CheckpointStore(self.run_dir / "checkpoints"), config),
             "name a complete checkpoint, or write auto or false",
         )
+        self._benched: tuple[BenchedModel, ...] = ()
+        if config.mode == "bench":
+            fix = "name complete checkpoints, runs that have some, or pretrain"
+            found = collect("bench_checkpoints", config.bench_checkpoints, partial(benched_models, config), fix)
+            self._benched = found or ()
         tokenizers = [
             collect(key, folder, partial(open_model, folder), "a Hugging Face folder: config.json, tokenizer, *.safetensors")
             for folder, key in _model_folders(config).items()
@@ -127,6 +144,13 @@ class Preparation:
         if problems := check_config(config, self._devices):
             raise ConfigError(problems)
         self.config, self.derived = config, derive(config)
+
+    def validation_set(self, name: str, prompts: Sequence[Prompt], n: int) -> ValidationSet:
+        """A set of the configuration; called when everything else is checked. `n`: rollouts of each prompt."""
+        assert self.tokenizer is not None
+        args = self.config.validation_sampling[name]
+        sampling = sampling_params(args, args.max_new_tokens or self.derived.response_length, self.tokenizer)
+        return ValidationSet(name, tuple(prompts), n, sampling)
 
     def restore(self, source: TaskSource | None) -> None:
         """Sets the source to where the checkpoint left it, if there is one."""
@@ -156,6 +180,7 @@ class Preparation:
             "resumed_record": record,
             "stages": self._stages,
             "callbacks": self._callbacks,
+            "benched": self._benched,
         }
 
 
@@ -192,8 +217,12 @@ def sampling_params(args: GeneratingArguments, max_new_tokens: int, tokenizer: P
 
 def decisions(config: PPOConfig, derived: Derived) -> Iterator[str]:
     """What was chosen for the user, and why."""
+    if config.mode == "bench":
+        return
     chosen = "recomputed at the start of each step" if derived.recompute_old_logprobs else "the sampler's"
     yield f"old log-probs: {chosen} ({derived.old_logprobs_reason})"
+    if derived.scored_ahead:
+        yield f"{' and '.join(derived.scored_ahead)}: one step ahead of actor_train, on devices of their own"
     if config.actor_train.model_args.lora_target is not None:
         yield f"weight updates: {'adapters' if derived.adapter_updates else 'merged weights'} ({derived.adapter_updates_reason})"
     if config.reference is not None and not config.uses_reference:
@@ -229,6 +258,8 @@ def _check_policy_loss(config: PPOConfig, derived: Derived) -> None:
     needs = traits_of(try_policy_loss(spec.pg_variant, spec.args))
     if needs.needs_proximal and not derived.recompute_old_logprobs:
         raise ValueError("it needs the log-probs of the step's first weights: write old_logprobs: recompute")
+    if needs.prepare is not None and config.train_on_arrival:
+        raise ValueError("it looks at a whole batch before it is trained: write train_on_arrival: false")
 
 
 def _worker_classes(config: PPOConfig) -> dict[str, str]:
@@ -312,31 +343,3 @@ def _own_callbacks(flow: FlowConfig, collect: Collector) -> tuple[Callback, ...]
 
 def _own_callback(path: str) -> Callback:
     return make_callback(import_object(path))
-
-
-class Collector:
-    """Runs checks, and gathers what they complain about under the key that is to blame."""
-
-    def __init__(self) -> None:
-        self._problems: list[Problem] = []
-
-    def __call__(self, key: str, value: object, check: Callable[[], T], fix: str) -> T | None:
-        """Runs the check and returns its value; None if the check complains. A `ConfigError` names its keys itself."""
-        try:
-            return check()
-        except ConfigError as error:
-            self._problems += error.problems
-            return None
-        except (ValueError, OSError) as error:
-            message = " ".join(str(error).split())
-            if isinstance(error, OSError) and error.strerror:
-                message = f"{error.filename}: {error.strerror}"
-            self._problems.append(Problem(key, value, message.removeprefix(f"{key}: "), fix))
-            return None
-
-    def add(self, problems: Iterable[Problem]) -> None:
-        self._problems += problems
-
-    def raise_if_any(self) -> None:
-        if self._problems:
-            raise ConfigError(self._problems)

@@ -1,4 +1,4 @@
-"""A run on one page: both halves as lists of stages, the flow that runs them, and what is watched beside it.
+"""A run on one page: its parts, the flow that runs both halves (`halves.py`), and what is watched beside it.
 
     admit → (rollouts) → keep → [groups] → lease → (value | log_prob | reference) → advantage → train → publish → validate
       ▲                                                                                            │
@@ -6,7 +6,7 @@
 
 RLVR and agentic runs subclass `Run` and say how their groups come about (`explorer`). Both halves live in one driver
 (`mode: both`), or each in processes of its own, joined by a database of groups and a folder of weights. What is synchronous about
-`async_generation_ratio: 0` is only what admission lets start.
+`async_generation_ratio: 0` is only what admission lets start. `mode: bench` only validates models that were trained before.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ import signal
 import time
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Container, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from roll.configs.derived import Derived
 from roll.configs.ppo import PPOConfig
 from roll.distributed.backend import Backend, WorkerSpec
 from roll.distributed.cluster import Cluster
@@ -31,23 +30,24 @@ from roll.distributed.devices import Inventory
 from roll.metrics.ledger import Ledger
 from roll.pipeline import roles
 from roll.pipeline.advantages import Advantages
-from roll.pipeline.beside import beside
+from roll.pipeline.arrival import TrainerOnArrival
 from roll.pipeline.callbacks import CallbackError
 from roll.pipeline.checkpoint_writer import CheckpointWriter
 from roll.pipeline.clusters import start_clusters
 from roll.pipeline.engine_fleet import EngineFleet, engine_fleet, weight_store
 from roll.pipeline.explorer import Explorer
 from roll.pipeline.flow import Flow
+from roll.pipeline.halves import halves
 from roll.pipeline.hang_watch import HangWatch
-from roll.pipeline.own_stage import OwnStage, insert
 from roll.pipeline.preparation import Prepared, decisions
 from roll.pipeline.run_record import Counter
-from roll.pipeline.stage import SourceStage, Stage
+from roll.pipeline.stage import Stage
 from roll.pipeline.state import RunState
-from roll.pipeline.summary import Parts, figures
+from roll.pipeline.summary import Parts, figures, of_evaluation
 from roll.pipeline.trainer import Trainer
 from roll.pipeline.weight_broadcast import LOST
 from roll.pipeline.weight_updates import EngineUpdates, WeightUpdates
+from roll.weights.store import WeightStore
 
 logger = logging.getLogger(__name__)
 
@@ -103,14 +103,14 @@ class Run(ABC):
         engines = engine_fleet(config, self._prepared, clusters, state, self.backend, store)
         weights = WeightUpdates(engines, store, state.groups, state.schedule, state.record.files.trace)
         checkpoints = CheckpointWriter(state, clusters, ledger)
-        trainer = Trainer(config, derived, self._loss, state, clusters, store, checkpoints)
+        trainer = self._trainer(clusters, store, checkpoints)
         if derived.engines_start_empty:
             first = await trainer.gather_weights(state.first_step)
             await store.publish(first.manifest, first.buckets)
             await engines.load()
         explorer = await self._explorer(clusters, engines, weights)
 
-        explore, train = self.halves(config, derived, self._prepared.stages, explorer, trainer, weights)
+        explore, train = halves(self.rollouts, config, derived, self._prepared.stages, explorer, trainer, weights)
         flow = self._flow(ledger, clusters, engines, explore, train)
         train[-1].offer(state.first_step)
         self._begin(Parts(flow, engines, weights.stats, explorer), explorer)
@@ -123,17 +123,18 @@ class Run(ABC):
 
     async def _train(self, clusters: Mapping[str, Cluster]) -> None:
         """The half of a trainer: explorers are processes of their own."""
-        from roll.pipeline.apart import Publisher
+        from roll.pipeline.apart import Publisher, published_weights
 
         config, derived, state = self._config, self._prepared.derived, self.state
         await state.join()
-        store, ledger = weight_store(config, newest=state.first_step), self._ledger()
+        store = published_weights(config, self.backend, clusters["actor_train"], state.first_step)
+        ledger = self._ledger()
         checkpoints = CheckpointWriter(state, clusters, ledger)
-        trainer = Trainer(config, derived, self._loss, state, clusters, store, checkpoints)
+        trainer = self._trainer(clusters, store, checkpoints)
         publisher = Publisher(store, state)
         await publisher.begin(trainer, state.first_step)
 
-        (train,) = self.halves(config, derived, self._prepared.stages, None, trainer, publisher)
+        (train,) = halves(self.rollouts, config, derived, self._prepared.stages, None, trainer, publisher)
         flow = self._flow(ledger, clusters, None, train)
         self._begin(Parts(flow, None, publisher.stats, None), publisher)
         async with checkpoints:
@@ -142,52 +143,57 @@ class Run(ABC):
             await self._end(checkpoints, "critic" in clusters)
         if not self._interrupted:
             await publisher.farewell()
+        store.close()
 
     async def _explore(self, clusters: Mapping[str, Cluster]) -> None:
         """The half of an explorer: a trainer and other explorers are processes of their own. If the trainer takes versions back,
-        the explorer begins anew."""
+        or has what the engines serve no longer, the explorer begins anew."""
+        from roll.pipeline.apart import lost_versions
+
         while True:
             try:
                 await self._explore_once(clusters)
                 break
-            except Exception:  # boundary: what fails because versions are gone is no failure
-                if not await self.state.groups.was_taken_back():
+            except Exception as error:  # boundary: what fails because versions are gone is no failure
+                if not (lost_versions(error) or await self.state.groups.was_taken_back()):
                     raise
                 self.state.record.display.note("the trainer went on from a checkpoint: exploring begins anew with its version")
         if (ended := self.state.groups.ended) is not None and ended[0] == "failed":
             raise RuntimeError(f"the trainer failed: {ended[1]}")
 
     async def _explore_once(self, clusters: Mapping[str, Cluster]) -> None:
-        from roll.pipeline.apart import FollowedWeights, shared_weights
+        from roll.pipeline.apart import FollowedWeights, SharedWeights
 
         config, state = self._config, self.state
         await state.join()
-        engines = engine_fleet(config, self._prepared, clusters, state, self.backend, shared_weights(config))
-        await engines.load()
+        engines = engine_fleet(config, self._prepared, clusters, state, self.backend, SharedWeights(config))
         weights = FollowedWeights(engines, state.groups, state.schedule, state.record.files.trace)
+        if not await weights.begin():
+            return
         explorer = await self._explorer(clusters, engines, weights)
 
-        explore, validate = self.halves(config, self._prepared.derived, self._prepared.stages, explorer, None, weights)
+        explore, validate = halves(self.rollouts, config, self._prepared.derived, self._prepared.stages, explorer, None, weights)
         flow = self._flow(self._ledger(), clusters, engines, explore, validate)
         self._begin(Parts(flow, engines, weights.stats, explorer), explorer)
         watch = [engines.supervise(), weights.run(), weights.follow(), state.mirror_steps(), *self._watched(clusters)]
         await flow.run(until=[*explore, *validate], watch=watch)
 
-    @classmethod
-    def halves(
-        cls, config: PPOConfig, derived: Derived, own: Sequence[OwnStage], explorer: Any, trainer: Any, weights: Any
-    ) -> list[list[Stage[Any, Any]]]:
-        """The stages that `mode` has, with the user's own among them. None is read of a part that the mode lacks."""
-        halves: list[list[Stage[Any, Any]]] = []
-        if config.mode != "train":
-            halves.append([SourceStage("admit", explorer.next), *cls.rollouts(config, explorer), Stage("keep", explorer.keep)])
-        if config.mode != "explore":
-            halves.append([*training(trainer, derived, config.roles()), Stage("publish", weights.publish)])
-        else:
-            halves.append([SourceStage("served", weights.next_due)])
-        if config.mode != "train":
-            halves[-1].append(Stage("validate", explorer.validate, role="actor_infer"))
-        return [insert(half, own, explorer) for half in halves]
+    async def _bench(self, clusters: Mapping[str, Cluster]) -> None:
+        """No half: models that were trained before are evaluated."""
+        from roll.pipeline.bench import ModelsInTurn, check_complete, model_source
+
+        config, state, models = self._config, self.state, self._prepared.benched
+        store = model_source(config, models, self.inventory.kind == "cuda")
+        engines = engine_fleet(config, self._prepared, clusters, state, self.backend, store)
+        await engines.load()
+        weights = ModelsInTurn(engines, state.groups, state.schedule, state.record.files.trace, models)
+        explorer = await self._explorer(clusters, engines, weights)
+
+        (evaluate,) = halves(self.rollouts, config, self._prepared.derived, (), explorer, None, weights)
+        flow = self._flow(self._ledger(), clusters, engines, evaluate)
+        self._begin(Parts(flow, engines, weights.stats, explorer), explorer)
+        await flow.run(until=evaluate, watch=[engines.supervise(), weights.run(), *self._watched(clusters)])
+        check_complete(models, state.record.results)
 
     # -- its parts ------------------------------------------------------------------------------------------------------
 
@@ -195,6 +201,10 @@ class Run(ABC):
         explorer = await self.explorer(clusters, engines, weights)
         engines.routing.append(explorer.routing)
         return explorer
+
+    def _trainer(self, clusters: Mapping[str, Cluster], store: WeightStore, checkpoints: CheckpointWriter) -> Trainer:
+        kind = TrainerOnArrival if self._config.train_on_arrival else Trainer
+        return kind(self._config, self._prepared.derived, self._loss, self.state, clusters, store, checkpoints)
 
     def _ledger(self) -> Ledger:
         return Ledger(time.monotonic(), self.state.record.files.trace)
@@ -251,14 +261,14 @@ class Run(ABC):
                 record.display.note(line)
             own = self.own_specs() if self._config.mode != "train" else {}
             clusters = await start_clusters(self._config, self._prepared, own, self.inventory, self.backend, record.display)
-            half = {"both": self._explore_and_train, "train": self._train, "explore": self._explore}
-            await half[self._config.mode](clusters)
+            modes = {"both": self._explore_and_train, "train": self._train, "explore": self._explore, "bench": self._bench}
+            await modes[self._config.mode](clusters)
             if self._interrupted:
-                status, reason = "interrupted", f"stopped by a signal after step {record.step}"
+                status, reason = "interrupted", f"stopped by a signal after {record.reached}"
         except asyncio.CancelledError:
             if not self._interrupted:
                 raise
-            status, reason = "interrupted", f"stopped at once by a signal after step {record.step}"
+            status, reason = "interrupted", f"stopped at once by a signal after {record.reached}"
         except Exception as error:  # boundary: a role may raise anything, which is the run's one-line reason
             status, reason = "failed", one_line(error)
             with contextlib.suppress(OSError):  # a full disk may be the reason itself
@@ -279,7 +289,8 @@ class Run(ABC):
 
     def _figures(self, wall_s: float) -> dict[str, Any]:
         """Those of the run so far."""
-        return {"wall_s": wall_s} | figures(self.state, wall_s, self._parts)
+        found = {"wall_s": wall_s} | figures(self.state, wall_s, self._parts)
+        return of_evaluation(found, self._prepared.benched, self.state.record.results) if self._prepared.benched else found
 
     async def _leave(self, status: str, reason: str) -> None:
         """The other processes of the run, if there are any, learn that this one takes part no longer. An interrupted trainer may
@@ -306,23 +317,6 @@ class Run(ABC):
             self.state.record.display.note("stopping after this step; once more to stop at once")
         self._interrupted = True
         self.state.groups.stop()
-
-
-def training(trainer: Trainer, derived: Derived, roles: Container[str]) -> list[Stage[Any, Any]]:
-    """From the groups to the weights of a step."""
-    with_critic, with_reference = "critic" in roles, "reference" in roles
-    scoring = [
-        with_critic and Stage("value", trainer.values, role="critic"),
-        derived.recompute_old_logprobs and Stage("log_prob", trainer.log_probs, role="actor_train"),
-        with_reference and Stage("reference", trainer.reference, role="reference"),
-    ]
-    update: list[Stage[Any, Any]] = [Stage("train", trainer.train, role="actor_train")]
-    if with_critic:
-        # The critic first: where the two take turns, the policy has the devices when its weights are gathered.
-        critic = Stage("critic", trainer.update_critic, role="critic")
-        policy = Stage("policy", trainer.update, role="actor_train")
-        update = [*beside("train", [critic, policy]), Stage("gather", trainer.gather, role="actor_train")]
-    return [SourceStage("lease", trainer.lease), *beside("scoring", scoring), Stage("advantage", trainer.advantages), *update]
 
 
 def _device_locks(config: PPOConfig, clusters: Mapping[str, Cluster], engines: EngineFleet | None) -> DeviceLocks:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from roll.configs.agentic import AgenticConfig
 from roll.configs.derived import Derived
-from roll.configs.ppo import PPOConfig
-from roll.configs.rlvr import RLVRConfig
+from roll.configs.ppo import MAIN_SET, PPOConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +25,8 @@ class Quantity:
 
 
 def quantities(config: PPOConfig, derived: Derived, data_parallel: int) -> list[Quantity]:
+    if config.mode == "bench":
+        return [Quantity(f"rollouts of {name}", None, count, how) for name, (count, how) in _validation_rollouts(config).items()]
     return [
         Quantity("pipeline steps", None, config.max_steps, "max_steps"),
         *_rollouts(config, derived),
@@ -77,7 +78,9 @@ def _optimisation(config: PPOConfig, derived: Derived, data_parallel: int) -> It
     training_steps = config.max_steps - config.critic_warmup
     yield Quantity("optimiser steps", optimiser_steps, optimiser_steps * training_steps, arithmetic)
     samples = samples_per_rollout(config)
-    micro, shown = _micro_batches(samples * batch // data_parallel, train.max_tokens_per_microbatch_in_train, longest)
+    parts = config.groups_per_step if config.train_on_arrival else 1
+    share = -(-samples * batch // parts // data_parallel)
+    micro, shown = _micro_batches(share, train.max_tokens_per_microbatch_in_train, longest, parts)
     total = micro * optimiser_steps
     name = "micro-batches a rank trains"
     yield Quantity(
@@ -94,19 +97,21 @@ def _optimisation(config: PPOConfig, derived: Derived, data_parallel: int) -> It
             arithmetic += f" × ppo_epochs {config.ppo_epochs}"
         yield Quantity("critic's optimiser steps", critic_steps, derived.critic_total_steps, arithmetic)
     if derived.recompute_old_logprobs:
-        share = -(-samples * derived.samples_per_step // data_parallel)
-        total, shown = _micro_batches(share, train.max_tokens_per_microbatch_in_infer, longest)
+        share = -(-samples * derived.samples_per_step // parts // data_parallel)
+        total, shown = _micro_batches(share, train.max_tokens_per_microbatch_in_infer, longest, parts)
         yield Quantity("micro-batches a rank recomputes", total, total * config.max_steps, shown, at_most=True)
 
 
-def _micro_batches(samples: int, budget: int, longest: int) -> tuple[int, str]:
-    """The number of micro-batches of a rank's samples at full length, and its arithmetic; shorter samples need no more."""
+def _micro_batches(samples: int, budget: int, longest: int, parts: int) -> tuple[int, str]:
+    """The number of micro-batches of a rank's samples at full length, and its arithmetic; shorter samples need no more. `parts`:
+    groups that come one by one (`train_on_arrival`), each with so many samples."""
     rows = max(1, budget // longest)
     count = -(-samples // rows)
     fit = (
         f"{budget:,} tokens // {longest:,} = {budget // longest}" if budget >= longest else f"{longest:,} tokens > {budget:,}: 1"
     )
-    return count, f"⌈{samples:,} samples / {rows}⌉ ({fit} a micro-batch)"
+    of_parts = f"{parts:,} groups × " if parts > 1 else ""
+    return parts * count, f"{of_parts}⌈{samples:,} samples / {rows}⌉ ({fit} a micro-batch)"
 
 
 def _versions(config: PPOConfig) -> Iterator[Quantity]:
@@ -116,22 +121,16 @@ def _versions(config: PPOConfig) -> Iterator[Quantity]:
         yield Quantity("weight updates", None, math.ceil(steps / push), arithmetic)
     else:
         yield Quantity("weight updates", 1, steps, "one a pipeline step, to every engine")
-    if evaluates(config):
+    if config.validation_sampling:
         count = validations(steps, config.eval_steps)
         every = f"at step 0, every {config.eval_steps:,} (eval_steps) and at the last"
         yield Quantity("validations", None, count, every)
-        per = _validation_rollouts(config)
-        if per is not None:
-            yield Quantity("validation rollouts", None, count * per[0], f"{count:,} × {per[1]}")
+        for name, (rollouts, how) in _validation_rollouts(config).items():
+            of_set = "" if name == MAIN_SET else f" of {name}"
+            yield Quantity(f"validation rollouts{of_set}", None, count * rollouts, f"{count:,} × {how}")
     if config.mode != "explore":
         saved = validations(steps, config.save_steps) - 1
         yield Quantity("checkpoints", None, saved, f"every {config.save_steps:,} (save_steps) and at the last")
-
-
-def evaluates(config: PPOConfig) -> bool:
-    if isinstance(config, AgenticConfig):
-        return config.val_env_manager is not None
-    return isinstance(config, RLVRConfig) and config.validation is not None
 
 
 def validations(max_steps: int, every: int) -> int:
@@ -139,12 +138,13 @@ def validations(max_steps: int, every: int) -> int:
     return 1 + math.ceil(max_steps / every)
 
 
-def _validation_rollouts(config: PPOConfig) -> tuple[int, str] | None:
-    """Rollouts of one validation; None where the prompt file decides."""
+def _validation_rollouts(config: PPOConfig) -> dict[str, tuple[int, str]]:
+    """Rollouts of each validation set in one validation, and how they come about; not of sets whose prompt file decides."""
     if isinstance(config, AgenticConfig):
-        return config.val_episodes, f"{config.val_episodes:,} episodes"
-    sampling = config.val_generating_args
-    each = (sampling.num_return_sequences if sampling else None) or 1
-    if config.val_batch_size is None:
-        return None
-    return config.val_batch_size * each, f"(val_batch_size {config.val_batch_size:,} × {each})"
+        counts = {name: config.episodes_of(validation.env_manager) for name, validation in config.validations.items()}
+        return {name: (count, f"{count:,} episodes") for name, count in counts.items()}
+    prompts = config.val_batch_size
+    if prompts is None:
+        return {}
+    each = {name: args.num_return_sequences or 1 for name, args in config.validation_sampling.items()}
+    return {name: (prompts * n, f"(val_batch_size {prompts:,} × {n})") for name, n in each.items()}

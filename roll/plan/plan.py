@@ -46,6 +46,8 @@ class LogProbs:
 class Plan:
     pipeline: str
     exp_name: str
+    trains: bool
+    """This process or another one of the run; false: models are only evaluated."""
     device_count: int
     nodes: int
     accelerators: bool
@@ -84,6 +86,7 @@ def make_plan(
     return Plan(
         pipeline="agentic" if isinstance(config, AgenticConfig) else "rlvr",
         exp_name=config.exp_name,
+        trains=config.mode != "bench",
         device_count=device_count,
         nodes=config.num_nodes,
         accelerators=accelerators,
@@ -105,7 +108,10 @@ def _staleness(config: PPOConfig, derived: Derived) -> Staleness:
     ahead = math.ceil((1 + ratio) * groups - 1e-9)
     depth = config.async_pipeline_depth
     if ratio == 0:
-        shown = "rollouts and training alternate; every token is trained by the version that sampled it"
+        when = (
+            "groups are trained as they come (train_on_arrival)" if config.train_on_arrival else "rollouts and training alternate"
+        )
+        shown = f"{when}; every token is trained by the version that sampled it"
     elif depth == "auto":
         shown = f"auto: as few batches ahead as keep the trainer busy, between {config.weight_push_interval - 1} and {ratio:g}"
     else:
@@ -147,7 +153,8 @@ def _log_probs(config: PPOConfig, derived: Derived) -> LogProbs:
     if not config.uses_reference:
         return LogProbs(behaviour, proximal, "none (neither use_kl_loss nor add_token_level_kl)")
     users = [name for name in ("use_kl_loss", "add_token_level_kl") if getattr(config, name)]
-    return LogProbs(behaviour, proximal, f"ℓ_r: the reference role, once a step ({' and '.join(users)})")
+    when = "once a step" if "reference" not in derived.scored_ahead else "while the step before trains"
+    return LogProbs(behaviour, proximal, f"ℓ_r: the reference role, {when} ({' and '.join(users)})")
 
 
 def _sampling(config: PPOConfig, derived: Derived) -> Iterator[str]:
@@ -171,6 +178,9 @@ def _sampling(config: PPOConfig, derived: Derived) -> Iterator[str]:
 
 
 def _notes(config: PPOConfig, derived: Derived, roles: list[RolePlan]) -> Iterator[str]:
+    if config.mode == "bench":
+        yield f"mode bench: nothing is trained; evaluated are {', '.join(config.bench_checkpoints)}"
+        return
     if config.mode != "both":
         place = redact_text(config.groups_address or "")
         others = "explorers are" if config.mode == "train" else "the trainer and other explorers are"

@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from roll.cli.compose import load
 from roll.cli.options import config_folder
 from roll.configs.problems import ConfigError
 from roll.distributed import machine as machines
+from roll.distributed.backend import import_object
 from roll.distributed.machine import Machine
 from roll.plan.devices import RolePlan
 from roll.plan.text import FREE, SHARED, USED, picture, size
@@ -203,12 +205,30 @@ def test_a_file_of_rolls_shows_its_loss_with_the_numbers_in_force_and_what_means
 
 
 def test_what_keeps_a_file_of_rolls_from_starting_is_reported_and_no_failure(capsys):
-    arguments = ["--config_path", str(ROLL_FILES / "rlvr"), "--config_name", "judge_sglang"]
+    arguments = ["--config_path", str(ROLL_FILES / "rlvr"), "--config_name", "ppo_critic"]
     assert main(["--compat", *arguments]) == 0
     out, err = capsys.readouterr()
     assert "keys read" in out and "without effect" in out
-    assert "rewards.llm_judge" in err and err.splitlines()[-1].endswith("nothing was started")
+    assert "rl_loss_coef" in err
+    assert err.splitlines()[-1].endswith("nothing was started")
     assert main(arguments) == 1
+
+
+def test_nothing_of_five_reward_domains_is_refused(capsys):
+    """Mathematics, code, instructions, multiple choice and a judge on devices, as ROLL's files have them."""
+    arguments = ["--compat", "--json", "--config_path", str(ROLL_FILES / "rlvr"), "--config_name", "multi_domain_megatron"]
+    assert main(arguments) == 0
+    told = json.loads(capsys.readouterr().out)
+    kept_out = [*told["report"]["lacking"], *told["problems"]]
+    assert [problem for problem in kept_out if problem["key"].startswith("rewards")] == []
+    config = load(str(ROLL_FILES / "rlvr"), "multi_domain_megatron", compat=True)[0]
+    for domain, reward in config.rewards.items():
+        cls = import_object(reward.worker_cls)
+        if reward.judge is None:
+            cls(asdict(reward))
+        else:
+            assert (domain, cls.asks_judge, reward.judge.devices) == ("llm_judge", True, (12, 13, 14, 15))
+            assert reward.timeout_s == 120.0 and reward.judge.generating_args.max_new_tokens == 100
 
 
 @pytest.mark.parametrize(
@@ -319,3 +339,12 @@ def test_a_machine_without_the_tool_has_none(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     found = machines.this_machine()
     assert found.accelerators == () and found.cpus >= 1 and found.memory > GIB // 4
+
+
+def test_an_evaluation_plans_its_rollouts_and_no_training(capsys):
+    given = ["--config_name", "rlvr_config_async", "mode=bench", "bench_checkpoints=[pretrain,output/run]", "val_batch_size=20"]
+    assert main([*given, "validation.generating_args.num_return_sequences=8"]) == 0
+    shown = capsys.readouterr().out
+    assert "evaluated are pretrain, output/run" in shown and "(val_batch_size 20 × 8)" in shown
+    assert not any(line in shown.splitlines() for line in ("staleness", "loss", "log-probs"))
+    assert "actor_train" not in shown and "optimiser" not in shown

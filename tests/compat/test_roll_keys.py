@@ -205,7 +205,7 @@ def test_environments_of_gem_and_placeholders_of_step_templates():
         ({"actor_train": {"model_args": {"ulysses_size": 2}}}, "actor_train.model_args.ulysses_size"),
         ({"actor_train": {"router_replay": {"mode": "R3"}}}, "actor_train.router_replay"),
         ({"actor_infer": {"generating_args": {"num_beams": 4}}}, "actor_infer.generating_args.num_beams"),
-        ({"rewards": {"j": {"worker_cls": "a.B", "device_mapping": "0"}}}, "rewards.j.device_mapping"),
+        ({"rewards": {"j": {"worker_cls": "a.B", "reward_manager_config": [{}]}}}, "rewards.j.reward_manager_config"),
     ],
 )
 def test_what_is_lacking_is_told_and_taken_away(mapping, key):
@@ -243,12 +243,11 @@ def test_a_switch_that_is_off_changes_nothing():
     off = {
         "profiler_timeline": False,
         "rl_loss_coef": 1.0,
-        "error_max_len_clip": False,
         "actor_train": {"router_replay": None},
     }
     made = rlvr(off)
     assert (made.mapping, made.lacking, made.aliased) == ({"actor_train": {}}, [], [])
-    assert len(made.without_effect) == 4
+    assert len(made.without_effect) == 3
 
 
 def test_the_trainers_update_frequency_is_the_push_interval():

@@ -82,6 +82,13 @@ def filtered(**config):
             "deterministic",
             "is_use_additional_prompts",
         ),
+        ({"weights_address": "10.0.0.1"}, "weights_address", "nothing is served with mode: both"),
+        (
+            {"mode": "train", "weights_address": "10.0.0.1", "model_update_transport": "checkpoint_dir"},
+            "weights_address",
+            "nothing is served",
+        ),
+        ({"mode": "train", "weights_address": "0.0.0.0"}, "weights_address", "would not know"),
         ({"response_length": None}, "response_length", "response_length or sequence_length"),
         ({"sequence_length": 20}, "sequence_length", "prompt_length 16 + response_length 8 = 24 > sequence_length 20"),
         ({"response_length": None, "sequence_length": 16}, "sequence_length", "16 - prompt_length 16 = 0"),
@@ -262,7 +269,7 @@ def test_derived_numbers():
     assert (derived.policy_loss.pg_clip_low, derived.policy_loss.pg_clip_high) == (0.2, 0.28)
     assert derived.trackers == ("wandb",)
     assert derived.run_dir == "out/run"
-    assert (derived.max_new_tokens, derived.val_max_new_tokens, derived.val_num_return_sequences) == (8, 8, 1)
+    assert derived.max_new_tokens == 8
     assert derived.requests_per_engine == 128
 
 

@@ -43,7 +43,8 @@ def other_defaults(config: Any, mapping: Mapping[str, Any]) -> list[Note]:
 
 def _other_validation(config: Any, episodes: int) -> bool:
     """RLVR evaluates every validation prompt, in ROLL, too, and without a val_env_manager nothing is evaluated."""
-    return isinstance(config, AgenticConfig) and config.val_episodes not in (0, episodes)
+    manager = config.val_env_manager if isinstance(config, AgenticConfig) else None
+    return manager is not None and config.episodes_of(manager) != episodes
 
 
 def _left_out(config: Any, mapping: Any, rest: tuple[str, ...], done: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:

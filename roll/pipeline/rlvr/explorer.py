@@ -8,13 +8,13 @@ from itertools import groupby
 from typing import Any
 
 from roll.configs.rlvr import RLVRConfig
-from roll.data.sample import Prompt, Sample, SampleGroup
+from roll.data.sample import Sample, SampleGroup
 from roll.pipeline.explorer import Explorer
 from roll.pipeline.preparation import sampling_params
 from roll.pipeline.rlvr.preparation import RLVRPrepared
 from roll.pipeline.rlvr.rewards.rewards import Rewards
 from roll.pipeline.state import RunState
-from roll.pipeline.validation import FIRST
+from roll.pipeline.validation import FIRST, SetRollouts, ValidationSet
 from roll.pipeline.weight_updates import EngineUpdates
 from roll.rollout.rollout import RolloutClient
 
@@ -29,18 +29,14 @@ class RLVRExplorer(Explorer):
         client: RolloutClient,
         rewards: Rewards,
     ) -> None:
-        super().__init__(state, weights, prepared.filters, routing=client)
+        super().__init__(state, weights, prepared, routing=client)
         derived, tokenizer, generating = prepared.derived, prepared.tokenizer, config.actor_infer.generating_args
         self._client = client
         self._rewards = rewards
+        self._on_error = {domain: reward.on_reward_error for domain, reward in config.rewards.items()}
         self._n = config.num_return_sequences_in_group
         self._with_greedy = config.uses_greedy_baseline
         self._sampling = sampling_params(generating, derived.max_new_tokens, tokenizer)
-        self._validation = prepared.validation
-        self._validation_n = derived.val_num_return_sequences
-        self._validation_sampling = sampling_params(
-            config.val_generating_args or generating, derived.val_max_new_tokens, tokenizer
-        )
         self._skipped = prepared.skipped
 
     async def generate(self, group: SampleGroup) -> SampleGroup | None:
@@ -55,31 +51,36 @@ class RLVRExplorer(Explorer):
         return group
 
     async def reward(self, group: SampleGroup) -> SampleGroup | None:
-        """Verifiable rewards. A group that cannot be rewarded, even at the second attempt, is dropped with the reason."""
+        """Verifiable rewards. What cannot be rewarded is dropped with the reason: the sample or the group, as `on_reward_error`
+        of the domain says."""
         responses = group.samples if group.baseline is None else [*group.samples, group.baseline]
+        policy = self._on_error[group.prompt.domain]
         failure = await self._rewards.fill(responses)
-        if failure is not None:
-            failure = await self._rewards.fill(responses)
+        if failure is not None and policy != "drop_group":
+            failure = await self._rewards.fill([sample for sample in responses if sample.reward is None])
         if failure is None:
+            return group
+        rewarded = [sample for sample in group.samples if sample.reward is not None]
+        if policy == "drop_sample" and len(rewarded) > 1 and (group.baseline is None or group.baseline.reward is not None):
+            self._rewards.dropped[group.prompt.domain] += len(group.samples) - len(rewarded)
+            group.samples = rewarded
             return group
         await self.groups.drop(group.group_id, "reward_error", failure)
         return None
 
-    async def validation_rollouts(self, version: int) -> tuple[list[Sample], int]:
-        by_prompt = await asyncio.gather(*(self._answer(version, prompt) for prompt in self._validation))
-        return [sample for samples in by_prompt for sample in samples], 0
+    async def validation_rollouts(self, version: int, of: ValidationSet) -> SetRollouts:
+        answers = (self._client.rollout(f"v{version}/{prompt.uid}", prompt, of.n, of.sampling, FIRST) for prompt in of.prompts)
+        by_prompt = await asyncio.gather(*answers)
+        return SetRollouts(of, [sample for samples in by_prompt for sample in samples], failed=0)
 
     async def grade(self, samples: Sequence[Sample]) -> None:
         by_prompt = [list(of_prompt) for _, of_prompt in groupby(samples, key=lambda sample: sample.prompt.uid)]
-        await asyncio.gather(*(self._rewards.fill(of_prompt) for of_prompt in by_prompt))
+        await asyncio.gather(*(self._rewards.fill(of_prompt, as_judged=True) for of_prompt in by_prompt))
 
     def figures(self) -> dict[str, Any]:
         return {
             "prompts_skipped": self._skipped,
             "reward_errors": dict(self._rewards.errors),
+            "samples_without_reward": dict(self._rewards.dropped),
             "engine_concurrency": self._client.limits,
         }
-
-    async def _answer(self, version: int, prompt: Prompt) -> list[Sample]:
-        key = f"v{version}/{prompt.uid}"
-        return await self._client.rollout(key, prompt, self._validation_n, self._validation_sampling, FIRST)

@@ -36,8 +36,10 @@ class RLVRRun(Run):
         self.prepared = prepared
 
     def own_specs(self) -> Mapping[str, Sequence[WorkerSpec]]:
-        rewards = self.config.rewards
-        return {f"rewards.{domain}": reward_specs(domain, rewards[domain], self.inventory) for domain in rewards}
+        config, longest = self.config, self.prepared.derived.response_length
+        return {
+            f"rewards.{domain}": reward_specs(domain, config, longest, self.inventory, self.backend) for domain in config.rewards
+        }
 
     @staticmethod
     def rollouts(config: RLVRConfig, explorer: Any) -> list[Stage[Any, Any]]:

@@ -121,8 +121,7 @@ class SqlGroups(Groups):
 
     def _notice_peers(self) -> None:
         """Raises `Alone`."""
-        peers = any(row.state == "alive" and row.role != self._member.role for row in self._members)
-        if peers or self._member.role == "both" or self.ended is not None:
+        if self.accompanied or self._member.role == "both" or self.ended is not None:
             self._alone_since = self._clock()
         elif (silence := self._clock() - self._alone_since) > self._peer_timeout_s:
             missing = "explorer" if self._member.trains else "trainer"
@@ -341,6 +340,11 @@ class SqlGroups(Groups):
         """The other explorers that are alive, with the oldest version that each serves."""
         name = self._member.name
         return {row.name: row.served for row in self._members if row.state == "alive" and row.served >= 0 and row.name != name}
+
+    @property
+    def accompanied(self) -> bool:
+        """Whether a process of the run's other half is alive."""
+        return any(row.state == "alive" and row.role != self._member.role for row in self._members)
 
     async def was_taken_back(self) -> bool:
         run = await self._database.read(lambda connection: connection.execute(select(runs)).one())
