@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Literal
 
+from roll.configs.device_mapping import MAX_DEVICES
 from roll.configs.fields import Bounds, option
 from roll.configs.flow import FlowConfig
 
@@ -16,6 +17,7 @@ WeightTransport = Literal["object_store", "collective", "checkpoint_dir"]
 Mode = Literal["both", "explore", "train", "bench"]
 
 COUNT = Bounds(ge=1)
+DEVICES = Bounds(ge=1, le=MAX_DEVICES)
 PRETRAIN = "pretrain"
 """The model of `pretrain`, among the models that an evaluation names."""
 
@@ -25,8 +27,10 @@ class BaseConfig:
     # The run.
     exp_name: str = option("rlvr", "Name of the run; its files go to <output_dir>/<exp_name>.")
     output_dir: str = option("./output", "Folder of all runs.")
-    seed: int = option(42, "Seed of data order, sampling and initialisation.", bounds=Bounds(ge=0))
-    max_steps: int = option(500, "Pipeline steps of the whole run; one step trains one rollout batch.", bounds=COUNT)
+    seed: int = option(42, "Seed of data order, sampling and initialisation.", bounds=Bounds(ge=0, lt=2**32))
+    max_steps: int = option(
+        500, "Pipeline steps of the whole run; one step trains one rollout batch.", bounds=Bounds(ge=1, le=10**9)
+    )
     pretrain: str | None = option(
         None,
         "The model that every role starts from: a Hugging Face folder, or the name of one on the hub, owner/model[@revision].",
@@ -113,7 +117,9 @@ class BaseConfig:
 
     # Rollouts ahead of training.
     async_generation_ratio: float = option(
-        0.0, "How many batches rollouts may run ahead: a token trained is at most ceil(ratio) versions old.", bounds=Bounds(ge=0)
+        0.0,
+        "How many batches rollouts may run ahead: a token trained is at most ceil(ratio) versions old.",
+        bounds=Bounds(ge=0, le=1000),
     )
     async_pipeline_depth: float | Literal["auto"] = option(
         "auto", "How many batches ahead rollouts are started; auto: as few as keep the trainer busy.", bounds=Bounds(ge=0)
@@ -173,9 +179,9 @@ class BaseConfig:
     flow: FlowConfig = option(FlowConfig(), "Stages of your own between those of the run, and callbacks.")
 
     # Devices.
-    num_nodes: int = option(1, "Machines.", bounds=COUNT)
+    num_nodes: int = option(1, "Machines.", bounds=DEVICES)
     num_gpus_per_node: int | None = option(
-        None, "Devices per machine; null means the accelerators found, else the CPU cores (at least 2).", bounds=COUNT
+        None, "Devices per machine; null means the accelerators found, else the CPU cores (at least 2).", bounds=DEVICES
     )
 
     @property

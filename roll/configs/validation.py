@@ -11,6 +11,7 @@ from roll.configs.arguments import ENGINES, FROZEN_STRATEGIES, TRAINING_STRATEGI
 from roll.configs.arrival_rules import arrival_problems
 from roll.configs.deepspeed import DeepSpeedConfig, deepspeed_problems
 from roll.configs.derived import optimizer_batch_size
+from roll.configs.device_mapping import MAX_DEVICES
 from roll.configs.dotted_path import DOTTED_PATH
 from roll.configs.engine_rules import engine_node_problems, engine_problems
 from roll.configs.evaluation_rules import evaluation_problems
@@ -223,6 +224,8 @@ def _sampling(config: PPOConfig) -> Iterator[Problem]:
 
 
 def _devices(config: PPOConfig, device_count: int) -> Iterator[Problem]:
+    if device_count > MAX_DEVICES:
+        yield Problem("num_nodes", config.num_nodes, f"{device_count:,} devices in all, at most {MAX_DEVICES:,}")
     judges = (
         {f"rewards.{domain}.judge": r.judge for domain, r in config.rewards.items()} if isinstance(config, RLVRConfig) else {}
     )
@@ -230,7 +233,8 @@ def _devices(config: PPOConfig, device_count: int) -> Iterator[Problem]:
     for name, role in {**config.configured_roles(), **on_devices}.items():
         key = f"{name}.device_mapping"
         if role.device_mapping is None:
-            yield Problem(key, MISSING_VALUE, f"{name} needs devices", 'e.g. "0"')
+            alone = "; rollouts without training are not there, but roll play shows episodes" if name == "actor_train" else ""
+            yield Problem(key, MISSING_VALUE, f"{name} needs devices", f'e.g. "0"{alone}')
             continue
         try:
             missing = [device for device in role.devices if device >= device_count]

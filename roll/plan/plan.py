@@ -14,6 +14,7 @@ from roll.configs.derived import Derived, derive
 from roll.configs.losses import POLICY_LOSSES
 from roll.configs.ppo import PPOConfig
 from roll.configs.redact import redact_text
+from roll.configs.rlvr import RLVRConfig
 from roll.plan.counts import Quantity, quantities
 from roll.plan.devices import RolePlan, role_plans
 from roll.plan.formulas import LossFormula, loss_formula
@@ -198,6 +199,8 @@ def _notes(config: PPOConfig, derived: Derived, roles: list[RolePlan]) -> Iterat
             f"{manager.num_env_groups:,} groups × {manager.group_size + manager.group_size_redundancy} = {manager.env_count:,} "
             f"environments play at once, {manager.max_env_num_per_worker} a worker process"
         )
+    if isinstance(config, RLVRConfig) and (unshared := [name for name in config.rewards if name not in derived.domain_shares]):
+        yield f"no prompt of {', '.join(unshared)} is trained: domain_interleave_probs gives no share"
     if config.uses_critic:
         clip = "" if config.value_clip is None else f", the larger of V and V limited to V_old ± {config.value_clip:g}"
         warmup = f"; alone in the first {config.critic_warmup:,} steps" if config.critic_warmup else ""

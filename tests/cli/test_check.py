@@ -179,7 +179,7 @@ def test_errors_as_data(capsys):
     told = json.loads(capsys.readouterr().out)
     assert told["ok"] is False
     (problem,) = [each for each in told["problems"] if each["key"] == "max_steps"]
-    assert (problem["value"], problem["message"], problem["where"]) == (0, "must be >= 1", "command line")
+    assert (problem["value"], problem["message"], problem["where"]) == (0, "must be >= 1 and <= 1e+09", "command line")
 
 
 ROLL_FILES = ROOT / "tests" / "configs" / "roll_examples"
@@ -204,9 +204,9 @@ def test_a_file_of_rolls_shows_its_loss_with_the_numbers_in_force_and_what_means
     assert any("grpo_gspo.yaml:" in line and "generating_args.temperature = 0.99: log-probs" in line for line in section)
 
 
-def test_what_keeps_a_file_of_rolls_from_starting_is_reported_and_no_failure(capsys):
+def test_what_keeps_a_file_of_rolls_from_starting_is_a_failure_and_what_is_told_is_none(capsys):
     arguments = ["--config_path", str(ROLL_FILES / "rlvr"), "--config_name", "ppo_critic"]
-    assert main(["--compat", *arguments]) == 0
+    assert main(["--compat", *arguments]) == 1
     out, err = capsys.readouterr()
     assert "keys read" in out and "without effect" in out
     assert "rl_loss_coef" in err

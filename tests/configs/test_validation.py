@@ -158,11 +158,6 @@ def filtered(**config):
             "actor_train.data_args.domain_interleave_probs.art",
             "no rewards.art (domains: math, code)",
         ),
-        (
-            train(data_args={"domain_interleave_probs": {"math": 1}}),
-            "actor_train.data_args.domain_interleave_probs.code",
-            "never be sampled",
-        ),
         (filtered(type="mean_filter"), f"{FILTER}.filter_args", "needs threshold_down or threshold_up"),
         (filtered(filter_args={"std_threshold": 1}), f"{FILTER}.filter_args.std_threshold", "no_filter does not read it"),
         (
@@ -244,6 +239,12 @@ def test_out_of_range_numbers_are_found_in_configurations_built_in_python():
 
 def test_overlapping_roles_are_allowed():
     assert check(device_count=2, actor_infer={"device_mapping": "0-1"}) == {}
+
+
+def test_a_domain_without_a_share_is_none_of_the_batch():
+    config = configure(actor_train={"data_args": {"domain_interleave_probs": {"math": 1}}})
+    assert check_config(config, 4) == []
+    assert derive(config).domain_shares == {"math": 1.0}
 
 
 def test_derived_numbers():

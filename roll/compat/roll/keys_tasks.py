@@ -174,8 +174,8 @@ AGENTIC = (
             ignored(f"{block}.world_size", "it follows from max_env_num_per_worker"),
             ignored(f"{block}.infer_batch_size", "episodes are played one by one"),
             ignored(f"{block}.name", "env managers are named by their key"),
-            KeyRule(f"{block}.llm_proxy", "without effect", "actor_infer plays", when=lambda v, b: v in (None, {})
-                 or v.get("proxy_type", "policy") == "policy", values="proxy_type: policy"),
+            KeyRule(f"{block}.llm_proxy", "without effect", "actor_infer plays", when=lambda v, b: not v
+                 or (isinstance(v, dict) and v.get("proxy_type", "policy") == "policy"), values="proxy_type: policy"),
             lacking(f"{block}.llm_proxy", "only the policy itself plays"),
         )
     ),
@@ -195,6 +195,8 @@ AGENTIC = (
          lambda v, b: {".env_type": "gem", ".env_config.env_id": v}, lambda v, b: isinstance(v, str) and ":" in v, "GEM's names"),
     ignored("custom_envs.<name>.use_thread_lock", "`execution` says where steps run; environments share no lock"),
     *off_or_lacking("custom_envs.<name>.agent_runner_cls", (None,), "agents of their own process are not there"),
+    *off_or_lacking("custom_envs.<name>.tool_wrapper", (None,), "tools between policy and environment are not there: let an "
+                    "environment of your own call them in step"),
     *(lacking(f"custom_envs.<name>.{name}", VISION) for name in
       ("pre_step_template", "next_step_template", "reward_template", "user_prompt_format")),
     KeyRule("reward_normalization.method", "alias", "identity: no norm_mean_type and norm_std_type; mean: norm_mean_type: group; "
