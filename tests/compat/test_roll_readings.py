@@ -396,6 +396,7 @@ def test_what_is_not_otherwise_is_not_told():
         "actor_train": {"pg_variant": "vanilla", "worker_cls": "roll.pipeline.rlvr.actor_pg_worker.ActorPGWorker"},
     }
     assert told(quiet) == {}
+    assert "5 tokens or fewer" in told(quiet | {"prompt_length": 8})["prompt_length"]
     assert told({**quiet, "custom_envs": {"W": {"env_type": "webshop"}}}, AgenticConfig) == {}
 
 

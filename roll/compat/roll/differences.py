@@ -147,6 +147,12 @@ def _own_reward(config: PPOConfig, written: Written) -> list[str]:
 
 DIFFERENCES: tuple[Difference, ...] = (
     Difference(
+        "prompt_length",
+        "RLVR",
+        "ROLL also leaves out prompts of 5 tokens or fewer, in training and in validation; here only empty ones",
+        lambda config, written: ["prompt_length"] if isinstance(config, RLVRConfig) and "prompt_length" in written else [],
+    ),
+    Difference(
         "old_logprobs",
         "ROLL recomputes log-probs",
         "ROLL takes ratios, and the penalty of add_token_level_kl, to log-probs that it recomputes at the start of a step, "
