@@ -164,6 +164,7 @@ class Trainer:
                 "scheduler/buffered_groups": float(counts["buffered"]),
                 "scheduler/in_flight_groups": float(counts["in_flight"]),
                 "scheduler/dropped_groups": float(sum(counts["dropped"].values())),
+                "scheduler/replayed_groups": float(counts["replayed"]),
             }
         )
         self._warn_of_mismatch(step)

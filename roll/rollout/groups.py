@@ -3,7 +3,9 @@
     start ──▶ in flight ──complete──▶ buffered ──lease──▶ leased ──trained──▶ (journal)
                   └──────────────── drop(reason) ───────────────────────▶ (journal)
 
-`Admission` decides, here is what it decides about: the samples, the tasks that are still to be served, the journal with one row a
+A group that was trained may be leased and trained again (`max_reuse`); each such use is a row of the journal, too.
+
+`Admission` decides, here is what it decides about: the samples, the tasks that are still to be served, the journal with one fate a
 group. Every verb changes accounts and contents together, in one `_transaction`. `Groups` keeps them in memory, where nobody else
 can come between; `roll.rollout.sql.groups.SqlGroups` keeps them in a database that several processes share. After each change the
 accounts must balance.
@@ -27,6 +29,7 @@ from roll.rollout.changes import Changes, Closed
 from roll.rollout.one_process import OneProcess
 from roll.rollout.pipeline_depth import PipelineDepth
 from roll.rollout.progress import Progress
+from roll.rollout.replay import Trained
 from roll.rollout.tasks import TaskSource
 
 T = TypeVar("T")
@@ -47,6 +50,8 @@ class Lease:
     wait_s: float
     """How long the trainer waited for them."""
     leased_at: float
+    replays: int = 0
+    """How many of the groups were trained before."""
 
     @property
     def group_ids(self) -> tuple[int, ...]:
@@ -76,6 +81,7 @@ class Groups(OneProcess):
         self._progress = progress
         self._clock = clock
         self._live: dict[int, SampleGroup] = {}
+        """And those that may be trained again."""
         self._work: dict[int, asyncio.Future[Any]] = {}
         """Group -> what is being done for it, to be cancelled when the group is dropped."""
         self._leased: Lease | None = None
@@ -168,12 +174,15 @@ class Groups(OneProcess):
     async def trained(self, lease: Lease) -> None:
         """The lease's groups have been trained."""
         async with self._transaction():
+            first = {group_id for group_id in lease.group_ids if self.is_live(group_id)}
             self.admission.train(lease.group_ids)
             self._progress.trained()
             self._leased = None
             for group in lease.groups:
                 oldest = min(sample.oldest_version for sample in group.samples)
-                self._ended(self._live.pop(group.group_id), "trained", "", lease.step + 1, lease.step - oldest)
+                fate = "trained" if group.group_id in first else "replayed"
+                self._ended(group, fate, "", lease.step + 1, lease.step - oldest)
+            self._let_go()
             self._changed()
 
     # -- policy versions ------------------------------------------------------------------------------------------------
@@ -220,17 +229,22 @@ class Groups(OneProcess):
         return {"admission": self.admission.state(), "cursor": self._source.cursor(outstanding)}
 
     def buffered(self) -> list[dict[str, Any]]:
-        """The groups that are complete, leased ones included, as JSON values."""
-        live = self.admission.live
-        return [self._live[i].to_json() for i in sorted(live) if live[i].state is GroupState.BUFFERED]
+        """The groups that are complete, leased ones included, as JSON values; with `uses`, those that may be trained again."""
+        live, trained = self.admission.live, self.admission.replay.groups
+        complete = [self._live[i].to_json() for i in sorted(live) if live[i].state is GroupState.BUFFERED]
+        return complete + [self._live[i].to_json() | {"uses": trained[i].uses} for i in sorted(trained)]
 
     def restore(self, state: Mapping[str, Any], buffered: Sequence[dict[str, Any]]) -> None:
         """Goes on from `state` and `buffered`; the source was set to its cursor before."""
         groups = sorted((SampleGroup.from_json(row) for row in buffered), key=lambda group: group.group_id)
         self._live = {group.group_id: group for group in groups}
-        for group_id in self._live:
+        uses = {row["group_id"]: row["uses"] for row in buffered if "uses" in row}
+        complete = {group.group_id: group.start_version for group in groups if group.group_id not in uses}
+        for group_id in complete:
             self._trace.enter_phase(group_id, "buffered")
-        self.admission.restore(state["admission"], {group.group_id: group.start_version for group in groups})
+        trained = [Trained(group_id, self._live[group_id].start_version, count) for group_id, count in uses.items()]
+        self.admission.restore(state["admission"], complete, trained=trained)
+        self._let_go()
         self._changed()
 
     # -- what an owner in a database does otherwise ---------------------------------------------------------------------
@@ -247,7 +261,7 @@ class Groups(OneProcess):
         """The group has its samples."""
 
     def _ended(self, group: SampleGroup, fate: str, reason: str, step: int, lag: int | None) -> None:
-        """The group has met its fate. Steps count from 1."""
+        """The group has met its fate, or was trained again (`replayed`). Steps count from 1."""
         row: dict[str, Any] = {
             "prompt_uid": group.prompt.uid,
             "fate": fate,
@@ -261,7 +275,7 @@ class Groups(OneProcess):
         self._trace.end_group(group.group_id, {**row, "tokens_by_version": tokens_by_version(group)})
 
     async def _contents(self, group_ids: Sequence[int]) -> list[SampleGroup]:
-        """Buffered groups with their samples; those that cannot be read are dropped and left out."""
+        """Groups with their samples; those that cannot be read are dropped, or not trained again, and left out."""
         return [self._live[group_id] for group_id in group_ids]
 
     # -- how ------------------------------------------------------------------------------------------------------------
@@ -287,11 +301,13 @@ class Groups(OneProcess):
             if len(groups) == len(selection.take):
                 break
         if groups:
+            replays = sum(not self.is_live(group_id) for group_id in selection.take)
             now, before = self._clock(), self._last_leased_at
             if before is not None:
                 slack_s = max(0.0, asked - self._complete_since) if self._complete_since is not None else 0.0
-                self.depth.observe(wait_s=now - asked, train_s=asked - before, slack_s=slack_s)
-            self._leased = Lease(step, tuple(groups), now - asked, now)
+                self.depth.observe(now - asked, asked - before, slack_s, replays / len(groups))
+            self._leased = Lease(step, tuple(groups), now - asked, now, replays)
+            self.admission.replay.lease(selection.take)
             self._last_leased_at, self._complete_since = now, None
             for group in groups:
                 self._trace.enter_phase(group.group_id, "training")
@@ -301,6 +317,11 @@ class Groups(OneProcess):
         self.admission.drop(group_id, reason)
         self._ended(self._live.pop(group_id), "dropped", reason, self.admission.version + 1, None)
         self._forget(group_id, reason, detail)
+
+    def _let_go(self) -> None:
+        """Samples that nobody needs any more."""
+        trained = self.admission.replay.groups
+        self._live = {group_id: group for group_id, group in self._live.items() if self.is_live(group_id) or group_id in trained}
 
     def _forget(self, group_id: int, reason: str, detail: str = "") -> None:
         """A group was dropped: what is done for it ends."""
@@ -312,7 +333,7 @@ class Groups(OneProcess):
     def _changed(self) -> None:
         """Raises `AccountingError` at the first change after which the accounts do not balance."""
         self.admission.check()
-        ready = self.admission.buffered - (len(self._leased.groups) if self._leased else 0)
+        ready = self.admission.buffered - (len(self._leased.groups) - self._leased.replays if self._leased else 0)
         if ready < self.admission.batch_groups:
             self._complete_since = None
         elif self._complete_since is None:

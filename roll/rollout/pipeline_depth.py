@@ -8,6 +8,9 @@ every sample at the bound even when generation is instant. The depth therefore s
 * its batch lay complete for `slack_s` before it was needed. If that was nearly a train step, a step of lead may be one too
   many: the depth shrinks by a probe. A probe after which the trainer waits is taken back and the next one comes only after
   four times as many steps, so a latency-bound run does not wait every other step.
+
+A step whose batch was filled with groups that were trained before (`max_reuse`) did not wait for them, but lacked them all the same:
+replay stands in for rollouts that are late, not for rollouts that were never started.
 """
 
 from __future__ import annotations
@@ -28,10 +31,18 @@ LONGEST_HOLD = 64
 """Steps between two probes at the most, so that the depth follows a run whose responses become shorter."""
 
 
+def deepest(ratio: float, floor: float = 0.0, max_reuse: int = 1) -> float:
+    """How deep the adaptive depth may become: one batch, if α allows it, and more where groups still can be trained again. One
+    that n steps train takes the places of n groups, so a queue of them lasts n times as long: with the n-th part of (1 + α)
+    batches under way a group is young enough to be trained n times."""
+    return max(floor, min(1, ratio), ratio - (1 + ratio) * (1 - 1 / max_reuse))
+
+
 class PipelineDepth:
-    def __init__(self, limit: float, fixed: float | None = None, floor: float = 0.0) -> None:
-        """`limit`: α. `fixed`: a constant depth instead of the adaptive one. `floor`: batches beyond the first that the trainer
+    def __init__(self, ratio: float, fixed: float | None = None, floor: float = 0.0, max_reuse: int = 1) -> None:
+        """`ratio`: α. `fixed`: a constant depth instead of the adaptive one. `floor`: batches beyond the first that the trainer
         needs of one version (weights are published every floor + 1 steps): a shallower pipeline would starve it."""
+        limit = ratio if fixed is not None else deepest(ratio, floor, max_reuse)
         self.limit = limit
         self.floor = floor
         self.fixed = fixed
@@ -41,10 +52,12 @@ class PipelineDepth:
         self._patience = 4
         self._probed = False
 
-    def observe(self, wait_s: float, train_s: float, slack_s: float) -> None:
-        """After a step: seconds waited for its batch, seconds trained, seconds its batch lay complete before it was taken."""
+    def observe(self, wait_s: float, train_s: float, slack_s: float, replayed: float = 0.0) -> None:
+        """After a step: seconds waited for its batch, seconds trained, seconds its batch lay complete before it was taken, and
+        which share of it was trained before."""
         if self.fixed is not None:
             return
+        wait_s = max(wait_s, replayed * train_s)
         if self._settling > 0:
             self._settling -= 1
             return

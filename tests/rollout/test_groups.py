@@ -116,7 +116,9 @@ def test_leased_groups_stay_until_they_are_trained_and_each_has_one_row_in_the_j
         with pytest.raises(RuntimeError, match="step 1 asks for groups while step 0 holds its lease"):
             await s.groups.lease(1)
         await s.groups.trained(lease)
-        assert s.accounts.counts() == {"admitted": 2, "trained": 2, "buffered": 0, "in_flight": 0, "dropped": {}}
+        assert s.accounts.counts() == {
+            "admitted": 2, "trained": 2, "replayed": 0, "buffered": 0, "in_flight": 0, "dropped": {},
+        }  # fmt: skip
         assert s.groups.buffered() == []
         late = await s.start()
         await s.groups.drop(late.group_id, "filter_std")
@@ -134,7 +136,7 @@ def test_the_depth_learns_how_long_a_complete_batch_lay_before_it_was_asked_for(
     async def main():
         s = Setting()
         told = []
-        s.depth.observe = lambda wait_s, train_s, slack_s: told.append((wait_s, train_s, slack_s))
+        s.depth.observe = lambda wait_s, train_s, slack_s, replayed: told.append((wait_s, train_s, slack_s))
         for _ in range(2):
             await s.finished()
         lease = await s.groups.lease(0)

@@ -18,6 +18,7 @@ class Outcome:
     lags: list[int] = field(default_factory=list)
     trained_ids: list[int] = field(default_factory=list)
     trained_by_step: list[list[int]] = field(default_factory=list)
+    replays: int = 0
     wait_s: float = 0.0
     wall_s: float = 0.0
     stuck: bool = False
@@ -45,7 +46,8 @@ def simulate(
     events: list[tuple[float, int, str, int]] = []
     waiting: list[int] = []
     running = 0
-    step, training, asked, complete_since, leased_at = first_step, False, 0.0, None, None
+    step, leased, asked, complete_since, leased_at = first_step, (), 0.0, None, None
+    started_under = {}
     resume_at = 0.0
 
     def push(delay: float, kind: str, value: int) -> None:
@@ -58,31 +60,34 @@ def simulate(
         if admission.version > served:
             resume_at = now + pauses(admission.version)
         while admission.may_start(depth.depth):
-            waiting.append(admission.start().group_id)
+            ticket = admission.start()
+            started_under[ticket.group_id] = ticket.start_version
+            waiting.append(ticket.group_id)
             admission.check()
         while waiting and running < slots:
             group = waiting.pop(0)
             if group in admission.live:
                 running += 1
                 push(max(0.0, resume_at - now) + duration(group), "finished", group)
-        ready = sum(t.state is GroupState.BUFFERED for t in admission.live.values())
+        ready = sum(t.state is GroupState.BUFFERED for t in admission.live.values() if t.group_id not in leased)
         complete_since = (complete_since if complete_since is not None else now) if ready >= admission.batch_groups else None
-        if not training:
+        if not leased:
             selection = admission.select(step)
             for group, reason in selection.drop.items():
                 admission.drop(group, reason)
                 admission.check()
             if selection.take:
+                replays = sum(i not in admission.live for i in selection.take)
                 if leased_at is not None:
                     slack = max(0.0, asked - complete_since) if complete_since is not None else 0.0
-                    depth.observe(now - asked, asked - leased_at, slack)
+                    depth.observe(now - asked, asked - leased_at, slack, replays / len(selection.take))
                 outcome.wait_s += now - asked
-                outcome.lags += [step - admission.live[i].start_version for i in selection.take]
+                outcome.lags += [step - started_under[i] for i in selection.take]
                 outcome.trained_ids += selection.take
                 outcome.trained_by_step.append(list(selection.take))
-                admission.train(selection.take)  # the accounts of the trainer's batch: settled at once, the clock runs on
-                admission.check()
-                training, leased_at = True, now
+                outcome.replays += replays
+                leased, leased_at, complete_since = selection.take, now, None
+                admission.replay.lease(leased)
                 push(train_s(step), "trained", step)
                 continue
             if selection.drop:
@@ -101,7 +106,8 @@ def simulate(
                 else:
                     admission.drop(value, reason)
         elif kind == "trained":
-            training, step, asked = False, value + 1, now
+            admission.train(leased)
+            leased, step, asked = (), value + 1, now
             if weights.steps.publishes(value + 1):
                 push(publish_s(value), "published", value + 1)
         elif kind == "published":
