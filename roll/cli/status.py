@@ -161,7 +161,8 @@ def _counts(counts: Mapping[str, Any]) -> str:
     dropped = ", ".join(f"{count:,} {reason}" for reason, count in sorted(counts["dropped"].items()))
     parts = [f"{counts[key]:,} {key.replace('_', ' ')}" for key in ("admitted", "trained", "buffered", "in_flight")]
     parts += [f"{sum(counts['dropped'].values()):,} dropped" + (f" ({dropped})" if dropped else "")]
-    return ", ".join(parts) + (f"; {replayed:,} times one was trained again" if (replayed := counts.get("replayed")) else "")
+    parts += [f"{replayed:,} times one was trained again"] if (replayed := counts.get("replayed")) else []
+    return ", ".join(parts)
 
 
 if __name__ == "__main__":

@@ -379,6 +379,17 @@ def test_the_newest_ready_groups_go_first_and_those_that_are_overtaken_for_too_l
     assert admission.select(3).drop == {i: "overtaken" for i in (0, 1, 2, 3)}
 
 
+def test_where_rollouts_are_plenty_the_newest_first_makes_trained_groups_fresher_and_leaves_others_behind():
+    def fifo_or(order):
+        admission = Admission(8, 4, max_steps=50, policy="drop", order=order)
+        outcome = simulate(admission, PipelineDepth(4, fixed=4), duration=lambda _: 0.1, train_s=lambda _: 1.0)
+        return sum(outcome.lags) / len(outcome.lags), admission.dropped
+
+    assert fifo_or("fifo")[0] > 3.5 and not fifo_or("fifo")[1]
+    lag, dropped = fifo_or("newest")
+    assert lag < 1.5 and set(dropped) == {"overtaken"}
+
+
 def test_restored_replays_go_on_and_those_that_a_smaller_setting_excludes_do_not():
     state = {"next_group_id": 9, "trained": 3, "replayed": 1, "dropped": {}}
     trained = [Trained(0, 0, 2), Trained(1, 0, 1), Trained(2, 1, 1)]

@@ -200,7 +200,7 @@ def test_groups_are_trained_again_where_fresh_ones_lack_and_every_process_counts
 
 
 def test_a_trainer_that_goes_on_from_a_checkpoint_takes_later_replays_back(make_party):
-    """Steps 0 and 1 train groups 0 and 1, step 2 groups 2 and 3, step 3 these again; the checkpoint is that after step 1, or 2."""
+    """Two steps have trained groups 0 and 1, and two more groups 2 and 3; the checkpoint is that of 1, 2 or 3 steps."""
 
     async def main(step):
         party = make_party(3.0)
@@ -226,15 +226,19 @@ def test_a_trainer_that_goes_on_from_a_checkpoint_takes_later_replays_back(make_
             async with party.trainer(at[step]) as again:
                 assert again.admission.places == step * B and again.admission.replay.under_way == 0
                 for number in range(step, 4):
-                    lease = await again.lease(number)
-                    assert lease.group_ids == trained[number]
-                    await again.trained(lease)
+                    await again.trained(await again.lease(number))
                 rows = [(row["group_id"], row["fate"], row["step"]) for row in again._journal.rows]
-                fates = {0: "trained", 1: "replayed", 2: "trained", 3: "replayed"}
-                assert rows == [(i, fates[number], number + 1) for number in range(step, 4) for i in trained[number]]
-                assert party.rows("SELECT group_id, step FROM replays ORDER BY 2, 1") == [(0, 2), (1, 2), (2, 4), (3, 4)]
+                assert rows == [(i, fate, number) for number, fate, ids in goes_on[step] for i in ids]
+                replays = party.rows("SELECT group_id, step FROM replays ORDER BY 2, 1")
+                before = [(0, 2), (1, 2)] if step > 1 else []
+                assert replays == before + [(i, number) for number, fate, ids in goes_on[step] if fate == "replayed" for i in ids]
 
-    for step in (1, 2, 3):
+    goes_on = {
+        1: [(2, "trained", (2, 3)), (3, "replayed", (0, 1)), (4, "replayed", (2, 3))],  # 2 and 3 are there already
+        2: [(3, "trained", (2, 3)), (4, "replayed", (2, 3))],
+        3: [(4, "replayed", (2, 3))],
+    }
+    for step in goes_on:
         run(main(step))
 
 
