@@ -1,7 +1,7 @@
 """`roll verify <run>`: what a run wrote down, held against what every run promises. It reads files and trusts no code of the run.
 
 Promises: a group has one fate, and is trained by `max_reuse` steps at most; every step trains a whole batch; no trained token is
-older than the bound, whenever it is trained; no prompt of an epoch is lost or served twice; journals, checkpoints and summary agree.
+older than the bound; no prompt of an epoch is lost or served twice; journals, checkpoints and summary agree.
 """
 
 from __future__ import annotations

@@ -114,8 +114,8 @@ class BaseConfig:
     )
     max_reuse: int = option(
         1,
-        "How many steps may train a group, each within the staleness bound. Where a step lacks ready groups it trains again those "
-        "that were trained least often, of these the newest.",
+        "How many steps may train a group, each within the staleness bound. A step that lacks ready groups trains others again: "
+        "those that were trained least often, of these the newest.",
         bounds=COUNT,
     )
     groups_order: GroupsOrder = option(

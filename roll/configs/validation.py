@@ -127,7 +127,9 @@ def _asynchrony(config: PPOConfig) -> Iterator[Problem]:
         yield Problem("staleness_policy", "drop", "has nothing to drop at async_generation_ratio 0", "use wait")
     if config.max_reuse > (steps := math.ceil(ratio) + 1):
         message = f"with async_generation_ratio {ratio:g} a group can be trained by {steps} step{'s' * (steps > 1)} at most"
-        yield Problem("max_reuse", config.max_reuse, message, f"at most {steps}, or async_generation_ratio: {config.max_reuse - 1}")
+        yield Problem(
+            "max_reuse", config.max_reuse, message, f"at most {steps}, or async_generation_ratio: {config.max_reuse - 1}"
+        )
     if config.groups_order == "newest" and config.staleness_policy == "wait":
         message = "with staleness_policy wait every group is trained: taking the newest first makes the others older by as much"
         yield Problem("groups_order", "newest", message, "staleness_policy: drop, or fifo")

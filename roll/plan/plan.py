@@ -19,6 +19,7 @@ from roll.plan.devices import RolePlan, role_plans
 from roll.plan.formulas import LossFormula, loss_formula
 from roll.plan.memory import Model, Part
 from roll.plan.memory_plan import DeviceMemory, RoleMemory, device_memory, host_memory, role_memory
+from roll.rollout.pipeline_depth import deepest
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class Staleness:
     admission: str
     depth: str
     late_groups: str
+    order: str
     weight_update: str
 
 
@@ -107,7 +109,9 @@ def _staleness(config: PPOConfig, derived: Derived) -> Staleness:
     if ratio == 0:
         shown = "rollouts and training alternate; every token is trained by the version that sampled it"
     elif depth == "auto":
-        shown = f"auto: as few batches ahead as keep the trainer busy, between {config.weight_push_interval - 1} and {ratio:g}"
+        floor = config.weight_push_interval - 1
+        limit = deepest(ratio, floor, config.max_reuse)
+        shown = f"auto: as few batches ahead as keep the trainer busy, between {floor} and {limit:.3g}"
     else:
         shown = f"{depth:g} batches ahead (async_pipeline_depth)"
     waits = {
@@ -130,9 +134,16 @@ def _staleness(config: PPOConfig, derived: Derived) -> Staleness:
         admission=f"a group starts while fewer than (v + 1 + {ratio:g}) × {groups:,} are trained or outstanding: "
         f"at most {ahead:,} groups = {ahead * config.group_size:,} rollouts under way",
         depth=shown,
+        order=_order(config),
         late_groups=waits[config.staleness_policy] if derived.staleness_bound else "there are none",
         weight_update=update,
     )
+
+
+def _order(config: PPOConfig) -> str:
+    first = {"fifo": "groups are trained in the order of admission", "newest": "the newest ready groups are trained first"}
+    again = f"; where a step lacks ready groups it trains others again, each by {config.max_reuse} steps at most (max_reuse)"
+    return first[config.groups_order] + (again if config.max_reuse > 1 else ", once")
 
 
 def _log_probs(config: PPOConfig, derived: Derived) -> LogProbs:

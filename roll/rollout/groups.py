@@ -5,10 +5,10 @@
 
 A group that was trained may be leased and trained again (`max_reuse`); each such use is a row of the journal, too.
 
-`Admission` decides, here is what it decides about: the samples, the tasks that are still to be served, the journal with one fate a
-group. Every verb changes accounts and contents together, in one `_transaction`. `Groups` keeps them in memory, where nobody else
-can come between; `roll.rollout.sql.groups.SqlGroups` keeps them in a database that several processes share. After each change the
-accounts must balance.
+`Admission` decides, here is what it decides about: the samples, the tasks that are still to be served, the journal with the fate
+of each. Every verb changes accounts and contents together, in one `_transaction`. `Groups` keeps them in memory, where nobody
+else can come between; `roll.rollout.sql.groups.SqlGroups` keeps them in a database that several processes share. After each
+change the accounts must balance.
 """
 
 from __future__ import annotations

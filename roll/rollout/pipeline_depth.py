@@ -9,7 +9,7 @@ every sample at the bound even when generation is instant. The depth therefore s
   many: the depth shrinks by a probe. A probe after which the trainer waits is taken back and the next one comes only after
   four times as many steps, so a latency-bound run does not wait every other step.
 
-A step whose batch was filled with groups that were trained before (`max_reuse`) did not wait for them, but lacked them all the same:
+A step whose batch was filled with groups that were trained before (`max_reuse`) did not wait, but lacked fresh ones all the same:
 replay stands in for rollouts that are late, not for rollouts that were never started.
 """
 

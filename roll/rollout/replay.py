@@ -1,8 +1,8 @@
-"""Replay: which trained groups may be trained again, and which of them fill a batch. Pure; part of `Admission`, which has the proof.
+"""Replay: which trained groups may be trained again, and which of them fill a batch. Pure; `Admission` has it, and the proof.
 
-A group that started under version v is trained up to `max_reuse` times, each time by another step and by step v + ⌈α⌉, its deadline.
-Those that were trained least often go first, of these the newest: what was seen less teaches more, and a newer group is less
-off-policy. No more than ⌈α⌉ · B groups can be had: each was trained for the first time in one of the ⌈α⌉ steps before.
+A group that started under version v is trained by up to `max_reuse` steps, the last of them v + ⌈α⌉ (its deadline) or before.
+Those that were trained least often go first, of these the newest: what was seen less teaches more, and what is newer is closer to
+the policy. There are at most ⌈α⌉ · B of them: each was trained for the first time by one of the ⌈α⌉ steps before.
 """
 
 from __future__ import annotations

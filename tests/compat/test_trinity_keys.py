@@ -122,7 +122,17 @@ def test_without_a_number_of_steps_the_file_loads_and_cannot_start():
         (
             {"buffer__trainer_input__experience_buffer__replay_buffer": {"enable": True}},
             "buffer.trainer_input.experience_buffer.replay_buffer.enable",
-            "trained once",
+            "groups_order: newest",
+        ),
+        (
+            {"buffer__trainer_input__experience_buffer__replay_buffer": {"priority_fn_args": {"sigma": 0.5}}},
+            "buffer.trainer_input.experience_buffer.replay_buffer.priority_fn_args.sigma",
+            "not random",
+        ),
+        (
+            {"buffer__batch_size": 64, "buffer__trainer_input__experience_buffer__capacity": 639},
+            "buffer.trainer_input.experience_buffer.capacity",
+            "async_pipeline_depth",
         ),
         (
             {"buffer__trainer_input__experience_buffer__path": "mysql://h/d"},
@@ -172,6 +182,30 @@ def test_an_offset_lets_explorers_run_further_ahead():
     assert (made["weight_push_interval"], made["async_generation_ratio"], made["async_pipeline_depth"]) == (1, 1, 1)
 
 
+@pytest.mark.parametrize(
+    ("replay", "uses"),
+    [
+        ({}, 10),  # sync_interval is 10
+        ({"priority_fn": "linear_decay", "priority_fn_args": {"decay": 1.0}}, 10),
+        ({"priority_fn": "decay_limit_randomization"}, 3),
+        ({"priority_fn": "decay_limit_randomization", "priority_fn_args": {"use_count_limit": 2, "sigma": 0.0}}, 2),
+        ({"priority_fn": "decay_limit_randomization", "priority_fn_args": {"use_count_limit": 0}}, 10),
+    ],
+)
+def test_a_replay_buffer_lets_groups_be_trained_again(replay, uses):
+    replay = {"enable": True, "reuse_cooldown_time": 0.5} | replay
+    mapping = written(buffer__trainer_input__experience_buffer__replay_buffer=replay) | {"max_steps": 116}
+    made = translate(mapping)
+    assert (made.mapping["max_reuse"], made.lacking) == (uses, [])
+    off = translate(written(buffer__trainer_input__experience_buffer__replay_buffer=replay | {"enable": False}))
+    assert "max_reuse" not in off.mapping
+
+
+def test_a_capacity_that_admission_never_fills_is_left_aside():
+    key = "buffer.trainer_input.experience_buffer.capacity"
+    assert "(1 + async_generation_ratio)" in notes("without_effect", buffer__trainer_input__experience_buffer__capacity=640)[key]
+
+
 def test_other_files_are_not_trinitys():
     assert not is_trinity({"explorer": 1, "model": {"a": 1}, "algorithm": {}})
     assert is_trinity({"synchronizer": {}})
@@ -213,9 +247,9 @@ def test_a_translation_leaves_the_file_alone():
 
 def test_every_key_that_rules_write_is_one():
     """Each rule is tried on values that it is about; what it writes has a field."""
-    files = [
-        written(mode=mode, explorer__rollout_model={"engine_num": 1}, algorithm__repeat_times=1) for mode in ("train", "explore")
-    ]
+    more = {"explorer__rollout_model": {"engine_num": 1}, "algorithm__repeat_times": 1}
+    more["buffer__trainer_input__experience_buffer__replay_buffer"] = {"reuse_cooldown_time": 1}
+    files = [written(mode=mode, **more) for mode in ("train", "explore")]
     values = [
         True,
         False,

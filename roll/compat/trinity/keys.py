@@ -41,6 +41,7 @@ NEEDED = {"algorithm.repeat_times": "is left out, and Trinity's default depends 
 
 _TASKS = "buffer.explorer_input.taskset"
 _EXPERIENCES = "buffer.trainer_input.experience_buffer"
+_REPLAY = f"{_EXPERIENCES}.replay_buffer"
 _TRAINING = "actor_train.training_args"
 _ENGINE = "actor_infer.strategy_args.strategy_config"
 _MATH = "roll.pipeline.rlvr.rewards.math_rule_reward_worker.MathRuleRewardWorker"
@@ -109,6 +110,27 @@ def _interval_fits(value: Any, file: File) -> bool:
 def _interval(value: Any, file: File) -> Mapping[str, Any]:
     ahead = value - 1 + at(file, "synchronizer.sync_offset", 0)
     return {"weight_push_interval": value, "async_generation_ratio": ahead, "async_pipeline_depth": ahead}
+
+
+def _ahead(file: File) -> int:
+    """1 + async_generation_ratio, or 0."""
+    interval, offset = at(file, "synchronizer.sync_interval", 1), at(file, "synchronizer.sync_offset", 0)
+    return interval + offset if _count(interval) and type(offset) is int else 0
+
+
+def _holds_all(value: Any, file: File) -> bool:
+    """Whether admission lets no more groups wait than the buffer holds."""
+    return not _count(value) or value >= _ahead(file) * (_whole(file, "buffer.batch_size") or 0)
+
+
+def _uses(file: File) -> int:
+    """How many steps may train a group: the limit of the one priority function that has one, else as many as its age allows."""
+    named, limit = at(file, f"{_REPLAY}.priority_fn", "linear_decay"), at(file, f"{_REPLAY}.priority_fn_args.use_count_limit", 3)
+    return limit if named == "decay_limit_randomization" and _count(limit) else _ahead(file)
+
+
+def _replays(value: Any, file: File) -> bool:
+    return value is True and at(file, f"{_REPLAY}.reuse_cooldown_time") is not None and _uses(file) > 1
 
 
 def _task_file(value: Any, file: File) -> Mapping[str, Any]:
@@ -208,8 +230,8 @@ ALGORITHM = (
             lambda v, f: {f"{_TRAINING}.warmup_steps": max(0, v)}, lambda v, f: type(v) is int, "integers"),
     renamed("algorithm.optimizer.lr_warmup_steps_ratio", f"{_TRAINING}.warmup_ratio"),
     renamed("algorithm.optimizer.clip_grad", "max_grad_norm"),
-    *off_or_lacking("algorithm.sample_strategy", ("default", None), "groups are trained once, in the order of admission; "
-                    "async_generation_ratio bounds their age"),
+    *off_or_lacking("algorithm.sample_strategy", ("default", None), "groups are trained in the order of admission "
+                    "(groups_order); async_generation_ratio bounds their age"),
     *(lacking(f"algorithm.{name}", f"it is part of algorithm_type: write {ours} instead") for name, ours in (
         ("advantage_fn", "adv_estimator"), ("policy_loss_fn", "actor_train.pg_variant"), ("kl_loss_fn", "kl_loss_type"),
         ("kl_penalty_fn", "kl_penalty"), ("entropy_loss_fn", "entropy_loss_coef"))),
@@ -257,8 +279,23 @@ BUFFER = (
     KeyRule(f"{_EXPERIENCES}.path", "alias", "read as groups_database: the same for all processes, and a new one for each run",
             _database, lambda v, f: _is_text(v, f) and v.startswith(("sqlite:///", "postgresql")), "SQLite, PostgreSQL"),
     lacking(f"{_EXPERIENCES}.path", "SQLite and PostgreSQL only: write groups_database"),
-    ignored(f"{_EXPERIENCES}.capacity", "admission bounds what waits: async_generation_ratio"),
-    *off_or_lacking(f"{_EXPERIENCES}.replay_buffer.enable", (False, None), "groups are trained once, in the order of admission"),
+    KeyRule(f"{_EXPERIENCES}.capacity", "without effect", "admission lets fewer groups wait: (1 + async_generation_ratio) x "
+            "batch_size", when=_holds_all, values="sync_interval x batch_size or more"),
+    lacking(f"{_EXPERIENCES}.capacity", "groups that wait are bounded by admission, not by a capacity: write a smaller "
+            "async_generation_ratio or async_pipeline_depth"),
+    KeyRule(f"{_REPLAY}.enable", "without effect", "it changes nothing as it stands", when=_one_of(False, None),
+            values="false, null"),
+    KeyRule(f"{_REPLAY}.enable", "alias", "read as max_reuse: use_count_limit of decay_limit_randomization, else as often as "
+            "async_generation_ratio lets a group be trained. Fresh groups go first, then those that were trained least often, of "
+            "these the newest", lambda v, f: {"max_reuse": _uses(f)}, _replays, "true, with reuse_cooldown_time"),
+    lacking(f"{_REPLAY}.enable", "without reuse_cooldown_time, or with sync_interval 1 and no sync_offset, no group is trained "
+            "again: write groups_order: newest with staleness_policy: drop, or a max_reuse with an async_generation_ratio"),
+    ignored(f"{_REPLAY}.reuse_cooldown_time", "a group may be trained again as soon as its step is done"),
+    *off_or_lacking(f"{_REPLAY}.priority_fn", ("linear_decay", "decay_limit_randomization", None), "groups have one order: "
+                    "groups_order and max_reuse"),
+    ignored(f"{_REPLAY}.priority_fn_args.decay", "the number of uses always counts before the version"),
+    ignored(f"{_REPLAY}.priority_fn_args.use_count_limit", "part of max_reuse"),
+    *off_or_lacking(f"{_REPLAY}.priority_fn_args.sigma", (0, None), "the order is not random: write 0"),
     *off_or_lacking("buffer.trainer_input.auxiliary_buffers", ({}, None), "training on others' samples is not there"),
 )  # fmt: skip
 

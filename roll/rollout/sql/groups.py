@@ -153,9 +153,9 @@ class SqlGroups(Groups):
                     self._stale = False
                 # The number of this transaction is not taken until it is committed.
                 self._learn(news, known=self._seq - 1)
-                before = self._run_values()
+                before = rows.of_run(self.admission, self.depth.depth)
                 yield
-                values = self._run_values()
+                values = rows.of_run(self.admission, self.depth.depth)
                 if self._statements or values != before:
                     await self._database.commit([*self._statements, update(runs).values(values)])
                     self.known = self._seq
@@ -170,18 +170,6 @@ class SqlGroups(Groups):
                 self._statements = []
                 self.changes.notify()
         self._write_fates()
-
-    def _run_values(self) -> dict[str, Any]:
-        admission = self.admission
-        return {
-            "version": admission.version,
-            "newest": admission.newest,
-            "next_step": admission.next_step,
-            "trained": admission.trained,
-            "replayed": admission.replay.done,
-            "replaying": admission.replay.under_way,
-            "depth": self.depth.depth,
-        }
 
     def _started(self, group: SampleGroup) -> None:
         me = self._member

@@ -159,7 +159,9 @@ def check_may_join(connection: Connection, contract: Mapping[str, Any]) -> None:
 def check_contract(run: Row[Any], contract: Mapping[str, Any]) -> None:
     """Raises `ContractError`."""
     if run.layout > LAYOUT:
-        raise ContractError(f"its tables have layout {run.layout}, this version has {LAYOUT}: use the newer version of the others")
+        raise ContractError(
+            f"its tables have layout {run.layout}, this version has {LAYOUT}: use the newer version of the others"
+        )
     theirs = json.loads(run.contract)
     for key in {*theirs, *contract}:
         if theirs.get(key) != contract.get(key):
@@ -171,7 +173,8 @@ def _begun(connection: Connection) -> Row[Any] | None:
     """What all layouts have of the run that the database holds, if it holds one."""
     if not inspect(connection).has_table(runs.name):
         return None
-    return connection.execute(select(runs.c.layout, runs.c.contract)).first()
+    of_all_layouts = [runs.c[name] for name in ("layout", "contract")]
+    return connection.execute(select(*of_all_layouts)).first()
 
 
 def _bring_to_layout(connection: Connection) -> None:

@@ -1,7 +1,7 @@
 """Databases of earlier layouts become one of the present layout: the statements that lead from each layout to the next.
 
-They are run by the first process of this version that joins, in the transaction in which it does. SQLite and PostgreSQL understand
-them alike. They name columns themselves: `tables` says what the present layout is, these what was added when.
+The first process of this version that joins runs them, in the transaction in which it does. SQLite and PostgreSQL understand them
+alike. `tables` says what the present layout is, these what was added when.
 """
 
 from __future__ import annotations

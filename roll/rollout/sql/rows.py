@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Executable, Row, delete, insert, select, update
 
 from roll.data.sample import Prompt, SampleGroup
-from roll.rollout.admission import GroupState
+from roll.rollout.admission import Admission, GroupState
 from roll.rollout.sql.database import Statement
 from roll.rollout.sql.packing import PackingError, digest, pack, unpack_group
 from roll.rollout.sql.tables import groups, replays, samples, tasks
@@ -26,6 +26,19 @@ class Fate(NamedTuple):
     reason: str
     step: int
     lag: int | None
+
+
+def of_run(admission: Admission, depth: float) -> dict[str, Any]:
+    """What the row of the run says of its groups."""
+    return {
+        "version": admission.version,
+        "newest": admission.newest,
+        "next_step": admission.next_step,
+        "trained": admission.trained,
+        "replayed": admission.replay.done,
+        "replaying": admission.replay.under_way,
+        "depth": depth,
+    }
 
 
 def started(group: SampleGroup, seq: int, member: str, task_set: str, cursor: Mapping[str, Any]) -> list[Executable]:
@@ -98,8 +111,8 @@ def fate_of(row: Row[Any], group: SampleGroup) -> Fate:
 
 
 def not_needed(step: int, oldest: int | None) -> list[Executable]:
-    """Deletes samples that nobody needs who goes on from the checkpoint of `step` or a later one. `oldest`: the start version from
-    which on a group may be trained again then; None: no group is."""
+    """Deletes samples that nobody needs who goes on from the checkpoint of `step` or a later one. `oldest`: the start version
+    from which on a group may be trained again then; None: no group is."""
     done = select(groups.c.id).where(groups.c.state == "trained", groups.c.step <= step)
     done = done if oldest is None else done.where(groups.c.start_version < oldest)
     gone = select(groups.c.id).where(groups.c.state == "dropped")
