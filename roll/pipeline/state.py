@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from roll.configs.pipeline_depth import deepest_pipeline
 from roll.configs.ppo import PPOConfig
 from roll.pipeline.advantages import Advantages
 from roll.pipeline.checkpoint import CheckpointStore
@@ -96,4 +97,5 @@ def _admission(config: PPOConfig, version: int) -> Admission:
 
 def _depth(config: PPOConfig) -> PipelineDepth:
     fixed = None if config.async_pipeline_depth == "auto" else config.async_pipeline_depth
-    return PipelineDepth(config.async_generation_ratio, fixed, config.weight_push_interval - 1, config.max_reuse)
+    limit = deepest_pipeline(config.async_generation_ratio, config.weight_push_interval, config.max_reuse)
+    return PipelineDepth(limit, fixed, floor=config.weight_push_interval - 1)

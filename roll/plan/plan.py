@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from roll.configs.agentic import AgenticConfig
 from roll.configs.derived import Derived, derive
 from roll.configs.losses import POLICY_LOSSES
+from roll.configs.pipeline_depth import deepest_pipeline
 from roll.configs.ppo import PPOConfig
 from roll.configs.redact import redact_text
 from roll.plan.counts import Quantity, quantities
@@ -19,7 +20,6 @@ from roll.plan.devices import RolePlan, role_plans
 from roll.plan.formulas import LossFormula, loss_formula
 from roll.plan.memory import Model, Part
 from roll.plan.memory_plan import DeviceMemory, RoleMemory, device_memory, host_memory, role_memory
-from roll.rollout.pipeline_depth import deepest
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +109,8 @@ def _staleness(config: PPOConfig, derived: Derived) -> Staleness:
     if ratio == 0:
         shown = "rollouts and training alternate; every token is trained by the version that sampled it"
     elif depth == "auto":
-        floor = config.weight_push_interval - 1
-        limit = deepest(ratio, floor, config.max_reuse)
-        shown = f"auto: as few batches ahead as keep the trainer busy, between {floor} and {limit:.3g}"
+        limit = deepest_pipeline(ratio, config.weight_push_interval, config.max_reuse)
+        shown = f"auto: as few batches ahead as keep the trainer busy, between {config.weight_push_interval - 1} and {limit:.3g}"
     else:
         shown = f"{depth:g} batches ahead (async_pipeline_depth)"
     waits = {

@@ -31,18 +31,11 @@ LONGEST_HOLD = 64
 """Steps between two probes at the most, so that the depth follows a run whose responses become shorter."""
 
 
-def deepest(ratio: float, floor: float = 0.0, max_reuse: int = 1) -> float:
-    """How deep the adaptive depth may become: one batch, if α allows it, and more where groups still can be trained again. One
-    that n steps train takes the places of n groups, so a queue of them lasts n times as long: with the n-th part of (1 + α)
-    batches under way a group is young enough to be trained n times."""
-    return max(floor, min(1, ratio), ratio - (1 + ratio) * (1 - 1 / max_reuse))
-
-
 class PipelineDepth:
-    def __init__(self, ratio: float, fixed: float | None = None, floor: float = 0.0, max_reuse: int = 1) -> None:
-        """`ratio`: α. `fixed`: a constant depth instead of the adaptive one. `floor`: batches beyond the first that the trainer
-        needs of one version (weights are published every floor + 1 steps): a shallower pipeline would starve it."""
-        limit = ratio if fixed is not None else deepest(ratio, floor, max_reuse)
+    def __init__(self, limit: float, fixed: float | None = None, floor: float = 0.0) -> None:
+        """`limit`: α, or less where groups are to be young enough to be trained again. `fixed`: a constant depth instead of the
+        adaptive one. `floor`: batches beyond the first that the trainer needs of one version (weights are published every
+        floor + 1 steps): a shallower pipeline would starve it."""
         self.limit = limit
         self.floor = floor
         self.fixed = fixed

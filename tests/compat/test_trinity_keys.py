@@ -15,6 +15,7 @@ from roll.cli.compose import load
 from roll.compat.roll.translation import has_field, write_at
 from roll.compat.trinity.keys import BLOCKS, LEFT_OUT, NEEDED, RULES, SCALARS
 from roll.compat.trinity.translation import is_trinity, translate
+from roll.configs.loading import load_config
 from roll.configs.problems import ConfigError
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.validation import check_config
@@ -185,20 +186,21 @@ def test_an_offset_lets_explorers_run_further_ahead():
 @pytest.mark.parametrize(
     ("replay", "uses"),
     [
-        ({}, 10),  # sync_interval is 10
-        ({"priority_fn": "linear_decay", "priority_fn_args": {"decay": 1.0}}, 10),
+        ({}, 30),  # sync_interval is 10
+        ({"priority_fn": "linear_decay", "priority_fn_args": {"decay": 1.0}}, 30),
         ({"priority_fn": "decay_limit_randomization"}, 3),
         ({"priority_fn": "decay_limit_randomization", "priority_fn_args": {"use_count_limit": 2, "sigma": 0.0}}, 2),
-        ({"priority_fn": "decay_limit_randomization", "priority_fn_args": {"use_count_limit": 0}}, 10),
+        ({"priority_fn": "decay_limit_randomization", "priority_fn_args": {"use_count_limit": 0}}, 30),
     ],
 )
 def test_a_replay_buffer_lets_groups_be_trained_again(replay, uses):
     replay = {"enable": True, "reuse_cooldown_time": 0.5} | replay
-    mapping = written(buffer__trainer_input__experience_buffer__replay_buffer=replay) | {"max_steps": 116}
-    made = translate(mapping)
-    assert (made.mapping["max_reuse"], made.lacking) == (uses, [])
-    off = translate(written(buffer__trainer_input__experience_buffer__replay_buffer=replay | {"enable": False}))
-    assert "max_reuse" not in off.mapping
+    offset = {"synchronizer__sync_offset": 20}
+    made = translate(written(buffer__trainer_input__experience_buffer__replay_buffer=replay, **offset) | {"max_steps": 116})
+    assert (made.mapping["max_reuse"], made.mapping["async_pipeline_depth"], made.lacking) == (uses, "auto", [])
+    assert [p for p in check_config(load_config(RLVRConfig, made.mapping), 8) if p.key.startswith(("max_reuse", "async"))] == []
+    off = translate(written(buffer__trainer_input__experience_buffer__replay_buffer=replay | {"enable": False}, **offset))
+    assert "max_reuse" not in off.mapping and off.mapping["async_pipeline_depth"] == 29
 
 
 def test_a_capacity_that_admission_never_fills_is_left_aside():
@@ -249,7 +251,7 @@ def test_every_key_that_rules_write_is_one():
     """Each rule is tried on values that it is about; what it writes has a field."""
     more = {"explorer__rollout_model": {"engine_num": 1}, "algorithm__repeat_times": 1}
     more["buffer__trainer_input__experience_buffer__replay_buffer"] = {"reuse_cooldown_time": 1}
-    files = [written(mode=mode, **more) for mode in ("train", "explore")]
+    files = [written(mode=mode, synchronizer__sync_offset=2, **more) for mode in ("train", "explore")]
     values = [
         True,
         False,

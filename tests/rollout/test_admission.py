@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roll.configs.pipeline_depth import deepest_pipeline
 from roll.rollout.admission import AccountingError, Admission, GroupState
 from roll.rollout.pipeline_depth import PipelineDepth
 from roll.rollout.replay import Trained
@@ -41,7 +42,7 @@ def test_staleness_is_bounded_and_nothing_is_lost_whatever_happens(
     rng = random.Random(seed)
     options = {"max_reuse": max_reuse, "order": "newest" if newest and policy == "drop" else "fifo"}
     admission = Admission(batch, ratio, max_steps=12, policy=policy, extra_groups=extra, **options)
-    depth = PipelineDepth(ratio, None if adaptive else ratio, max_reuse=max_reuse)
+    depth = PipelineDepth(deepest_pipeline(ratio, 1, max_reuse)) if adaptive else PipelineDepth(ratio, ratio)
     outcome = simulate(
         admission,
         depth,
@@ -313,7 +314,7 @@ def test_a_replay_takes_no_place_that_a_group_needs_which_was_never_trained(seed
 
 def test_a_trainer_that_is_faster_than_the_rollouts_trains_groups_again_instead_of_waiting():
     def waited(max_reuse):
-        admission, depth = Admission(8, 4, max_steps=60, max_reuse=max_reuse), PipelineDepth(4, max_reuse=max_reuse)
+        admission, depth = Admission(8, 4, max_steps=60, max_reuse=max_reuse), PipelineDepth(deepest_pipeline(4, 1, max_reuse))
         outcome = simulate(admission, depth, duration=lambda _: 2.0, train_s=lambda _: 1.0, slots=8)
         return outcome.wait_s / outcome.wall_s, outcome
 
@@ -326,7 +327,9 @@ def test_a_trainer_that_is_faster_than_the_rollouts_trains_groups_again_instead_
 def test_rollouts_run_ahead_rather_than_that_groups_are_trained_again():
     """Rollouts as fast as training: the depth learns from what replays stood in for, and hardly a group is trained again."""
     admission = Admission(8, 4, max_steps=100, max_reuse=2)
-    outcome = simulate(admission, PipelineDepth(4, max_reuse=2), duration=lambda _: 0.9, train_s=lambda _: 1.0, slots=8)
+    outcome = simulate(
+        admission, PipelineDepth(deepest_pipeline(4, 1, 2)), duration=lambda _: 0.9, train_s=lambda _: 1.0, slots=8
+    )
     assert outcome.replays / len(outcome.trained_ids) < 0.15
 
 

@@ -109,7 +109,8 @@ def _interval_fits(value: Any, file: File) -> bool:
 
 def _interval(value: Any, file: File) -> Mapping[str, Any]:
     ahead = value - 1 + at(file, "synchronizer.sync_offset", 0)
-    return {"weight_push_interval": value, "async_generation_ratio": ahead, "async_pipeline_depth": ahead}
+    depth = "auto" if _replays(at(file, f"{_REPLAY}.enable"), file) else ahead
+    return {"weight_push_interval": value, "async_generation_ratio": ahead, "async_pipeline_depth": depth}
 
 
 def _ahead(file: File) -> int:
@@ -130,7 +131,10 @@ def _uses(file: File) -> int:
 
 
 def _replays(value: Any, file: File) -> bool:
-    return value is True and at(file, f"{_REPLAY}.reuse_cooldown_time") is not None and _uses(file) > 1
+    """Whether groups are trained again; only an offset leaves places for it."""
+    offset = at(file, "synchronizer.sync_offset", 0)
+    later = type(offset) is int and offset > 1
+    return value is True and at(file, f"{_REPLAY}.reuse_cooldown_time") is not None and _uses(file) > 1 and later
 
 
 def _task_file(value: Any, file: File) -> Mapping[str, Any]:
@@ -280,16 +284,18 @@ BUFFER = (
             _database, lambda v, f: _is_text(v, f) and v.startswith(("sqlite:///", "postgresql")), "SQLite, PostgreSQL"),
     lacking(f"{_EXPERIENCES}.path", "SQLite and PostgreSQL only: write groups_database"),
     KeyRule(f"{_EXPERIENCES}.capacity", "without effect", "admission lets fewer groups wait: (1 + async_generation_ratio) x "
-            "batch_size", when=_holds_all, values="sync_interval x batch_size or more"),
+            "batch_size", when=_holds_all, values="(sync_interval + sync_offset) x batch_size or more"),
     lacking(f"{_EXPERIENCES}.capacity", "groups that wait are bounded by admission, not by a capacity: write a smaller "
             "async_generation_ratio or async_pipeline_depth"),
     KeyRule(f"{_REPLAY}.enable", "without effect", "it changes nothing as it stands", when=_one_of(False, None),
             values="false, null"),
     KeyRule(f"{_REPLAY}.enable", "alias", "read as max_reuse: use_count_limit of decay_limit_randomization, else as often as "
             "async_generation_ratio lets a group be trained. Fresh groups go first, then those that were trained least often, of "
-            "these the newest", lambda v, f: {"max_reuse": _uses(f)}, _replays, "true, with reuse_cooldown_time"),
-    lacking(f"{_REPLAY}.enable", "without reuse_cooldown_time, or with sync_interval 1 and no sync_offset, no group is trained "
-            "again: write groups_order: newest with staleness_policy: drop, or a max_reuse with an async_generation_ratio"),
+            "these the newest", lambda v, f: {"max_reuse": _uses(f)}, _replays,
+            "true, with reuse_cooldown_time and a sync_offset of 2 or more"),
+    lacking(f"{_REPLAY}.enable", "groups are trained again within the staleness bound: write reuse_cooldown_time and a "
+            "synchronizer.sync_offset of 2 or more. For the newest first, each once, write groups_order: newest with "
+            "staleness_policy: drop"),
     ignored(f"{_REPLAY}.reuse_cooldown_time", "a group may be trained again as soon as its step is done"),
     *off_or_lacking(f"{_REPLAY}.priority_fn", ("linear_decay", "decay_limit_randomization", None), "groups have one order: "
                     "groups_order and max_reuse"),
