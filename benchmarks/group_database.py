@@ -4,7 +4,7 @@ Writers are processes of their own that start groups and complete them with samp
 trainer leases them, a batch a step, and trains nothing. Time counts from the moment at which all writers have joined. `reload` is
 what a process that joins needs when that many groups are stored.
 
-    python benchmarks/group_database.py [--address sqlite:///FILE] [--writers 1 8] [--bytes 4096 262144] [--groups 2000]
+    python benchmarks/group_database.py [--databases sqlite postgresql] [--writers 1 8] [--bytes 4096 262144] [--groups 2000]
         [--stored 100000]
 """
 
@@ -14,8 +14,11 @@ import argparse
 import asyncio
 import multiprocessing
 import os
+import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
@@ -34,6 +37,9 @@ from roll.rollout.sql.groups import SqlGroups
 from roll.rollout.sql.joining import Member
 from roll.rollout.sql.tables import groups as group_rows
 from roll.rollout.sql.tables import runs
+
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
+import postgres
 
 BATCH, RATIO, SAMPLES, LANES = 32, 7.0, 8, 8
 BYTES_OF_TOKEN = 12
@@ -170,23 +176,40 @@ async def reload(address: str, stored: int, folder: Path) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--address", help="an empty database; default: SQLite in a new folder, one a row")
+    parser.add_argument("--databases", choices=["sqlite", "postgresql"], nargs="+", default=["sqlite", "postgresql"])
     parser.add_argument("--writers", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--bytes", type=int, nargs="+", default=[4096, 262144])
     parser.add_argument("--groups", type=int, default=2000)
     parser.add_argument("--stored", type=int, default=100000)
     options = parser.parse_args()
     multiprocessing.set_start_method("spawn")
-    print(f"{'writers':>8}{'bytes a group':>15}{'groups/s':>10}{'MB/s':>8}", flush=True)
+    for database in options.databases:
+        if database == "postgresql" and (why := postgres.missing()):
+            print(f"postgresql is left out: {why}")
+            continue
+        measure(database, options)
+
+
+def measure(database: str, options: argparse.Namespace) -> None:
+    print(f"{database}\n{'writers':>8}{'bytes a group':>15}{'groups/s':>10}{'MB/s':>8}", flush=True)
     for writers in options.writers:
         for size in options.bytes:
-            with tempfile.TemporaryDirectory() as name:
-                address = options.address or f"sqlite:///{name}/groups.db"
-                rate = throughput(address, writers, size, options.groups, Path(name))
+            with new_database(database) as (address, folder):
+                rate = throughput(address, writers, size, options.groups, folder)
             print(f"{writers:>8}{size:>15}{rate:>10.0f}{rate * size / 1e6:>8.1f}", flush=True)
-    with tempfile.TemporaryDirectory() as name:
-        seconds = asyncio.run(reload(options.address or f"sqlite:///{name}/groups.db", options.stored, Path(name)))
-    print(f"reload with {options.stored} groups: {seconds:.2f} s")
+    with new_database(database) as (address, folder):
+        seconds = asyncio.run(reload(address, options.stored, folder))
+    print(f"reload with {options.stored} groups: {seconds:.2f} s", flush=True)
+
+
+@contextmanager
+def new_database(database: str) -> Iterator[tuple[str, Path]]:
+    """The address of an empty one, and a folder for other files."""
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        if database == "sqlite":
+            yield f"sqlite:///{name}/groups.db", Path(name)
+        else:
+            yield f"{stack.enter_context(postgres.server(durable=True))}/postgres", Path(name)
 
 
 if __name__ == "__main__":

@@ -17,9 +17,11 @@ from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.redact import redact_at, redact_text
 from roll.configs.report import LoadReport
+from roll.configs.rlvr import RLVRConfig
 from roll.configs.units import GIB
 from roll.configs.validation import check_config
 from roll.configs.visible import visible
+from roll.data.prompt_file import PromptFileError, read_rows
 from roll.distributed.machine import Machine, this_machine
 from roll.plan.memory import Model
 from roll.plan.model_shape import shape_of
@@ -119,7 +121,7 @@ def check(config: PPOConfig, machine: Machine, device_memory: int | None = None)
     devices = planned_devices(config, machine)
     # More devices than this machine has cores cannot be its CPU slots.
     accelerators = bool(machine.accelerators) or device_memory is not None or devices > config.num_nodes * max(2, machine.cpus)
-    remarks: list[str] = []
+    config, remarks = _in_steps(config)
     models: dict[str, Model | str] = {}
     for folder in model_folders(config):
         models[folder], found = _model(folder)
@@ -129,6 +131,19 @@ def check(config: PPOConfig, machine: Machine, device_memory: int | None = None)
     remarks += _devices_here(plan, machine, devices // config.num_nodes)
     remarks += _memory_here(plan, machine, there)
     return Checked(plan, machine, tuple(remarks))
+
+
+def _in_steps(config: PPOConfig) -> tuple[PPOConfig, list[str]]:
+    """With the steps that its epochs have, if its prompts are here."""
+    if not isinstance(config, RLVRConfig) or config.total_epochs is None:
+        return config, []
+    data = config.actor_train.data_args
+    try:
+        prompts = len(read_rows(data.files, data, only_tag=""))
+    except PromptFileError as error:
+        return config, [f"{error}: the number of steps is not known"]
+    counted = f"{prompts:,} rows, those that prompt_length leaves out included"
+    return config.in_steps(prompts), [f"total_epochs {config.total_epochs:g}: the steps are those of {counted}"]
 
 
 def announce(config: PPOConfig) -> Iterator[str]:

@@ -1,4 +1,6 @@
-"""`roll groups <run>`: the groups in the database of a run, a line each; with `--export` their samples, too, as JSON Lines."""
+"""`roll groups <run>`: the groups in the database of a run, a line each; with `--export` their samples, too, as JSON Lines or
+Parquet.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from typing import Any
 
 from roll.cli.status import groups_address
 from roll.configs.visible import visible
+from roll.data.sample import Sample, SampleGroup, VersionSpan
 
 STATES = ("in_flight", "buffered", "trained", "dropped")
 COLUMNS = {
@@ -25,18 +28,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("run", type=Path, help="the folder of a run: <output_dir>/<exp_name>")
     parser.add_argument("--state", choices=STATES, help="only those in this state")
     parser.add_argument("--last", type=int, default=20, metavar="N", help="the N newest (20); 0: all")
-    parser.add_argument("--export", type=Path, metavar="FILE", help="write them to FILE as JSON Lines, samples included")
+    parser.add_argument(
+        "--export", type=Path, metavar="FILE", help="write them to FILE, samples included: .parquet, else JSON Lines"
+    )
     options = parser.parse_args(arguments)
     try:
         address = groups_address(options.run)
         if address is None:
             raise ValueError("its groups lie in no database: groups.jsonl and samples.jsonl have them")
-        rows = list(read(address, options.state, options.last, with_samples=options.export is not None))
+        rows = read(address, options.state, options.last, with_samples=options.export is not None)
         if options.export is not None:
-            options.export.write_text("".join(json.dumps(row) + "\n" for row in rows))
-            print(f"{len(rows):,} groups written to {visible(str(options.export))}")
+            print(f"{export(rows, options.export):,} groups written to {visible(str(options.export))}")
         else:
-            print("\n".join(table(rows)))
+            print("\n".join(table(list(rows))))
+    except ModuleNotFoundError as error:
+        print(f"error: {visible(str(options.export))} needs {error.name}: pip install 'roll[data]'", file=sys.stderr)
+        return 2
     except (OSError, ValueError, LookupError, TypeError) as error:
         print(f"error: {visible(str(options.run))}: {visible(str(error))}", file=sys.stderr)
         return 2
@@ -66,6 +73,51 @@ def read(address: str, state: str | None, last: int, with_samples: bool) -> Iter
                 except PackingError as error:
                     values |= {"content": None, "why": str(error)}
             yield values
+
+
+def export(rows: Iterator[dict[str, Any]], path: Path) -> int:
+    """Writes the groups as they are read, and returns how many there were."""
+    if path.suffix.lower() == ".parquet":
+        return _to_parquet(rows, path)
+    with path.open("w", encoding="utf-8") as file:
+        return sum(file.write(json.dumps(row) + "\n") > 0 for row in rows)
+
+
+def _to_parquet(groups: Iterator[dict[str, Any]], path: Path) -> int:
+    """A row a sample; a group without samples has one. Columns of the group, then of the sample."""
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetWriter
+
+    numbers = {"group", "started under", "samples", "tokens", "step", "lag"}
+    types = {name: pa.int64() if name in numbers else pa.float64() if name == "reward" else pa.string() for name in COLUMNS}
+    span = pa.struct([(name, pa.int64()) for name in VersionSpan._fields])
+    types |= {"sample": pa.int64(), "sample_reward": pa.float64(), "finish_reason": pa.string(), "prompt_text": pa.string()}
+    types |= {"response_text": pa.string(), "prompt_ids": pa.list_(pa.int32()), "response_ids": pa.list_(pa.int32())}
+    types |= {"behaviour_logprobs": pa.list_(pa.float64()), "loss_mask": pa.list_(pa.bool_()), "versions": pa.list_(span)}
+    schema, count = pa.schema(list(types.items())), 0
+    with ParquetWriter(path, schema) as writer:
+        for row in groups:
+            count += 1
+            content = row.pop("content")
+            samples = SampleGroup.from_json(content).samples if content is not None else []
+            table = [row | _sample(sample) for sample in samples] or [row]
+            writer.write_table(pa.Table.from_pylist(table, schema=schema))
+    return count
+
+
+def _sample(sample: Sample) -> dict[str, Any]:
+    return {
+        "sample": sample.index,
+        "sample_reward": sample.reward,
+        "finish_reason": sample.finish_reason,
+        "prompt_text": sample.prompt.text,
+        "response_text": sample.response_text,
+        "prompt_ids": sample.prompt.input_ids,
+        "response_ids": sample.response_ids,
+        "behaviour_logprobs": sample.behaviour_logprobs,
+        "loss_mask": sample.loss_mask,
+        "versions": [span._asdict() for span in sample.versions],
+    }
 
 
 def table(rows: Sequence[dict[str, Any]]) -> list[str]:

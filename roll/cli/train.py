@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from roll.distributed.backend import Backend
     from roll.distributed.devices import Inventory
     from roll.distributed.watchdog import Watchdog
-    from roll.pipeline.preparation import Prepared
+    from roll.pipeline.agentic.preparation import AgenticPrepared
+    from roll.pipeline.rlvr.preparation import RLVRPrepared
     from roll.pipeline.run import Pipeline
     from roll.pipeline.run_lock import RunLock
 
@@ -154,6 +155,7 @@ def _run_locked(config: RLVRConfig | AgenticConfig, local: bool, lock: RunLock) 
 
     inventory = detect(config.num_nodes, config.num_gpus_per_node)
     prepared = replace(_prepare(config, inventory, local), lock=lock)
+    config = prepared.config
     for line in prepared.checkpoint.skipped if prepared.checkpoint is not None else ():
         print(f"a checkpoint cannot be resumed from, and is left out: {visible(line)}")
     watchdog = Watchdog()
@@ -163,7 +165,7 @@ def _run_locked(config: RLVRConfig | AgenticConfig, local: bool, lock: RunLock) 
         elif not prepared.continues and (aside := archive_previous(prepared.run_dir)):
             print(f"the earlier run of this name was moved to {aside}")
         print(visible("\n".join(fitted(announce(config))), keep="\n"))
-        pipeline = _pipeline(config, prepared, inventory, _backend(config, inventory, local, watchdog, prepared.run_dir))
+        pipeline = _pipeline(prepared, inventory, _backend(config, inventory, local, watchdog, prepared.run_dir))
         announced = announce_running(prepared.run_dir, lock.owner.started)
         why = f"the driver (process {os.getpid()}) was killed, or crashed; what it wrote last is on its standard error"
         watchdog.amends(prepared.run_dir / SUMMARY, announced, {"status": "failed", "reason": why}, f"error: {why}")
@@ -215,7 +217,7 @@ def _backend(config: PPOConfig, inventory: Inventory, local: bool, watchdog: Wat
     return RayBackend(inventory, environment, watchdog, logs=run_dir / "ray_logs")
 
 
-def _prepare(config: RLVRConfig | AgenticConfig, inventory: Inventory, local: bool) -> Prepared:
+def _prepare(config: RLVRConfig | AgenticConfig, inventory: Inventory, local: bool) -> RLVRPrepared | AgenticPrepared:
     """Raises `ConfigError`."""
     if isinstance(config, AgenticConfig):
         from roll.pipeline.agentic.preparation import prepare as prepare_agentic
@@ -226,21 +228,20 @@ def _prepare(config: RLVRConfig | AgenticConfig, inventory: Inventory, local: bo
     return prepare(config, inventory, one_process=local)
 
 
-def _pipeline(config: RLVRConfig | AgenticConfig, prepared: Prepared, inventory: Inventory, backend: Backend) -> Pipeline:
+def _pipeline(prepared: RLVRPrepared | AgenticPrepared, inventory: Inventory, backend: Backend) -> Pipeline:
     """Raises `ConfigError`."""
     from roll.metrics.remote_trackers import TrackerError
-    from roll.pipeline.agentic.preparation import AgenticPrepared
     from roll.pipeline.rlvr.preparation import RLVRPrepared
 
+    config = prepared.config
     try:
-        if isinstance(config, AgenticConfig) and isinstance(prepared, AgenticPrepared):
-            from roll.pipeline.agentic.agentic_pipeline import AgenticPipeline
+        if isinstance(prepared, RLVRPrepared):
+            from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
 
-            return AgenticPipeline(config, prepared, inventory, backend)
-        assert isinstance(config, RLVRConfig) and isinstance(prepared, RLVRPrepared)
-        from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
+            return RLVRPipeline(prepared.config, prepared, inventory, backend)
+        from roll.pipeline.agentic.agentic_pipeline import AgenticPipeline
 
-        return RLVRPipeline(config, prepared, inventory, backend)
+        return AgenticPipeline(prepared.config, prepared, inventory, backend)
     except TrackerError as error:
         raise ConfigError([Problem("track_with", config.track_with, str(error).removeprefix("track_with: "))]) from error
     except ValueError as error:  # the journals differ from what the checkpoint recorded

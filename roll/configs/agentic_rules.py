@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields
 
 from roll.configs.agentic import AgenticConfig, EnvManagerConfig
 from roll.configs.dotted_path import DOTTED_PATH
 from roll.configs.estimators import GROUP_RELATIVE, STEP_ESTIMATORS, unusable_estimator
+from roll.configs.fields import default_of
 from roll.configs.problems import MISSING_VALUE, Problem
 
 
@@ -136,6 +138,9 @@ def _normalisation(config: AgenticConfig) -> Iterator[Problem]:
 
 
 def _data(config: AgenticConfig) -> Iterator[Problem]:
-    if config.actor_train.data_args.files:
-        key, value = "actor_train.data_args.file_name", config.actor_train.data_args.file_name
-        yield Problem(key, value, "episodes come from environments, not from a file", "remove it")
+    data = config.actor_train.data_args
+    for item in [item for item in fields(data) if item.name != "template"]:
+        if (value := getattr(data, item.name)) != default_of(item):
+            yield Problem(
+                f"actor_train.data_args.{item.name}", value, "episodes come from environments, not from a file", "remove it"
+            )

@@ -97,10 +97,16 @@ class GeneratingArguments:
 
 @dataclass(frozen=True, kw_only=True)
 class DataArguments:
-    file_name: str | list[str] = option([], "JSONL file or files with one prompt a line.")
+    file_name: str | list[str] = option(
+        [], "File or files of prompts: JSON Lines, or by their endings .csv, .parquet, .arrow; one prompt a line, or a row."
+    )
     template: Template = option("native", "native: the tokenizer's own chat template; none: the prompt text as it stands.")
-    id: str = option("id", "Column with the row's identity.")
+    system_prompt: str | None = option(
+        None, "System message that leads each prompt; rows whose messages begin with one keep that. Needs template native."
+    )
+    id: str = option("id", "Column with the row's identity; rows without it are called file:line.")
     tag: str = option("tag", "Column with the tag that selects the domain; where there is one tag only, rows may lack it.")
+    default_tag: str | None = option(None, "Tag of the rows that have no such column.")
     prompt: str = option("prompt", "Column with the prompt text.")
     messages: str = option("messages", "Column with chat messages (a list, or JSON text).")
     ground_truth: str = option("ground_truth", "Column with the reference answer.")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
+from typing import Self
 
 from roll.configs.arguments import GeneratingArguments
 from roll.configs.base import COUNT
 from roll.configs.estimators import Scope
-from roll.configs.fields import option
+from roll.configs.fields import Bounds, option
 from roll.configs.ppo import Lengths, PPOConfig
 from roll.configs.worker import RewardConfig, ValidationConfig
 
@@ -16,6 +18,12 @@ from roll.configs.worker import RewardConfig, ValidationConfig
 class RLVRConfig(PPOConfig):
     rewards: dict[str, RewardConfig] = option({}, "Reward workers by domain.")
     validation: ValidationConfig | None = option(None, "Fixed prompts evaluated every eval_steps; null means none.")
+    total_epochs: float | None = option(
+        None,
+        "Passes over the training prompts, instead of max_steps: the run has total_epochs x usable prompts / rollout_batch_size "
+        "steps, rounded down.",
+        bounds=Bounds(gt=0),
+    )
     num_return_sequences_in_group: int = option(8, "Responses per prompt: the group.", bounds=COUNT)
     is_num_return_sequences_expand: bool = option(
         False, "true: route every response of a group on its own; false: a group stays on one engine and shares its prefill."
@@ -40,6 +48,13 @@ class RLVRConfig(PPOConfig):
     @property
     def groups_per_step(self) -> int:
         return self.rollout_batch_size
+
+    def in_steps(self, prompts: int) -> Self:
+        """With `max_steps` in the place of `total_epochs`, if that is given. `prompts`: how many there are to train on."""
+        if self.total_epochs is None:
+            return self
+        steps = math.floor(self.total_epochs * prompts / self.rollout_batch_size + 1e-9)
+        return replace(self, max_steps=steps, total_epochs=None)
 
     def lengths(self) -> Lengths:
         """Raises `ValueError` if neither response_length nor sequence_length is given or they do not fit."""

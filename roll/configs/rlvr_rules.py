@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 
+from roll.configs.base import BaseConfig
 from roll.configs.dotted_path import DOTTED_PATH
 from roll.configs.estimators import ESTIMATORS, STEP_ESTIMATORS, unusable_estimator
 from roll.configs.problems import MISSING_VALUE, Problem
@@ -14,7 +15,7 @@ _TURNS = "compares the turns of multi-turn episodes; an RLVR response is one tur
 
 
 def rlvr_problems(config: RLVRConfig) -> Iterator[Problem]:
-    for rule in (_lengths, _advantages, _data, _domains):
+    for rule in (_lengths, _advantages, _data, _epochs, _domains):
         yield from rule(config)
 
 
@@ -60,7 +61,18 @@ def _advantages(config: RLVRConfig) -> Iterator[Problem]:
 def _data(config: RLVRConfig) -> Iterator[Problem]:
     for name, role in (("actor_train", config.actor_train), ("validation", config.validation)):
         if role is not None and (not role.data_args.files or "" in role.data_args.files):
-            yield Problem(f"{name}.data_args.file_name", MISSING_VALUE, "names no prompt file", "a JSONL file or a list of them")
+            fix = "a file of prompts or a list of them"
+            yield Problem(f"{name}.data_args.file_name", MISSING_VALUE, "names no prompt file", fix)
+        if role is not None and role.data_args.template == "none" and role.data_args.system_prompt is not None:
+            message = "is never rendered: template none takes the prompt's text as it stands"
+            fix = "template: native, or remove it"
+            yield Problem(f"{name}.data_args.system_prompt", role.data_args.system_prompt, message, fix)
+
+
+def _epochs(config: RLVRConfig) -> Iterator[Problem]:
+    if config.total_epochs is not None and config.max_steps != BaseConfig.max_steps:
+        fix = "remove one of the two"
+        yield Problem("total_epochs", config.total_epochs, f"and max_steps {config.max_steps} are both given", fix)
 
 
 def _domains(config: RLVRConfig) -> Iterator[Problem]:

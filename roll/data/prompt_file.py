@@ -1,4 +1,4 @@
-"""Prompt files: JSON Lines, one prompt a line, in ROLL's form with configurable column names.
+"""Prompt files: JSON Lines, one prompt a line, or tables (CSV, Parquet, Arrow), one a row, with configurable column names.
 
 Invariant: every row that is returned is complete and well typed, and its identity is unique among all files read together. The
 first row that is not ends the reading with one error that names file, line and what is wrong. Only regular files are read, and
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from roll.configs.arguments import DataArguments
+from roll.data import tables
 from roll.data.regular_file import lines, open_regular
 from roll.data.well_formed import complaint
 
@@ -38,7 +39,7 @@ class PromptRow:
     prompt: str | None
     messages: list[dict[str, Any]] | None
     where: str
-    """ "file:line", for errors."""
+    """ "file:line", or "file:row", for errors."""
     extra: dict[str, Any] = field(default_factory=dict)
     """The other columns (difficulty, test cases, ...)."""
 
@@ -51,8 +52,9 @@ def read_rows(
 ) -> list[PromptRow]:
     """All rows, in the order of files and lines. Blank lines are skipped. `key` is the configuration key that named the files.
 
-    A row without an id column is called "file:line"; one without a tag column has `only_tag`, and is refused if that is None.
-    Raises `PromptFileError`."""
+    A row without an id column is called "file:line"; one without a tag column has `columns.default_tag`, else `only_tag`, and is
+    refused if both are None. Raises `PromptFileError`."""
+    only_tag = columns.default_tag if columns.default_tag is not None else only_tag
     rows: dict[str, PromptRow] = {}
     for path in map(Path, paths):
         for row in _file(path, columns, key, only_tag):
@@ -66,25 +68,38 @@ def read_rows(
 
 def _file(path: Path, columns: DataArguments, key: str, only_tag: str | None) -> Iterator[PromptRow]:
     try:
-        with open_regular(path) as file:
-            for number, line in enumerate(lines(file, LARGEST_ROW), start=1):
-                where = f"{path}:{number}"
-                if line is None:
-                    raise PromptFileError(f"{where}: the row has more than {LARGEST_ROW:,} bytes")
-                if line.strip():
-                    yield _row(_content(line, where), columns, where, f"{path.name}:{number}", only_tag)
+        contents = tables.rows(path) if tables.is_table(path) else _lines(path)
+        for number, content in enumerate(contents, start=1):
+            where = f"{path}:{number}"
+            if content is not None:
+                yield _row(_checked(content, where), columns, where, f"{path.name}:{number}", only_tag)
+    except ModuleNotFoundError as error:
+        raise PromptFileError(f"{key}: {path} needs {error.name}, which is not installed: pip install 'roll[data]'") from error
     except OSError as error:
-        raise PromptFileError(f"{key}: cannot read {path}: {error.strerror}") from error
+        raise PromptFileError(f"{key}: cannot read {path}: {error.strerror or error}") from error
     except PromptFileError:
         raise
-    except ValueError as error:  # the path is not a regular file
-        raise PromptFileError(f"{key}: cannot read {path}: {error}") from error
+    except ValueError as error:  # the path is not a regular file, or not what its name says
+        raise PromptFileError(f"{key}: cannot read {path}: {' '.join(str(error).split())}") from error
 
 
-def _content(line: bytes, where: str) -> dict[str, Any]:
-    content = _json(line, where, "")
-    if not isinstance(content, dict):
-        raise PromptFileError(f"{where}: a {_kind(content)}, not a JSON object")
+def _lines(path: Path) -> Iterator[dict[str, Any] | None]:
+    """What each line holds; None for a blank one."""
+    with open_regular(path) as file:
+        for number, line in enumerate(lines(file, LARGEST_ROW), start=1):
+            where = f"{path}:{number}"
+            if line is None:
+                raise PromptFileError(f"{where}: the row has more than {LARGEST_ROW:,} bytes")
+            if not line.strip():
+                yield None
+                continue
+            content = _json(line, where, "")
+            if not isinstance(content, dict):
+                raise PromptFileError(f"{where}: a {_kind(content)}, not a JSON object")
+            yield content
+
+
+def _checked(content: dict[str, Any], where: str) -> dict[str, Any]:
     for column, value in content.items():
         for what, text in (("the name of column", column), ("column", value)):
             if wrong := complaint(text):
@@ -108,6 +123,8 @@ def _row(content: dict[str, Any], columns: DataArguments, where: str, default_id
     if prompt is not None and not isinstance(prompt, str):
         raise PromptFileError(f"{where}: {columns.prompt} is a {_kind(prompt)}, not text")
     messages = _messages(content.get(columns.messages), columns.messages, where)
+    if columns.system_prompt is not None:
+        messages = _led_by(columns.system_prompt, messages, prompt)
     for column, text in ((columns.prompt, prompt or ""), (columns.messages, "".join(_contents(messages or [])))):
         if len(text) > LONGEST_PROMPT:
             raise PromptFileError(f"{where}: {column} has {len(text):,} characters, more than {LONGEST_PROMPT:,}")
@@ -152,6 +169,15 @@ def _messages(value: Any, column: str, where: str) -> list[dict[str, Any]] | Non
         if not isinstance(message, dict) or not isinstance(message.get("role"), str) or "content" not in message:
             raise PromptFileError(f'{where}: {column}[{i}] is not a message {{"role": ..., "content": ...}}')
     return value
+
+
+def _led_by(system: str, messages: list[dict[str, Any]] | None, prompt: str | None) -> list[dict[str, Any]] | None:
+    """The row's messages, or its prompt as a user's, behind the system message; a row that has one of its own keeps that."""
+    if messages is None and prompt is not None:
+        messages = [{"role": "user", "content": prompt}]
+    if messages is None or messages[0]["role"] == "system":
+        return messages
+    return [{"role": "system", "content": system}, *messages]
 
 
 def _contents(messages: list[dict[str, Any]]) -> Iterator[str]:

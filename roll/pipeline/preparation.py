@@ -47,6 +47,8 @@ SLIPS = (TypeError, AttributeError, NameError, ImportError, KeyError, IndexError
 class Prepared:
     """A run that is ready to start."""
 
+    config: PPOConfig
+    """With `max_steps`, however the run's length was given."""
     derived: Derived
     tokenizer: PreTrainedTokenizerBase
     source: TaskSource
@@ -80,7 +82,8 @@ class Preparation:
         problems = check_config(config, inventory.count) or (list(_one_process(config)) if one_process else [])
         if problems:
             raise ConfigError(problems)
-        self._config = config
+        self._devices = inventory.count
+        self.config = config
         self.derived = derive(config)
         self.run_dir = Path(self.derived.run_dir)
         self.collect = collect = Collector()
@@ -100,8 +103,6 @@ class Preparation:
             lambda: _checkpoint(CheckpointStore(self.run_dir / "checkpoints"), config),
             "name a complete checkpoint, or write auto or false",
         )
-        if config.groups_address is not None:
-            collect("groups_database", config.groups_database, partial(_check_database, config), "pip install 'roll[sql]'")
         tokenizers = [
             collect(key, folder, partial(open_model, folder), "a Hugging Face folder: config.json, tokenizer, *.safetensors")
             for folder, key in _model_folders(config).items()
@@ -111,20 +112,31 @@ class Preparation:
         self.tokenizer = tokenizers[0]
         """None if it cannot be loaded."""
 
+    def settle(self, config: PPOConfig) -> None:
+        """The configuration with what is known now. Raises `ConfigError` at once for keys that contradict each other."""
+        if problems := check_config(config, self._devices):
+            raise ConfigError(problems)
+        self.config, self.derived = config, derive(config)
+
     def restore(self, source: TaskSource | None) -> None:
         """Sets the source to where the checkpoint left it, if there is one."""
-        if source is not None and self.checkpoint is not None and self._config.groups_address is None:
+        if source is not None and self.checkpoint is not None and self.config.groups_address is None:
             cursor = self.checkpoint.state["cursor"]
             fix = "keep seed, prompts or environments, and tokenizer, or start anew with false"
-            self.collect("resume_from_checkpoint", self._config.resume_from_checkpoint, lambda: _restore(source, cursor), fix)
+            self.collect("resume_from_checkpoint", self.config.resume_from_checkpoint, lambda: _restore(source, cursor), fix)
 
     def common(self, source: TaskSource, filters: dict[str, GroupFilter]) -> dict[str, Any]:
         """The fields of `Prepared`. Raises `ConfigError` with everything that was found."""
+        config = self.config
+        if config.groups_address is not None:
+            check = partial(_check_database, config)
+            self.collect("groups_database", config.groups_database, check, "pip install 'roll[sql]'")
         self.collect.raise_if_any()
         record = dict(self.checkpoint.state["record"]) if self.checkpoint is not None else None
         if record is not None and not _continues(self.checkpoint, self.run_dir):
             record |= {"groups": 0, "samples": 0, "metrics": 0, "digests": {}}
         return {
+            "config": config,
             "derived": self.derived,
             "tokenizer": self.tokenizer,
             "source": source,

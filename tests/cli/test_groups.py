@@ -2,6 +2,7 @@
 
 import json
 
+import pyarrow.parquet as pq
 from database_party import B, Party, explore, run
 
 from roll.cli import groups, main, status
@@ -47,6 +48,19 @@ def test_groups_are_listed_and_exported_with_their_samples(tmp_path, capsys):
     assert [row["state"] for row in rows] == ["trained", "trained", "buffered", "buffered", "dropped"]
     assert rows[2]["content"]["samples"][1]["response_ids"] == [5, 7]
     assert rows[4]["content"] is None and rows[4]["why"] == "its samples are gone"
+
+
+def test_groups_are_exported_as_parquet_a_row_a_sample(tmp_path, capsys):
+    play(tmp_path)
+    out = tmp_path / "groups.parquet"
+    assert main.main(["groups", str(tmp_path), "--last", "0", "--export", str(out)]) == 0
+    assert "5 groups written" in capsys.readouterr().out
+    rows = pq.read_table(out).to_pylist()
+    assert [row["group"] for row in rows] == [0, 0, 1, 1, 2, 2, 3, 3, 4]
+    ready = rows[5]
+    assert (ready["state"], ready["explorer"], ready["sample"], ready["response_ids"]) == ("buffered", "first", 1, [5, 7])
+    assert len(ready["behaviour_logprobs"]) == 2 and ready["versions"] == [{"start": 0, "stop": 2, "version": 0, "engine": 0}]
+    assert rows[8]["response_ids"] is None and rows[8]["reason"] == "explorer_lost"
 
 
 def test_what_is_no_run_or_has_no_database_is_one_line(tmp_path, capsys):

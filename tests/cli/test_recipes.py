@@ -107,7 +107,7 @@ def test_trinitys_files_of_explorer_and_trainer_run_as_they_are_printed(embedded
     monkeypatch.setenv("TRINITY_MODEL_PATH", str(embedded))
     monkeypatch.setenv("TRINITY_TASKSET_PATH", str(tmp_path))
     changes = ["buffer.batch_size=4", "buffer.train_batch_size=16", "algorithm.repeat_times=4", "synchronizer.sync_interval=2"]
-    changes += ["model.max_response_tokens=1", "model.max_model_len=17", "cluster.gpu_per_node=1", "buffer.total_steps=5"]
+    changes += ["model.max_response_tokens=1", "model.max_model_len=17", "cluster.gpu_per_node=1", "buffer.total_epochs=2"]
     changes += [
         "explorer.rollout_model.engine_num=1",
         "actor_infer.strategy_args.strategy_name=hf_infer",

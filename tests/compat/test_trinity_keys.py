@@ -16,7 +16,6 @@ from roll.compat.roll.translation import has_field, write_at
 from roll.compat.trinity.keys import BLOCKS, LEFT_OUT, NEEDED, RULES, SCALARS
 from roll.compat.trinity.translation import is_trinity, translate
 from roll.configs.loading import load_config
-from roll.configs.problems import ConfigError
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.validation import check_config
 from roll.distributed.machine import Machine
@@ -29,7 +28,7 @@ MACHINE = Machine(cpus=8, memory=1 << 34, accelerators=())
 
 @pytest.fixture
 def config():
-    return {name: load(FOLDER, name, ["max_steps=116"], compat=True)[0] for name in NAMES}
+    return {name: load(FOLDER, name, [], compat=True)[0] for name in NAMES}
 
 
 def written(**changes):
@@ -49,8 +48,8 @@ def notes(kind, **changes):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_documents_files_have_no_problem_once_the_number_of_steps_is_said(name):
-    config, report = load(FOLDER, name, ["max_steps=116"])
+def test_the_documents_files_have_no_problem(name):
+    config, report = load(FOLDER, name, [])
     assert check_config(config, planned_devices(config, MACHINE)) == []
     assert (report.lacking, report.unknown, report.variables) == ([], [], [])
     told = {note.key for note in [*report.aliased, *report.without_effect]}
@@ -65,6 +64,7 @@ def _leaves(block, above=""):
 
 def test_the_documents_files_are_one_run(config):
     trainer, explorer, new = (config[name] for name in NAMES)
+    assert {each.total_epochs for each in config.values()} == {1.0} and trainer.in_steps(7473).max_steps == 116
     assert trainer.contract() == explorer.contract() == new.contract()
     assert trainer.groups_address == explorer.groups_address == new.groups_address == "sqlite:///gsm8k.db"
     assert trainer.shared_dir == explorer.shared_dir == new.shared_dir == "checkpoints/<project_name>/<experiment_name>"
@@ -97,13 +97,10 @@ def test_what_the_documents_explorers_become(config):
     assert list(explorer.rewards) == ["gsm8k"] and explorer.rewards["gsm8k"].worker_cls.endswith("MathRuleRewardWorker")
 
 
-def test_without_a_number_of_steps_the_file_loads_and_cannot_start():
-    config, report = load(FOLDER, "explorer", compat=True)
-    assert [note.key for note in report.lacking] == ["buffer.total_epochs"] and isinstance(config, RLVRConfig)
-    with pytest.raises(ConfigError) as refused:
-        load(FOLDER, "explorer")
-    (problem,) = refused.value.problems
-    assert (problem.key, problem.where) == ("buffer.total_epochs", "explorer.yaml:16") and "max_steps" in problem.message
+def test_a_number_of_steps_takes_the_place_of_the_epochs():
+    config, report = load(FOLDER, "explorer", ["buffer.total_steps=116"])
+    assert (config.max_steps, config.total_epochs) == (116, None)
+    assert "buffer.total_epochs" in {note.key for note in report.without_effect}
 
 
 @pytest.mark.parametrize(

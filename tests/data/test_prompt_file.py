@@ -1,11 +1,16 @@
 """Good rows under any column names; a broken row names its file and line."""
 
+import csv
 import json
 import re
+from datetime import date
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyarrow import ipc
 
 from roll.configs.arguments import DataArguments
 from roll.data.prompt_file import PromptFileError, read_rows
@@ -91,3 +96,82 @@ def test_files_without_rows_are_refused(tmp_path: Path) -> None:
     for paths in [[], [write(tmp_path / "empty.jsonl", "", "  ")]]:
         with pytest.raises(PromptFileError, match=r"k: no prompts in "):
             read_rows(paths, key="k")
+
+
+TABLE = [
+    {"id": "a", "question": "1+1=", "answer": "2", "tag": "math"},
+    {"id": "b", "question": 'é, "quoted"\nline', "answer": "007", "tag": "math"},
+]
+ASKED = DataArguments(prompt="question", ground_truth="answer")
+
+
+def as_csv(path: Path, rows: list[dict[str, Any]]) -> None:
+    with path.open("w", newline="", encoding="utf-8-sig") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def as_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
+    pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=1)
+
+
+def as_arrow_stream(path: Path, rows: list[dict[str, Any]]) -> None:
+    table = pa.Table.from_pylist(rows)
+    with ipc.new_stream(path, table.schema) as writer:
+        writer.write_table(table)
+
+
+def as_arrow_file(path: Path, rows: list[dict[str, Any]]) -> None:
+    table = pa.Table.from_pylist(rows)
+    with ipc.new_file(path, table.schema) as writer:
+        writer.write_table(table, max_chunksize=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [("t.csv", as_csv), ("t.parquet", as_parquet), ("t.arrow", as_arrow_stream), ("t.arrow", as_arrow_file)],
+)
+def test_tables_hold_the_rows_that_lines_hold(tmp_path: Path, name: str, written: Any) -> None:
+    written(tmp_path / name, TABLE)
+    expected = read_rows([write(tmp_path / "t.jsonl", *TABLE)], ASKED)
+    rows = read_rows([tmp_path / name], ASKED)
+    assert [(row.id, row.tag, row.prompt, row.ground_truth) for row in rows] == [
+        (row.id, row.tag, row.prompt, row.ground_truth) for row in expected
+    ]
+    assert rows[1].where == f"{tmp_path / name}:2"
+
+
+def test_what_json_has_no_form_for_is_text_and_bytes_are_left_out(tmp_path: Path) -> None:
+    row = {**TABLE[0], "image": {"bytes": b"\x89PNG", "path": "x"}, "raw": b"1", "day": date(2026, 1, 2), "hard": [1, 2]}
+    row["messages"] = [{"role": "user", "content": "q"}]
+    as_parquet(tmp_path / "t.parquet", [row])
+    (read,) = read_rows([tmp_path / "t.parquet"], ASKED)
+    assert read.extra == {"day": "2026-01-02", "hard": [1, 2]} and read.messages == [{"role": "user", "content": "q"}]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "what"),
+    [
+        ("t.parquet", b"PAR1 no parquet", "cannot read"),
+        ("t.arrow", b"nothing", "cannot read"),
+        ("t.csv", b"id,question\na,b,c\n", "line 2 has another number of values"),
+        ("t.csv", b'id,question\na,"b\n', "unexpected end of data"),
+        ("t.csv", b"id,question\n\xff,b\n", "cannot read"),
+    ],
+)
+def test_a_table_that_is_none_is_one_line(tmp_path: Path, name: str, content: bytes, what: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(PromptFileError, match=what) as refused:
+        read_rows([tmp_path / name], ASKED)
+    assert "\n" not in str(refused.value) and name in str(refused.value)
+
+
+def test_a_tag_for_rows_without_one_and_a_system_message(tmp_path: Path) -> None:
+    own = [{"role": "system", "content": "own"}, {"role": "user", "content": "q"}]
+    bare = {"ground_truth": "2", "prompt": "q"}
+    path = write(tmp_path / "p.jsonl", bare, {"ground_truth": "2", "tag": "x", "messages": own})
+    rows = read_rows([path], DataArguments(default_tag="sums", system_prompt="be short"), only_tag="other")
+    assert [row.tag for row in rows] == ["sums", "x"]
+    assert rows[0].messages == [{"role": "system", "content": "be short"}, {"role": "user", "content": "q"}]
+    assert rows[1].messages == own

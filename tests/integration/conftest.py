@@ -128,7 +128,7 @@ def start(config: RLVRConfig, backend: Any, inventory: Inventory = TWO_SLOTS) ->
     prepared = prepare(config, inventory)
     if prepared.checkpoint is None:
         archive_previous(prepared.run_dir)
-    summary = asyncio.run(RLVRPipeline(config, prepared, inventory, backend).run())
+    summary = asyncio.run(RLVRPipeline(prepared.config, prepared, inventory, backend).run())
     return Run(summary, prepared.run_dir)
 
 

@@ -26,8 +26,9 @@ def missing() -> str:
 
 
 @contextlib.contextmanager
-def server() -> Iterator[str]:
-    """The address of a server whose databases are gone afterwards, without the name of a database."""
+def server(durable: bool = False) -> Iterator[str]:
+    """The address of a server whose databases are gone afterwards, without the name of a database. `durable`: what is committed
+    would outlive a loss of power."""
     with tempfile.TemporaryDirectory() as name, socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -40,7 +41,9 @@ def server() -> Iterator[str]:
             shutil.chown(data, USER)
             options["user"] = USER
         subprocess.run([_program("initdb"), "-D", data, "-A", "trust", "-U", "roll", "--no-sync"], **options)
-        settings = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={data} -c fsync=off"
+        settings = (
+            f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={data} -c fsync={'on' if durable else 'off'}"
+        )
         control = [_program("pg_ctl"), "-D", data, "-w", "-l", data / "log"]
         subprocess.run([*control, "-o", settings, "start"], **options)
         try:

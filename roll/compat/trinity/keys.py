@@ -103,20 +103,16 @@ def _one_batch(value: Any, file: File) -> bool:
     return fits and (tasks is None or tasks * size == value)
 
 
-def _interval_fits(value: Any, file: File) -> bool:
-    return _count(value) and type(at(file, "synchronizer.sync_offset", 0)) is int
+def _ahead(file: File) -> int:
+    """1 + async_generation_ratio; 0 if what decides it is no number."""
+    interval, offset = _whole(file, "synchronizer.sync_interval"), at(file, "synchronizer.sync_offset", 0)
+    return interval + offset if interval and type(offset) is int else 0
 
 
 def _interval(value: Any, file: File) -> Mapping[str, Any]:
-    ahead = value - 1 + at(file, "synchronizer.sync_offset", 0)
+    ahead = _ahead(file) - 1
     depth = "auto" if _replays(at(file, f"{_REPLAY}.enable"), file) else ahead
     return {"weight_push_interval": value, "async_generation_ratio": ahead, "async_pipeline_depth": depth}
-
-
-def _ahead(file: File) -> int:
-    """1 + async_generation_ratio, or 0."""
-    interval, offset = at(file, "synchronizer.sync_interval", 1), at(file, "synchronizer.sync_offset", 0)
-    return interval + offset if _count(interval) and type(offset) is int else 0
 
 
 def _holds_all(value: Any, file: File) -> bool:
@@ -132,8 +128,7 @@ def _uses(file: File) -> int:
 
 def _replays(value: Any, file: File) -> bool:
     """Whether groups are trained again; only an offset leaves places for it."""
-    offset = at(file, "synchronizer.sync_offset", 0)
-    later = type(offset) is int and offset > 1
+    later = _ahead(file) > 1 + (_whole(file, "synchronizer.sync_interval") or 0)
     return value is True and at(file, f"{_REPLAY}.reuse_cooldown_time") is not None and _uses(file) > 1 and later
 
 
@@ -259,7 +254,7 @@ BUFFER = (
             "product"),
     renamed("buffer.total_steps", "max_steps"),
     KeyRule("buffer.total_epochs", "without effect", "max_steps decides", when=_decided, values="with a number of steps"),
-    lacking("buffer.total_epochs", "a run has max_steps, the same for all its processes: write epochs x rows // batch_size"),
+    renamed("buffer.total_epochs", "total_epochs"),
     ignored(f"{_TASKS}.name", "names the reward's domain"),
     *off_or_lacking(f"{_TASKS}.storage_type", ("file",), "tasks are rows of a JSONL file"),
     KeyRule(f"{_TASKS}.path", "alias", "read as actor_train.data_args.file_name: a local JSONL file, or a folder with "
@@ -283,19 +278,17 @@ BUFFER = (
     KeyRule(f"{_EXPERIENCES}.path", "alias", "read as groups_database: the same for all processes, and a new one for each run",
             _database, lambda v, f: _is_text(v, f) and v.startswith(("sqlite:///", "postgresql")), "SQLite, PostgreSQL"),
     lacking(f"{_EXPERIENCES}.path", "SQLite and PostgreSQL only: write groups_database"),
-    KeyRule(f"{_EXPERIENCES}.capacity", "without effect", "admission lets fewer groups wait: (1 + async_generation_ratio) x "
+    KeyRule(f"{_EXPERIENCES}.capacity", "without effect", "admission lets no more groups wait: (1 + async_generation_ratio) x "
             "batch_size", when=_holds_all, values="(sync_interval + sync_offset) x batch_size or more"),
     lacking(f"{_EXPERIENCES}.capacity", "groups that wait are bounded by admission, not by a capacity: write a smaller "
             "async_generation_ratio or async_pipeline_depth"),
-    KeyRule(f"{_REPLAY}.enable", "without effect", "it changes nothing as it stands", when=_one_of(False, None),
-            values="false, null"),
     KeyRule(f"{_REPLAY}.enable", "alias", "read as max_reuse: use_count_limit of decay_limit_randomization, else as often as "
             "async_generation_ratio lets a group be trained. Fresh groups go first, then those that were trained least often, of "
             "these the newest", lambda v, f: {"max_reuse": _uses(f)}, _replays,
             "true, with reuse_cooldown_time and a sync_offset of 2 or more"),
-    lacking(f"{_REPLAY}.enable", "groups are trained again within the staleness bound: write reuse_cooldown_time and a "
-            "synchronizer.sync_offset of 2 or more. For the newest first, each once, write groups_order: newest with "
-            "staleness_policy: drop"),
+    *off_or_lacking(f"{_REPLAY}.enable", (False, None), "groups are trained again within the staleness bound: write "
+                    "reuse_cooldown_time and a synchronizer.sync_offset of 2 or more. For the newest first, each once, write "
+                    "groups_order: newest with staleness_policy: drop"),
     ignored(f"{_REPLAY}.reuse_cooldown_time", "a group may be trained again as soon as its step is done"),
     *off_or_lacking(f"{_REPLAY}.priority_fn", ("linear_decay", "decay_limit_randomization", None), "groups have one order: "
                     "groups_order and max_reuse"),
@@ -345,7 +338,7 @@ TRAINER = (
             "write model_update_transport: collective or object_store"),
     KeyRule("synchronizer.sync_interval", "alias", "k: weight_push_interval k, async_generation_ratio and async_pipeline_depth "
             "k - 1 + sync_offset: task i is sampled by version k * (i // (k * batch_size)), or a newer one with sync_offset",
-            _interval, _interval_fits, "1 or more"),
+            _interval, lambda v, f: _ahead(f) > 0, "1 or more"),
     ignored("synchronizer.sync_offset", "part of async_generation_ratio"),
     *off_or_lacking("synchronizer.sync_style", ("fixed", None), _STYLES),
     *(row for name in ("explorer_sync_interval", "trainer_sync_interval")

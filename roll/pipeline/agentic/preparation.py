@@ -24,6 +24,7 @@ from roll.rollout.tasks import NoTasks
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgenticPrepared(Prepared):
+    config: AgenticConfig
     instructions: dict[str, str]
     """Tag -> the rules of its environments."""
     tokenizer_folder: str

@@ -7,6 +7,7 @@ from functools import partial
 
 from roll.algorithms.sequence_advantages import try_estimator
 from roll.configs.arguments import DataArguments
+from roll.configs.problems import ConfigError, Problem
 from roll.configs.rlvr import RLVRConfig
 from roll.data.prompt_file import read_rows
 from roll.data.prompt_source import PromptSource, TokenizedRow, by_domain, tokenize_prompts
@@ -19,6 +20,7 @@ from roll.rollout.tasks import NoTasks
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RLVRPrepared(Prepared):
+    config: RLVRConfig
     skipped: dict[str, int]
     """Prompts left out, by reason."""
 
@@ -31,9 +33,14 @@ def prepare(config: RLVRConfig, inventory: Inventory, one_process: bool = False)
     collect, derived, estimator = shared.collect, shared.derived, config.adv_estimator
     if not (config.uses_critic or config.uses_greedy_baseline):
         collect("adv_estimator", estimator, partial(try_estimator, estimator), "package.module.function, importable here")
-    if config.mode == "train":
+    if config.mode == "train" and config.total_epochs is None:
         return RLVRPrepared(**shared.common(NoTasks(config.seed), {}), validation=[], skipped={})
     train, skipped = _prompts("actor_train", config.actor_train.data_args, shared, collect)
+    if config.total_epochs is not None:
+        collect.raise_if_any()
+        _count_epochs(config, len(train), shared)
+    if config.mode == "train":
+        return RLVRPrepared(**shared.common(NoTasks(config.seed), {}), validation=[], skipped={})
     held_out: list[TokenizedRow] = []
     if config.validation is not None:
         held_out, _ = _prompts("validation", config.validation.data_args, shared, collect)
@@ -60,11 +67,19 @@ def prepare(config: RLVRConfig, inventory: Inventory, one_process: bool = False)
     return RLVRPrepared(**shared.common(source, filters), validation=validation, skipped=skipped)
 
 
+def _count_epochs(config: RLVRConfig, prompts: int, shared: Preparation) -> None:
+    in_steps = config.in_steps(prompts)
+    if in_steps.max_steps == 0:
+        message = f"{config.total_epochs:g} x {prompts} usable prompts are less than a batch of {config.rollout_batch_size}"
+        raise ConfigError([Problem("total_epochs", config.total_epochs, message, "more epochs, or a smaller rollout_batch_size")])
+    shared.settle(in_steps)
+
+
 def _prompts(
     role: str, data: DataArguments, shared: Preparation, collect: Collector
 ) -> tuple[list[TokenizedRow], dict[str, int]]:
     key = f"{role}.data_args.file_name"
-    fix = "name JSON Lines files whose rows have the columns of data_args"
+    fix = "name files whose rows have the columns of data_args"
     tokenizer, derived = shared.tokenizer, shared.derived
     only_tag = next(iter(derived.tag_to_domain)) if len(derived.tag_to_domain) == 1 else None
     rows = collect(key, data.file_name, lambda: read_rows(data.files, data, key, only_tag), fix)

@@ -1,0 +1,80 @@
+"""Rows of files that are tables: CSV, Parquet, Arrow.
+
+A CSV file says nothing of types, so its values stay the text that they are: an answer `007` or `1.50` is compared as it was
+written.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterator
+from datetime import date, datetime, time
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from roll.data.regular_file import open_regular
+
+Row = dict[str, Any]
+
+
+def is_table(path: Path) -> bool:
+    return path.suffix.lower() in _READERS
+
+
+def rows(path: Path) -> Iterator[Row]:
+    """The rows as JSON values; columns of bytes (images) are left out. Raises `OSError`, `ValueError`."""
+    with open_regular(path) as file:
+        yield from _READERS[path.suffix.lower()](file)
+
+
+def _csv(file: BinaryIO) -> Iterator[Row]:
+    reader = csv.DictReader(io.TextIOWrapper(file, encoding="utf-8-sig", newline=""), strict=True)
+    try:
+        for row in reader:
+            if None in row or None in row.values():
+                raise ValueError(f"line {reader.line_num} has another number of values than the first line has names")
+            yield row
+    except csv.Error as error:
+        raise ValueError(f"line {reader.line_num}: {error}") from error
+
+
+def _parquet(file: BinaryIO) -> Iterator[Row]:
+    from pyarrow.parquet import ParquetFile
+
+    for batch in ParquetFile(file).iter_batches():
+        yield from map(_plain, batch.to_pylist())
+
+
+def _arrow(file: BinaryIO) -> Iterator[Row]:
+    """A file of record batches, or a stream of them, which `datasets` writes."""
+    from pyarrow import ArrowInvalid, ipc
+
+    try:
+        reader = ipc.open_file(file)
+        batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
+    except ArrowInvalid:
+        file.seek(0)
+        batches = iter(ipc.open_stream(file))
+    for batch in batches:
+        yield from map(_plain, batch.to_pylist())
+
+
+def _plain(row: Row) -> Row:
+    return {name: _value(value) for name, value in row.items() if not _holds_bytes(value)}
+
+
+def _holds_bytes(value: Any) -> bool:
+    return isinstance(value, bytes) or (isinstance(value, dict) and any(isinstance(each, bytes) for each in value.values()))
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _value(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_value(each) for each in value]
+    return str(value) if isinstance(value, date | datetime | time | Decimal) else value
+
+
+_READERS: dict[str, Callable[[BinaryIO], Iterator[Row]]] = {".csv": _csv, ".parquet": _parquet, ".arrow": _arrow}
