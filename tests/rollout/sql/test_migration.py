@@ -4,8 +4,9 @@ import pytest
 from database_party import B, explore, run
 from sqlalchemy import create_engine, inspect, text
 
-from roll.rollout.sql.joining import ContractError, Expelled
-from roll.rollout.sql.migration import LAYOUT
+from roll.rollout.sql.database import reading
+from roll.rollout.sql.joining import ContractError, Expelled, check_may_join
+from roll.rollout.sql.migration import LAYOUT, check_layout
 
 LAYOUT_1 = """
 CREATE TABLE runs (id INTEGER NOT NULL PRIMARY KEY, layout INTEGER NOT NULL, contract TEXT NOT NULL, seq BIGINT NOT NULL,
@@ -72,6 +73,10 @@ def test_a_run_of_layout_1_goes_on_where_it_stood(make_party):
         expected = shape(party)
         made_like_layout_1(party)
         assert "replays" not in shape(party) and ("replayed", "INTEGER", False) not in shape(party)["runs"]
+        with reading(party.address) as connection:
+            check_may_join(connection, party.contract)
+            with pytest.raises(ValueError, match=f"its tables have layout 1, this version has {LAYOUT}: a process of this version"):
+                check_layout(connection)
         party.max_reuse = 2
         async with party.trainer(at) as trainer:
             assert shape(party) == expected
