@@ -75,9 +75,7 @@ def test_a_run_of_layout_1_goes_on_where_it_stood(make_party):
         assert "replays" not in shape(party) and ("replayed", "INTEGER", False) not in shape(party)["runs"]
         with reading(party.address) as connection:
             check_may_join(connection, party.contract)
-            with pytest.raises(
-                ValueError, match=f"have layout 1, this version has {LAYOUT}: a process of this version"
-            ):
+            with pytest.raises(ValueError, match=f"have layout 1, this version has {LAYOUT}: a process of this version"):
                 check_layout(connection)
         party.max_reuse = 2
         async with party.trainer(at) as trainer:
