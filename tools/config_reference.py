@@ -76,8 +76,8 @@ class _Chapter:
 
 
 def _differs(name: str, pipeline: str) -> bool:
-    """`validation` has other keys in the two pipelines; other blocks belong to one of them, or are the same."""
-    return bool(pipeline) and name.split(".")[0] == "validation"
+    """These have other keys in the two pipelines; other blocks belong to one of them, or are the same."""
+    return bool(pipeline) and name.split(".")[0] in ("validation", "validation_sets")
 
 
 def _titled(name: str, pipeline: str) -> str:

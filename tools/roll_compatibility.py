@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from typing import Literal
 
 from roll.compat.roll.defaults import DEFAULTS
+from roll.compat.roll.differences import DIFFERENCES
 from roll.compat.roll.keys import RULES
+from roll.compat.roll.readings import READINGS
 from roll.compat.roll.rule import ROLES, KeyRule
 from roll.compat.roll.surface import SURFACE, keys
 from roll.compat.roll.translation import has_field
@@ -41,8 +43,13 @@ Every key of such a file is one of these:
 | **refused**: lacking here | an error, with what to do | reported; the file loads and can be checked, but not started |
 | unknown to both | an error, with the nearest name | reported, and ignored |
 
-`roll check --compat` prints what became of each key, with file and line, and which defaults are not ROLL's. `--compat` also takes
-null for a key that needs a value, as its default.
+`roll check --compat` prints what became of each key, with file and line, which keys mean something else than in ROLL, and which
+defaults are not ROLL's. `--compat` also takes null for a key that needs a value, as its default.
+"""
+
+ONE_NAME = """\
+Keys of one name that mean something else to ROLL. `--compat` reads them as ROLL does, by other keys, and reports it; a value
+that you write for such another key yourself stays. Without `--compat` a file has this project's meaning.
 """
 
 
@@ -50,7 +57,7 @@ def page() -> str:
     counts = Counter(status(key) for key in keys())
     lines = [f"| {name} | {counts[name]} |\n" for name in ("implemented", "read as another key", "without effect", "refused")]
     numbers = f"Of ROLL's {len(keys())} keys, counted by block:\n\n| | keys |\n|---|---|\n" + "".join(lines)
-    return "\n".join([INTRODUCTION, numbers, _refused(), _defaults(), "## Keys\n", *_blocks()])
+    return "\n".join([INTRODUCTION, numbers, _refused(), _readings(), _differences(), _defaults(), "## Keys\n", *_blocks()])
 
 
 def status(key: str) -> Status:
@@ -84,6 +91,17 @@ def _is_field(key: str) -> bool:
 def _refused() -> str:
     rows = "".join(f"| {name} | {keys} |\n" for name, keys in REFUSED.items())
     return f"## Pipelines that are refused\n\nBy name, with `--compat` too.\n\n| pipeline | recognised by |\n|---|---|\n{rows}"
+
+
+def _readings() -> str:
+    rows = "".join(f"| `{each.key}` | {_cell(each.values)} | {_cell(each.note)} |\n" for each in READINGS)
+    return f"## Read with ROLL's meaning\n\n{ONE_NAME}\n| key | value | in ROLL |\n|---|---|---|\n{rows}"
+
+
+def _differences() -> str:
+    rows = "".join(f"| `{each.key}` | {_cell(each.when)} | {_cell(each.note)} |\n" for each in DIFFERENCES)
+    note = "Deliberately: `--compat` tells each that a file is about, with the value in force."
+    return f"## Means something else than in ROLL\n\n{note}\n\n| key | where | |\n|---|---|---|\n{rows}"
 
 
 def _defaults() -> str:

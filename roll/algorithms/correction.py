@@ -42,7 +42,8 @@ class ImportanceWeight:
 class Filter:
     """Keeps the tokens whose ratio ρ, whose difference of probabilities p_t − p_b, or both lie in a range (inclusive).
 
-    The difference at a level other than `token` is the mean over the segment or sequence."""
+    The difference is aggregated as the ratio's logarithm is: a mean over the segment (`segment`) or the sequence (`geometric`), a
+    sum over the sequence (`sequence`)."""
 
     level: CorrectionLevel = "token"
     ratio: tuple[float, float] | None = (0.8, 1.2)
@@ -107,8 +108,7 @@ def _probability(logprobs: Tensor, mask: Tensor) -> Tensor:
 
 
 def _difference(trained: Tensor, behaviour: Tensor, mask: Tensor, level: CorrectionLevel) -> Tensor:
-    difference = _probability(trained, mask) - _probability(behaviour, mask)
-    return at_level(difference, mask, "geometric" if level == "sequence" else level)
+    return at_level(_probability(trained, mask) - _probability(behaviour, mask), mask, level)
 
 
 def at_level(values: Tensor, mask: Tensor, level: CorrectionLevel) -> Tensor:

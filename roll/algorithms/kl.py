@@ -30,12 +30,15 @@ ESTIMATORS: dict[KLEstimator, Callable[[Tensor], Tensor]] = {
     "k2": lambda difference: difference.square() / 2,
     "mse": lambda difference: difference.square() / 2,
     "k3": _k3,
+    "low_var_kl": _k3,
     "abs": torch.abs,
 }
-"""Functions of d. `kl` and `mse` are the names that configurations use for k1 and k2."""
+"""Functions of d. `kl`, `mse` and `low_var_kl` are the names that configurations use for k1, k2 and k3."""
 
 
-def approx_kl(logprobs: Tensor, reference: Tensor, estimator: str, mask: Tensor | None = None) -> Tensor:
+def approx_kl(
+    logprobs: Tensor, reference: Tensor, estimator: str, mask: Tensor | None = None, clamp: float | None = None
+) -> Tensor:
     """Per-token estimate of KL(policy ‖ reference), same shape as `logprobs`.
 
     Args:
@@ -44,12 +47,15 @@ def approx_kl(logprobs: Tensor, reference: Tensor, estimator: str, mask: Tensor 
         estimator: a key of `ESTIMATORS`, or one with `+` after it (`k3+`: the value of k3, the gradient of k2, which on
             on-policy samples is that of the divergence); `ValueError` otherwise.
         mask: bool, same shape; where False the inputs may hold anything, and value and gradient are 0.
+        clamp: each value is limited to ± this; a value beyond it has no gradient, unless the name ends in `+`. None: no limit.
     """
     name = estimator.removesuffix("+")
     if name not in ESTIMATORS:
         raise unknown_name("KL estimator", estimator, [*ESTIMATORS, *(f"{known}+" for known in ESTIMATORS)])
     difference = reference - logprobs if mask is None else log_ratio(reference, logprobs, mask)
     value = ESTIMATORS[name](difference)
+    if clamp is not None:
+        value = value.clamp(-clamp, clamp)
     if name == estimator:
         return value
     through = ESTIMATORS["k2"](difference)

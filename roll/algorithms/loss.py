@@ -60,6 +60,8 @@ class LossSpec:
     """Weight of KL(policy ‖ reference)."""
     kl_estimator: KLLossEstimator = "k3"
     """See `approx_kl`."""
+    kl_clamp: float | None = None
+    """The estimate of a token is limited to ± this."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus."""
     correction: Correction = field(default_factory=Correction)
@@ -130,7 +132,7 @@ def compute_loss(
     metrics["actor/pg_loss"] = SumMetric(pg_loss.detach())
 
     if batch.reference_logprobs is not None:
-        kl_loss = total(approx_kl(logprobs, batch.reference_logprobs.detach(), spec.kl_estimator, mask))
+        kl_loss = total(approx_kl(logprobs, batch.reference_logprobs.detach(), spec.kl_estimator, mask, spec.kl_clamp))
         metrics["actor/kl_loss"] = SumMetric(kl_loss.detach())
         if spec.kl_loss_coef:
             loss = loss + spec.kl_loss_coef * kl_loss

@@ -82,10 +82,9 @@ def normalize_rewards(
     group_ids: Tensor,
     mean: Scope | None,
     std: Scope | None,
-    clip: float | None = None,
     running: RunningMoments | None = None,
 ) -> Tensor:
-    """(R − mean) / (std + 1e-6), then clipped to ±`clip`: [S], finite for finite rewards, in the dtype of `rewards`.
+    """(R − mean) / (std + 1e-6): [S], finite for finite rewards, in the dtype of `rewards`.
 
     Args:
         rewards: [S], one per sequence.
@@ -106,6 +105,4 @@ def normalize_rewards(
     if std is not None:
         spread = moments[std].std
         result = torch.where(spread > 0, result / (spread + EPSILON), torch.zeros_like(result))
-    if clip is not None:
-        result = result.clamp(-clip, clip)
     return result.to(rewards.dtype)

@@ -110,12 +110,13 @@ def try_estimator(name: str) -> None:
         )
 
 
-def whiten(values: Tensor, mask: Tensor, shift: bool = True) -> Tensor:
+def whiten(values: Tensor, mask: Tensor, shift: bool = True, among: Tensor | None = None) -> Tensor:
     """(x − mean) / (std + 1e-6) over the entries where `mask` is True, 0 elsewhere; both of one shape, such as [N] tokens.
 
     The deviation is unbiased; where there is none (a single entry, equal values) the result is 0. Without `shift` the mean is not
-    subtracted, and values without deviation stay as they are."""
-    moments = batch_moments(values[mask])
+    subtracted, and values without deviation stay as they are. `among`, int64 of that shape: only entries of one number are
+    compared with each other; None: all are."""
+    moments = batch_moments(values[mask]) if among is None else group_moments(values[mask], among[mask])
     whitened = torch.zeros_like(values)
     if shift:
         whitened[mask] = ((values[mask] - moments.mean) / (moments.std + EPSILON)).to(values.dtype)

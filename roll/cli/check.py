@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from roll.cli.embedded import missing_model
+from roll.cli.hub import cached, is_hub_name, where_from
 from roll.cli.model_files import read_model_folder
 from roll.cli.options import OVERRIDES, Parser, complain, config_folder
 from roll.cli.page import fitted
@@ -135,11 +136,11 @@ def check(config: PPOConfig, machine: Machine, device_memory: int | None = None)
 
 def _in_steps(config: PPOConfig) -> tuple[PPOConfig, list[str]]:
     """With the steps that its epochs have, if its prompts are here."""
-    if not isinstance(config, RLVRConfig) or config.total_epochs is None:
+    if not isinstance(config, RLVRConfig) or config.total_epochs is None or config.mode == "bench":
         return config, []
     data = config.actor_train.data_args
     try:
-        prompts = len(read_rows(data.files, data, only_tag=""))
+        prompts = len(read_rows(data, only_tag=""))
     except PromptFileError as error:
         return config, [f"{error}: the number of steps is not known"]
     counted = f"{prompts:,} rows, those that prompt_length leaves out included"
@@ -153,6 +154,11 @@ def announce(config: PPOConfig) -> Iterator[str]:
 
 
 def _model(folder: str) -> tuple[Model | str, list[str]]:
+    if is_hub_name(folder):
+        in_cache = cached(folder)
+        if in_cache is None:
+            return f"unknown: {where_from(folder)}", [f"{where_from(folder)}: no memory figures"]
+        folder = str(in_cache)
     files = read_model_folder(folder)
     if unmade := missing_model(folder):
         return f"unknown: {files.note}", [f"{files.note}: {unmade[0].fix}"]

@@ -102,7 +102,7 @@ def _after(command: str, before: Sequence[str], typed: str) -> Iterator[str]:
         yield from BUILT_IN
     elif command in ("train", "demo") and not before:
         yield from ("rlvr", "agentic")
-    elif command in ("train", "demo", "check"):
+    elif command in ("train", "demo", "check", "eval"):
         yield from _overrides(AgenticConfig if "agentic" in before else RLVRConfig, typed)
 
 

@@ -21,6 +21,8 @@ import roll
 from roll.cli.origins import check_files, files, origins
 from roll.cli.yaml_limits import check_references
 from roll.compat.roll.defaults import other_defaults
+from roll.compat.roll.differences import differences_of
+from roll.compat.roll.readings import read_as_roll
 from roll.compat.roll.translation import Translation, translate
 from roll.compat.trinity import translation as trinity
 from roll.compat.variables import references_in, variables_of
@@ -49,20 +51,23 @@ def load(
 ) -> tuple[RLVRConfig | AgenticConfig, LoadReport]:
     """The configuration of an RLVR or an agentic run, distinguished by their keys, and what became of every key.
 
-    ROLL's names and values are read as compat/roll/keys.py says, Trinity-RFT's as compat/trinity/keys.py does. `compat`: what is
-    unknown or lacking is reported, not refused; so is every default that is not ROLL's. Raises `ConfigError` with every problem
-    found, each with its file and line; `check_config` is the caller's next step."""
+    ROLL's names and values are read as compat/roll/keys.py says, Trinity-RFT's as compat/trinity/keys.py does. `compat`: the file
+    is ROLL's and keeps ROLL's meaning (compat/roll/readings.py); what is unknown, lacking or other than in ROLL is reported, not
+    refused. Raises `ConfigError` with every problem, each with its file and line; `check_config` is the caller's next step."""
     mapping, references = _compose(config_path, config_name, overrides)
     folder, name = Path(config_path).resolve(), config_name.removesuffix(".yaml")
     where = origins(folder, name, overrides)
     theirs = trinity.translate(mapping) if trinity.is_trinity(mapping) else None
     mapping = theirs.mapping if theirs is not None else mapping
+    of_roll = compat and theirs is None
     try:
         cls: type[RLVRConfig | AgenticConfig] = AgenticConfig if pipeline_of(mapping) == "agentic" else RLVRConfig
         included = set[str]().union(*list(files(folder, name).values())[1:])
         variables = variables_of(mapping, cls, references, included)
         written = {key: value for key, value in mapping.items() if key not in variables}
-        made = translate(written, cls, has_class=_has_class, has_environment=_has_environment, written_for_roll=compat)
+        first = read_as_roll(written, cls) if of_roll else Translation(written)
+        made = translate(first.mapping, cls, has_class=_has_class, has_environment=_has_environment, written_for_roll=compat)
+        made = made.after(first)
         made = made.after(theirs) if theirs is not None else made
         where |= {target: origin(where, source) for target, source in made.moved.items()}
         config, unknown, not_offered = _load(cls, made, compat)
@@ -78,7 +83,8 @@ def load(
         lacking=_placed(lacking, where),
         unknown=_placed([Note(each.key, each.value, f"{each.message}; {each.fix}") for each in unknown], where),
         variables=sorted(variables),
-        defaults=other_defaults(config, made.mapping) if compat and theirs is None else [],
+        differences=_placed(differences_of(config, written), where) if of_roll else [],
+        defaults=other_defaults(config, made.mapping) if of_roll else [],
         origins=where,
     )
     return config, report

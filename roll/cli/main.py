@@ -14,6 +14,8 @@ usage: roll <command> [options] [key=value ...]
   init <name>            a folder to start from: a configuration, a reward of your own, prompts
   check                  what a configuration will do, and everything that is wrong with it
   train rlvr|agentic     run it
+  data inspect           what the prompts of a configuration are, and what their reference answers earn
+  eval                   evaluate the checkpoints of a run: avg@n, pass@k
   doctor                 what is installed here, and what can start
   env-check              try an environment: contract, seeds, reachable rewards, speed
   play                   watch a model play an environment
@@ -31,6 +33,8 @@ COMMANDS = {
     "init": "roll.cli.init",
     "check": "roll.cli.check",
     "train": "roll.cli.train",
+    "data": "roll.cli.data",
+    "eval": "roll.cli.eval",
     "doctor": "roll.cli.doctor",
     "env-check": "roll.cli.env_check",
     "play": "roll.cli.play",
@@ -40,7 +44,7 @@ COMMANDS = {
     "export": "roll.cli.export",
     "completion": "roll.cli.completion",
 }
-RUNS = ("demo", "train")
+RUNS = ("demo", "train", "eval")
 """Commands whose end is that of a run."""
 USAGE_ERROR = 2
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from roll.configs.visible import visible
+from roll.metrics.evaluation_table import evaluation_lines
 
 LOOK_S = 2.5
 """A process whose beat does not change in this time is said to be silent (`roll.rollout.sql.groups.BEAT_S` is less)."""
@@ -66,8 +67,10 @@ def groups_address(run_dir: Path) -> str | None:
     import yaml
 
     path = run_dir / "config.yaml"
-    named = (yaml.safe_load(path.read_text()) or {}).get("groups_database") if path.is_file() else None
-    own = run_dir / "groups.db"
+    config = yaml.safe_load(path.read_text()) or {} if path.is_file() else {}
+    if config.get("mode") == "bench":
+        return None
+    named, own = config.get("groups_database"), run_dir / "groups.db"
     return named or (f"sqlite:///{own}" if own.is_file() else None)
 
 
@@ -83,6 +86,7 @@ def _of_driver(run_dir: Path, summary: Mapping[str, Any]) -> Iterator[str]:
         yield f"{'step':<10}{last['step']}, " + ", ".join(f"{key} {last[key]:.3g}" for key in shown if key in last)
     if counts := summary.get("groups"):
         yield f"{'groups':<10}{_counts(counts)}"
+    yield from evaluation_lines(summary.get("evaluation", ()))
 
 
 def _of_database(address: str) -> Iterator[str]:

@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roll.cli.embedded import missing_model
+from roll.cli.hub import asks_the_hub, with_fetched_models
 from roll.cli.options import OVERRIDES, Parser, complain, config_folder
 from roll.cli.page import fitted
 from roll.cli.surroundings import too_few_files
 from roll.configs.agentic import AgenticConfig
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
+from roll.configs.report import LoadReport
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.visible import visible
 from roll.distributed.machine import this_machine
@@ -89,21 +91,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "roll train") -> in
 def _train(pipeline: str, arguments: Sequence[str], prog: str) -> int:
     """Raises `ConfigError`."""
     options, overrides = parse(arguments, pipeline, prog)
-    # A reward or an environment of the user's own lies where the command is given; it never hides what is installed.
-    sys.path.append(os.getcwd())
-    # Models and data are local folders; a missing one is an error, never a download.
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    machine = this_machine()
-    if not machine.accelerators:
-        # Where DeepSpeed is installed transformers imports it, and it would say in every process that it found no accelerator.
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    if not sys.stdout.isatty():
-        os.environ.setdefault("RAY_COLOR_PREFIX", "0")  # Ray colours what workers print, also in a file
-    handler = logging.StreamHandler()
-    handler.setFormatter(_Formatter("%(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    from roll.cli.check import contradictions
+    prepare_process()
     from roll.cli.compose import load_to_start
 
     config, report = load_to_start(config_folder(options.config_path), options.config_name, overrides, compat=options.compat)
@@ -112,12 +100,36 @@ def _train(pipeline: str, arguments: Sequence[str], prog: str) -> int:
         before, _, after = prog.rpartition(pipeline)
         fix = f"{before}{given}{after}"
         raise ConfigError([Problem("config_name", options.config_name, f"is the configuration of the {given} pipeline", fix)])
+    return run(config, report, options.local)
+
+
+def prepare_process() -> None:
+    """What has to be set before a configuration is loaded."""
+    # A reward or an environment of the user's own lies where the command is given; it never hides what is installed.
+    sys.path.append(os.getcwd())
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if not this_machine().accelerators:
+        # Where DeepSpeed is installed transformers imports it, and it would say in every process that it found no accelerator.
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    if not sys.stdout.isatty():
+        os.environ.setdefault("RAY_COLOR_PREFIX", "0")  # Ray colours what workers print, also in a file
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Formatter("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+
+
+def run(config: RLVRConfig | AgenticConfig, report: LoadReport, local: bool) -> int:
+    """Returns the exit code. Raises `ConfigError`."""
+    from roll.cli.check import contradictions
+
     if report.summary:
         print(report.summary)
-    if problems := contradictions(config, machine) or missing_model(config.pretrain):
+    if not asks_the_hub(config):  # nothing is fetched that was not asked for
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    if problems := contradictions(config, this_machine()) or missing_model(config.pretrain):
         raise ConfigError(report.located(problems))
     try:
-        return _run(config, options.local)
+        return _run(config, local)
     except ConfigError as error:
         raise ConfigError(report.located(error.problems)) from error
 
@@ -154,6 +166,7 @@ def _run_locked(config: RLVRConfig | AgenticConfig, local: bool, lock: RunLock) 
     from roll.pipeline.run_record import archive_previous
 
     inventory = detect(config.num_nodes, config.num_gpus_per_node)
+    config = with_fetched_models(config)
     prepared = replace(_prepare(config, inventory, local), lock=lock)
     config = prepared.config
     for line in prepared.checkpoint.skipped if prepared.checkpoint is not None else ():

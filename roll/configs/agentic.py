@@ -9,7 +9,7 @@ from roll.configs.arguments import GeneratingArguments
 from roll.configs.base import COUNT
 from roll.configs.estimators import TurnScope
 from roll.configs.fields import Bounds, option, required
-from roll.configs.ppo import Lengths, PPOConfig
+from roll.configs.ppo import MAIN_SET, Lengths, PPOConfig
 
 EnvFailurePolicy = Literal["retry", "drop_sample", "drop_group"]
 EnvExecution = Literal["inline", "thread", "process"]
@@ -107,11 +107,22 @@ class AgenticValidationConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AgenticValidationSet:
+    """Episodes that are the same at every evaluation."""
+
+    env_manager: EnvManagerConfig = option(EnvManagerConfig(), "Which episodes; group_size: how many in each environment.")
+    generating_args: GeneratingArguments | None = option(None, "Sampling; null means training's.")
+
+
+@dataclass(frozen=True, kw_only=True)
 class AgenticConfig(PPOConfig):
     custom_envs: dict[str, EnvConfig] = option({}, "Kinds of environments by tag.")
     train_env_manager: EnvManagerConfig = option(EnvManagerConfig(), "Training episodes.")
     val_env_manager: EnvManagerConfig | None = option(None, "Validation episodes, the same at every evaluation; null means none.")
     validation: AgenticValidationConfig | None = option(None, "Sampling of validation episodes; null means training's.")
+    validation_sets: dict[str, AgenticValidationSet] = option(
+        {}, "More validation sets by name, each with its episodes and sampling."
+    )
     max_tokens_per_step: int = option(64, "Longest answer of one turn, in tokens.", bounds=COUNT)
     reward_normalization: RewardNormalizationConfig = option(RewardNormalizationConfig(), "Normalisation of rewards.")
     episode_reward_weight: float = option(1.0, "gigpo: weight of the episode's advantage.", bounds=Bounds(ge=0))
@@ -156,13 +167,19 @@ class AgenticConfig(PPOConfig):
         return {tag: tag for tag in self.custom_envs}
 
     @property
-    def val_generating_args(self) -> GeneratingArguments | None:
-        return self.validation.generating_args if self.validation else None
+    def validations(self) -> dict[str, AgenticValidationSet]:
+        """All validation sets by name."""
+        if self.val_env_manager is None:
+            return self.validation_sets
+        sampling = self.validation.generating_args if self.validation else None
+        main = AgenticValidationSet(env_manager=self.val_env_manager, generating_args=sampling)
+        return {MAIN_SET: main} | self.validation_sets
 
     @property
-    def val_episodes(self) -> int:
-        """Episodes of one validation."""
-        manager = self.val_env_manager
-        if manager is None:
-            return 0
+    def validation_sampling(self) -> dict[str, GeneratingArguments]:
+        training = self.actor_infer.generating_args
+        return {name: validation.generating_args or training for name, validation in self.validations.items()}
+
+    def episodes_of(self, manager: EnvManagerConfig) -> int:
+        """Episodes of a validation set."""
         return self.val_batch_size or manager.num_env_groups * manager.group_size

@@ -8,11 +8,14 @@ from dataclasses import fields
 from roll.configs.agentic import AgenticConfig, EnvManagerConfig
 from roll.configs.dotted_path import DOTTED_PATH
 from roll.configs.estimators import GROUP_RELATIVE, STEP_ESTIMATORS, unusable_estimator
+from roll.configs.evaluation_rules import set_name_problems
 from roll.configs.fields import default_of
+from roll.configs.ppo import MAIN_SET, set_key
 from roll.configs.problems import MISSING_VALUE, Problem
 
 
 def agentic_problems(config: AgenticConfig) -> Iterator[Problem]:
+    yield from set_name_problems(config.validation_sets)
     for rule in (_lengths, _environments, _groups, _validation, _advantages, _normalisation, _data):
         yield from rule(config)
 
@@ -39,10 +42,9 @@ def _environments(config: AgenticConfig) -> Iterator[Problem]:
 
 
 def _groups(config: AgenticConfig) -> Iterator[Problem]:
-    managers = {"train_env_manager": config.train_env_manager, "val_env_manager": config.val_env_manager}
+    managers = {"train_env_manager": config.train_env_manager, **_validation_managers(config)}
     for key, manager in managers.items():
-        if manager is not None:
-            yield from _partition(config, key, manager)
+        yield from _partition(config, key, manager)
     size, batch = config.group_size, config.rollout_batch_size
     if batch % size:
         below = batch // size * size
@@ -67,21 +69,28 @@ def _partition(config: AgenticConfig, key: str, manager: EnvManagerConfig) -> It
         yield Problem(f"{key}.group_filter_cls", manager.group_filter_cls, "is not a dotted path", "my_module.my_filter")
 
 
+def _validation_managers(config: AgenticConfig) -> dict[str, EnvManagerConfig]:
+    """The env manager of each validation set, by its key."""
+    keys = {name: "val_env_manager" if name == MAIN_SET else f"{set_key(name)}.env_manager" for name in config.validations}
+    return {keys[name]: validation.env_manager for name, validation in config.validations.items()}
+
+
 def _validation(config: AgenticConfig) -> Iterator[Problem]:
-    manager, count = config.val_env_manager, config.val_batch_size
-    if manager is None:
-        for key, value in (("validation", config.validation), ("val_batch_size", count)):
-            if value is not None:
-                yield Problem(key, "given", "has no effect: there is no val_env_manager", "add val_env_manager, or remove it")
-        return
-    if count is not None and count % manager.group_size:
-        message = f"{count} episodes are not a whole number of groups of {manager.group_size}"
-        yield Problem("val_batch_size", count, message, f"a multiple of {manager.group_size}")
-    if manager.group_size_redundancy:
-        message = "a validation counts every episode"
-        yield Problem("val_env_manager.group_size_redundancy", manager.group_size_redundancy, message, "remove it")
-    if manager.group_filter_cls is not None:
-        yield Problem("val_env_manager.group_filter_cls", manager.group_filter_cls, "a validation counts all groups", "remove it")
+    managers, count = _validation_managers(config), config.val_batch_size
+    if config.validation is not None and config.val_env_manager is None:
+        message = "has no effect: there is no val_env_manager"
+        yield Problem("validation", "given", message, "add val_env_manager, or remove it")
+    if count is not None and not managers:
+        yield Problem("val_batch_size", count, "has no effect: there is no validation set", "add val_env_manager, or remove it")
+    for key, manager in managers.items():
+        if count is not None and count % manager.group_size:
+            message = f"{count} episodes are not a whole number of groups of {manager.group_size} ({key})"
+            yield Problem("val_batch_size", count, message, f"a multiple of {manager.group_size}")
+        if manager.group_size_redundancy:
+            message = "a validation counts every episode"
+            yield Problem(f"{key}.group_size_redundancy", manager.group_size_redundancy, message, "remove it")
+        if manager.group_filter_cls is not None:
+            yield Problem(f"{key}.group_filter_cls", manager.group_filter_cls, "a validation counts all groups", "remove it")
 
 
 def _advantages(config: AgenticConfig) -> Iterator[Problem]:
@@ -100,11 +109,6 @@ def _advantages(config: AgenticConfig) -> Iterator[Problem]:
             if given:
                 message = f"{estimator} gives every turn its own advantage and does not read it"
                 yield Problem(key, getattr(config, key), message, f"use {instead[key]}")
-        norm = config.reward_normalization
-        of_episodes = estimator == "agentic_reinforce" and (norm.norm_mean_type or norm.norm_std_type)
-        if config.reward_clip is not None and not of_episodes:
-            message = f"{estimator} takes the rewards of single turns, and normalises returns if anything"
-            yield Problem("reward_clip", config.reward_clip, message, "use advantage_clip")
 
 
 def _gae(config: AgenticConfig) -> Iterator[Problem]:
@@ -139,6 +143,8 @@ def _normalisation(config: AgenticConfig) -> Iterator[Problem]:
 
 def _data(config: AgenticConfig) -> Iterator[Problem]:
     data = config.actor_train.data_args
+    if data.template == "chatml":
+        yield Problem("actor_train.data_args.template", "chatml", "is for prompts of one turn", "native or none")
     for item in [item for item in fields(data) if item.name != "template"]:
         if (value := getattr(data, item.name)) != default_of(item):
             yield Problem(

@@ -27,12 +27,12 @@ StrategyName = Literal[
 ENGINES: tuple[StrategyName, ...] = ("hf_infer", "vllm", "sglang")
 TRAINING_STRATEGIES = tuple(name for name in get_args(StrategyName) if name.endswith("_train"))
 FROZEN_STRATEGIES = tuple(name for name in get_args(StrategyName) if name not in (*ENGINES, *TRAINING_STRATEGIES))
-Template = Literal["native", "none"]
+Template = Literal["native", "none", "chatml"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelArguments:
-    model_name_or_path: str | None = option(None, "Folder of the Hugging Face checkpoint; null means `pretrain`.")
+    model_name_or_path: str | None = option(None, "As `pretrain`, for this role; null means `pretrain`.")
     attn_implementation: AttentionName = option("sdpa", "Attention implementation of transformers.")
     dtype: Dtype = option("auto", "Compute type; auto means bf16 on an accelerator and fp32 on a CPU.")
     disable_gradient_checkpointing: bool = option(
@@ -100,9 +100,20 @@ class DataArguments:
     file_name: str | list[str] = option(
         [], "File or files of prompts: JSON Lines, or by their endings .csv, .parquet, .arrow; one prompt a line, or a row."
     )
-    template: Template = option("native", "native: the tokenizer's own chat template; none: the prompt text as it stands.")
+    path: str | None = option(
+        None, "Instead of file_name: a data set of the Hugging Face hub, owner/name, or a folder that `datasets` can load."
+    )
+    subset_name: str | None = option(None, "path: the data set's subset; null means its only one.")
+    split: str = option("train", "path: the split.")
+    revision: str | None = option(None, "path: commit, branch or tag of the data set; null means its newest commit.")
+    template: Template = option(
+        "native",
+        "native: the tokenizer's own chat template; none: the prompt text as it stands; chatml (RLVR only): each message between "
+        "<|im_start|> and <|im_end|>, whatever the tokenizer's own template is.",
+    )
     system_prompt: str | None = option(
-        None, "System message that leads each prompt; rows whose messages begin with one keep that. Needs template native."
+        None,
+        "System message that leads each prompt; rows whose messages begin with one keep that. Not with template none.",
     )
     id: str = option("id", "Column with the row's identity; rows without it are called file:line.")
     tag: str = option("tag", "Column with the tag that selects the domain; where there is one tag only, rows may lack it.")

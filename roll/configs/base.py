@@ -13,9 +13,11 @@ StalenessPolicy = Literal["wait", "drop"]
 GroupsOrder = Literal["fifo", "newest"]
 WeightUpdateMode = Literal["interrupt", "in_flight", "drain"]
 WeightTransport = Literal["object_store", "collective", "checkpoint_dir"]
-Mode = Literal["both", "explore", "train"]
+Mode = Literal["both", "explore", "train", "bench"]
 
 COUNT = Bounds(ge=1)
+PRETRAIN = "pretrain"
+"""The model of `pretrain`, among the models that an evaluation names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +27,10 @@ class BaseConfig:
     output_dir: str = option("./output", "Folder of all runs.")
     seed: int = option(42, "Seed of data order, sampling and initialisation.", bounds=Bounds(ge=0))
     max_steps: int = option(500, "Pipeline steps of the whole run; one step trains one rollout batch.", bounds=COUNT)
-    pretrain: str | None = option(None, "Folder of the Hugging Face checkpoint every role starts from.")
+    pretrain: str | None = option(
+        None,
+        "The model that every role starts from: a Hugging Face folder, or the name of one on the hub, owner/model[@revision].",
+    )
     deterministic: bool = option(False, "Bitwise repeatable, slower; needs async_generation_ratio 0.")
     rpc_timeout: float = option(3600.0, "Seconds after which a call to a worker is given up as hung.", bounds=Bounds(gt=0))
     worker_start_timeout: float = option(
@@ -45,7 +50,11 @@ class BaseConfig:
         "both",
         "both: one driver explores and trains. train: this process trains what explorers of the same run roll out; explore: it "
         "is one of them. They find each other in <output_dir>/<exp_name>, in any order, and need model_update_transport: "
-        "checkpoint_dir.",
+        "checkpoint_dir. bench: nothing is trained; models are evaluated on the validation sets.",
+    )
+    bench_checkpoints: list[str] = option(
+        [PRETRAIN],
+        "mode bench: what is evaluated: pretrain (that model), folders of runs (all their checkpoints), folders of checkpoints.",
     )
     groups_database: str | None = option(
         None,
@@ -68,8 +77,8 @@ class BaseConfig:
     rollout_batch_size: int = option(128, "RLVR: prompts a step. Agentic: episodes a step.", bounds=COUNT)
     val_batch_size: int | None = option(
         None,
-        "RLVR: validation prompts evaluated each time, null means all. Agentic: validation episodes, null means one for each "
-        "place in val_env_manager.",
+        "RLVR: prompts of each validation set that are evaluated, null means all. Agentic: episodes of each validation set, null "
+        "means one for each place in its env manager.",
         bounds=COUNT,
     )
     sequence_length: int | None = option(
@@ -98,7 +107,7 @@ class BaseConfig:
     rollout_log_per_step: int = option(
         8,
         "Rollouts written to samples.jsonl each step, rounded up to whole groups; as many of groups that were dropped, and of "
-        "each validation.",
+        "each validation set.",
         bounds=Bounds(ge=0),
     )
 
@@ -174,11 +183,14 @@ class BaseConfig:
     @property
     def run_dir(self) -> str:
         """The folder that this process writes to."""
-        return str(PurePath(self.shared_dir, "explorers", self.explorer_name)) if self.mode == "explore" else self.shared_dir
+        own = {"explore": ("explorers", self.explorer_name), "bench": ("bench",)}
+        return str(PurePath(self.shared_dir, *own.get(self.mode, ())))
 
     @property
     def groups_address(self) -> str | None:
-        """The database of groups; None: they lie in memory."""
+        """The database of groups; None: they lie in memory, or there are none."""
+        if self.mode == "bench":
+            return None
         if self.groups_database is None and self.mode != "both":
             return f"sqlite:///{PurePath(self.shared_dir, 'groups.db')}"
         return self.groups_database

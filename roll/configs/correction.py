@@ -39,13 +39,15 @@ class CorrectionFilterConfig:
     """Tokens outside the ranges are left out of the policy loss (and still counted in its normaliser)."""
 
     enabled: bool = option(False, "Whether this filter acts.")
-    agg_type: CorrectionLevel = option("token", "Of what the ratio is taken, as weight_type; differences are averaged.")
+    agg_type: CorrectionLevel = option(
+        "token", "Of what the ratio is taken, as weight_type; differences as its logarithm: summed for sequence, else averaged."
+    )
     ratio_enabled: bool = option(True, "Filter by the ratio trained / sampling policy.")
     ratio_low: float = option(0.8, "Smallest ratio kept.", bounds=Bounds(ge=0))
     ratio_high: float = option(1.2, "Largest ratio kept.", bounds=Bounds(gt=0, infinite=True))
     diff_enabled: bool = option(False, "Filter by the difference of probabilities, trained - sampling policy.")
-    diff_low: float = option(-0.2, "Smallest difference kept.", bounds=Bounds(ge=-1))
-    diff_high: float = option(0.2, "Largest difference kept.", bounds=Bounds(le=1))
+    diff_low: float = option(-0.2, "Smallest difference kept.")
+    diff_high: float = option(0.2, "Largest difference kept.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,8 +23,6 @@ class Derived:
     sequence_length: int
     max_new_tokens: int
     """Longest training response: that of `actor_infer.generating_args`, else `response_length`."""
-    val_max_new_tokens: int
-    val_num_return_sequences: int
     samples_per_step: int
     """Rollouts; an episode may become more than one sample, or none."""
     optimizer_batch_size: int
@@ -72,8 +70,7 @@ def derive(config: PPOConfig) -> Derived:
     optimizer_steps = samples // optimizer_batch if trains else 0
     critic = config.critic if trains and config.uses_critic else None
     critic_steps = samples // optimizer_batch_size(critic) if critic is not None else 0
-    validation = config.val_generating_args
-    recompute, reason = _old_logprobs_recomputed(config)
+    recompute, reason = old_logprobs_recomputed(config)
     adapters, adapters_reason = adapter_updates(config)
     engine = config.actor_infer.strategy_args.options
     return Derived(
@@ -81,8 +78,6 @@ def derive(config: PPOConfig) -> Derived:
         response_length=response_length,
         sequence_length=sequence_length,
         max_new_tokens=config.actor_infer.generating_args.max_new_tokens or response_length,
-        val_max_new_tokens=(validation.max_new_tokens if validation else None) or response_length,
-        val_num_return_sequences=(validation.num_return_sequences if validation else None) or 1,
         samples_per_step=samples,
         optimizer_batch_size=optimizer_batch,
         optimizer_steps_per_epoch=optimizer_steps,
@@ -111,7 +106,7 @@ def _policy_loss(config: PPOConfig) -> PolicyLossArgs:
     return loss_args(config.actor_train, low, high, config.dual_clip_c if config.dual_clip_loss else None)
 
 
-def _old_logprobs_recomputed(config: PPOConfig) -> tuple[bool, str]:
+def old_logprobs_recomputed(config: PPOConfig) -> tuple[bool, str]:
     """Whether log-probs are recomputed at the start of a step, and why."""
     variant = config.actor_train.pg_variant
     loss = POLICY_LOSSES.get(variant)

@@ -16,6 +16,8 @@ def adapter_updates(config: PPOConfig) -> tuple[bool, str]:
     trained = config.actor_train.model_args
     if trained.lora_target is None:
         return False, "all weights are trained"
+    if config.mode == "bench":
+        return False, "what is evaluated are merged weights"
     if trained.lora_update != "auto":
         return trained.lora_update == "adapter", f"lora_update: {trained.lora_update}"
     if reason := _obstacle(config):

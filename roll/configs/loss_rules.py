@@ -78,6 +78,6 @@ def _kl(config: PPOConfig) -> Iterator[Problem]:
         yield Problem("init_kl_coef", 0.0, "add_token_level_kl is true, but the weight is 0 and stays so", "e.g. 0.01")
     if config.target_kl is not None and not config.add_token_level_kl:
         yield Problem("target_kl", config.target_kl, "has no effect: add_token_level_kl is false", "add_token_level_kl: true")
-    if config.uses_reference and config.reference is None and config.mode != "explore":
+    if config.uses_reference and config.reference is None and config.mode in ("both", "train"):
         user = "use_kl_loss" if config.use_kl_loss else "add_token_level_kl"
         yield Problem("reference", MISSING_VALUE, f"{user} needs it", "reference: {device_mapping: ...}")

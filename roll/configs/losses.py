@@ -17,8 +17,8 @@ from roll.configs.problems import ConfigError, Problem
 RatioLevel = Literal["token", "sequence"]
 Anchor = Literal["step", "behaviour"]
 LossAggregation = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
-KLEstimator = Literal["kl", "k1", "mse", "k2", "k3", "abs"]
-KLLossEstimator = Literal[KLEstimator, "kl+", "k1+", "mse+", "k2+", "k3+", "abs+"]
+KLEstimator = Literal["kl", "k1", "mse", "k2", "k3", "low_var_kl", "abs"]
+KLLossEstimator = Literal[KLEstimator, "kl+", "k1+", "mse+", "k2+", "k3+", "low_var_kl+", "abs+"]
 
 DEFAULT_LOSS = "ppo"
 PG_CLIP = 0.2
@@ -77,7 +77,9 @@ class PolicyLossArgs(PolicyLossKnobs):
     pg_clip_low: float = option(PG_CLIP, "ppo, decoupled_ppo: lower clip of the ratio at 1 - this.", bounds=_CLIP)
     pg_clip_high: float = option(PG_CLIP, "ppo, decoupled_ppo: upper clip of the ratio at 1 + this.", bounds=_CLIP)
     dual_clip_c: float | None = option(
-        None, "ppo, decoupled_ppo: negative advantages have a loss of at most -this times them; None is off.", bounds=DUAL_CLIP
+        None,
+        "ppo, decoupled_ppo, gspo: where advantages are negative the loss is at most -this times them.",
+        bounds=DUAL_CLIP,
     )
 
     def __post_init__(self) -> None:
@@ -121,15 +123,17 @@ def _reinforce(k: PolicyLossArgs) -> str:
     return "−A·ℓ"
 
 
+def _clipped(ratio: str, low: float, high: float, dual: float | None) -> str:
+    surrogate = f"min({ratio}·A, clip({ratio}, 1−{low:g}, 1+{high:g})·A)"
+    return f"−{surrogate}" if dual is None else f"−max({surrogate}, {dual:g}·A) where A < 0, −{surrogate} elsewhere"
+
+
 def _ppo(k: PolicyLossArgs) -> str:
-    surrogate = f"min(r·A, clip(r, 1−{k.pg_clip_low:g}, 1+{k.pg_clip_high:g})·A)"
-    if k.dual_clip_c is None:
-        return f"−{surrogate}"
-    return f"−max({surrogate}, {k.dual_clip_c:g}·A) where A < 0, −{surrogate} elsewhere"
+    return _clipped("r", k.pg_clip_low, k.pg_clip_high, k.dual_clip_c)
 
 
 def _gspo(k: PolicyLossArgs) -> str:
-    return f"−min(s·A, clip(s, 1−{k.gspo_clip_low:g}, 1+{k.gspo_clip_high:g})·A), s = exp(mean_y log r)"
+    return f"{_clipped('s', k.gspo_clip_low, k.gspo_clip_high, k.dual_clip_c)}, s = exp(mean_y log r)"
 
 
 def _gmpo(k: PolicyLossArgs) -> str:

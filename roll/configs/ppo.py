@@ -14,6 +14,9 @@ from roll.configs.fields import Bounds, option
 from roll.configs.losses import DUAL_CLIP, PG_CLIP, KLEstimator, KLLossEstimator, LossAggregation
 from roll.configs.worker import ActorInferConfig, ActorTrainConfig, CriticConfig, ReferenceConfig, RoleConfig, WorkerConfig
 
+MAIN_SET = "validation"
+"""The validation set that the keys `validation` and `val_env_manager` describe; it comes first, and others have a name."""
+
 POSITIVE = Bounds(gt=0)
 SHARE = Bounds(ge=0, le=1)
 
@@ -33,7 +36,9 @@ class PPOConfig(BaseConfig, ABC):
         "grpo", "How advantages come from rewards; your own function by its dotted path, my_package.my_module.my_estimator."
     )
     reward_clip: float | None = option(
-        None, "Rewards are clipped to ± this after normalisation, and so is the KL penalty of each token.", bounds=POSITIVE
+        None,
+        "Rewards are clipped to ± this after normalisation, adv_estimator's included; so is the KL penalty of each token.",
+        bounds=POSITIVE,
     )
     gamma: float = option(
         1.0, "Discount of later rewards. RLVR: per response token. Agentic: per turn.", bounds=Bounds(gt=0, le=1)
@@ -48,7 +53,9 @@ class PPOConfig(BaseConfig, ABC):
     lambd: float = option(
         0.95, "gae: λ; the smaller, the more the critic's errors bias advantages, and the less they vary.", bounds=SHARE
     )
-    whiten_advantages: bool = option(False, "Shift and scale advantages to mean 0, deviation 1 over the tokens of the batch.")
+    whiten_advantages: bool = option(
+        False, "Shift and scale advantages to mean 0, deviation 1 over the tokens of the batch; RLVR: each domain on its own."
+    )
 
     # Loss.
     ppo_epochs: int = option(1, "Passes over each batch.", bounds=Bounds(ge=1))
@@ -57,13 +64,19 @@ class PPOConfig(BaseConfig, ABC):
     use_pg_clip_range: bool = option(False, "PPO: clip to [1 - pg_clip_low, 1 + pg_clip_high] instead.")
     pg_clip_low: float = option(PG_CLIP, "PPO: lower clip, with use_pg_clip_range.", bounds=POSITIVE)
     pg_clip_high: float = option(PG_CLIP, "PPO: upper clip, with use_pg_clip_range.", bounds=POSITIVE)
-    dual_clip_loss: bool = option(False, "PPO: bound the loss of negative advantages at dual_clip_c times the advantage.")
-    dual_clip_c: float = option(3.0, "PPO: that bound.", bounds=DUAL_CLIP)
+    dual_clip_loss: bool = option(False, "PPO, gspo: bound the loss of negative advantages at dual_clip_c times the advantage.")
+    dual_clip_c: float = option(3.0, "That bound.", bounds=DUAL_CLIP)
     loss_agg_mode: LossAggregation = option("seq-mean-token-mean", "How token losses become one number.")
     entropy_loss_coef: float = option(0.0, "Weight of the entropy bonus.", bounds=Bounds(ge=0))
     use_kl_loss: bool = option(False, "Add an estimate of the KL divergence from the reference policy to the loss.")
     kl_loss_coef: float = option(0.0, "Its weight.", bounds=Bounds(ge=0))
     kl_loss_type: KLLossEstimator = option("k3", "Its estimator; with + it has the gradient of k2, the unbiased one on-policy.")
+    kl_loss_clamp: float | None = option(
+        None,
+        "The estimate of each token is limited to ± this, beyond which it does not pull any more: k3 grows as e^d. 10 is common; "
+        "null is no limit.",
+        bounds=POSITIVE,
+    )
     value_clip: float | None = option(
         None, "gae: within a step a value moves by no more than this; null is no limit.", bounds=POSITIVE
     )
@@ -118,8 +131,9 @@ class PPOConfig(BaseConfig, ABC):
             "reference": self.reference,
             "critic": self.critic,
         }
-        half = {"actor_infer": "explore"}
-        return {name: role for name, role in roles.items() if role is not None and self.mode in ("both", half.get(name, "train"))}
+        half = {"both": roles.keys(), "explore": {"actor_infer"}, "bench": {"actor_infer"}}
+        here = half.get(self.mode, roles.keys() - {"actor_infer"})
+        return {name: role for name, role in roles.items() if role is not None and name in here}
 
     def roles(self) -> dict[str, RoleConfig]:
         """The roles that a run starts, by name."""
@@ -174,5 +188,10 @@ class PPOConfig(BaseConfig, ABC):
 
     @property
     @abstractmethod
-    def val_generating_args(self) -> GeneratingArguments | None:
-        """The sampling of validations; None means that of training."""
+    def validation_sampling(self) -> dict[str, GeneratingArguments]:
+        """The sampling of each validation set, by the set's name."""
+
+
+def set_key(name: str) -> str:
+    """The key that describes a validation set."""
+    return name if name == MAIN_SET else f"validation_sets.{name}"

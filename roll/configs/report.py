@@ -42,6 +42,8 @@ class LoadReport:
     """Neither a key of this project nor of ROLL."""
     variables: list[str] = field(default_factory=list)
     """Top-level keys that only feed `${...}`."""
+    differences: list[Note] = field(default_factory=list)
+    """Keys that mean something else than in ROLL; the value is this project's. Only with `compat`."""
     defaults: list[Note] = field(default_factory=list)
     """Keys left out whose default is not ROLL's, where that matters; the value is this project's. Only with `compat`."""
     origins: Mapping[str, str] = field(default_factory=dict)
@@ -54,6 +56,7 @@ class LoadReport:
             (len(self.aliased), "read under another name or value"),
             (len(self.without_effect), "without effect"),
             (len(self.unknown), "unknown"),
+            (len(self.differences), "with another meaning than in ROLL"),
             (len(self.defaults), "left out whose default is not ROLL's"),
         ]
         shown = ", ".join(f"{count} {what}" for count, what in counted if count)

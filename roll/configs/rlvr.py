@@ -10,7 +10,7 @@ from roll.configs.arguments import GeneratingArguments
 from roll.configs.base import COUNT
 from roll.configs.estimators import Scope
 from roll.configs.fields import Bounds, option
-from roll.configs.ppo import Lengths, PPOConfig
+from roll.configs.ppo import MAIN_SET, Lengths, PPOConfig
 from roll.configs.worker import RewardConfig, ValidationConfig
 
 
@@ -18,6 +18,7 @@ from roll.configs.worker import RewardConfig, ValidationConfig
 class RLVRConfig(PPOConfig):
     rewards: dict[str, RewardConfig] = option({}, "Reward workers by domain.")
     validation: ValidationConfig | None = option(None, "Fixed prompts evaluated every eval_steps; null means none.")
+    validation_sets: dict[str, ValidationConfig] = option({}, "More validation sets by name, each with its prompts and sampling.")
     total_epochs: float | None = option(
         None,
         "Passes over the training prompts, instead of max_steps: the run has total_epochs x usable prompts / rollout_batch_size "
@@ -80,5 +81,10 @@ class RLVRConfig(PPOConfig):
         return {tag: domain for domain, reward in self.rewards.items() for tag in reward.tags(domain)}
 
     @property
-    def val_generating_args(self) -> GeneratingArguments | None:
-        return self.validation.generating_args if self.validation else None
+    def validations(self) -> dict[str, ValidationConfig]:
+        """All validation sets by name."""
+        return ({MAIN_SET: self.validation} if self.validation else {}) | self.validation_sets
+
+    @property
+    def validation_sampling(self) -> dict[str, GeneratingArguments]:
+        return {name: validation.generating_args for name, validation in self.validations.items()}

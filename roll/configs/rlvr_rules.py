@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 
+from roll.configs.arguments import DataArguments
 from roll.configs.base import BaseConfig
 from roll.configs.dotted_path import DOTTED_PATH
 from roll.configs.estimators import ESTIMATORS, STEP_ESTIMATORS, unusable_estimator
+from roll.configs.evaluation_rules import set_name_problems
+from roll.configs.ppo import set_key
 from roll.configs.problems import MISSING_VALUE, Problem
 from roll.configs.rlvr import RLVRConfig
 
@@ -15,6 +18,7 @@ _TURNS = "compares the turns of multi-turn episodes; an RLVR response is one tur
 
 
 def rlvr_problems(config: RLVRConfig) -> Iterator[Problem]:
+    yield from set_name_problems(config.validation_sets)
     for rule in (_lengths, _advantages, _data, _epochs, _domains):
         yield from rule(config)
 
@@ -27,8 +31,10 @@ def _lengths(config: RLVRConfig) -> Iterator[Problem]:
         value = MISSING_VALUE if config.sequence_length is None else config.sequence_length
         yield Problem(key, value, str(error), "give prompt_length and one of response_length, sequence_length")
         return
-    for name, role in (("actor_infer", config.actor_infer), ("validation", config.validation)):
-        longest = role.generating_args.max_new_tokens if role is not None else None
+    sampling = {"actor_infer": config.actor_infer.generating_args}
+    sampling |= {set_key(name): args for name, args in config.validation_sampling.items()}
+    for name, args in sampling.items():
+        longest = args.max_new_tokens
         if longest is not None and longest > response_length:
             yield Problem(
                 f"{name}.generating_args.max_new_tokens", longest, f"{longest} > response_length {response_length}", "remove it"
@@ -59,14 +65,24 @@ def _advantages(config: RLVRConfig) -> Iterator[Problem]:
 
 
 def _data(config: RLVRConfig) -> Iterator[Problem]:
-    for name, role in (("actor_train", config.actor_train), ("validation", config.validation)):
-        if role is not None and (not role.data_args.files or "" in role.data_args.files):
-            fix = "a file of prompts or a list of them"
-            yield Problem(f"{name}.data_args.file_name", MISSING_VALUE, "names no prompt file", fix)
-        if role is not None and role.data_args.template == "none" and role.data_args.system_prompt is not None:
-            message = "is never rendered: template none takes the prompt's text as it stands"
-            fix = "template: native, or remove it"
-            yield Problem(f"{name}.data_args.system_prompt", role.data_args.system_prompt, message, fix)
+    sources: dict[str, DataArguments] = {set_key(name): each.data_args for name, each in config.validations.items()}
+    if config.mode != "bench":
+        sources["actor_train"] = config.actor_train.data_args
+    for name, data in sources.items():
+        yield from _prompts(f"{name}.data_args", data)
+
+
+def _prompts(key: str, data: DataArguments) -> Iterator[Problem]:
+    if data.path is None and (not data.files or "" in data.files):
+        yield Problem(f"{key}.file_name", MISSING_VALUE, "names no prompt file", "a file of prompts or a list of them, or path")
+    if data.path is not None and data.files:
+        yield Problem(f"{key}.path", data.path, "and file_name are both given", "remove one of the two")
+    for name in ("subset_name", "split", "revision") if data.path is None else ():
+        if (value := getattr(data, name)) != getattr(DataArguments, name):
+            yield Problem(f"{key}.{name}", value, "belongs to path, which is not given", "remove it, or write path")
+    if data.template == "none" and data.system_prompt is not None:
+        message = "is never rendered: template none takes the prompt's text as it stands"
+        yield Problem(f"{key}.system_prompt", data.system_prompt, message, "template: native, or remove it")
 
 
 def _epochs(config: RLVRConfig) -> Iterator[Problem]:

@@ -12,6 +12,7 @@ from roll.configs.deepspeed import DeepSpeedConfig, deepspeed_problems
 from roll.configs.derived import optimizer_batch_size
 from roll.configs.dotted_path import DOTTED_PATH
 from roll.configs.engine_rules import engine_node_problems, engine_problems
+from roll.configs.evaluation_rules import evaluation_problems
 from roll.configs.fields import all_range_problems
 from roll.configs.lora_updates import lora_update_problems
 from roll.configs.loss_rules import loss_problems
@@ -40,6 +41,7 @@ def check_config(config: PPOConfig, device_count: int) -> list[Problem]:
         _lengths,
         _batch,
         _halves,
+        evaluation_problems,
         _asynchrony,
         loss_problems,
         _critic,
@@ -92,7 +94,7 @@ def _lengths(config: PPOConfig) -> Iterator[Problem]:
 
 
 def _halves(config: PPOConfig) -> Iterator[Problem]:
-    if config.mode != "both":
+    if config.mode in ("explore", "train"):
         if config.model_update_transport != "checkpoint_dir":
             message = f"weights go between processes as files (mode: {config.mode})"
             yield Problem("model_update_transport", config.model_update_transport, message, "checkpoint_dir")
@@ -254,7 +256,7 @@ def _devices(config: PPOConfig, device_count: int) -> Iterator[Problem]:
 
 
 def _batch(config: PPOConfig) -> Iterator[Problem]:
-    if config.mode == "explore":
+    if "actor_train" not in config.configured_roles():
         return
     yield from _whole_batches(config, config.actor_train, "optimiser batch")
     if config.uses_critic and config.critic is not None:

@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from roll.configs.arguments import Template
@@ -37,18 +37,20 @@ class TemplateError(ValueError):
 
 def render(rows: Sequence[PromptRow], tokenizer: PreTrainedTokenizerBase, template: Template) -> list[str]:
     """The prompts' texts. `native`: the tokenizer's chat template, applied to a row's messages (or to its prompt as the one
-    message of a user), ending where the assistant's turn begins. `none`: a row's prompt as it stands. Raises
+    message of a user), ending where the assistant's turn begins. `none`: a row's prompt as it stands. `chatml`: see there. Raises
     `PromptFileError`."""
     if template == "none":
         for row in rows:
             if row.prompt is None:
                 raise PromptFileError(f"{row.where}: template none needs a prompt column, and the row has messages only")
         return [row.prompt or "" for row in rows]
+    conversations = [row.messages or [{"role": "user", "content": row.prompt}] for row in rows]
+    if template == "chatml":
+        return [chatml(messages, row.where) for messages, row in zip(conversations, rows, strict=True)]
     if not tokenizer.chat_template:
         raise PromptFileError(
             f"data_args.template: native, but the tokenizer of {tokenizer.name_or_path} has no chat template; use template: none"
         )
-    conversations = [row.messages or [{"role": "user", "content": row.prompt}] for row in rows]
     texts: list[str] = []
     for row, answer in zip(rows, rendered_apart(tokenizer, conversations), strict=True):
         if "text" not in answer:
@@ -57,6 +59,15 @@ def render(rows: Sequence[PromptRow], tokenizer: PreTrainedTokenizerBase, templa
             raise PromptFileError(f"{row.where}: the text that the tokenizer's chat template makes of the row {wrong}")
         texts.append(answer["text"])
     return texts
+
+
+def chatml(messages: Sequence[Mapping[str, Any]], where: str) -> str:
+    """Each message between <|im_start|> with its role and <|im_end|>, then the beginning of the assistant's: no system prompt is
+    added, as the templates of some models do. Raises `PromptFileError`."""
+    if not all(isinstance(message.get("role"), str) and isinstance(message.get("content"), str) for message in messages):
+        raise PromptFileError(f"{where}: template chatml needs a text as role and as content of each message")
+    told = "".join(f"<|im_start|>{message['role']}\n{message['content']}<|im_end|>\n" for message in messages)
+    return f"{told}<|im_start|>assistant\n"
 
 
 def try_template(tokenizer: PreTrainedTokenizerBase) -> None:

@@ -8,10 +8,10 @@ no row may be longer, or nested deeper, than any that a run can use.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from roll.configs.arguments import DataArguments
 from roll.data import tables
@@ -22,7 +22,6 @@ LARGEST_ROW = 16 << 20
 """Bytes of a line: a row may bring its test cases."""
 LONGEST_PROMPT = 4 << 20
 """Characters of a prompt, and of all messages of a row together: no context window holds more, tokenizing more takes minutes."""
-DEFAULT_COLUMNS = DataArguments()
 
 
 class PromptFileError(ValueError):
@@ -44,43 +43,70 @@ class PromptRow:
     """The other columns (difficulty, test cases, ...)."""
 
 
-def read_rows(
-    paths: Sequence[str | Path],
-    columns: DataArguments = DEFAULT_COLUMNS,
-    key: str = "data_args.file_name",
-    only_tag: str | None = None,
-) -> list[PromptRow]:
-    """All rows, in the order of files and lines. Blank lines are skipped. `key` is the configuration key that named the files.
+def read_rows(data: DataArguments, key: str = "data_args", only_tag: str | None = None) -> list[PromptRow]:
+    """All rows, in the order of files and lines. Blank lines are skipped. `key`: the configuration's name for `data`.
 
-    A row without an id column is called "file:line"; one without a tag column has `columns.default_tag`, else `only_tag`, and is
-    refused if both are None. Raises `PromptFileError`."""
-    only_tag = columns.default_tag if columns.default_tag is not None else only_tag
+    A row without an id column is called "file:line", one with an id that an earlier file has "file:id". A row without a tag
+    column has `data.default_tag`, else `only_tag`, and is refused if both are None. Raises `PromptFileError`."""
+    only_tag = data.default_tag if data.default_tag is not None else only_tag
     rows: dict[str, PromptRow] = {}
-    for path in map(Path, paths):
-        for row in _file(path, columns, key, only_tag):
+    for source in [_File(Path(path)) for path in data.files] if data.path is None else [_DataSet(data.path, data)]:
+        taken = set(rows)
+        for row in _rows(source, data, key, only_tag):
+            if row.id in taken:  # files number their rows each for itself
+                row = replace(row, id=f"{source.name}:{row.id}")
             if row.id in rows:
-                raise PromptFileError(f"{row.where}: {columns.id} {row.id!r} is that of {rows[row.id].where} too")
+                raise PromptFileError(f"{row.where}: {data.id} {row.id!r} is that of {rows[row.id].where} too")
             rows[row.id] = row
     if not rows:
-        raise PromptFileError(f"{key}: no prompts in {', '.join(map(str, paths)) or 'an empty list of files'}")
+        raise PromptFileError(f"{key}: no prompts in {data.path or ', '.join(data.files) or 'an empty list of files'}")
     return list(rows.values())
 
 
-def _file(path: Path, columns: DataArguments, key: str, only_tag: str | None) -> Iterator[PromptRow]:
+@dataclass(frozen=True, slots=True)
+class _File:
+    path: Path
+    key: ClassVar[str] = "file_name"
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    def contents(self) -> Iterator[dict[str, Any] | None]:
+        return tables.rows(self.path) if tables.is_table(self.path) else _lines(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class _DataSet:
+    name: str
+    data: DataArguments
+    key: ClassVar[str] = "path"
+
+    def __str__(self) -> str:
+        return ":".join(filter(None, (self.name, self.data.subset_name, self.data.split)))
+
+    def contents(self) -> Iterator[dict[str, Any] | None]:
+        return tables.rows_of_hub(self.name, self.data.subset_name, self.data.split, self.data.revision)
+
+
+def _rows(source: _File | _DataSet, data: DataArguments, key: str, only_tag: str | None) -> Iterator[PromptRow]:
+    key = f"{key}.{source.key}"
     try:
-        contents = tables.rows(path) if tables.is_table(path) else _lines(path)
-        for number, content in enumerate(contents, start=1):
-            where = f"{path}:{number}"
+        for number, content in enumerate(source.contents(), start=1):
+            where = f"{source}:{number}"
             if content is not None:
-                yield _row(_checked(content, where), columns, where, f"{path.name}:{number}", only_tag)
+                yield _row(_checked(content, where), data, where, f"{source.name}:{number}", only_tag)
     except ModuleNotFoundError as error:
-        raise PromptFileError(f"{key}: {path} needs {error.name}, which is not installed: pip install 'roll[data]'") from error
+        raise PromptFileError(f"{key}: {source} needs {error.name}, which is not installed: pip install 'roll[data]'") from error
     except OSError as error:
-        raise PromptFileError(f"{key}: cannot read {path}: {error.strerror or error}") from error
+        raise PromptFileError(f"{key}: cannot read {source}: {error.strerror or error}") from error
     except PromptFileError:
         raise
     except ValueError as error:  # the path is not a regular file, or not what its name says
-        raise PromptFileError(f"{key}: cannot read {path}: {' '.join(str(error).split())}") from error
+        raise PromptFileError(f"{key}: cannot read {source}: {' '.join(str(error).split())}") from error
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any] | None]:

@@ -84,8 +84,11 @@ def last_match(pattern: re.Pattern[str], text: str) -> str | None:
 
 
 def _filled(pattern: str, word: str) -> str:
-    """The pattern with the word in the place of its first group: a text that matches, if the rest of the pattern is literal."""
-    around = re.sub(r"(?<!\\)\([^()]*\)", "\0", pattern.removeprefix("^").removesuffix("$"), count=1)
+    """The pattern with the word in the place of its first group, dots in the place of groups that do not capture: a text that
+    matches, if the rest of the pattern is literal but for white space."""
+    plain = re.sub(r"(?<!\\)\(\?:[^()]*\)", "...", pattern.removeprefix("^").removesuffix("$"))
+    plain = re.sub(r"\\s[*+]", " ", plain)
+    around = re.sub(r"(?<!\\)\([^()]*\)", "\0", plain, count=1)
     return re.sub(r"\\(\W)", r"\1", around).replace("\0", word)
 
 

@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from roll.configs.visible import visible
+from roll.metrics.evaluation_table import evaluation_lines
 from roll.metrics.view import View
 
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -41,6 +42,8 @@ class RunSnapshot:
     step: int
     """Completed steps."""
     max_steps: int
+    counted: str = "step"
+    """What `step` counts."""
     elapsed_s: float = 0.0
     eta_s: float | None = None
     """Seconds to the end; None while unknown."""
@@ -57,6 +60,10 @@ class RunSnapshot:
     roles: list[RoleLine] = field(default_factory=list)
     groups: dict[str, int] = field(default_factory=dict)
     """Counters: admitted, trained, buffered, in flight, dropped, ..."""
+
+    @property
+    def reached(self) -> str:
+        return f"{self.counted} {self.step}/{self.max_steps}"
 
 
 class Display:
@@ -117,7 +124,7 @@ def _validations(s: RunSnapshot) -> int:
 
 
 def plain_line(s: RunSnapshot) -> str:
-    parts = [f"step {s.step}/{s.max_steps}"]
+    parts = [s.reached]
     if s.reward is not None:
         parts.append(f"reward {s.reward:.3f}")
     if s.validation_errors:
@@ -138,7 +145,7 @@ def draw(s: RunSnapshot) -> RenderableType:
     head = Table.grid(padding=(0, 2))
     left = f"{duration(s.eta_s)} left" if s.eta_s is not None else "time left unknown"
     bar = ProgressBar(total=max(s.max_steps, 1), completed=s.step, width=28, complete_style="green")
-    head.add_row(Text(f"step {s.step}/{s.max_steps}", "bold"), bar, Text(f"{duration(s.elapsed_s)} elapsed, {left}", LABEL))
+    head.add_row(Text(s.reached, "bold"), bar, Text(f"{duration(s.elapsed_s)} elapsed, {left}", LABEL))
 
     figures = Table.grid(padding=(0, 3))
     labels, values = [], []
@@ -193,6 +200,8 @@ def print_summary(summary: dict[str, Any], run_dir: Path, console: Console | Non
     else:  # nobody knows how wide the reader's window will be
         for label, value in _summary_rows(summary):
             console.print(Text(f"{label:<17}{visible(value)}"), soft_wrap=True)
+    for line in evaluation_lines(summary.get("evaluation", ())):
+        console.print(Text(visible(line)), soft_wrap=True)
     # Not in the table: a path that is folded cannot be copied.
     console.print(Text.assemble((f"{'results':<17}", LABEL), str(run_dir)), soft_wrap=True)
     names = ("summary.json", "metrics.jsonl", "learning_curve.png", "samples.jsonl", "checkpoints")
@@ -209,6 +218,8 @@ def _summary_rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         of_all = f" of {summary['steps']}, resumed" if resumed else ""
         started = f"; started in {duration(summary['started_s'])}" if summary.get("started_s") else ""
         yield "steps", f"{done}{of_all} in {duration(summary.get('wall_s', 0.0))}{started}"
+    if "evaluation" in summary:
+        yield from _evaluated(summary, summary["evaluation"])
     if validation := summary.get("validation"):
         first, last = validation[0], validation[-1]
         before = f"{first['accuracy']:.3f} (step {first['step']}) → " if len(validation) > 1 else ""
@@ -238,6 +249,14 @@ def _summary_rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "weight updates", f"{updates['count']}, pause {pauses}"
     if speed := summary.get("throughput"):
         yield "throughput", f"{speed['samples_per_s']:,.1f} samples/s, {speed['response_tokens_per_s']:,.0f} response tokens/s"
+
+
+def _evaluated(summary: dict[str, Any], models: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    yield "evaluated", f"{len(models)} model{'s' * (len(models) != 1)} in {duration(summary.get('wall_s', 0.0))}"
+    if errors := sum(model["errors"] for model in models):
+        yield "errors", f"{errors:,} rollouts failed or could not be judged"
+    if skipped := summary.get("prompts_skipped"):
+        yield "skipped", ", ".join(f"{count:,} prompts ({reason})" for reason, count in skipped.items())
 
 
 def duration(seconds: float) -> str:

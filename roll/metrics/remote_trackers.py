@@ -133,7 +133,9 @@ class MlflowTracker:
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         now_ms = int(time.time() * 1000)
-        values = [self._entities.Metric(name, value, now_ms, step) for name, value in scalars(metrics)]
+        # MLflow refuses names with this character.
+        named = [(name.replace("@", "_at_"), value) for name, value in scalars(metrics)]
+        values = [self._entities.Metric(name, value, now_ms, step) for name, value in named]
         self._client.log_batch(self._id, metrics=values)
 
     def finish(self, status: str) -> None:

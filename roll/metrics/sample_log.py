@@ -20,7 +20,7 @@ VALIDATION = "validation"
 class SampleLog:
     def __init__(self, run_dir: Path, per_step: int) -> None:
         """`per_step`: rollouts of a step that are trained, and as many of those that are dropped before it, and of each
-        validation, rounded up to whole groups. 0 writes none."""
+        validation set, rounded up to whole groups. 0 writes none."""
         if per_step < 0:
             raise ValueError(f"per_step must be 0 or more, not {per_step}")
         self.per_step = per_step
@@ -51,7 +51,7 @@ class SampleLog:
                 self._journal.append(as_row(step, f"dropped: {reason}", group.group_id, sample))
 
     def record_validation(self, version: int, samples: Sequence[Sample]) -> None:
-        """Records samples of a validation, in the order of their prompts."""
+        """Records samples of a validation set, in the order of their prompts."""
         written: set[str] = set()
         count = 0
         for sample in samples:

@@ -23,6 +23,8 @@ class Estimate(NamedTuple):
     advantages: Tensor
     """[S] of whole samples, or [N] of tokens."""
     of_tokens: bool = False
+    populations: Tensor | None = None
+    """[S] int64: `whiten_advantages` is done among samples of one number. None: among all."""
 
 
 class Advantages(ABC):
@@ -38,7 +40,7 @@ class Advantages(ABC):
 
     @abstractmethod
     def estimate(self, batch: TokenBatch, groups: Sequence[SampleGroup]) -> Estimate:
-        """Normalises and clips the rewards, and applies the estimator."""
+        """Normalises the rewards, applies the estimator, and clips what it makes of them."""
 
     def trains(self, group: SampleGroup, sample: Sample) -> bool:
         """Whether the tokens of the sample are trained."""
@@ -55,7 +57,7 @@ class Advantages(ABC):
         only whitened and clipped. With a critic what is estimated of a sample is its reward, and the batch has values: it gets
         the critic's returns, too."""
         config = self._config
-        rewards, advantages, of_tokens = self.estimate(batch, groups)
+        rewards, advantages, of_tokens, populations = self.estimate(batch, groups)
         metrics = _spread("critic/rewards", rewards)
         if of_tokens:
             advantages = advantages * batch.loss_mask
@@ -65,8 +67,11 @@ class Advantages(ABC):
             metrics |= more
         else:
             advantages = advantages[batch.sample_ids] * batch.loss_mask
-        if config.whiten_advantages or config.adv_estimator in WHITENED:
+        if config.adv_estimator in WHITENED:
             advantages = whiten(advantages, batch.loss_mask)
+        elif config.whiten_advantages:
+            among = None if populations is None else populations[batch.sample_ids]
+            advantages = whiten(advantages, batch.loss_mask, among=among)
         advantages = clip(advantages, config.advantage_clip)
         return batch.with_(advantages=advantages), metrics | _spread("critic/advantages", advantages[batch.loss_mask])
 

@@ -79,7 +79,7 @@ class Publisher:
     async def _record_validations(self) -> None:
         self._known, results = await self._groups.validation_results(self._known)
         for result in results:
-            self._record.add_validation(ValidationResult(**result), ())
+            self._record.add_validation(ValidationResult.from_json(result), ())
 
 
 class FollowedWeights(EngineUpdates):

@@ -23,6 +23,7 @@ from roll.weights.folder_files import share_like
 STATE = "pipeline.json"
 BUFFER = "buffer.jsonl"
 TRAINER = "trainer"
+MODEL = f"{TRAINER}/model"
 CRITIC = "critic"
 _NAME = re.compile(r"step-(\d{1,18})")
 
@@ -51,7 +52,7 @@ class Checkpoint:
     @property
     def model(self) -> Path:
         """The weights as a Hugging Face model folder."""
-        return self.trainer / "model"
+        return self.path / MODEL
 
     @property
     def adapters(self) -> Path:
@@ -147,6 +148,18 @@ class CheckpointStore:
             return _read(path, check)
         except CheckpointError as error:
             raise self._refusal(path, str(error)) from error
+
+    def model(self, path: Path) -> tuple[int, Path]:
+        """The step of a checkpoint, and the folder of its model, which is verified; nothing else of it is read. Raises
+        `CheckpointError`."""
+        try:
+            manifest = read_manifest(path)
+            verify(path, manifest, f"{MODEL}/")
+            if not (path / MODEL).is_dir():
+                raise CheckpointError(f"it has no folder {MODEL}")
+        except (CheckpointError, OSError) as error:
+            raise self._refusal(path, str(error)) from error
+        return manifest.step, path / MODEL
 
     def _refusal(self, path: Path, why: str) -> CheckpointError:
         root = path.parent if path.parent.is_dir() else self.root

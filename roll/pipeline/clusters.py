@@ -27,8 +27,10 @@ async def start_clusters(
     """The started clusters by role: actor_train, actor_infer, reference and critic (if something uses them), and the pipeline's
     `own` roles. With a checkpoint, trainers and engines start from it."""
     checkpoint, derived = prepared.checkpoint, prepared.derived
-    version = checkpoint.step if checkpoint else 0
+    version = prepared.first_version
     model = str(checkpoint.model) if checkpoint else config.model_folder(config.actor_infer)
+    if prepared.benched:
+        model = str(prepared.benched[0].folder)
     adapters = str(checkpoint.adapters) if checkpoint else None
     specs, shards = {}, {}
     for role, worker in config.roles().items():

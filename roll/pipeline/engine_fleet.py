@@ -289,7 +289,7 @@ def engine_fleet(
         version = state.groups.admission.newest
         empty = empty or version > 0 or state.begins_anew
     broadcast = None
-    if config.model_update_transport == "collective" and backend.isolated:
+    if config.model_update_transport == "collective" and backend.isolated and "actor_train" in clusters:
         address, timeout_s = backend.driver_address(), config.engine_health_timeout_s
         broadcast = WeightBroadcast(clusters["actor_train"], engines, address, timeout_s)
     return EngineFleet(

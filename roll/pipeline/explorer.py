@@ -1,26 +1,27 @@
 """The explorer half of a run: groups are admitted, rolled out, filtered, and kept or dropped, each on its own.
 
-What lies between `next` and `keep`, the rollout itself, is the pipeline's own; so is how its validation set is rolled out. While
-a validation generates, the engines keep the version that it speaks of: the next flip waits for the last of its requests, which
+What lies between `next` and `keep`, the rollout itself, is the pipeline's own; so is how a validation set is rolled out. While a
+validation generates, the engines keep the version that it speaks of: the next flip waits for the last of its requests, which
 go first in every queue.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from statistics import fmean
 from typing import Any
 
 from roll.data.sample import Sample, SampleGroup
 from roll.pipeline.engine_fleet import Routing
+from roll.pipeline.preparation import Prepared
 from roll.pipeline.stage import Stage
 from roll.pipeline.state import RunState
-from roll.pipeline.validation import summarise
+from roll.pipeline.validation import SetRollouts, ValidationSet, summarise
 from roll.pipeline.weight_updates import EngineUpdates
-from roll.rollout.filters import GroupFilter
 
 
 class Explorer(ABC):
@@ -31,16 +32,17 @@ class Explorer(ABC):
         self,
         state: RunState,
         weights: EngineUpdates,
-        filters: Mapping[str, GroupFilter],
+        prepared: Prepared,
         routing: Routing,
     ) -> None:
-        """`filters`: by domain. `routing`: who sends this explorer's requests to the engines."""
+        """`routing`: who sends this explorer's requests to the engines."""
         self.groups = state.groups
         self.routing = routing
         self._weights = weights
         self._schedule = state.schedule
         self._record = state.record
-        self._filters = filters
+        self._filters = prepared.filters
+        self._sets = prepared.validation
 
     async def next(self) -> SampleGroup:
         """The next group, with its task, as soon as admission lets it start."""
@@ -65,24 +67,27 @@ class Explorer(ABC):
             return
         started = time.monotonic()
         try:
-            samples, failed = await self.validation_rollouts(version)
+            sets = await asyncio.gather(*(self.validation_rollouts(version, each) for each in self._sets))
         finally:
             self._weights.release()
-        await self.grade(samples)
-        more = self.validation_metrics(samples)
-        result = summarise(version, samples, time.monotonic() - started, failed, more)
-        self._record.add_validation(result, samples)
+        await asyncio.gather(*(self.grade(each.samples) for each in sets))
+        more: dict[str, float] = {}
+        for position, each in enumerate(sets):
+            prefix = "val" if position == 0 else f"eval/{each.of.name}"
+            more |= {f"{prefix}/{name}": value for name, value in self.validation_metrics(each.samples).items()}
+        result = summarise(version, sets, time.monotonic() - started, more)
+        self._record.add_validation(result, [each.samples for each in sets])
         await self.groups.report_validation(version, asdict(result))
 
     @abstractmethod
-    async def validation_rollouts(self, version: int) -> tuple[list[Sample], int]:
-        """The samples of the whole validation set, and how many rollouts failed; the engines serve `version` until it returns."""
+    async def validation_rollouts(self, version: int, of: ValidationSet) -> SetRollouts:
+        """The rollouts of a validation set; the engines serve `version` until all sets have theirs."""
 
     async def grade(self, samples: Sequence[Sample]) -> None:  # noqa: B027  (rollouts may come with their rewards)
         """Sets the rewards of validation samples that are not known yet; a sample that cannot be graded keeps None."""
 
     def validation_metrics(self, samples: Sequence[Sample]) -> dict[str, float]:
-        """Metrics of a validation besides its accuracy and reward, by name."""
+        """Metrics of a validation set besides its accuracy and reward, by name."""
         return {}
 
     def counts(self) -> dict[str, float]:

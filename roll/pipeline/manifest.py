@@ -63,10 +63,13 @@ def read_manifest(folder: Path) -> CheckpointManifest:
     return CheckpointManifest(step, token, files)
 
 
-def verify(folder: Path, manifest: CheckpointManifest) -> None:
-    """Raises `CheckpointError` if the folder is not what its manifest says."""
-    found = _files(folder)
+def verify(folder: Path, manifest: CheckpointManifest, part: str = "") -> None:
+    """Raises `CheckpointError` if the folder is not what its manifest says. `part`: what the names of the files begin with that
+    are looked at."""
+    found = {name for name in _files(folder) if name.startswith(part)}
     for name, digest in manifest.files.items():
+        if not name.startswith(part):
+            continue
         if not (folder / name).is_file():
             raise CheckpointError(f"file {name} is missing")
         if _sha256(folder / name) != digest:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,10 +25,12 @@ from roll.data.chat_template import try_template
 from roll.data.sample import Prompt
 from roll.distributed.backend import import_object
 from roll.distributed.devices import Inventory
+from roll.pipeline.benched_models import BenchedModel, benched_models
 from roll.pipeline.checkpoint import Checkpoint, CheckpointStore
 from roll.pipeline.checkpoint_state import check_state
 from roll.pipeline.roles import loss_spec
 from roll.pipeline.run_lock import RunLock
+from roll.pipeline.validation import ValidationSet
 from roll.rollout.filters import GroupFilter
 from roll.rollout.tasks import TaskSource
 from roll.strategies import model_folder
@@ -56,12 +58,21 @@ class Prepared:
     """The filter of each domain."""
     checkpoint: Checkpoint | None
     run_dir: Path
-    validation: list[Prompt]
-    """The tasks of every evaluation."""
+    validation: list[ValidationSet]
+    """What every evaluation evaluates."""
     resumed_record: dict[str, Any] | None
     """The run record's state in the checkpoint; journal positions are 0 if the checkpoint is another run's."""
     lock: RunLock | None = None
     """Held by the driver; None where nothing else can write there (tests)."""
+    benched: tuple[BenchedModel, ...] = ()
+    """The models that a run evaluates which trains nothing."""
+
+    @property
+    def first_version(self) -> int:
+        """The version that engines and trainer begin with."""
+        if self.benched:
+            return self.benched[0].version
+        return self.checkpoint.step if self.checkpoint is not None else 0
 
     @property
     def checkpoints(self) -> Path:
@@ -103,6 +114,11 @@ class Preparation:
             lambda: _checkpoint(CheckpointStore(self.run_dir / "checkpoints"), config),
             "name a complete checkpoint, or write auto or false",
         )
+        self._benched: tuple[BenchedModel, ...] = ()
+        if config.mode == "bench":
+            fix = "name complete checkpoints, runs that have some, or pretrain"
+            found = collect("bench_checkpoints", config.bench_checkpoints, partial(benched_models, config), fix)
+            self._benched = found or ()
         tokenizers = [
             collect(key, folder, partial(open_model, folder), "a Hugging Face folder: config.json, tokenizer, *.safetensors")
             for folder, key in _model_folders(config).items()
@@ -117,6 +133,13 @@ class Preparation:
         if problems := check_config(config, self._devices):
             raise ConfigError(problems)
         self.config, self.derived = config, derive(config)
+
+    def validation_set(self, name: str, prompts: Sequence[Prompt], n: int) -> ValidationSet:
+        """A set of the configuration; called when everything else is checked. `n`: rollouts of each prompt."""
+        assert self.tokenizer is not None
+        args = self.config.validation_sampling[name]
+        sampling = sampling_params(args, args.max_new_tokens or self.derived.response_length, self.tokenizer)
+        return ValidationSet(name, tuple(prompts), n, sampling)
 
     def restore(self, source: TaskSource | None) -> None:
         """Sets the source to where the checkpoint left it, if there is one."""
@@ -144,6 +167,7 @@ class Preparation:
             "checkpoint": self.checkpoint,
             "run_dir": self.run_dir,
             "resumed_record": record,
+            "benched": self._benched,
         }
 
 
@@ -180,6 +204,8 @@ def sampling_params(args: GeneratingArguments, max_new_tokens: int, tokenizer: P
 
 def decisions(config: PPOConfig, derived: Derived) -> Iterator[str]:
     """What was chosen for the user, and why."""
+    if config.mode == "bench":
+        return
     chosen = "recomputed at the start of each step" if derived.recompute_old_logprobs else "the sampler's"
     yield f"old log-probs: {chosen} ({derived.old_logprobs_reason})"
     if config.actor_train.model_args.lora_target is not None:

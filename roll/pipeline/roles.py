@@ -34,6 +34,7 @@ def loss_spec(config: PPOConfig, derived: Derived) -> LossSpec:
         norm_length=derived.response_length,
         kl_loss_coef=config.kl_loss_coef if config.use_kl_loss else 0.0,
         kl_estimator=config.kl_loss_type,
+        kl_clamp=config.kl_loss_clamp,
         entropy_coef=config.entropy_loss_coef,
         correction=_correction(config.train_infer_correction),
     )

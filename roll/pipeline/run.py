@@ -6,7 +6,7 @@
 
 RLVR and agentic runs subclass `Pipeline` and say how their groups come about (`explorer`). Both halves live in one driver
 (`mode: both`), or each in processes of its own, joined by a database of groups and a folder of weights. What is synchronous about
-`async_generation_ratio: 0` is only what admission lets start.
+`async_generation_ratio: 0` is only what admission lets start. `mode: bench` only validates models that were trained before.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from roll.pipeline.preparation import Prepared, decisions
 from roll.pipeline.run_record import Counter
 from roll.pipeline.stage import SourceStage, Stage
 from roll.pipeline.state import RunState
-from roll.pipeline.summary import Parts, figures
+from roll.pipeline.summary import Parts, figures, of_evaluation
 from roll.pipeline.trainer import Trainer
 from roll.pipeline.weight_broadcast import LOST
 from roll.pipeline.weight_updates import EngineUpdates, WeightUpdates
@@ -172,6 +172,23 @@ class Pipeline(ABC):
         watch = [engines.supervise(), weights.run(), weights.follow(), state.mirror_steps(), *self._watched(clusters)]
         await flow.run(until=[*explore, *validate], watch=watch)
 
+    async def _bench(self, clusters: Mapping[str, Cluster]) -> None:
+        """No half: models that were trained before are evaluated."""
+        from roll.pipeline.bench import ModelsInTurn, check_complete, model_source
+
+        config, state, models = self._config, self.state, self._prepared.benched
+        store = model_source(config, models, self.inventory.kind == "cuda")
+        engines = engine_fleet(config, self._prepared, clusters, state, self.backend, store)
+        await engines.load()
+        weights = ModelsInTurn(engines, state.groups, state.schedule, state.record.files.trace, models)
+        explorer = await self._explorer(clusters, engines, weights)
+
+        evaluate = [SourceStage("served", weights.next_served), Stage("validate", explorer.validate, role="actor_infer")]
+        flow = self._flow(self._ledger(), clusters, engines, evaluate)
+        self._begin(Parts(flow, engines, weights.stats, explorer), explorer)
+        await flow.run(until=evaluate, watch=[engines.supervise(), weights.run(), *self._watched(clusters)])
+        check_complete(models, state.record.results)
+
     # -- its parts ------------------------------------------------------------------------------------------------------
 
     async def _explorer(self, clusters: Mapping[str, Cluster], engines: EngineFleet, weights: EngineUpdates) -> Explorer:
@@ -234,14 +251,14 @@ class Pipeline(ABC):
                 record.display.note(line)
             own = self.own_specs() if self._config.mode != "train" else {}
             clusters = await start_clusters(self._config, self._prepared, own, self.inventory, self.backend, record.display)
-            half = {"both": self._explore_and_train, "train": self._train, "explore": self._explore}
-            await half[self._config.mode](clusters)
+            modes = {"both": self._explore_and_train, "train": self._train, "explore": self._explore, "bench": self._bench}
+            await modes[self._config.mode](clusters)
             if self._interrupted:
-                status, reason = "interrupted", f"stopped by a signal after step {record.step}"
+                status, reason = "interrupted", f"stopped by a signal after {record.reached}"
         except asyncio.CancelledError:
             if not self._interrupted:
                 raise
-            status, reason = "interrupted", f"stopped at once by a signal after step {record.step}"
+            status, reason = "interrupted", f"stopped at once by a signal after {record.reached}"
         except Exception as error:  # boundary: a role may raise anything, which is the run's one-line reason
             status, reason = "failed", one_line(error)
             with contextlib.suppress(OSError):  # a full disk may be the reason itself
@@ -257,7 +274,8 @@ class Pipeline(ABC):
 
     def _figures(self, wall_s: float) -> dict[str, Any]:
         """Those of the run so far."""
-        return {"wall_s": wall_s} | figures(self.state, wall_s, self._parts)
+        found = {"wall_s": wall_s} | figures(self.state, wall_s, self._parts)
+        return of_evaluation(found, self._prepared.benched, self.state.record.results) if self._prepared.benched else found
 
     async def _leave(self, status: str, reason: str) -> None:
         """The other processes of the run, if there are any, learn that this one takes part no longer. An interrupted trainer may

@@ -55,7 +55,8 @@ class RunRecord:
         """What was written after the checkpoint that the run resumes from, if it continues in its folder, is rolled back."""
         derived, resumed, written = prepared.derived, prepared.resumed_record, to_mapping(config)
         self.run_dir = run_dir = prepared.run_dir
-        self._max_steps = config.max_steps
+        self._max_steps = len(prepared.benched) or config.max_steps
+        self._counted = "model" if prepared.benched else "step"
         self._started = self._began = time.monotonic()
         self._counter: Counter | None = None
         self._ledger: Ledger | None = None
@@ -82,6 +83,8 @@ class RunRecord:
         self.samples = 0
         self.response_tokens = 0
         rows = read_rows(run_dir / "metrics.jsonl")
+        self.results: list[ValidationResult] = []
+        """The validations of this process."""
         self.validation: list[tuple[int, float]] = [(row["step"], row[ACCURACY]) for row in rows if ACCURACY in row]
 
     def begin(self, counter: Counter, ledger: Ledger) -> None:
@@ -92,6 +95,11 @@ class RunRecord:
         self._ledger = ledger
         self._speed = StepSpeed(ledger, time.monotonic())
         self._began = time.monotonic()
+
+    @property
+    def reached(self) -> str:
+        """The last step that was trained, or model that was evaluated."""
+        return f"{self._counted} {self.step if self._counted == 'step' else len(self.results)}"
 
     def running_s(self) -> float:
         """Seconds since `begin`, or since the record was made."""
@@ -140,8 +148,11 @@ class RunRecord:
         """A group was rolled out and then dropped."""
         self._samples.record_dropped(self.step + 1, group, reason)
 
-    def add_validation(self, result: ValidationResult, samples: Sequence[Sample]) -> None:
-        self._samples.record_validation(result.version, samples)
+    def add_validation(self, result: ValidationResult, sets: Sequence[Sequence[Sample]]) -> None:
+        """`sets`: the samples of each validation set."""
+        self.results.append(result)
+        for samples in sets:
+            self._samples.record_validation(result.version, samples)
         metrics = {"val/errors": float(result.errors), "time/validation_s": result.seconds}
         self._validation_errors = 0
         if result.accuracy is None or result.reward is None:
@@ -153,7 +164,7 @@ class RunRecord:
         now, facts = time.monotonic(), {"accuracy": result.accuracy, "errors": result.errors}
         self.files.trace.add(Span("validations", f"version {result.version}", now - result.seconds, now, facts))
         metrics |= {f"val_correct/{tag}/mean": accuracy for tag, accuracy in result.by_tag.items()}
-        self._trackers.log(result.version, metrics | result.more)
+        self._trackers.log(result.version, metrics | dict(result.estimates()) | result.more)
 
     async def refresh(self, ledger: Ledger, roles: list[str], groups: Groups) -> None:
         """Keeps the display up to date, as long as the run runs. The reward workers of all domains are one line."""
@@ -178,18 +189,20 @@ class RunRecord:
 
     def _snapshot(self) -> RunSnapshot:
         """The snapshot without roles and groups."""
-        running, done = time.monotonic() - self._began, self.step - self._first_step
+        step, first = (self.step, self._first_step) if self._counted == "step" else (len(self.results), 0)
+        running, done = time.monotonic() - self._began, step - first
         return RunSnapshot(
-            step=self.step,
+            step=step,
             max_steps=self._max_steps,
+            counted=self._counted,
             elapsed_s=running,
-            eta_s=running / done * (self._max_steps - self.step) if done else None,
+            eta_s=running / done * (self._max_steps - step) if done else None,
             reward=self._reward,
             validation=self.validation,
             validation_errors=self._validation_errors,
             staleness_now=self._lag,
             staleness_bound=self.staleness.bound,
-            tokens_per_s=self.response_tokens / running if running and done else None,
+            tokens_per_s=self.response_tokens / running if running and self.response_tokens else None,
         )
 
     def figures(self, wall_s: float) -> dict[str, Any]:

@@ -22,7 +22,7 @@ class RunState:
     def __init__(self, config: PPOConfig, prepared: Prepared, advantages: Advantages) -> None:
         """Starts from the checkpoint, if there is one."""
         checkpoint = prepared.checkpoint
-        self.first_step = self.saved_step = checkpoint.step if checkpoint else 0
+        self.first_step = self.saved_step = prepared.first_version
         spared = self.first_step if prepared.continues else None
         self.checkpoints = CheckpointStore(prepared.checkpoints, config.max_ckpt_to_keep, spared, prepared.lock)
         if prepared.continues:
@@ -32,7 +32,7 @@ class RunState:
             last_step=config.max_steps,
             push_every=config.weight_push_interval,
             pull_every=config.weight_pull_interval,
-            validate_every=config.eval_steps if prepared.validation else None,
+            validate_every=(1 if config.mode == "bench" else config.eval_steps) if prepared.validation else None,
             save_every=config.save_steps,
             validated=frozenset(version for version, _ in self.record.validation),
         )

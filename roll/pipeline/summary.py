@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from roll.pipeline.benched_models import BenchedModel
 from roll.pipeline.engine_fleet import EngineFleet
 from roll.pipeline.explorer import Explorer
 from roll.pipeline.flow import Flow
 from roll.pipeline.state import RunState
+from roll.pipeline.validation import ValidationResult
 from roll.pipeline.weight_updates import UpdateStats
+
+OF_TRAINING = (
+    "steps", "validation", "groups", "staleness", "throughput", "idle_share", "weight_updates", "resumed_from_step",
+)  # fmt: skip
+"""Figures of which a run that only evaluates has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +61,22 @@ def figures(state: RunState, wall_s: float, parts: Parts | None) -> dict[str, An
             for e in engines.last_stats
         ]
     return summary | (parts.explorer.figures() if parts.explorer is not None else {})
+
+
+def of_evaluation(summary: dict[str, Any], models: Sequence[BenchedModel], results: Sequence[ValidationResult]) -> dict[str, Any]:
+    """The figures of a run that evaluates models, and nothing else."""
+    by_version = {result.version: result for result in results}
+    evaluation = [
+        {"model": model.name, "step": model.version, "folder": str(model.folder), "errors": result.errors, "sets": _plain(result)}
+        for model in models
+        if (result := by_version.get(model.version)) is not None
+    ]
+    return {name: value for name, value in summary.items() if name not in OF_TRAINING} | {"evaluation": evaluation}
+
+
+def _plain(result: ValidationResult) -> dict[str, Any]:
+    """Set -> part -> figure -> value, low, high, prompts."""
+    return {
+        name: {part: {figure: estimate._asdict() for figure, estimate in found.items()} for part, found in parts.items()}
+        for name, parts in result.sets.items()
+    }

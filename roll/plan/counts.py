@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from roll.configs.agentic import AgenticConfig
 from roll.configs.derived import Derived
-from roll.configs.ppo import PPOConfig
-from roll.configs.rlvr import RLVRConfig
+from roll.configs.ppo import MAIN_SET, PPOConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +25,8 @@ class Quantity:
 
 
 def quantities(config: PPOConfig, derived: Derived, data_parallel: int) -> list[Quantity]:
+    if config.mode == "bench":
+        return [Quantity(f"rollouts of {name}", None, count, how) for name, (count, how) in _validation_rollouts(config).items()]
     return [
         Quantity("pipeline steps", None, config.max_steps, "max_steps"),
         *_rollouts(config, derived),
@@ -116,22 +117,16 @@ def _versions(config: PPOConfig) -> Iterator[Quantity]:
         yield Quantity("weight updates", None, math.ceil(steps / push), arithmetic)
     else:
         yield Quantity("weight updates", 1, steps, "one a pipeline step, to every engine")
-    if evaluates(config):
+    if config.validation_sampling:
         count = validations(steps, config.eval_steps)
         every = f"at step 0, every {config.eval_steps:,} (eval_steps) and at the last"
         yield Quantity("validations", None, count, every)
-        per = _validation_rollouts(config)
-        if per is not None:
-            yield Quantity("validation rollouts", None, count * per[0], f"{count:,} × {per[1]}")
+        for name, (rollouts, how) in _validation_rollouts(config).items():
+            of_set = "" if name == MAIN_SET else f" of {name}"
+            yield Quantity(f"validation rollouts{of_set}", None, count * rollouts, f"{count:,} × {how}")
     if config.mode != "explore":
         saved = validations(steps, config.save_steps) - 1
         yield Quantity("checkpoints", None, saved, f"every {config.save_steps:,} (save_steps) and at the last")
-
-
-def evaluates(config: PPOConfig) -> bool:
-    if isinstance(config, AgenticConfig):
-        return config.val_env_manager is not None
-    return isinstance(config, RLVRConfig) and config.validation is not None
 
 
 def validations(max_steps: int, every: int) -> int:
@@ -139,12 +134,13 @@ def validations(max_steps: int, every: int) -> int:
     return 1 + math.ceil(max_steps / every)
 
 
-def _validation_rollouts(config: PPOConfig) -> tuple[int, str] | None:
-    """Rollouts of one validation; None where the prompt file decides."""
+def _validation_rollouts(config: PPOConfig) -> dict[str, tuple[int, str]]:
+    """Rollouts of each validation set in one validation, and how they come about; not of sets whose prompt file decides."""
     if isinstance(config, AgenticConfig):
-        return config.val_episodes, f"{config.val_episodes:,} episodes"
-    sampling = config.val_generating_args
-    each = (sampling.num_return_sequences if sampling else None) or 1
-    if config.val_batch_size is None:
-        return None
-    return config.val_batch_size * each, f"(val_batch_size {config.val_batch_size:,} × {each})"
+        counts = {name: config.episodes_of(validation.env_manager) for name, validation in config.validations.items()}
+        return {name: (count, f"{count:,} episodes") for name, count in counts.items()}
+    prompts = config.val_batch_size
+    if prompts is None:
+        return {}
+    each = {name: args.num_return_sequences or 1 for name, args in config.validation_sampling.items()}
+    return {name: (prompts * n, f"(val_batch_size {prompts:,} × {n})") for name, n in each.items()}

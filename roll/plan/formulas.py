@@ -25,12 +25,26 @@ _AGGREGATIONS: dict[LossAggregation, str] = {
     "seq-mean-token-mean": "mean over sequences of mean_y L_t",
     "seq-mean-token-sum-norm": "mean over sequences of Σ_y L_t / {length}",
 }
-_KL: dict[KLEstimator, str] = {"k1": "−d", "kl": "−d", "k2": "d²/2", "mse": "d²/2", "k3": "e^d − 1 − d", "abs": "|d|"}
+_KL: dict[KLEstimator, str] = {
+    "k1": "−d",
+    "kl": "−d",
+    "k2": "d²/2",
+    "mse": "d²/2",
+    "k3": "e^d − 1 − d",
+    "low_var_kl": "e^d − 1 − d",
+    "abs": "|d|",
+}
 _LEVELS: dict[CorrectionLevel, str] = {
     "token": "ρ_t",
     "segment": "exp(mean_turn log ρ)",
     "geometric": "exp(mean_y log ρ)",
     "sequence": "Π_y ρ",
+}
+_DIFFERENCES: dict[CorrectionLevel, str] = {
+    "token": "p − p_b",
+    "segment": "mean_turn(p − p_b)",
+    "geometric": "mean_y(p − p_b)",
+    "sequence": "Σ_y(p − p_b)",
 }
 _GROUPINGS = {"batch": "all episodes", "tags": "the tag", "traj_group_id": "the group", "state": "turns from the same state"}
 
@@ -104,23 +118,24 @@ def _ranges(rule: CorrectionFilterConfig) -> Iterator[str]:
     if rule.ratio_enabled:
         yield f"{rule.ratio_low:g} <= {_LEVELS[rule.agg_type]} <= {rule.ratio_high:g}"
     if rule.diff_enabled:
-        mean = {"token": "p − p_b", "segment": "mean_turn(p − p_b)"}.get(rule.agg_type, "mean_y(p − p_b)")
-        yield f"{rule.diff_low:g} <= {mean} <= {rule.diff_high:g}"
+        yield f"{rule.diff_low:g} <= {_DIFFERENCES[rule.agg_type]} <= {rule.diff_high:g}"
 
 
 def _kl(config: PPOConfig) -> str:
     name = cast(KLEstimator, config.kl_loss_type.removesuffix("+"))
     through = " (with the gradient of d²/2)" if name != config.kl_loss_type else ""
-    return f"KL_t = {_KL[name]}, d = ℓ_r − ℓ{through}"
+    clamped = "" if config.kl_loss_clamp is None else f", clipped to ±{config.kl_loss_clamp:g}"
+    return f"KL_t = {_KL[name]}{clamped}, d = ℓ_r − ℓ{through}"
 
 
 def _advantage(config: PPOConfig) -> Iterator[str]:
     """The steps from rewards to advantages, in the order in which they are done."""
+    rlvr = isinstance(config, RLVRConfig)
     yield from _normalised(config)
-    if config.reward_clip is not None:
-        yield f"R clipped to ±{config.reward_clip:g}"
     if not config.uses_critic:
         yield _estimated(config)
+    if config.reward_clip is not None:
+        yield f"{'R' if config.uses_critic else 'A'} clipped to ±{config.reward_clip:g}"
     if config.add_token_level_kl:
         adaptive = f", adapted to {config.target_kl:g} a token" if config.target_kl is not None else ""
         clipped = "" if config.reward_clip is None else f", clipped to ±{config.reward_clip:g}"
@@ -130,9 +145,11 @@ def _advantage(config: PPOConfig) -> Iterator[str]:
     if config.uses_critic:
         yield _estimated(config)
     elif config.gamma != 1:
-        yield f"discounted by {config.gamma:g} a {'turn' if isinstance(config, AgenticConfig) else 'token'}"
-    if config.whiten_advantages or config.adv_estimator in WHITENED:
+        yield f"discounted by {config.gamma:g} a {'token' if rlvr else 'turn'}"
+    if config.adv_estimator in WHITENED:
         yield "whitened over the tokens of the batch"
+    elif config.whiten_advantages:
+        yield f"whitened over the tokens of {'each domain' if len(config.domain_weights) > 1 and rlvr else 'the batch'}"
     if config.advantage_clip is not None:
         yield f"A clipped to ±{config.advantage_clip:g}"
 

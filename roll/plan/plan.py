@@ -48,6 +48,8 @@ class LogProbs:
 class Plan:
     pipeline: str
     exp_name: str
+    trains: bool
+    """This process or another one of the run; false: models are only evaluated."""
     device_count: int
     nodes: int
     accelerators: bool
@@ -86,6 +88,7 @@ def make_plan(
     return Plan(
         pipeline="agentic" if isinstance(config, AgenticConfig) else "rlvr",
         exp_name=config.exp_name,
+        trains=config.mode != "bench",
         device_count=device_count,
         nodes=config.num_nodes,
         accelerators=accelerators,
@@ -181,6 +184,9 @@ def _sampling(config: PPOConfig, derived: Derived) -> Iterator[str]:
 
 
 def _notes(config: PPOConfig, derived: Derived, roles: list[RolePlan]) -> Iterator[str]:
+    if config.mode == "bench":
+        yield f"mode bench: nothing is trained; evaluated are {', '.join(config.bench_checkpoints)}"
+        return
     if config.mode != "both":
         place = redact_text(config.groups_address or "")
         others = "explorers are" if config.mode == "train" else "the trainer and other explorers are"

@@ -24,12 +24,14 @@ def whole(plan: Plan, machine: Machine, remarks: Sequence[str], report: LoadRepo
     nodes = f" on {plan.nodes} nodes" if plan.nodes > 1 else ""
     yield f"{plan.exp_name}: {plan.pipeline}, {plan.device_count} {kind}{nodes}"
     yield from _section("devices", picture(plan.roles, plan.device_count, plan.nodes))
-    yield from _section("amounts", _amounts(plan.quantities))
-    yield from _section("staleness", _staleness(plan))
-    log_probs = plan.log_probs
-    rows = [("behaviour", log_probs.behaviour), ("proximal", log_probs.proximal), ("reference", log_probs.reference)]
-    yield from _section("log-probs", [*_rows(rows), *(f"  ! {line}" for line in plan.sampling)])
-    yield from _section("loss", _loss(plan))
+    if plan.quantities:
+        yield from _section("amounts", _amounts(plan.quantities))
+    if plan.trains:
+        yield from _section("staleness", _staleness(plan))
+        log_probs = plan.log_probs
+        rows = [("behaviour", log_probs.behaviour), ("proximal", log_probs.proximal), ("reference", log_probs.reference)]
+        yield from _section("log-probs", [*_rows(rows), *(f"  ! {line}" for line in plan.sampling)])
+        yield from _section("loss", _loss(plan))
     yield from _section("memory a device", _memory(plan))
     yield from _section("notes", _notes(plan.notes))
     yield from _section("keys", keys(report))
@@ -39,16 +41,21 @@ def whole(plan: Plan, machine: Machine, remarks: Sequence[str], report: LoadRepo
 def condensed(plan: Plan, remarks: Sequence[str]) -> Iterator[str]:
     """A few lines, for the start of a run."""
     yield from picture(plan.roles, plan.device_count, plan.nodes)
-    steps, *amounts = plan.quantities
-    shown = [_worded(each.step, each.name) for each in amounts if each.step is not None and not each.at_most]
-    yield f"  {'a step':<{INDENT}}{', '.join(shown)}; {_worded(steps.run, 'steps')} in all"
-    yield f"  {'staleness':<{INDENT}}at most {_worded(plan.staleness.bound, 'versions')}: {plan.staleness.arithmetic}"
-    yield f"  {'loss':<{INDENT}}{plan.loss.total}, L_t = {plan.loss.policy}, {plan.loss.ratio}"
+    if plan.trains:
+        yield from _steps(plan)
     known = [f"{' + '.join(group.roles)} {size(group.bytes)}" for group in plan.devices if group.bytes]
     if known:
         yield f"  {'memory a device':<{INDENT}}{', '.join(known)}"
     for remark in remarks:
         yield f"  ! {remark}"
+
+
+def _steps(plan: Plan) -> Iterator[str]:
+    steps, *amounts = plan.quantities
+    shown = [_worded(each.step, each.name) for each in amounts if each.step is not None and not each.at_most]
+    yield f"  {'a step':<{INDENT}}{', '.join(shown)}; {_worded(steps.run, 'steps')} in all"
+    yield f"  {'staleness':<{INDENT}}at most {_worded(plan.staleness.bound, 'versions')}: {plan.staleness.arithmetic}"
+    yield f"  {'loss':<{INDENT}}{plan.loss.total}, L_t = {plan.loss.policy}, {plan.loss.ratio}"
 
 
 def picture(roles: Sequence[RolePlan], device_count: int, nodes: int) -> Iterator[str]:
@@ -113,7 +120,7 @@ def _count(quantity: Quantity, value: int | None) -> str:
 
 def _amounts(quantities: Sequence[Quantity]) -> Iterator[str]:
     cells = [(each.name, _count(each, each.step), _count(each, each.run), each.arithmetic) for each in quantities]
-    header = ("", "a step", "the run", "")
+    header = ("", "a step", "the run" if any(each.step for each in quantities) else "a model", "")
     widths = [max(len(row[column]) for row in [header, *cells]) for column in range(3)]
     for name, step, run, arithmetic in [header, *cells]:
         yield f"  {name:<{widths[0]}}  {step:>{widths[1]}}  {run:>{widths[2]}}  {arithmetic}".rstrip()
@@ -183,7 +190,8 @@ def _notes(notes: Sequence[str]) -> Iterator[str]:
 
 
 def keys(report: LoadReport) -> Iterator[str]:
-    """How many keys were read, and a line for each of the others."""
+    """How many keys were read, and a line for each of the others; then a section with those that mean something else than in
+    ROLL."""
     groups = (
         ("aliased", report.aliased),
         ("without effect", report.without_effect),
@@ -197,6 +205,10 @@ def keys(report: LoadReport) -> Iterator[str]:
         yield from (f"  {name}: {note}" for note in notes)
     if report.variables:
         yield f"  variables: {', '.join(report.variables)}"
+    if report.differences:
+        yield ""
+        yield "means something else than in ROLL"
+        yield from _notes([str(note) for note in report.differences])
 
 
 def _here(machine: Machine, remarks: Sequence[str]) -> Iterator[str]:

@@ -21,6 +21,7 @@ LN2 = math.log(2)
         ("mse", [LN2**2 / 2, LN2**2 / 2]),
         ("abs", [LN2, LN2]),
         ("k3", [0.5 - 1 + LN2, 2 - 1 - LN2]),
+        ("low_var_kl", [0.5 - 1 + LN2, 2 - 1 - LN2]),
     ],
 )
 def test_golden_values(estimator, right):
@@ -71,6 +72,17 @@ def test_k3_stays_finite_for_hopeless_tokens():
     assert torch.isfinite(values).all()
     assert values[1] == 1e4 - 1
     assert policy.grad.tolist() == [0, 1], "what the reference finds hopeless is pulled down"
+
+
+def test_a_clamp_takes_the_gradient_of_what_it_limits_and_a_plus_keeps_it():
+    """d = 8: k3 is e^8 − 9 = 2972, and its gradient 1 − e^8 = −2980; d = 2: e² − 3 = 4.39, gradient 1 − e²."""
+    policy = torch.tensor([-9.0, -3.0], dtype=torch.float64, requires_grad=True)
+    reference = torch.full((2,), -1.0, dtype=torch.float64)
+    for estimator, pulls in (("k3", [0, 1 - math.e**2]), ("k3+", [-8, -2])):
+        values = approx_kl(policy, reference, estimator, clamp=10.0)
+        assert values.tolist() == pytest.approx([10, math.e**2 - 3])
+        (gradient,) = torch.autograd.grad(values.sum(), policy)
+        assert gradient.tolist() == pytest.approx(pulls)
 
 
 def test_k3_keeps_its_precision_near_zero():

@@ -149,8 +149,14 @@ def test_a_token_beyond_a_bound_is_not_pushed_further_and_is_let_back(variant, s
     assert pushed * sign <= 0
 
 
-def test_dual_clip_stops_the_gradient_of_runaway_negatives():
-    assert gradient("ppo", torch.full_like(RATIO, 5.0), dual_clip_c=3.0)[1].tolist() == [0.0] * 3
+@pytest.mark.parametrize("variant", ["ppo", "gspo"])
+def test_dual_clip_stops_the_gradient_of_runaway_negatives(variant):
+    ratio = torch.full_like(RATIO, 5.0)
+    assert gradient(variant, ratio, dual_clip_c=3.0)[1].tolist() == [0.0] * 3
+    loss, sums = get_policy_loss(variant)(inputs(ratio=ratio), PolicyLossArgs(dual_clip_c=3.0))
+    assert loss[1].tolist() == [6.0] * 3
+    assert sums["clipfrac_dual"] == 3
+    assert gradient(variant, ratio)[1].tolist() == pytest.approx([10.0] * 3)
 
 
 def test_topr_truncates_the_sequence_ratio_at_one():

@@ -191,6 +191,17 @@ def test_a_file_of_rolls_is_planned_on_as_many_machines_as_it_names(capsys):
     assert told["report"]["without_effect"] and told["report"]["aliased"]
 
 
+def test_a_file_of_rolls_shows_its_loss_with_the_numbers_in_force_and_what_means_something_else(capsys):
+    arguments = ["--compat", "--config_path", str(ROLL_FILES / "rlvr"), "--config_name", "grpo_gspo"]
+    assert main(arguments) == 0
+    lines = capsys.readouterr().out.splitlines()
+    policy = next(line for line in lines if line.startswith("  L_t"))
+    assert "−max(min(s·A, clip(s, 1−0.2, 1+0.2)·A), 1.4·A) where A < 0" in policy
+    assert any(line.startswith("  KL_t") and "e^d − 1 − d, clipped to ±10" in line for line in lines)
+    section = lines[lines.index("means something else than in ROLL") :]
+    assert any("grpo_gspo.yaml:" in line and "generating_args.temperature = 0.99: log-probs" in line for line in section)
+
+
 def test_what_keeps_a_file_of_rolls_from_starting_is_reported_and_no_failure(capsys):
     arguments = ["--config_path", str(ROLL_FILES / "rlvr"), "--config_name", "judge_sglang"]
     assert main(["--compat", *arguments]) == 0
@@ -308,3 +319,12 @@ def test_a_machine_without_the_tool_has_none(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     found = machines.this_machine()
     assert found.accelerators == () and found.cpus >= 1 and found.memory > GIB // 4
+
+
+def test_an_evaluation_plans_its_rollouts_and_no_training(capsys):
+    given = ["--config_name", "rlvr_config_async", "mode=bench", "bench_checkpoints=[pretrain,output/run]", "val_batch_size=20"]
+    assert main([*given, "validation.generating_args.num_return_sequences=8"]) == 0
+    shown = capsys.readouterr().out
+    assert "evaluated are pretrain, output/run" in shown and "(val_batch_size 20 × 8)" in shown
+    assert not any(line in shown.splitlines() for line in ("staleness", "loss", "log-probs"))
+    assert "actor_train" not in shown and "optimiser" not in shown

@@ -111,7 +111,7 @@ def rlvr(mapping):
                 "train_infer_correction": {
                     "filters": [
                         {"enabled": True, "agg_type": "token", "ratio_enabled": True, "diff_enabled": False, "ratio_low": 0.5},
-                        {"enabled": True, "agg_type": "sequence", "ratio_enabled": False, "diff_enabled": True},
+                        {"enabled": True, "agg_type": "geometric", "ratio_enabled": False, "diff_enabled": True},
                     ]
                 }
             },
@@ -144,7 +144,7 @@ def rlvr(mapping):
             {"actor_train": {"data_args": {"template": "qwen2_5", "prompt": None, "interleave_probs": "1.0"}}},
             {"actor_train": {"data_args": {"template": "native"}}},
         ),
-        ({"global_template": "empty"}, {"actor_train": {"data_args": {"template": "none"}}}),
+        ({"global_template": "empty"}, {"actor_train": {"data_args": {"template": "chatml"}}}),
         (
             {
                 "rewards": {

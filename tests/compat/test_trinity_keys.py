@@ -93,7 +93,8 @@ def test_what_the_documents_explorers_become(config):
     assert explorer.actor_infer.strategy_args.strategy_name == "vllm"
     assert explorer.max_running_requests == 64
     data = explorer.actor_train.data_args
-    assert (data.file_name, data.prompt, data.ground_truth) == ("openai/gsm8k/train.jsonl", "question", "answer")
+    assert (data.path, data.subset_name, data.split) == ("openai/gsm8k", "main", "train") and data.files == []
+    assert (data.prompt, data.ground_truth) == ("question", "answer")
     assert list(explorer.rewards) == ["gsm8k"] and explorer.rewards["gsm8k"].worker_cls.endswith("MathRuleRewardWorker")
 
 
@@ -106,8 +107,18 @@ def test_a_number_of_steps_takes_the_place_of_the_epochs():
 @pytest.mark.parametrize(
     ("changes", "key", "says"),
     [
-        ({"mode": "bench"}, "mode", "validation"),
-        ({"mode": "serve"}, "mode", "explore, train or both"),
+        ({"mode": "serve"}, "mode", "explore, train, both or bench"),
+        ({"explorer__bench_on_latest_checkpoint": True}, "explorer.bench_on_latest_checkpoint", "bench_checkpoints"),
+        (
+            {"buffer__explorer_input__eval_tasksets": [{"name": "a"}]},
+            "buffer.explorer_input.eval_tasksets",
+            "needs a name, a path",
+        ),
+        (
+            {"buffer__explorer_input__eval_tasksets": [{"name": "a", "path": "d", "rollout_args": {"stop": "x"}}]},
+            "buffer.explorer_input.eval_tasksets",
+            "validation_sets",
+        ),
         ({"algorithm__algorithm_type": "sft"}, "algorithm.algorithm_type", "adv_estimator"),
         ({"algorithm__algorithm_type": None}, "algorithm.algorithm_type", "adv_estimator"),
         ({"algorithm__repeat_times": None}, "algorithm.repeat_times", "write it"),
@@ -173,6 +184,47 @@ def test_in_one_process_engines_have_the_last_devices():
     assert made["actor_train"]["device_mapping"] == [0, 1, 2, 3, 4]
     assert made["actor_infer"]["device_mapping"] == [5, 6, 7]
     assert "groups_database" not in made and made["mode"] == "both"
+
+
+AIME = {
+    "name": "aime24", "storage_type": "file", "path": "data/aime", "split": "test", "repeat_times": 32,
+    "format": {"prompt_key": "question", "response_key": "answer"}, "rollout_args": {"temperature": 0.6, "top_p": 0.9},
+    "default_workflow_type": "math_workflow",
+}  # fmt: skip
+TWO_SETS = [AIME, {"name": "amc.2023", "path": "amc.jsonl"}]
+
+
+def test_task_sets_of_an_evaluation_are_validation_sets():
+    made = translate(written(buffer__explorer_input__eval_tasksets=TWO_SETS, model__temperature=0.8))
+    sets = made.mapping["validation_sets"]
+    assert sets["aime24"]["data_args"] == {"path": "data/aime", "split": "test", "prompt": "question", "ground_truth": "answer"}
+    assert sets["aime24"]["generating_args"] == {"temperature": 0.6, "top_p": 0.9, "top_k": 0, "num_return_sequences": 32}
+    assert sets["amc_2023"]["data_args"] == {"file_name": "amc.jsonl"}
+    assert sets["amc_2023"]["generating_args"] == {"temperature": 0.8, "top_p": 1.0, "top_k": 0, "num_return_sequences": 1}
+    twice = translate(written(buffer__explorer_input__eval_tasksets=[AIME, AIME]))
+    assert "buffer.explorer_input.eval_tasksets" in {note.key for note in twice.lacking}
+
+
+def test_bench_evaluates_the_model_and_the_checkpoints_of_the_run(tmp_path):
+    """Neither an algorithm nor a trainer nor tasks to train on are needed."""
+    bench = {
+        "mode": "bench", "project": "p", "group": "g", "name": "n", "checkpoint_root_dir": "ckpt",
+        "model": {"model_path": "model", "max_response_tokens": 8, "max_model_len": 16},
+        "cluster": {"node_num": 1, "gpu_per_node": 4},
+        "buffer": {"total_epochs": 1, "batch_size": 32, "explorer_input": {"eval_tasksets": TWO_SETS[:1]}},
+        "explorer": {"bench_on_latest_checkpoint": False, "rollout_model": {"engine_num": 2, "tensor_parallel_size": 2}},
+        "synchronizer": {"sync_method": "nccl"}, "trainer": {"trainer_type": "verl", "save_interval": 100},
+    }  # fmt: skip
+    (tmp_path / "bench.yaml").write_text(yaml.safe_dump(bench))
+    config, report = load(tmp_path, "bench")
+    assert (report.lacking, report.unknown) == ([], [])
+    assert check_config(config, 4) == []
+    assert (config.mode, config.bench_checkpoints) == ("bench", ["pretrain", "ckpt/p/g/n"])
+    assert config.run_dir == "ckpt/p/g/n/bench" and config.actor_infer.devices == (0, 1, 2, 3)
+    assert [*config.validation_sampling] == ["aime24"] and [*config.rewards] == ["tasks"]
+    ignored = {note.key: note.message for note in report.without_effect}
+    for key in ("algorithm.algorithm_type", "synchronizer.sync_method", "buffer.batch_size", "trainer.save_interval"):
+        assert "nothing is trained" in ignored[key]
 
 
 def test_an_offset_lets_explorers_run_further_ahead():
@@ -265,6 +317,8 @@ def test_every_key_that_rules_write_is_one():
         "fsdp",
         512,
         None,
+        "bench",
+        TWO_SETS,
     ]
     tried = set()
     for rule, file, value in itertools.product(RULES, files, values):

@@ -12,6 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from roll.configs.arguments import DataArguments
 from roll.data.prompt_file import read_rows
 from roll.data.prompt_source import tokenize_prompts
 
@@ -77,7 +78,7 @@ def test_rows_are_disjoint_right_and_readable(made: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(made / "model")
     prompts: dict[str, set[str]] = {}
     for name in ("train", "validation"):
-        rows = read_rows([made / f"{name}.jsonl"])
+        rows = read_rows(DataArguments(file_name=str(made / f"{name}.jsonl")))
         for template in ("none", "native"):
             usable, skipped = tokenize_prompts(rows, tokenizer, template, 6, {"arithmetic": "arithmetic"})  # type: ignore[arg-type]
             assert len(usable) == len(rows) and not skipped

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,12 @@ from pyarrow import ipc
 from roll.configs.arguments import DataArguments
 from roll.data.prompt_file import PromptFileError, read_rows
 
+
+def read(paths, columns=None, **options):
+    """`read_rows` of files."""
+    return read_rows(replace(columns or DataArguments(), file_name=[str(path) for path in paths]), **options)
+
+
 GOOD = {"id": "a", "tag": "math", "prompt": "1+1=", "ground_truth": "2", "difficulty": 3}
 
 
@@ -26,7 +33,7 @@ def write(path: Path, *rows: Any) -> Path:
 def test_rows_in_order_with_their_other_columns(tmp_path: Path) -> None:
     first = write(tmp_path / "1.jsonl", GOOD, "", {**GOOD, "id": 7, "ground_truth": 2.5})
     second = write(tmp_path / "2.jsonl", {"tag": "math", "ground_truth": "", "messages": '[{"role": "user", "content": "hé"}]'})
-    rows = read_rows([first, str(second)])
+    rows = read([first, str(second)])
     assert [row.id for row in rows] == ["a", "7", "2.jsonl:1"]
     assert [row.ground_truth for row in rows] == ["2", "2.5", ""]
     assert rows[0].extra == {"difficulty": 3} and rows[0].messages is None
@@ -38,9 +45,9 @@ def test_configured_column_names(tmp_path: Path) -> None:
     columns = DataArguments(id="key", tag="source", prompt="question", messages="chat", ground_truth="answer")
     chat = [{"role": "user", "content": "q"}]
     row = {"key": "k", "source": "aime", "question": "q", "chat": chat, "answer": "42", "tag": "other"}
-    (read,) = read_rows([write(tmp_path / "p.jsonl", row)], columns)
-    assert (read.id, read.tag, read.prompt, read.messages, read.ground_truth) == ("k", "aime", "q", chat, "42")
-    assert read.extra == {"tag": "other"}
+    (found,) = read([write(tmp_path / "p.jsonl", row)], columns)
+    assert (found.id, found.tag, found.prompt, found.messages, found.ground_truth) == ("k", "aime", "q", chat, "42")
+    assert found.extra == {"tag": "other"}
 
 
 def test_rows_without_a_tag_have_the_only_one_there_is(tmp_path: Path) -> None:
@@ -48,10 +55,10 @@ def test_rows_without_a_tag_have_the_only_one_there_is(tmp_path: Path) -> None:
     row = {"question": "q", "answer": "1+1=2\n#### 2"}
     path = write(tmp_path / "gsm8k.jsonl", row, {**row, "tag": "own"})
     columns = DataArguments(prompt="question", ground_truth="answer")
-    rows = read_rows([path], columns, only_tag="math")
+    rows = read([path], columns, only_tag="math")
     assert [(row.id, row.tag, row.prompt) for row in rows] == [("gsm8k.jsonl:1", "math", "q"), ("gsm8k.jsonl:2", "own", "q")]
     with pytest.raises(PromptFileError, match="column 'tag' is missing"):
-        read_rows([path], columns)
+        read([path], columns)
 
 
 @pytest.mark.parametrize(
@@ -76,26 +83,26 @@ def test_rows_without_a_tag_have_the_only_one_there_is(tmp_path: Path) -> None:
 def test_a_broken_row_is_named(tmp_path: Path, row: Any, what: str) -> None:
     path = write(tmp_path / "p.jsonl", GOOD, row)
     with pytest.raises(PromptFileError, match=re.escape(f"{path}:2: ") + ".*" + re.escape(what)):
-        read_rows([path])
+        read([path])
 
 
 def test_bytes_that_are_not_text(tmp_path: Path) -> None:
     path = tmp_path / "p.jsonl"
     path.write_bytes(b'{"id": "\xff"}\n')
     with pytest.raises(PromptFileError, match=re.escape(f"{path}:1: not valid JSON")):
-        read_rows([path])
+        read([path])
 
 
 def test_a_missing_file_is_named_with_its_key(tmp_path: Path) -> None:
     path = tmp_path / "none.jsonl"
     with pytest.raises(PromptFileError, match=re.escape(f"validation.data_args.file_name: cannot read {path}: No such file")):
-        read_rows([path], key="validation.data_args.file_name")
+        read([path], key="validation.data_args")
 
 
 def test_files_without_rows_are_refused(tmp_path: Path) -> None:
     for paths in [[], [write(tmp_path / "empty.jsonl", "", "  ")]]:
         with pytest.raises(PromptFileError, match=r"k: no prompts in "):
-            read_rows(paths, key="k")
+            read(paths, key="k")
 
 
 TABLE = [
@@ -134,8 +141,8 @@ def as_arrow_file(path: Path, rows: list[dict[str, Any]]) -> None:
 )
 def test_tables_hold_the_rows_that_lines_hold(tmp_path: Path, name: str, written: Any) -> None:
     written(tmp_path / name, TABLE)
-    expected = read_rows([write(tmp_path / "t.jsonl", *TABLE)], ASKED)
-    rows = read_rows([tmp_path / name], ASKED)
+    expected = read([write(tmp_path / "t.jsonl", *TABLE)], ASKED)
+    rows = read([tmp_path / name], ASKED)
     assert [(row.id, row.tag, row.prompt, row.ground_truth) for row in rows] == [
         (row.id, row.tag, row.prompt, row.ground_truth) for row in expected
     ]
@@ -146,8 +153,8 @@ def test_what_json_has_no_form_for_is_text_and_bytes_are_left_out(tmp_path: Path
     row = {**TABLE[0], "image": {"bytes": b"\x89PNG", "path": "x"}, "raw": b"1", "day": date(2026, 1, 2), "hard": [1, 2]}
     row["messages"] = [{"role": "user", "content": "q"}]
     as_parquet(tmp_path / "t.parquet", [row])
-    (read,) = read_rows([tmp_path / "t.parquet"], ASKED)
-    assert read.extra == {"day": "2026-01-02", "hard": [1, 2]} and read.messages == [{"role": "user", "content": "q"}]
+    (found,) = read([tmp_path / "t.parquet"], ASKED)
+    assert found.extra == {"day": "2026-01-02", "hard": [1, 2]} and found.messages == [{"role": "user", "content": "q"}]
 
 
 @pytest.mark.parametrize(
@@ -163,7 +170,7 @@ def test_what_json_has_no_form_for_is_text_and_bytes_are_left_out(tmp_path: Path
 def test_a_table_that_is_none_is_one_line(tmp_path: Path, name: str, content: bytes, what: str) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(PromptFileError, match=what) as refused:
-        read_rows([tmp_path / name], ASKED)
+        read([tmp_path / name], ASKED)
     assert "\n" not in str(refused.value) and name in str(refused.value)
 
 
@@ -171,7 +178,14 @@ def test_a_tag_for_rows_without_one_and_a_system_message(tmp_path: Path) -> None
     own = [{"role": "system", "content": "own"}, {"role": "user", "content": "q"}]
     bare = {"ground_truth": "2", "prompt": "q"}
     path = write(tmp_path / "p.jsonl", bare, {"ground_truth": "2", "tag": "x", "messages": own})
-    rows = read_rows([path], DataArguments(default_tag="sums", system_prompt="be short"), only_tag="other")
+    rows = read([path], DataArguments(default_tag="sums", system_prompt="be short"), only_tag="other")
     assert [row.tag for row in rows] == ["sums", "x"]
     assert rows[0].messages == [{"role": "system", "content": "be short"}, {"role": "user", "content": "q"}]
     assert rows[1].messages == own
+
+
+def test_files_that_number_their_rows_each_for_itself(tmp_path: Path) -> None:
+    first, second = write(tmp_path / "1.jsonl", GOOD), write(tmp_path / "2.jsonl", GOOD)
+    assert [row.id for row in read([first, second])] == ["a", "2.jsonl:a"]
+    with pytest.raises(PromptFileError, match=r"is that of .*1\.jsonl:1 too"):
+        read([write(tmp_path / "1.jsonl", GOOD, GOOD)])

@@ -134,6 +134,7 @@ def test_templates_decide_text_and_tokens() -> None:
         ("none", row("one two"), "one two", [1, 4, 5]),
         ("native", row("one two"), "user one two assistant", [2, 4, 5, 3]),
         ("native", row("one", messages=messages), "user two assistant", [2, 5, 3]),
+        ("chatml", row("two"), "<|im_start|>user\ntwo<|im_end|>\n<|im_start|>assistant\n", [0, 0, 0]),
     ]:
         (read,), skipped = tokenize_prompts([given_row], tokenizer(CHAT), template, 9, {"aime": "math"})  # type: ignore[arg-type]
         assert (read.text, read.input_ids, read.domain, read.tag) == (text, ids, "math", "aime")
@@ -156,5 +157,7 @@ def test_what_cannot_be_rendered_is_named() -> None:
         tokenize_prompts([row("x")], tokenizer(None), "native", 9, domains)
     with pytest.raises(PromptFileError, match=r"p.jsonl:1: template none needs a prompt column"):
         tokenize_prompts([row(None, messages=[{"role": "user", "content": "x"}])], tokenizer(CHAT), "none", 9, domains)
+    with pytest.raises(PromptFileError, match=r"p.jsonl:1: template chatml needs a text as role and as content"):
+        tokenize_prompts([row("x", messages=[{"role": "user", "content": ["x"]}])], tokenizer(None), "chatml", 9, domains)
     with pytest.raises(PromptFileError, match=r"p.jsonl:1: the tokenizer's chat template refuses the messages: .*no system"):
         tokenize_prompts([row("x")], tokenizer("{{ raise_exception('no system') }}"), "native", 9, domains)

@@ -45,6 +45,10 @@ def test_an_explorer_that_comes_first_waits_at_the_bound_and_both_end_by_themsel
     accounts(trainer.dir)
     own = trainer.dir / "explorers" / "explorer"
     explored = json.loads((own / "summary.json").read_text())
+    metrics = [json.loads(line) for line in (trainer.dir / "metrics.jsonl").read_text().splitlines()]
+    assert [row["eval/validation/all/avg@1"] for row in metrics if "val_correct/all/mean" in row], (
+        "the explorer's, as it has them"
+    )
     assert explored["weight_updates"]["count"] > 0 and "staleness" not in explored
     assert trainer.summary()["weight_updates"]["published"] == STEPS
 

@@ -6,12 +6,14 @@ import asyncio
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tiny_models import numbered_tokenizer
 
+from roll.configs.arguments import DataArguments
 from roll.configs.problems import ConfigError
 from roll.data import prompt_file
 from roll.data.chat_template import render
@@ -24,6 +26,12 @@ from roll.metrics.run_log import GroupLog, JournalFile
 from roll.metrics.run_log import read_rows as read_journal
 from roll.metrics.sample_log import SampleLog
 from roll.pipeline.checkpoint import TRAINER, CheckpointStore
+
+
+def read(paths, columns=None, **options):
+    """`read_rows` of files."""
+    return read_rows(replace(columns or DataArguments(), file_name=[str(path) for path in paths]), **options)
+
 
 GOOD: dict[str, Any] = {"id": "a", "tag": "math", "prompt": "1+1=", "ground_truth": "2"}
 HALF = "x\ud800"
@@ -98,7 +106,7 @@ def test_a_row_is_refused_by_file_and_number(tmp_path: Path, name: str) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(json.dumps(GOOD).encode() + b"\n" + (text if isinstance(text, bytes) else text.encode()) + b"\n")
     with pytest.raises(PromptFileError) as caught:
-        read_rows([path])
+        read([path])
     line = str(caught.value)
     assert line.startswith(f"{path}:2: ") and says in line and "\n" not in line and len(line) < 1000
     line.encode()
@@ -107,7 +115,7 @@ def test_a_row_is_refused_by_file_and_number(tmp_path: Path, name: str) -> None:
 def test_a_whole_pair_of_halves_is_a_character(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"id": "\\ud83d\\ude00", "tag": "t", "prompt": "p", "ground_truth": "g"}\n')
-    assert read_rows([path])[0].id == "\U0001f600"
+    assert read([path])[0].id == "\U0001f600"
 
 
 @pytest.mark.parametrize(
@@ -124,7 +132,7 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path, make: Callable[[Path
     path = tmp_path / "rows.jsonl"
     make(path)
     with pytest.raises(PromptFileError, match=says) as caught:
-        read_rows([path])
+        read([path])
     assert str(caught.value).startswith("data_args.file_name: cannot read")
 
 
@@ -133,7 +141,7 @@ def test_the_name_of_a_file_may_be_no_text(tmp_path: Path) -> None:
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.jsonl"))
     path.write_text(json.dumps({key: value for key, value in GOOD.items() if key != "id"}) + "\n")
     with pytest.raises(PromptFileError, match=SURROGATE):
-        read_rows([path])
+        read([path])
 
 
 # -- chat templates -----------------------------------------------------------------------------------------------------

@@ -3,10 +3,13 @@
 import importlib.util
 import os
 import sys
+from dataclasses import replace
 
 import pytest
 from tiny_models import FOR_VLLM, tiny_qwen2
 from transformers import AutoTokenizer
+
+from roll.distributed.backend import LocalBackend
 
 SGLANG = os.environ.get("SGLANG_PYTHON")
 ENGINES = [
@@ -29,8 +32,11 @@ ENGINES = [
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("engine", "python"), ENGINES)
-def test_a_run_whose_engine_starts_empty_samples_from_the_trainers_weights(lab, make_config, material, tmp_path, engine, python):
-    """The log-probs of every step are those of the trainer to rounding, though the engine never read the model's weights."""
+def test_a_run_whose_engine_starts_empty_samples_from_the_trainers_weights(
+    lab, make_config, with_validation, material, tmp_path, engine, python
+):
+    """The log-probs of every step are those of the trainer to rounding, though the engine never read the model's weights. An
+    evaluation of the checkpoints with such an engine gives the answers of the run's validations."""
     tokenizer = AutoTokenizer.from_pretrained(material / "model")
     model = tiny_qwen2(len(tokenizer), eos_token_id=1, pad_token_id=0, **FOR_VLLM)
     model.save_pretrained(tmp_path / "model")
@@ -42,8 +48,25 @@ def test_a_run_whose_engine_starts_empty_samples_from_the_trainers_weights(lab, 
             "strategy_config": {"python": python, "load_format": "dummy"},
         },
         "rpc_timeout": 200.0,
+        "rollout_log_per_step": 16,
+        "save_steps": 1,
+        "actor_train.training_args.learning_rate": 0.03,
+        **with_validation,
+        "validation.generating_args.temperature": 0.0,
     }
-    run = lab.run(make_config(changes, max_steps=2, async_generation_ratio=0))
+    config = make_config(changes, max_steps=2, async_generation_ratio=0)
+    run = lab.run(config)
     for row in run.steps():
         assert row["actor/engine_mismatch_max"] < 1e-4, "the engine samples from other weights than the trainer's"
     assert run.summary["weight_updates"]["count"] == 2
+    evaluated = lab.start(replace(config, mode="bench", bench_checkpoints=["pretrain", str(run.run_dir)]), LocalBackend())
+    assert evaluated.summary["status"] == "finished", evaluated.summary["reason"]
+    assert [row["model"] for row in evaluated.summary["evaluation"]] == ["pretrain", "step-1", "step-2"]
+    greedy, again = (
+        {(row["step"], row["prompt_uid"]): row["response_ids"] for row in each.rows("samples") if row["fate"] == "validation"}
+        for each in (run, evaluated)
+    )
+    assert greedy.keys() == again.keys() and len(greedy) == 3 * 16
+    same = sum(again[key] == tokens for key, tokens in greedy.items())
+    assert same >= 45, "the checkpoints' weights answer as the versions did, to rounding"
+    assert sum(greedy[0, uid] != greedy[2, uid] for step, uid in greedy if step == 2) > 3, "and versions differ"

@@ -63,7 +63,7 @@ def worth_training(config, rewards):
 async def sequential_loop(config, loss, optimiser_batch_size):
     """Returns the final weights by name, and the uids of the trained prompts."""
     model = config.pretrain
-    rows = read_rows(config.actor_train.data_args.files)
+    rows = read_rows(config.actor_train.data_args)
     tags = {"odd": "sums", "even": "sums"}
     rows, _ = tokenize_prompts(rows, load_tokenizer(model), "none", config.prompt_length, tags)
     prompts = PromptSource(by_domain(rows), {}, SEED)

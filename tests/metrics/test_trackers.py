@@ -5,11 +5,12 @@ import logging
 import signal
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 from roll.configs.redact import redact, secrets
-from roll.metrics import trackers
+from roll.metrics import remote_trackers, trackers
 from roll.metrics.remote_trackers import TrackerError, scalars
 from roll.metrics.trackers import Background, make_trackers
 
@@ -227,3 +228,18 @@ def test_offline_runs_of_the_real_packages(tmp_path, name):
     assert signal.getsignal(signal.SIGINT) is before  # Ctrl-C stays the run's own
     run.finish("finished")
     assert run.others[0].alive
+
+
+def test_mlflow_is_given_names_that_it_takes(tmp_path, monkeypatch):
+    """MLflow refuses a whole batch for one name with a character such as @."""
+    logged = []
+    client = SimpleNamespace(
+        get_experiment_by_name=lambda name: SimpleNamespace(experiment_id="1"),
+        create_run=lambda *args, **kwargs: SimpleNamespace(info=SimpleNamespace(run_id="r")),
+        log_batch=lambda run_id, metrics=(), params=(): logged.extend(metrics),
+    )
+    fake = SimpleNamespace(MlflowClient=lambda uri: client, Metric=lambda name, *value: name, Param=lambda *args: args)
+    monkeypatch.setattr(remote_trackers, "load", lambda tracker, module=None: fake)
+    tracker = remote_trackers.MlflowTracker(remote_trackers.TrackedRun(tmp_path, "e", {}, -1))
+    tracker.log(0, {"eval/math/all/pass@8/low": 0.5, "loss": 1.0})
+    assert logged == ["eval/math/all/pass_at_8/low", "loss"]

@@ -1,20 +1,30 @@
+import json
+from dataclasses import asdict
+
 import pytest
 
 from roll.data.sample import Prompt, Sample, VersionSpan
-from roll.pipeline.validation import summarise
+from roll.metrics.estimates import avg
+from roll.pipeline.validation import SetRollouts, ValidationResult, ValidationSet, summarise
+from roll.strategies.infer.interface import SamplingParams
 
 
-def sample(reward, version=3, tag="easy"):
-    prompt = Prompt("validation/0", [1], "", tag, "d", "")
+def sample(reward, version=3, tag="easy", domain="d", uid="validation/0"):
+    prompt = Prompt(uid, [1], "", tag, domain, "")
     spans = (
         [VersionSpan(0, 1, version)] if isinstance(version, int) else [VersionSpan(i, i + 1, v) for i, v in enumerate(version)]
     )
     return Sample(prompt, 0, [7] * len(spans), [0.0] * len(spans), spans, "stop", "", reward)
 
 
+def rolled_out(*samples, name="validation", n=1, failed=0):
+    return SetRollouts(ValidationSet(name, (), n, SamplingParams()), list(samples), failed)
+
+
 def test_accuracy_is_the_share_of_full_rewards_among_the_graded():
     """Partial credit is reward, not accuracy; what could not be graded counts in neither."""
-    result = summarise(3, [sample(1.0), sample(0.5), sample(0.0), sample(1.0, tag="hard"), sample(None)], 2.0)
+    graded = [sample(1.0), sample(0.5), sample(0.0), sample(1.0, tag="hard"), sample(None)]
+    result = summarise(3, [rolled_out(*graded, n=5)], 2.0)
     assert (result.version, result.errors, result.seconds) == (3, 1, 2.0)
     assert result.accuracy == 0.5
     assert result.reward == 0.625
@@ -24,8 +34,44 @@ def test_accuracy_is_the_share_of_full_rewards_among_the_graded():
 @pytest.mark.parametrize("versions", [4, 2, (3, 4)])
 def test_a_validation_speaks_of_one_version_only(versions):
     with pytest.raises(RuntimeError, match="validation of version 3 was answered by versions"):
-        summarise(3, [sample(1.0), sample(1.0, versions)], 1.0)
+        summarise(3, [rolled_out(sample(1.0)), rolled_out(sample(1.0, versions), name="more")], 1.0)
 
 
 def test_a_response_without_a_token_is_of_no_version():
-    assert summarise(3, [sample(0.0, ())], 1.0).accuracy == 0
+    assert summarise(3, [rolled_out(sample(0.0, ()))], 1.0).accuracy == 0
+
+
+def test_each_set_has_its_figures_by_domain_and_tag():
+    def answers(name, tag, domain, *by_prompt):
+        found = [
+            (sample(float(ok), tag=tag, domain=domain, uid=f"{name}/{tag}/{i}")) for i, oks in enumerate(by_prompt) for ok in oks
+        ]
+        return found
+
+    main = [*answers("validation", "a", "x", (1, 0), (1, 1)), *answers("validation", "b", "x", (0, 0)),
+            *answers("validation", "c", "y", (0, 1))]  # fmt: skip
+    single = answers("single", "a", "x", (1,), (0,), (0,))
+    result = summarise(3, [rolled_out(*main, n=2), rolled_out(*single, name="single", failed=2)], 1.0)
+    assert result.accuracy == 0.5 and result.errors == 2, "the first set is the run's accuracy; failures of all sets count"
+    parts = result.sets["validation"]
+    assert list(parts) == ["all", "domain/x", "domain/y", "tag/a", "tag/b", "tag/c"]
+    assert {part: (found["avg@2"].value, found["pass@2"].value) for part, found in parts.items()} == {
+        "all": (0.5, 0.75), "domain/x": (0.5, pytest.approx(2 / 3)), "domain/y": (0.5, 1.0), "tag/a": (0.75, 1.0),
+        "tag/b": (0.0, 0.0), "tag/c": (0.5, 1.0),
+    }  # fmt: skip
+    assert list(result.sets["single"]) == ["all"]
+    assert result.sets["single"]["all"] == {"avg@1": avg([[True], [False], [False]])}
+    metrics = dict(result.estimates())
+    assert metrics["eval/validation/tag/a/avg@2"] == 0.75
+    assert 0 < metrics["eval/single/all/avg@1/low"] < metrics["eval/single/all/avg@1"] < metrics["eval/single/all/avg@1/high"] < 1
+
+
+def test_a_set_of_which_nothing_could_be_judged_has_no_figures():
+    result = summarise(3, [rolled_out(sample(None), failed=1)], 1.0)
+    assert (result.accuracy, result.reward, result.errors, result.sets) == (None, None, 2, {"validation": {"all": {}}})
+    assert dict(result.estimates()) == {}
+
+
+def test_a_result_comes_back_from_the_database_as_it_was():
+    result = summarise(3, [rolled_out(sample(1.0), sample(0.0, tag="hard", uid="validation/1"))], 1.0, {"val/env/x": 1.0})
+    assert ValidationResult.from_json(json.loads(json.dumps(asdict(result)))) == result

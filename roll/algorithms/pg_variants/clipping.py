@@ -10,13 +10,19 @@ from roll.algorithms.ratio import bounded_exp, sequence_mean
 from roll.configs.losses import PolicyLossArgs
 
 
-def _clipped(inputs: LossInputs, ratio: Tensor, low: float, high: float) -> tuple[Tensor, dict[str, Tensor]]:
-    """−min(r·A, clip(r, 1−low, 1+high)·A)."""
+def _clipped(inputs: LossInputs, ratio: Tensor, low: float, high: float, dual: float | None) -> tuple[Tensor, dict[str, Tensor]]:
+    """−min(r·A, clip(r, 1−low, 1+high)·A). With `dual` (arXiv 1912.09729), where A < 0: −max(min(...), dual·A), so one bad token
+    cannot dominate."""
     advantages = inputs.advantages
     loss = -torch.minimum(ratio * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
     clipped_low = inputs.count((ratio < 1 - low) & (advantages < 0))
     clipped_high = inputs.count((ratio > 1 + high) & (advantages > 0))
-    return loss, {"clipfrac": clipped_low + clipped_high, "clipfrac_low": clipped_low, "clipfrac_high": clipped_high}
+    metrics = {"clipfrac": clipped_low + clipped_high, "clipfrac_low": clipped_low, "clipfrac_high": clipped_high}
+    if dual is not None:
+        loss = torch.where(advantages < 0, torch.minimum(loss, -dual * advantages), loss)
+        metrics["clipfrac_dual"] = inputs.count((ratio > dual) & (advantages < 0))
+        metrics["clipfrac"] = metrics["clipfrac"] + metrics["clipfrac_dual"]
+    return loss, metrics
 
 
 def _of_sequence(log_ratios: Tensor, mask: Tensor) -> Tensor:
@@ -28,16 +34,8 @@ def _of_sequence(log_ratios: Tensor, mask: Tensor) -> Tensor:
 
 @built_in("ppo")
 def ppo(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str, Tensor]]:
-    """PPO's clipped surrogate (arXiv 1707.06347, eq. 7): −min(r·A, clip(r, 1−low, 1+high)·A).
-
-    With `dual_clip_c` (arXiv 1912.09729), where A < 0: −max(min(...), c·A), so one bad token cannot dominate."""
-    ratio, advantages = inputs.ratio, inputs.advantages
-    loss, metrics = _clipped(inputs, ratio, args.pg_clip_low, args.pg_clip_high)
-    if args.dual_clip_c is not None:
-        loss = torch.where(advantages < 0, torch.minimum(loss, -args.dual_clip_c * advantages), loss)
-        metrics["clipfrac_dual"] = inputs.count((ratio > args.dual_clip_c) & (advantages < 0))
-        metrics["clipfrac"] = metrics["clipfrac"] + metrics["clipfrac_dual"]
-    return loss, metrics
+    """PPO's clipped surrogate (arXiv 1707.06347, eq. 7): −min(r·A, clip(r, 1−low, 1+high)·A)."""
+    return _clipped(inputs, inputs.ratio, args.pg_clip_low, args.pg_clip_high, args.dual_clip_c)
 
 
 @built_in("decoupled_ppo")
@@ -52,7 +50,8 @@ def gspo(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str, Te
     """GSPO (arXiv 2507.18071): −min(s·A, clip(s)·A), s = exp(1/|y|·Σ_y log r) the length-normalised ratio of the sequence.
 
     As GSPO-token (eq. 13): the same value and gradient where A is one number per sequence, and right where it is not."""
-    return _clipped(inputs, _of_sequence(inputs.log_ratio, inputs.mask), args.gspo_clip_low, args.gspo_clip_high)
+    ratio = _of_sequence(inputs.log_ratio, inputs.mask)
+    return _clipped(inputs, ratio, args.gspo_clip_low, args.gspo_clip_high, args.dual_clip_c)
 
 
 @built_in("gmpo")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from roll.configs.agentic import AgenticConfig
 from roll.configs.report import Note
 
 # Key, ROLL's default, why it matters.
@@ -18,9 +19,11 @@ DEFAULTS: tuple[tuple[str, Any, str], ...] = (
     ("adv_estimator", "gae", "ROLL trains a critic by default"),
     ("num_return_sequences_in_group", 1, "responses per prompt"),
     ("actor_train.training_args.learning_rate", 5e-5, "the learning rate"),
+    ("critic.training_args.learning_rate", 5e-5, "the critic's learning rate"),
     ("actor_train.model_args.disable_gradient_checkpointing", False, "memory and time of the backward pass"),
     ("actor_train.model_args.dtype", "bf16", "auto means bf16 on an accelerator and fp32 on a CPU"),
-    ("val_batch_size", 128, "how many prompts (episodes) a validation has"),
+    ("val_batch_size", 128, "how many episodes a validation has"),
+    ("val_env_manager", "128 groups of SimpleSokoban", "whether there is a validation; eval_steps: 0 says that none is meant"),
     ("exp_name", "the start script's name", "where the run's files go"),
     ("reward_normalization.grouping", "batch", "which episodes are compared"),
     ("train_env_manager.tags", ["SimpleSokoban"], "which environments are played"),
@@ -32,9 +35,16 @@ def other_defaults(config: Any, mapping: Mapping[str, Any]) -> list[Note]:
     return [
         Note(".".join(path), ours, f"the default here; ROLL's is {theirs!r}: {why}")
         for key, theirs, why in DEFAULTS
+        if key != "val_batch_size" or _other_validation(config, theirs)
         for path, ours in _left_out(config, mapping, tuple(key.split(".")), ())
         if ours != theirs
     ]
+
+
+def _other_validation(config: Any, episodes: int) -> bool:
+    """RLVR evaluates every validation prompt, in ROLL, too, and without a val_env_manager nothing is evaluated."""
+    manager = config.val_env_manager if isinstance(config, AgenticConfig) else None
+    return manager is not None and config.episodes_of(manager) != episodes
 
 
 def _left_out(config: Any, mapping: Any, rest: tuple[str, ...], done: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -36,8 +36,8 @@ def _old_reward_norm(value: Any, block: Siblings) -> dict[str, Any]:
 
 
 def _old_mask(level: str, ratio: bool) -> Any:
-    """A filter of train_infer_correction for one of the flat keys that preceded it."""
-    kind, infix = "ratio" if ratio else "diff", "_seq" if level == "sequence" else ""
+    """A filter of train_infer_correction for one of the flat keys that preceded it; those of sequences took means."""
+    kind, infix = "ratio" if ratio else "diff", "_seq" if level == "geometric" else ""
 
     def filters(value: Any, block: Siblings) -> dict[str, Any]:
         bounds = {
@@ -161,7 +161,7 @@ ALGORITHM = (
     ignored("rollout_importance_sampling_ratio_upper_bound", "read together with use_rollout_importance_sampling_ratio"),
     *(
         rule
-        for level, infix in (("token", ""), ("sequence", "_seq"))
+        for level, infix in (("token", ""), ("geometric", "_seq"))
         for kind in ("ratio", "diff")
         for rule in (
             KeyRule(f"train_infer_{kind}{infix}_mask", "alias", f"read as a filter of train_infer_correction by {level}",

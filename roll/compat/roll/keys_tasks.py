@@ -36,7 +36,7 @@ DATA = (
         rule
         for block in ("actor_train.data_args", "validation.data_args")
         for rule in (
-            value_read_as(f"{block}.template", ("empty",), "none", "read as none: the prompt as it stands",
+            value_read_as(f"{block}.template", ("empty",), "chatml", "read as chatml: ROLL's wraps the prompt in it",
                           unless=(DataArguments, "template")),
             KeyRule(f"{block}.template", "alias", "read as native: the tokenizer's own chat template, not ROLL's of that name",
                  lambda v, b: {".template": "native"}, lambda v, b: v not in _TEMPLATES and isinstance(v, str | None),
@@ -113,11 +113,12 @@ def _with_our_placeholders(name: str) -> Translate:
     return lambda value, block: {f".{name}": _placeholders(value)}
 
 
-_MANAGERS = ("train_env_manager", "val_env_manager")
+_MANAGERS = {"train_env_manager": "actor_infer.generating_args", "val_env_manager": "validation.generating_args"}
+"""Where the sampling of each stands here."""
 AGENTIC = (
     *(
         rule
-        for block in _MANAGERS
+        for block, sampling in _MANAGERS.items()
         for rule in (
             value_read_as(f"{block}.max_env_num_per_worker", (0, -1), DROP, "the default"),
             value_read_as(f"{block}.num_groups_partition", (None,), [], "read as equal parts"),
@@ -126,8 +127,9 @@ AGENTIC = (
             ignored(f"{block}.worker_cls", "the built-in worker plays episodes"),
             ignored(f"{block}.model_args", "episodes are played with actor_infer's model"),
             ignored(f"{block}.data_args", "episodes are played with the tokenizer's chat template"),
-            ignored(f"{block}.generating_args", "ROLL overwrites it with actor_infer's; validation.generating_args is there for "
-                    "validation" if block == "val_env_manager" else "ROLL overwrites it with actor_infer's"),
+            KeyRule(f"{block}.generating_args", "without effect", "nothing is written in it", when=lambda v, b: v is None,
+                    values="null", absent=True),
+            renamed(f"{block}.generating_args", sampling, "where that is not given"),
             ignored(f"{block}.strategy_args", "episodes are played with actor_infer"),
             ignored(f"{block}.system_envs", ENVIRONMENT),
             ignored(f"{block}.world_size", "it follows from max_env_num_per_worker"),

@@ -72,7 +72,7 @@ def translate(
             break
     if written_for_roll:
         for path, kind in list(_unwanted_nulls(result.mapping, cls, ())):
-            _remove(result.mapping, path)
+            remove(result.mapping, path)
             result.aliased.append(Note(".".join(path), None, f"the default: null is no {kind}"))
         for path, value, ours in list(_system_templates(result.mapping, cls)):
             write_at(result.mapping, path, ours)
@@ -87,7 +87,7 @@ def _apply(hits: list[_Hit], cls: Any, result: Translation) -> bool:
     written = copy.deepcopy(result.mapping)
     notes = {"alias": result.aliased, "without effect": result.without_effect, "lacking": result.lacking}
     for hit in hits:
-        _remove(result.mapping, hit.path)
+        remove(result.mapping, hit.path)
         _prune(result.mapping, hit.path[:-1], cls)
     for hit in hits:
         source = ".".join(hit.path)
@@ -96,7 +96,7 @@ def _apply(hits: list[_Hit], cls: Any, result: Translation) -> bool:
             path = _target(target, hit.path)
             name, theirs = ".".join(path), value_at(written, path)
             if value is DROP:
-                _remove(result.mapping, path)
+                remove(result.mapping, path)
             elif path == hit.path or theirs is None or theirs == value:
                 if has_field(cls, path):
                     write_at(result.mapping, path, value)
@@ -219,7 +219,7 @@ def value_at(mapping: Mapping[str, Any], path: tuple[str, ...]) -> Any:
     return value
 
 
-def _remove(mapping: dict[str, Any], path: tuple[str, ...]) -> None:
+def remove(mapping: dict[str, Any], path: tuple[str, ...]) -> None:
     block = value_at(mapping, path[:-1])
     if isinstance(block, dict):
         block.pop(path[-1], None)
@@ -228,7 +228,7 @@ def _remove(mapping: dict[str, Any], path: tuple[str, ...]) -> None:
 def _prune(mapping: dict[str, Any], path: tuple[str, ...], cls: Any) -> None:
     """Removes a block that rules have emptied, if it has no field."""
     if path and not has_field(cls, path) and value_at(mapping, path) == {}:
-        _remove(mapping, path)
+        remove(mapping, path)
         _prune(mapping, path[:-1], cls)
 
 

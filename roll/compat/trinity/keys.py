@@ -10,9 +10,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from roll.compat.roll.rule import KeyRule, ignored, lacking, off_or_lacking, renamed
-from roll.compat.roll.translation import value_at
-
-File = Mapping[str, Any]
+from roll.compat.trinity import evaluation
+from roll.compat.trinity.file import (
+    MATH_REWARD,
+    MATH_WORKFLOWS,
+    TASKS,
+    File,
+    at,
+    is_count,
+    is_one_of,
+    is_text,
+    run_folder,
+    task_data,
+)
 
 BLOCKS = (
     "algorithm", "model", "cluster", "buffer", "explorer", "trainer", "synchronizer", "monitor", "data_processor", "service",
@@ -39,13 +49,10 @@ LEFT_OUT: dict[str, Any] = {
 """Trinity's defaults that are not the ones here: they count where a file leaves the key out."""
 NEEDED = {"algorithm.repeat_times": "is left out, and Trinity's default depends on the algorithm: write it"}
 
-_TASKS = "buffer.explorer_input.taskset"
 _EXPERIENCES = "buffer.trainer_input.experience_buffer"
 _REPLAY = f"{_EXPERIENCES}.replay_buffer"
 _TRAINING = "actor_train.training_args"
 _ENGINE = "actor_infer.strategy_args.strategy_config"
-_MATH = "roll.pipeline.rlvr.rewards.math_rule_reward_worker.MathRuleRewardWorker"
-_MATH_WORKFLOWS = ("math_workflow", "async_math_workflow")
 _BY_TOKENS = "micro-batches are always cut by tokens"
 _STYLES = (
     "explorers take a version when it is published, and async_generation_ratio bounds how far they run ahead: write fixed, or "
@@ -53,21 +60,12 @@ _STYLES = (
 )
 
 
-def at(file: File, path: str, default: Any = None) -> Any:
-    value = value_at(file, tuple(path.split(".")))
-    return default if value is None else value
-
-
-def _count(value: Any) -> bool:
-    return type(value) is int and value >= 1
-
-
 def _whole(file: File, *paths: str) -> int | None:
     """The product of counts; one that is left out is 1. None: one is no count."""
     product = 1
     for path in paths:
         value = at(file, path, 1)
-        if not _count(value):
+        if not is_count(value):
             return None
         product *= value
     return product
@@ -78,9 +76,9 @@ def _devices(value: Any, file: File) -> Mapping[str, Any]:
     there = _whole(file, "cluster.node_num", "cluster.gpu_per_node") or 0
     engines = _whole(file, "explorer.rollout_model.engine_num", "explorer.rollout_model.tensor_parallel_size") or 0
     mode, found = file.get("mode"), {"num_gpus_per_node": value}
-    first = there if mode == "train" else max(0, there - engines)
-    trainer, explorer = list(range(first)), list(range(engines)) if mode == "explore" else list(range(first, there))
-    if mode != "explore":
+    first, alone = there if mode == "train" else max(0, there - engines), mode in ("explore", "bench")
+    trainer, explorer = list(range(first)), list(range(engines)) if alone else list(range(first, there))
+    if not alone:
         found |= {"actor_train.device_mapping": trainer, "reference.device_mapping": trainer}
     return found | ({"actor_infer.device_mapping": explorer} if mode != "train" else {})
 
@@ -88,10 +86,10 @@ def _devices(value: Any, file: File) -> Mapping[str, Any]:
 def _batch(value: Any, file: File) -> Mapping[str, Any]:
     """A step has one optimiser step of all its samples."""
     size = at(file, "algorithm.repeat_times", 1)
-    tasks = at(file, "buffer.batch_size") or (at(file, "buffer.train_batch_size", 0) // size if _count(size) else None)
+    tasks = at(file, "buffer.batch_size") or (at(file, "buffer.train_batch_size", 0) // size if is_count(size) else None)
     found = {"rollout_batch_size": tasks}
     trainers = len(_devices(0, file).get("actor_train.device_mapping", ()))
-    if trainers and _count(tasks) and _count(size):
+    if trainers and is_count(tasks) and is_count(size):
         found[f"{_TRAINING}.per_device_train_batch_size"] = tasks * size // trainers
     return found
 
@@ -99,7 +97,7 @@ def _batch(value: Any, file: File) -> Mapping[str, Any]:
 def _one_batch(value: Any, file: File) -> bool:
     """Whether what a step trains is what a batch of tasks gives."""
     size, tasks = at(file, "algorithm.repeat_times", 1), at(file, "buffer.batch_size")
-    fits = _count(value) and _count(size) and value % size == 0
+    fits = is_count(value) and is_count(size) and value % size == 0
     return fits and (tasks is None or tasks * size == value)
 
 
@@ -117,13 +115,13 @@ def _interval(value: Any, file: File) -> Mapping[str, Any]:
 
 def _holds_all(value: Any, file: File) -> bool:
     """Whether admission lets no more groups wait than the buffer holds."""
-    return not _count(value) or value >= _ahead(file) * (_whole(file, "buffer.batch_size") or 0)
+    return not is_count(value) or value >= _ahead(file) * (_whole(file, "buffer.batch_size") or 0)
 
 
 def _uses(file: File) -> int:
     """How many steps may train a group: the limit of the one priority function that has one, else as many as its age allows."""
     named, limit = at(file, f"{_REPLAY}.priority_fn", "linear_decay"), at(file, f"{_REPLAY}.priority_fn_args.use_count_limit", 3)
-    return limit if named == "decay_limit_randomization" and _count(limit) else _ahead(file)
+    return limit if named == "decay_limit_randomization" and is_count(limit) else _ahead(file)
 
 
 def _replays(value: Any, file: File) -> bool:
@@ -132,17 +130,16 @@ def _replays(value: Any, file: File) -> bool:
     return value is True and at(file, f"{_REPLAY}.reuse_cooldown_time") is not None and _uses(file) > 1 and later
 
 
-def _task_file(value: Any, file: File) -> Mapping[str, Any]:
-    name = value if value.endswith(".jsonl") else f"{value.rstrip('/')}/{at(file, f'{_TASKS}.split', 'train')}.jsonl"
-    return {"actor_train.data_args.file_name": name}
+def _task_data(value: Any, file: File) -> Mapping[str, Any]:
+    return {f"actor_train.data_args.{name}": each for name, each in task_data(at(file, TASKS)).items()}
 
 
 def _reward(value: Any, file: File) -> Mapping[str, Any]:
-    return {f"rewards.{str(at(file, f'{_TASKS}.name', 'tasks')).replace('.', '_')}.worker_cls": _MATH}
+    return {f"rewards.{str(at(file, f'{TASKS}.name', 'tasks')).replace('.', '_')}.worker_cls": MATH_REWARD}
 
 
 def _run_folder(value: Any, file: File) -> Mapping[str, Any]:
-    return {"output_dir": "/".join(str(part) for part in (value, file.get("project"), file.get("group")) if part)}
+    return {"output_dir": run_folder(value, file)}
 
 
 def _apart(value: Any, file: File) -> bool:
@@ -153,25 +150,17 @@ def _database(value: Any, file: File) -> Mapping[str, Any]:
     return {"groups_database": value.replace("postgresql://", "postgresql+psycopg://", 1)}
 
 
-def _is_text(value: Any, file: File) -> bool:
-    return isinstance(value, str) and value != ""
-
-
 def _decided(value: Any, file: File) -> bool:
     return file.get("max_steps") is not None or at(file, "buffer.total_steps") is not None
 
 
 def _tasks_have(name: str) -> Any:
-    return lambda value, file: at(file, f"{_TASKS}.rollout_args.{name}") is not None
+    return lambda value, file: at(file, f"{TASKS}.rollout_args.{name}") is not None
 
 
 def _context(value: Any, file: File) -> Mapping[str, Any]:
     response, given = at(file, "model.max_response_tokens"), at(file, "model.max_prompt_tokens")
-    return {"sequence_length": value} | ({"prompt_length": value - response} if _count(response) and given is None else {})
-
-
-def _one_of(*values: Any) -> Any:
-    return lambda value, file: value in values
+    return {"sequence_length": value} | ({"prompt_length": value - response} if is_count(response) and given is None else {})
 
 
 _GRPO = {
@@ -192,10 +181,8 @@ _GRPO_NOTE = (
 RUN = (
     KeyRule("mode", "alias", "with model_update_transport: checkpoint_dir: weights go between processes as files",
             lambda v, f: {"mode": v, "model_update_transport": "checkpoint_dir"}, _apart, "explore, train"),
-    KeyRule("mode", "alias", "one process explores and trains", lambda v, f: {"mode": v}, _one_of("both"), "both"),
-    KeyRule("mode", "lacking", "a version is validated while it trains (validation, eval_steps); for other models write your own "
-            "loop over an engine", lambda v, f: {"mode": "both"}, _one_of("bench"), "bench"),
-    KeyRule("mode", "lacking", "is not there: explore, train or both; roles share a device by the same device_mapping in both",
+    KeyRule("mode", "alias", "one process explores and trains", lambda v, f: {"mode": v}, is_one_of("both"), "both"),
+    KeyRule("mode", "lacking", "is not there: explore, train, both or bench; roles may share devices",
             lambda v, f: {"mode": "both"}, values="else"),
     KeyRule("project", "alias", "part of output_dir"),
     KeyRule("group", "alias", "part of output_dir"),
@@ -203,7 +190,7 @@ RUN = (
             _run_folder),
     renamed("name", "exp_name", "the processes of a run find each other by it and output_dir"),
     KeyRule("continue_from_checkpoint", "alias", "read as resume_from_checkpoint: auto",
-            lambda v, f: {"resume_from_checkpoint": "auto"}, _one_of(True), "true"),
+            lambda v, f: {"resume_from_checkpoint": "auto"}, is_one_of(True), "true"),
     KeyRule("continue_from_checkpoint", "alias", "read as resume_from_checkpoint: false",
             lambda v, f: {"resume_from_checkpoint": False}),
     *off_or_lacking("stages", ([], None), "a run has one stage: start the next from this one's checkpoint"),
@@ -211,14 +198,14 @@ RUN = (
     renamed("monitor.monitor_type", "track_with"),
     KeyRule("cluster.gpu_per_node", "alias", "read as num_gpus_per_node and device_mapping. Every process numbers the devices it "
             "sees from 0: on one machine start each with a CUDA_VISIBLE_DEVICES of its own", _devices,
-            lambda v, f: _count(v), "1 or more"),
+            lambda v, f: is_count(v), "1 or more"),
     lacking("cluster.gpu_per_node", "write how many devices this process has"),
     renamed("cluster.node_num", "num_nodes"),
     *off_or_lacking("cluster.ray_address", ("auto", None), "write it to RAY_ADDRESS in the environment"),
 )  # fmt: skip
 
 ALGORITHM = (
-    KeyRule("algorithm.algorithm_type", "alias", _GRPO_NOTE, lambda v, f: _GRPO, _one_of("grpo", "grpo_verl"), "grpo"),
+    KeyRule("algorithm.algorithm_type", "alias", _GRPO_NOTE, lambda v, f: _GRPO, is_one_of("grpo", "grpo_verl"), "grpo"),
     KeyRule("algorithm.algorithm_type", "lacking", "only grpo is translated: write adv_estimator, actor_train.pg_variant and the "
             "KL's keys, and algorithm.algorithm_type: grpo"),
     renamed("algorithm.repeat_times", "num_return_sequences_in_group"),
@@ -238,7 +225,7 @@ ALGORITHM = (
     renamed("model.max_response_tokens", "response_length"),
     renamed("model.max_prompt_tokens", "prompt_length"),
     KeyRule("model.max_model_len", "alias", "read as sequence_length; without max_prompt_tokens a prompt may have what "
-            "max_response_tokens leaves", _context, lambda v, f: _count(v), "1 or more"),
+            "max_response_tokens leaves", _context, lambda v, f: is_count(v), "1 or more"),
     *(rule for name in ("temperature", "top_p") for rule in (
         KeyRule(f"model.{name}", "without effect", "the tasks have their own", when=_tasks_have(name),
                 values="with rollout_args"),
@@ -247,7 +234,7 @@ ALGORITHM = (
 )  # fmt: skip
 
 BUFFER = (
-    KeyRule("buffer.batch_size", "alias", "read as rollout_batch_size", _batch, lambda v, f: _count(v), "1 or more"),
+    KeyRule("buffer.batch_size", "alias", "read as rollout_batch_size", _batch, lambda v, f: is_count(v), "1 or more"),
     KeyRule("buffer.train_batch_size", "alias", "rollout_batch_size times num_return_sequences_in_group: one optimiser step",
             _batch, _one_batch, "batch_size x repeat_times"),
     KeyRule("buffer.train_batch_size", "lacking", "a step trains what batch_size tasks of repeat_times samples give: write the "
@@ -255,28 +242,27 @@ BUFFER = (
     renamed("buffer.total_steps", "max_steps"),
     KeyRule("buffer.total_epochs", "without effect", "max_steps decides", when=_decided, values="with a number of steps"),
     renamed("buffer.total_epochs", "total_epochs"),
-    ignored(f"{_TASKS}.name", "names the reward's domain"),
-    *off_or_lacking(f"{_TASKS}.storage_type", ("file",), "tasks are rows of a JSONL file"),
-    KeyRule(f"{_TASKS}.path", "alias", "read as actor_train.data_args.file_name: a local JSONL file, or a folder with "
-            "<split>.jsonl", _task_file, _is_text, "text"),
-    ignored(f"{_TASKS}.subset_name", "the file is the subset"),
-    ignored(f"{_TASKS}.split", "part of the file's name, where path is a folder"),
-    renamed(f"{_TASKS}.format.prompt_key", "actor_train.data_args.prompt"),
-    renamed(f"{_TASKS}.format.response_key", "actor_train.data_args.ground_truth"),
-    renamed(f"{_TASKS}.format.messages_key", "actor_train.data_args.messages"),
-    *(renamed(f"{_TASKS}.rollout_args.{name}", f"actor_infer.generating_args.{name}") for name in ("temperature", "top_p")),
-    KeyRule(f"{_TASKS}.default_workflow_type", "alias", "read as MathRuleRewardWorker: 1 for a right result, else 0; no system "
-            "prompt and no reward for the form, which Trinity's has", _reward, _one_of(*_MATH_WORKFLOWS), "math_workflow"),
-    lacking(f"{_TASKS}.default_workflow_type", "write rewards.<domain>.worker_cls, a class with `grade`, or an agentic run"),
-    *off_or_lacking(f"{_TASKS}.default_reward_fn_type", ("math_reward", None), "write rewards.<domain>.worker_cls"),
-    *off_or_lacking("buffer.explorer_input.eval_tasksets", ([], None), "write validation: {data_args: {file_name: ...}}"),
+    ignored(f"{TASKS}.name", "names the reward's domain"),
+    *off_or_lacking(f"{TASKS}.storage_type", ("file",), "tasks are rows of a JSONL file"),
+    KeyRule(f"{TASKS}.path", "alias", "read as actor_train.data_args: path, subset_name and split for a name of the hub "
+            "(owner/name), else file_name: a local JSONL file, or a folder with <split>.jsonl", _task_data, is_text, "text"),
+    ignored(f"{TASKS}.subset_name", "part of the data set's name; a local file is the subset"),
+    ignored(f"{TASKS}.split", "part of the data set's name, or of the file's, where path is a folder"),
+    renamed(f"{TASKS}.format.prompt_key", "actor_train.data_args.prompt"),
+    renamed(f"{TASKS}.format.response_key", "actor_train.data_args.ground_truth"),
+    renamed(f"{TASKS}.format.messages_key", "actor_train.data_args.messages"),
+    *(renamed(f"{TASKS}.rollout_args.{name}", f"actor_infer.generating_args.{name}") for name in ("temperature", "top_p")),
+    KeyRule(f"{TASKS}.default_workflow_type", "alias", "read as MathRuleRewardWorker: 1 for a right result, else 0; no system "
+            "prompt and no reward for the form, which Trinity's has", _reward, is_one_of(*MATH_WORKFLOWS), "math_workflow"),
+    lacking(f"{TASKS}.default_workflow_type", "write rewards.<domain>.worker_cls, a class with `grade`, or an agentic run"),
+    *off_or_lacking(f"{TASKS}.default_reward_fn_type", ("math_reward", None), "write rewards.<domain>.worker_cls"),
     lacking("buffer.explorer_input.tasksets", "write rewards by domain, and a list as actor_train.data_args.file_name"),
     ignored(f"{_EXPERIENCES}.name", "a run has one buffer"),
     *off_or_lacking(f"{_EXPERIENCES}.storage_type", ("queue", "sql"), "groups lie in memory or in a database: groups_database"),
     KeyRule(f"{_EXPERIENCES}.path", "without effect", "groups lie in memory with mode both", when=lambda v, f: not _apart(v, f),
             values="mode both"),
     KeyRule(f"{_EXPERIENCES}.path", "alias", "read as groups_database: the same for all processes, and a new one for each run",
-            _database, lambda v, f: _is_text(v, f) and v.startswith(("sqlite:///", "postgresql")), "SQLite, PostgreSQL"),
+            _database, lambda v, f: is_text(v, f) and v.startswith(("sqlite:///", "postgresql")), "SQLite, PostgreSQL"),
     lacking(f"{_EXPERIENCES}.path", "SQLite and PostgreSQL only: write groups_database"),
     KeyRule(f"{_EXPERIENCES}.capacity", "without effect", "admission lets no more groups wait: (1 + async_generation_ratio) x "
             "batch_size", when=_holds_all, values="(sync_interval + sync_offset) x batch_size or more"),
@@ -303,13 +289,13 @@ EXPLORER = (
             lambda v, f: f.get("mode") == "explore", "mode explore"),
     ignored("explorer.name", "this process is no explorer of its own"),
     KeyRule("explorer.runner_per_model", "alias", "read as max_running_requests, times repeat_times", lambda v, f: {
-        "max_running_requests": v * (_whole(f, "algorithm.repeat_times") or 1)}, lambda v, f: _count(v), "1 or more"),
+        "max_running_requests": v * (_whole(f, "algorithm.repeat_times") or 1)}, lambda v, f: is_count(v), "1 or more"),
     KeyRule("explorer.rollout_model.engine_num", "alias", "the devices of actor_infer.device_mapping"),
     KeyRule("explorer.rollout_model.tensor_parallel_size", "alias", "the engine's own, and a part of actor_infer.device_mapping",
             lambda v, f: {f"{_ENGINE}.tensor_parallel_size": v} if v != 1 else {}),
     KeyRule("explorer.rollout_model.engine_type", "alias", "read as actor_infer.strategy_args.strategy_name",
             lambda v, f: {"actor_infer.strategy_args.strategy_name": v.removesuffix("_async")},
-            _one_of("vllm", "vllm_async", "sglang"), "vllm, sglang"),
+            is_one_of("vllm", "vllm_async", "sglang"), "vllm, sglang"),
     lacking("explorer.rollout_model.engine_type", "vllm, sglang and hf_infer are: actor_infer.strategy_args.strategy_name"),
     renamed("explorer.rollout_model.dtype", "actor_infer.model_args.dtype"),
     *(renamed(f"explorer.rollout_model.{name}", f"{_ENGINE}.{name}") for name in (
@@ -326,14 +312,14 @@ TRAINER = (
     *off_or_lacking("trainer.ulysses_sequence_parallel_size", (1, None), "sequence parallelism of this kind is not there"),
     *off_or_lacking("trainer.trainer_type", ("verl",), "is not there: the trainer is this project's own"),
     KeyRule("trainer.trainer_strategy", "alias", "read as fsdp2_train", lambda v, f: {
-        "actor_train.strategy_args.strategy_name": "fsdp2_train"}, _one_of("fsdp", "fsdp2"), "fsdp, fsdp2"),
+        "actor_train.strategy_args.strategy_name": "fsdp2_train"}, is_one_of("fsdp", "fsdp2"), "fsdp, fsdp2"),
     lacking("trainer.trainer_strategy", "write actor_train.strategy_args: {strategy_name: megatron_train, strategy_config: ...}"),
-    KeyRule("trainer.save_interval", "alias", "read as save_steps", lambda v, f: {"save_steps": v}, lambda v, f: _count(v),
+    KeyRule("trainer.save_interval", "alias", "read as save_steps", lambda v, f: {"save_steps": v}, lambda v, f: is_count(v),
             "1 or more"),
     ignored("trainer.save_interval", "the last step leaves a checkpoint, and every save_steps-th"),
     renamed("trainer.max_checkpoints_to_keep", "max_ckpt_to_keep"),
     KeyRule("synchronizer.sync_method", "alias", "read as model_update_transport: checkpoint_dir",
-            lambda v, f: {"model_update_transport": "checkpoint_dir"}, _one_of("checkpoint"), "checkpoint"),
+            lambda v, f: {"model_update_transport": "checkpoint_dir"}, is_one_of("checkpoint"), "checkpoint"),
     lacking("synchronizer.sync_method", "processes of their own exchange weights as files: write checkpoint; with mode both "
             "write model_update_transport: collective or object_store"),
     KeyRule("synchronizer.sync_interval", "alias", "k: weight_push_interval k, async_generation_ratio and async_pipeline_depth "
@@ -346,4 +332,4 @@ TRAINER = (
     ignored("synchronizer.sync_timeout", "peer_timeout says when a process that is alone gives up"),
 )  # fmt: skip
 
-RULES = (*RUN, *ALGORITHM, *BUFFER, *EXPLORER, *TRAINER)
+RULES = (*evaluation.RULES, *RUN, *ALGORITHM, *BUFFER, *EXPLORER, *TRAINER)

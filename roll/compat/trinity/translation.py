@@ -9,7 +9,9 @@ from typing import Any
 
 from roll.compat.roll.rule import KeyRule
 from roll.compat.roll.translation import Translation, value_at, write_at
-from roll.compat.trinity.keys import BLOCKS, IDENTIFYING, LEFT_OUT, NEEDED, RULES, SCALARS, at
+from roll.compat.trinity.evaluation import UNTRAINED, is_untrained
+from roll.compat.trinity.file import at
+from roll.compat.trinity.keys import BLOCKS, IDENTIFYING, LEFT_OUT, NEEDED, RULES, SCALARS
 from roll.configs.report import Note
 
 _BY_PATH: dict[str, list[KeyRule]] = defaultdict(list)
@@ -35,7 +37,8 @@ def translate(mapping: Mapping[str, Any]) -> Translation:
         if path not in given:
             write_at(file, tuple(path.split(".")), value)
             written.append((path, value, "Trinity's default; "))
-    result.lacking += [Note(path, None, message) for path, message in NEEDED.items() if at(file, path) is None]
+    needed = {path: message for path, message in NEEDED.items() if at(file, path) is None and not is_untrained(path, file)}
+    result.lacking += [Note(path, None, message) for path, message in needed.items()]
     ours = copy.deepcopy(result.mapping)
     for path, value, why in sorted(written, key=lambda entry: entry[0]):
         _apply(path, value, why, file, ours, result)
@@ -53,6 +56,8 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 def _apply(path: str, value: Any, why: str, file: Mapping[str, Any], ours: Mapping[str, Any], result: Translation) -> None:
     rule = next((rule for rule in _BY_PATH.get(path, ()) if rule.about(value, file)), None)
+    if is_untrained(path, file):
+        rule = UNTRAINED
     if rule is None:
         known = path in _BY_PATH
         message = "is no value that can be translated" if known else "nothing here is known to mean the same: remove it"

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from roll.algorithms.reward_normalization import normalize_rewards
-from roll.algorithms.sequence_advantages import sequence_advantages
+from roll.algorithms.sequence_advantages import clip, sequence_advantages
 from roll.algorithms.step_advantages import TurnArgs, Turns, step_advantages
 from roll.configs.agentic import AgenticConfig
 from roll.configs.estimators import STEP_ESTIMATORS, Scope
@@ -54,17 +54,16 @@ class AgenticAdvantages(Advantages):
         config, normalization = self._agentic, self._agentic.reward_normalization
         comparable = {"batch": torch.zeros_like(layout.group_of_episode), "tags": layout.tag_of_episode}
         compared = comparable.get(normalization.grouping, layout.group_of_episode)
-        rewards = normalize_rewards(
-            layout.score_of_episode, compared, normalization.norm_mean_type, normalization.norm_std_type, config.reward_clip
-        )
+        rewards = normalize_rewards(layout.score_of_episode, compared, normalization.norm_mean_type, normalization.norm_std_type)
+        of_samples = rewards[layout.episode_of_sample]
         if config.adv_estimator in STEP_ESTIMATORS:
-            per_token = self._of_turns(batch, groups, layout, rewards)
-            return Estimate(rewards[layout.episode_of_sample], per_token, of_tokens=True)
+            per_token = self._of_turns(batch, groups, layout, clip(rewards, config.reward_clip))
+            return Estimate(of_samples, clip(per_token, config.reward_clip), of_tokens=True)
         if config.uses_critic:  # an episode is one sample
-            return Estimate(rewards[layout.episode_of_sample], rewards[layout.episode_of_sample])
-        of_episodes = sequence_advantages(rewards, layout.group_of_episode, config.adv_estimator, layout.tokens_of_episode)
+            return Estimate(of_samples, clip(of_samples, config.reward_clip))
+        estimated = sequence_advantages(rewards, layout.group_of_episode, config.adv_estimator, layout.tokens_of_episode)
         discount = config.gamma ** layout.turns_after_sample.float()
-        return Estimate(rewards[layout.episode_of_sample], of_episodes[layout.episode_of_sample] * discount)
+        return Estimate(of_samples, clip(estimated, config.reward_clip)[layout.episode_of_sample] * discount)
 
     def _of_turns(self, batch: TokenBatch, groups: Sequence[SampleGroup], layout: _Layout, rewards: Tensor) -> Tensor:
         """[N] the advantage of each token's turn."""

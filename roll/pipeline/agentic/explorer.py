@@ -20,7 +20,7 @@ from roll.pipeline.explorer import Explorer
 from roll.pipeline.preparation import sampling_params
 from roll.pipeline.stage import Stage
 from roll.pipeline.state import RunState
-from roll.pipeline.validation import FIRST
+from roll.pipeline.validation import FIRST, SetRollouts, ValidationSet
 from roll.pipeline.weight_updates import EngineUpdates
 
 ATTEMPTS = 3
@@ -36,18 +36,14 @@ class AgenticExplorer(Explorer):
         weights: EngineUpdates,
         coordinators: Coordinators,
     ) -> None:
-        super().__init__(state, weights, prepared.filters, routing=coordinators)
+        super().__init__(state, weights, prepared, routing=coordinators)
         derived, tokenizer, generating = prepared.derived, prepared.tokenizer, config.actor_infer.generating_args
         self._coordinators = coordinators
         self._manager = config.train_env_manager
         self._sampling = sampling_params(generating, derived.max_new_tokens, tokenizer)
         self._retried = frozenset(tag for tag, env in config.custom_envs.items() if env.on_env_failure == "retry")
         """The tags whose groups are played again if their coordinator dies."""
-        self._validation = prepared.validation
-        self._validation_manager = config.val_env_manager or config.train_env_manager
-        self._validation_sampling = sampling_params(
-            config.val_generating_args or generating, derived.val_max_new_tokens, tokenizer
-        )
+        self._validations = config.validations
         self.rollouts = (Stage("episodes", self.play, role="actor_infer", lanes=self._manager.num_env_groups),)
 
     async def play(self, group: SampleGroup) -> SampleGroup | None:
@@ -72,14 +68,14 @@ class AgenticExplorer(Explorer):
             return group
         raise AssertionError("unreachable")
 
-    async def validation_rollouts(self, version: int) -> tuple[list[Sample], int]:
-        places = asyncio.Semaphore(self._validation_manager.num_env_groups)
-        groups = await asyncio.gather(*(self._evaluate(version, environment, places) for environment in self._validation))
+    async def validation_rollouts(self, version: int, of: ValidationSet) -> SetRollouts:
+        places = asyncio.Semaphore(self._validations[of.name].env_manager.num_env_groups)
+        groups = await asyncio.gather(*(self._evaluate(version, of, environment, places) for environment in of.prompts))
         samples = [sample for of_group, _ in groups for sample in of_group]
-        return samples, sum(failed for _, failed in groups)
+        return SetRollouts(of, samples, sum(failed for _, failed in groups))
 
     def validation_metrics(self, samples: Sequence[Sample]) -> dict[str, float]:
-        return {f"val/{name}": value for name, value in episode_metrics(samples).items()}
+        return episode_metrics(samples)
 
     def counts(self) -> dict[str, float]:
         coordinators = self._coordinators
@@ -105,9 +101,10 @@ class AgenticExplorer(Explorer):
             sampling=self._sampling,
         )
 
-    async def _evaluate(self, version: int, environment: Prompt, places: asyncio.Semaphore) -> tuple[list[Sample], int]:
+    async def _evaluate(
+        self, version: int, of: ValidationSet, environment: Prompt, places: asyncio.Semaphore
+    ) -> tuple[list[Sample], int]:
         """Returns the samples of a group, and how many of its episodes could not be played."""
-        size = self._validation_manager.group_size
         async with places:
             for attempt in range(ATTEMPTS):
                 task = GroupTask(
@@ -115,9 +112,9 @@ class AgenticExplorer(Explorer):
                     uid=environment.uid,
                     tag=environment.tag,
                     env_seed=environment.row["env_seed"],
-                    started=size,
-                    needed=size,
-                    sampling=self._validation_sampling,
+                    started=of.n,
+                    needed=of.n,
+                    sampling=of.sampling,
                     priority=FIRST,
                     validation=True,
                 )
@@ -126,4 +123,4 @@ class AgenticExplorer(Explorer):
                 except CoordinatorDied:
                     continue
                 return result.samples, result.lost
-        return [], size
+        return [], of.n

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from roll.algorithms.sequence_advantages import try_estimator
-from roll.configs.agentic import AgenticConfig, EnvConfig, EnvManagerConfig
+from roll.configs.agentic import AgenticConfig, EnvConfig
 from roll.configs.estimators import STEP_ESTIMATORS
-from roll.data.sample import Prompt
 from roll.distributed.backend import import_object
 from roll.distributed.devices import Inventory
 from roll.pipeline.agentic.env_manager.base import EnvManager, Record
@@ -17,6 +16,7 @@ from roll.pipeline.agentic.env_manager.dialogue import Dialogue
 from roll.pipeline.agentic.episode_source import EpisodeSource
 from roll.pipeline.preparation import SLIPS, Preparation, Prepared, own_filter
 from roll.pipeline.trial import START_S, try_aside
+from roll.pipeline.validation import ValidationSet
 from roll.rollout.environment_failure import NO_RESET, EnvFailure
 from roll.rollout.filters import GroupFilter
 from roll.rollout.tasks import NoTasks
@@ -63,13 +63,14 @@ def prepare(config: AgenticConfig, inventory: Inventory, one_process: bool = Fal
         key = "train_env_manager.group_filter_cls"
         group_filter = collect(key, path, partial(own_filter, path), "a function of rewards, importable here")
     configured = {tag: json.dumps([env.env_type, env.env_config], sort_keys=True, default=str) for tag, env in envs.items()}
-    source = EpisodeSource(config.domain_weights, configured, config.seed)
+    bench = config.mode == "bench"
+    source = NoTasks(config.seed) if bench else EpisodeSource(config.domain_weights, configured, config.seed)
     shared.restore(source)
     filters = dict.fromkeys(envs, group_filter) if group_filter is not None else {}
     return AgenticPrepared(
         **shared.common(source, filters),
         instructions=instructions,
-        validation=_validation(config, configured),
+        validation=[_validation_set(config, name, configured, shared) for name in config.validations],
         tokenizer_folder=folder,
     )
 
@@ -77,19 +78,19 @@ def prepare(config: AgenticConfig, inventory: Inventory, one_process: bool = Fal
 def environment_workers(config: AgenticConfig, inventory: Inventory) -> int:
     """Coordinators: enough for all environments at once, but no more than there are cores to run them."""
     needed = 0
-    managers: list[EnvManagerConfig | None] = [config.train_env_manager, config.val_env_manager]
+    managers = [validation.env_manager for validation in config.validations.values()]
+    if config.mode != "bench":
+        managers.append(config.train_env_manager)
     for manager in managers:
-        if manager is not None:
-            needed += -(-manager.env_count // manager.max_env_num_per_worker)
+        needed += -(-manager.env_count // manager.max_env_num_per_worker)
     return max(1, min(needed, inventory.nodes * inventory.cpus_per_node))
 
 
-def _validation(config: AgenticConfig, configured: dict[str, str]) -> list[Prompt]:
-    manager = config.val_env_manager
-    if manager is None:
-        return []
-    source = EpisodeSource(config.partition(manager), configured, config.seed, "validation")
-    return [source.next() for _ in range(config.val_episodes // manager.group_size)]
+def _validation_set(config: AgenticConfig, name: str, configured: dict[str, str], shared: Preparation) -> ValidationSet:
+    manager = config.validations[name].env_manager
+    source = EpisodeSource(config.partition(manager), configured, config.seed, name)
+    environments = [source.next() for _ in range(config.episodes_of(manager) // manager.group_size)]
+    return shared.validation_set(name, environments, manager.group_size)
 
 
 def _rules(env: EnvConfig, tag: str) -> str:

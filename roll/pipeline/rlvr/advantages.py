@@ -38,21 +38,25 @@ class RLVRAdvantages(Advantages):
         config = self._rlvr
         group_ids = torch.tensor([i for i, group in enumerate(groups) for _ in group.samples])
         domains = [group.prompt.domain for group in groups for _ in group.samples]
+        names = sorted(set(domains))
+        domain_ids = torch.tensor([names.index(domain) for domain in domains])
         trained = batch.sums_per_sample(batch.loss_mask.long())
         rewards, per_sample = torch.zeros(len(batch)), torch.zeros(len(batch))
-        for domain in sorted(set(domains)):
-            rows = torch.tensor([i for i, name in enumerate(domains) if name == domain])
+        for number, domain in enumerate(names):
+            rows = (domain_ids == number).nonzero().squeeze(1)
             running = self._running.setdefault(domain, RunningMoments())
             running.update(batch.scores[rows])
             rewards[rows] = normalize_rewards(
-                batch.scores[rows], group_ids[rows], config.norm_mean_type, config.norm_std_type, config.reward_clip, running
+                batch.scores[rows], group_ids[rows], config.norm_mean_type, config.norm_std_type, running
             )
-            if config.uses_greedy_baseline:
+            if config.uses_critic:
+                per_sample[rows] = rewards[rows]
+            elif config.uses_greedy_baseline:
                 baselines = torch.tensor([_greedy_reward(groups[i]) for i in group_ids[rows].tolist()])
-                per_sample[rows] = remax(rewards[rows], clip(baselines, config.reward_clip))
-            elif not config.uses_critic:
+                per_sample[rows] = remax(rewards[rows], baselines)
+            else:
                 per_sample[rows] = sequence_advantages(rewards[rows], group_ids[rows], config.adv_estimator, trained[rows])
-        return Estimate(rewards, rewards if config.uses_critic else per_sample)
+        return Estimate(rewards, clip(per_sample, config.reward_clip), populations=domain_ids)
 
     def state(self) -> dict[str, Any]:
         return super().state() | {"rewards": {name: moments.state() for name, moments in self._running.items()}}

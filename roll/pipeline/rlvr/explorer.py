@@ -8,14 +8,14 @@ from itertools import groupby
 from typing import Any
 
 from roll.configs.rlvr import RLVRConfig
-from roll.data.sample import Prompt, Sample, SampleGroup
+from roll.data.sample import Sample, SampleGroup
 from roll.pipeline.explorer import Explorer
 from roll.pipeline.preparation import sampling_params
 from roll.pipeline.rlvr.preparation import RLVRPrepared
 from roll.pipeline.rlvr.rewards.rewards import Rewards
 from roll.pipeline.stage import Stage
 from roll.pipeline.state import RunState
-from roll.pipeline.validation import FIRST
+from roll.pipeline.validation import FIRST, SetRollouts, ValidationSet
 from roll.pipeline.weight_updates import EngineUpdates
 from roll.rollout.rollout import RolloutClient
 
@@ -30,18 +30,13 @@ class RLVRExplorer(Explorer):
         client: RolloutClient,
         rewards: Rewards,
     ) -> None:
-        super().__init__(state, weights, prepared.filters, routing=client)
+        super().__init__(state, weights, prepared, routing=client)
         derived, tokenizer, generating = prepared.derived, prepared.tokenizer, config.actor_infer.generating_args
         self._client = client
         self._rewards = rewards
         self._n = config.num_return_sequences_in_group
         self._with_greedy = config.uses_greedy_baseline
         self._sampling = sampling_params(generating, derived.max_new_tokens, tokenizer)
-        self._validation = prepared.validation
-        self._validation_n = derived.val_num_return_sequences
-        self._validation_sampling = sampling_params(
-            config.val_generating_args or generating, derived.val_max_new_tokens, tokenizer
-        )
         self._skipped = prepared.skipped
         lanes = state.groups.admission.most_live
         self.rollouts = (
@@ -71,9 +66,10 @@ class RLVRExplorer(Explorer):
         await self.groups.drop(group.group_id, "reward_error", failure)
         return None
 
-    async def validation_rollouts(self, version: int) -> tuple[list[Sample], int]:
-        by_prompt = await asyncio.gather(*(self._answer(version, prompt) for prompt in self._validation))
-        return [sample for samples in by_prompt for sample in samples], 0
+    async def validation_rollouts(self, version: int, of: ValidationSet) -> SetRollouts:
+        answers = (self._client.rollout(f"v{version}/{prompt.uid}", prompt, of.n, of.sampling, FIRST) for prompt in of.prompts)
+        by_prompt = await asyncio.gather(*answers)
+        return SetRollouts(of, [sample for samples in by_prompt for sample in samples], failed=0)
 
     async def grade(self, samples: Sequence[Sample]) -> None:
         by_prompt = [list(of_prompt) for _, of_prompt in groupby(samples, key=lambda sample: sample.prompt.uid)]
@@ -85,7 +81,3 @@ class RLVRExplorer(Explorer):
             "reward_errors": dict(self._rewards.errors),
             "engine_concurrency": self._client.limits,
         }
-
-    async def _answer(self, version: int, prompt: Prompt) -> list[Sample]:
-        key = f"v{version}/{prompt.uid}"
-        return await self._client.rollout(key, prompt, self._validation_n, self._validation_sampling, FIRST)

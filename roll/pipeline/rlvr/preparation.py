@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from roll.algorithms.sequence_advantages import try_estimator
 from roll.configs.arguments import DataArguments
+from roll.configs.ppo import set_key
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.rlvr import RLVRConfig
 from roll.data.prompt_file import read_rows
 from roll.data.prompt_source import PromptSource, TokenizedRow, by_domain, tokenize_prompts
+from roll.data.sample import Prompt
 from roll.distributed.devices import Inventory
 from roll.pipeline.preparation import Collector, Preparation, Prepared, own_filter
 from roll.pipeline.rlvr.rewards.trial import try_reward
+from roll.pipeline.validation import ValidationSet
 from roll.rollout.filters import GroupFilter, mean_filter, std_filter
 from roll.rollout.tasks import NoTasks
 
@@ -22,7 +26,7 @@ from roll.rollout.tasks import NoTasks
 class RLVRPrepared(Prepared):
     config: RLVRConfig
     skipped: dict[str, int]
-    """Prompts left out, by reason."""
+    """Prompts left out, by reason; those of a validation set after its name."""
 
 
 def prepare(config: RLVRConfig, inventory: Inventory, one_process: bool = False) -> RLVRPrepared:
@@ -33,6 +37,10 @@ def prepare(config: RLVRConfig, inventory: Inventory, one_process: bool = False)
     collect, derived, estimator = shared.collect, shared.derived, config.adv_estimator
     if not (config.uses_critic or config.uses_greedy_baseline):
         collect("adv_estimator", estimator, partial(try_estimator, estimator), "package.module.function, importable here")
+    if config.mode == "bench":
+        validation, skipped = _validation(config, shared)
+        _try_rewards(config, [prompt for each in validation for prompt in each.prompts], collect)
+        return RLVRPrepared(**shared.common(NoTasks(config.seed), {}), validation=validation, skipped=skipped)
     if config.mode == "train" and config.total_epochs is None:
         return RLVRPrepared(**shared.common(NoTasks(config.seed), {}), validation=[], skipped={})
     train, skipped = _prompts("actor_train", config.actor_train.data_args, shared, collect)
@@ -41,11 +49,7 @@ def prepare(config: RLVRConfig, inventory: Inventory, one_process: bool = False)
         _count_epochs(config, len(train), shared)
     if config.mode == "train":
         return RLVRPrepared(**shared.common(NoTasks(config.seed), {}), validation=[], skipped={})
-    held_out: list[TokenizedRow] = []
-    if config.validation is not None:
-        held_out, _ = _prompts("validation", config.validation.data_args, shared, collect)
-    validation = [replace(row.prompt(0), uid=f"validation/{i}") for i, row in enumerate(held_out[: config.val_batch_size])]
-    collect.raise_if_any()
+    validation, left_out = _validation(config, shared)
     source: PromptSource | None = collect(
         "actor_train.data_args.file_name",
         config.actor_train.data_args.file_name,
@@ -55,16 +59,33 @@ def prepare(config: RLVRConfig, inventory: Inventory, one_process: bool = False)
     shared.restore(source)
     collect.raise_if_any()
     assert source is not None
-    for domain, reward in config.rewards.items():
-        rows = [row for row in train if row.domain == domain]
-        if rows:
-            fix = "a reward returns a number, or (number, {part: number})"
-            collect(f"rewards.{domain}.worker_cls", reward.worker_cls, partial(try_reward, reward, rows[0].prompt(0)), fix)
+    _try_rewards(config, [row.prompt(0) for row in train], collect)
     filters = {
         domain: group_filter for domain in config.rewards if (group_filter := _filter(config, domain, collect)) is not None
     }
     collect.raise_if_any()
-    return RLVRPrepared(**shared.common(source, filters), validation=validation, skipped=skipped)
+    return RLVRPrepared(**shared.common(source, filters), validation=validation, skipped=skipped | left_out)
+
+
+def _validation(config: RLVRConfig, shared: Preparation) -> tuple[list[ValidationSet], dict[str, int]]:
+    """All sets, and how many of their rows are left out, by set and reason. Raises `ConfigError` with what was found so far."""
+    rows, skipped = dict[str, list[TokenizedRow]](), dict[str, int]()
+    for name, each in config.validations.items():
+        rows[name], left_out = _prompts(set_key(name), each.data_args, shared, shared.collect)
+        skipped |= {f"{name}: {reason}": count for reason, count in left_out.items()}
+    shared.collect.raise_if_any()
+    sets = []
+    for name, args in config.validation_sampling.items():
+        prompts = [replace(row.prompt(0), uid=f"{name}/{i}") for i, row in enumerate(rows[name][: config.val_batch_size])]
+        sets.append(shared.validation_set(name, prompts, args.num_return_sequences or 1))
+    return sets, skipped
+
+
+def _try_rewards(config: RLVRConfig, prompts: Sequence[Prompt], collect: Collector) -> None:
+    for domain, reward in config.rewards.items():
+        if first := next((prompt for prompt in prompts if prompt.domain == domain), None):
+            fix = "a reward returns a number, or (number, {part: number})"
+            collect(f"rewards.{domain}.worker_cls", reward.worker_cls, partial(try_reward, reward, first), fix)
 
 
 def _count_epochs(config: RLVRConfig, prompts: int, shared: Preparation) -> None:
@@ -78,11 +99,12 @@ def _count_epochs(config: RLVRConfig, prompts: int, shared: Preparation) -> None
 def _prompts(
     role: str, data: DataArguments, shared: Preparation, collect: Collector
 ) -> tuple[list[TokenizedRow], dict[str, int]]:
-    key = f"{role}.data_args.file_name"
+    key = f"{role}.data_args.{'file_name' if data.path is None else 'path'}"
+    value = data.file_name if data.path is None else data.path
     fix = "name files whose rows have the columns of data_args"
     tokenizer, derived = shared.tokenizer, shared.derived
     only_tag = next(iter(derived.tag_to_domain)) if len(derived.tag_to_domain) == 1 else None
-    rows = collect(key, data.file_name, lambda: read_rows(data.files, data, key, only_tag), fix)
+    rows = collect(key, value, lambda: read_rows(data, f"{role}.data_args", only_tag), fix)
     if rows is None or tokenizer is None:
         return [], {}
 
@@ -94,7 +116,7 @@ def _prompts(
         return usable, skipped
 
     fix = "correct the rows, or prompt_length, or rewards.<domain>.tag_included"
-    return collect(key, data.file_name, tokenize, fix) or ([], {})
+    return collect(key, value, tokenize, fix) or ([], {})
 
 
 def _filter(config: RLVRConfig, domain: str, collect: Collector) -> GroupFilter | None:

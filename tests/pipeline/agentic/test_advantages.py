@@ -79,6 +79,24 @@ def test_grpo_compares_the_episodes_of_a_group():
     assert won == pytest.approx([0.7071] * 4, abs=1e-3) and lost == pytest.approx([-0.7071] * 2, abs=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("estimator", "norm", "expected"),
+    [
+        ("grpo", {}, 0.5),
+        ("rloo", {}, 0.5),
+        ("reinforce", {"norm_mean_type": "group"}, 0.5),
+        ("step_reinforce", {"norm_mean_type": "group"}, 0.5),
+        ("gigpo", {}, 0.5),
+        ("agentic_reinforce", {"norm_mean_type": "group"}, 0.5),
+    ],
+)
+def test_rewards_are_clipped_after_they_were_compared(estimator, norm, expected):
+    """Scores of 40 and 20: clipped to 0.5 before the comparison, both would be 0.5."""
+    group = grouped(0, [trajectory(i, [turn(score)]) for i, score in enumerate((40.0, 20.0))])
+    rows = advantages([group], configure(norm, adv_estimator=estimator, reward_clip=0.5))
+    assert rows == [[expected], [-expected]]
+
+
 def test_an_episode_counts_once_however_many_samples_it_became():
     """Mean of the scores 1 and 0 is 1/2: the three samples of the won episode are not three scores of 1."""
     group = grouped(0, [sample for i, turns in enumerate(TWO) for sample in steps(i, turns)])

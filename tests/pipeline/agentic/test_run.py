@@ -2,6 +2,7 @@
 
 import itertools
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -39,6 +40,31 @@ def test_a_run_plays_trains_evaluates_and_accounts_for_every_group(lab, make_con
     validations = [row for row in run.rows("metrics") if "val_correct/all/mean" in row]
     assert [row["step"] for row in validations] == [0, 1, 2, 3]
     assert all(row["val/errors"] == 0 and row["val/env/letters/num_actions"] == 3 for row in validations)
+
+
+def test_an_evaluation_plays_what_the_run_played_and_further_sets(lab, make_config):
+    """The checkpoint of a run is worth what its version was; a second set has its own environments and sampling."""
+    config = make_config(VALIDATION, max_steps=2, save_steps=1)
+    trained = lab.run(config)
+    greedy = {"env_manager": {"num_env_groups": 4, "group_size": 1}, "generating_args": {"temperature": 0.0}}
+    sets = make_config({**VALIDATION, "validation_sets": {"greedy": greedy}})
+    bench = replace(sets, mode="bench", bench_checkpoints=["pretrain", str(trained.run_dir)])
+    run = lab.start(bench, LocalBackend())
+    assert run.summary["status"] == "finished", run.summary["reason"]
+    assert [row["model"] for row in run.summary["evaluation"]] == ["pretrain", "step-1", "step-2"]
+
+    def figures(run):
+        rows = [row for row in run.rows("metrics") if "val_correct/all/mean" in row]
+        names = ("val/score/mean", "val_correct/letters/mean", "eval/validation/all/avg@2", "eval/validation/all/pass@2")
+        return [[row[name] for name in names] for row in rows]
+
+    assert figures(run) == figures(trained)
+    for row, metrics in zip(run.summary["evaluation"], run.rows("metrics"), strict=True):
+        assert row["sets"]["validation"]["all"]["avg@2"]["prompts"] == 4
+        assert row["sets"]["greedy"]["all"]["avg@1"]["prompts"] == 8
+        assert metrics["val/env/letters/num_actions"] == metrics["eval/greedy/env/letters/num_actions"] == 3
+    uids = {sample["prompt_uid"] for sample in run.rows("samples")}
+    assert {uid.split("/")[0] for uid in uids} == {"validation", "greedy"}
 
 
 def test_the_same_seed_plays_the_same_run(lab, make_config):

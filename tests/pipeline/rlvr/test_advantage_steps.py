@@ -66,13 +66,40 @@ def test_hopeless_tokens_are_held_by_the_reward_clip():
     assert only == pytest.approx([1 - 10, 1 - 5])
 
 
-def test_the_reward_clip_leaves_finished_advantages_alone():
-    """One of eight is right: grpo's advantage of 2.47 is no reward, and a penalty of next to nothing changes it by as little."""
+@pytest.mark.parametrize(
+    ("estimator", "expected"),
+    [
+        ("grpo", [-1.024695, -0.439155, 0.146385, 1.317465]),  # mean 55, deviation 34.15650
+        ("rloo", [-10, -10, 6.666667, 10]),
+        ("dr_grpo", [-10, -10, 5, 10]),
+    ],
+)
+def test_rewards_are_clipped_after_the_estimator_has_compared_them(estimator, expected):
+    """Scores of 20, 40, 60 and 100: clipped before they are compared, all would be 10 and teach nothing. ROLL, too, clips
+    (R − mean) / (std + 1e-6) (utils/functionals.py:651-675)."""
+    config = RLVRConfig(adv_estimator=estimator, reward_clip=10.0)
+    rows, _ = step(RLVRAdvantages(config), [group(0, [20.0, 40.0, 60.0, 100.0], [1] * 4)], config)
+    assert [value for (value,) in rows] == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_penalty_of_next_to_nothing_changes_a_clipped_reward_by_as_little():
+    """One of eight is right: grpo makes 7/√8 = 2.47 of it, the clip 1."""
     groups = [group(0, [1.0] + [0.0] * 7, [1] * 8)]
     for coefficient in (1e-9, 1.0):
         config = RLVRConfig(adv_estimator="grpo", add_token_level_kl=True, reward_clip=1.0, init_kl_coef=coefficient)
         (best, *_), _ = step(RLVRAdvantages(config), groups, config, reference_logprobs=-1.0)
-        assert best == pytest.approx([7 / 8**0.5], abs=1e-5)
+        assert best == pytest.approx([1.0], abs=1e-5)
+
+
+def test_whitening_compares_the_tokens_of_a_domain_with_each_other():
+    """ROLL's rule (rlvr_pipeline.py:683-723 and functionals.py:364-370: x − mean over √(unbiased variance), of one domain's
+    tokens): scores 0, 1 and 10, 30, of 1, 2 and 1, 1 tokens."""
+    config = RLVRConfig(adv_estimator="reinforce", whiten_advantages=True)
+    groups = [group(0, [0.0, 1.0], [1, 2], "a"), group(1, [10.0, 30.0], [1, 1], "b")]
+    rows, _ = step(RLVRAdvantages(config), groups, config)
+    low, high = -2 / 3 / (1 / 3) ** 0.5, 1 / 3 / (1 / 3) ** 0.5
+    assert rows[0] + rows[1] == pytest.approx([low, high, high], abs=1e-5)
+    assert rows[2] + rows[3] == pytest.approx([-(0.5**0.5), 0.5**0.5], abs=1e-5)
 
 
 def test_the_weight_adapts_from_step_to_step_and_through_a_checkpoint():
@@ -173,7 +200,7 @@ def test_remax_compares_with_the_greedy_response_of_the_same_prompt():
     for of_prompt, greedy in zip(groups, (0.25, -3.0), strict=True):
         of_prompt.baseline = group(9, [greedy], [4]).samples[0]
     rows, _ = step(RLVRAdvantages(config), groups, config)
-    assert rows == [[0.75], [-0.25], [4.0], [3.0, 3.0]]
+    assert rows == [[0.75], [-0.25], [2.0], [2.0, 2.0]]
 
 
 def test_a_group_without_a_greedy_response_is_no_baseline_of_zero():

@@ -61,6 +61,10 @@ class RewardWorker:
         """The reward of one sample. At most `max_concurrency` calls run at once."""
         raise NotImplementedError(f"{type(self).__name__} does not define grade()")
 
+    def solution(self, ground_truth: str) -> str:
+        """A response that says what the reference answer says, in the form that the worker asks for."""
+        return ground_truth
+
     async def judge(self, sample: Sample) -> RewardResult:
         """What `grade` says of the sample, within the time limit. Raises whatever `grade` raises, `TimeoutError`, and `TypeError`
         if its answer is no reward."""

@@ -18,21 +18,20 @@ def try_reward(reward: RewardConfig, prompt: Prompt) -> None:
     """Has the domain's worker judge the ground truth as if it were a response. Raises `ValueError` for a worker that cannot be
     made, and for a slip in its code."""
     cls: type[RewardWorker] = import_object(worker_class_path(reward.worker_cls))
-    truth = Sample(prompt, 0, [], [], [], "stop", response_text=prompt.ground_truth)
     with suppress(TimeoutError):  # a judge that is slow now may be faster when the run begins
-        try_aside(lambda: _try(cls, reward, truth), reward.timeout_s + START_S)
+        try_aside(lambda: _try(cls, reward, prompt), reward.timeout_s + START_S)
 
 
-async def _try(cls: type[RewardWorker], reward: RewardConfig, sample: Sample) -> None:
+async def _try(cls: type[RewardWorker], reward: RewardConfig, prompt: Prompt) -> None:
     try:
         worker = cls(asdict(reward))
     except Exception as error:  # boundary: a user's class
         raise ValueError(f"it cannot be made: {type(error).__name__}: {error}") from error
     try:
         await worker.start()
-        await worker.judge(sample)
+        await worker.judge(Sample(prompt, 0, [], [], [], "stop", response_text=worker.solution(prompt.ground_truth)))
     except SLIPS as error:
-        message = f"it fails on the ground truth of prompt {sample.prompt.uid}: {type(error).__name__}: {error}"
+        message = f"it fails on the ground truth of prompt {prompt.uid}: {type(error).__name__}: {error}"
         raise ValueError(message) from error
     except (Exception, SystemExit):  # boundary: the world may be otherwise when the run begins
         return

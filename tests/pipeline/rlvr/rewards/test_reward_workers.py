@@ -75,6 +75,14 @@ def test_the_answer_is_what_follows_the_thinking() -> None:
     assert answer_text("it is 6") == "it is 6", "a response without thinking is an answer too"
 
 
+def test_the_answer_may_be_looked_for_in_the_conclusion_alone() -> None:
+    worker = MathRuleRewardWorker(CONFIG | {"reward_args": {"answer_part": "conclusion"}})
+    graded = [sample(text, "13") for text in ("it is 13", "1 + 12\n\nso 13", "so 13\n\n12", "<think>12</think>13")]
+    assert [result.value for result in rewards(worker, graded)] == [0.0, 1.0, 0.0, 1.0]
+    with pytest.raises(ValueError, match=r"answer_part 'end' is none of response, conclusion"):
+        MathRuleRewardWorker(CONFIG | {"reward_args": {"answer_part": "end"}})
+
+
 SOLVED = [
     ("48/2 = <<48/2=24>>24 clips in May.\n48+24 = <<48+24=72>>72 in both.\n#### 72", "so 72 clips", "so 24 clips"),
     ("He made $1,000+$234.\n#### 1,234", r"\boxed{1234}", r"\boxed{234}"),

@@ -1,0 +1,100 @@
+"""Models by the names that they have on the Hugging Face hub: fetched once, before a run, to the hub's usual cache.
+
+A name is `owner/model` or `owner/model@revision`, where a folder of that name is not there. Only configuration, tokenizer and
+safetensors are fetched: no code, no pickles. The hub's own variables apply (`HF_HOME`, `HF_ENDPOINT`, `HF_TOKEN`,
+`HF_HUB_OFFLINE`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from roll.configs.arguments import DataArguments
+from roll.configs.ppo import PPOConfig
+from roll.configs.problems import ConfigError, Problem
+from roll.configs.rlvr import RLVRConfig
+
+C = TypeVar("C", bound=PPOConfig)
+
+FETCHED = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
+_NAME = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*/[\w.-]+)(@(?P<revision>[\w./-]+))?")
+
+
+def is_hub_name(model: str) -> bool:
+    return _NAME.fullmatch(model) is not None and not Path(model).exists()
+
+
+def hub_names(config: PPOConfig) -> Iterator[tuple[str, str]]:
+    """The keys of the roles that a run starts, and the names that they have."""
+    if config.pretrain is not None and is_hub_name(config.pretrain):
+        yield "pretrain", config.pretrain
+    for name, role in config.roles().items():
+        model = role.model_args.model_name_or_path
+        if model is not None and is_hub_name(model):
+            yield f"{name}.model_args.model_name_or_path", model
+
+
+def asks_the_hub(config: PPOConfig) -> bool:
+    """Whether the configuration names something that may have to be fetched."""
+    data: list[DataArguments] = [config.actor_train.data_args]
+    if isinstance(config, RLVRConfig):
+        data += [each.data_args for each in config.validations.values()]
+    return any(hub_names(config)) or any(each.path is not None for each in data)
+
+
+def with_fetched_models(config: C) -> C:
+    """The configuration with folders in the place of names. Raises `ConfigError`."""
+    folders, problems = dict[str, str](), list[Problem]()
+    for key, name in hub_names(config):
+        try:
+            folders[name] = folders.get(name) or str(fetch(name))
+        except Exception as error:  # boundary: the hub, the network and the disk each have errors of their own
+            problems.append(Problem(key, name, _one_line(error), "the folder of a model, or owner/model[@revision] of the hub"))
+    if problems:
+        raise ConfigError(problems)
+    changed: dict[str, Any] = {"pretrain": folders.get(config.pretrain or "", config.pretrain)}
+    for name, role in config.roles().items():
+        if (folder := folders.get(role.model_args.model_name_or_path or "")) is not None:
+            changed[name] = replace(role, model_args=replace(role.model_args, model_name_or_path=folder))
+    return replace(config, **changed) if folders else config
+
+
+def fetch(name: str) -> Path:
+    """The folder in the cache that holds the model; fetches what is not there yet, and shows the progress."""
+    from huggingface_hub import snapshot_download
+
+    repo, revision = _parts(name)
+    folder = Path(snapshot_download(repo, revision=revision, allow_patterns=list(FETCHED)))
+    print(f"{name} is commit {folder.name} of the hub, in {folder}")
+    return folder
+
+
+def cached(name: str) -> Path | None:
+    """The folder of a model that was fetched before."""
+    from huggingface_hub import try_to_load_from_cache
+
+    repo, revision = _parts(name)
+    found = try_to_load_from_cache(repo, "config.json", revision=revision)
+    return Path(found).parent if isinstance(found, str) else None
+
+
+def where_from(name: str) -> str:
+    """Where a model that is not in the cache would come from."""
+    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    return f"{name} is not here: a run fetches it from {endpoint}/{_parts(name)[0]}"
+
+
+def _parts(name: str) -> tuple[str, str | None]:
+    found = _NAME.fullmatch(name)
+    assert found is not None
+    return found["repo"], found["revision"]
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return f"the hub: {type(error).__name__}: {text[:300]}"

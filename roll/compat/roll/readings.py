@@ -1,0 +1,192 @@
+"""Keys that mean something else to ROLL, although they have the same name here: what a file written for ROLL is read as, so that
+it keeps ROLL's meaning. Applied before the rules of keys.py, to such files alone; differences.py tells what is not read so.
+
+Of a key that the user wrote beside it, in this project's words, the user's value stays.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from math import isclose, sqrt
+from typing import Any
+
+from roll.compat.roll.reading import Path, Reading, Reads, blocks, number, whole
+from roll.compat.roll.readings_agentic import AGENTIC
+from roll.compat.roll.rule import DROP
+from roll.compat.roll.translation import Translation, remove, value_at, write_at
+from roll.configs.report import Note
+from roll.configs.rlvr import RLVRConfig
+
+MATH = "roll.pipeline.rlvr.rewards.math_rule_reward_worker.MathRuleRewardWorker"
+K3_CLAMP = 10.0
+
+
+def read_as_roll(mapping: Mapping[str, Any], cls: Any) -> Translation:
+    """`mapping`, as ROLL's users write it for the dataclass `cls`, with ROLL's meaning."""
+    result = Translation(copy.deepcopy(dict(mapping)))
+    pipeline = "rlvr" if cls is RLVRConfig else "agentic"
+    for reading in READINGS:
+        if pipeline not in reading.pipelines:
+            continue
+        for source, targets in list(reading.reads(result.mapping)):
+            value = value_at(mapping, source)
+            free = {
+                path: new for path, new in targets.items() if new is DROP or path == source or value_at(mapping, path) is None
+            }
+            for path, new in free.items():
+                if new is DROP:
+                    remove(result.mapping, path)
+                else:
+                    write_at(result.mapping, path, copy.deepcopy(new))
+                    result.moved[".".join(path)] = ".".join(source)
+            kept = [_told(source, path, new) for path, new in free.items() if new is not DROP]
+            if kept:
+                result.aliased.append(Note(".".join(source), value, f"read as {', '.join(kept)}: {reading.note}"))
+            elif free:
+                result.without_effect.append(Note(".".join(source), value, reading.note))
+    return result
+
+
+def _told(source: Path, path: Path, value: Any) -> str:
+    """What is read instead, by its path from the block that the key was written in."""
+    block = len(source) - 1
+    return str(value) if path == source else f"{'.'.join(path[block:] if path[:block] == source[:-1] else path)}: {value}"
+
+
+def _dual_clip(mapping: Mapping[str, Any]) -> Reads:
+    clip = number(mapping.get("pg_clip", 0.2))
+    if mapping.get("dual_clip_loss") is True and clip is not None and clip > 0:
+        yield ("dual_clip_loss",), {("dual_clip_c",): round(1 + 2 * clip, 12)}
+
+
+def _clamped_kl(mapping: Mapping[str, Any]) -> Reads:
+    if mapping.get("use_kl_loss") is True:
+        yield ("use_kl_loss",), {("kl_loss_clamp",): K3_CLAMP}
+
+
+def _topr(mapping: Mapping[str, Any]) -> Reads:
+    if value_at(mapping, ("actor_train", "pg_variant")) == "topr":
+        yield ("actor_train", "pg_variant"), {("actor_train", "topr_ratio_level"): "token"}
+
+
+def _lengths(mapping: Mapping[str, Any]) -> Reads:
+    """ROLL overwrites what generation is told with the room that the lengths leave."""
+    prompt, sequence = whole(mapping.get("prompt_length"), 1024), whole(mapping.get("sequence_length"))
+    response = sequence - prompt if prompt is not None and sequence is not None else whole(mapping.get("response_length"))
+    if response is None:
+        return
+    if whole(mapping.get("response_length")) not in (None, response):
+        yield ("response_length",), {("response_length",): DROP}
+    validation = response
+    val_prompt, val_sequence = whole(mapping.get("val_prompt_length")), whole(mapping.get("val_sequence_length"))
+    if val_prompt is not None and val_sequence is not None:
+        validation = val_sequence - val_prompt
+    for role, longest in (("actor_infer", response), ("validation", validation)):
+        path = (role, "generating_args", "max_new_tokens")
+        written = value_at(mapping, path)
+        if longest != response and isinstance(mapping.get(role), Mapping):
+            yield ("val_sequence_length",) if written is None else path, {path: longest}
+        elif written not in (None, response):
+            yield path, {path: DROP}
+
+
+def _every_prompt(mapping: Mapping[str, Any]) -> Reads:
+    if mapping.get("val_batch_size") is not None:
+        yield ("val_batch_size",), {("val_batch_size",): DROP}
+
+
+def _shares(mapping: Mapping[str, Any]) -> Reads:
+    path = ("actor_train", "data_args", "domain_interleave_probs")
+    written, batch = value_at(mapping, path), whole(mapping.get("rollout_batch_size"), 128)
+    shares = {name: number(share) for name, share in written.items()} if isinstance(written, Mapping) else {}
+    numbers = [share for share in shares.values() if share is not None and 0 < share <= 1]
+    if batch is None or batch < 1 or len(shares) < 2 or len(numbers) != len(shares):
+        return
+    counts = [int(share * batch) for share in numbers[:-1]]
+    counts.append(batch - sum(counts))
+    if min(counts) > 0 and not all(isclose(n / batch, x / sum(numbers)) for n, x in zip(counts, numbers, strict=True)):
+        yield path, {path: {name: float(count) for name, count in zip(shares, counts, strict=True)}}
+
+
+def _filters(mapping: Mapping[str, Any]) -> Reads:
+    size = whole(mapping.get("num_return_sequences_in_group"), RLVRConfig.num_return_sequences_in_group)
+    for path, block in blocks(mapping, "rewards"):
+        chosen = block.get("query_filter_config")
+        source = (*path, "query_filter_config")
+        arguments = chosen.get("filter_args") or {} if isinstance(chosen, Mapping) else None
+        if not isinstance(chosen, Mapping) or not isinstance(arguments, Mapping) or size is None or size < 1:
+            continue
+        kind, key = chosen.get("type"), (*source, "filter_args")
+        if size == 1 and kind in ("mean_filter", "std_filter"):
+            yield source, {source: DROP}
+        elif kind == "mean_filter" and arguments.get("threshold_down") is None:
+            yield source, {(*key, "threshold_down"): -1.0}
+        elif kind == "std_filter":
+            threshold = number(arguments.get("std_threshold", -1))
+            if threshold:
+                yield (*key, "std_threshold"), {(*key, "std_threshold"): threshold * sqrt((size - 1) / size)}
+
+
+def _math(mapping: Mapping[str, Any]) -> Reads:
+    for path, block in blocks(mapping, "rewards"):
+        if block.get("worker_cls") == MATH:
+            yield (*path, "worker_cls"), {(*path, "reward_args", "answer_part"): "conclusion"}
+
+
+READINGS: tuple[Reading, ...] = (
+    Reading(
+        "dual_clip_loss",
+        "true",
+        "ROLL's bound is 1 + 2·pg_clip",
+        _dual_clip,
+    ),
+    Reading(
+        "use_kl_loss",
+        "true",
+        "ROLL limits the k3 of each token to ±10",
+        _clamped_kl,
+    ),
+    Reading(
+        "actor_train.pg_variant",
+        "topr",
+        "ROLL takes the ratio of each token, not of the whole response",
+        _topr,
+    ),
+    Reading(
+        "actor_infer.generating_args.max_new_tokens",
+        "another than sequence_length − prompt_length",
+        "ROLL overwrites it with sequence_length − prompt_length, and validation's with those of val_",
+        _lengths,
+        ("rlvr",),
+    ),
+    Reading(
+        "val_batch_size",
+        "any",
+        "ROLL's RLVR evaluates every validation prompt",
+        _every_prompt,
+        ("rlvr",),
+    ),
+    Reading(
+        "actor_train.data_args.domain_interleave_probs",
+        "shares that do not come out as ROLL's",
+        "prompts of a step; ROLL rounds each share of the batch down, and the last domain has the rest",
+        _shares,
+        ("rlvr",),
+    ),
+    Reading(
+        "rewards.<name>.query_filter_config",
+        "mean_filter, std_filter",
+        "ROLL's deviation is the unbiased one, its lower mean -1 where none is given, and a group of one always passes",
+        _filters,
+        ("rlvr",),
+    ),
+    Reading(
+        "rewards.<name>.worker_cls",
+        MATH.rpartition(".")[2],
+        "ROLL looks for the answer after </think>, else in the last paragraph; where there is neither the reward is 0",
+        _math,
+        ("rlvr",),
+    ),
+    *AGENTIC,
+)

@@ -1,0 +1,47 @@
+"""A file of Trinity-RFT's, as the rules about its keys look at it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from roll.compat.roll.translation import value_at
+
+File = Mapping[str, Any]
+
+TASKS = "buffer.explorer_input.taskset"
+MATH_REWARD = "roll.pipeline.rlvr.rewards.math_rule_reward_worker.MathRuleRewardWorker"
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w-]*/[\w.-]+(?<!\.jsonl)")
+MATH_WORKFLOWS = ("math_workflow", "async_math_workflow")
+
+
+def at(file: File, path: str, default: Any = None) -> Any:
+    value = value_at(file, tuple(path.split(".")))
+    return default if value is None else value
+
+
+def is_count(value: Any) -> bool:
+    return type(value) is int and value >= 1
+
+
+def is_text(value: Any, file: File) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def is_one_of(*values: Any) -> Any:
+    return lambda value, file: value in values
+
+
+def run_folder(value: Any, file: File) -> str:
+    """The folder of runs. `value`: of checkpoint_root_dir."""
+    return "/".join(str(part) for part in (value, file.get("project"), file.get("group")) if part)
+
+
+def task_data(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys of `data_args`. `given`: a task set; `path` may name a data set of the hub, a JSONL file, or a folder of them."""
+    path, split = given["path"], given.get("split") or "train"
+    if _HUB_NAME.fullmatch(path):
+        named = {"path": path, "subset_name": given.get("subset_name"), "split": split}
+        return {name: value for name, value in named.items() if value is not None}
+    return {"file_name": path if path.endswith(".jsonl") else f"{path.rstrip('/')}/{split}.jsonl"}

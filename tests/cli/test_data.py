@@ -1,0 +1,62 @@
+"""`roll data inspect`: rows, lengths, prompts as the model gets them, and what reference answers earn."""
+
+import json
+
+import pytest
+from tiny_models import symbol_tokenizer, tiny_qwen2
+
+from roll.cli.main import main
+
+REWARDS = "roll.pipeline.rlvr.rewards"
+MATH = f"{REWARDS}.math_rule_reward_worker.MathRuleRewardWorker"
+EXACT = f"{REWARDS}.exact_match_reward_worker.ExactMatchRewardWorker"
+
+
+def row(tag, prompt, truth):
+    return {"tag": tag, "prompt": prompt, "ground_truth": truth}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    tokenizer = symbol_tokenizer("0123456789+=abcdefghijklmnopqrstuvwxyz ")
+    tokenizer.save_pretrained(folder / "model")
+    tiny_qwen2(len(tokenizer)).save_pretrained(folder / "model")
+    rows = [
+        row("sums", "1+1=", "2"),
+        row("math", "x", "work \\frac12 #### \\frac{1}{2}"),
+        row("math", "far too long a prompt", "1"),
+    ]
+    (folder / "train.jsonl").write_text(
+        "".join(json.dumps(each) + "\n" for each in [*rows, row("math", "y", "no number at all")])
+    )
+    lines = [
+        f"pretrain: {folder}/model",
+        "rollout_batch_size: 2",
+        "num_return_sequences_in_group: 2",
+        "prompt_length: 8",
+        "response_length: 8",
+        f"actor_train: {{device_mapping: '0', training_args: {{per_device_train_batch_size: 4}}, "
+        f"data_args: {{file_name: {folder}/train.jsonl, template: none}}}}",
+        "actor_infer: {device_mapping: '1'}",
+        f"rewards: {{sums: {{worker_cls: {EXACT}}}, math: {{worker_cls: {MATH}}}}}",
+    ]
+    (folder / "run.yaml").write_text("\n".join(lines))
+    return folder
+
+
+def test_it_says_what_a_run_would_train_on(folder, capsys):
+    assert main(["data", "inspect", "--config_path", str(folder), "--config_name", "run"]) == 0
+    shown = capsys.readouterr().out
+    assert "actor_train: 4 rows of" in shown and "1 too long (prompt_length 8)" in shown
+    assert "an epoch is 1.5 steps of 2 prompts" in shown
+    assert "sums: 1 prompts (sums 1)" in shown and "math: 2 prompts (math 2)" in shown
+    math = shown[shown.index("  math:") : shown.index("  sums:")]
+    assert "tokens: 1 at least" in math and "as responses: " in math
+    assert "train.jsonl:1 (sums), 4 tokens, ground truth '2':\n    | 1+1=" in shown
+
+
+def test_rows_that_cannot_be_read_are_one_line(folder, capsys):
+    given = ["--config_path", str(folder), "--config_name", "run", "rewards.math.tag_included=[other]"]
+    assert main(["data", "inspect", *given]) == 2
+    assert "tag 'math' of row 'train.jsonl:2' is in no rewards.*.tag_included" in capsys.readouterr().err
