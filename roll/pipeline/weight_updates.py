@@ -78,14 +78,13 @@ class EngineUpdates:
 
     async def _load(self, engines: list[int]) -> None:
         version = self._pulls.begin()
-        size = self._engines.store.manifest(version).nbytes  # a trainer of another process may have removed it afterwards
         with self._trace.during("weights", f"send version {version}", engines=engines):
             await self._engines.send(version, engines)
         await self._groups.until(lambda: not self._held)
         with self._trace.during("weights", f"flip to version {version}", engines=engines):
             pauses = await self._engines.flip(version, engines)
         self.stats.count += 1
-        self.stats.bytes += size * len(pauses)
+        self.stats.bytes += self._engines.store.manifest(version).nbytes * len(pauses)
         self.stats.pauses_s += pauses
         self._pulls.end(engines)
         await self._engines.store.retain(self._pulls.needed)
