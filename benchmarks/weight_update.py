@@ -5,10 +5,11 @@ goes on generating (`send`), and activates them (`wait`: with the token step or 
 that without token steps. `update` is all of it, from the end of a step to the new version in service, GB/s its rate, beside a
 plain copy of as many bytes in memory. Medians over `--updates` after a first one that is not counted (and three before all rows,
 which are the first to touch the memory); `max` is the longest pause.
+Transport `apart` is what object_store means between a trainer and explorers that are processes of their own: over TCP.
 Random weights of the Qwen2 architecture in float32; each size and engine with a trainer and Ray of its own: 500M needs 16 GB.
 
     python benchmarks/weight_update.py [--size 1M 50M 500M] [--engines hf_infer vllm sglang] [--modes interrupt in_flight drain]
-        [--transports object_store collective checkpoint_dir] [--ranks 1] [--updates 5] [--slots 16] [--bucket_mb 256]
+        [--transports object_store collective checkpoint_dir apart] [--ranks 1] [--updates 5] [--slots 16] [--bucket_mb 256]
         [--sglang PYTHON]
 """
 
@@ -43,13 +44,14 @@ from roll.rollout.fleet import Fleet
 from roll.strategies.infer.interface import WeightUpdateMode
 from roll.strategies.train.interface import RankContext
 from roll.strategies.train.spec import TrainSpec
-from roll.weights.directory import DirectoryWeightStore
+from roll.weights.directory import DirectoryWeightStore, ServedWeightStore
 from roll.weights.gather import gather_weights
 from roll.weights.store import MemoryWeightStore, WeightStore
 
 DEADLINE_S = 900.0
 SLOTS_AND_UPDATES = {"1M": (16, 5), "50M": (16, 5), "500M": (8, 2)}
 """By default."""
+APART = "apart"
 ENGINES = ("hf_infer", "vllm", "sglang")
 MIB = 1 << 20
 
@@ -133,6 +135,12 @@ async def copy_rate(nbytes: int) -> float:
     return nbytes / statistics.median([await seconds(asyncio.to_thread(target.copy_, source)) for _ in range(5)])
 
 
+def make_store(transport: str, folder: Path, backend: RayBackend) -> WeightStore:
+    if transport == APART:
+        return ServedWeightStore(folder, -1, backend.driver_address(), backend)
+    return DirectoryWeightStore(folder) if transport == "checkpoint_dir" else MemoryWeightStore()
+
+
 async def table(size: str, engine: str, model: str, args: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     slots, updates = (
         given or default for given, default in zip((args.slots, args.updates), SLOTS_AND_UPDATES[size], strict=True)
@@ -142,7 +150,7 @@ async def table(size: str, engine: str, model: str, args: argparse.Namespace, fo
     versions, warm_up = itertools.count(1), 4
     try:
         for transport, mode in itertools.product(args.transports, args.modes):
-            store: WeightStore = DirectoryWeightStore(folder) if transport == "checkpoint_dir" else MemoryWeightStore()
+            store = make_store(transport, folder, backend)
             broadcast = WeightBroadcast(trainers, engines, backend.driver_address(), DEADLINE_S)
             fleet = EngineFleet(
                 engines,
@@ -184,7 +192,9 @@ def main() -> None:
     parser.add_argument("--size", nargs="+", choices=SIZES, default=["1M", "50M"])
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=["hf_infer", "vllm"])
     parser.add_argument("--modes", nargs="+", choices=get_args(WeightUpdateMode), default=get_args(WeightUpdateMode))
-    parser.add_argument("--transports", nargs="+", choices=get_args(WeightTransport), default=get_args(WeightTransport))
+    parser.add_argument(
+        "--transports", nargs="+", choices=(*get_args(WeightTransport), APART), default=(*get_args(WeightTransport), APART)
+    )
     parser.add_argument("--ranks", type=int, default=1, help="of the trainer, which share the buckets")
     parser.add_argument("--updates", type=int, help="by default 5, of 500M 2")
     parser.add_argument("--slots", type=int, help="requests that run; by default 16, with 500M 8")

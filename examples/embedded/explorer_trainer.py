@@ -22,7 +22,7 @@ from roll.cli.verify import main as verify
 from roll.configs.problems import ConfigError
 
 FOLDER, CONFIG = "examples/config", "rlvr_config_async"
-APART = ("model_update_transport=checkpoint_dir", "num_gpus_per_node=1", "resume_from_checkpoint=auto")
+APART = ("num_gpus_per_node=1", "resume_from_checkpoint=auto")
 SECOND_AFTER = 3
 """Steps after which the second explorer is started."""
 

@@ -23,6 +23,11 @@ def check_mode(mode: str, norm_length: int | None) -> None:
         raise ValueError(f"loss aggregation {mode!r} needs a norm_length > 0, got {norm_length}")
 
 
+def divisor(mode: str, totals_tokens: int, totals_sequences: int) -> int:
+    """What a batch loss is divided by: the one number in it that is known only when the batch is complete."""
+    return max(totals_tokens if mode == "token-mean" else totals_sequences, 1)
+
+
 def aggregate(
     per_token: Tensor,
     mask: Tensor,
@@ -50,10 +55,8 @@ def aggregate(
     """
     check_mode(mode, norm_length)
     per_sequence = select(per_token, mask).sum(dim=1)
-    if mode == "token-mean":
-        return per_sequence.sum() / max(totals_tokens, 1)
     if mode == "seq-mean-token-mean":
         per_sequence = per_sequence / mask.sum(dim=1).clamp(min=1)
     elif mode == "seq-mean-token-sum-norm" and norm_length is not None:
         per_sequence = per_sequence / norm_length
-    return per_sequence.sum() / max(totals_sequences, 1)
+    return per_sequence.sum() / divisor(mode, totals_tokens, totals_sequences)

@@ -112,6 +112,11 @@ def masked_mean(values: Tensor, mask: Tensor) -> MeanMetric:
     return MeanMetric(select(values.detach(), mask).sum(), mask.sum())
 
 
+def scaled(metrics: Metrics, factor: float) -> Metrics:
+    """The metrics of a part whose loss turns out to be `factor` of what it was taken for."""
+    return {name: SumMetric(one.total * factor) if isinstance(one, SumMetric) else one for name, one in metrics.items()}
+
+
 def _merge(parts: Iterable[Metrics]) -> Metrics:
     merged: Metrics = {}
     for part in parts:

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
@@ -16,6 +16,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
+from omegaconf.errors import GrammarParseError, InterpolationResolutionError
 
 import roll
 from roll.cli.origins import check_files, files, origins
@@ -34,6 +35,9 @@ from roll.configs.problems import ConfigError, Problem
 from roll.configs.report import LoadReport, Note, origin
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.schema import count_keys
+
+Config = TypeVar("Config", bound=PPOConfig)
+ROLLS_DEVICES_PER_NODE = 8
 
 __all__ = ["compose", "load", "load_to_start", "to_mapping"]
 
@@ -56,13 +60,20 @@ def load(
     refused. Raises `ConfigError` with every problem, each with its file and line; `check_config` is the caller's next step."""
     mapping, references = _compose(config_path, config_name, overrides)
     folder, name = Path(config_path).resolve(), config_name.removesuffix(".yaml")
-    where = origins(folder, name, overrides)
+    included = set[str]().union(*list(files(folder, name).values())[1:])
+    return understand(mapping, references, included, origins(folder, name, overrides), compat)
+
+
+def understand(
+    mapping: dict[str, Any], references: set[str], included: set[str], where: dict[str, str], compat: bool
+) -> tuple[RLVRConfig | AgenticConfig, LoadReport]:
+    """`load` of a composed file. `references`: top-level keys that `${...}` names. `included`: those that the files of the
+    defaults list write. `where`: `file:line` by key."""
     theirs = trinity.translate(mapping) if trinity.is_trinity(mapping) else None
     mapping = theirs.mapping if theirs is not None else mapping
     of_roll = compat and theirs is None
     try:
         cls: type[RLVRConfig | AgenticConfig] = AgenticConfig if pipeline_of(mapping) == "agentic" else RLVRConfig
-        included = set[str]().union(*list(files(folder, name).values())[1:])
         variables = variables_of(mapping, cls, references, included)
         written = {key: value for key, value in mapping.items() if key not in variables}
         first = read_as_roll(written, cls) if of_roll else Translation(written)
@@ -74,14 +85,14 @@ def load(
     except ConfigError as error:
         raise ConfigError(LoadReport(origins=where).located(error.problems)) from error
     if compat:
-        config = replace(config, num_nodes=_nodes_named(config))
+        config = _with_machines(config, made.aliased)
     lacking = made.lacking + [Note(problem.key, problem.value, problem.message) for problem in not_offered]
     report = LoadReport(
         used=count_keys(cls, made.mapping) - len(not_offered),
         aliased=_placed(made.aliased, where),
         without_effect=_placed(made.without_effect, where),
         lacking=_placed(lacking, where),
-        unknown=_placed([Note(each.key, each.value, f"{each.message}; {each.fix}") for each in unknown], where),
+        unknown=_placed([Note(each.key, each.value, _advice(each)) for each in unknown], where),
         variables=sorted(variables),
         differences=_placed(differences_of(config, written), where) if of_roll else [],
         defaults=other_defaults(config, made.mapping) if of_roll else [],
@@ -90,13 +101,29 @@ def load(
     return config, report
 
 
-def _nodes_named(config: PPOConfig) -> int:
+def _advice(unknown: Problem) -> str:
+    if unknown.fix != "remove it":
+        return f"{unknown.message}; {unknown.fix}"
+    # What stands there ROLL hands on, to packages whose keys are in no table here.
+    free = ".strategy_config." in unknown.key or unknown.key.startswith("custom_envs.")
+    return (
+        "unknown key: it is not read here, whatever ROLL does with it" if free else "neither ROLL nor this project has such a key"
+    )
+
+
+def _with_machines(config: Config, notes: list[Note]) -> Config:
     """ROLL counts its machines by the highest device that a role names; `num_nodes` is not read."""
     try:
         highest = max((device for role in config.configured_roles().values() for device in role.devices), default=0)
     except ValueError:  # a device_mapping that cannot be read: reported as such
-        return config.num_nodes
-    return max(config.num_nodes, highest // config.num_gpus_per_node + 1) if config.num_gpus_per_node else config.num_nodes
+        return config
+    per_node = config.num_gpus_per_node
+    if per_node is None and highest >= ROLLS_DEVICES_PER_NODE:
+        per_node = ROLLS_DEVICES_PER_NODE
+        notes.append(Note("num_gpus_per_node", None, f"read as {per_node}, ROLL's default: roles name device {highest}"))
+    if not per_node:
+        return config
+    return replace(config, num_nodes=max(config.num_nodes, highest // per_node + 1), num_gpus_per_node=per_node)
 
 
 def load_to_start(
@@ -170,11 +197,8 @@ def _compose(config_path: str | Path, config_name: str, overrides: Sequence[str]
     except ConfigError as error:
         raise ConfigError(LoadReport(origins=origins(folder, name, overrides)).located(error.problems)) from None
     except Exception as error:  # boundary: Hydra and OmegaConf raise many types, whatever is wrong with a file
-        if missing := _missing_variable(error):
-            where = origins(folder, name, overrides)
-            raise ConfigError(LoadReport(origins=where).located([missing])) from error
-        reason = " ".join(str(error).split())
-        raise ConfigError([Problem("config_name", config_name, f"cannot be composed: {reason}")]) from error
+        problem = _missing_variable(error) or _unresolved(error) or _not_composed(config_name, error)
+        raise ConfigError(LoadReport(origins=origins(folder, name, overrides)).located([problem])) from error
     if not isinstance(plain, dict):
         raise ConfigError([Problem("config_name", config_name, "is not a mapping of keys to values")])
     return {str(key): value for key, value in plain.items() if key != "hydra"}, references_in(unresolved)
@@ -188,6 +212,29 @@ def _missing_variable(error: Exception) -> Problem | None:
     key, name = str(getattr(error, "full_key", None) or "config_name"), found[1]
     fix = f"export {name}, or give a value for its absence: ${{oc.env:{name},default}}"
     return Problem(key, f"${{oc.env:{name}}}", f"the environment variable {name} is not set", fix)
+
+
+def _unresolved(error: Exception) -> Problem | None:
+    """`${...}` that names nothing, or cannot be read. Hydra wraps the error of one that it reads first."""
+    inner = error.__cause__ if isinstance(error, HydraException) else error
+    key, reason = getattr(inner, "full_key", None), str(inner).splitlines()
+    if not isinstance(inner, InterpolationResolutionError | GrammarParseError):
+        return None
+    found = re.search(r"full_key: (\S+)", str(inner))
+    key = key or (found[1] if found else "config_name")
+    named = re.search(r"Interpolation key '([^']+)' not found", reason[0])
+    fix = (
+        f"give {named[1]} a value, or write the value here"
+        if named
+        else "${key}, ${oc.env:NAME,default}, or \\${ for the text itself"
+    )
+    return Problem(
+        str(key), "${...}", reason[0].removeprefix("InterpolationKeyError raised while resolving interpolation: "), fix
+    )
+
+
+def _not_composed(config_name: str, error: Exception) -> Problem:
+    return Problem("config_name", config_name, f"cannot be composed: {' '.join(str(error).split())}")
 
 
 def _prepare(override: str, folder: Path) -> str:

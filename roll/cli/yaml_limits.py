@@ -31,6 +31,8 @@ MOST_RESOLVED = 10_000_000
 """Characters, with every `${...}` replaced by what it names."""
 # The C parser has the same marks and is ten times as fast; not every build of PyYAML has it.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+# Octal, and base 60: hardly what is meant by 010 or 1:30:00.
+_OLD_NUMBER = re.compile(r"[-+]?(0[0-7_]*[1-7][0-7_]*|[1-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
 _REFERENCE = re.compile(r"\$\{\s*(\.*[\w.\[\]-]+)\s*\}")
 
 
@@ -56,7 +58,11 @@ def read_checked(path: Path, shown: str) -> str:
     try:
         text = content.decode("utf-8-sig")
         _measure(text, shown)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        line, byte = content[: error.start].count(b"\n") + 1, content[error.start]
+        message = f"is not valid YAML: byte 0x{byte:02x} is no UTF-8"
+        raise ConfigError([Problem("config_name", shown, message, "save the file as UTF-8", f"{shown}:{line}")]) from None
+    except yaml.YAMLError as error:
         raise ConfigError([Problem("config_name", shown, f"is not valid YAML: {' '.join(str(error).split())}")]) from None
     return text
 
@@ -81,6 +87,8 @@ def _measure(text: str, shown: str) -> None:
             inner = around.pop()
             done = (inner.anchor, inner.nodes, inner.height)
         elif isinstance(event, yaml.ScalarEvent):
+            if event.implicit[0] and _OLD_NUMBER.fullmatch(event.value):
+                raise _refusal(shown, event, *_old_number(event.value))
             done = (event.anchor, 1, 0)
         elif isinstance(event, yaml.AliasEvent):
             if any(each.anchor == event.anchor for each in around):
@@ -102,9 +110,15 @@ def _measure(text: str, shown: str) -> None:
             raise _refusal(shown, event, f"has more than {MOST_NODES:,} entries, aliases expanded")
 
 
-def _refusal(shown: str, event: yaml.Event, message: str) -> ConfigError:
+def _old_number(text: str) -> tuple[str, str]:
+    """What is wrong with an octal number or one of base 60, and what to write."""
+    number = yaml.load(text, Loader=LOADER)
+    return f"{text} is the number {number} to YAML 1.1", f"{number}, or '{text}' for a text"
+
+
+def _refusal(shown: str, event: yaml.Event, message: str, fix: str = "") -> ConfigError:
     mark: Any = event.start_mark
-    return ConfigError([Problem("config_name", shown, message, where=f"{shown}:{mark.line + 1}")])
+    return ConfigError([Problem("config_name", shown, message, fix, where=f"{shown}:{mark.line + 1}")])
 
 
 def check_references(composed: Mapping[str, Any]) -> None:

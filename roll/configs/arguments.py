@@ -130,7 +130,9 @@ class DataArguments:
 @dataclass(frozen=True, kw_only=True)
 class TrainDataArguments(DataArguments):
     domain_interleave_probs: dict[str, float] = option(
-        {}, "Relative share of each domain in a batch; empty means equal shares.", bounds=Bounds(gt=0)
+        {},
+        "Relative share of each domain in a batch; empty means equal shares, and a domain left out is only validated.",
+        bounds=Bounds(gt=0),
     )
 
 

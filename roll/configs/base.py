@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Literal
 
+from roll.configs.device_mapping import MAX_DEVICES
 from roll.configs.fields import Bounds, option
 
 TrackerName = Literal["tensorboard", "wandb", "swanlab", "mlflow", "none"]
@@ -16,6 +17,7 @@ WeightTransport = Literal["object_store", "collective", "checkpoint_dir"]
 Mode = Literal["both", "explore", "train", "bench"]
 
 COUNT = Bounds(ge=1)
+DEVICES = Bounds(ge=1, le=MAX_DEVICES)
 PRETRAIN = "pretrain"
 """The model of `pretrain`, among the models that an evaluation names."""
 
@@ -25,8 +27,10 @@ class BaseConfig:
     # The run.
     exp_name: str = option("rlvr", "Name of the run; its files go to <output_dir>/<exp_name>.")
     output_dir: str = option("./output", "Folder of all runs.")
-    seed: int = option(42, "Seed of data order, sampling and initialisation.", bounds=Bounds(ge=0))
-    max_steps: int = option(500, "Pipeline steps of the whole run; one step trains one rollout batch.", bounds=COUNT)
+    seed: int = option(42, "Seed of data order, sampling and initialisation.", bounds=Bounds(ge=0, lt=2**32))
+    max_steps: int = option(
+        500, "Pipeline steps of the whole run; one step trains one rollout batch.", bounds=Bounds(ge=1, le=10**9)
+    )
     pretrain: str | None = option(
         None,
         "The model that every role starts from: a Hugging Face folder, or the name of one on the hub, owner/model[@revision].",
@@ -49,8 +53,8 @@ class BaseConfig:
     mode: Mode = option(
         "both",
         "both: one driver explores and trains. train: this process trains what explorers of the same run roll out; explore: it "
-        "is one of them. They find each other in <output_dir>/<exp_name>, in any order, and need model_update_transport: "
-        "checkpoint_dir. bench: nothing is trained; models are evaluated on the validation sets.",
+        "is one of them. They find each other in <output_dir>/<exp_name>, in any order. "
+        "bench: nothing is trained; models are evaluated on the validation sets.",
     )
     bench_checkpoints: list[str] = option(
         [PRETRAIN],
@@ -113,7 +117,9 @@ class BaseConfig:
 
     # Rollouts ahead of training.
     async_generation_ratio: float = option(
-        0.0, "How many batches rollouts may run ahead: a token trained is at most ceil(ratio) versions old.", bounds=Bounds(ge=0)
+        0.0,
+        "How many batches rollouts may run ahead: a token trained is at most ceil(ratio) versions old.",
+        bounds=Bounds(ge=0, le=1000),
     )
     async_pipeline_depth: float | Literal["auto"] = option(
         "auto", "How many batches ahead rollouts are started; auto: as few as keep the trainer busy.", bounds=Bounds(ge=0)
@@ -131,6 +137,11 @@ class BaseConfig:
         "fifo",
         "Which ready groups a step takes: fifo, in the order of admission; newest, the newest first (staleness_policy drop): "
         "those left behind for too long are dropped and counted.",
+    )
+    train_on_arrival: bool = option(
+        False,
+        "true: a group is trained as soon as it is complete, and gradients add up to the step of the whole batch. Needs "
+        "fsdp2_train, on devices that no other role uses, and nothing that looks at the whole batch first.",
     )
     weight_update_mode: WeightUpdateMode = option(
         "interrupt",
@@ -153,7 +164,13 @@ class BaseConfig:
         "object_store",
         "How weights travel. object_store: shared memory of the trainers' nodes, fetched by each engine through Ray; collective: "
         "from there to all engines at once, a gloo broadcast by each of the trainers' ranks (both by reference with --local); "
-        "checkpoint_dir: safetensors in <output_dir>/<exp_name>/weights, which trainers and engines both have to see.",
+        "checkpoint_dir: safetensors in <output_dir>/<exp_name>/weights, which trainers and engines both have to see. With mode "
+        "explore and train object_store is fetched by each engine over TCP, from the trainer's process (weights_address), and a "
+        "broadcast is for the engines of all explorers that ask at about the same time.",
+    )
+    weights_address: str = option(
+        "127.0.0.1",
+        "mode train: the address of its machine at which explorers fetch weights. 127.0.0.1: explorers of the same machine only.",
     )
     model_update_buffer_size_mb: int = option(1024, "Size of a weight bucket in MiB.", bounds=COUNT)
     max_running_requests: int = option(128, "Requests one engine runs at once.", bounds=COUNT)
@@ -170,9 +187,9 @@ class BaseConfig:
     max_additional_running_prompts: int = option(16, "At most this many more.", bounds=Bounds(ge=0))
 
     # Devices.
-    num_nodes: int = option(1, "Machines.", bounds=COUNT)
+    num_nodes: int = option(1, "Machines.", bounds=DEVICES)
     num_gpus_per_node: int | None = option(
-        None, "Devices per machine; null means the accelerators found, else the CPU cores (at least 2).", bounds=COUNT
+        None, "Devices per machine; null means the accelerators found, else the CPU cores (at least 2).", bounds=DEVICES
     )
 
     @property

@@ -42,6 +42,8 @@ class Derived:
     recompute_old_logprobs: bool
     """Log-probs are recomputed at the start of a step, and ratios taken to them."""
     old_logprobs_reason: str
+    scored_ahead: tuple[str, ...]
+    """Roles that score the next step's groups while a step trains."""
     adapter_updates: bool
     """Weight updates are adapters alone."""
     adapter_updates_reason: str
@@ -89,6 +91,7 @@ def derive(config: PPOConfig) -> Derived:
         policy_loss=_policy_loss(config),
         recompute_old_logprobs=recompute,
         old_logprobs_reason=reason,
+        scored_ahead=_scored_ahead(config),
         adapter_updates=adapters,
         adapter_updates_reason=adapters_reason,
         engines_start_empty=isinstance(engine, EngineArguments) and engine.starts_empty,
@@ -121,6 +124,15 @@ def old_logprobs_recomputed(config: PPOConfig) -> tuple[bool, str]:
     if config.train_infer_correction.is_weight.enabled:
         return True, f"is_weight weighs them against the sampler's, pg_variant {variant} takes its ratio to them"
     return False, f"pg_variant {variant} takes its ratio to the sampler's"
+
+
+def _scored_ahead(config: PPOConfig) -> tuple[str, ...]:
+    """Below a ratio of 1 the next step's groups are never complete while a step trains."""
+    roles = config.roles()
+    if config.async_generation_ratio < 1 or "actor_train" not in roles:
+        return ()
+    policy = set(roles["actor_train"].devices)
+    return tuple(name for name in ("reference", "critic") if name in roles and policy.isdisjoint(roles[name].devices))
 
 
 def _requests_per_engine(config: PPOConfig, sequence_length: int) -> int:

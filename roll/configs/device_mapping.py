@@ -9,7 +9,7 @@ MAX_DEVICES = 65536
 
 _INT = r"\s*([0-9]+)\s*"
 _RANGE_CALL = re.compile(rf"\s*list\s*\(\s*range\s*\({_INT}(?:,{_INT})?(?:,{_INT})?\)\s*\)\s*")
-_LIST = re.compile(r"\s*\[([^\[\]]*)\]\s*")
+_LIST = re.compile(r"\s*(?:list\s*\(\s*\[([^\[\]]*)\]\s*\)|\[([^\[\]]*)\])\s*")
 _SPAN = re.compile(rf"{_INT}(?:-{_INT})?")
 
 
@@ -36,7 +36,8 @@ def _parse_term(term: str, whole: str) -> list[int]:
     if match := _RANGE_CALL.fullmatch(term):
         return _range_call([int(group) for group in match.groups() if group is not None], whole)
     if match := _LIST.fullmatch(term):
-        return _parse_spans(match.group(1), whole) if match.group(1).strip() else []
+        listed = match.group(1) or match.group(2) or ""
+        return _parse_spans(listed, whole) if listed.strip() else []
     return _parse_spans(term, whole)
 
 

@@ -30,6 +30,8 @@ class Estimator:
     """It gives each turn of an episode an advantage of its own."""
     whitened: bool = False
     """Its definition includes whitening over the trained tokens of the batch."""
+    of_batch: bool = False
+    """It compares the groups of a batch."""
     needs_critic: bool = False
     needs_greedy: bool = False
     """It compares each response with the greedy one to the same prompt."""
@@ -43,7 +45,7 @@ ESTIMATORS: dict[str, Estimator] = {
     "reinforce_plus_plus": Estimator("A = R", whitened=True),
     "reinforce_plus_plus_baseline": Estimator("A = R − group mean", group_relative=True, whitened=True),
     "opo": Estimator("A = R − Σ length·R / Σ length over the group", group_relative=True),
-    "gpg": Estimator("A = (R − group mean)·samples / samples of groups that differ", group_relative=True),
+    "gpg": Estimator("A = (R − group mean)·samples / samples of groups that differ", group_relative=True, of_batch=True),
     "gae": Estimator(
         "A_t = δ_t + {decay:g}·A_next, δ_t = r_t + {gamma}V_next − V_t, next of the policy's tokens", needs_critic=True
     ),

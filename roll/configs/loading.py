@@ -88,7 +88,8 @@ class _Loader:
                 self.problems.append(Problem(path, MISSING_VALUE, "is required", item.metadata["help"]))
             if "schema_by" in item.metadata and isinstance(values.get(name), dict):
                 selector, schemas = item.metadata["schema_by"]
-                schema = schemas.get(values.get(selector, getattr(base or cls, selector)))
+                chosen = values.get(selector, getattr(base or cls, selector))
+                schema = schemas.get(chosen) if isinstance(chosen, str) else None
                 if schema is not None:
                     checked = self.load(schema, values[name], path, None)
                     values[name] = {option: getattr(checked, option) for option in values[name] if hasattr(checked, option)}

@@ -20,6 +20,12 @@ _SIZE = Bounds(ge=1)
 class MegatronConfig:
     tensor_model_parallel_size: int = option(1, "Ranks that divide each layer's matrices.", bounds=_SIZE)
     pipeline_model_parallel_size: int = option(1, "Ranks that divide the layers, as stages of a 1F1B pipeline.", bounds=_SIZE)
+    account_for_embedding_in_pipeline_split: bool = option(
+        False, "The embedding counts as a layer of the first stage: it has one layer less than the others."
+    )
+    account_for_loss_in_pipeline_split: bool = option(
+        False, "The output layer counts as a layer of the last stage: it has one layer less than the others."
+    )
     context_parallel_size: int = option(
         1, "Ranks that divide each sequence among them; keys and values are gathered layer by layer.", bounds=_SIZE
     )
@@ -67,10 +73,11 @@ def megatron_problems(key: str, config: MegatronConfig, devices: Sequence[int], 
     """`key`: dotted path of the role; `devices` and `attention`: its `device_mapping` and `attn_implementation`."""
     block = f"{key}.strategy_args.strategy_config"
     yield from _layout_problems(key, config, devices)
-    tensor = config.tensor_model_parallel_size
-    if config.sequence_parallel and tensor == 1:
-        message = "has no effect: tensor_model_parallel_size is 1"
-        yield Problem(f"{block}.sequence_parallel", True, message, "false, or tensor_model_parallel_size: 2")
+    for name in ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"):
+        if getattr(config, name) and config.pipeline_model_parallel_size == 1:
+            yield Problem(
+                f"{block}.{name}", True, "has no effect: there is one stage", "false, or pipeline_model_parallel_size: 2"
+            )
     for name in ("recompute_method", "recompute_num_layers"):
         value = getattr(config, name)
         if value is not None and config.recompute_granularity != "full":

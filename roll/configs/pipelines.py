@@ -8,7 +8,7 @@ from typing import Literal
 
 from roll.configs.problems import ConfigError, Problem
 
-AGENTIC_KEYS = ("custom_envs", "train_env_manager", "val_env_manager")
+AGENTIC_KEYS = ("custom_envs", "train_env_manager", "val_env_manager", "reward_normalization", "env_monitor", "batch_adjust_mode")
 
 _OTHERS = {
     "distillation": ("student", "student_pretrain", "teacher_pretrain", "distill_loss_weight", "kd_objective"),
@@ -30,6 +30,7 @@ _VISION_KEYS = ("limit_mm_per_prompt", "disable_mm_preprocessor_cache", "image_f
 _SENSES, _DIFFUSION_NAME, _COMPUTER_NAME = "models that see or hear", "diffusion models", "computer use"
 _COMPUTER = re.compile(r"computer|osworld|android|browser", re.IGNORECASE)
 
+OTHER_PIPELINE = "belongs to a pipeline that is not supported"
 REFUSED = {name: ", ".join(f"`{key}`" for key in keys) for name, keys in _OTHERS.items()} | {
     _DIFFUSION_NAME: ", ".join(f"`{value}`" for value in _DIFFUSION),
     _SENSES: "a model or template named VL or Omni, a VL env manager, options of images",
@@ -42,7 +43,11 @@ def pipeline_of(mapping: Mapping[str, object]) -> Literal["rlvr", "agentic"]:
     """Raises `ConfigError` with one problem for a pipeline that is not here."""
     for problem in _refused(mapping):
         raise ConfigError([problem])
-    return "agentic" if any(key in mapping for key in AGENTIC_KEYS) else "rlvr"
+    agentic = next((key for key in AGENTIC_KEYS if mapping.get(key)), None)
+    if agentic and mapping.get("rewards"):
+        message = f"is for RLVR, and {agentic} for the agentic pipeline: they exclude each other"
+        raise ConfigError([Problem("rewards", mapping["rewards"], message, "remove one: environments give their own rewards")])
+    return "agentic" if agentic or any(key in mapping for key in AGENTIC_KEYS) else "rlvr"
 
 
 def _refused(mapping: Mapping[str, object]) -> Iterator[Problem]:
@@ -61,7 +66,7 @@ def _refused(mapping: Mapping[str, object]) -> Iterator[Problem]:
 
 
 def _problem(key: str, value: object, pipeline: str) -> Problem:
-    return Problem(key, value, f"belongs to a pipeline that is not supported: {pipeline}", "RLVR and agentic text pipelines are")
+    return Problem(key, value, f"{OTHER_PIPELINE}: {pipeline}", "RLVR and agentic text pipelines are")
 
 
 def _leaves(mapping: Mapping[str, object], above: str) -> Iterator[tuple[str, object]]:

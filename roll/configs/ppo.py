@@ -153,6 +153,7 @@ class PPOConfig(BaseConfig, ABC):
             "staleness_policy": self.staleness_policy,
             "max_steps": self.max_steps,
             "weight_push_interval": self.weight_push_interval,
+            "model_update_transport": self.model_update_transport,
             "sequence_length": self.lengths().sequence,
             "actor_infer.generating_args.temperature": self.actor_infer.generating_args.temperature,
         }

@@ -36,6 +36,10 @@ class RLVRConfig(PPOConfig):
     )
     norm_std_type: Scope | None = option(None, "Over what the reward is divided by its deviation; as norm_mean_type.")
     max_len_mask: bool = option(False, "Leave responses that were cut off at the length limit out of the loss.")
+    error_max_len_clip: bool = option(
+        False, "Leave responses of error_max_len_threshold tokens or more out of the loss, unless they earned the full reward."
+    )
+    error_max_len_threshold: int | None = option(None, "See error_max_len_clip.", bounds=COUNT)
     difficulty_mask: bool = option(
         False, "Leave groups out of the loss unless difficulty_low_threshold < mean reward < difficulty_high_threshold."
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 
-from roll.configs.arguments import DataArguments
+from roll.configs.arguments import ENGINES, DataArguments
 from roll.configs.base import BaseConfig
 from roll.configs.dotted_path import DOTTED_PATH
 from roll.configs.estimators import ESTIMATORS, STEP_ESTIMATORS, unusable_estimator
@@ -57,6 +57,9 @@ def _advantages(config: RLVRConfig) -> Iterator[Problem]:
             yield Problem(key, value, message, f"remove {key}, or use adv_estimator: reinforce")
         elif value == "group" and size == 1:
             yield Problem(key, value, alone, f"{larger}, or use batch")
+    if config.error_max_len_clip != (config.error_max_len_threshold is not None):
+        message = "error_max_len_clip and its threshold belong together"
+        yield Problem("error_max_len_threshold", config.error_max_len_threshold, message, "give both, or neither")
     low, high = config.difficulty_low_threshold, config.difficulty_high_threshold
     if low >= high:
         yield Problem("difficulty_low_threshold", low, f"{low:g} >= difficulty_high_threshold {high:g}: no group passes")
@@ -104,15 +107,17 @@ def _domains(config: RLVRConfig) -> Iterator[Problem]:
                 yield Problem(f"{key}.tag_included", tag, f"the tag belongs to rewards.{owner[tag]} already", "name it once")
             owner.setdefault(tag, domain)
         yield from _query_filter(config, key, domain)
+        if reward.judge is not None and reward.world_size != 1:
+            yield Problem(f"{key}.world_size", reward.world_size, "there is one worker for each engine of the judge", "remove it")
+        if reward.judge is not None and reward.judge.strategy_args.strategy_name not in ENGINES:
+            strategy = reward.judge.strategy_args.strategy_name
+            yield Problem(f"{key}.judge.strategy_args.strategy_name", strategy, "is no engine", ", ".join(ENGINES))
     shares = config.actor_train.data_args.domain_interleave_probs
     key = "actor_train.data_args.domain_interleave_probs"
     for domain in shares:
         if domain not in config.rewards:
             known = ", ".join(config.rewards) or "none"
             yield Problem(f"{key}.{domain}", shares[domain], f"there is no rewards.{domain} (domains: {known})")
-    for domain in config.rewards:
-        if shares and domain not in shares:
-            yield Problem(f"{key}.{domain}", MISSING_VALUE, f"rewards.{domain} would never be sampled", "give its share")
 
 
 def _query_filter(config: RLVRConfig, key: str, domain: str) -> Iterator[Problem]:

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from roll.configs.agentic import AgenticConfig
 from roll.configs.agentic_rules import agentic_problems
 from roll.configs.arguments import ENGINES, FROZEN_STRATEGIES, TRAINING_STRATEGIES
+from roll.configs.arrival_rules import arrival_problems
 from roll.configs.deepspeed import DeepSpeedConfig, deepspeed_problems
 from roll.configs.derived import optimizer_batch_size
+from roll.configs.device_mapping import MAX_DEVICES
 from roll.configs.dotted_path import DOTTED_PATH
 from roll.configs.engine_rules import engine_node_problems, engine_problems
 from roll.configs.evaluation_rules import evaluation_problems
@@ -22,7 +24,7 @@ from roll.configs.ppo import PPOConfig
 from roll.configs.problems import MISSING_VALUE, Problem
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.rlvr_rules import rlvr_problems
-from roll.configs.worker import TrainedConfig, WorkerConfig
+from roll.configs.worker import JudgeModelConfig, TrainedConfig, WorkerConfig
 
 _STRATEGIES_OF_ROLE: dict[str, tuple[str, ...]] = {
     "actor_train": TRAINING_STRATEGIES,
@@ -43,6 +45,7 @@ def check_config(config: PPOConfig, device_count: int) -> list[Problem]:
         _halves,
         evaluation_problems,
         _asynchrony,
+        arrival_problems,
         loss_problems,
         _critic,
         _roles,
@@ -94,12 +97,18 @@ def _lengths(config: PPOConfig) -> Iterator[Problem]:
 
 
 def _halves(config: PPOConfig) -> Iterator[Problem]:
-    if config.mode in ("explore", "train"):
-        if config.model_update_transport != "checkpoint_dir":
-            message = f"weights go between processes as files (mode: {config.mode})"
-            yield Problem("model_update_transport", config.model_update_transport, message, "checkpoint_dir")
-        if config.deterministic:
-            yield Problem("deterministic", True, f"timing decides otherwise with mode: {config.mode}", "mode: both, or false")
+    if config.mode in ("explore", "train") and config.deterministic:
+        yield Problem("deterministic", True, f"timing decides otherwise with mode: {config.mode}", "mode: both, or false")
+    if config.weights_address != "127.0.0.1" and (
+        config.mode not in ("explore", "train") or config.model_update_transport == "checkpoint_dir"
+    ):
+        message = f"nothing is served with mode: {config.mode}, model_update_transport: {config.model_update_transport}"
+        yield Problem("weights_address", config.weights_address, message, "remove it")
+    elif config.weights_address in ("", "0.0.0.0", "::"):
+        message = "explorers would not know where to fetch weights"
+        yield Problem(
+            "weights_address", config.weights_address, message, "the one address at which they reach the trainer's machine"
+        )
     if config.mode != "explore" and config.explorer_name != "explorer":
         yield Problem("explorer_name", config.explorer_name, f"has no effect with mode: {config.mode}", "remove it")
     if "/" in config.explorer_name or config.explorer_name in ("", ".", "..", "trainer"):
@@ -237,10 +246,17 @@ def _sampling(config: PPOConfig) -> Iterator[Problem]:
 
 
 def _devices(config: PPOConfig, device_count: int) -> Iterator[Problem]:
-    for name, role in config.configured_roles().items():
+    if device_count > MAX_DEVICES:
+        yield Problem("num_nodes", config.num_nodes, f"{device_count:,} devices in all, at most {MAX_DEVICES:,}")
+    judges = (
+        {f"rewards.{domain}.judge": r.judge for domain, r in config.rewards.items()} if isinstance(config, RLVRConfig) else {}
+    )
+    on_devices: dict[str, WorkerConfig | JudgeModelConfig] = {name: judge for name, judge in judges.items() if judge is not None}
+    for name, role in {**config.configured_roles(), **on_devices}.items():
         key = f"{name}.device_mapping"
         if role.device_mapping is None:
-            yield Problem(key, MISSING_VALUE, f"{name} needs devices", 'e.g. "0"')
+            alone = "; rollouts without training are not there, but roll play shows episodes" if name == "actor_train" else ""
+            yield Problem(key, MISSING_VALUE, f"{name} needs devices", f'e.g. "0"{alone}')
             continue
         try:
             missing = [device for device in role.devices if device >= device_count]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from roll.configs.arguments import (
+    AttentionName,
     DataArguments,
     GeneratingArguments,
     ModelArguments,
@@ -14,6 +15,7 @@ from roll.configs.arguments import (
     TrainingArguments,
 )
 from roll.configs.device_mapping import parse_device_mapping
+from roll.configs.dtype import Dtype
 from roll.configs.fields import Bounds, option, required
 from roll.configs.losses import DEFAULT_LOSS, PolicyLossKnobs
 from roll.configs.megatron import MegatronConfig
@@ -142,8 +144,56 @@ class QueryFilterConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ShapingConfig:
+    """What is added to a reward worker's judgement in training. Validation counts the judgement alone."""
+
+    weight: float = option(1.0, "Factor of the judgement.")
+    overlong_buffer: int = option(
+        0,
+        "Tokens before the longest response within which overlong_penalty grows from nothing to its whole (DAPO's soft overlong "
+        "punishment); 0 means none.",
+        bounds=Bounds(ge=0),
+    )
+    overlong_penalty: float = option(1.0, "Taken from a response of the longest length.", bounds=Bounds(ge=0))
+    repetition_penalty: float = option(
+        0.0, "Taken in proportion to the share of n-grams of words that have occurred before.", bounds=Bounds(ge=0)
+    )
+    repetition_ngram: int = option(3, "Words of an n-gram.", bounds=Bounds(ge=1))
+    format_order: list[str] = option(
+        [], 'Texts that a response must have, each once and in this order, e.g. ["</think>", "<answer>", "</answer>"].'
+    )
+    format_penalty: float = option(0.0, "Taken from a response that does not have format_order.", bounds=Bounds(ge=0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeModelConfig:
+    """A model that judges, on devices of its own. It stays in their memory for the whole run."""
+
+    model_name_or_path: str = required("Folder of the judge's Hugging Face checkpoint.")
+    device_mapping: str | int | list[int] = required(
+        "Global device indices, as a role has them: one engine each, or as its options say."
+    )
+    strategy_args: StrategyArguments = option(
+        StrategyArguments(strategy_name="hf_infer"), "Its engine: hf_infer, vllm or sglang."
+    )
+    dtype: Dtype = option("auto", "Compute type; auto means bf16 on an accelerator and fp32 on a CPU.")
+    attn_implementation: AttentionName = option("sdpa", "hf_infer: attention implementation of transformers.")
+    generating_args: GeneratingArguments = option(
+        GeneratingArguments(temperature=0.0, max_new_tokens=512), "How its reply is sampled."
+    )
+    max_length: int = option(
+        8192, "Longest question, with its reply, in tokens; a longer one has no judgement.", bounds=Bounds(ge=1)
+    )
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """As `WorkerConfig.devices`."""
+        return parse_device_mapping(self.device_mapping)
+
+
+@dataclass(frozen=True, kw_only=True)
 class RewardConfig:
-    """Reward workers of one domain, on CPUs."""
+    """Reward workers of one domain, on CPUs or with a judge on devices."""
 
     worker_cls: str = required("Dotted path of the reward worker class.")
     world_size: int = option(1, "Reward workers of this domain.", bounds=Bounds(ge=1))
@@ -152,7 +202,16 @@ class RewardConfig:
         5.0, "Hard limit for grading one sample; passing it is an error, not a reward of 0.", bounds=Bounds(gt=0)
     )
     max_concurrency: int = option(2, "Samples that one worker grades at the same time.", bounds=Bounds(ge=1))
+    on_reward_error: Literal["retry", "drop_sample", "drop_group"] = option(
+        "retry",
+        "When the judge fails: retry asks once more, then drops the group; drop_sample asks once more, then drops the sample, "
+        "and the group if fewer than two are left; drop_group drops the group at once. All are counted.",
+    )
+    shaping: ShapingConfig = option(ShapingConfig(), "Weight, and penalties for length, repetition and form.")
     query_filter_config: QueryFilterConfig = option(QueryFilterConfig(), "Which groups to drop and replace.")
+    judge: JudgeModelConfig | None = option(
+        None, "LLMJudgeRewardWorker: the model that judges, one reward worker an engine; null means the server in reward_args."
+    )
     reward_args: dict[str, Any] = option({}, "Handed to the worker class as it stands.")
 
     def tags(self, domain: str) -> list[str]:

@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
+JUDGED = "judged"
+"""The part of a shaped reward that its worker has given."""
+
 FinishReason = Literal["stop", "length", "abort"]
 
 
@@ -112,8 +115,9 @@ class Sample:
 
     @property
     def succeeded(self) -> bool:
-        """Full reward, or what the environment calls success."""
-        return self.reward == 1.0 if self.trajectory is None else self.trajectory.success
+        """Full reward, or what the environment calls success. Penalties on top of a judgement do not count."""
+        judged = self.reward_parts.get(JUDGED, self.reward)
+        return judged == 1.0 if self.trajectory is None else self.trajectory.success
 
     @property
     def policy_mask(self) -> list[bool]:

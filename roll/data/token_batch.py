@@ -7,6 +7,7 @@ of a sample has none, so its `loss_mask` is always False.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -79,6 +80,15 @@ class TokenBatch:
                 value = value[picked if field.name in PER_SAMPLE else token_index]
             values[field.name] = value
         return TokenBatch(**values)
+
+    @classmethod
+    def joined(cls, batches: Sequence[TokenBatch]) -> TokenBatch:
+        """The samples of all, in their order; all have the same fields."""
+        values: dict[str, Any] = {}
+        for field in fields(cls):
+            parts = [getattr(batch, field.name) for batch in batches]
+            values[field.name] = None if parts[0] is None else torch.cat(parts)
+        return cls(**values)
 
     def padded(self) -> Padded:
         """All samples, right-padded to the longest one among them."""

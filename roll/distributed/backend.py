@@ -125,6 +125,9 @@ class Backend(Protocol):
 
     async def start(self, spec: WorkerSpec) -> WorkerHandle: ...
 
+    def value(self, reference: Ref) -> Any:
+        """What a reference stands for; it may have to come from another node. Blocks; may be called by any thread."""
+
     async def shutdown(self) -> None: ...
 
 
@@ -182,6 +185,9 @@ class LocalBackend:
         handle = LocalHandle(host, spec.name)
         self._handles.append(handle)
         return handle
+
+    def value(self, reference: Ref) -> Any:
+        return reference
 
     async def shutdown(self) -> None:
         for handle in self._handles:

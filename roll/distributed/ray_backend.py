@@ -235,6 +235,9 @@ class RayBackend:
             self._ray.outlives_nobody([handle.local_pid])
         return handle
 
+    def value(self, reference: Ref) -> Any:
+        return ray.get(reference)
+
     def _environment(self, placement: Placement) -> dict[str, str]:
         # A class that the driver could import (a user's reward worker, say) can be imported by its workers too.
         env = self._given | same_imports()

@@ -75,6 +75,15 @@ class Advantages(ABC):
         advantages = clip(advantages, config.advantage_clip)
         return batch.with_(advantages=advantages), metrics | _spread("critic/advantages", advantages[batch.loss_mask])
 
+    def of_part(self, batch: TokenBatch, groups: Sequence[SampleGroup]) -> TokenBatch:
+        """The part of a step with advantages, where they do not depend on the rest. Nothing is carried on: the call with the
+        whole step does that."""
+        state = self.state()
+        try:
+            return self(batch, groups)[0]
+        finally:
+            self.restore(state)
+
     def _of_tokens(self, batch: TokenBatch, per_sample: Tensor) -> tuple[TokenBatch, dict[str, float]]:
         """Token rewards (what the sample earned on its last trained token, minus the KL penalty on each) as returns or, with a
         critic, as advantages over its values."""

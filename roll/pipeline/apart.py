@@ -1,40 +1,111 @@
 """One half of a run in a process of its own: what stands in the place of the other half, which is in other processes.
 
 The halves meet in the groups' database, which says who takes part, which version is the newest and how the run ended, and in the
-folder of weights.
+folder of weights, which holds the versions, or says where the trainer serves them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 from roll.configs.ppo import PPOConfig
+from roll.distributed.backend import Backend
+from roll.distributed.cluster import Cluster
 from roll.metrics.trace import Trace
 from roll.pipeline.engine_fleet import WEIGHTS, EngineFleet
 from roll.pipeline.run_record import RunRecord
 from roll.pipeline.schedule import StepSchedule
 from roll.pipeline.trainer import Trainer
 from roll.pipeline.validation import ValidationResult
+from roll.pipeline.weight_broadcast import BroadcastDesk
 from roll.pipeline.weight_updates import EngineUpdates, UpdateStats
 from roll.rollout.changes import Closed
 from roll.rollout.groups import Groups
 from roll.rollout.sql.groups import SqlGroups
-from roll.weights.directory import DirectoryWeightStore, WeightFolder
+from roll.weights.bucket import WeightManifest
+from roll.weights.bucket_server import Unreachable
+from roll.weights.directory import DirectoryWeightStore, ServedWeightStore, WeightFolder
 from roll.weights.gather import NewWeights
-from roll.weights.store import WeightStore
+from roll.weights.store import Receive, VersionGone
+
+RETRY_S = 0.5
+"""Between two attempts to reach a trainer that is away."""
+
+logger = logging.getLogger(__name__)
 
 
-def shared_weights(config: PPOConfig) -> WeightFolder:
-    return WeightFolder(Path(config.shared_dir).resolve() / WEIGHTS)
+def published_weights(config: PPOConfig, backend: Backend, trainers: Cluster, newest: int) -> DirectoryWeightStore:
+    """Where a trainer leaves its weights for explorers. `newest`: versions up to this one stay from an earlier process of the
+    run."""
+    folder = Path(config.shared_dir).resolve() / WEIGHTS
+    if config.model_update_transport == "checkpoint_dir":
+        return DirectoryWeightStore(folder, newest)
+    address = config.weights_address
+    try:
+        store = ServedWeightStore(folder, newest, address, backend)
+    except OSError as error:
+        raise OSError(f"weights cannot be served at weights_address {address}: {error}") from error
+    if config.model_update_transport == "collective":
+        store.broadcasts = BroadcastDesk(trainers, address, config.engine_health_timeout_s)
+    return store
+
+
+class SharedWeights(WeightFolder):
+    """What a trainer of another process has published. It may be away, and come back."""
+
+    def __init__(self, config: PPOConfig) -> None:
+        super().__init__(Path(config.shared_dir).resolve() / WEIGHTS)
+        self._patience_s = config.peer_timeout
+
+    async def pull(self, version: int, into: Receive) -> WeightManifest:
+        began, warned = time.monotonic(), False
+        while True:
+            try:
+                return await super().pull(version, into)
+            except Unreachable as error:
+                if time.monotonic() - began > self._patience_s:
+                    raise RuntimeError(f"weights could not be had for {self._patience_s:g} s (peer_timeout): {error}") from error
+                if not warned:
+                    logger.warning("%s; trying again until the trainer is there (peer_timeout)", error)
+                warned = True
+            await asyncio.sleep(RETRY_S)
+
+
+async def attended(groups: SqlGroups, *works: Coroutine[Any, Any, object]) -> None:
+    """Works until the first of these is done, while this process goes on taking part in the run."""
+    tasks = [asyncio.ensure_future(each) for each in (*works, groups.attend())]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def is_over(groups: SqlGroups) -> bool:
+    """Whether there is nothing left to do; a trainer that has done all steps waits for its last version to be validated."""
+    well = groups.ended is not None and groups.ended[0] == "finished"
+    return groups.stopped and not (well and groups.accompanied)
+
+
+def lost_versions(error: Exception) -> bool:
+    """Whether an explorer fails because the trainer was started again, and has the version that it serves no longer."""
+    return isinstance(error, VersionGone) or isinstance(error.__cause__, VersionGone)
 
 
 class Publisher:
     """The trainer's side: versions are published for explorers to take when they are ready, and their validations recorded."""
 
-    def __init__(self, store: WeightStore, groups: Groups, record: RunRecord, known: int) -> None:
+    def __init__(self, store: DirectoryWeightStore, groups: Groups, record: RunRecord, known: int) -> None:
         """`known`: the number of the last change of the database that the record knows."""
-        assert isinstance(groups, SqlGroups) and isinstance(store, DirectoryWeightStore), "the rules of `mode` see to it"
+        assert isinstance(groups, SqlGroups), "the rules of `mode` see to it"
         self._store = store
         self._groups = groups
         self._record = record
@@ -45,10 +116,14 @@ class Publisher:
         return {"scheduler/explorers": float(len(self._groups.explorers))}
 
     async def begin(self, trainer: Trainer, version: int) -> None:
-        """Explorers that join later find the version that training begins with."""
-        if not self._store.has(version):
+        """Explorers that join find a version: if what was published before is gone, the one that training begins with."""
+        newest = self._groups.admission.newest
+        if not self._store.has(newest):
             weights = await trainer.gather_weights(version)
             await self._store.publish(weights.manifest, weights.buckets)
+            if version > newest:
+                await self._groups.set_published(version)
+        await self._retain()
 
     async def publish(self, weights: NewWeights) -> None:
         version = weights.manifest.version
@@ -56,7 +131,7 @@ class Publisher:
         await self._groups.set_published(version)
         self.stats.published += 1
         self.stats.bytes += weights.manifest.nbytes
-        await self._store.retain({version, *self._groups.explorers.values()})
+        await self._retain()
 
     async def record_validations(self) -> None:
         """Runs as long as the run does."""
@@ -67,14 +142,13 @@ class Publisher:
     async def farewell(self) -> None:
         """All steps are done: explorers are told, validate the last version, and leave."""
         await self._groups.conclude("finished", "")
-        attending = asyncio.create_task(self._groups.attend())
-        alone = asyncio.create_task(self._groups.until(lambda: not self._groups.explorers))
-        try:
-            await asyncio.wait([attending, alone], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (attending, alone):
-                task.cancel()
+        await attended(self._groups, self._groups.until(lambda: not self._groups.explorers))
         await self._record_validations()
+
+    async def _retain(self) -> None:
+        """Explorers may be loading any version that is newer than the one they serve."""
+        newest = self._groups.admission.newest
+        await self._store.retain(range(min([newest, *self._groups.explorers.values()]), newest + 1))
 
     async def _record_validations(self) -> None:
         self._known, results = await self._groups.validation_results(self._known)
@@ -91,6 +165,11 @@ class FollowedWeights(EngineUpdates):
         self._sql = groups
         self._looked_at = -1
         """The newest version of which it is known whether this process validates it."""
+
+    async def begin(self) -> bool:
+        """Brings engines without weights the version that exploring begins with; False if the run is over before."""
+        await attended(self._sql, self._engines.load(), self._sql.until(lambda: is_over(self._sql)))
+        return len(self._engines.fleet.serving) > 0
 
     async def follow(self) -> None:
         """Runs as long as the run does."""
@@ -119,7 +198,5 @@ class FollowedWeights(EngineUpdates):
     @property
     def _is_over(self) -> bool:
         """A run that ended well has its last version validated."""
-        if not self._sql.stopped or self._held:
-            return False
-        well = self._sql.ended is not None and self._sql.ended[0] == "finished"
-        return not well or self._served >= self._sql.admission.newest
+        done = self._sql.stopped and self._served >= self._sql.admission.newest
+        return not self._held and (done or is_over(self._sql))

@@ -16,11 +16,12 @@ from roll.data.token_batch import TokenBatch
 from roll.strategies.infer import make_infer_strategy
 from roll.strategies.infer.interface import EngineStats, GenerateRequest, GenerateResult, InferStrategy, WeightUpdateMode
 from roll.strategies.train import make_train_strategy
-from roll.strategies.train.interface import BatchTotals, Checkpointed, RankContext, TrainStrategy
+from roll.strategies.train.interface import AccumulatingStrategy, BatchTotals, Checkpointed, RankContext, TrainStrategy
 from roll.strategies.train.snapshot import Snapshot
 from roll.strategies.train.spec import TrainSpec
 from roll.weights.broadcast import Member
 from roll.weights.bucket import Bucket, WeightManifest
+from roll.weights.bucket_server import ServedBucket
 from roll.weights.directory import BucketFile
 
 
@@ -71,11 +72,24 @@ class TrainWorker(CheckpointedWorker):
         """Takes one optimiser step for each of the batches (this rank's shares)."""
         return [self.strategy.train_step(batch, loss, total) for batch, total in zip(batches, totals, strict=True)]
 
+    def add_gradients(self, batch: TokenBatch, loss: LossSpec) -> None:
+        """Adds the gradients of a part of an optimiser step's batch (this rank's share)."""
+        self._accumulating.add_gradients(batch, loss)
+
+    def step_on_gradients(self, loss: LossSpec, totals: BatchTotals) -> dict[str, float]:
+        """The optimiser step of all parts."""
+        return self._accumulating.step_on_gradients(loss, totals)
+
+    @property
+    def _accumulating(self) -> AccumulatingStrategy:
+        assert isinstance(self.strategy, AccumulatingStrategy), "the rules of train_on_arrival see to it"
+        return self.strategy
+
     def begin_export(self, bucket_bytes: int) -> None:
         """This rank's share of the buckets comes with `next_bucket` or `write_bucket`, each gathered when it is asked for."""
         self._export = self.strategy.export_weights(bucket_bytes)
 
-    def next_bucket(self) -> tuple[Bucket | None, tuple[list[str], int, int] | None]:
+    def next_bucket(self) -> tuple[Bucket | None, tuple[tuple[str, ...], int, int] | None]:
         """The next bucket of the share, and (names, checksum, bytes) of it; (None, None) after the last. Gathering is a
         collective: it returns when the other ranks are asked, too."""
         assert self._export is not None, "next_bucket before begin_export"
@@ -83,7 +97,7 @@ class TrainWorker(CheckpointedWorker):
         if bucket is None:
             self._export = None
             return None, None
-        return bucket, (list(bucket.tensors), bucket.checksum, bucket.nbytes)
+        return bucket, (tuple(bucket.tensors), bucket.checksum, bucket.nbytes)
 
     def write_bucket(self, path: str) -> BucketFile | None:
         """`next_bucket` into a file."""
@@ -109,9 +123,9 @@ class InferWorker:
     async def abort(self, request_ids: Sequence[str] | None = None) -> None:
         await self.strategy.abort(request_ids)
 
-    async def receive_bucket(self, version: int, bucket: Bucket | BucketFile) -> None:
+    async def receive_bucket(self, version: int, bucket: Bucket | BucketFile | ServedBucket) -> None:
         self._broadcast = None
-        if isinstance(bucket, BucketFile):
+        if not isinstance(bucket, Bucket):
             bucket = await asyncio.to_thread(bucket.read)
         await self.strategy.receive_bucket(version, bucket)
 

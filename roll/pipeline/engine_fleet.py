@@ -18,12 +18,12 @@ from roll.distributed.backend import Backend, WorkerDied, WorkerStartError
 from roll.distributed.cluster import Cluster
 from roll.pipeline.preparation import Prepared
 from roll.pipeline.state import RunState
-from roll.pipeline.weight_broadcast import LOST, WeightBroadcast
+from roll.pipeline.weight_broadcast import LOST, Broadcast, InvitedBroadcast, WeightBroadcast
 from roll.rollout.changes import Changes
 from roll.rollout.fleet import EngineState, Fleet, FleetLost
 from roll.strategies.infer.interface import EngineError, EngineStats, WeightUpdateMode
 from roll.weights.bucket import WeightManifest
-from roll.weights.directory import DirectoryWeightStore
+from roll.weights.directory import DirectoryWeightStore, WeightFolder
 from roll.weights.store import BucketRef, KeptBucket, MemoryWeightStore, WeightSource
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class EngineFleet:
         health_interval_s: float,
         health_timeout_s: float,
         rolling: bool,
-        broadcast: WeightBroadcast | None = None,
+        broadcast: Broadcast | None = None,
         start_empty: bool = False,
     ) -> None:
         """`changes` is notified when an engine goes or comes back. `restartable`: engines are processes of their own (with
@@ -272,10 +272,10 @@ class EngineFleet:
             self.report(engine, error)
 
 
-def weight_store(config: PPOConfig, newest: int = -1) -> DirectoryWeightStore | MemoryWeightStore:
-    """Where the trainer leaves its weights. `newest`: versions up to this one stay from an earlier process of the run."""
+def weight_store(config: PPOConfig) -> DirectoryWeightStore | MemoryWeightStore:
+    """Where a trainer leaves its weights for engines of the same driver."""
     if config.model_update_transport == "checkpoint_dir":
-        return DirectoryWeightStore(Path(config.shared_dir).resolve() / WEIGHTS, newest)
+        return DirectoryWeightStore(Path(config.shared_dir).resolve() / WEIGHTS)
     return MemoryWeightStore()
 
 
@@ -288,8 +288,10 @@ def engine_fleet(
     if config.mode == "explore":
         version = state.groups.admission.newest
         empty = empty or version > 0 or state.begins_anew
-    broadcast = None
-    if config.model_update_transport == "collective" and backend.isolated and "actor_train" in clusters:
+    broadcast: Broadcast | None = None
+    if config.model_update_transport == "collective" and isinstance(store, WeightFolder):
+        broadcast = InvitedBroadcast(engines, store)
+    elif config.model_update_transport == "collective" and backend.isolated and "actor_train" in clusters:
         address, timeout_s = backend.driver_address(), config.engine_health_timeout_s
         broadcast = WeightBroadcast(clusters["actor_train"], engines, address, timeout_s)
     return EngineFleet(

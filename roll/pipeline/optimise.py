@@ -27,6 +27,19 @@ async def optimise(cluster: Cluster, batches: Sequence[TokenBatch], loss: LossSp
     return {name: _over_steps(name, values) for name, values in values_of.items()} | taken
 
 
+async def add_gradients(cluster: Cluster, part: TokenBatch, loss: LossSpec) -> None:
+    """The gradients of a part of an optimiser step's batch, if it has a token to train."""
+    if totals_of(part).tokens:
+        await cluster.scatter("add_gradients", shards(part, cluster.num_shards), loss)
+
+
+async def step_on_gradients(cluster: Cluster, batch: TokenBatch, loss: LossSpec) -> dict[str, float]:
+    """The optimiser step on the gradients of all parts of the batch, and its metrics: those of `optimise`."""
+    totals = totals_of(batch)
+    metrics: dict[str, float] = (await cluster.call_all("step_on_gradients", loss, totals))[0] if totals.tokens else {}
+    return metrics | {f"{cluster.role}/optimiser_steps": float(bool(totals.tokens))}
+
+
 def _over_steps(name: str, values: Sequence[float]) -> float:
     """The metric over all steps: the maximum of maxima, the last of running counts, the mean of everything else."""
     if name.endswith("_max"):

@@ -208,6 +208,8 @@ def decisions(config: PPOConfig, derived: Derived) -> Iterator[str]:
         return
     chosen = "recomputed at the start of each step" if derived.recompute_old_logprobs else "the sampler's"
     yield f"old log-probs: {chosen} ({derived.old_logprobs_reason})"
+    if derived.scored_ahead:
+        yield f"{' and '.join(derived.scored_ahead)}: one step ahead of actor_train, on devices of their own"
     if config.actor_train.model_args.lora_target is not None:
         yield f"weight updates: {'adapters' if derived.adapter_updates else 'merged weights'} ({derived.adapter_updates_reason})"
     if config.reference is not None and not config.uses_reference:
@@ -243,6 +245,8 @@ def _check_policy_loss(config: PPOConfig, derived: Derived) -> None:
     needs = traits_of(try_policy_loss(spec.pg_variant, spec.args))
     if needs.needs_proximal and not derived.recompute_old_logprobs:
         raise ValueError("it needs the log-probs of the step's first weights: write old_logprobs: recompute")
+    if needs.prepare is not None and config.train_on_arrival:
+        raise ValueError("it looks at a whole batch before it is trained: write train_on_arrival: false")
 
 
 def _worker_classes(config: PPOConfig) -> dict[str, str]:

@@ -6,13 +6,13 @@ from typing import Any
 
 from roll.algorithms.correction import Correction, Filter, ImportanceWeight
 from roll.algorithms.loss import LossSpec
-from roll.configs.arguments import HFInferConfig
+from roll.configs.arguments import HFInferConfig, ModelArguments, StrategyArguments
 from roll.configs.correction import TrainInferCorrectionConfig
 from roll.configs.derived import Derived
 from roll.configs.dtype import TORCH_NAMES, compute_dtype
 from roll.configs.engine_arguments import EngineArguments
 from roll.configs.ppo import PPOConfig
-from roll.configs.worker import CriticConfig, TrainedConfig, TrainingRole, WorkerConfig
+from roll.configs.worker import CriticConfig, JudgeModelConfig, TrainedConfig, TrainingRole, WorkerConfig
 from roll.distributed.backend import Backend, WorkerSpec
 from roll.distributed.devices import Inventory, Placement, place
 from roll.distributed.ports import free_port
@@ -131,26 +131,46 @@ def infer_specs(
             "model_path": model_path,
             "max_running_requests": derived.requests_per_engine,
             "max_length": derived.sequence_length,
-            "dtype": TORCH_NAMES[compute_dtype(model.dtype, inventory.kind == "cuda")],
-            "threads": placement.threads,
-            "seed": config.seed,
             "version": NO_VERSION if derived.engines_start_empty else version,
         }
         if derived.adapter_updates:
             trained = config.actor_train.model_args
             options["adapters"] = AdapterSource(config.model_folder(config.actor_train), trained.lora_rank, adapters)
-        devices = _torch_devices(placement, inventory, backend)
-        if isinstance(chosen, EngineArguments):
-            options |= {"devices": devices, "engine_args": chosen.given}
-        else:
-            options |= {
-                "device": devices[0],
-                "attn_implementation": model.attn_implementation,
-                "deterministic": config.deterministic,
-            }
+        options |= _engine_options(config, worker.strategy_args, model, placement, inventory, backend)
         kwargs = {"strategy_name": worker.strategy_args.strategy_name, "options": options}
         specs.append(WorkerSpec(f"actor_infer-{placement.rank}", worker.worker_cls or INFER_WORKER, placement, kwargs))
     return specs
+
+
+def judge_specs(
+    config: PPOConfig, judge: JudgeModelConfig, requests: int, inventory: Inventory, backend: Backend
+) -> list[tuple[Placement, dict[str, Any]]]:
+    """Where each engine of a judge is, and what `make_infer_strategy` makes it of. `requests`: that it serves at once."""
+    chosen = judge.strategy_args.options
+    per_engine = chosen.devices_per_engine if isinstance(chosen, EngineArguments) else 1
+    engines = []
+    for placement in place(judge.devices, inventory, per_engine):
+        options = {"model_path": judge.model_name_or_path, "max_running_requests": requests, "max_length": judge.max_length}
+        options |= _engine_options(config, judge.strategy_args, judge, placement, inventory, backend)
+        engines.append((placement, {"name": judge.strategy_args.strategy_name, "options": options}))
+    return engines
+
+
+def _engine_options(
+    config: PPOConfig,
+    strategy: StrategyArguments,
+    model: ModelArguments | JudgeModelConfig,
+    placement: Placement,
+    inventory: Inventory,
+    backend: Backend,
+) -> dict[str, Any]:
+    chosen, devices = strategy.options, _torch_devices(placement, inventory, backend)
+    dtype = TORCH_NAMES[compute_dtype(model.dtype, inventory.kind == "cuda")]
+    options: dict[str, Any] = {"dtype": dtype, "threads": placement.threads, "seed": config.seed}
+    if isinstance(chosen, EngineArguments):
+        return options | {"devices": devices, "engine_args": chosen.given}
+    attention = {"attn_implementation": model.attn_implementation, "deterministic": config.deterministic}
+    return options | {"device": devices[0]} | attention
 
 
 def _torch_device(placement: Placement, inventory: Inventory, backend: Backend) -> str:

@@ -31,6 +31,7 @@ from roll.distributed.devices import Inventory
 from roll.metrics.ledger import Ledger
 from roll.pipeline import roles
 from roll.pipeline.advantages import Advantages
+from roll.pipeline.arrival import TrainerOnArrival
 from roll.pipeline.beside import beside
 from roll.pipeline.checkpoint_writer import CheckpointWriter
 from roll.pipeline.clusters import start_clusters
@@ -40,12 +41,13 @@ from roll.pipeline.flow import Flow
 from roll.pipeline.hang_watch import HangWatch
 from roll.pipeline.preparation import Prepared, decisions
 from roll.pipeline.run_record import Counter
-from roll.pipeline.stage import SourceStage, Stage
+from roll.pipeline.stage import GatedStage, SourceStage, Stage
 from roll.pipeline.state import RunState
 from roll.pipeline.summary import Parts, figures, of_evaluation
 from roll.pipeline.trainer import Trainer
 from roll.pipeline.weight_broadcast import LOST
 from roll.pipeline.weight_updates import EngineUpdates, WeightUpdates
+from roll.weights.store import WeightStore
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +98,7 @@ class Pipeline(ABC):
         engines = engine_fleet(config, self._prepared, clusters, state, self.backend, store)
         weights = WeightUpdates(engines, store, state.groups, state.schedule, state.record.files.trace)
         checkpoints = CheckpointWriter(state, clusters, ledger)
-        trainer = Trainer(config, derived, self._loss, state, clusters, store, checkpoints)
+        trainer = self._trainer(clusters, store, checkpoints)
         if derived.engines_start_empty:
             first = await trainer.gather_weights(state.first_step)
             await store.publish(first.manifest, first.buckets)
@@ -121,13 +123,14 @@ class Pipeline(ABC):
 
     async def _train(self, clusters: Mapping[str, Cluster]) -> None:
         """The half of a trainer: explorers are processes of their own."""
-        from roll.pipeline.apart import Publisher
+        from roll.pipeline.apart import Publisher, published_weights
 
         config, derived, state = self._config, self._prepared.derived, self.state
         await state.join()
-        store, ledger = weight_store(config, newest=state.first_step), self._ledger()
+        store = published_weights(config, self.backend, clusters["actor_train"], state.first_step)
+        ledger = self._ledger()
         checkpoints = CheckpointWriter(state, clusters, ledger)
-        trainer = Trainer(config, derived, self._loss, state, clusters, store, checkpoints)
+        trainer = self._trainer(clusters, store, checkpoints)
         publisher = Publisher(store, state.groups, state.record, state.known)
         await publisher.begin(trainer, state.first_step)
 
@@ -140,29 +143,33 @@ class Pipeline(ABC):
             await self._end(checkpoints, "critic" in clusters)
         if not self._interrupted:
             await publisher.farewell()
+        store.close()
 
     async def _explore(self, clusters: Mapping[str, Cluster]) -> None:
         """The half of an explorer: a trainer and other explorers are processes of their own. If the trainer takes versions back,
-        the explorer begins anew."""
+        or has what the engines serve no longer, the explorer begins anew."""
+        from roll.pipeline.apart import lost_versions
+
         while True:
             try:
                 await self._explore_once(clusters)
                 break
-            except Exception:  # boundary: what fails because versions are gone is no failure
-                if not await self.state.groups.was_taken_back():
+            except Exception as error:  # boundary: what fails because versions are gone is no failure
+                if not (lost_versions(error) or await self.state.groups.was_taken_back()):
                     raise
                 self.state.record.display.note("the trainer went on from a checkpoint: exploring begins anew with its version")
         if (ended := self.state.groups.ended) is not None and ended[0] == "failed":
             raise RuntimeError(f"the trainer failed: {ended[1]}")
 
     async def _explore_once(self, clusters: Mapping[str, Cluster]) -> None:
-        from roll.pipeline.apart import FollowedWeights, shared_weights
+        from roll.pipeline.apart import FollowedWeights, SharedWeights
 
         config, state = self._config, self.state
         await state.join()
-        engines = engine_fleet(config, self._prepared, clusters, state, self.backend, shared_weights(config))
-        await engines.load()
+        engines = engine_fleet(config, self._prepared, clusters, state, self.backend, SharedWeights(config))
         weights = FollowedWeights(engines, state.groups, state.schedule, state.record.files.trace)
+        if not await weights.begin():
+            return
         explorer = await self._explorer(clusters, engines, weights)
 
         explore = exploring(explorer)
@@ -195,6 +202,10 @@ class Pipeline(ABC):
         explorer = await self.explorer(clusters, engines, weights)
         engines.routing.append(explorer.routing)
         return explorer
+
+    def _trainer(self, clusters: Mapping[str, Cluster], store: WeightStore, checkpoints: CheckpointWriter) -> Trainer:
+        kind = TrainerOnArrival if self._config.train_on_arrival else Trainer
+        return kind(self._config, self._prepared.derived, self._loss, self.state, clusters, store, checkpoints)
 
     def _ledger(self) -> Ledger:
         return Ledger(time.monotonic(), self.state.record.files.trace)
@@ -308,17 +319,18 @@ def training(trainer: Trainer, derived: Derived, clusters: Mapping[str, Cluster]
     """From the groups to the weights of a step."""
     with_critic, with_reference = "critic" in clusters, "reference" in clusters
     scoring = [
-        with_critic and Stage("value", trainer.values, role="critic"),
-        derived.recompute_old_logprobs and Stage("log_prob", trainer.log_probs, role="actor_train"),
-        with_reference and Stage("reference", trainer.reference, role="reference"),
+        with_critic and GatedStage("value", trainer.values, trainer.turn_of_critic, role="critic"),
+        derived.recompute_old_logprobs and GatedStage("log_prob", trainer.log_probs, trainer.turn, role="actor_train"),
+        with_reference and GatedStage("reference", trainer.reference, trainer.turn_of_reference, role="reference"),
     ]
     update: list[Stage[Any, Any]] = [Stage("train", trainer.train, role="actor_train")]
     if with_critic:
         # The critic first: where the two take turns, the policy has the devices when its weights are gathered.
         critic = Stage("critic", trainer.update_critic, role="critic")
-        policy = Stage("policy", trainer.update, role="actor_train")
+        policy = GatedStage("policy", trainer.update, trainer.turn_of_policy, role="actor_train")
         update = [*beside("train", [critic, policy]), Stage("gather", trainer.gather, role="actor_train")]
-    return [SourceStage("lease", trainer.lease), *beside("scoring", scoring), Stage("advantage", trainer.advantages), *update]
+    advantage = GatedStage("advantage", trainer.advantages, trainer.turn_of_scored)
+    return [SourceStage("lease", trainer.lease), *beside("scoring", scoring), advantage, *update]
 
 
 def _device_locks(config: PPOConfig, clusters: Mapping[str, Cluster], engines: EngineFleet | None) -> DeviceLocks:

@@ -226,6 +226,26 @@ class Stage(Generic[In, Out]):
             return await self.process(item)
 
 
+class GatedStage(Stage[In, Out]):
+    """Its items wait at a gate, without any devices. A gate that raises `Closed` ends the stage."""
+
+    def __init__(
+        self,
+        name: str,
+        work: Callable[[In], Awaitable[Out | None]],
+        gate: Callable[[In], Awaitable[None]],
+        *,
+        role: str | None = None,
+    ) -> None:
+        super().__init__(name, work, role=role)
+        self._gate = gate
+
+    async def receive(self) -> In:
+        item = await super().receive()
+        await self._gate(item)
+        return item
+
+
 class SourceStage(Stage[Out, Out]):
     """The first stage of a half: its work is to wait for the next item, and it raises `Closed` when there is no more."""
 

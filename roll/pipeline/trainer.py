@@ -2,8 +2,10 @@
 
     lease → (values | log_probs | reference) → advantages → (update_critic | update) → gather
 
-Stages side by side (`|`) work at the same time where devices allow it. The next step's groups are leased when the step
-before is trained, its accounts and metrics are written, and a snapshot is taken for its checkpoint.
+Stages side by side (`|`) work at the same time where devices allow it. The next step begins when the step before is trained, its
+accounts and metrics are written, and a snapshot is taken for its checkpoint. Roles that score on devices of their own
+(`Derived.scored_ahead`) run one step ahead: its groups are leased when the step before has begun. What changes with the
+weights, or goes into a checkpoint, waits for its turn all the same: no number depends on who runs ahead.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -28,11 +31,14 @@ from roll.pipeline import batch as batching
 from roll.pipeline.checkpoint_writer import CheckpointWriter
 from roll.pipeline.optimise import optimise
 from roll.pipeline.state import RunState
-from roll.rollout.groups import Lease
+from roll.rollout.changes import Closed
+from roll.rollout.lease import Lease
+from roll.rollout.pipeline_depth import StepTimes
 from roll.weights.gather import NewWeights, gather_weights
 from roll.weights.store import WeightStore
 
 MIB = 1 << 20
+DONE, CRITIC_UPDATED, GATHERED = "done", "critic updated", "gathered"
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +50,11 @@ class Step:
     lease: Lease
     batch: TokenBatch
     metrics: dict[str, float] = field(default_factory=dict)
+    idle_s: float = 0.0
+    """How long the trainer had no groups."""
+    scored_at: float = 0.0
+    scored_s: float = 0.0
+    """When those who score ahead had scored it, and how long that took."""
 
     @property
     def number(self) -> int:
@@ -52,6 +63,9 @@ class Step:
 
 
 class Trainer:
+    on_arrival = False
+    """Whether a step takes its groups as they come, or all at once."""
+
     def __init__(
         self,
         config: PPOConfig,
@@ -75,18 +89,63 @@ class Trainer:
         self._store = store
         self._checkpoints = checkpoints
         self._next = state.first_step
-        self._done = asyncio.Event()
-        """The step before is trained and written down."""
-        self._done.set()
+        self._behind = Counter({part: state.first_step for part in (DONE, CRITIC_UPDATED, GATHERED)})
+        """How many steps have that part behind them."""
+        self._done_at = 0.0
+        self._step_s = 0.0
+        """How long the step before took."""
+        self._scored_at = 0.0
+        """When the step before was scored ahead."""
 
     async def lease(self) -> Step:
         """The next step, with its groups. Raises `Closed` after the last."""
-        await self._done.wait()
-        lease = await self._state.groups.lease(self._next)
-        self._done.clear()
-        self._next += 1
+        await self._until(DONE, self._next - bool(self._derived.scored_ahead))
+        lease = await self._state.groups.lease(self._next, self.on_arrival)
+        self._next += lease.last
         temperature = self._config.actor_infer.generating_args.temperature
         return Step(lease, batching.token_batch(lease.groups, temperature, self._state.advantages.trains, lease.step))
+
+    # -- whose turn it is: one step may be ahead; it ends with `Closed` if the run stops before its turn has come --------------
+
+    async def turn(self, step: Step) -> None:
+        """The step before is trained and written down."""
+        await self._until(DONE, step.number)
+
+    async def turn_of_reference(self, step: Step) -> None:
+        if "reference" not in self._derived.scored_ahead:
+            await self.turn(step)
+
+    async def turn_of_critic(self, step: Step) -> None:
+        """The values of a step are those of the critic that has learnt from the step before."""
+        await self._until(CRITIC_UPDATED if "critic" in self._derived.scored_ahead else DONE, step.number)
+
+    async def turn_of_policy(self, step: Step) -> None:
+        """The weights that the step before has trained are gathered. A step that has come so far is trained, come what may."""
+        await self._state.groups.until(lambda: self._behind[GATHERED] >= step.number)
+
+    async def turn_of_scored(self, step: Step) -> None:
+        """`turn`. What the step and the one before waited for each other is known now: the groups' depth learns from it."""
+        await self.turn(step)
+        lease, groups = step.lease, self._state.groups
+        if groups.stopped and lease.leased_at < self._done_at:
+            raise Closed
+        step.idle_s = max(0.0, lease.leased_at - max(lease.asked_at, self._done_at))
+        asked_at, self._scored_at = max(lease.asked_at, self._scored_at), step.scored_at
+        if self._step_s:
+            times = StepTimes(asked_at, lease.complete_at, lease.leased_at, step.scored_s, self._done_at)
+            await groups.learn(times.wait_s, self._step_s, times.slack_s, lease.replays / len(lease.groups))
+
+    async def _until(self, part: str, count: int) -> None:
+        groups = self._state.groups
+        await groups.until(lambda: groups.stopped or self._behind[part] >= count)
+        if self._behind[part] < count:
+            raise Closed
+
+    def _passed(self, part: str) -> None:
+        self._behind[part] += 1
+        self._state.groups.changes.notify()
+
+    # -- a step -------------------------------------------------------------------------------------------------------------
 
     async def values(self, step: Step) -> Step:
         """The critic's values of the states that the tokens were taken in."""
@@ -122,6 +181,7 @@ class Trainer:
         step.metrics |= await optimise(self._critic, batches, self._value_loss)
         if self._state.schedule.saves(step.number + 1):
             await self._checkpoints.snapshot_critic()
+        self._passed(CRITIC_UPDATED)
         return step
 
     async def update(self, step: Step) -> Step:
@@ -138,7 +198,9 @@ class Trainer:
         published."""
         await self._finish(step)
         version = step.number + 1
-        return await self.gather_weights(version) if self._state.schedule.publishes(version) else None
+        weights = await self.gather_weights(version) if self._state.schedule.publishes(version) else None
+        self._passed(GATHERED)
+        return weights
 
     async def train(self, step: Step) -> NewWeights | None:
         """`update` and `gather` without letting go of the devices."""
@@ -149,6 +211,7 @@ class Trainer:
 
     async def _finish(self, step: Step) -> None:
         state = self._state
+        self._step_s = time.monotonic() - max(step.lease.leased_at, self._done_at)
         await state.groups.trained(step.lease)
         groups = step.lease.groups
         samples = [sample for group in groups for sample in group.samples]
@@ -158,8 +221,8 @@ class Trainer:
             | batching.rollout_metrics(groups)
             | state.advantages.describe(samples)
             | {
-                "time/wait_for_batch_s": step.lease.wait_s,
-                "time/step_s": time.monotonic() - step.lease.leased_at,
+                "time/wait_for_batch_s": step.idle_s,
+                "time/step_s": self._step_s,
                 "scheduler/pipeline_depth": state.groups.depth.depth,
                 "scheduler/buffered_groups": float(counts["buffered"]),
                 "scheduler/in_flight_groups": float(counts["in_flight"]),
@@ -171,7 +234,8 @@ class Trainer:
         state.record.add_step(step.number, groups, step.batch, metrics)
         if state.schedule.saves(state.record.step):
             await self._checkpoints.begin()
-        self._done.set()
+        self._done_at = time.monotonic()
+        self._passed(DONE)
 
     def _warn_of_mismatch(self, step: Step) -> None:
         alarm = self._config.mismatch_alarm
@@ -192,6 +256,9 @@ class Trainer:
 
     async def _per_token(self, cluster: Cluster, method: str, step: Step) -> Tensor:
         """[N] what a method of all workers (`log_probs`, `values`) says of the batch."""
-        ranks = cluster.num_shards
+        ranks, begun_at = cluster.num_shards, time.monotonic()
         parts = await cluster.scatter(method, batching.shards(step.batch, ranks))
+        if cluster.role in self._derived.scored_ahead:
+            step.scored_at = time.monotonic()
+            step.scored_s = max(step.scored_s, step.scored_at - begun_at)
         return batching.gather(parts, step.batch, ranks)

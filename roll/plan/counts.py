@@ -78,7 +78,9 @@ def _optimisation(config: PPOConfig, derived: Derived, data_parallel: int) -> It
     training_steps = config.max_steps - config.critic_warmup
     yield Quantity("optimiser steps", optimiser_steps, optimiser_steps * training_steps, arithmetic)
     samples = samples_per_rollout(config)
-    micro, shown = _micro_batches(samples * batch // data_parallel, train.max_tokens_per_microbatch_in_train, longest)
+    parts = config.groups_per_step if config.train_on_arrival else 1
+    share = -(-samples * batch // parts // data_parallel)
+    micro, shown = _micro_batches(share, train.max_tokens_per_microbatch_in_train, longest, parts)
     total = micro * optimiser_steps
     name = "micro-batches a rank trains"
     yield Quantity(
@@ -95,19 +97,21 @@ def _optimisation(config: PPOConfig, derived: Derived, data_parallel: int) -> It
             arithmetic += f" × ppo_epochs {config.ppo_epochs}"
         yield Quantity("critic's optimiser steps", critic_steps, derived.critic_total_steps, arithmetic)
     if derived.recompute_old_logprobs:
-        share = -(-samples * derived.samples_per_step // data_parallel)
-        total, shown = _micro_batches(share, train.max_tokens_per_microbatch_in_infer, longest)
+        share = -(-samples * derived.samples_per_step // parts // data_parallel)
+        total, shown = _micro_batches(share, train.max_tokens_per_microbatch_in_infer, longest, parts)
         yield Quantity("micro-batches a rank recomputes", total, total * config.max_steps, shown, at_most=True)
 
 
-def _micro_batches(samples: int, budget: int, longest: int) -> tuple[int, str]:
-    """The number of micro-batches of a rank's samples at full length, and its arithmetic; shorter samples need no more."""
+def _micro_batches(samples: int, budget: int, longest: int, parts: int) -> tuple[int, str]:
+    """The number of micro-batches of a rank's samples at full length, and its arithmetic; shorter samples need no more. `parts`:
+    groups that come one by one (`train_on_arrival`), each with so many samples."""
     rows = max(1, budget // longest)
     count = -(-samples // rows)
     fit = (
         f"{budget:,} tokens // {longest:,} = {budget // longest}" if budget >= longest else f"{longest:,} tokens > {budget:,}: 1"
     )
-    return count, f"⌈{samples:,} samples / {rows}⌉ ({fit} a micro-batch)"
+    of_parts = f"{parts:,} groups × " if parts > 1 else ""
+    return parts * count, f"{of_parts}⌈{samples:,} samples / {rows}⌉ ({fit} a micro-batch)"
 
 
 def _versions(config: PPOConfig) -> Iterator[Quantity]:

@@ -15,6 +15,7 @@ from roll.configs.losses import POLICY_LOSSES
 from roll.configs.pipeline_depth import deepest_pipeline
 from roll.configs.ppo import PPOConfig
 from roll.configs.redact import redact_text
+from roll.configs.rlvr import RLVRConfig
 from roll.plan.counts import Quantity, quantities
 from roll.plan.devices import RolePlan, role_plans
 from roll.plan.formulas import LossFormula, loss_formula
@@ -110,7 +111,10 @@ def _staleness(config: PPOConfig, derived: Derived) -> Staleness:
     ahead = math.ceil((1 + ratio) * groups - 1e-9)
     depth = config.async_pipeline_depth
     if ratio == 0:
-        shown = "rollouts and training alternate; every token is trained by the version that sampled it"
+        when = (
+            "groups are trained as they come (train_on_arrival)" if config.train_on_arrival else "rollouts and training alternate"
+        )
+        shown = f"{when}; every token is trained by the version that sampled it"
     elif depth == "auto":
         limit = deepest_pipeline(ratio, config.weight_push_interval, config.max_reuse)
         shown = f"auto: as few batches ahead as keep the trainer busy, between {config.weight_push_interval - 1} and {limit:.3g}"
@@ -160,7 +164,8 @@ def _log_probs(config: PPOConfig, derived: Derived) -> LogProbs:
     if not config.uses_reference:
         return LogProbs(behaviour, proximal, "none (neither use_kl_loss nor add_token_level_kl)")
     users = [name for name in ("use_kl_loss", "add_token_level_kl") if getattr(config, name)]
-    return LogProbs(behaviour, proximal, f"ℓ_r: the reference role, once a step ({' and '.join(users)})")
+    when = "once a step" if "reference" not in derived.scored_ahead else "while the step before trains"
+    return LogProbs(behaviour, proximal, f"ℓ_r: the reference role, {when} ({' and '.join(users)})")
 
 
 def _sampling(config: PPOConfig, derived: Derived) -> Iterator[str]:
@@ -204,6 +209,8 @@ def _notes(config: PPOConfig, derived: Derived, roles: list[RolePlan]) -> Iterat
             f"{manager.num_env_groups:,} groups × {manager.group_size + manager.group_size_redundancy} = {manager.env_count:,} "
             f"environments play at once, {manager.max_env_num_per_worker} a worker process"
         )
+    if isinstance(config, RLVRConfig) and (unshared := [name for name in config.rewards if name not in derived.domain_shares]):
+        yield f"no prompt of {', '.join(unshared)} is trained: domain_interleave_probs gives no share"
     if config.uses_critic:
         clip = "" if config.value_clip is None else f", the larger of V and V limited to V_old ± {config.value_clip:g}"
         warmup = f"; alone in the first {config.critic_warmup:,} steps" if config.critic_warmup else ""

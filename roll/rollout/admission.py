@@ -12,9 +12,13 @@ one for every use of a group. Two facts make staleness bounded by construction:
 * `select` takes ready groups earliest deadline first, and only if what it leaves behind still fits. If it would not, a group
   that is still in flight has to be awaited first (`staleness_policy: wait`), however many younger ones are ready.
 
-Where fewer than B groups are ready, groups that were trained may fill the batch (`Replay`), each by its own deadline. Both facts
-stand: such a use takes a place like any other, from the moment in which a step has its groups; and it is had only if all
-outstanding groups fit into what is left, so no group that was never trained gives way to one that was.
+A group is as old as the number of the step that trains it says, whenever the step takes it: step k + 1 may take its groups while
+step k still trains, and a step may take them one by one. Groups that steps have taken count as outstanding until they are
+trained.
+
+Where fewer than B groups are ready, and no step trains, groups that were trained may fill the batch (`Replay`), each by its own
+deadline. Both facts stand: such a use takes a place like any other, from the moment in which a step has its groups; and it is had
+only if all outstanding groups fit into what is left before their deadlines, so none of them is late because of it.
 
 v is the oldest version that an engine serves. A newer one may be published that not all have taken yet: the requested depth of
 rollouts (`depth`, at most α) counts from the newest version, the limit never does.
@@ -28,7 +32,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import takewhile
@@ -59,7 +63,7 @@ class Selection:
     """What the trainer may take for a step."""
 
     take: tuple[int, ...] = ()
-    """Group ids, exactly B of them in the order of admission, or none while it has to wait."""
+    """Group ids in the order of admission, or none while it has to wait."""
     drop: dict[int, str] = field(default_factory=dict)
     """Group id -> reason, for groups that can no longer be trained."""
     waiting_for: str = ""
@@ -206,55 +210,72 @@ class Admission:
         """The last step that may train the group."""
         return ticket.start_version + self.bound
 
-    def select(self, step: int) -> Selection:
-        """The B groups that step `step` (= steps done before it) trains, or why it has to wait. Unless a group is late, this
-        looks at ready, stale and trained groups only, however many are in flight."""
+    def select(self, step: int, leased: Collection[int] = (), lacking: int | None = None) -> Selection:
+        """The groups that step `step` (= steps done before it) trains, or why it has to wait: all B or, with `lacking`, those
+        that can be had now of the groups that it lacks. `leased`: the groups that steps have already. Unless a group is late,
+        this looks at ready, stale and trained groups only, however many are in flight."""
         self.next_step = step
+        leased = frozenset(leased)
         stale = takewhile(lambda ticket: self.deadline(ticket) < step, self.live.values())
-        drop = {ticket.group_id: self._why_stale(ticket) for ticket in stale}
-        ready = [group_id for group_id in self._ready if group_id not in drop]
-        take = ready[-self.batch_groups :] if self.order == "newest" else ready[: self.batch_groups]
-        again = self.replay.choose(self.batch_groups - len(take), step)
-        if lacking := self.batch_groups - len(take) - len(again):
-            return Selection(drop=drop, waiting_for=f"{lacking} of {self.batch_groups} groups")
-        if (self.policy == "wait" or again) and not self._others_fit(take, step):
-            gone = {*take, *drop}
-            late = self._late([ticket for group_id, ticket in self.live.items() if group_id not in gone], step)
+        drop = {ticket.group_id: self._why_stale(ticket) for ticket in stale if ticket.group_id not in leased}
+        ready = [group_id for group_id in self._ready if group_id not in drop and group_id not in leased]
+        wanted, fewest = (self.batch_groups, self.batch_groups) if lacking is None else (lacking, 1)
+        # While another step trains nobody stands idle yet.
+        again = [] if leased or lacking is not None else self.replay.choose(wanted - len(ready), step)
+        wanted, fewest = wanted - len(again), fewest - len(again)
+        none = Selection(drop=drop, waiting_for=f"{max(wanted - len(ready), 1)} of {self.batch_groups} groups")
+        for count in range(min(wanted, len(ready)), fewest - 1, -1):
+            take = ready[len(ready) - count :] if self.order == "newest" else ready[:count]
+            selection = self._take(take, again, leased, drop, step, wanted - count)
+            if selection.take:
+                self.next_step = step + (count == wanted)
+                return selection
+            none = selection
+        return none
+
+    def _take(
+        self, take: list[int], again: list[int], leased: Collection[int], drop: dict[int, str], step: int, later: int
+    ) -> Selection:
+        """The ready groups `take`, and those that are trained `again`, if those left behind can be trained by their deadlines.
+        `later`: groups that the step takes after these."""
+        if (self.policy == "wait" or again) and not self._others_fit([*take, *leased], step, later):
+            gone = {*take, *leased, *drop}
+            late = self._late([ticket for group_id, ticket in self.live.items() if group_id not in gone], step, later)
             if self.extra_groups and not again:
-                drop |= {ticket.group_id: "redundant" for ticket in late}
+                drop = drop | ({} if later else {ticket.group_id: "redundant" for ticket in late})
             else:
                 # Ready groups are too many for their deadlines only if they come from a checkpoint with a larger bound.
-                drop |= {ticket.group_id: "stale" for ticket in late if ticket.state is GroupState.BUFFERED}
+                drop = drop | {ticket.group_id: "stale" for ticket in late if ticket.state is GroupState.BUFFERED}
                 if ids := ", ".join([str(ticket.group_id) for ticket in late if ticket.state is GroupState.IN_FLIGHT][:3]):
                     reason = f"group {ids} in flight, which must not become staler than {self.bound}"
                     return Selection(drop=drop, waiting_for=reason)
-        self.next_step = step + 1
         return Selection(tuple(sorted([*take, *again])), drop)
 
     def _why_stale(self, ticket: Ticket) -> str:
         """Where the newest groups go first, one that lay ready was overtaken by others; else it came too late."""
         return "overtaken" if self.order == "newest" and ticket.state is GroupState.BUFFERED else "stale"
 
-    def _others_fit(self, take: list[int], step: int) -> bool:
-        """Whether the groups left behind can all be trained by their deadlines, if every later step trains B of them."""
-        taken = Counter(self.live[group_id].start_version for group_id in take)
+    def _others_fit(self, taken: list[int], step: int, later: int) -> bool:
+        """Whether the other groups can all be trained by their deadlines, if the step takes `later` more of them and every later
+        step trains B."""
+        by_version = Counter(self.live[group_id].start_version for group_id in taken if group_id in self.live)
         left = 0
         for version in sorted(self._started_under):
             deadline = version + self.bound
             if deadline >= step:
-                left += self._started_under[version] - taken[version]
-                if left > (deadline - step) * self.batch_groups:
+                left += self._started_under[version] - by_version[version]
+                if left > (deadline - step) * self.batch_groups + later:
                     return False
         return True
 
-    def _late(self, left: list[Ticket], step: int) -> list[Ticket]:
-        """The groups left behind (earliest deadline first) that could not be trained by their deadlines, even if every later step
-        trained B of them. In-flight groups are named before ready ones."""
+    def _late(self, left: list[Ticket], step: int, later: int) -> list[Ticket]:
+        """The groups left behind (earliest deadline first) that could not be trained by their deadlines, even if the step took
+        `later` of them and every later step trained B. In-flight groups are named before ready ones."""
         late: list[Ticket] = []
         kept: list[Ticket] = []
         for ticket in left:
             kept.append(ticket)
-            if len(kept) > (self.deadline(ticket) - step) * self.batch_groups:
+            if len(kept) > (self.deadline(ticket) - step) * self.batch_groups + later:
                 victim = next((t for t in reversed(kept) if t.state is GroupState.IN_FLIGHT), kept[-1])
                 kept.remove(victim)
                 late.append(victim)

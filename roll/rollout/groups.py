@@ -18,7 +18,6 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from roll.data.sample import SampleGroup
@@ -26,6 +25,7 @@ from roll.metrics.run_log import GroupLog
 from roll.metrics.trace import Trace
 from roll.rollout.admission import Admission, GroupState, Selection
 from roll.rollout.changes import Changes, Closed
+from roll.rollout.lease import Lease
 from roll.rollout.one_process import OneProcess
 from roll.rollout.pipeline_depth import PipelineDepth
 from roll.rollout.progress import Progress
@@ -40,24 +40,6 @@ START, LEASE = "admit", "lease"
 """Who waits, in `Changes.waits`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """The groups of one step, in the order of admission. They are buffered until the lease is `trained`."""
-
-    step: int
-    """Steps done before this one: the policy version that it trains."""
-    groups: tuple[SampleGroup, ...]
-    wait_s: float
-    """How long the trainer waited for them."""
-    leased_at: float
-    replays: int = 0
-    """How many of the groups were trained before."""
-
-    @property
-    def group_ids(self) -> tuple[int, ...]:
-        return tuple(group.group_id for group in self.groups)
-
-
 class Groups(OneProcess):
     def __init__(
         self,
@@ -70,7 +52,7 @@ class Groups(OneProcess):
         clock: Callable[[], float],
     ) -> None:
         """`journal`: None where another process writes it. `depth`: how far ahead rollouts start, within what admission allows:
-        it learns from the waits seen here. `trace` shows each group's way. `progress` ends a run that drops groups without
+        it learns from what the trainer sees. `trace` shows each group's way. `progress` ends a run that drops groups without
         end."""
         self.admission = admission
         self.depth = depth
@@ -84,10 +66,10 @@ class Groups(OneProcess):
         """And those that may be trained again."""
         self._work: dict[int, asyncio.Future[Any]] = {}
         """Group -> what is being done for it, to be cancelled when the group is dropped."""
-        self._leased: Lease | None = None
-        self._last_leased_at: float | None = None
+        self._leased: dict[int, tuple[SampleGroup, ...]] = {}
+        """Step -> the groups that it has: one step trains, and the next may have groups already."""
         self._complete_since: float | None = None
-        """Since when a whole batch lies ready."""
+        """Since when all groups lie ready that the next step lacks."""
         self._stopped = False
 
     async def until(self, predicate: Callable[[], T]) -> T:
@@ -154,22 +136,30 @@ class Groups(OneProcess):
 
     # -- the trainer's verbs --------------------------------------------------------------------------------------------
 
-    async def lease(self, step: int) -> Lease:
-        """The groups that `step` trains, as soon as admission lets it have them. Raises `Closed` after `stop`, and when `step`
-        is beyond the last."""
-        if self._leased is not None:
-            raise RuntimeError(f"step {step} asks for groups while step {self._leased.step} holds its lease")
+    async def lease(self, step: int, on_arrival: bool = False) -> Lease:
+        """The groups that `step` trains, as soon as admission lets it have them; `on_arrival`: those that it may have by now, at
+        least one. Raises `Closed` after `stop`, and when `step` is beyond the last."""
+        lacking = self.admission.batch_groups - len(self._leased.get(step, ()))
+        if not lacking:
+            raise RuntimeError(f"step {step} asks for groups, and has all")
         if step >= self.admission.max_steps:
             raise Closed
-        asked = self._clock()
-        while self._leased is None:
-            await self.until(lambda: self._stopped or self._offers(step))
+        asked, some = self._clock(), lacking if on_arrival else None
+        while True:
+            await self.until(lambda: self._stopped or self._offers(step, some))
             self.changes.waits.pop(LEASE, None)
             if self._stopped:
                 raise Closed
             async with self._transaction():
-                await self._take(step, asked)
-        return self._leased
+                lease = await self._take(step, some, asked)
+            if lease is not None:
+                return lease
+
+    async def learn(self, wait_s: float, train_s: float, slack_s: float, replayed: float) -> None:
+        """What the trainer saw of a step: see `PipelineDepth.observe`."""
+        async with self._transaction():
+            self.depth.observe(wait_s, train_s, slack_s, replayed)
+            self._changed()
 
     async def trained(self, lease: Lease) -> None:
         """The lease's groups have been trained."""
@@ -177,7 +167,7 @@ class Groups(OneProcess):
             first = {group_id for group_id in lease.group_ids if self.is_live(group_id)}
             self.admission.train(lease.group_ids)
             self._progress.trained()
-            self._leased = None
+            del self._leased[lease.step]
             for group in lease.groups:
                 oldest = min(sample.oldest_version for sample in group.samples)
                 fate = "trained" if group.group_id in first else "replayed"
@@ -285,33 +275,38 @@ class Groups(OneProcess):
         self.changes.waits[START] = f"{len(admission.live)} groups outstanding under version {admission.version}"
         return admission.may_start(self.depth.depth)
 
-    def _offers(self, step: int) -> Selection | None:
+    def _select(self, step: int, some: int | None) -> Selection:
+        leased = [group.group_id for groups in self._leased.values() for group in groups]
+        return self.admission.select(step, leased, some)
+
+    def _offers(self, step: int, some: int | None) -> Selection | None:
         """What the step may take, or has to drop."""
-        selection = self.admission.select(step)
+        selection = self._select(step, some)
         self.changes.waits[LEASE] = selection.waiting_for
         return selection if selection.take or selection.drop else None
 
-    async def _take(self, step: int, asked: float) -> None:
-        """Gives the step its lease, if all its groups are there."""
+    async def _take(self, step: int, some: int | None, asked: float) -> Lease | None:
+        """Gives the step its groups, if they are there."""
         while True:
-            selection = self.admission.select(step)
+            selection = self._select(step, some)
             for group_id, reason in selection.drop.items():
                 self._drop(group_id, reason)
             groups = await self._contents(selection.take)
             if len(groups) == len(selection.take):
                 break
+        lease = None
         if groups:
             replays = sum(not self.is_live(group_id) for group_id in selection.take)
-            now, before = self._clock(), self._last_leased_at
-            if before is not None:
-                slack_s = max(0.0, asked - self._complete_since) if self._complete_since is not None else 0.0
-                self.depth.observe(now - asked, asked - before, slack_s, replays / len(groups))
-            self._leased = Lease(step, tuple(groups), now - asked, now, replays)
+            now, complete = self._clock(), self._complete_since
+            self._leased[step] = (*self._leased.get(step, ()), *groups)
+            last = len(self._leased[step]) == self.admission.batch_groups
+            lease = Lease(step, tuple(groups), asked, now if complete is None else complete, now, last, replays)
+            self._complete_since = None
             self.admission.replay.lease(selection.take)
-            self._last_leased_at, self._complete_since = now, None
             for group in groups:
                 self._trace.enter_phase(group.group_id, "training")
         self._changed()
+        return lease
 
     def _drop(self, group_id: int, reason: str, detail: str = "") -> None:
         self.admission.drop(group_id, reason)
@@ -333,8 +328,9 @@ class Groups(OneProcess):
     def _changed(self) -> None:
         """Raises `AccountingError` at the first change after which the accounts do not balance."""
         self.admission.check()
-        ready = self.admission.buffered - (len(self._leased.groups) - self._leased.replays if self._leased else 0)
-        if ready < self.admission.batch_groups:
+        step, batch = self.admission.next_step, self.admission.batch_groups
+        ready = self.admission.buffered - sum(map(len, self._leased.values())) + self.admission.replay.under_way
+        if ready < batch - len(self._leased.get(step, ())):
             self._complete_since = None
         elif self._complete_since is None:
             self._complete_since = self._clock()

@@ -16,6 +16,7 @@ replay stands in for rollouts that are late, not for rollouts that were never st
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 TOLERATED_WAIT = 0.05
 """Share of a train step that the trainer may wait: below it, a shallower pipeline is worth more than the time."""
@@ -29,6 +30,30 @@ step later would be waited for."""
 
 LONGEST_HOLD = 64
 """Steps between two probes at the most, so that the depth follows a run whose responses become shorter."""
+
+
+class StepTimes(NamedTuple):
+    """The moments in which a step came to its training. Its groups may be leased, and scored, while the step before trains."""
+
+    asked: float
+    """Whoever begins with the groups had nothing else to do."""
+    complete: float
+    """The groups lay ready."""
+    leased: float
+    scored_s: float
+    """How long scoring ahead of the training takes."""
+    before_done: float
+    """The step before was trained."""
+
+    @property
+    def wait_s(self) -> float:
+        """How long those who score ahead and who train both stood idle because the groups came late."""
+        return max(0.0, min(self.leased - self.asked, self.leased + self.scored_s - self.before_done))
+
+    @property
+    def slack_s(self) -> float:
+        """How long the groups lay complete before they were needed, scored, by the training."""
+        return max(0.0, max(self.asked, self.before_done - self.scored_s) - self.complete)
 
 
 class PipelineDepth:

@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.utils import logging
 from transformers.utils.logging import disable_progress_bar
 
-from roll.weights.folder_files import CONFIG, VALUE_HEAD, Stored, check_entries, read_json, stored_tensors, weight_files
+from roll.weights.folder_files import CONFIG, Stored, check_entries, read_json, stored_tensors, value_head, weight_files
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
 SMALL_FILES = ("generation_config.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
@@ -73,7 +73,7 @@ def check_weights(path: Path) -> None:
             )
     except Exception as error:  # boundary: an architecture may raise anything for a broken configuration
         raise ValueError(f"the model of '{path}' cannot be made of its config.json: {type(error).__name__}: {error}") from error
-    _refuse_incomplete(path, model, info, without_head=(path / VALUE_HEAD).is_file())
+    _refuse_incomplete(path, model, info, without_head=bool(value_head(path)))
 
 
 def load_config(path: Path) -> Any:

@@ -6,6 +6,8 @@ does not notify every member when another one is gone: a member that receives no
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -72,9 +74,18 @@ class Member:
         timeout = timedelta(seconds=self.timeout_s)
         try:
             store = PrefixStore(self.group, join_store(self.address, self.port, timeout))
-            return ProcessGroupGloo(store, self.rank, self.size, timeout)
-        except RuntimeError as error:
+            options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+            options._timeout, options._devices = timeout, [self._device()]
+            return ProcessGroupGloo(store, self.rank, self.size, options)
+        except (RuntimeError, OSError) as error:
             raise self._broken(error) from error
+
+    def _device(self) -> Any:
+        """Listens where this process reaches the rendezvous, unless GLOO_SOCKET_IFNAME names an interface."""
+        if interface := os.environ.get("GLOO_SOCKET_IFNAME"):
+            return ProcessGroupGloo.create_device(interface=interface)
+        with socket.create_connection((self.address, self.port), self.timeout_s) as connection:
+            return ProcessGroupGloo.create_device(hostname=connection.getsockname()[0])
 
     def _exchange(self, group: Any, tensor: Tensor) -> Tensor:
         try:
@@ -83,7 +94,7 @@ class Member:
             raise self._broken(error) from error
         return tensor
 
-    def _broken(self, error: RuntimeError) -> BroadcastError:
+    def _broken(self, error: Exception) -> BroadcastError:
         return BroadcastError(f"weight broadcast {self.group}, member {self.rank} of {self.size}: {error}")
 
 

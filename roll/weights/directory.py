@@ -1,6 +1,7 @@
-"""Policy versions as files: a folder of safetensors each, and a manifest that is there when, and only when, a version is whole.
+"""Policy versions in a folder: a manifest each, which is there when, and only when, a version is whole, and its buckets as
+safetensors files beside it; or the buckets stay in the trainer's memory, and the manifest says so.
 
-The folder has to lie where trainers and engines both see it. All that is known of a version is in its files.
+The folder has to lie where trainers and engines both see it.
 """
 
 from __future__ import annotations
@@ -9,17 +10,22 @@ import asyncio
 import json
 import os
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from roll.distributed.backend import Backend
 from roll.weights.bucket import Bucket, WeightManifest
-from roll.weights.store import BucketRef, Receive
+from roll.weights.bucket_server import BucketServer, Endpoint, Invitation, ServedBucket, Unreachable
+from roll.weights.store import BucketRef, KeptBucket, Receive, VersionGone
 
 MANIFEST, VERSION, DOOMED = "manifest.json", "version-", "deleted-"
+SERVER = "server.json"
+"""Where the trainer's buckets can be had, for its user alone to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +39,10 @@ class BucketFile:
 
     @classmethod
     def write(cls, bucket: Bucket, path: Path) -> BucketFile:
-        save_file(bucket.tensors, path)
+        try:
+            save_file(bucket.tensors, path)
+        except SafetensorError as error:  # which names no file
+            raise OSError(f"weight bucket '{path}' cannot be written: {error}") from error
         return cls(str(path), tuple(bucket.tensors), bucket.checksum, bucket.nbytes)
 
     def read(self) -> Bucket:
@@ -61,14 +70,18 @@ class WeightFolder:
         return version in self._published()
 
     async def pull(self, version: int, into: Receive) -> WeightManifest:
-        for file in self._files(version):
-            await into(version, file)
-        return self.manifest(version)
+        """Raises `Unreachable`, too, as the receiver may."""
+        published = self._read(version)
+        for bucket in self._buckets(published):
+            await into(version, bucket)
+        return _manifest(published)
 
     def manifest(self, version: int) -> WeightManifest:
-        files = self._files(version)
-        names = [name for file in files for name in file.names]
-        return WeightManifest(version, names, [file.checksum for file in files], sum(file.nbytes for file in files))
+        return _manifest(self._read(version))
+
+    def server(self) -> Endpoint:
+        """Where a trainer serves what it has in memory. Raises `Unreachable`."""
+        return Endpoint.read(self._folder / SERVER)
 
     async def retain(self, versions: Collection[int]) -> None:
         """The publisher deletes what nobody needs."""
@@ -79,13 +92,30 @@ class WeightFolder:
     def _published(self) -> set[int]:
         return {int(path.parent.name.removeprefix(VERSION)) for path in self._folder.glob(f"{VERSION}*/{MANIFEST}")}
 
-    def _files(self, version: int) -> list[BucketFile]:
-        folder = self._of(version)
+    def _read(self, version: int) -> dict[str, Any]:
+        """Raises `VersionGone`, and `Unreachable` for a version that is not there yet."""
         try:
-            rows = json.loads((folder / MANIFEST).read_text())["buckets"]
+            published: dict[str, Any] = json.loads((self._of(version) / MANIFEST).read_text())
         except FileNotFoundError:
-            raise KeyError(f"version {version} is not in {self._folder}") from None
-        return [BucketFile(str(folder / name), tuple(names), checksum, nbytes) for name, names, checksum, nbytes in rows]
+            if self.latest() <= version:  # the same: it has just come
+                raise Unreachable(f"version {version} is not in {self._folder} yet") from None
+            raise VersionGone(f"version {version} is not in {self._folder} any more") from None
+        return published
+
+    def _buckets(self, published: dict[str, Any]) -> list[BucketFile] | list[ServedBucket]:
+        version, rows = published["version"], published["buckets"]
+        if not published["served"]:
+            return [BucketFile(str(self._of(version) / name), tuple(names), *sizes) for name, names, *sizes in rows]
+        endpoint = self.server()
+        return [ServedBucket(endpoint, version, number, tuple(names), *sizes) for number, (_, names, *sizes) in enumerate(rows)]
+
+
+def _manifest(published: dict[str, Any]) -> WeightManifest:
+    rows = published["buckets"]
+    names = [name for _, names, _, _ in rows for name in names]
+    return WeightManifest(
+        published["version"], names, [checksum for _, _, checksum, _ in rows], sum(nbytes for *_, nbytes in rows)
+    )
 
 
 class DirectoryWeightStore(WeightFolder):
@@ -99,23 +129,87 @@ class DirectoryWeightStore(WeightFolder):
         for old in {*folder.glob(f"{VERSION}*"), *folder.glob(f"{DOOMED}*")} - kept:
             shutil.rmtree(old)
 
-    def begin(self, version: int) -> Path:
+    def begin(self, version: int) -> Path | None:
         folder = self._of(version)
         folder.mkdir()
         return folder
 
     async def publish(self, manifest: WeightManifest, buckets: list[BucketRef]) -> None:
-        latest = self.latest()
-        if manifest.version <= latest:
-            raise ValueError(f"version {manifest.version} published after version {latest}")
-        rows = [[Path(file.path).name, file.names, file.checksum, file.nbytes] for file in buckets]
-        path = self._of(manifest.version) / MANIFEST
-        unfinished = path.with_suffix(".partial")
-        unfinished.write_text(json.dumps({"version": manifest.version, "buckets": rows}))
-        os.replace(unfinished, path)
+        names = [Path(file.path).name for file in buckets]
+        self._announce(manifest.version, names, buckets, served=False)
 
     async def retain(self, versions: Collection[int]) -> None:
         # Renamed folders are gone at once; deleting their files may take a while on a network file system.
         doomed = [self._of(version).rename(self._folder / f"{DOOMED}{version}") for version in self._published() - set(versions)]
         for folder in doomed:
             await asyncio.to_thread(shutil.rmtree, folder)
+
+    def close(self) -> None:
+        """What lies in the folder stays."""
+
+    def _announce(self, version: int, names: list[str], buckets: list[BucketRef], served: bool) -> None:
+        latest = self.latest()
+        if version <= latest:
+            raise ValueError(f"version {version} published after version {latest}")
+        rows = [[name, each.names, each.checksum, each.nbytes] for name, each in zip(names, buckets, strict=True)]
+        path = self._of(version) / MANIFEST
+        unfinished = path.with_suffix(".partial")
+        unfinished.write_text(json.dumps({"version": version, "served": served, "buckets": rows}))
+        os.replace(unfinished, path)
+
+
+class Broadcasts(Protocol):
+    def invite(self, version: int, buckets: Sequence[KeptBucket], members: int) -> list[Invitation]:
+        """Engines of one process to a broadcast. Blocks until it begins; called by any thread."""
+
+
+class ServedWeightStore(DirectoryWeightStore):
+    """A `WeightStore` whose manifests are files; the buckets stay where the trainer's ranks made them, and are served from there
+    to engines of other processes. What an earlier process of the run had is gone with it."""
+
+    def __init__(self, folder: Path, newest: int, host: str, backend: Backend) -> None:
+        """`host`: this machine's address for the engines. Raises `OSError` if it is none."""
+        super().__init__(folder, newest)
+        self._held: dict[int, list[KeptBucket]] = {}
+        self._backend = backend
+        self.broadcasts: Broadcasts | None = None
+        """Who arranges them, if engines may ask for one."""
+        self._server = BucketServer(host, self)
+        self._server.endpoint.write(folder / SERVER)
+
+    def begin(self, version: int) -> None:
+        return None
+
+    def latest(self) -> int:
+        return max(self._held, default=-1)
+
+    def has(self, version: int) -> bool:
+        return version in self._held
+
+    async def publish(self, manifest: WeightManifest, buckets: list[BucketRef]) -> None:
+        version = manifest.version
+        self._of(version).mkdir(exist_ok=True)
+        self._announce(version, [f"{number:05}" for number in range(len(buckets))], buckets, served=True)
+        self._held[version] = buckets
+
+    async def retain(self, versions: Collection[int]) -> None:
+        """Engines that look for an earlier process's versions learn that these are gone."""
+        self._held = {version: held for version, held in self._held.items() if version in versions}
+        await super().retain(self._held)
+
+    def bucket(self, version: int, number: int) -> Bucket | None:
+        """For the server's threads."""
+        held = self._held.get(version, ())
+        if not 0 <= number < len(held):
+            return None
+        bucket: Bucket = self._backend.value(held[number].reference)
+        return bucket
+
+    def invite(self, version: int, members: int) -> list[Invitation] | None:
+        """For the server's threads."""
+        buckets = self._held.get(version)
+        return self.broadcasts.invite(version, buckets, members) if self.broadcasts is not None and buckets else None
+
+    def close(self) -> None:
+        (self._folder / SERVER).unlink(missing_ok=True)
+        self._server.close()

@@ -22,6 +22,8 @@ WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 VALUE_HEAD = "value_head.safetensors"
 """A critic's, beside its model's own files."""
+_OTHER_HEADS = ("v_head.summary.", "score.")
+"""What the names of a value head begin with in files of trl, and of transformers' token and sequence classifiers."""
 LARGEST_JSON = 64 << 20
 LARGEST_HEADER = 100 << 20
 """Bytes; the safetensors format allows no more."""
@@ -57,6 +59,20 @@ def weight_files(folder: Path) -> list[Path]:
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     return named or [path for path in sorted(folder.glob("*.safetensors")) if path.name != VALUE_HEAD]
+
+
+def value_head(folder: Path) -> dict[str, tuple[Path, str]]:
+    """The file and the name there of the `weight` of the folder's value head, and of its `bias`, which not every head has; empty
+    without a value head. Raises `ValueError` for a VALUE_HEAD with other contents."""
+    own = folder / VALUE_HEAD
+    files, prefixes = ([own], ("", *_OTHER_HEADS)) if own.is_file() else (weight_files(folder), _OTHER_HEADS)
+    stored = {name: file for file in files for name in read_header(file)}
+    for prefix in prefixes:
+        if f"{prefix}weight" in stored:
+            return {part: (stored[prefix + part], prefix + part) for part in ("weight", "bias") if prefix + part in stored}
+    if own.is_file():
+        raise ValueError(f"{own} has no value head, but {', '.join(sorted(stored)[:3])}")
+    return {}
 
 
 def stored_tensors(files: list[Path]) -> dict[str, Stored]:

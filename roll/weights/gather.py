@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,31 +30,27 @@ async def gather_weights(cluster: Cluster, store: WeightStore, version: int, buc
     buckets: list[BucketRef] = []
     # In turns, as they were made: engines that pull them in this order ask one node after the other.
     for turn in itertools.zip_longest(*(share.result() for share in shares)):
-        for bucket, (names, checksum, nbytes) in filter(None, turn):
-            manifest.names += names
-            manifest.checksums.append(checksum)
-            manifest.nbytes += nbytes
+        for bucket in filter(None, turn):
+            manifest.names += bucket.names
+            manifest.checksums.append(bucket.checksum)
+            manifest.nbytes += bucket.nbytes
             buckets.append(bucket)
     return NewWeights(manifest, buckets)
 
 
-_Share = list[tuple[BucketRef, tuple[Sequence[str], int, int]]]
-"""Buckets, each with (names, checksum, bytes)."""
-
-
-async def _share(cluster: Cluster, rank: int, bucket_bytes: int, folder: Path | None) -> _Share:
+async def _share(cluster: Cluster, rank: int, bucket_bytes: int, folder: Path | None) -> list[KeptBucket | BucketFile]:
     """The buckets that a rank exports."""
     await cluster.call(rank, "begin_export", bucket_bytes)
-    share: _Share = []
+    share: list[KeptBucket | BucketFile] = []
     if folder is None:
         while True:
             reference, made = await cluster.call_for_reference(rank, "next_bucket")
             if made is None:
                 return share
-            share.append((KeptBucket(rank, reference), made))
+            share.append(KeptBucket(rank, reference, *made))
     while True:
         path = folder / f"{rank:03}-{len(share):05}.safetensors"
         file: BucketFile | None = await cluster.call(rank, "write_bucket", str(path))
         if file is None:
             return share
-        share.append((file, (file.names, file.checksum, file.nbytes)))
+        share.append(file)

@@ -10,16 +10,23 @@ from typing import Any, Protocol
 from roll.weights.bucket import WeightManifest
 
 
+class VersionGone(LookupError):
+    """The store has the version no longer."""
+
+
 @dataclass(frozen=True, slots=True)
 class KeptBucket:
     """A bucket that the back end keeps where a rank of the trainer made it."""
 
     rank: int
     reference: Any
+    names: tuple[str, ...]
+    checksum: int
+    nbytes: int
 
 
 BucketRef = Any
-"""A `KeptBucket`, or the `BucketFile` that one lies in."""
+"""A `KeptBucket`, the `BucketFile` that one lies in, or the `ServedBucket` that another process has."""
 
 Receive = Callable[[int, BucketRef], Coroutine[Any, Any, None]]
 """`receive(version, bucket)`: one receiver's way to take a bucket."""
@@ -32,10 +39,10 @@ class WeightSource(Protocol):
         """The newest published version, -1 before the first."""
 
     async def pull(self, version: int, into: Receive) -> WeightManifest:
-        """Hands every bucket of `version` to the receiver. `KeyError` if the store has it no longer."""
+        """Hands every bucket of `version` to the receiver. Raises `VersionGone`."""
 
     def manifest(self, version: int) -> WeightManifest:
-        """The manifest of a version that the store has."""
+        """The manifest of a version. Raises `VersionGone`."""
 
     async def retain(self, versions: Collection[int]) -> None:
         """Retains these versions; the store may delete all others."""
@@ -73,13 +80,18 @@ class MemoryWeightStore:
         return self._latest
 
     async def pull(self, version: int, into: Receive) -> WeightManifest:
-        manifest, buckets = self._held[version]
+        manifest, buckets = self._of(version)
         for bucket in buckets:
             await into(version, bucket)
         return manifest
 
     def manifest(self, version: int) -> WeightManifest:
-        return self._held[version][0]
+        return self._of(version)[0]
 
     async def retain(self, versions: Collection[int]) -> None:
         self._held = {version: held for version, held in self._held.items() if version in versions}
+
+    def _of(self, version: int) -> tuple[WeightManifest, list[BucketRef]]:
+        if version not in self._held:
+            raise VersionGone(f"version {version} is not kept any more")
+        return self._held[version]

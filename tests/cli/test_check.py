@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from roll.cli.compose import load
 from roll.cli.options import config_folder
 from roll.configs.problems import ConfigError
 from roll.distributed import machine as machines
+from roll.distributed.backend import import_object
 from roll.distributed.machine import Machine
 from roll.plan.devices import RolePlan
 from roll.plan.text import FREE, SHARED, USED, picture, size
@@ -177,7 +179,7 @@ def test_errors_as_data(capsys):
     told = json.loads(capsys.readouterr().out)
     assert told["ok"] is False
     (problem,) = [each for each in told["problems"] if each["key"] == "max_steps"]
-    assert (problem["value"], problem["message"], problem["where"]) == (0, "must be >= 1", "command line")
+    assert (problem["value"], problem["message"], problem["where"]) == (0, "must be >= 1 and <= 1e+09", "command line")
 
 
 ROLL_FILES = ROOT / "tests" / "configs" / "roll_examples"
@@ -202,13 +204,31 @@ def test_a_file_of_rolls_shows_its_loss_with_the_numbers_in_force_and_what_means
     assert any("grpo_gspo.yaml:" in line and "generating_args.temperature = 0.99: log-probs" in line for line in section)
 
 
-def test_what_keeps_a_file_of_rolls_from_starting_is_reported_and_no_failure(capsys):
-    arguments = ["--config_path", str(ROLL_FILES / "rlvr"), "--config_name", "judge_sglang"]
-    assert main(["--compat", *arguments]) == 0
+def test_what_keeps_a_file_of_rolls_from_starting_is_a_failure_and_what_is_told_is_none(capsys):
+    arguments = ["--config_path", str(ROLL_FILES / "rlvr"), "--config_name", "ppo_critic"]
+    assert main(["--compat", *arguments]) == 1
     out, err = capsys.readouterr()
     assert "keys read" in out and "without effect" in out
-    assert "rewards.llm_judge" in err and err.splitlines()[-1].endswith("nothing was started")
+    assert "rl_loss_coef" in err
+    assert err.splitlines()[-1].endswith("nothing was started")
     assert main(arguments) == 1
+
+
+def test_nothing_of_five_reward_domains_is_refused(capsys):
+    """Mathematics, code, instructions, multiple choice and a judge on devices, as ROLL's files have them."""
+    arguments = ["--compat", "--json", "--config_path", str(ROLL_FILES / "rlvr"), "--config_name", "multi_domain_megatron"]
+    assert main(arguments) == 0
+    told = json.loads(capsys.readouterr().out)
+    kept_out = [*told["report"]["lacking"], *told["problems"]]
+    assert [problem for problem in kept_out if problem["key"].startswith("rewards")] == []
+    config = load(str(ROLL_FILES / "rlvr"), "multi_domain_megatron", compat=True)[0]
+    for domain, reward in config.rewards.items():
+        cls = import_object(reward.worker_cls)
+        if reward.judge is None:
+            cls(asdict(reward))
+        else:
+            assert (domain, cls.asks_judge, reward.judge.devices) == ("llm_judge", True, (12, 13, 14, 15))
+            assert reward.timeout_s == 120.0 and reward.judge.generating_args.max_new_tokens == 100
 
 
 @pytest.mark.parametrize(

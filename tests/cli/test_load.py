@@ -81,6 +81,45 @@ def test_other_pipelines_are_refused_by_name(path, compat):
     assert problem.where.startswith(f"{path.name}:")
 
 
+def written(folder, text):
+    (folder / "run.yaml").write_text(text)
+    return folder, "run"
+
+
+def test_an_agentic_file_without_environments_is_agentic(tmp_path):
+    config, _ = load(*written(tmp_path, "reward_normalization: {method: mean}\nrollout_batch_size: 16\n"), compat=True)
+    assert type(config) is AgenticConfig
+
+
+def test_rewards_and_environments_exclude_each_other(tmp_path):
+    text = "rewards: {m: {worker_cls: a.B}}\ncustom_envs: {L: {env_type: frozen_lake}}\n"
+    (problem,) = problems_of(*written(tmp_path, text))
+    assert problem.where == "run.yaml:1" and "they exclude each other" in problem.message and "whiten" not in str(problem)
+
+
+def test_what_roll_reads_is_lacking_and_what_nobody_reads_unknown(tmp_path):
+    text = (
+        "train_env_manager: {tags: [L]}\ncustom_envs:\n  L: {env_type: gem, tool_wrapper: {tools: []}, else: 1}\nnobody: 1\n"
+        "actor_train: {strategy_args: {strategy_name: megatron_train, strategy_config: {moe_aux_loss_coeff: 0.1, other: 1}}}\n"
+    )
+    _, report = load(*written(tmp_path, text), compat=True)
+    config = "actor_train.strategy_args.strategy_config"
+    assert {note.key for note in report.lacking} == {"custom_envs.L.tool_wrapper", f"{config}.moe_aux_loss_coeff"}
+    told = {note.key: note.message for note in report.unknown}
+    assert told["nobody"] == "neither ROLL nor this project has such a key"
+    assert told.keys() == {"nobody", "custom_envs.L.else", f"{config}.other"}
+    assert not any("remove" in message for message in told.values())
+
+
+def test_machines_are_counted_as_roll_does(tmp_path):
+    roles = "actor_train: {device_mapping: 'list(range(0,16))'}\nactor_infer: {device_mapping: '16-23'}\n"
+    config, report = load(*written(tmp_path, roles), compat=True)
+    assert (config.num_nodes, config.num_gpus_per_node) == (3, 8)
+    assert "num_gpus_per_node" in {note.key for note in report.aliased}
+    config, _ = load(*written(tmp_path, "actor_train: {device_mapping: '0-3'}\n"), compat=True)
+    assert (config.num_nodes, config.num_gpus_per_node) == (1, None)
+
+
 def test_what_an_asynchronous_file_of_roll_becomes():
     config, report = compat(ROLL / "rlvr" / "async_sglang.yaml")
     assert config.actor_train.devices == tuple(range(16))

@@ -76,6 +76,7 @@ def rlvr(mapping):
     ("written", "read"),
     [
         ({"use_additional_prompts": True}, {"is_use_additional_prompts": True}),
+        ({"track_with": "ml_tracker"}, {"track_with": "none"}),
         ({"router_args": {"router_name": None, "max_running_requests": 64}}, {"max_running_requests": 64}),
         ({"track_with": "stdout"}, {"track_with": "none"}),
         ({"eval_steps": 0, "validation": {"data_args": {"file_name": "v"}}, "val_batch_size": 3}, {}),
@@ -205,7 +206,7 @@ def test_environments_of_gem_and_placeholders_of_step_templates():
         ({"actor_train": {"model_args": {"ulysses_size": 2}}}, "actor_train.model_args.ulysses_size"),
         ({"actor_train": {"router_replay": {"mode": "R3"}}}, "actor_train.router_replay"),
         ({"actor_infer": {"generating_args": {"num_beams": 4}}}, "actor_infer.generating_args.num_beams"),
-        ({"rewards": {"j": {"worker_cls": "a.B", "device_mapping": "0"}}}, "rewards.j.device_mapping"),
+        ({"rewards": {"j": {"worker_cls": "a.B", "reward_manager_config": [{}]}}}, "rewards.j.reward_manager_config"),
     ],
 )
 def test_what_is_lacking_is_told_and_taken_away(mapping, key):
@@ -239,16 +240,70 @@ def test_a_critic_is_read_with_gae_only():
         assert {note.key for note in made.without_effect} == given.keys()
 
 
+@pytest.mark.parametrize(
+    ("role", "block"),
+    [
+        ("critic", {"model_args": {"model_type": "trl"}}),
+        ("critic", {"model_args": {"model_type": "auto_token_classification"}}),
+        ("actor_train", {"model_args": {"freeze_module_prefix": "vision_model,audio_model, talker"}}),
+        ("actor_train", {"model_args": {"freeze_module_prefix": ["model.visual"]}}),
+        ("actor_train", {"strategy_args": {"strategy_config": {"offload_policy": True, "apply_tiled_mlp": True, "ep_size": 8}}}),
+        ("actor_train", {"strategy_args": {"strategy_config": {"moe_layer_recompute": True}}}),
+        ("actor_train", {"strategy_args": {"strategy_config": {"sequence_parallel": True, "tensor_model_parallel_size": 1}}}),
+    ],
+)
+def test_what_changes_no_result_is_ignored_and_told(role, block):
+    made = rlvr({"adv_estimator": "gae", role: block})
+    assert made.lacking == [] and len(made.without_effect) >= 1 and all(note.message for note in made.without_effect)
+    left = made.mapping[role].get("model_args", {}) | made.mapping[role].get("strategy_args", {}).get("strategy_config", {})
+    assert left.keys() <= {"tensor_model_parallel_size"}
+
+
+@pytest.mark.parametrize("prefix", ["model.layers.0", "vision_model,model.embed_tokens", "lm_head", 5, ["model"]])
+def test_parts_that_read_text_are_not_frozen(prefix):
+    made = rlvr({"actor_train": {"model_args": {"freeze_module_prefix": prefix}}})
+    assert [note.key for note in made.lacking] == ["actor_train.model_args.freeze_module_prefix"]
+
+
+def test_sequence_parallelism_among_several_ranks_stays():
+    config = {"sequence_parallel": True, "tensor_model_parallel_size": 2}
+    made = rlvr({"actor_train": {"strategy_args": {"strategy_name": "megatron_train", "strategy_config": dict(config)}}})
+    assert made.mapping["actor_train"]["strategy_args"]["strategy_config"] == config
+
+
+@pytest.mark.parametrize(("tensor", "read"), [(1, "fsdp2_train"), (None, "fsdp2_train"), (2, "megatron_train")])
+def test_adapters_are_trained_by_fsdp2_where_megatron_would_not_divide_the_model(tensor, read):
+    strategy = {"strategy_name": "megatron_train", "strategy_config": {"tensor_model_parallel_size": tensor}}
+    made = rlvr({"actor_train": {"model_args": {"lora_target": "all-linear"}, "strategy_args": strategy}})
+    assert made.mapping["actor_train"]["strategy_args"]["strategy_name"] == read
+    without = rlvr({"actor_train": {"strategy_args": strategy}})
+    assert without.mapping["actor_train"]["strategy_args"]["strategy_name"] == "megatron_train"
+
+
+@pytest.mark.parametrize(
+    ("mock", "lacking"),
+    [
+        (None, []),
+        ({"enable": False, "mode": "mock"}, []),
+        ({"enable": True, "mode": "dump", "dump_dir": "x"}, []),
+        ({"enable": True, "mode": "mock"}, ["rollout_mock"]),
+        (5, ["rollout_mock"]),
+    ],
+)
+def test_rollouts_that_are_only_recorded_change_nothing(mock, lacking):
+    made = rlvr({"rollout_mock": mock})
+    assert "rollout_mock" not in made.mapping and [note.key for note in made.lacking] == lacking
+
+
 def test_a_switch_that_is_off_changes_nothing():
     off = {
         "profiler_timeline": False,
         "rl_loss_coef": 1.0,
-        "error_max_len_clip": False,
         "actor_train": {"router_replay": None},
     }
     made = rlvr(off)
     assert (made.mapping, made.lacking, made.aliased) == ({"actor_train": {}}, [], [])
-    assert len(made.without_effect) == 4
+    assert len(made.without_effect) == 3
 
 
 def test_the_trainers_update_frequency_is_the_push_interval():
@@ -368,6 +423,45 @@ def test_the_rules_of_an_environment_are_told_as_roll_tells_them(templates, syst
     assert "rules" in system.format(instructions="the rules") or "{instructions}" in made["agent_template"]
     untouched = translate(mapping, AgenticConfig).mapping["custom_envs"]["Lake"]
     assert untouched.get("agent_system_template") == templates.get("agent_system_template")
+
+
+GAME = {"env_type": "frozen_lake", "env_config": {"env_instruction": "Go {fast}."}}
+
+
+@pytest.mark.parametrize(
+    ("templates", "system", "turn"),
+    [
+        ({}, "Go {{fast}}.\n{instructions}", None),
+        ({"agent_system_template": "You."}, "You.\nGo {{fast}}.\n{instructions}", None),
+        ({"agent_template": "{env_instruction}|{observation}"}, None, "Go {{fast}}.\n{instructions}|{observation}"),
+    ],
+)
+def test_an_instruction_of_the_users_stands_before_the_rules_of_the_game(templates, system, turn):
+    made = translate({"custom_envs": {"Lake": {**GAME, **templates}}}, AgenticConfig, written_for_roll=True)
+    lake = made.mapping["custom_envs"]["Lake"]
+    assert lake["env_config"] == {}
+    assert (lake.get("agent_system_template"), lake.get("agent_template")) == (system, turn)
+    assert "custom_envs.Lake.env_config.env_instruction" in {note.key for note in made.aliased}
+
+
+def test_an_environment_of_the_users_own_keeps_its_instruction():
+    mapping = {"custom_envs": {"Mine": {**GAME, "env_type": "my.Env"}}}
+    made = translate(mapping, AgenticConfig, written_for_roll=True)
+    assert made.mapping["custom_envs"]["Mine"]["env_config"] == GAME["env_config"]
+
+
+def test_the_validation_that_roll_has_by_default():
+    run = {"actor_train": {"device_mapping": "0"}, "train_env_manager": {"tags": ["Lake"]}, "val_batch_size": 64}
+
+    def validation(**changes):
+        made = translate({**run, **changes}, AgenticConfig, written_for_roll=True)
+        return made.mapping.get("val_env_manager", {}).get("tags"), made.mapping.get("val_batch_size")
+
+    sokoban = {"SimpleSokoban": {"env_type": "sokoban"}}
+    assert validation(custom_envs=sokoban) == (["SimpleSokoban"], 64)
+    assert validation(custom_envs=sokoban, eval_steps=0) == (None, None)
+    assert validation(custom_envs={"Lake": {"env_type": "frozen_lake"}}) == (None, None)
+    assert validation(custom_envs=sokoban, val_env_manager={"tags": ["SimpleSokoban", "X"]}) == (["SimpleSokoban", "X"], 64)
 
 
 def test_symbols_of_sokoban():

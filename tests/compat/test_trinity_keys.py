@@ -124,8 +124,7 @@ def test_a_number_of_steps_takes_the_place_of_the_epochs():
         ({"algorithm__repeat_times": None}, "algorithm.repeat_times", "write it"),
         ({"algorithm__policy_loss_fn": "sapo"}, "algorithm.policy_loss_fn", "pg_variant"),
         ({"algorithm__sample_strategy": "mix"}, "algorithm.sample_strategy", "order of admission"),
-        ({"synchronizer__sync_method": "nccl"}, "synchronizer.sync_method", "checkpoint"),
-        ({"synchronizer__sync_method": "memory"}, "synchronizer.sync_method", "checkpoint"),
+        ({"synchronizer__sync_method": "rdma"}, "synchronizer.sync_method", "checkpoint, memory or nccl"),
         ({"synchronizer__sync_style": "explorer_driven"}, "synchronizer.sync_style", "async_generation_ratio"),
         ({"buffer__batch_size": 32}, "buffer.train_batch_size", "write the product"),
         (
@@ -255,6 +254,39 @@ def test_a_replay_buffer_lets_groups_be_trained_again(replay, uses):
 def test_a_capacity_that_admission_never_fills_is_left_aside():
     key = "buffer.trainer_input.experience_buffer.capacity"
     assert "(1 + async_generation_ratio)" in notes("without_effect", buffer__trainer_input__experience_buffer__capacity=640)[key]
+
+
+@pytest.mark.parametrize(
+    ("method", "mode", "transport"),
+    [
+        ("checkpoint", "train", "checkpoint_dir"),
+        ("memory", "explore", "object_store"),
+        ("memory", "both", "object_store"),
+        ("nccl", "train", "checkpoint_dir"),
+        ("nccl", "both", "collective"),
+    ],
+)
+def test_the_ways_of_weights_have_names_here(method, mode, transport):
+    made = translate(written(mode=mode, synchronizer__sync_method=method))
+    assert made.mapping["model_update_transport"] == transport and made.mapping["mode"] == mode
+
+
+@pytest.mark.parametrize(
+    ("style", "becomes"),
+    [
+        ("explorer_driven", {"weight_push_interval": 1, "weight_pull_interval": 3 * 64}),
+        ("dynamic_by_trainer", {"weight_push_interval": 4, "weight_pull_interval": 3 * 64}),
+        ("fully_async", {"weight_push_interval": 4, "weight_update_mode": "in_flight"}),
+    ],
+)
+def test_who_decides_when_weights_are_exchanged(style, becomes):
+    """The bound that the file adds stays what it says, and the depth free."""
+    intervals = {"synchronizer__trainer_sync_interval": 4, "synchronizer__explorer_sync_interval": 3}
+    made = translate(written(synchronizer__sync_style=style, async_generation_ratio=8, **intervals))
+    keys = ("weight_push_interval", "weight_pull_interval", "weight_update_mode", "async_pipeline_depth")
+    assert {key: made.mapping[key] for key in keys if key in made.mapping} == becomes
+    assert made.mapping["async_generation_ratio"] == 8
+    assert not [note for note in made.lacking if note.key.startswith("synchronizer.")]
 
 
 def test_other_files_are_not_trinitys():

@@ -20,6 +20,7 @@ devices = st.lists(st.integers(0, 4000), min_size=1, max_size=20, unique=True)
         ("list( range( 8 , 16 , 4 ) )", (8, 12)),
         ("list(range(0,2)) + list(range(4, 6))", (0, 1, 4, 5)),
         ("list(range(2)) + [5, 7] + 9-10", (0, 1, 5, 7, 9, 10)),
+        ("list([0, 1,8]) + list( [9] )", (0, 1, 8, 9)),
     ],
 )
 def test_accepted_forms(value, expected):

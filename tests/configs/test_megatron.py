@@ -71,7 +71,7 @@ def test_misspelt_option_is_answered_with_the_nearest_name():
             "12 devices, not a multiple of expert_model_parallel_size 4 x expert_tensor_parallel_size 2 x "
             "pipeline_model_parallel_size 2 = 16; fix: 16 devices",
         ),
-        ({"sequence_parallel": True}, 1, "sdpa", "sequence_parallel = True: has no effect: tensor_model_parallel_size is 1"),
+        ({"account_for_loss_in_pipeline_split": True}, 1, "sdpa", "has no effect: there is one stage"),
         ({"recompute_num_layers": 2}, 1, "sdpa", "recompute_num_layers = 2: belongs to whole layers"),
         ({}, 1, "eager", "actor_train.model_args.attn_implementation = 'eager'"),
     ],
@@ -86,10 +86,10 @@ def translated(**options):
     return translate({"actor_train": {"strategy_args": strategy}}, RLVRConfig)
 
 
-@pytest.mark.parametrize("name", ["fp8", "moe_layer_recompute", "account_for_loss_in_pipeline_split"])
+@pytest.mark.parametrize("name", ["fp8", "num_layers_in_first_pipeline_stage"])
 def test_what_is_not_there_may_stand_as_long_as_it_is_off(name):
     key = f"actor_train.strategy_args.strategy_config.{name}"
-    off, on = translated(**{name: False}), translated(**{name: True})
+    off, on = translated(**{name: None}), translated(**{name: 4})
     assert [note.key for note in off.without_effect] == [key] and not off.lacking
     assert [note.key for note in on.lacking] == [key]
 

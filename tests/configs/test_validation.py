@@ -82,6 +82,13 @@ def filtered(**config):
             "deterministic",
             "is_use_additional_prompts",
         ),
+        ({"weights_address": "10.0.0.1"}, "weights_address", "nothing is served with mode: both"),
+        (
+            {"mode": "train", "weights_address": "10.0.0.1", "model_update_transport": "checkpoint_dir"},
+            "weights_address",
+            "nothing is served",
+        ),
+        ({"mode": "train", "weights_address": "0.0.0.0"}, "weights_address", "would not know"),
         ({"response_length": None}, "response_length", "response_length or sequence_length"),
         ({"sequence_length": 20}, "sequence_length", "prompt_length 16 + response_length 8 = 24 > sequence_length 20"),
         ({"response_length": None, "sequence_length": 16}, "sequence_length", "16 - prompt_length 16 = 0"),
@@ -156,11 +163,6 @@ def filtered(**config):
             train(data_args={"domain_interleave_probs": {"math": 1, "code": 1, "art": 1}}),
             "actor_train.data_args.domain_interleave_probs.art",
             "no rewards.art (domains: math, code)",
-        ),
-        (
-            train(data_args={"domain_interleave_probs": {"math": 1}}),
-            "actor_train.data_args.domain_interleave_probs.code",
-            "never be sampled",
         ),
         (filtered(type="mean_filter"), f"{FILTER}.filter_args", "needs threshold_down or threshold_up"),
         (filtered(filter_args={"std_threshold": 1}), f"{FILTER}.filter_args.std_threshold", "no_filter does not read it"),
@@ -243,6 +245,12 @@ def test_out_of_range_numbers_are_found_in_configurations_built_in_python():
 
 def test_overlapping_roles_are_allowed():
     assert check(device_count=2, actor_infer={"device_mapping": "0-1"}) == {}
+
+
+def test_a_domain_without_a_share_is_none_of_the_batch():
+    config = configure(actor_train={"data_args": {"domain_interleave_probs": {"math": 1}}})
+    assert check_config(config, 4) == []
+    assert derive(config).domain_shares == {"math": 1.0}
 
 
 def test_derived_numbers():

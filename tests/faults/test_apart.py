@@ -5,11 +5,13 @@ import signal
 import sqlite3
 
 import pytest
+from limits import obey_modes
 
 from roll.cli.verify import read_run, violations
 
 STEPS = 12
-APART = ("model_update_transport=checkpoint_dir", "num_gpus_per_node=1", "resume_from_checkpoint=auto", "member_timeout=5")
+FILES = "model_update_transport=checkpoint_dir"
+APART = ("num_gpus_per_node=1", "resume_from_checkpoint=auto", "member_timeout=5")
 TRAINER = ("mode=train", "actor_train.device_mapping=0", *APART)
 EXPLORER = ("mode=explore", "actor_infer.device_mapping=0", *APART)
 
@@ -54,14 +56,100 @@ def test_an_explorer_that_comes_first_waits_at_the_bound_and_both_end_by_themsel
 
 
 @pytest.mark.slow
-def test_a_trainer_that_comes_first_is_killed_and_goes_on_from_its_checkpoint(launch, accounts):
-    trainer = launch(*TRAINER)
-    explorer = launch(*EXPLORER)
+@pytest.mark.parametrize(
+    ("transport", "more"),
+    [("object_store", ()), ("collective", ()), ("checkpoint_dir", ()), ("checkpoint_dir", ("train_on_arrival=true",))],
+    ids=["object_store", "collective", "checkpoint_dir", "on arrival"],
+)
+def test_a_trainer_that_comes_first_is_killed_and_goes_on_from_its_checkpoint(launch, accounts, transport, more):
+    """With what it had in memory, explorers lose the versions that they serve; files stay."""
+    transport = f"model_update_transport={transport}"
+    trainer = launch(*TRAINER, transport, *more)
+    explorer = launch(*EXPLORER, transport)
     trainer.wait_for_steps(5)
     kill(trainer)
-    again = launch(*TRAINER)
+    again = launch(*TRAINER, transport, *more)
     assert (again.end(), explorer.end()) == (0, 0), again.output + explorer.output
     accounts(again.dir, validated=None)
+    updates = json.loads((again.dir / "explorers" / "explorer" / "summary.json").read_text())["weight_updates"]
+    assert ("broadcasts" in updates) == ("collective" in transport) and updates.get("broadcasts", {"sent": 1})["sent"] > 0
+
+
+@pytest.mark.slow
+def test_explorers_that_are_broadcast_to_may_be_killed(launch, accounts):
+    together = ("model_update_transport=collective", "engine_health_timeout_s=10")
+    trainer = launch(*TRAINER, *together)
+    first, second = launch(*EXPLORER, *together), launch(*EXPLORER, *together, "explorer_name=second")
+    trainer.wait_for_steps(3)
+    kill(second)
+    assert (trainer.end(), first.end()) == (0, 0), trainer.output + first.output
+    accounts(trainer.dir, validated=None)
+
+
+@pytest.mark.slow
+def test_an_explorer_waits_for_weights_that_the_trainer_has_in_memory_until_it_is_back(launch, accounts):
+    trainer = launch(*TRAINER)
+    explorer = launch(*EXPLORER)
+    trainer.wait_for_steps(4)
+    kill(trainer)
+    kill(explorer)
+    explorer = launch(*EXPLORER)
+    explorer.wait_for_output("trying again until the trainer is there")
+    trainer = launch(*TRAINER)
+    assert (trainer.end(), explorer.end()) == (0, 0), trainer.output + explorer.output
+    accounts(trainer.dir, validated=None)
+
+
+def wait_until_trained(run):
+    """Until the trainer has trained every batch that is complete, and published what it made of the last."""
+    ready = "SELECT count(*) FROM groups WHERE state = 'buffered'"
+    done = "SELECT newest * 4 = trained FROM runs"
+    run.wait_for("rest", lambda: in_database(run, ready)[0][0] < 4 and in_database(run, done)[0][0])
+
+
+@pytest.mark.slow
+def test_a_weight_file_that_is_cut_short_ends_who_reads_it_with_one_error_and_nothing_is_lost(launch, accounts):
+    trainer = launch(*TRAINER, FILES)
+    explorer = launch(*EXPLORER, FILES)
+    trainer.wait_for_steps(3)
+    kill(explorer)
+    wait_until_trained(trainer)
+    newest = in_database(trainer, "SELECT newest FROM runs")[0][0]
+    [file] = (trainer.dir / "weights" / f"version-{newest}").glob("*.safetensors")
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    cut = launch(*EXPLORER, FILES)
+    assert cut.end() == 1 and "Traceback" not in cut.output, cut.output
+    reason = json.loads((trainer.dir / "explorers" / "explorer" / "summary.json").read_text())["reason"]
+    assert f"weight bucket '{file}' cannot be read" in reason
+    file.write_bytes(whole)
+    again = launch(*EXPLORER, FILES)
+    assert (trainer.end(), again.end()) == (0, 0), trainer.output + again.output
+    accounts(trainer.dir, validated=None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", [FILES, "model_update_transport=object_store"])
+def test_a_folder_of_weights_that_cannot_be_written_to_ends_the_run_with_one_error_and_nothing_is_lost(
+    launch, accounts, transport
+):
+    trainer = launch(*TRAINER, transport, before=obey_modes)
+    explorer = launch(*EXPLORER, transport)
+    trainer.wait_for_steps(3)
+    weights = trainer.dir / "weights"
+    weights.chmod(0o555)
+    ends = trainer.end(), explorer.end()
+    weights.chmod(0o755)
+    assert ends == (1, 1) and "Traceback" not in trainer.output + explorer.output, trainer.output + explorer.output
+    reason = trainer.summary()["reason"]
+    assert "Permission denied" in reason and str(weights) in reason
+    assert "the trainer failed: " in explorer.output
+    explorer = launch(*EXPLORER, transport)
+    joined = "SELECT count(*) FROM members WHERE name = 'explorer' AND state = 'alive' AND term = 2"
+    explorer.wait_for("explorer that waits", lambda: in_database(trainer, joined)[0][0] == 1)
+    again = launch(*TRAINER, transport)
+    assert (again.end(), explorer.end()) == (0, 0), again.output + explorer.output
+    accounts(trainer.dir, validated=None)
 
 
 @pytest.mark.slow

@@ -192,13 +192,18 @@ def test_option_without_its_value(capsys):
     assert line.startswith("error: ") and "--config_path" in line and "expected one argument" in line
 
 
-def test_long_prompts_are_skipped_and_counted(world, tmp_path, capsys, monkeypatch):
+def test_long_prompts_and_those_of_a_domain_without_a_share_are_skipped_and_counted(world, tmp_path, capsys, monkeypatch):
     monkeypatch.syspath_prepend(str(world.workers))
     rows = (world.folder / "train.jsonl").read_text().splitlines()
-    path = prompts(tmp_path / "mixed.jsonl", *rows, *(GOOD | {"id": f"long-{i}", "prompt": "1" * 9} for i in range(3)))
-    overrides = (f"actor_train.data_args.file_name={path}", f"output_dir={tmp_path}", "max_steps=1")
+    skipped = [GOOD | {"id": f"long-{i}", "prompt": "1" * 9} for i in range(3)] + [GOOD | {"id": "b", "tag": "odd"}]
+    path = prompts(tmp_path / "mixed.jsonl", *rows, *skipped)
+    domains = (
+        "+rewards.odd={worker_cls: fault_workers.EvenRewardWorker}",
+        "+actor_train.data_args.domain_interleave_probs={even: 1}",
+    )
+    overrides = (f"actor_train.data_args.file_name={path}", f"output_dir={tmp_path}", "max_steps=1", *domains)
     assert main(["--local", *world.arguments(*overrides)]) == 0
-    assert json.loads((tmp_path / "run/summary.json").read_text())["prompts_skipped"] == {"too_long": 3}
+    assert json.loads((tmp_path / "run/summary.json").read_text())["prompts_skipped"] == {"too_long": 3, "no_share": 1}
 
 
 def test_worker_that_cannot_start_fails_the_run(world, tmp_path, capsys, monkeypatch):

@@ -25,11 +25,19 @@ def kill_at(run, step: int, seed: int) -> None:
     assert run.end() == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("steps", [(2,), (6,), (4, 8)], ids=["early", "middle", "twice"])
-def test_resume_after_kill(launch, accounts, steps):
+AHEAD = ("use_kl_loss=true", "kl_loss_coef=0.01", "num_gpus_per_node=3", "reference={device_mapping: 2}")
+"""The next step is leased, and scored, while a step trains."""
+
+
+@pytest.mark.parametrize(
+    ("steps", "more"),
+    [((2,), ()), ((6,), ()), ((4, 8), ()), ((4, 8), AHEAD), ((5,), (*AHEAD, "train_on_arrival=true"))],
+    ids=["early", "middle", "twice", "scored ahead", "trained on arrival"],
+)
+def test_resume_after_kill(launch, accounts, steps, more):
     for seed, step in enumerate(steps):
-        kill_at(launch(RESUME), step, seed=10 * step + seed)
-    last = launch(RESUME)
+        kill_at(launch(RESUME, *more), step, seed=10 * step + seed)
+    last = launch(RESUME, *more)
     assert last.end() == 0, last.output
     assert "Traceback" not in last.output
     accounts(last.dir)

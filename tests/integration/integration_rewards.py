@@ -50,6 +50,15 @@ class Unreliable(Letters):
         return verdict(sample.response_text)
 
 
+class FailsForOne(Letters):
+    """Always fails for the first sample of a group."""
+
+    async def grade(self, sample):
+        if sample.index == 0:
+            raise ConnectionError("the judge is away")
+        return verdict(sample.response_text)
+
+
 class Hiccup(Letters):
     """Fails at the first attempt of each sample, then answers."""
 

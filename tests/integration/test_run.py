@@ -4,11 +4,14 @@ import gzip
 import itertools
 import json
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
+from dataclasses import replace
 
 import pytest
+import torch
 import yaml
 from safetensors.torch import load_file
+from tiny_models import symbol_tokenizer, tiny_qwen2
 
 from roll.configs.loading import load_config
 from roll.configs.rlvr import RLVRConfig
@@ -150,6 +153,55 @@ def test_a_group_that_cannot_be_rewarded_is_dropped_and_counted_never_rewarded_w
     fates = {row["prompt_uid"]: row for row in run.rows("groups")}
     for uid, row in fates.items():
         assert (row["fate"] == "dropped") == (int(uid.rpartition("/")[2]) % 4 == 0)
+
+
+@pytest.mark.parametrize("policy", ["retry", "drop_sample", "drop_group"])
+def test_what_is_dropped_for_a_failed_judgement_is_chosen_by_domain(lab, make_config, policy):
+    """The judge fails for the first of a group's four samples, whose group is dropped after one attempt or two, or trained
+    without it."""
+    changes = {"rewards.sums.worker_cls": f"{lab.rewards}.FailsForOne", "rewards.sums.on_reward_error": policy}
+    if policy == "drop_sample":
+        run = lab.run_local(make_config(changes, max_steps=2))
+        assert run.summary["status"] == "finished" and run.summary["groups"]["dropped"] == {}
+        sizes = Counter(row["group_id"] for row in run.trained_samples())
+        assert set(sizes.values()) == {3}
+        groups = run.summary["groups"]["trained"]
+        assert groups == 8 and run.summary["samples_without_reward"] == {"sums": groups}
+        assert run.summary["reward_errors"] == {"sums: ConnectionError: the judge is away": 2 * groups}
+        return
+    run = lab.run_local(make_config(changes, max_steps=1))
+    assert run.summary["status"] == "failed"
+    failed = run.summary["groups"]["dropped"]["reward_error"]
+    attempts = 2 if policy == "retry" else 1
+    (errors,) = run.summary["reward_errors"].values()
+    assert failed * attempts <= errors <= (failed + 8) * attempts and run.summary["samples_without_reward"] == {}
+
+
+def test_a_judge_on_a_device_of_its_own(lab, make_config, tmp_path):
+    """A model that says yes whatever it is asked: its logits are all equal, and the first of them is taken."""
+    folder = tmp_path / "judge"
+    tokenizer = symbol_tokenizer(["yes", "<pad>", "<eos>", *sorted({*"Is it right?"})], pattern=r"yes|[\s\S]")
+    tokenizer.save_pretrained(folder)
+    model = tiny_qwen2(len(tokenizer), eos_token_id=2)
+    torch.nn.init.zeros_(model.model.norm.weight)
+    model.save_pretrained(folder)
+    changes = {
+        "num_gpus_per_node": 3,
+        "rewards.sums.worker_cls": "roll.pipeline.rlvr.rewards.llm_judge_reward_worker.LLMJudgeRewardWorker",
+        "rewards.sums.timeout_s": 60.0,
+        "rewards.sums.reward_args": {"judge_prompt": "Is it right? {response}"},
+        "rewards.sums.judge": {
+            "model_name_or_path": str(folder),
+            "device_mapping": "2",
+            "max_length": 128,
+            "generating_args": {"temperature": 0.0, "max_new_tokens": 1},
+        },
+    }
+    run = lab.start(make_config(changes, max_steps=2), LocalBackend(), replace(lab.inventory, per_node=3))
+    assert run.summary["status"] == "finished", run.summary["reason"]
+    # An empty answer is wrong without being asked for.
+    answers = {row["response"].strip() != "": row["reward"] for row in run.trained_samples()}
+    assert answers[True] == 1.0 and answers.get(False, 0.0) == 0.0
 
 
 def test_a_judge_that_recovers_costs_nothing_but_a_second_attempt(lab, make_config):

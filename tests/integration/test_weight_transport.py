@@ -14,12 +14,12 @@ from roll.distributed.devices import Inventory, place
 from roll.distributed.ports import free_port
 from roll.pipeline import roles
 from roll.pipeline.engine_fleet import EngineFleet
-from roll.pipeline.weight_broadcast import WeightBroadcast
+from roll.pipeline.weight_broadcast import BroadcastDesk, InvitedBroadcast, WeightBroadcast
 from roll.rollout.changes import Changes
 from roll.rollout.fleet import Fleet
 from roll.strategies.infer.interface import GenerateRequest, SamplingParams
 from roll.strategies.train.interface import RankContext
-from roll.weights.directory import DirectoryWeightStore
+from roll.weights.directory import DirectoryWeightStore, ServedWeightStore
 from roll.weights.gather import gather_weights
 from roll.weights.store import MemoryWeightStore
 
@@ -108,11 +108,16 @@ async def assert_says_the_same(engines, engine, expected):
 async def check_transports(backend, ranks, trained, other, folder):
     """An engine that starts with other weights says the same as one that starts with the trained ones, after each transport."""
     try:
-        trainers, engines = await start(backend, ranks, trained, other, 3 if backend.isolated else 2)
+        trainers, engines = await start(backend, ranks, trained, other, 4)
         [expected] = await engines.call(0, "generate", [GREEDY])
-        ways = [(MemoryWeightStore(), None), (DirectoryWeightStore(folder), None)]
+        address = backend.driver_address()
+        served = [ServedWeightStore(folder.with_name(f"served-{way}"), -1, address, backend) for way in range(2)]
+        served[1].broadcasts = BroadcastDesk(trainers, address, 60.0)
+        ways = [(MemoryWeightStore(), None), (DirectoryWeightStore(folder), None), (served[0], None)]
         if backend.isolated:
-            ways.append((MemoryWeightStore(), WeightBroadcast(trainers, engines, backend.driver_address(), 60.0)))
+            ways.append((MemoryWeightStore(), WeightBroadcast(trainers, engines, address, 60.0)))
+        else:
+            ways.append((served[1], InvitedBroadcast(engines, served[1])))
         for engine, (store, broadcast) in enumerate(ways, start=1):
             fleet = make_fleet(engines, store, broadcast)
             [answer] = await engines.call(engine, "generate", [GREEDY])
@@ -137,7 +142,7 @@ def test_one_rank_in_this_process(material, other_model, tmp_path):
 def test_two_ranks_each_with_its_share_between_processes(material, other_model, tmp_path):
     from roll.distributed.ray_backend import RayBackend
 
-    backend = RayBackend(Inventory("cpu", nodes=1, per_node=6, cpus_per_node=6))
+    backend = RayBackend(Inventory("cpu", nodes=1, per_node=7, cpus_per_node=7))
     files = asyncio.run(
         asyncio.wait_for(check_transports(backend, 2, material / "model", other_model, tmp_path / "weights"), 150)
     )

@@ -108,6 +108,13 @@ def test_validations_are_those_that_are_due(steps, every):
     assert validations(steps, every) == len(due)
 
 
+def test_groups_that_are_trained_as_they_come_share_no_micro_batch():
+    budget = {"max_tokens_per_microbatch_in_train": 100, "training_args": {"per_device_train_batch_size": 32}}
+    whole, arriving = (amounts(rlvr(train_on_arrival=arrives, actor_train=budget)) for arrives in (False, True))
+    assert whole["micro-batches a rank trains"].step == math.ceil(32 / 3)
+    assert arriving["micro-batches a rank trains"].step == 8 * math.ceil(4 / 3)
+
+
 def test_the_amounts_of_a_run_with_recomputed_log_probs_and_validation():
     config = rlvr(
         max_steps=25,

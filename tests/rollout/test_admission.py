@@ -30,15 +30,17 @@ RATIOS = [0, 0.25, 0.5, 1, 1.5, 2, 4]
     adaptive=st.booleans(),
     slots=st.sampled_from([1, 4, 10**9]),
     heavy_tail=st.floats(0.1, 3.0),
+    ahead=st.booleans(),
+    on_arrival=st.booleans(),
     max_reuse=st.integers(1, 4),
     newest=st.booleans(),
 )
 def test_staleness_is_bounded_and_nothing_is_lost_whatever_happens(
-    seed, ratio, batch, policy, extra, adaptive, slots, heavy_tail, max_reuse, newest
+    seed, ratio, batch, policy, extra, adaptive, slots, heavy_tail, ahead, on_arrival, max_reuse, newest
 ):
-    """Random durations, failures, filters, pauses and slow publications: every use of a group is at most ceil(ratio) versions
-    old, accounts balance at every event (checked inside), each id is trained by `max_reuse` steps at most, and the run always
-    ends."""
+    """Random durations, failures, filters, pauses and slow publications, the next step scored ahead or not, groups taken as they
+    come or not: every use of a group is at most ceil(ratio) versions old, accounts balance at every event (checked inside), each
+    id is trained by `max_reuse` steps at most, and the run always ends."""
     rng = random.Random(seed)
     options = {"max_reuse": max_reuse, "order": "newest" if newest and policy == "drop" else "fifo"}
     admission = Admission(batch, ratio, max_steps=12, policy=policy, extra_groups=extra, **options)
@@ -52,6 +54,9 @@ def test_staleness_is_bounded_and_nothing_is_lost_whatever_happens(
         publish_s=lambda _: rng.expovariate(2.0),
         slots=slots,
         pauses=lambda _: rng.expovariate(4.0),
+        score_s=lambda _: rng.expovariate(1.0),
+        ahead=ahead,
+        on_arrival=on_arrival,
     )
     assert not outcome.stuck
     assert max(outcome.lags) <= math.ceil(ratio)
@@ -66,21 +71,22 @@ def test_staleness_is_bounded_and_nothing_is_lost_whatever_happens(
 class AgainstItsDefinition(Admission):
     """Compares every selection with what its definition says, written down without counting ahead."""
 
-    def select(self, step):
-        expected = self.by_definition(step)
-        selection = super().select(step)
+    def select(self, step, leased=(), lacking=None):
+        expected = self.by_definition(step, leased)
+        selection = super().select(step, leased, lacking)
         assert (selection.take, selection.drop) == expected
         assert bool(selection.take) != bool(selection.waiting_for)
         return selection
 
-    def by_definition(self, step):
-        tickets = sorted(self.live.values(), key=lambda ticket: (ticket.start_version, ticket.group_id))
+    def by_definition(self, step, leased):
+        tickets = [ticket for ticket in self.live.values() if ticket.group_id not in leased]
+        tickets.sort(key=lambda ticket: (ticket.start_version, ticket.group_id))
         drop = {ticket.group_id: "stale" for ticket in tickets if self.deadline(ticket) < step}
         tickets = [ticket for ticket in tickets if ticket.group_id not in drop]
         take = [ticket for ticket in tickets if ticket.state is GroupState.BUFFERED][: self.batch_groups]
         trained = [group for group in self.replay.groups.values() if group.start_version + self.bound >= step]
         trained.sort(key=lambda group: (group.uses, -group.start_version, group.group_id))
-        again = again_at_first = trained[: self.batch_groups - len(take)]
+        again = again_at_first = [] if leased else trained[: self.batch_groups - len(take)]
         if len(take) + len(again) < self.batch_groups:
             return (), drop
         left, late = [], []
@@ -110,9 +116,10 @@ class AgainstItsDefinition(Admission):
     policy=st.sampled_from(["wait", "drop"]),
     extra=st.sampled_from([0, 3]),
     max_reuse=st.integers(1, 3),
+    ahead=st.booleans(),
 )
 def test_a_selection_is_what_its_definition_says_though_it_looks_at_ready_groups_only(
-    seed, ratio, batch, policy, extra, max_reuse
+    seed, ratio, batch, policy, extra, max_reuse, ahead
 ):
     rng = random.Random(seed)
     outcome = simulate(
@@ -124,6 +131,8 @@ def test_a_selection_is_what_its_definition_says_though_it_looks_at_ready_groups
         publish_s=lambda _: rng.expovariate(2.0),
         slots=10**9,
         pauses=lambda _: rng.expovariate(4.0),
+        score_s=lambda _: rng.expovariate(1.0),
+        ahead=ahead,
     )
     assert not outcome.stuck
 
@@ -231,6 +240,64 @@ def test_a_long_tail_uses_the_allowance_it_needs():
     outcome = simulate(Admission(8, 4, max_steps=100), PipelineDepth(4), duration=lambda _: 2.5, train_s=lambda _: 1.0)
     assert outcome.wait_s / outcome.wall_s < 0.15
     assert 2 <= sum(outcome.lags) / len(outcome.lags) <= 4
+
+
+@pytest.mark.parametrize(("ratio", "score_s"), [(1, 0.4), (2, 0.95)])
+def test_scoring_ahead_costs_nothing_where_the_ratio_leaves_room_for_it(ratio, score_s):
+    """Rollouts, scores and training of three steps at the same time. A step takes the longest of the three, or the sum of all
+    over 1 + ratio, whichever is more; one after the other, scoring would be added to training."""
+
+    def step_s(ahead):
+        outcome = simulate(
+            Admission(8, ratio, max_steps=400),
+            PipelineDepth(ratio),
+            duration=lambda _: 0.6,
+            score_s=lambda _: score_s,
+            ahead=ahead,
+        )
+        assert max(outcome.lags) <= ratio
+        return outcome.wall_s / 400
+
+    assert step_s(True) < 1.02 < 1 + score_s - 0.01 < step_s(False)
+
+
+@pytest.mark.parametrize(("rollout_s", "score_s", "lag"), [(0.1, 0.9, 1), (0.1, 2.0, 1), (1.0, 1.0, 2), (2.5, 0.5, 3)])
+def test_scoring_ahead_takes_no_more_lag_than_it_needs(rollout_s, score_s, lag):
+    outcome = simulate(
+        Admission(8, 8, max_steps=300),
+        PipelineDepth(8),
+        duration=lambda _: rollout_s,
+        score_s=lambda _: score_s,
+        ahead=True,
+    )
+    assert outcome.wall_s / 300 < 1.07 * max(score_s, 1.0)
+    assert sum(outcome.lags) / len(outcome.lags) <= lag
+
+
+def test_at_ratio_0_there_is_nothing_to_score_ahead():
+    options = {"duration": lambda _: 1.0, "score_s": lambda _: 0.5}
+    before, ahead = (simulate(Admission(8, 0, max_steps=10), PipelineDepth(0), ahead=a, **options) for a in (False, True))
+    assert before.wall_s == ahead.wall_s and set(ahead.lags) == {0}
+
+
+def test_groups_are_taken_as_they_come_unless_that_makes_others_too_old():
+    admission = Admission(2, 1, max_steps=10)
+    for _ in range(4):
+        admission.start()
+    admission.complete(3)
+    assert admission.select(0, (), 2).take == (3,)
+    admission.complete(2)
+    chosen = admission.select(0, (3,), 1)
+    assert chosen.take == (2,), "0 and 1 can be trained by step 1"
+    admission.train((3, 2))
+    admission.set_served(1)
+    admission.start()
+    admission.complete(4)
+    chosen = admission.select(1, (), 2)
+    assert chosen.take == () and "group 0, 1 in flight" not in chosen.waiting_for and "1 in flight" in chosen.waiting_for
+    admission.complete(1)
+    assert admission.select(1, (), 2).take == (1,), "0 is the other group of step 1"
+    assert admission.next_step == 1
 
 
 def test_fractional_ratio_admits_that_part_of_a_batch_ahead():

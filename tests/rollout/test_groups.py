@@ -113,8 +113,8 @@ def test_leased_groups_stay_until_they_are_trained_and_each_has_one_row_in_the_j
         lease = await s.groups.lease(0)
         assert s.accounts.counts()["buffered"] == 2, "a crash now loses nothing"
         assert len(s.groups.buffered()) == 2
-        with pytest.raises(RuntimeError, match="step 1 asks for groups while step 0 holds its lease"):
-            await s.groups.lease(1)
+        with pytest.raises(RuntimeError, match="step 0 asks for groups, and has all"):
+            await s.groups.lease(0)
         await s.groups.trained(lease)
         assert s.accounts.counts() == {
             "admitted": 2, "trained": 2, "replayed": 0, "buffered": 0, "in_flight": 0, "dropped": {},
@@ -132,22 +132,19 @@ def test_leased_groups_stay_until_they_are_trained_and_each_has_one_row_in_the_j
     run(main)
 
 
-def test_the_depth_learns_how_long_a_complete_batch_lay_before_it_was_asked_for():
+def test_a_lease_knows_when_it_was_asked_for_and_since_when_it_lay_complete():
     async def main():
         s = Setting()
-        told = []
-        s.depth.observe = lambda wait_s, train_s, slack_s, replayed: told.append((wait_s, train_s, slack_s))
         for _ in range(2):
             await s.finished()
         lease = await s.groups.lease(0)
-        assert told == [], "nothing is known of the step before the first"
         await s.finished()
         s.now = 3.0
         await s.finished()
         s.now = 5.0
         await s.groups.trained(lease)
         lease = await s.groups.lease(1)
-        assert told == [(0.0, 5.0, 2.0)], "complete at 3, asked for at 5"
+        assert (lease.complete_at, lease.asked_at, lease.leased_at) == (3.0, 5.0, 5.0)
         await s.groups.trained(lease)
         await s.groups.set_served(1)
         s.now = 6.0
@@ -156,8 +153,48 @@ def test_the_depth_learns_how_long_a_complete_batch_lay_before_it_was_asked_for(
         for _ in range(2):
             s.now += 1
             await s.finished()
-        assert (await waiting).wait_s == 2.0
-        assert told[1:] == [(2.0, 1.0, 0.0)], "it was awaited"
+        lease = await waiting
+        assert (lease.asked_at, lease.complete_at, lease.leased_at) == (6.0, 8.0, 8.0), "it was awaited"
+
+    run(main)
+
+
+def test_the_next_step_takes_its_groups_while_a_step_trains_and_each_group_is_taken_once():
+    async def main():
+        s = Setting()
+        first = [await s.finished() for _ in range(2)]
+        now = await s.groups.lease(0)
+        ahead = asyncio.create_task(s.groups.lease(1))
+        await asyncio.sleep(0)
+        assert s.waiting_for == "2 of 2 groups", "the groups of step 0 are its own"
+        second = [await s.finished() for _ in range(2)]
+        assert now.groups == tuple(first) and (await ahead).groups == tuple(second)
+        assert s.accounts.counts()["buffered"] == len(s.groups.buffered()) == 4, "a checkpoint of this moment has both"
+        assert not s.accounts.may_start(), "a group of version 0 would be too old for step 2"
+        await s.groups.trained(now)
+        await s.groups.trained(await ahead)
+        assert [(row["step"], row["lag"]) for row in s.journal.rows] == [(1, 0), (1, 0), (2, 1), (2, 1)]
+
+    run(main)
+
+
+def test_a_step_takes_its_groups_as_they_come_and_is_trained_when_it_has_all():
+    async def main():
+        s = Setting()
+        groups = [await s.start() for _ in range(3)]
+        part = asyncio.create_task(s.groups.lease(0, on_arrival=True))
+        await asyncio.sleep(0)
+        assert not part.done()
+        await s.groups.complete(groups[2])
+        assert (await part).group_ids == (2,) and not (await part).last
+        rest = asyncio.create_task(s.groups.lease(0, on_arrival=True))
+        await asyncio.sleep(0)
+        assert s.waiting_for == "1 of 2 groups"
+        await s.groups.complete(groups[1])
+        await s.groups.complete(groups[0])
+        assert (await rest).group_ids in ((0,), (1,)) and (await rest).last
+        with pytest.raises(RuntimeError, match="has all"):
+            await s.groups.lease(0, on_arrival=True)
 
     run(main)
 
@@ -329,15 +366,12 @@ def test_a_state_is_json_and_brings_everything_back():
 def test_a_step_that_lacks_fresh_groups_trains_some_again_and_each_use_is_a_row_of_the_journal():
     async def main():
         s = Setting(ratio=2.0, max_reuse=2)
-        told = []
-        s.depth.observe = lambda wait_s, train_s, slack_s, replayed: told.append((wait_s, train_s, replayed))
         first, second = [await s.finished() for _ in range(2)]
         await s.groups.trained(await s.groups.lease(0))
         assert [(row["group_id"], row["uses"]) for row in s.groups.buffered()] == [(0, 1), (1, 1)]
         fresh = await s.finished()
-        s.now = 4.0
         lease = await s.groups.lease(1)
-        assert (lease.groups, lease.replays, told) == ((first, fresh), 1, [(0.0, 4.0, 0.5)])
+        assert (lease.groups, lease.replays) == ((first, fresh), 1)
         assert s.accounts.counts()["buffered"] == 1
         await s.groups.trained(lease)
         assert s.accounts.counts() == {

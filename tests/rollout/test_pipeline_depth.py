@@ -1,4 +1,6 @@
-from roll.rollout.pipeline_depth import PROBE, PipelineDepth
+import pytest
+
+from roll.rollout.pipeline_depth import PROBE, PipelineDepth, StepTimes
 
 
 def settle(depth, steps=10, **seen):
@@ -50,3 +52,27 @@ def test_a_probe_that_made_the_trainer_wait_is_taken_back_and_not_repeated_soon(
         depth.observe(wait_s=0.9 if waiting else 0.0, train_s=1.0, slack_s=0.5)
     assert depth.depth in (needed, needed - PROBE)
     assert waits <= 12
+
+
+@pytest.mark.parametrize(
+    ("times", "wait", "slack"),
+    [
+        # asked for when the step before was done at 10, nothing is scored ahead
+        (StepTimes(10, 13, 13, 0, 10), 3, 0),
+        (StepTimes(10, 4, 10, 0, 10), 0, 6),
+        # asked for at 5, and scored in 2 while the step before trains until 10
+        (StepTimes(5, 6, 6, 2, 10), 0, 2),
+        (StepTimes(5, 9, 9, 2, 10), 1, 0),
+        (StepTimes(5, 12, 12, 2, 10), 4, 0),
+        # scoring is what takes long, and scored the step before until 7: no group came late
+        (StepTimes(7, 3, 6, 8, 10), 0, 4),
+    ],
+)
+def test_only_a_wait_for_groups_counts_and_not_that_scoring_takes_long(times, wait, slack):
+    assert (times.wait_s, times.slack_s) == (wait, slack)
+
+
+def test_what_was_trained_again_counts_as_waiting_for_rollouts_that_were_never_started():
+    depth = PipelineDepth(4)
+    depth.observe(wait_s=0.0, train_s=2.0, slack_s=0.0, replayed=0.5)
+    assert depth.depth == 1

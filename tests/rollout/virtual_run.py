@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from virtual_weights import VirtualWeights
 
 from roll.rollout.admission import Admission, GroupState
-from roll.rollout.pipeline_depth import PipelineDepth
+from roll.rollout.pipeline_depth import PipelineDepth, StepTimes
 
 
 @dataclass
@@ -31,6 +31,9 @@ def simulate(
     duration: Callable[[int], float],
     fate: Callable[[int], str | None] = lambda _: None,
     train_s: Callable[[int], float] = lambda _: 1.0,
+    score_s: Callable[[int], float] = lambda _: 0.0,
+    ahead: bool = False,
+    on_arrival: bool = False,
     publish_s: Callable[[int], float] = lambda _: 0.0,
     slots: int = 10**9,
     pauses: Callable[[int], float] = lambda _: 0.0,
@@ -38,22 +41,28 @@ def simulate(
     first_step: int = 0,
 ) -> Outcome:
     """`duration(group)` seconds of rollout on one of `slots` slots; `fate(group)`: a reason to drop it when it is done;
-    `train_s(step)`; `publish_s(step)` after it; `pauses(version)`: no rollout finishes for so long after a publication. Without
-    `weights` every step is published, and served by all engines at once."""
+    `score_s(step)`, then `train_s(step)`; `ahead`: the next step is leased and scored while a step trains; `on_arrival`: a step
+    takes its groups as they come (and trains them when it has all); `publish_s(step)` after it; `pauses(version)`: no rollout
+    finishes for so long after a publication. Without `weights` every step is published, and served by all engines at once."""
     outcome = Outcome()
     weights = weights or VirtualWeights(admission, depth)
     now, tie = 0.0, itertools.count()
     events: list[tuple[float, int, str, int]] = []
     waiting: list[int] = []
     running = 0
-    step, leased, asked, complete_since, leased_at = first_step, (), 0.0, None, None
+    step = done = first_step
+    asked, complete_since, done_at, step_s, scoring_until = 0.0, None, 0.0, 0.0, 0.0
+    leased: dict[int, list[int]] = {}
+    scored: dict[int, tuple[float, StepTimes]] = {}
+    training = False
+    replayed: dict[int, int] = {}
     started_under = {}
     resume_at = 0.0
 
     def push(delay: float, kind: str, value: int) -> None:
         heapq.heappush(events, (now + delay, next(tie), kind, value))
 
-    while step < admission.max_steps:
+    while done < admission.max_steps:
         served = admission.version
         for event in weights.look():
             push(*event)
@@ -69,29 +78,37 @@ def simulate(
             if group in admission.live:
                 running += 1
                 push(max(0.0, resume_at - now) + duration(group), "finished", group)
-        ready = sum(t.state is GroupState.BUFFERED for t in admission.live.values() if t.group_id not in leased)
-        complete_since = (complete_since if complete_since is not None else now) if ready >= admission.batch_groups else None
-        if not leased:
-            selection = admission.select(step)
+        held = [group for groups in leased.values() for group in groups]
+        lacking = admission.batch_groups - len(leased.get(step, ()))
+        ready = sum(t.state is GroupState.BUFFERED for t in admission.live.values() if t.group_id not in held)
+        complete_since = (complete_since if complete_since is not None else now) if ready >= lacking else None
+        if step < admission.max_steps and step - done <= ahead:
+            selection = admission.select(step, held, lacking if on_arrival else None)
             for group, reason in selection.drop.items():
                 admission.drop(group, reason)
                 admission.check()
             if selection.take:
-                replays = sum(i not in admission.live for i in selection.take)
-                if leased_at is not None:
-                    slack = max(0.0, asked - complete_since) if complete_since is not None else 0.0
-                    depth.observe(now - asked, asked - leased_at, slack, replays / len(selection.take))
-                outcome.wait_s += now - asked
                 outcome.lags += [step - started_under[i] for i in selection.take]
-                outcome.trained_ids += selection.take
-                outcome.trained_by_step.append(list(selection.take))
-                outcome.replays += replays
-                leased, leased_at, complete_since = selection.take, now, None
-                admission.replay.lease(leased)
-                push(train_s(step), "trained", step)
+                replayed[step] = sum(i not in admission.live for i in selection.take)
+                outcome.replays += replayed[step]
+                leased.setdefault(step, []).extend(selection.take)
+                admission.replay.lease(selection.take)
+                if len(leased[step]) == admission.batch_groups:
+                    seconds, since = score_s(step), now if complete_since is None else complete_since
+                    could = max(asked, scoring_until if ahead else 0.0)
+                    scoring_until = max(now, scoring_until) + seconds
+                    scored[step] = scoring_until, StepTimes(could, since, now, seconds if ahead else 0.0, 0.0)
+                    push(scoring_until - now, "scored", step)
+                    step, asked, complete_since = step + 1, now, None
+            if selection.take or selection.drop:
                 continue
-            if selection.drop:
-                continue
+        if not training and done in scored and scored[done][0] <= now:
+            seen = scored.pop(done)[1]._replace(before_done=done_at)
+            if step_s:
+                depth.observe(seen.wait_s, step_s, seen.slack_s, replayed[done] / admission.batch_groups)
+            outcome.wait_s += max(0.0, seen.leased - max(seen.asked, done_at))
+            training, began = True, max(seen.leased, done_at)
+            push(train_s(done), "trained", done)
         if not events:
             outcome.stuck = True
             break
@@ -106,10 +123,16 @@ def simulate(
                 else:
                     admission.drop(value, reason)
         elif kind == "trained":
-            admission.train(leased)
-            leased, step, asked = (), value + 1, now
+            groups = leased.pop(value)
+            admission.train(tuple(groups))
+            outcome.trained_ids += groups
+            outcome.trained_by_step.append(groups)
+            training, done, done_at, step_s = False, value + 1, now, now - began
+            asked = asked if ahead else now
             if weights.steps.publishes(value + 1):
                 push(publish_s(value), "published", value + 1)
+        elif kind == "scored":
+            pass
         elif kind == "published":
             weights.trained(value)
         else:

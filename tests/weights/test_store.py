@@ -2,13 +2,16 @@
 
 import asyncio
 import json
+from functools import partial
 
 import pytest
 import torch
 
+from roll.distributed.backend import LocalBackend
 from roll.weights.bucket import WeightManifest, make_buckets, manifest_of
-from roll.weights.directory import MANIFEST, BucketFile, DirectoryWeightStore, WeightFolder
-from roll.weights.store import MemoryWeightStore
+from roll.weights.bucket_server import Unreachable
+from roll.weights.directory import MANIFEST, SERVER, BucketFile, DirectoryWeightStore, ServedWeightStore, WeightFolder
+from roll.weights.store import KeptBucket, MemoryWeightStore, VersionGone
 
 DTYPES = [torch.float32, torch.bfloat16, torch.int64]
 
@@ -21,9 +24,17 @@ def weights(version):
     return {f"w{i}": torch.arange(6).reshape(2, 3).to(DTYPES[i % 3]) + version for i in range(5)}
 
 
-@pytest.fixture(params=["memory", "directory"])
+@pytest.fixture(params=["memory", "directory", "served"])
 def make_store(request, tmp_path):
-    return MemoryWeightStore if request.param == "memory" else lambda: DirectoryWeightStore(tmp_path / "weights")
+    return {
+        "memory": MemoryWeightStore,
+        "directory": partial(DirectoryWeightStore, tmp_path),
+        "served": partial(serve, tmp_path),
+    }[request.param]
+
+
+def serve(folder, newest=-1):
+    return ServedWeightStore(folder, newest, "127.0.0.1", LocalBackend())
 
 
 async def publish(store, version):
@@ -33,6 +44,8 @@ async def publish(store, version):
     manifest, folder = manifest_of(version, buckets), store.begin(version)
     if folder is not None:
         buckets = [BucketFile.write(bucket, folder / f"{i}.safetensors") for i, bucket in enumerate(buckets)]
+    else:
+        buckets = [KeptBucket(0, bucket, tuple(bucket.tensors), bucket.checksum, bucket.nbytes) for bucket in buckets]
     await store.publish(manifest, buckets)
     return manifest
 
@@ -42,7 +55,7 @@ async def pull(store, version):
 
     async def take(of, bucket):
         assert of == version
-        bucket = bucket.read() if isinstance(bucket, BucketFile) else bucket
+        bucket = bucket.reference if isinstance(bucket, KeptBucket) else await asyncio.to_thread(bucket.read)
         bucket.verify()
         received.update(bucket.tensors)
 
@@ -92,7 +105,7 @@ def test_versions_are_kept_until_they_are_needed_no_more(make_store):
         assert_is((await pull(store, 1))[1], 1)  # an engine that comes up between sending and flipping needs it
         await store.retain({4, 9})
         for gone in (store.manifest, lambda version: asyncio.ensure_future(pull(store, version))):
-            with pytest.raises(KeyError):
+            with pytest.raises(VersionGone):
                 await gone(1)
         assert_is((await pull(store, 4))[1], 4)
 
@@ -105,7 +118,7 @@ def test_two_who_clear_away_at_the_same_time_do_not_meet(make_store):
         for version in (1, 2, 3):
             await publish(store, version)
         await asyncio.gather(store.retain({2, 3}), store.retain({3}), store.retain({3}))
-        with pytest.raises(KeyError):
+        with pytest.raises(VersionGone):
             await pull(store, 2)
         assert_is((await pull(store, 3))[1], 3)
 
@@ -151,8 +164,12 @@ def test_another_process_finds_what_the_store_publishes_and_deletes_nothing(tmp_
         manifest, received = await pull(reader, 1)
         assert reader.latest() == manifest.version == 1
         assert_is(received, 1)
-        with pytest.raises(KeyError, match="version 2 is not in"):
+        with pytest.raises(Unreachable, match=r"version 2 is not in .* yet"):
             reader.manifest(2)
+        await publish(store, 2)
+        await store.retain({2})
+        with pytest.raises(VersionGone, match=r"version 1 is not in .* any more"):
+            reader.manifest(1)
 
     run(main)
 
@@ -236,5 +253,30 @@ def test_the_manifest_is_plain_json(tmp_path):
         manifest = json.loads((tmp_path / "version-1" / MANIFEST).read_text())
         assert manifest["version"] == 1
         assert [row[0] for row in manifest["buckets"]] == sorted(row[0] for row in manifest["buckets"])
+
+    run(main)
+
+
+def test_served_buckets_end_with_their_trainer_and_are_had_from_the_next(tmp_path):
+    """What readers know of the first is of no use to them, and the second says what is left."""
+
+    async def main():
+        first, reader = serve(tmp_path), WeightFolder(tmp_path)
+        for version in (3, 4):
+            await publish(first, version)
+        assert_is((await pull(reader, 3))[1], 3)
+        first.close()
+        with pytest.raises(Unreachable, match="no trainer serves"):
+            await pull(reader, 4)
+        second = serve(tmp_path, newest=4)
+        assert not second.has(4) and reader.has(4)
+        with pytest.raises(Unreachable, match="does not have it"):
+            await pull(reader, 4)
+        await publish(second, 4)
+        await second.retain(range(3, 5))
+        assert_is((await pull(reader, 4))[1], 4)
+        with pytest.raises(VersionGone):
+            await pull(reader, 3)
+        assert (tmp_path / SERVER).stat().st_mode & 0o777 == 0o600
 
     run(main)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from roll.compat.roll.rule import (
     DEAD_IN_ROLL,
     DROP,
     ENVIRONMENT,
+    MEMORY,
     RUN_FOLDER,
+    SPEED,
     VISION,
+    WHOLE_CHECKPOINTS,
     KeyRule,
+    Siblings,
     choices,
     ignored,
     off_or_lacking,
@@ -20,13 +27,34 @@ from roll.configs.arguments import ModelArguments, StrategyArguments, TrainingAr
 _BY_TOKENS = "micro-batches are always cut by tokens: max_tokens_per_microbatch_in_train, max_tokens_per_microbatch_in_infer"
 _ONE_TEMPLATE = "prompts are rendered once, with the template of actor_train.data_args (validation.data_args for validation)"
 _MOE_MTP = "is not there; remove it"
+# Parts of models that see, hear or speak, as Megatron's and transformers' models name them.
+_TOWERS = ("vision", "visual", "model.vision", "model.visual", "audio", "model.audio", "talker", "code2wav")
 _STRATEGIES = (
     "deepspeed_train", "deepspeed_infer", "megatron_train", "megatron_infer", "vllm", "sglang", "fsdp2_train", "fsdp2_infer",
     "hf_infer", "diffusion_deepspeed_train",
 )  # fmt: skip
+_VALUE_MODELS = ("trl", "auto_token_classification")
 _NOT_YET = tuple(name for name in _STRATEGIES if name not in choices(StrategyArguments, "strategy_name"))
 
+
+def _names_towers_only(value: Any, block: Siblings) -> bool:
+    prefixes = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else []
+    return bool(prefixes) and all(isinstance(each, str) and each.strip().startswith(_TOWERS) for each in prefixes)
+
+
+def _adapters_on_one_rank(value: Any, block: Siblings) -> bool:
+    """Whether LoRA is asked for of a Megatron that does not divide the model, so that each device is a data-parallel rank."""
+    model, options = block.get("model_args"), value.get("strategy_config") if isinstance(value, Mapping) else None
+    if not isinstance(model, Mapping) or not model.get("lora_target") or value.get("strategy_name") != "megatron_train":
+        return False
+    sizes = (f"{kind}_parallel_size" for kind in ("tensor_model", "pipeline_model", "context_model", "context"))
+    return not isinstance(options, Mapping) or all(options.get(size) in (1, None) for size in sizes)
+
+
 ROLE = (
+    KeyRule("actor_train.strategy_args", "alias", "read as fsdp2_train, which trains adapters; each device has the same samples",
+         lambda v, b: {".strategy_args": {"strategy_name": "fsdp2_train"}}, _adapters_on_one_rank,
+         "megatron_train with lora_target, model not divided"),
     KeyRule("<role>.worker_cls", "alias", "the built-in worker of the role", lambda v, b: {".worker_cls": None},
          lambda v, b: isinstance(v, str) and v.startswith((
              "roll.pipeline.base_worker.", "roll.pipeline.rlvr.actor_worker.", "roll.pipeline.agentic.agentic_actor",
@@ -79,10 +107,16 @@ MODEL = (
     *off_or_lacking("<role>.model_args.additional_target", (None, ""), "training whole modules beside LoRA is not there"),
     ignored("<role>.model_args.autocast_adapter_dtype", "LoRA's weights are trained in fp32"),
     *off_or_lacking("<role>.model_args.moe_aux_loss_coef", (None, 0, 0.0), f"an auxiliary loss of experts {_MOE_MTP}"),
+    KeyRule("<role>.model_args.freeze_module_prefix", "without effect", "no text reaches these parts, so they are not trained",
+         when=_names_towers_only, values="parts that see or hear", absent=True),
     *off_or_lacking("<role>.model_args.freeze_module_prefix", (None, ""), "freezing is not there: all weights are trained"),
-    *off_or_lacking("<role>.model_args.ulysses_size", (None, 1), "sequence parallelism of this kind is not there; remove it"),
+    *off_or_lacking("<role>.model_args.ulysses_size", (None, 1), "megatron_train's context_parallel_size divides "
+                    "sequences; or remove it, and divide gradient_accumulation_steps by it"),
     *off_or_lacking("<role>.model_args.vision_dp", (None, False), VISION),
     *off_or_lacking("<role>.model_args.model_config_kwargs", (None, {}), "change config.json in the model's folder instead"),
+    KeyRule("critic.model_args.model_type", "without effect", "a critic is that: the model with one number as its head, which "
+         "starts at 0 and drops nothing out; a folder's own value head (v_head, score) is read",
+         when=lambda v, b: v in _VALUE_MODELS, values=", ".join(_VALUE_MODELS), absent=True),
     *off_or_lacking("<role>.model_args.model_type", (None,), "every role is a causal language model; remove it"),
     ignored("<role>.model_args.num_labels", "the critic's head has one output, and no other role has such a head"),
     ignored("<role>.model_args.device_map", "device_mapping places the model"),
@@ -128,7 +162,6 @@ SAMPLING = tuple(
 
 _BLOCK = "<role>.strategy_args.strategy_config"
 _ENGINE = "actor_infer.strategy_args.strategy_config"
-_WHOLE = "checkpoints are always whole: safetensors, with the optimiser, resumable on other devices"
 STRATEGY = (
     KeyRule("reference.strategy_args.strategy_name", "alias", "read as fsdp2_infer, which computes log-probs with transformers",
          lambda v, b: {".strategy_name": "fsdp2_infer"}, lambda v, b: v == "hf_infer", "hf_infer"),
@@ -138,34 +171,38 @@ STRATEGY = (
          lambda v, b: {".strategy_config": DROP}, lambda v, b: v in _NOT_YET, ", ".join(_NOT_YET)),
     # Options of ROLL's back ends that are none of the same back end here.
     ignored(f"{_BLOCK}.fsdp_size", "weights are divided among all devices of the role"),
+    ignored(f"{_BLOCK}.wrap_policy", "each layer is divided on its own"),
+    ignored(f"{_BLOCK}.apply_expert_patch", SPEED),
+    ignored(f"{_BLOCK}.use_batched_model_update", DEAD_IN_ROLL),
     ignored(f"{_BLOCK}.param_dtype", "model_args.dtype decides"),
     ignored(f"{_BLOCK}.reduce_dtype", "gradients are reduced in the masters' type"),
     ignored(f"{_BLOCK}.reduce_scatter_during_grad_accumulation", "gradients are reduced as they come"),
     ignored(f"{_BLOCK}.bf16", "model_args.dtype decides"),
     ignored(f"{_BLOCK}.fp16", "model_args.dtype decides"),
     ignored(f"{_BLOCK}.max_grad_norm", "the top level's max_grad_norm decides"),
-    ignored(f"{_BLOCK}.save_only_model", _WHOLE),
+    ignored(f"{_BLOCK}.save_only_model", WHOLE_CHECKPOINTS),
     ignored(f"{_BLOCK}.async_save_ckpt", "checkpoints are always written while the next steps train"),
-    ignored(f"{_BLOCK}.ckpt_format", _WHOLE),
-    *off_or_lacking(f"{_BLOCK}.offload_policy", (False, None), "offloading weights is not there; deepspeed_train does it"),
-    *off_or_lacking(f"{_BLOCK}.ep_size", (1, None), f"dividing experts {_MOE_MTP}"),
-    *off_or_lacking(f"{_BLOCK}.efsdp_size", (1, None), f"dividing experts {_MOE_MTP}"),
-    *off_or_lacking(f"{_BLOCK}.moe_use_grouped_mm", (False, None), f"a grouped product of experts {_MOE_MTP}"),
-    *off_or_lacking(f"{_BLOCK}.apply_tiled_mlp", (False, None), "is not there; gradient checkpointing saves memory"),
+    ignored(f"{_BLOCK}.ckpt_format", WHOLE_CHECKPOINTS),
+    ignored(f"{_BLOCK}.offload_policy", f"{MEMORY}; deepspeed_train offloads"),
+    ignored(f"{_BLOCK}.ep_size", "experts are divided among all devices of the role, as all weights are"),
+    ignored(f"{_BLOCK}.efsdp_size", "experts are divided among all devices of the role, as all weights are"),
+    ignored(f"{_BLOCK}.moe_use_grouped_mm", SPEED),
+    ignored(f"{_BLOCK}.apply_tiled_mlp", f"{MEMORY}; disable_gradient_checkpointing: false saves it"),
     ignored(f"{_BLOCK}.tiled_num_shards", "it belongs to apply_tiled_mlp"),
     KeyRule(f"{_BLOCK}.additional_configs", "alias", "read as if its keys stood beside it",
-         lambda v, b: {f".{name}": value for name, value in (v or {}).items()}, absent=True),
+         lambda v, b: {f".{name}": value for name, value in (v or {}).items()},
+         lambda v, b: v is None or isinstance(v, Mapping), "a mapping", absent=True),
     ignored(f"{_BLOCK}.perform_initialization", "the checkpoint's weights are read"),
     ignored(f"{_BLOCK}.use_flash_attn", "model_args.attn_implementation decides"),
     ignored(f"{_BLOCK}.fp8_recipe", "it belongs to fp8"),
     ignored(f"{_BLOCK}.moe_router_dtype", "routers compute in fp32"),
-    ignored(f"{_BLOCK}.moe_permute_fusion", "it changes the speed only, and is not used"),
+    ignored(f"{_BLOCK}.moe_permute_fusion", SPEED),
     ignored(f"{_BLOCK}.recompute_modules", "what recompute_granularity: selective recomputes is Megatron-core's default"),
     ignored(f"{_BLOCK}.accumulate_allreduce_grads_in_fp32", "gradients are added up in the masters' type"),
-    *off_or_lacking(f"{_BLOCK}.optimizer_cpu_offload", (False, None), "offloading is not there; deepspeed_train does it"),
+    ignored(f"{_BLOCK}.optimizer_cpu_offload", f"{MEMORY}; deepspeed_train offloads"),
     ignored(f"{_BLOCK}.optimizer_offload_fraction", "it belongs to optimizer_cpu_offload"),
     ignored(f"{_BLOCK}.overlap_cpu_optimizer_d2h_h2d", "it belongs to optimizer_cpu_offload"),
-    *off_or_lacking(f"{_BLOCK}.use_precision_aware_optimizer", (False, None), "masters and moments are fp32; remove it"),
+    ignored(f"{_BLOCK}.use_precision_aware_optimizer", "masters and moments are fp32"),
     *off_or_lacking(f"{_BLOCK}.hidden_dropout", (0, 0.0, None), "dropout would make log-probs random; remove it"),
     *off_or_lacking(f"{_BLOCK}.attention_dropout", (0, 0.0, None), "dropout would make log-probs random; remove it"),
     ignored(f"{_ENGINE}.VLLM_USE_V1", "the engine is the installed one's only version"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from roll.compat.roll.rule import (
@@ -13,6 +14,7 @@ from roll.compat.roll.rule import (
     KeyRule,
     Siblings,
     ignored,
+    lacking,
     off_or_lacking,
     renamed,
     value_read_as,
@@ -60,10 +62,17 @@ def _is_on(value: Any, block: Siblings) -> bool:
     return bool(value)
 
 
+def _records_only(value: Any, block: Siblings) -> bool:
+    if not isinstance(value, Mapping):
+        return value is None
+    return value.get("enable", False) in (False, None) or value.get("mode", "dump") == "dump"
+
+
 RUN = (
     renamed("use_additional_prompts", "is_use_additional_prompts"),
     renamed("router_args.max_running_requests", "max_running_requests"),
     value_read_as("track_with", ("stdout",), "none", "the console always shows the run, so no tracker is needed"),
+    value_read_as("track_with", ("trackio", "ml_tracker"), "none", "read as none: metrics.jsonl has every metric"),
     KeyRule(
         "eval_steps", "alias", "never: read as no validation", lambda v, b: {"validation": DROP, "val_batch_size": DROP,
         "val_env_manager": DROP}, lambda v, b: type(v) is int and v <= 0, "0 or less",
@@ -100,7 +109,9 @@ RUN = (
     ignored("val_sequence_length", "validation has prompt_length and its generating_args.max_new_tokens"),
     *off_or_lacking("profiler_timeline", (False, None), "profiling is not there; remove it"),
     *off_or_lacking("profiler_memory", (False, None), "profiling is not there; remove it"),
-    *off_or_lacking("rollout_mock", (None, {"enable": False}), "recording and replaying rollouts is not there; remove it"),
+    KeyRule("rollout_mock", "without effect", "nothing is recorded for a replay; samples.jsonl has rollout_log_per_step rollouts "
+            "of each step", when=_records_only, values="off, or mode: dump", absent=True),
+    lacking("rollout_mock", "training on recorded rollouts is not there; deterministic: true makes two runs equal"),
     *off_or_lacking(
         "transfer_backend", (None, {}, {"backend_name": None}), "batches go through the pipeline's own buffer; remove it"
     ),
@@ -148,8 +159,8 @@ ALGORITHM = (
         "minibatch_data_iter_num", "dataset_filter", "dirty_data_mask", "open_feedback_turn", "use_token_reward",
     )),
     *off_or_lacking("rl_loss_coef", (1, 1.0), "scaling the policy loss is not there; scale learning_rate and kl_loss_coef"),
-    *off_or_lacking("error_max_len_clip", (False, None), "is not there; max_len_mask leaves cut-off responses out"),
-    ignored("error_max_len_threshold", "it belongs to error_max_len_clip"),
+    KeyRule("error_max_len_threshold", "alias", "it belongs to error_max_len_clip",
+         lambda v, b: {".error_max_len_threshold": DROP}, lambda v, b: not b.get("error_max_len_clip"), "without it"),
     *off_or_lacking("difficulty_loss_weight", (False, None), "weighing samples is not there; use difficulty_mask"),
     *off_or_lacking("length_loss_weight", (False, None), "weighing samples is not there; choose loss_agg_mode"),
     ignored("train_infer_correction.is_weight.detach", "importance weights never carry a gradient"),

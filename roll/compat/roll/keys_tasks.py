@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from roll.compat.roll.rule import (
@@ -19,10 +20,36 @@ from roll.compat.roll.rule import (
     renamed,
     value_read_as,
 )
-from roll.configs.arguments import DataArguments
+from roll.configs.arguments import DataArguments, GeneratingArguments
 
 _CPU_GRADER = "reward workers grade on CPUs and load no model"
-_REWARD_MODEL = "reward models on devices are not there; grade by a rule, or call a served model from a reward worker of your own"
+_REWARD_MODEL = "reward models that are no judges are not there; grade by a rule, or ask a served model with HTTPRewardWorker"
+JUDGE_LIMIT_S = 120.0
+"""ROLL gives its judges no limit, and the default here is meant for rules."""
+_WITH_DEVICES = "read as part of `rewards.<name>.judge`"
+
+
+def _has_devices(value: Any, block: Siblings) -> bool:
+    return block.get("device_mapping") is not None
+
+
+def _judge(devices: Any, block: Siblings) -> dict[str, Any]:
+    """The blocks of a role as the one block that they are here."""
+    model, strategy, sampling = (block.get(name) or {} for name in ("model_args", "strategy_args", "generating_args"))
+    options = dict(strategy.get("strategy_config") or {})
+    known = {field.name for field in fields(GeneratingArguments)} - {"num_return_sequences"}
+    judge = {
+        "device_mapping": devices,
+        "model_name_or_path": model.get("model_name_or_path"),
+        "generating_args": {name: value for name, value in sampling.items() if name in known},
+    }
+    if model.get("dtype"):
+        judge["dtype"] = model["dtype"]
+    if "max_model_len" in options:
+        judge["max_length"] = options.pop("max_model_len")
+    if "strategy_name" in strategy:
+        judge["strategy_args"] = {"strategy_name": strategy["strategy_name"], "strategy_config": options}
+    return {".judge": judge, ".timeout_s": JUDGE_LIMIT_S}
 
 
 def _method(value: Any, block: Siblings) -> dict[str, Any]:
@@ -74,13 +101,25 @@ REWARDS = (
     KeyRule("rewards.<name>.tag_included", "alias", "the domain's own name", lambda v, b: {".tag_included": DROP},
          lambda v, b: v is None, "null"),
     *(renamed(f"rewards.<name>.{name}", f".reward_args.{name}", "handed to the worker class") for name in (
-        "code_url", "use_local", "judge_prompt", "judge_model_type", "judge_model_name", "judge_api_url", "judge_api_key",
-        "format_pattern", "reward_type", "response_length_penalty_coef",
+        "code_url", "use_local", "judge_model_name", "judge_api_url", "judge_api_key", "format_pattern", "reward_type",
+        "response_length_penalty_coef",
     )),
+    KeyRule("rewards.<name>.judge_prompt", "alias", "read as `reward_args.judge_prompt`, a question of your own",
+         lambda v, b: {".reward_args.judge_prompt": v}, lambda v, b: "{response}" in str(v), "with {response}", absent=True),
+    KeyRule("rewards.<name>.judge_prompt", "alias", "read as the built-in question",
+         when=lambda v, b: "{response}" not in str(v), values="a name", absent=True),
+    ignored("rewards.<name>.judge_model_type", "a judge with a device_mapping is a model there, else a server"),
+    KeyRule("rewards.<name>.device_mapping", "alias",
+         f"read as `rewards.<name>.judge`, with model_args, strategy_args, generating_args; timeout_s: {JUDGE_LIMIT_S:g}", _judge,
+         when=lambda v, b: v is not None, values="devices", absent=True),
+    KeyRule("rewards.<name>.device_mapping", "without effect", "it changes nothing as it stands",
+         when=lambda v, b: v is None, values="null", absent=True),
+    *(KeyRule(f"rewards.<name>.{name}", "alias", _WITH_DEVICES, when=_has_devices, values="with device_mapping", absent=True)
+      for name in ("strategy_args", "model_args", "generating_args")),
+    KeyRule("rewards.<name>.world_size", "alias", "there is one worker for each engine of the judge",
+         lambda v, b: {".world_size": DROP}, _has_devices, "with device_mapping"),
     KeyRule("rewards.<name>.strategy_args", "without effect", _CPU_GRADER, values="hf_infer without device_mapping",
          when=lambda v, b: b.get("device_mapping") is None),
-    lacking("rewards.<name>.strategy_args", _REWARD_MODEL),
-    *off_or_lacking("rewards.<name>.device_mapping", (None,), _REWARD_MODEL),
     *(ignored(f"rewards.<name>.{name}", why) for name, why in (
         ("model_args", _CPU_GRADER), ("data_args", _CPU_GRADER), ("generating_args", _CPU_GRADER), ("training_args", _CPU_GRADER),
         ("infer_batch_size", "samples are graded one by one, as they come"), ("num_gpus_per_worker", _CPU_GRADER),
@@ -135,8 +174,8 @@ AGENTIC = (
             ignored(f"{block}.world_size", "it follows from max_env_num_per_worker"),
             ignored(f"{block}.infer_batch_size", "episodes are played one by one"),
             ignored(f"{block}.name", "env managers are named by their key"),
-            KeyRule(f"{block}.llm_proxy", "without effect", "actor_infer plays", when=lambda v, b: v in (None, {})
-                 or v.get("proxy_type", "policy") == "policy", values="proxy_type: policy"),
+            KeyRule(f"{block}.llm_proxy", "without effect", "actor_infer plays", when=lambda v, b: not v
+                 or (isinstance(v, dict) and v.get("proxy_type", "policy") == "policy"), values="proxy_type: policy"),
             lacking(f"{block}.llm_proxy", "only the policy itself plays"),
         )
     ),
@@ -156,6 +195,8 @@ AGENTIC = (
          lambda v, b: {".env_type": "gem", ".env_config.env_id": v}, lambda v, b: isinstance(v, str) and ":" in v, "GEM's names"),
     ignored("custom_envs.<name>.use_thread_lock", "`execution` says where steps run; environments share no lock"),
     *off_or_lacking("custom_envs.<name>.agent_runner_cls", (None,), "agents of their own process are not there"),
+    *off_or_lacking("custom_envs.<name>.tool_wrapper", (None,), "tools between policy and environment are not there: let an "
+                    "environment of your own call them in step"),
     *(lacking(f"custom_envs.<name>.{name}", VISION) for name in
       ("pre_step_template", "next_step_template", "reward_template", "user_prompt_format")),
     KeyRule("reward_normalization.method", "alias", "identity: no norm_mean_type and norm_std_type; mean: norm_mean_type: group; "

@@ -23,6 +23,9 @@ NO_CRITIC = "no critic is trained: only adv_estimator: gae has one"
 DEAD_IN_ROLL = "ROLL does not read it either"
 ENVIRONMENT = "no process's environment is changed: set the variables before the start"
 VISION = "vision models are not there"
+WHOLE_CHECKPOINTS = "checkpoints are always whole: safetensors, with the optimiser, resumable on other devices"
+SPEED = "it changes the speed only, and is not used"
+MEMORY = "it saves memory only, and is not used"
 
 
 class _Drop:

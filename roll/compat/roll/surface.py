@@ -93,7 +93,7 @@ device_mapping infer_batch_size num_gpus_per_worker system_envs name max_concurr
     "rewards.<name>.query_filter_config.filter_args": "threshold_up threshold_down std_threshold",
     "custom_envs.<name>": """env_type max_steps max_tokens_per_step env_manager_cls agent_runner_cls use_thread_lock
 max_env_step_concurrent agent_system_template agent_template history_length env_config pre_step_template
-next_step_template reward_template user_prompt_format""",
+next_step_template reward_template user_prompt_format tool_wrapper""",
     "train_env_manager": _ENV_MANAGER,
     "val_env_manager": _ENV_MANAGER,
     "reward_normalization": "grouping method norm_mean_type norm_std_type global_scale_factor global_shift_value",

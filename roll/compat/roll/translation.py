@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, get_args, get_origin
 
 from roll.compat.roll.keys import RULES
+from roll.compat.roll.meant import meant
 from roll.compat.roll.rule import DROP, KeyRule
 from roll.configs.report import Note
 from roll.configs.schema import hints
@@ -65,7 +66,7 @@ def translate(
     """`mapping` for the dataclass `cls`.
 
     `has_class`: whether a dotted path below `roll.` leads to a class. `has_environment`: whether there is an `env_type`.
-    `written_for_roll`: null where a value is needed means the default, and templates mean what they mean to ROLL."""
+    `written_for_roll`: null where a value is needed means the default, and the rest is read as meant.py says."""
     result = Translation(copy.deepcopy(dict(mapping)))
     for _ in range(_PASSES):  # a value under its new name may itself be one that is read as another
         if not _apply(list(_hits(result.mapping, cls, ())), cls, result):
@@ -74,9 +75,12 @@ def translate(
         for path, kind in list(_unwanted_nulls(result.mapping, cls, ())):
             remove(result.mapping, path)
             result.aliased.append(Note(".".join(path), None, f"the default: null is no {kind}"))
-        for path, value, ours in list(_system_templates(result.mapping, cls)):
-            write_at(result.mapping, path, ours)
-            result.aliased.append(Note(".".join(path), value, "with {instructions}: ROLL shows an environment's rules by itself"))
+        for each in list(meant(result.mapping, mapping, has_field(cls, ("custom_envs",)))):
+            if each.target is DROP:
+                remove(result.mapping, each.path)
+            else:
+                write_at(result.mapping, each.path, copy.deepcopy(each.target))
+            result.aliased.append(Note(".".join(each.path), each.value, each.note))
     known = {name: value for name, value in result.mapping.items() if has_field(cls, (name,))}
     result.lacking += _absent(known, (), has_class, has_environment)
     return result
@@ -150,18 +154,6 @@ def _absent(
             yield Note(".".join(path), value, "there is no such environment; write the dotted path of your own class")
 
 
-def _system_templates(mapping: Mapping[str, Any], cls: Any) -> Iterator[tuple[tuple[str, ...], str, str]]:
-    """System templates, as written and as they have to be: ROLL takes braces literally, and adds the rules by itself."""
-    environments = mapping.get("custom_envs") if has_field(cls, ("custom_envs",)) else None
-    for name, env in environments.items() if isinstance(environments, Mapping) else ():
-        if not isinstance(env, Mapping):
-            continue
-        system, turn = env.get("agent_system_template") or "", env.get("agent_template")
-        if isinstance(system, str) and isinstance(turn, str) and "{instructions}" not in system + turn:
-            literal = system.replace("{", "{{").replace("}", "}}")
-            yield ("custom_envs", name, "agent_system_template"), system, f"{literal}\n{{instructions}}".lstrip("\n")
-
-
 def _unwanted_nulls(block: Mapping[str, Any], cls: Any, above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
     for item in fields(cls) if is_dataclass(cls) else ():
         value, hint, path = block.get(item.name), hints(cls)[item.name], (*above, item.name)
@@ -186,7 +178,8 @@ def _chosen_block(cls: Any, name: str, block: Mapping[str, Any]) -> Any:
     that choice."""
     item = next(item for item in fields(cls) if item.name == name)
     selector, schemas = item.metadata.get("schema_by", ("", {}))
-    return schemas.get(block.get(selector)) if selector else _block(cls, name)
+    chosen = block.get(selector)
+    return (schemas.get(chosen) if isinstance(chosen, str) else None) if selector else _block(cls, name)
 
 
 def _is_named(cls: Any, name: str) -> bool:

@@ -45,3 +45,20 @@ def task_data(given: Mapping[str, Any]) -> dict[str, Any]:
         named = {"path": path, "subset_name": given.get("subset_name"), "split": split}
         return {name: value for name, value in named.items() if value is not None}
     return {"file_name": path if path.endswith(".jsonl") else f"{path.rstrip('/')}/{split}.jsonl"}
+
+
+def batches_ahead(file: File) -> int:
+    """1 + async_generation_ratio, where both sides stop at the same number of tasks; 0 if what decides it is no number."""
+    interval, offset = at(file, "synchronizer.sync_interval", 1), at(file, "synchronizer.sync_offset", 0)
+    return interval + offset if is_count(interval) and type(offset) is int else 0
+
+
+def is_apart(value: Any, file: File) -> bool:
+    """Whether explorer and trainer are processes of their own."""
+    return file.get("mode") in ("explore", "train")
+
+
+def tasks_of_a_batch(file: File) -> Any:
+    """None: it cannot be said."""
+    size = at(file, "algorithm.repeat_times", 1)
+    return at(file, "buffer.batch_size") or (at(file, "buffer.train_batch_size", 0) // size if is_count(size) else None)

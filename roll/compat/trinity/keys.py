@@ -17,12 +17,16 @@ from roll.compat.trinity.file import (
     TASKS,
     File,
     at,
+    is_apart,
     is_count,
     is_one_of,
     is_text,
     run_folder,
     task_data,
+    tasks_of_a_batch,
 )
+from roll.compat.trinity.replay import REPLAY
+from roll.compat.trinity.synchronizer import SYNCHRONIZER
 
 BLOCKS = (
     "algorithm", "model", "cluster", "buffer", "explorer", "trainer", "synchronizer", "monitor", "data_processor", "service",
@@ -50,14 +54,9 @@ LEFT_OUT: dict[str, Any] = {
 NEEDED = {"algorithm.repeat_times": "is left out, and Trinity's default depends on the algorithm: write it"}
 
 _EXPERIENCES = "buffer.trainer_input.experience_buffer"
-_REPLAY = f"{_EXPERIENCES}.replay_buffer"
 _TRAINING = "actor_train.training_args"
 _ENGINE = "actor_infer.strategy_args.strategy_config"
 _BY_TOKENS = "micro-batches are always cut by tokens"
-_STYLES = (
-    "explorers take a version when it is published, and async_generation_ratio bounds how far they run ahead: write fixed, or "
-    "remove it and write weight_push_interval and async_generation_ratio"
-)
 
 
 def _whole(file: File, *paths: str) -> int | None:
@@ -86,7 +85,7 @@ def _devices(value: Any, file: File) -> Mapping[str, Any]:
 def _batch(value: Any, file: File) -> Mapping[str, Any]:
     """A step has one optimiser step of all its samples."""
     size = at(file, "algorithm.repeat_times", 1)
-    tasks = at(file, "buffer.batch_size") or (at(file, "buffer.train_batch_size", 0) // size if is_count(size) else None)
+    tasks = tasks_of_a_batch(file)
     found = {"rollout_batch_size": tasks}
     trainers = len(_devices(0, file).get("actor_train.device_mapping", ()))
     if trainers and is_count(tasks) and is_count(size):
@@ -101,35 +100,6 @@ def _one_batch(value: Any, file: File) -> bool:
     return fits and (tasks is None or tasks * size == value)
 
 
-def _ahead(file: File) -> int:
-    """1 + async_generation_ratio; 0 if what decides it is no number."""
-    interval, offset = _whole(file, "synchronizer.sync_interval"), at(file, "synchronizer.sync_offset", 0)
-    return interval + offset if interval and type(offset) is int else 0
-
-
-def _interval(value: Any, file: File) -> Mapping[str, Any]:
-    ahead = _ahead(file) - 1
-    depth = "auto" if _replays(at(file, f"{_REPLAY}.enable"), file) else ahead
-    return {"weight_push_interval": value, "async_generation_ratio": ahead, "async_pipeline_depth": depth}
-
-
-def _holds_all(value: Any, file: File) -> bool:
-    """Whether admission lets no more groups wait than the buffer holds."""
-    return not is_count(value) or value >= _ahead(file) * (_whole(file, "buffer.batch_size") or 0)
-
-
-def _uses(file: File) -> int:
-    """How many steps may train a group: the limit of the one priority function that has one, else as many as its age allows."""
-    named, limit = at(file, f"{_REPLAY}.priority_fn", "linear_decay"), at(file, f"{_REPLAY}.priority_fn_args.use_count_limit", 3)
-    return limit if named == "decay_limit_randomization" and is_count(limit) else _ahead(file)
-
-
-def _replays(value: Any, file: File) -> bool:
-    """Whether groups are trained again; only an offset leaves places for it."""
-    later = _ahead(file) > 1 + (_whole(file, "synchronizer.sync_interval") or 0)
-    return value is True and at(file, f"{_REPLAY}.reuse_cooldown_time") is not None and _uses(file) > 1 and later
-
-
 def _task_data(value: Any, file: File) -> Mapping[str, Any]:
     return {f"actor_train.data_args.{name}": each for name, each in task_data(at(file, TASKS)).items()}
 
@@ -140,10 +110,6 @@ def _reward(value: Any, file: File) -> Mapping[str, Any]:
 
 def _run_folder(value: Any, file: File) -> Mapping[str, Any]:
     return {"output_dir": run_folder(value, file)}
-
-
-def _apart(value: Any, file: File) -> bool:
-    return file.get("mode") in ("explore", "train")
 
 
 def _database(value: Any, file: File) -> Mapping[str, Any]:
@@ -179,8 +145,8 @@ _GRPO_NOTE = (
 )
 
 RUN = (
-    KeyRule("mode", "alias", "with model_update_transport: checkpoint_dir: weights go between processes as files",
-            lambda v, f: {"mode": v, "model_update_transport": "checkpoint_dir"}, _apart, "explore, train"),
+    KeyRule("mode", "alias", "without sync_method weights go between processes as files, as there",
+            lambda v, f: {"mode": v, "model_update_transport": "checkpoint_dir"}, is_apart, "explore, train"),
     KeyRule("mode", "alias", "one process explores and trains", lambda v, f: {"mode": v}, is_one_of("both"), "both"),
     KeyRule("mode", "lacking", "is not there: explore, train, both or bench; roles may share devices",
             lambda v, f: {"mode": "both"}, values="else"),
@@ -259,28 +225,12 @@ BUFFER = (
     lacking("buffer.explorer_input.tasksets", "write rewards by domain, and a list as actor_train.data_args.file_name"),
     ignored(f"{_EXPERIENCES}.name", "a run has one buffer"),
     *off_or_lacking(f"{_EXPERIENCES}.storage_type", ("queue", "sql"), "groups lie in memory or in a database: groups_database"),
-    KeyRule(f"{_EXPERIENCES}.path", "without effect", "groups lie in memory with mode both", when=lambda v, f: not _apart(v, f),
+    KeyRule(f"{_EXPERIENCES}.path", "without effect", "groups lie in memory with mode both", when=lambda v, f: not is_apart(v, f),
             values="mode both"),
     KeyRule(f"{_EXPERIENCES}.path", "alias", "read as groups_database: the same for all processes, and a new one for each run",
             _database, lambda v, f: is_text(v, f) and v.startswith(("sqlite:///", "postgresql")), "SQLite, PostgreSQL"),
     lacking(f"{_EXPERIENCES}.path", "SQLite and PostgreSQL only: write groups_database"),
-    KeyRule(f"{_EXPERIENCES}.capacity", "without effect", "admission lets no more groups wait: (1 + async_generation_ratio) x "
-            "batch_size", when=_holds_all, values="(sync_interval + sync_offset) x batch_size or more"),
-    lacking(f"{_EXPERIENCES}.capacity", "groups that wait are bounded by admission, not by a capacity: write a smaller "
-            "async_generation_ratio or async_pipeline_depth"),
-    KeyRule(f"{_REPLAY}.enable", "alias", "read as max_reuse: use_count_limit of decay_limit_randomization, else as often as "
-            "async_generation_ratio lets a group be trained. Fresh groups go first, then those that were trained least often, of "
-            "these the newest", lambda v, f: {"max_reuse": _uses(f)}, _replays,
-            "true, with reuse_cooldown_time and a sync_offset of 2 or more"),
-    *off_or_lacking(f"{_REPLAY}.enable", (False, None), "groups are trained again within the staleness bound: write "
-                    "reuse_cooldown_time and a synchronizer.sync_offset of 2 or more. For the newest first, each once, write "
-                    "groups_order: newest with staleness_policy: drop"),
-    ignored(f"{_REPLAY}.reuse_cooldown_time", "a group may be trained again as soon as its step is done"),
-    *off_or_lacking(f"{_REPLAY}.priority_fn", ("linear_decay", "decay_limit_randomization", None), "groups have one order: "
-                    "groups_order and max_reuse"),
-    ignored(f"{_REPLAY}.priority_fn_args.decay", "the number of uses always counts before the version"),
-    ignored(f"{_REPLAY}.priority_fn_args.use_count_limit", "part of max_reuse"),
-    *off_or_lacking(f"{_REPLAY}.priority_fn_args.sigma", (0, None), "the order is not random: write 0"),
+    *REPLAY,
     *off_or_lacking("buffer.trainer_input.auxiliary_buffers", ({}, None), "training on others' samples is not there"),
 )  # fmt: skip
 
@@ -318,18 +268,6 @@ TRAINER = (
             "1 or more"),
     ignored("trainer.save_interval", "the last step leaves a checkpoint, and every save_steps-th"),
     renamed("trainer.max_checkpoints_to_keep", "max_ckpt_to_keep"),
-    KeyRule("synchronizer.sync_method", "alias", "read as model_update_transport: checkpoint_dir",
-            lambda v, f: {"model_update_transport": "checkpoint_dir"}, is_one_of("checkpoint"), "checkpoint"),
-    lacking("synchronizer.sync_method", "processes of their own exchange weights as files: write checkpoint; with mode both "
-            "write model_update_transport: collective or object_store"),
-    KeyRule("synchronizer.sync_interval", "alias", "k: weight_push_interval k, async_generation_ratio and async_pipeline_depth "
-            "k - 1 + sync_offset: task i is sampled by version k * (i // (k * batch_size)), or a newer one with sync_offset",
-            _interval, lambda v, f: _ahead(f) > 0, "1 or more"),
-    ignored("synchronizer.sync_offset", "part of async_generation_ratio"),
-    *off_or_lacking("synchronizer.sync_style", ("fixed", None), _STYLES),
-    *(row for name in ("explorer_sync_interval", "trainer_sync_interval")
-      for row in off_or_lacking(f"synchronizer.{name}", (None,), "both sides have one interval: write sync_interval")),
-    ignored("synchronizer.sync_timeout", "peer_timeout says when a process that is alone gives up"),
 )  # fmt: skip
 
-RULES = (*evaluation.RULES, *RUN, *ALGORITHM, *BUFFER, *EXPLORER, *TRAINER)
+RULES = (*evaluation.RULES, *RUN, *ALGORITHM, *BUFFER, *EXPLORER, *TRAINER, *SYNCHRONIZER)

@@ -24,10 +24,13 @@ class RLVRAdvantages(Advantages):
         self._running: dict[str, RunningMoments] = {}
 
     def trains(self, group: SampleGroup, sample: Sample) -> bool:
-        """False for samples that were cut off at the length limit (`max_len_mask`), and for groups that are too easy or too hard
-        (`difficulty_mask`)."""
+        """False for samples that were cut off at the length limit (`max_len_mask`), for long ones that are not right
+        (`error_max_len_clip`), and for groups that are too easy or too hard (`difficulty_mask`)."""
         config = self._rlvr
         if config.max_len_mask and sample.finish_reason == "length":
+            return False
+        longest = config.error_max_len_threshold
+        if config.error_max_len_clip and longest is not None and len(sample.response_ids) >= longest and not sample.succeeded:
             return False
         if not config.difficulty_mask:
             return True

@@ -34,6 +34,7 @@ class RLVRExplorer(Explorer):
         derived, tokenizer, generating = prepared.derived, prepared.tokenizer, config.actor_infer.generating_args
         self._client = client
         self._rewards = rewards
+        self._on_error = {domain: reward.on_reward_error for domain, reward in config.rewards.items()}
         self._n = config.num_return_sequences_in_group
         self._with_greedy = config.uses_greedy_baseline
         self._sampling = sampling_params(generating, derived.max_new_tokens, tokenizer)
@@ -56,12 +57,19 @@ class RLVRExplorer(Explorer):
         return group
 
     async def reward(self, group: SampleGroup) -> SampleGroup | None:
-        """Verifiable rewards. A group that cannot be rewarded, even at the second attempt, is dropped with the reason."""
+        """Verifiable rewards. What cannot be rewarded is dropped with the reason: the sample or the group, as `on_reward_error`
+        of the domain says."""
         responses = group.samples if group.baseline is None else [*group.samples, group.baseline]
+        policy = self._on_error[group.prompt.domain]
         failure = await self._rewards.fill(responses)
-        if failure is not None:
-            failure = await self._rewards.fill(responses)
+        if failure is not None and policy != "drop_group":
+            failure = await self._rewards.fill([sample for sample in responses if sample.reward is None])
         if failure is None:
+            return group
+        rewarded = [sample for sample in group.samples if sample.reward is not None]
+        if policy == "drop_sample" and len(rewarded) > 1 and (group.baseline is None or group.baseline.reward is not None):
+            self._rewards.dropped[group.prompt.domain] += len(group.samples) - len(rewarded)
+            group.samples = rewarded
             return group
         await self.groups.drop(group.group_id, "reward_error", failure)
         return None
@@ -73,11 +81,12 @@ class RLVRExplorer(Explorer):
 
     async def grade(self, samples: Sequence[Sample]) -> None:
         by_prompt = [list(of_prompt) for _, of_prompt in groupby(samples, key=lambda sample: sample.prompt.uid)]
-        await asyncio.gather(*(self._rewards.fill(of_prompt) for of_prompt in by_prompt))
+        await asyncio.gather(*(self._rewards.fill(of_prompt, as_judged=True) for of_prompt in by_prompt))
 
     def figures(self) -> dict[str, Any]:
         return {
             "prompts_skipped": self._skipped,
             "reward_errors": dict(self._rewards.errors),
+            "samples_without_reward": dict(self._rewards.dropped),
             "engine_concurrency": self._client.limits,
         }

@@ -43,7 +43,10 @@ def prepare(config: RLVRConfig, inventory: Inventory, one_process: bool = False)
         return RLVRPrepared(**shared.common(NoTasks(config.seed), {}), validation=validation, skipped=skipped)
     if config.mode == "train" and config.total_epochs is None:
         return RLVRPrepared(**shared.common(NoTasks(config.seed), {}), validation=[], skipped={})
-    train, skipped = _prompts("actor_train", config.actor_train.data_args, shared, collect)
+    read, skipped = _prompts("actor_train", config.actor_train.data_args, shared, collect)
+    train = [row for row in read if row.domain in derived.domain_shares]
+    if len(train) < len(read):
+        skipped["no_share"] = len(read) - len(train)
     if config.total_epochs is not None:
         collect.raise_if_any()
         _count_epochs(config, len(train), shared)

@@ -32,8 +32,10 @@ class RLVRPipeline(Pipeline):
         self.prepared = prepared
 
     def own_specs(self) -> Mapping[str, Sequence[WorkerSpec]]:
-        rewards = self.config.rewards
-        return {f"rewards.{domain}": reward_specs(domain, rewards[domain], self.inventory) for domain in rewards}
+        config, longest = self.config, self.prepared.derived.response_length
+        return {
+            f"rewards.{domain}": reward_specs(domain, config, longest, self.inventory, self.backend) for domain in config.rewards
+        }
 
     async def explorer(self, clusters: Mapping[str, Cluster], engines: EngineFleet, weights: EngineUpdates) -> RLVRExplorer:
         config, prepared, cluster = self.config, self.prepared, clusters["actor_infer"]

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -58,7 +60,7 @@ def open_engine(address: str) -> Engine:
     @event.listens_for(engine, "connect")
     def _configure(connection: object, _record: object) -> None:
         cursor = connection.cursor()  # type: ignore[attr-defined]
-        cursor.execute("PRAGMA journal_mode=WAL")
+        _write_ahead(cursor)
         # What is committed outlives every process; only a loss of power may cost the last moments.
         cursor.execute("PRAGMA synchronous=NORMAL")
         cursor.close()
@@ -69,6 +71,19 @@ def open_engine(address: str) -> Engine:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     return engine
+
+
+def _write_ahead(cursor: sqlite3.Cursor) -> None:
+    """SQLite does not wait for others here, as it does everywhere else: they may be opening, or leaving, the same file."""
+    deadline = time.monotonic() + BUSY_S
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
 
 
 @contextmanager

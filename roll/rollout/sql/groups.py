@@ -121,8 +121,7 @@ class SqlGroups(Groups):
 
     def _notice_peers(self) -> None:
         """Raises `Alone`."""
-        peers = any(row.state == "alive" and row.role != self._member.role for row in self._members)
-        if peers or self._member.role == "both" or self.ended is not None:
+        if self.accompanied or self._member.role == "both" or self.ended is not None:
             self._alone_since = self._clock()
         elif (silence := self._clock() - self._alone_since) > self._peer_timeout_s:
             missing = "explorer" if self._member.trains else "trainer"
@@ -273,8 +272,7 @@ class SqlGroups(Groups):
     def _adopt(self, book: Book) -> None:
         """Everything anew."""
         book.restore(self.admission)
-        if self._leased is not None:
-            self.admission.replay.lease(self._leased.group_ids)
+        self.admission.replay.lease(group.group_id for groups in self._leased.values() for group in groups)
         mine = {row.id for row in book.live if row.member == self._member.name and row.id in self._work}
         self._live = {row.id: self._live[row.id] if row.id in mine else outline(row) for row in [*book.live, *book.trained]}
         self._let_go()
@@ -334,6 +332,11 @@ class SqlGroups(Groups):
         """The other explorers that are alive, with the oldest version that each serves."""
         name = self._member.name
         return {row.name: row.served for row in self._members if row.state == "alive" and row.served >= 0 and row.name != name}
+
+    @property
+    def accompanied(self) -> bool:
+        """Whether a process of the run's other half is alive."""
+        return any(row.state == "alive" and row.role != self._member.role for row in self._members)
 
     async def was_taken_back(self) -> bool:
         run = await self._database.read(lambda connection: connection.execute(select(runs)).one())

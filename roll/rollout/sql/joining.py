@@ -87,6 +87,8 @@ class Join:
         leave(connection, self.member.name, "left")
         if self.trainer_at is not None:
             _go_on_from(connection, self.trainer_at[0], self.admission.batch_groups)
+        if self.trainer_at is not None or (run is not None and run.status == "failed"):
+            # An explorer that comes after a trainer has failed waits for the next one.
             connection.execute(update(runs).values(status="running", reason=""))
         run = connection.execute(select(runs)).one()
         drawn = connection.execute(select(tasks).where(tasks.c.task_set == self.member.task_set)).first()

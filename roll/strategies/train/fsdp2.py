@@ -7,8 +7,13 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
+from roll.algorithms.aggregation import divisor
+from roll.algorithms.loss import LossSpec, Metrics
+from roll.algorithms.loss_metrics import scaled
 from roll.configs.arguments import FSDP2Config
+from roll.data.token_batch import TokenBatch
 from roll.strategies.train.hf_train import HFTrainStrategy
+from roll.strategies.train.interface import BatchTotals
 from roll.strategies.train.optimizer import MOMENTS, scale_to_norm
 from roll.strategies.train.sharding import local, reshard
 
@@ -24,6 +29,22 @@ class FSDP2Strategy(HFTrainStrategy):
         dtype = self._compute_dtype if self._mixed else None
         self._ranks.shard(self._model, layer_names, dtype, self._spec.options(FSDP2Config).reshard_after_forward)
         self._optimizer = self._make_optimizer()
+        self._parts: list[Metrics] = []
+        """Of the gradients that have been added and not been stepped on."""
+
+    def add_gradients(self, batch: TokenBatch, loss: LossSpec) -> None:
+        """Gradients of the sum of all losses: what they are divided by is not known yet."""
+        self._parts += self._gradients(batch, self._policy_loss(loss, BatchTotals(tokens=1, sequences=1)))
+
+    def step_on_gradients(self, loss: LossSpec, totals: BatchTotals) -> dict[str, float]:
+        factor = 1 / divisor(loss.aggregation, totals.tokens, totals.sequences)
+        for gradient in self._added_gradients():
+            gradient.mul_(factor)
+        parts, self._parts = [scaled(part, factor) for part in self._parts], []
+        return self._take_step(parts)
+
+    def _added_gradients(self) -> list[Tensor]:
+        return [local(p.grad) for p in self._model.parameters() if p.grad is not None]
 
     def _call_model(self, tokens: Tensor, columns: Tensor) -> Tensor:
         logits: Tensor = self._model(input_ids=tokens, use_cache=False, logits_to_keep=columns).logits
@@ -34,7 +55,7 @@ class FSDP2Strategy(HFTrainStrategy):
 
     def _step(self) -> float:
         assert self._optimizer is not None and self._spec.optimisation is not None
-        gradients = [local(p.grad) for p in self._model.parameters() if p.grad is not None]
+        gradients = self._added_gradients()
         square = torch.nn.utils.get_total_norm(gradients).square()
         self._ranks.all_reduce(square, "sum")
         norm = float(square.sqrt())

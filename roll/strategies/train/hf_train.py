@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -30,7 +30,7 @@ from roll.strategies.train.process import prepare_process, resolve_dtype
 from roll.strategies.train.rank_microbatches import rank_microbatches
 from roll.strategies.train.sharding import Ranks
 from roll.strategies.train.snapshot import Snapshot
-from roll.strategies.train.spec import TrainSpec
+from roll.strategies.train.spec import Optimisation, TrainSpec
 from roll.weights.adapter import BaseWeights, with_base
 from roll.weights.bucket import Bucket, make_buckets
 from roll.weights.experts import fused, published, published_moments
@@ -154,12 +154,14 @@ class HFTrainStrategy(ABC):
         """Besides the loss's metrics: `actor_train/grad_norm` (before clipping), `actor_train/lr` and
         `actor_train/skipped_steps`, the number so far of steps not taken, nor counted by the schedule, because the gradient was
         not finite."""
+        return self._optimise(batch, self._policy_loss(loss, totals))
 
+    def _policy_loss(self, loss: LossSpec, totals: BatchTotals) -> Callable[[Padded], tuple[Tensor, Metrics]]:
         def policy_loss(micro: Padded) -> tuple[Tensor, Metrics]:
             logprobs, entropy = self._forward(micro, "differentiable" if loss.entropy_coef else "detached")
             return compute_loss(logprobs, entropy, micro, loss, totals.tokens, totals.sequences)
 
-        return self._optimise(batch, policy_loss)
+        return policy_loss
 
     def _per_token(self, batch: TokenBatch, compute: Callable[[Padded], Tensor]) -> Tensor:
         """[N] the per-token results of `compute` for each micro-batch [B, T], without gradients."""
@@ -177,15 +179,26 @@ class HFTrainStrategy(ABC):
 
     def _optimise(self, batch: TokenBatch, loss_of: Callable[[Padded], tuple[Tensor, Metrics]]) -> dict[str, float]:
         """Takes one optimiser step. `loss_of`: a micro-batch's share of the loss, and its metrics."""
-        training = self._spec.optimisation
-        if self._optimizer is None or training is None:
-            raise RuntimeError(f"this model is frozen ({self.frozen_name}) and cannot be trained")
-        parts: list[Metrics] = []
-        for _, micro, last in rank_microbatches(batch, training.max_tokens_per_microbatch, self._ranks.all_max, self._device):
+        return self._take_step(list(self._gradients(batch, loss_of)))
+
+    def _gradients(self, batch: TokenBatch, loss_of: Callable[[Padded], tuple[Tensor, Metrics]]) -> Iterator[Metrics]:
+        """Adds the gradients of the batch; the metrics of each micro-batch."""
+        budget = self._training.max_tokens_per_microbatch
+        for _, micro, last in rank_microbatches(batch, budget, self._ranks.all_max, self._device):
             value, metrics = loss_of(micro)
             self._backward(value, last)
-            parts.append(metrics)
-        lr = training.schedule.at(self._state.optimizer_step)
+            yield metrics
+
+    @property
+    def _training(self) -> Optimisation:
+        if self._spec.optimisation is None:
+            raise RuntimeError(f"this model is frozen ({self.frozen_name}) and cannot be trained")
+        return self._spec.optimisation
+
+    def _take_step(self, parts: Sequence[Metrics]) -> dict[str, float]:
+        """The optimiser step on the gradients, and the metrics of its micro-batches with its own."""
+        assert self._optimizer is not None
+        lr = self._training.schedule.at(self._state.optimizer_step)
         for group in self._optimizer.param_groups:
             group["lr"] = lr
         norm = self._step()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -68,3 +68,14 @@ class TrainStrategy(Checkpointed, Protocol):
     def export_weights(self, bucket_bytes: int) -> Iterator[Bucket]:
         """Hugging Face-named weights. A collective: every rank must exhaust it, and gets a share of the buckets (possibly none);
         together they are the model, each tensor once."""
+
+
+@runtime_checkable
+class AccumulatingStrategy(TrainStrategy, Protocol):
+    """One whose optimiser step can be spread over several calls, for a batch that is not complete yet."""
+
+    def add_gradients(self, batch: TokenBatch, loss: LossSpec) -> None:
+        """Adds the gradients of a part of the batch (this rank's share of it) to those of the parts before."""
+
+    def step_on_gradients(self, loss: LossSpec, totals: BatchTotals) -> dict[str, float]:
+        """The optimiser step of all parts, whose totals are known now."""

@@ -1,7 +1,8 @@
 """A causal LM whose head is one number: what is left of the model judges states instead of predicting tokens.
 
 Everything that runs the causal LM runs it unchanged; where logits [.., V] came out, values [.., 1] do. On disk it is the model's
-folder without its own head, and VALUE_HEAD beside it.
+folder without its own head, and VALUE_HEAD beside it. The value models of trl and transformers' classifiers with one output are
+read, too.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from roll.strategies.train import checkpoint_files as files
-from roll.weights.folder_files import VALUE_HEAD
+from roll.weights.folder_files import VALUE_HEAD, value_head
 
 _AFTER_THE_HEAD = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 """Keys of a model's config by which some families change what their head returns."""
@@ -33,21 +35,33 @@ class ValueHead(nn.Linear):
             return nn.functional.linear(hidden.float(), self.weight.float(), self.bias.float())
 
 
+def saved_head(path: Path, hidden: int) -> dict[str, Tensor] | None:
+    """The folder's value head as the state of a `ValueHead`, None if it has none. Raises `ValueError` for another width."""
+    found = value_head(path)
+    if not found:
+        return None
+    saved = ValueHead(hidden).state_dict()
+    for part, (file, name) in found.items():
+        with safe_open(file, framework="pt") as opened:
+            tensor: Tensor = opened.get_tensor(name)
+        if tensor.shape != saved[part].shape:
+            raise ValueError(f"{name} in '{file}' is {list(tensor.shape)}: of another model, or not of one value")
+        saved[part] = tensor.float()
+    return saved
+
+
 def load_value_model(path: Path, dtype: torch.dtype, attn_implementation: str) -> PreTrainedModel:
-    """Loads a value model from the folder of a causal LM, whose head is left out, or from a folder that `write_value_model` made.
+    """Loads a value model from the folder of a causal LM, whose head is left out, or from the folder of a value model.
 
     Raises:
         ValueError: the model changes what its head says, or the folder's value head is of another width.
     """
-    saved = load_file(path / VALUE_HEAD) if (path / VALUE_HEAD).is_file() else None
-    model = files.load_model(path, dtype, attn_implementation, without_head=saved is not None)
+    model = files.load_model(path, dtype, attn_implementation, without_head=bool(value_head(path)))
     for name in _AFTER_THE_HEAD:
         if getattr(model.config, name, None) not in (None, 1):
             raise ValueError(f"model '{path}' changes the output of its head ({name} in config.json), and cannot be a critic")
     head = ValueHead(model.get_output_embeddings().weight.shape[1])
-    if saved is not None:
-        if {name: tensor.shape for name, tensor in saved.items()} != {n: t.shape for n, t in head.state_dict().items()}:
-            raise ValueError(f"{VALUE_HEAD} in '{path}' is of another model")
+    if (saved := saved_head(path, head.in_features)) is not None:
         head.load_state_dict(saved)
     model.set_output_embeddings(head)
     return model

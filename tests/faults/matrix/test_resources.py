@@ -5,13 +5,13 @@ A limit on the size of files stands for the full disk. What failed is started ag
 
 from __future__ import annotations
 
-import ctypes
 import os
 import resource
 import signal
 from pathlib import Path
 
 import pytest
+from limits import obey_modes
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -22,12 +22,6 @@ ENDLESS = ("max_steps=100000", AUTO)
 def limited(limit: int, number: int):
     """For `launch(before=...)`: the process starts with this limit."""
     return lambda: resource.setrlimit(limit, (number, number))
-
-
-def obey_modes() -> None:
-    """For `launch(before=...)`: root is bound by the modes of files, as everybody else is."""
-    drop_from_bounding_set, cap_dac_override = 24, 1
-    ctypes.CDLL(None).prctl(drop_from_bounding_set, cap_dac_override, 0, 0, 0)
 
 
 def one_error(run, code: int) -> str:

@@ -28,9 +28,9 @@ def check(run, config):
         assert all(one[2] <= other[2] for one, other in itertools.pairwise(sample["versions"]))
 
 
-@pytest.mark.parametrize("ratio", [0, 1])
-def test_a_run_plays_trains_evaluates_and_accounts_for_every_group(lab, make_config, ratio):
-    config = make_config(VALIDATION, async_generation_ratio=ratio, max_steps=3)
+@pytest.mark.parametrize(("ratio", "on_arrival"), [(0, False), (1, False), (0, True), (1, True)])
+def test_a_run_plays_trains_evaluates_and_accounts_for_every_group(lab, make_config, ratio, on_arrival):
+    config = make_config(VALIDATION, async_generation_ratio=ratio, train_on_arrival=on_arrival, max_steps=3)
     run = lab.run(config)
     check(run, config)
     step = run.steps()[-1]

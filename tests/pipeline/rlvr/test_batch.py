@@ -72,6 +72,12 @@ def test_difficulty_mask_keeps_groups_strictly_between_the_thresholds(rewards, i
     assert token_batch([group(1, rewards)], 1.0, RLVRAdvantages(config()).trains).loss_mask.any()
 
 
+def test_long_wrong_responses_are_left_out_of_the_loss():
+    wish = config(error_max_len_clip=True, error_max_len_threshold=2)
+    batch = token_batch([group(1, [1.0, 0.0, 0.0, 0.5], lengths=[3, 2, 1, 2])], 1.0, RLVRAdvantages(wish).trains)
+    assert [bool(mask) for mask in batch.sums_per_sample(batch.loss_mask.long())] == [True, False, True, False]
+
+
 def test_masked_tokens_have_no_advantage():
     groups = [group(1, [1.0, 0.0], finish=["stop", "length"])]
     wish = config(max_len_mask=True)

@@ -37,8 +37,10 @@ FAMILIES = {
     ),
 }
 
+_QWEN3_MOE = {"head_dim": 8, "norm_topk_prob": True, "tie_word_embeddings": False}
 MIXTURES = {
-    "qwen3_moe": (Qwen3MoeForCausalLM, Qwen3MoeConfig, {"head_dim": 8, "norm_topk_prob": True, "tie_word_embeddings": False}),
+    "qwen3_moe": (Qwen3MoeForCausalLM, Qwen3MoeConfig, _QWEN3_MOE),
+    "qwen3_moe_of_three": (Qwen3MoeForCausalLM, Qwen3MoeConfig, {**_QWEN3_MOE, "num_hidden_layers": 3}),
     "qwen2_moe": (
         Qwen2MoeForCausalLM,
         Qwen2MoeConfig,
@@ -91,7 +93,7 @@ def family_models(tmp_path_factory):
 @pytest.fixture(scope="session")
 def megatron_models(family_models, tmp_path_factory):
     """The dense families, and tiny random mixtures of four experts: Qwen3's in every layer, Qwen2's beside a shared expert in
-    one of two."""
+    one of two; one of three layers, which two stages share unequally."""
     folder = tmp_path_factory.mktemp("megatron")
     for path in family_models.iterdir():
         (folder / path.name).symlink_to(path)
@@ -107,13 +109,12 @@ def megatron_models(family_models, tmp_path_factory):
                 num_experts=4,
                 num_experts_per_tok=2,
                 decoder_sparse_step=1,
-                num_hidden_layers=2,
                 num_attention_heads=4,
                 num_key_value_heads=2,
                 max_position_embeddings=64,
                 initializer_range=0.2,
                 pad_token_id=None,
-                **own,
+                **{"num_hidden_layers": 2, **own},
             )
         )
         for parameter_name, parameter in model.named_parameters():

@@ -16,7 +16,7 @@ from train_specs import train_spec
 from roll.algorithms.loss import LossSpec
 from roll.data.token_batch import TokenBatch
 from roll.strategies.train import make_train_strategy
-from roll.strategies.train.interface import BatchTotals, RankContext
+from roll.strategies.train.interface import AccumulatingStrategy, BatchTotals, RankContext
 
 OPTIONS = {
     "dtype": "fp32",
@@ -88,6 +88,14 @@ def exported(strategy, bucket_bytes=1 << 20):
     return {name: t for bucket in strategy.export_weights(bucket_bytes) for name, t in bucket.tensors.items()}
 
 
+def in_parts(strategy, batch: TokenBatch, loss: LossSpec, of_batch: BatchTotals) -> dict[str, float]:
+    """`train_step`, in three calls: all of the samples but the first, then that one."""
+    everything = list(range(len(batch)))
+    strategy.add_gradients(batch.select(everything[1:]), loss)
+    strategy.add_gradients(batch.select(everything[:1]), loss)
+    return strategy.step_on_gradients(loss, of_batch)
+
+
 def run_layout(layout: str, model: str, out: Path, rank: int) -> None:
     folder = out / layout
     folder.mkdir(exist_ok=True)
@@ -99,7 +107,8 @@ def run_layout(layout: str, model: str, out: Path, rank: int) -> None:
     metrics = []
     for step, shares in enumerate(SHARES):
         batch = make_batch(step)
-        metrics.append(strategy.train_step(batch.select(shares[rank]), LOSS, totals(batch)))
+        train = in_parts if step == 1 and isinstance(strategy, AccumulatingStrategy) else strategy.__class__.train_step
+        metrics.append(train(strategy, batch.select(shares[rank]), LOSS, totals(batch)))
     snapshot = strategy.snapshot()
     strategy.write(snapshot, folder / "checkpoint")
     result |= {f"trained/{name}": tensor for name, tensor in exported(strategy, 2000).items()}

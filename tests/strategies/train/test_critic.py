@@ -11,15 +11,23 @@ from types import SimpleNamespace
 import pytest
 import torch
 from programs import environment
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from saving import save
 from train_specs import fsdp2_spec
-from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen2ForSequenceClassification,
+    Qwen2ForTokenClassification,
+)
 
 from roll.algorithms.returns import gae, on_last_token
 from roll.algorithms.value_loss import ValueLossSpec, value_loss
 from roll.data.token_batch import TokenBatch
 from roll.distributed.ports import free_port
+from roll.strategies.model_folder import check_weights
 from roll.strategies.train.critic import FSDP2Critic, make_critic
 from roll.strategies.train.interface import BatchTotals, RankContext
 from roll.strategies.train.value_head import load_value_model
@@ -73,6 +81,58 @@ def test_a_value_is_of_the_state_before_the_token(make, program, tmp_path):
     last = int(batch.lengths[0]) - 1
     changed[last] = (changed[last] + 1) % 37
     assert critic.values(batch.with_(tokens=changed))[last] == got[last], "the token itself is not part of its state"
+
+
+def write_with_head(path, folder, named):
+    """A folder of the model at `path` whose weights have a trl head, in the model's file or in one of its own."""
+    AutoModelForCausalLM.from_pretrained(path).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(path).save_pretrained(folder)
+    head = {"v_head.summary.weight": torch.randn(1, 16), "v_head.summary.bias": torch.tensor([0.3])}
+    kept = load_file(folder / named) if (folder / named).is_file() else {}
+    save_file({**kept, **head}, folder / named, metadata={"format": "pt"})
+    return head.values()
+
+
+@pytest.mark.parametrize("named", ["model.safetensors", VALUE_HEAD])
+def test_a_value_model_of_trl_is_read(make, program, model_path, tmp_path, named):
+    torch.manual_seed(1)
+    weight, bias = write_with_head(model_path, tmp_path, named)
+    batch = program.make_batch(5)
+    padded = batch.padded()
+    hidden = AutoModelForCausalLM.from_pretrained(tmp_path).model(padded.tokens, attention_mask=padded.attention_mask.long())
+    said = (hidden.last_hidden_state @ weight.T + bias).squeeze(2)
+    expected = torch.cat([torch.zeros(len(batch), 1), said[:, :-1]], dim=1)
+    check_weights(tmp_path)
+    torch.testing.assert_close(
+        make(tmp_path).values(batch), padded.flatten(expected.detach()) * batch.loss_mask, rtol=1e-5, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("kind", [Qwen2ForTokenClassification, Qwen2ForSequenceClassification])
+def test_a_classifier_of_one_output_is_read(make, program, model_path, tmp_path, kind):
+    torch.manual_seed(1)
+    model = kind.from_pretrained(model_path, num_labels=1).eval()
+    torch.nn.init.normal_(model.score.weight)
+    model.save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(model_path).save_pretrained(tmp_path)
+    batch = program.make_batch(5)
+    padded = batch.padded()
+    hidden = model.model(padded.tokens, attention_mask=padded.attention_mask.long()).last_hidden_state
+    expected = torch.cat([torch.zeros(len(batch), 1), model.score(hidden).squeeze(2)[:, :-1]], dim=1)
+    check_weights(tmp_path)
+    got = make(tmp_path).values(batch)
+    torch.testing.assert_close(got, padded.flatten(expected.detach()) * batch.loss_mask, rtol=1e-5, atol=1e-6)
+
+
+def test_a_head_of_two_values_or_another_file_is_refused(make, model_path, tmp_path):
+    kind = Qwen2ForTokenClassification
+    kind.from_pretrained(model_path, num_labels=2).save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(model_path).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"score\.weight in .* is \[2, 16\]: of another model, or not of one value"):
+        make(tmp_path)
+    save_file({"head": torch.zeros(1)}, tmp_path / VALUE_HEAD)
+    with pytest.raises(ValueError, match="has no value head, but head"):
+        make(tmp_path)
 
 
 @pytest.mark.parametrize("budget", [1, 24, 1000])

@@ -2,6 +2,7 @@ import dataclasses
 import json
 import math
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from train_specs import fsdp2_spec
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Qwen2ForCausalLM
 
 from roll.algorithms.loss import LossSpec, compute_loss
+from roll.configs.losses import LossAggregation
 from roll.strategies.train.fsdp2 import FSDP2Strategy
 from roll.strategies.train.interface import RankContext
 
@@ -272,3 +274,20 @@ def test_incomplete_model_folder_is_named(tmp_path, present, message):
 def test_fp16_training_is_refused(make):
     with pytest.raises(ValueError, match="bf16"):
         make(dtype="fp16")
+
+
+@pytest.mark.parametrize("mode", get_args(LossAggregation))
+def test_gradients_of_parts_add_up_to_the_step_of_the_batch(make, rank_program, mode):
+    """In any cut and any order, an empty part among them; what they are divided by is said at the end."""
+    batch, loss = rank_program.make_batch(0), dataclasses.replace(rank_program.LOSS, aggregation=mode, norm_length=20)
+    totals, at_once, in_parts = rank_program.totals(batch), make(), make()
+    for _ in range(2):  # nothing of the first step is left for the second
+        expected = at_once.train_step(batch, loss, totals)
+        for indices in ([6, 1], [], [0, 2, 3], [5, 4]):
+            in_parts.add_gradients(batch.select(indices), loss)
+        assert in_parts.step_on_gradients(loss, totals) == pytest.approx(expected, rel=1e-4)
+    one, other = weights(at_once), weights(in_parts)
+    # Softmax does not see k_proj.bias: its gradient is rounding alone, of which AdamW makes whole steps.
+    names = [name for name in one if "k_proj.bias" not in name]
+    apart = torch.stack([(one[name] - other[name]).norm() for name in names]).norm()
+    assert apart <= 1e-6 * torch.stack([one[name].norm() for name in names]).norm()

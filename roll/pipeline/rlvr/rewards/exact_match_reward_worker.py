@@ -9,5 +9,7 @@ from roll.pipeline.rlvr.rewards.reward_worker import RewardWorker
 class ExactMatchRewardWorker(RewardWorker):
     """Compares `response_text` with `ground_truth`, both without surrounding white space. Special tokens are already removed."""
 
+    reads = frozenset()
+
     async def grade(self, sample: Sample) -> float:
         return float(sample.response_text.strip() == sample.prompt.ground_truth.strip())

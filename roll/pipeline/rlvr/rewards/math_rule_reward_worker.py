@@ -18,6 +18,7 @@ class MathRuleRewardWorker(RewardWorker):
 
     `reward_args`: `answer_part`, where the answer is looked for, one of `ANSWER_PARTS`; without it `response`."""
 
+    reads = frozenset({"answer_part"})
     keeps_time_limit: ClassVar[bool] = True
 
     def __init__(self, config: Mapping[str, Any]) -> None:

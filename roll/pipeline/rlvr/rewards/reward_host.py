@@ -17,10 +17,12 @@ from contextvars import ContextVar
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
+from roll.configs.worker import ShapingConfig
 from roll.data.sample import Sample
 from roll.distributed.backend import import_object
 from roll.pipeline.rlvr.rewards.function_reward_worker import worker_class_path
 from roll.pipeline.rlvr.rewards.reward_worker import RewardResult, RewardWorker
+from roll.pipeline.rlvr.rewards.shaping import shaped
 
 T = TypeVar("T")
 MOST_STUCK = 16
@@ -40,9 +42,11 @@ class RewardStuck(RuntimeError):
 
 
 class RewardHost:
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        """`config`: that of the domain; `worker_cls` is the worker to carry."""
+    def __init__(self, config: Mapping[str, Any], shaping: ShapingConfig | None = None, longest_response: int = 0) -> None:
+        """`config`: that of the domain; `worker_cls` is the worker to carry. `longest_response`: in tokens, for the shaping."""
         self._config = config
+        self._shaping = shaping
+        self._longest = longest_response
         self._thread = GradingThread(config)
         self._left: list[GradingThread] = []
         self._replacing = asyncio.Lock()
@@ -53,9 +57,13 @@ class RewardHost:
     async def close(self) -> None:
         await self._thread.close()
 
-    async def compute_rewards(self, samples: Sequence[Sample]) -> list[RewardResult]:
-        """One result a sample, in order. Raises `RewardStuck`."""
-        return list(await asyncio.gather(*(self._result(sample) for sample in samples)))
+    async def compute_rewards(self, samples: Sequence[Sample], as_judged: bool = True) -> list[RewardResult]:
+        """One result a sample, in order; with the terms of `shaping` unless `as_judged`. Raises `RewardStuck`."""
+        results = list(await asyncio.gather(*(self._result(sample) for sample in samples)))
+        shaping = self._shaping
+        if as_judged or shaping is None or shaping == ShapingConfig():
+            return results
+        return [shaped(result, sample, shaping, self._longest) for result, sample in zip(results, samples, strict=True)]
 
     async def _result(self, sample: Sample) -> RewardResult:
         while True:

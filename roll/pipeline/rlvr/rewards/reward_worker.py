@@ -41,6 +41,10 @@ class RewardWorker:
     """Base class: a subclass writes `grade`, as a coroutine or an ordinary method, which then runs in a thread. It may raise;
     the sample then has an error instead of a reward."""
 
+    reads: ClassVar[frozenset[str] | None] = None
+    """The `reward_args` that it knows: any other is refused. None: whatever is given."""
+    asks_judge: ClassVar[bool] = False
+    """True if it makes use of the domain's `judge`: `config["engine"]` then says what `JudgeEngine` is made of."""
     keeps_time_limit: ClassVar[bool] = False
     """True if `grade` applies `timeout_s` itself (because it also waits for something else first)."""
 
@@ -49,6 +53,10 @@ class RewardWorker:
         self.timeout_s = float(config["timeout_s"])
         self.max_concurrency = int(config["max_concurrency"])
         self.reward_args: Mapping[str, Any] = config.get("reward_args") or {}
+        unknown = set(self.reward_args) - (self.reads or set())
+        if self.reads is not None and unknown:
+            known = ", ".join(sorted(self.reads)) or "none"
+            raise ValueError(f"reward_args.{min(unknown)} is not read by {type(self).__name__}; known: {known}")
         self._free = asyncio.Semaphore(self.max_concurrency)
 
     async def start(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_config import TransformerConfig
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from roll.algorithms.loss_metrics import Metrics
@@ -23,7 +23,7 @@ from roll.strategies.train.megatron.model import ModelStage
 from roll.strategies.train.megatron.stage_weights import Read
 from roll.strategies.train.megatron.strategy import MegatronStrategy
 from roll.strategies.train.megatron.tensor_files import TensorFiles, write_model
-from roll.strategies.train.value_head import ValueHead
+from roll.strategies.train.value_head import ValueHead, saved_head
 from roll.weights.folder_files import VALUE_HEAD
 
 _HEAD = "lm_head."
@@ -62,8 +62,8 @@ class MegatronCritic(MegatronStrategy):
         return self._optimise(batch, loss_of)
 
     def _open_weights(self, folder: Path) -> Read:
-        body, file = TensorFiles.of_model(folder), folder / VALUE_HEAD
-        saved = load_file(file) if file.is_file() else ValueHead(self._hf_config.hidden_size).state_dict()
+        body, hidden = TensorFiles.of_model(folder), self._hf_config.hidden_size
+        saved = saved_head(folder, hidden) or ValueHead(hidden).state_dict()
         head = {_HEAD + name: tensor for name, tensor in saved.items()}
         self._check(folder, lambda name: torch.empty_like(head[name]) if name in head else body.meta(name))
         return lambda name: head[name] if name in head else body.read(name)

@@ -139,6 +139,8 @@ def transformer_config(
         expert_model_parallel_size=layout.expert,
         expert_tensor_parallel_size=layout.expert_tensor,
         sequence_parallel=sequence_parallel,
+        account_for_embedding_in_pipeline_split=layout.embedding_as_layer,
+        account_for_loss_in_pipeline_split=layout.output_as_layer,
         num_layers=hf_config.num_hidden_layers,
         hidden_size=hf_config.hidden_size,
         num_attention_heads=hf_config.num_attention_heads,

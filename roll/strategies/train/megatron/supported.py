@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,11 @@ class ParallelLayout:
     expert: int = 1
     expert_tensor: int = 1
     """Ranks that divide the matrices of one expert."""
+    # Which layers a stage has is not compared: the groups of ranks, which a process has once, are the same.
+    embedding_as_layer: bool = field(default=False, compare=False)
+    """The first stage's embedding counts as one of the layers that the stages share equally."""
+    output_as_layer: bool = field(default=False, compare=False)
+    """So does the last stage's output layer."""
 
     @classmethod
     def of(cls, options: MegatronConfig) -> ParallelLayout:
@@ -35,6 +40,8 @@ class ParallelLayout:
             context=options.context_parallel_size,
             expert=options.expert_model_parallel_size,
             expert_tensor=options.expert_tensor_parallel,
+            embedding_as_layer=options.account_for_embedding_in_pipeline_split,
+            output_as_layer=options.account_for_loss_in_pipeline_split,
         )
 
     def check_ranks(self, ranks: int) -> None:
@@ -104,7 +111,7 @@ def check_model(hf_config: Any, layout: ParallelLayout, sequence_parallel: bool 
             raise ValueError(f"the Megatron back end does not support {name}: true")
     mixtures = mixture_layers(hf_config)
     divided = [(name, "tensor_model_parallel_size", layout.tensor) for name in ("num_attention_heads", "num_key_value_heads")]
-    divided.append(("num_hidden_layers", "pipeline_model_parallel_size", layout.pipeline))
+    _check_stages(hf_config.num_hidden_layers, layout)
     if not all(mixtures):
         divided.append(("intermediate_size", "tensor_model_parallel_size", layout.tensor))
     if any(mixtures):
@@ -118,6 +125,20 @@ def check_model(hf_config: Any, layout: ParallelLayout, sequence_parallel: bool 
     for name, size_name, size in divided:
         if getattr(hf_config, name) % size:
             raise ValueError(f"{size_name} {size} does not divide the model's {name} {getattr(hf_config, name)}")
+
+
+def _check_stages(layers: int, layout: ParallelLayout) -> None:
+    """Raises `ValueError` unless every stage has as many layers, those counted in for the embedding and the output included."""
+    counted = {
+        "num_hidden_layers": layers,
+        "embedding": int(layout.embedding_as_layer),
+        "output layer": int(layout.output_as_layer),
+    }
+    total, terms = sum(counted.values()), [f"{name} {count}" for name, count in counted.items() if count]
+    if total % layout.pipeline:
+        raise ValueError(f"pipeline_model_parallel_size {layout.pipeline} does not divide the model's {' + '.join(terms)}")
+    if total == layout.pipeline > layers:
+        raise ValueError(f"pipeline_model_parallel_size {layout.pipeline} leaves a stage of {' + '.join(terms)} without a layer")
 
 
 def _check_mixture(hf_config: Any, layout: ParallelLayout, sequence_parallel: bool) -> None:

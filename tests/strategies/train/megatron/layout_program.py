@@ -35,6 +35,7 @@ LAYOUTS = {
     "ep2_plain": ("qwen3_moe", {**EP2, "use_distributed_optimizer": False, "gradient_checkpointing": True}),
     "moe_dp2": ("qwen3_moe", {"overlap_grad_reduce": True}),
     "moe_pp2": ("qwen2_moe", PP2),
+    "moe_pp2_uneven": ("qwen3_moe_of_three", {**PP2, "account_for_embedding_in_pipeline_split": True}),
     "moe_cp2_ep2": ("qwen3_moe", {**EP2, "context_parallel_size": 2}),
     "moe_tp2_sp": ("qwen2_moe", {**TP2, "sequence_parallel": True}),
     "moe_tp2_sp_ep2": ("qwen2_moe", {**TP2, **EP2, "sequence_parallel": True, "expert_tensor_parallel_size": 1}),

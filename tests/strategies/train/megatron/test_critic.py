@@ -1,12 +1,13 @@
 """The critic on one rank of Megatron: its folders and checkpoints are those of the other critics."""
 
 import runpy
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from saving import save
 from train_specs import fsdp2_spec, train_spec
 
@@ -57,6 +58,17 @@ def test_it_goes_on_from_another_critics_checkpoint_and_back(make, megatron_mode
     values = critic.values(PROGRAM.make_batch(9))
     torch.testing.assert_close(values, other.values(PROGRAM.make_batch(9)), rtol=1e-4, atol=1e-5)
     assert values.abs().max() > 1e-3
+
+
+def test_a_value_model_of_trl_is_read(make, megatron_models, tmp_path):
+    shutil.copytree(megatron_models / "qwen3-untied", tmp_path / "trl")
+    head = {"v_head.summary.weight": torch.linspace(-1, 1, 16)[None], "v_head.summary.bias": torch.tensor([0.5])}
+    file = tmp_path / "trl" / "model.safetensors"
+    save_file({**load_file(file), **head}, file, metadata={"format": "pt"})
+    other = FSDP2Critic(RankContext(), fsdp2_spec(tmp_path / "trl", **PROGRAM.OPTIONS))
+    values, batch = make(tmp_path / "trl").values(PROGRAM.make_batch(9)), PROGRAM.make_batch(9)
+    torch.testing.assert_close(values, other.values(batch), rtol=1e-4, atol=1e-5)
+    assert values.abs().max() > 0.1
 
 
 @pytest.mark.parametrize("distributed", [True, False])

@@ -237,6 +237,16 @@ def test_models_that_are_not_supported_are_refused_by_name(family_models, change
         check_model(config, layout)
 
 
+def test_an_embedding_counts_as_a_layer_of_its_stage(family_models):
+    config = AutoConfig.from_pretrained(family_models / "qwen2-tied")
+    config.num_hidden_layers = 3
+    check_model(config, ParallelLayout(pipeline=2, output_as_layer=True))
+    with pytest.raises(ValueError, match=r"2 does not divide the model's num_hidden_layers 3 \+ embedding 1 \+ output layer 1$"):
+        check_model(config, ParallelLayout(pipeline=2, embedding_as_layer=True, output_as_layer=True))
+    with pytest.raises(ValueError, match=r"leaves a stage of num_hidden_layers 3 .* without a layer"):
+        check_model(config, ParallelLayout(pipeline=4, embedding_as_layer=True))
+
+
 def test_missing_package_is_named(family_models, monkeypatch):
     check_folder(family_models / "qwen2-tied", ParallelLayout(), False, "cpu")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

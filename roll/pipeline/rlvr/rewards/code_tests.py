@@ -1,0 +1,91 @@
+"""The tests of a task, from the forms in which data sets have them.
+
+stdin/stdout     [{"stdin", "expected_stdout"}], [{"input", "output"}], {"inputs": [...], "outputs": [...]}
+function calls   the same with a function's name (`fn_name`, the column test_case_function, or "testtype": "functional")
+code             ["assert f(1) == 2"], [{"assert_code": ...}], or text, with test functions or with check(candidate)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+COLUMNS = ("test_cases", "tests", "test_list", "input_output", "test")
+"""Where a row may have its tests; else its ground truth does."""
+_INPUTS, _OUTPUTS = ("stdin", "input"), ("expected_stdout", "expected_output", "output")
+
+
+def tests_of(row: Mapping[str, Any], ground_truth: str) -> dict[str, Any]:
+    """{"kind": "program", "cases": [[stdin, stdout]]}, {"kind": "function", "function", "cases": [[arguments, value]]} or
+    {"kind": "code", "tests": [code], "calls": what check() gets}. Raises `ValueError` if there are none."""
+    given = _parsed(next((row[name] for name in COLUMNS if row.get(name)), ground_truth))
+    function = row.get("test_case_function") or row.get("fn_name") or ""
+    function = "" if function == "None" else str(function)
+    calls = str(row.get("entry_point") or function)
+    if isinstance(given, str):
+        return _code([given], calls)
+    if isinstance(given, Mapping) and "inputs" in given and "outputs" in given:
+        function = given.get("fn_name") or function
+        pairs = list(zip(given["inputs"], given["outputs"], strict=True))
+        return _calls(function, pairs) if function else _programs(pairs)
+    cases = [given] if isinstance(given, Mapping) else given
+    if not isinstance(cases, list) or not cases:
+        raise ValueError("it has no tests")
+    if all(isinstance(case, str) for case in cases):
+        return _code(cases, calls)
+    if all("assert_code" in case for case in cases):
+        calls = str(cases[0].get("entry_point") or calls)
+        return _code([str(case.get("import_prefix") or "") + str(case["assert_code"]) for case in cases], calls)
+    pairs = [(_one_of(case, _INPUTS), _one_of(case, _OUTPUTS)) for case in cases]
+    if function and all(case.get("testtype", "functional") == "functional" for case in cases):
+        return _calls(function, pairs)
+    return _programs(pairs)
+
+
+def _parsed(tests: Any) -> Any:
+    """JSON where it is JSON that is not a number or a text."""
+    if isinstance(tests, str):
+        try:
+            value = json.loads(tests)
+        except ValueError:
+            return tests
+        return value if isinstance(value, list | dict) else tests
+    return tests
+
+
+def _one_of(case: Mapping[str, Any], names: tuple[str, ...]) -> Any:
+    for name in names:
+        if name in case:
+            return case[name]
+    raise ValueError(f"a test case has none of {', '.join(names)}")
+
+
+def _code(tests: list[str], calls: str) -> dict[str, Any]:
+    if not any(test.strip() for test in tests):
+        raise ValueError("it has no tests")
+    return {"kind": "code", "tests": tests, "calls": calls}
+
+
+def _programs(pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
+    if not pairs:
+        raise ValueError("it has no tests")
+    return {"kind": "program", "cases": [[_text(given), _text(expected)] for given, expected in pairs]}
+
+
+def _text(value: Any) -> str:
+    """Of the lines of an input, or of an output."""
+    return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _calls(function: str, pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
+    """An input as text has one argument a line, in JSON; so has an output its value."""
+    if not pairs:
+        raise ValueError("it has no tests")
+    cases = []
+    for given, expected in pairs:
+        as_text = isinstance(given, str)
+        arguments = [json.loads(line) for line in given.splitlines() if line.strip()] if as_text else list(given)
+        value = json.loads(expected) if as_text and isinstance(expected, str) else expected
+        cases.append([arguments, value])
+    return {"kind": "function", "function": function, "cases": cases}

@@ -1,0 +1,76 @@
+"""A service that judges: JSON is posted to it, and it answers with a JSON object."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import httpx
+
+ATTEMPTS = 4
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 8.0
+"""Between attempts; it doubles. A service may ask for a longer one (Retry-After)."""
+
+
+class ServiceFailed(RuntimeError):
+    """The service gave no answer that can be used, however often it was asked. Says nothing of the sample."""
+
+
+class Busy(Exception):
+    """The service is to be asked again."""
+
+
+class JsonService:
+    def __init__(
+        self, url: str, limit_s: float, headers: Mapping[str, str] | None = None, per_second: float | None = None
+    ) -> None:
+        """`limit_s`: for one request. `per_second`: the most requests; None: no limit."""
+        self.url = url
+        self._interval_s = 1 / per_second if per_second else 0.0
+        self._next = 0.0
+        # Nothing of this process's environment decides where samples go: no proxies, no .netrc.
+        self._client = httpx.AsyncClient(timeout=limit_s, headers=dict(headers or {}), trust_env=False)
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def ask(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Raises `ServiceFailed`."""
+        answer: dict[str, Any] = await self.ask_until(body, lambda answer: answer)
+        return answer
+
+    async def ask_until(self, body: Mapping[str, Any], read: Callable[[dict[str, Any]], Any]) -> Any:
+        """What `read` makes of the answer; the service is asked again while `read` raises `Busy`. Raises `ServiceFailed`."""
+        why, pause_s = "", FIRST_PAUSE_S
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            await self._turn()
+            try:
+                answer = await self._client.post(self.url, json=body)
+                if answer.status_code == 429 or answer.status_code >= 500:
+                    pause_s = max(pause_s, _seconds(answer.headers.get("Retry-After")))
+                    raise Busy(f"status {answer.status_code}")
+                if answer.status_code != 200:
+                    raise ServiceFailed(f"{self.url} refuses: status {answer.status_code}, {answer.text[:200]}")
+                content = answer.json()
+                if not isinstance(content, dict):
+                    raise Busy("its answer is no JSON object")
+                return read(content)
+            except (httpx.HTTPError, ValueError, RecursionError, Busy) as error:
+                why = f"{type(error).__name__}: {error}"
+        raise ServiceFailed(f"{self.url} has failed {ATTEMPTS} times, at last with {why}"[:300])
+
+    async def _turn(self) -> None:
+        now = time.monotonic()
+        mine = max(now, self._next)
+        self._next = mine + self._interval_s
+        if mine > now:
+            await asyncio.sleep(mine - now)
+
+
+def _seconds(text: str | None) -> float:
+    return min(float(text), LONGEST_PAUSE_S) if text is not None and text.isdecimal() else 0.0

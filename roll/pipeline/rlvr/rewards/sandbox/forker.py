@@ -1,0 +1,187 @@
+"""The process that starts programs in the sandbox. It holds nothing that a program could profit from: no test, no secret.
+
+    this process ─ unshare ─▶ forker, the first of its process namespace
+                                └─ fork, unshare ─▶ a program, the first of its own: when it ends, all that it started ends
+
+Whoever asks for a program sends one message with the file descriptors that become its 0, 1, 3, 4, ...; it gets a message when the
+program has ended. When the asker's side of the connection closes, everything ends.
+
+    asker → forker   {"start": n, "role": "module:function", "limits": {...}} with descriptors, {"kill": n}
+    forker → asker   {"in_force": [...], "missing": [...]}, then {"ended": n, "code": of waitstatus_to_exitcode, "cpu_s"}
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from roll.pipeline.rlvr.rewards.sandbox import namespaces, prelude, system_calls
+from roll.pipeline.rlvr.rewards.sandbox.limits import Limits
+
+LONGEST = 1 << 16
+OTHERS = 4
+"""Processes of a program's user that are no part of it: both forkers, and a second program with its own starter."""
+NAMESPACES = "no other process in sight, read-only root, private /tmp, all ends with the first process"
+ALWAYS = "no sockets, limits on processor time, memory, processes, files and output, empty environment"
+
+
+def main(descriptor: int) -> None:
+    connection = socket.socket(fileno=descriptor)
+    prelude.load()
+    os.environ.clear()
+    missing = []
+    try:
+        namespaces.isolate()
+    except (OSError, KeyError) as error:
+        missing = [f"{NAMESPACES} ({error})"]
+    if not missing and (child := os.fork()):
+        connection.close()
+        sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    namespaces.end_with_parent(signal.SIGKILL)
+    connection.send(json.dumps({"in_force": [ALWAYS] if missing else [NAMESPACES, ALWAYS], "missing": missing}).encode())
+    Forker(connection, not missing).serve()
+
+
+class Forker:
+    def __init__(self, connection: socket.socket, isolated: bool) -> None:
+        self._connection, self._isolated = connection, isolated
+        self._numbers: dict[int, int] = {}
+        """Process id -> number of the program."""
+        self._folders: dict[int, str] = {}
+        """The private folder of a program, by its process id, where there is no private /tmp."""
+        self._wake, wakes = os.pipe()
+        os.set_blocking(wakes, False)
+        os.set_blocking(self._wake, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wakes)
+        namespaces.adopt_orphans()
+
+    def serve(self) -> None:
+        waiting = select.poll()
+        for descriptor in (self._connection.fileno(), self._wake):
+            waiting.register(descriptor, select.POLLIN)
+        while True:
+            ready = {descriptor for descriptor, _ in waiting.poll()}
+            if self._wake in ready:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._wake, LONGEST)
+            self._reap()
+            if self._connection.fileno() not in ready:
+                continue
+            line, descriptors, _, _ = socket.recv_fds(self._connection, LONGEST, 8)
+            if not line:
+                for pid in list(self._numbers):
+                    self._kill(pid)
+                self._reap()
+                return
+            message = json.loads(line)
+            if "kill" in message:
+                for pid in [pid for pid, number in self._numbers.items() if number == message["kill"]]:
+                    self._kill(pid)
+            else:
+                self._start(message, descriptors)
+                for descriptor in descriptors:
+                    os.close(descriptor)
+
+    def _start(self, message: dict[str, Any], descriptors: list[int]) -> None:
+        limits = Limits(**message["limits"])
+        if not self._isolated:
+            folder = namespaces.folder_of_nobody()
+            if (pid := os.fork()) == 0:
+                _become(message["role"], limits, folder, descriptors, signal.SIGKILL)
+            self._numbers[pid], self._folders[pid] = message["start"], folder
+            return
+        reading, writing = os.pipe()
+        starter = os.fork()
+        if starter == 0:
+            try:
+                namespaces.isolate_program(limits.tmp_bytes)
+                if (pid := os.fork()) == 0:
+                    _become(message["role"], limits, "/tmp", descriptors)
+                os.write(writing, str(pid).encode())
+            except BaseException as error:  # boundary: this process is a copy, and must not go on as one
+                os.write(writing, f"{error}".encode()[:1000])
+            finally:
+                os._exit(0)
+        os.close(writing)
+        os.waitpid(starter, 0)
+        answer = os.read(reading, 1000).decode()
+        os.close(reading)
+        if answer.isdigit():
+            self._numbers[int(answer)] = message["start"]
+        else:
+            self._connection.send(json.dumps({"ended": message["start"], "failed": answer}).encode())
+
+    def _kill(self, pid: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+    def _reap(self) -> None:
+        """Where there is no process namespace, what a program leaves behind has become a child of this process."""
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if (number := self._numbers.pop(pid, None)) is None:
+                continue
+            if not self._isolated:
+                self._end_orphans()
+                shutil.rmtree(self._folders.pop(pid), ignore_errors=True)
+            code, cpu_s = os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
+            self._connection.send(json.dumps({"ended": number, "code": code, "cpu_s": cpu_s}).encode())
+
+    def _end_orphans(self) -> None:
+        while orphans := [pid for pid in _children() if pid not in self._numbers]:
+            for pid in orphans:
+                self._kill(pid)
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, 0)
+
+
+def _children() -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+
+
+def _become(role: str, limits: Limits, folder: str, descriptors: list[int], with_parent: int = 0) -> None:
+    """The program, from its first moment to its end. `with_parent`: the signal it gets when its parent ends."""
+    try:
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        null = os.open("/dev/null", os.O_RDWR)
+        kept = [os.dup2(each, 100 + i) for i, each in enumerate((descriptors[0], descriptors[1], null, *descriptors[2:]))]
+        for i, each in enumerate(kept):
+            os.dup2(each, i)
+        os.closerange(len(kept), 256)
+        os.chdir(folder)
+        os.environ |= {"HOME": folder, "TMPDIR": folder, "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1"}
+        namespaces.become_nobody()
+        namespaces.give_up_rights()
+        namespaces.end_with_parent(with_parent)
+        limits.apply(OTHERS)
+        system_calls.forbid()
+        module, _, name = role.partition(":")
+        getattr(importlib.import_module(module), name)()
+        sys.stdout.flush()
+        os._exit(0)
+    except SystemExit as error:
+        with contextlib.suppress(BaseException):
+            sys.stdout.flush()
+        os._exit(error.code if isinstance(error.code, int) else bool(error.code))
+    except BaseException:  # boundary: whatever a program ends with, it ends
+        with contextlib.suppress(BaseException):
+            sys.stdout.flush()
+    finally:
+        os._exit(1)

@@ -1,0 +1,147 @@
+"""What Linux offers to shut a process in: namespaces, a root of its own that is read-only, rights that are gone for good.
+
+Every function changes the calling process. Nothing here needs to be root; where user namespaces are forbidden, `isolate` raises.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+NOBODY = 65534
+"""Who a process becomes that is root: limits on processes do not hold for root."""
+_NEWNS, _NEWIPC, _NEWUSER, _NEWPID, _NEWNET, _NEWUTS = 0x20000, 0x8000000, 0x10000000, 0x20000000, 0x40000000, 0x4000000
+_NOSUID, _NODEV, _BIND, _REC, _PRIVATE, _DETACH = 2, 4, 4096, 16384, 1 << 18, 2
+_SET_PDEATHSIG, _CAPBSET_DROP, _SET_NO_NEW_PRIVS, _SET_CHILD_SUBREAPER = 1, 24, 38, 36
+_MOUNT_SETATTR, _RECURSIVE, _ATTR_RDONLY = 442, 0x8000, 1
+_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+_CAPABILITIES_V3 = 0x20080522
+_SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/etc/ld.so.cache", "/etc/localtime")
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
+_MOUNT_POINT = "/sys"
+"""Where the new root is built: a folder that exists everywhere and that nothing is taken from."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def become_nobody() -> None:
+    """Only if this process is root."""
+    if os.getuid() == 0:
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+
+
+def folder_of_nobody() -> str:
+    """A new folder for whom `become_nobody` makes of this process."""
+    folder = tempfile.mkdtemp()
+    if os.getuid() == 0:
+        os.chown(folder, NOBODY, NOBODY)
+    return folder
+
+
+def isolate() -> None:
+    """New user, network, mount, IPC and host name namespaces, and a read-only root. The children, not this process, are in a new
+    process namespace. Raises `OSError` where the system does not allow it."""
+    uid, gid, pid = os.getuid(), os.getgid(), os.getpid()
+    begins, begun = os.pipe()
+    mapping = os.fork() if uid == 0 else None
+    if mapping == 0:  # stays outside, where root may give the namespace a second user
+        os.read(begins, 1)
+        _map_users(pid, f"0 0 1\n{NOBODY} {NOBODY} 1", f"0 0 1\n{NOBODY} {NOBODY} 1")
+    try:
+        _done("unshare", _libc.unshare(_NEWUSER | _NEWNET | _NEWNS | _NEWIPC | _NEWUTS | _NEWPID))
+    finally:
+        os.write(begun, b".")
+        if mapping is not None and os.waitpid(mapping, 0)[1]:
+            mapping = None
+    if mapping is None:
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
+        Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
+    _new_root()
+
+
+def _map_users(pid: int, users: str, groups: str) -> None:
+    try:
+        Path(f"/proc/{pid}/uid_map").write_text(users)
+        Path(f"/proc/{pid}/gid_map").write_text(groups)
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def isolate_program(tmp_bytes: int) -> None:
+    """A /tmp and IPC of its own for this process; its next child is the first of a new process namespace."""
+    _done("unshare", _libc.unshare(_NEWNS | _NEWIPC | _NEWPID))
+    options = f"size={tmp_bytes},nr_inodes=1024,mode=0777"
+    _mount("tmpfs", "/tmp", "tmpfs", _NOSUID | _NODEV, options)
+
+
+def end_with_parent(signal: int) -> None:
+    _done("prctl", _libc.prctl(_SET_PDEATHSIG, signal, 0, 0, 0))
+
+
+def adopt_orphans() -> None:
+    """Processes that descend from this one and lose their parent become its children."""
+    _done("prctl", _libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
+
+
+def give_up_rights() -> None:
+    """No capability is left, and no program that is started gives one back."""
+    _done("prctl", _libc.prctl(_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+    for capability in range(64):
+        _libc.prctl(_CAPBSET_DROP, capability, 0, 0, 0)  # fails for those that this kernel does not know
+    header, none = struct.pack("=Ii", _CAPABILITIES_V3, 0), struct.pack("=6I", *[0] * 6)
+    _done("capset", _libc.capset(header, none))
+
+
+def _new_root() -> None:
+    _mount("none", "/", None, _REC | _PRIVATE, None)
+    _mount("tmpfs", _MOUNT_POINT, "tmpfs", _NOSUID | _NODEV, "size=1m,mode=0755")
+    root = Path(_MOUNT_POINT)
+    (root / "tmp").mkdir()
+    for source in _visible():
+        target = root / source.relative_to("/")
+        if source.is_symlink():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.symlink_to(os.readlink(source))
+            continue
+        if source.is_dir():
+            target.mkdir(parents=True, exist_ok=True)
+        else:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.touch()
+        _mount(str(source), str(target), None, _BIND | _REC, None)
+    attributes = struct.pack("=4Q", _ATTR_RDONLY, 0, 0, 0)
+    _done("mount_setattr", _libc.syscall(_MOUNT_SETATTR, -100, _MOUNT_POINT.encode(), _RECURSIVE, attributes, len(attributes)))
+    os.chdir(_MOUNT_POINT)
+    _done("pivot_root", _libc.syscall(_PIVOT_ROOT[os.uname().machine], b".", b"."))
+    _done("umount2", _libc.umount2(b".", _DETACH))
+    os.chdir("/")
+
+
+def _visible() -> Iterator[Path]:
+    """What a program sees of this machine: Python and the libraries that it is linked to, in an order without repetition."""
+    seen: list[Path] = []
+    interpreter = (sys.prefix, sys.base_prefix, str(Path(sys.executable).resolve().parent.parent))
+    for path in map(Path, (*_SYSTEM, *interpreter, *_DEVICES)):
+        if path.exists() and not any(path == other or other in path.parents for other in seen):
+            seen.append(path)
+            yield path
+
+
+def _mount(source: str, target: str, kind: str | None, flags: int, options: str | None) -> None:
+    texts = [None if text is None else text.encode() for text in (source, target, kind, options)]
+    _done(f"mount {target}", _libc.mount(texts[0], texts[1], texts[2], ctypes.c_ulong(flags), texts[3]))
+
+
+def _done(what: str, result: int) -> None:
+    if result < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"{what}: {os.strerror(error)}")

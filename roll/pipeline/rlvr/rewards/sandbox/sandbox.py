@@ -1,0 +1,139 @@
+"""Runs programs in the sandbox, from outside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from roll.distributed.child import end_process, same_imports, start_process
+from roll.pipeline.rlvr.rewards.sandbox.limits import Limits
+
+_FORKER = "from roll.pipeline.rlvr.rewards.sandbox.forker import main; main(int(sys.argv[1]))"
+START_S, END_S = 60.0, 5.0
+"""For the forker to start, and for a killed program to be gone."""
+
+
+class SandboxFailed(RuntimeError):
+    """The sandbox, not a program in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    role: str
+    """"module:function" that becomes the program."""
+    descriptors: Sequence[int]
+    """What become its descriptors 0, 1, 3, 4, ...; 2 leads nowhere. They are closed here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    output: bytes
+    code: int
+    """Exit code, or minus the signal."""
+    exceeded: str
+    """"time" or "output", if it was ended for that."""
+
+
+class Sandbox:
+    """One run at a time."""
+
+    def __init__(self) -> None:
+        """Raises `SandboxFailed` if programs cannot be shut in at all."""
+        if sys.platform != "linux":
+            raise SandboxFailed("programs are shut in on Linux only; give reward_args.code_url, a SandboxFusion service")
+        self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            fd = theirs.fileno()
+            self._process = start_process(sys.executable, _FORKER, [str(fd)], same_imports(), pass_fds=[fd])
+        self._connection.settimeout(START_S)
+        state = self._message()
+        self.in_force: list[str] = state["in_force"]
+        self.missing: list[str] = state["missing"]
+        self._number = 0
+
+    def close(self) -> None:
+        self._connection.close()
+        end_process(self._process, END_S)
+
+    def run(self, programs: Sequence[Program], output: int, limits: Limits) -> Ending:
+        """Runs the programs side by side until the last one has ended. `output`: the descriptor that they write to, at its other
+        end; it is closed."""
+        deadline = time.monotonic() + limits.wall_s
+        numbers = [self._start(program, limits) for program in programs]
+        endings: dict[int, int] = {}
+        collected, exceeded = bytearray(), ""
+        waiting = select.poll()
+        waiting.register(output, select.POLLIN)
+        waiting.register(self._connection, select.POLLIN)
+        open_ = True
+        while not exceeded and (open_ or numbers[-1] not in endings):
+            left_s = deadline - time.monotonic()
+            ready = {each for each, _ in waiting.poll(max(0.0, left_s) * 1000)}
+            if left_s <= 0:
+                exceeded = "time"
+            if self._connection.fileno() in ready:
+                self._note(endings)
+            if output in ready:
+                part = os.read(output, 1 << 16)
+                collected += part
+                if not part:
+                    waiting.unregister(output)
+                    open_ = False
+                elif len(collected) > limits.output_kb << 10:
+                    exceeded = "output"
+        self._end([number for number in numbers if number not in endings], endings)
+        os.close(output)
+        return Ending(bytes(collected), endings[numbers[-1]], exceeded)
+
+    def _start(self, program: Program, limits: Limits) -> int:
+        self._number += 1
+        message = {"start": self._number, "role": program.role, "limits": asdict(limits)}
+        try:
+            socket.send_fds(self._connection, [json.dumps(message).encode()], list(program.descriptors))
+        except OSError as error:
+            raise SandboxFailed(f"its forker has ended: {error}") from None
+        for descriptor in set(program.descriptors):
+            os.close(descriptor)
+        return self._number
+
+    def _end(self, numbers: Sequence[int], endings: dict[int, int]) -> None:
+        self._connection.settimeout(END_S)
+        for number in numbers:
+            try:
+                self._connection.send(json.dumps({"kill": number}).encode())
+            except OSError as error:
+                raise SandboxFailed(f"its forker has ended: {error}") from None
+        while any(number not in endings for number in numbers):
+            self._note(endings)
+
+    def _note(self, endings: dict[int, int]) -> None:
+        message = self._message()
+        if "failed" in message:
+            raise SandboxFailed(f"a program could not be started: {message['failed']}")
+        endings[message["ended"]] = message["code"]
+
+    def _message(self) -> dict[str, Any]:
+        try:
+            line = self._connection.recv(1 << 16)
+        except OSError as error:
+            raise SandboxFailed(f"its forker does not answer: {error}") from None
+        if not line:
+            raise SandboxFailed(f"its forker has ended ({end_process(self._process)})")
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+
+def in_memory(content: bytes) -> int:
+    """A descriptor of a file with this content, to be read from its start."""
+    descriptor = os.memfd_create("given")
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(content)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor

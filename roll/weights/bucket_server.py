@@ -1,0 +1,213 @@
+"""Buckets that stay in a trainer's memory, handed over TCP to the engines of other processes, each of which fetches by itself; or
+a broadcast is arranged, for the engines of all who ask for a version at about the same time.
+
+A connection carries one bucket, or one invitation. Both sides prove that they know the run's key without sending it; the bytes
+themselves are not encrypted. Nothing is unpickled: a bucket travels in the layout of safetensors, and its checksum is verified
+where it arrives.
+
+    server → engine   challenge
+    engine → server   challenge, proof, (version, number of the bucket, 0), or (version, 0, members of a broadcast)
+    server → engine   proof, (bytes of the header, bytes of the tensors), header, tensors; the invitation is all header
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import os
+import secrets
+import socket
+import socketserver
+import struct
+import threading
+from contextlib import suppress
+from dataclasses import asdict, astuple, dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from roll.weights.broadcast import Member
+from roll.weights.bucket import Bucket, as_bytes
+from roll.weights.layout import TensorLayout, lay_out, read_layout
+
+TIMEOUT_S = 30.0
+"""For each exchange, not for a bucket as a whole."""
+PIECE = 1 << 22
+"""Bytes that are sent within one exchange."""
+SECRET = 32
+"""Bytes of a key, of a challenge and of a proof."""
+ASKED, ANSWERED = struct.Struct("<qqq"), struct.Struct("<QQ")
+
+logger = logging.getLogger(__name__)
+
+
+class Unreachable(ConnectionError):
+    """The bucket cannot be had now: its server is not there, has another key, or does not have the bucket (yet)."""
+
+
+class Shelf(Protocol):
+    """Where the buckets lie."""
+
+    def bucket(self, version: int, number: int) -> Bucket | None:
+        """Blocks. None if it is not there."""
+
+    def invite(self, version: int, members: int) -> list[Invitation] | None:
+        """So many engines of one process to a broadcast of the version. Blocks until it begins. None: there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Invitation:
+    """To the broadcast by one of the trainer's ranks."""
+
+    buckets: int
+    members: list[Member]
+    """One for each engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A server's address, and the key that it shares with its readers."""
+
+    host: str
+    port: int
+    key: str = field(repr=False)
+
+    def write(self, path: Path) -> None:
+        """The file can be read by its owner alone."""
+        aside = path.with_suffix(".partial")
+        aside.unlink(missing_ok=True)
+        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            json.dump(asdict(self), file)
+        os.replace(aside, path)
+
+    @classmethod
+    def read(cls, path: Path) -> Endpoint:
+        """Raises `Unreachable` if there is no such file."""
+        try:
+            return cls(**json.loads(path.read_text()))
+        except FileNotFoundError:
+            raise Unreachable(f"{path} is not there: no trainer serves weights") from None
+
+    def prove(self, challenge: bytes, message: bytes) -> bytes:
+        return hmac.digest(self.key.encode(), challenge + message, "sha256")
+
+    def invitations(self, version: int, members: int) -> list[Invitation]:
+        """To a broadcast by each of the trainer's ranks, one after the other. Blocks. Raises `Unreachable`."""
+        header, _ = self.ask(f"a broadcast of version {version}", version, 0, members)
+        return [Invitation(count, [Member(*each) for each in members]) for count, members in json.loads(header)]
+
+    def ask(self, what: str, version: int, number: int, members: int) -> tuple[bytes, torch.Tensor]:
+        """Header and tensors. Blocks. Raises `Unreachable`."""
+        try:
+            with socket.create_connection((self.host, self.port), TIMEOUT_S) as connection:
+                return self._ask(connection, ASKED.pack(version, number, members))
+        except OSError as error:
+            raise Unreachable(f"{what} cannot be had from {self.host}:{self.port}: {error}") from error
+
+    def _ask(self, connection: socket.socket, asked: bytes) -> tuple[bytes, torch.Tensor]:
+        challenge = secrets.token_bytes(SECRET)
+        proof = self.prove(_receive(connection, SECRET), asked)
+        connection.sendall(challenge + proof + asked)
+        proof, answered = _receive(connection, SECRET), _receive(connection, ANSWERED.size)
+        if not hmac.compare_digest(proof, self.prove(challenge, answered)):
+            raise ConnectionError("the server has another key")
+        header_bytes, nbytes = ANSWERED.unpack(answered)
+        if not header_bytes:
+            raise ConnectionError("the server does not have it")
+        header, content = _receive(connection, header_bytes), torch.empty(nbytes, dtype=torch.uint8)
+        _receive_into(connection, content.numpy().data)
+        return header, content
+
+
+@dataclass(frozen=True, slots=True)
+class ServedBucket:
+    """A bucket that a server has; a plain value, which an engine's worker uses to fetch it."""
+
+    endpoint: Endpoint
+    version: int
+    number: int
+    names: tuple[str, ...]
+    checksum: int
+    nbytes: int
+
+    def read(self) -> Bucket:
+        """Fetches the bucket; `verify` of the bucket detects changed bytes. Blocks. Raises `Unreachable`, and `ValueError` if the
+        server has other tensors under this number."""
+        what = f"bucket {self.number} of version {self.version}"
+        tensors, _ = read_layout(*self.endpoint.ask(what, self.version, self.number, 0))
+        if tensors.keys() != set(self.names):
+            raise ValueError(f"{what}, as served, has tensors {sorted(tensors)} instead of {sorted(self.names)}")
+        return Bucket({name: tensors[name] for name in self.names}, self.checksum)
+
+
+class BucketServer(socketserver.ThreadingTCPServer):
+    """Serves the buckets of a shelf in threads of its own until it is closed. Raises `OSError` if it cannot listen."""
+
+    daemon_threads, block_on_close, request_queue_size = True, False, 128
+
+    def __init__(self, host: str, shelf: Shelf) -> None:
+        self.shelf = shelf
+        self.address_family = socket.getaddrinfo(host, None)[0][0]
+        super().__init__((host, 0), _Request)
+        self.endpoint = Endpoint(host, int(self.server_address[1]), secrets.token_hex(SECRET))
+        self._thread = threading.Thread(target=self.serve_forever, name="weights", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self.shutdown()
+        self.server_close()
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        logger.exception("weights were not handed over to %s", client_address)
+
+
+class _Request(socketserver.BaseRequestHandler):
+    server: BucketServer
+
+    def handle(self) -> None:
+        connection: socket.socket = self.request
+        connection.settimeout(TIMEOUT_S)
+        with suppress(ConnectionError, TimeoutError):  # the reader is gone, and asks again if it needs to
+            self._answer(connection)
+
+    def _answer(self, connection: socket.socket) -> None:
+        endpoint, challenge = self.server.endpoint, secrets.token_bytes(SECRET)
+        connection.sendall(challenge)
+        theirs, proof, asked = (_receive(connection, size) for size in (SECRET, SECRET, ASKED.size))
+        layout = None
+        if hmac.compare_digest(proof, endpoint.prove(challenge, asked)):
+            layout = self._find(*ASKED.unpack(asked))
+        else:
+            logger.warning("%s asked for weights without the run's key", self.client_address[0])
+        answered = ANSWERED.pack(len(layout.header), layout.nbytes) if layout is not None else ANSWERED.pack(0, 0)
+        connection.sendall(endpoint.prove(theirs, answered) + answered)
+        if layout is not None:
+            connection.sendall(layout.header)
+            for content in (as_bytes(tensor).numpy().data for tensor in layout.tensors):
+                for start in range(0, len(content), PIECE):
+                    connection.sendall(content[start : start + PIECE])
+
+    def _find(self, version: int, number: int, members: int) -> TensorLayout | None:
+        if members:
+            invitations = self.server.shelf.invite(version, members)
+            said = [(each.buckets, [astuple(member) for member in each.members]) for each in invitations or ()]
+            return TensorLayout(json.dumps(said).encode(), [], 0) if said else None
+        bucket = self.server.shelf.bucket(version, number)
+        return lay_out(bucket.tensors) if bucket is not None else None
+
+
+def _receive(connection: socket.socket, size: int) -> bytes:
+    received = bytearray(size)
+    _receive_into(connection, memoryview(received))
+    return bytes(received)
+
+
+def _receive_into(connection: socket.socket, room: memoryview) -> None:
+    """Raises `ConnectionError` if the other side ends before the room is full."""
+    missing = room
+    while missing:
+        if not (count := connection.recv_into(missing)):
+            raise ConnectionError(f"the connection ended after {len(room) - len(missing):,} of {len(room):,} bytes")
+        missing = missing[count:]

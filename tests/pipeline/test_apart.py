@@ -1,0 +1,142 @@
+"""A trainer that publishes and explorers that follow: which versions are there, whoever comes, goes and comes back."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+import torch
+from database_party import Party, run
+
+from roll.distributed.backend import LocalBackend
+from roll.pipeline.apart import Publisher, SharedWeights, attended, is_over, lost_versions, published_weights
+from roll.pipeline.flow import FlowError
+from roll.rollout.sql.joining import Alone
+from roll.weights.bucket import make_buckets, manifest_of
+from roll.weights.gather import NewWeights
+from roll.weights.store import KeptBucket, VersionGone
+
+
+class Trainer:
+    """Its weights are the number of its steps."""
+
+    def __init__(self, store):
+        self._store = store
+
+    async def gather_weights(self, version):
+        buckets = list(make_buckets([("w", torch.full((4,), version))], 1 << 20))
+        kept = [KeptBucket(0, bucket, tuple(bucket.tensors), bucket.checksum, bucket.nbytes) for bucket in buckets]
+        return NewWeights(manifest_of(version, buckets), kept)
+
+    async def publish(self, publisher, version):
+        await publisher.publish(await self.gather_weights(version))
+
+
+@pytest.fixture
+def config(tmp_path):
+    return SimpleNamespace(
+        shared_dir=str(tmp_path), model_update_transport="object_store", weights_address="127.0.0.1", peer_timeout=60.0
+    )
+
+
+@pytest.fixture
+def party(tmp_path):
+    return Party(f"sqlite:///{tmp_path}/groups.db")
+
+
+def begin(config, groups, step=0):
+    """A trainer that goes on from a step."""
+    store = published_weights(config, LocalBackend(), None, step)
+    return Trainer(store), Publisher(store, groups, record=None, known=0), store
+
+
+async def pull(weights, version):
+    received = []
+
+    async def take(of, bucket):
+        received.append(await asyncio.to_thread(bucket.read))
+
+    await weights.pull(version, take)
+    return int(received[0].tensors["w"][0])
+
+
+def test_a_version_that_an_explorer_may_be_loading_stays_until_it_serves_a_newer_one(config, party):
+    async def main():
+        async with party.trainer() as groups, party.joined("explorer") as explorer:
+            trainer, publisher, store = begin(config, groups)
+            await publisher.begin(trainer, 0)
+            for version in (1, 2):
+                await trainer.publish(publisher, version)
+            assert [store.has(version) for version in (0, 1, 2)] == [True, True, True], "it serves 0, and loads 1"
+            assert await pull(SharedWeights(config), 1) == 1
+            await explorer.set_served(1)
+            await trainer.publish(publisher, 3)
+            assert [store.has(version) for version in (0, 1, 2, 3)] == [False, True, True, True]
+            store.close()
+
+    run(main())
+
+
+def test_a_trainer_that_comes_back_without_the_newest_version_announces_the_one_that_it_goes_on_from(config, party):
+    """Its checkpoint is newer than its last publication. Who waits for that one learns that it is gone."""
+
+    async def main():
+        async with party.joined("explorer") as explorer:
+            async with party.trainer() as groups:
+                trainer, publisher, store = begin(config, groups)
+                await publisher.begin(trainer, 0)
+                store.close()
+            waits = asyncio.create_task(pull(SharedWeights(config), 0))
+            async with party.trainer() as groups:
+                # As if three steps had been trained and none of them published.
+                groups.admission.trained = 0
+                trainer, publisher, store = begin(config, groups, step=3)
+                await publisher.begin(trainer, 3)
+                with pytest.raises(VersionGone, match="version 0 is not in") as gone:
+                    await waits
+                assert lost_versions(gone.value)
+                failed = FlowError("weights: it is gone")
+                failed.__cause__ = gone.value
+                assert lost_versions(failed) and not lost_versions(FlowError("weights: something else"))
+                await explorer.until(lambda: explorer.admission.newest == 3)
+                assert await pull(SharedWeights(config), 3) == 3
+                store.close()
+
+    run(main())
+
+
+def test_who_waits_for_weights_hears_that_the_run_is_over_and_how(config, party):
+    async def main():
+        async with party.trainer() as groups, party.joined("explorer") as explorer:
+            assert not is_over(explorer)
+            await groups.conclude("finished", "")
+            await explorer.until(lambda: explorer.stopped)
+            assert not is_over(explorer), "the last version is validated, and the trainer has it"
+            waiting = SharedWeights(config).pull(9, None)
+            await groups.conclude("failed", "no room")
+            await attended(explorer, waiting, explorer.until(lambda: is_over(explorer)))
+
+    run(main())
+
+
+def test_nobody_waits_for_weights_for_ever(config, party):
+    config.peer_timeout = 0.2
+
+    async def main():
+        with pytest.raises(RuntimeError, match=r"could not be had for 0.2 s \(peer_timeout\): version 9 is not in .* yet"):
+            await pull(SharedWeights(config), 9)
+        async with party.joined("explorer") as explorer:
+
+            async def alone():
+                raise Alone("there was no trainer")
+
+            explorer.attend = alone
+            with pytest.raises(Alone):
+                await attended(explorer, SharedWeights(config).pull(9, None))
+
+    run(main())
+
+
+def test_an_address_of_another_machine_is_an_error_with_its_key(config):
+    config.weights_address = "192.0.2.1"
+    with pytest.raises(OSError, match=r"weights_address 192\.0\.2\.1: .*assign requested address"):
+        published_weights(config, LocalBackend(), None, -1)
