@@ -1,8 +1,10 @@
 """Groups in a database: several owners, each with a connection of its own as processes have, agree on every group."""
 
 import asyncio
+import itertools
 import json
 import random
+import time
 from collections import Counter
 
 import pytest
@@ -468,3 +470,26 @@ def test_whatever_explorers_and_trainers_come_and_go_every_task_and_every_group_
         assert set(ends) | set(cursor["returned"]) == {f"d/0/{i}" for i in range(cursor["served"])}
 
     run(main(), 60)
+
+
+def test_a_clock_that_jumps_back_and_forth_changes_nothing_but_what_is_shown(make_party, monkeypatch):
+    """Life signs are counted, and compared by a clock that cannot be set."""
+    hours = itertools.cycle([0.0, 3.6e4, -3.6e4, 7.2e6])
+    began = time.time()
+    monkeypatch.setattr(time, "time", lambda: began + next(hours))
+
+    async def play():
+        party = make_party()
+        async with party.trainer() as trainer, party.joined("one") as one, party.joined("two") as two:
+            following = [asyncio.create_task(follow(explorer)) for explorer in (one, two)]
+            for step in range(STEPS):
+                await asyncio.gather(explore(one, 1), explore(two, 1))
+                await trainer.trained(await trainer.lease(step))
+                await trainer.set_published(step + 1)
+            assert {row.name for row in party.rows("SELECT name FROM members WHERE state = 'alive'")} == {"trainer", "one", "two"}
+            await trainer.conclude("finished", "")
+            for task in following:
+                task.cancel()
+        assert dict(party.rows("SELECT state, count(*) FROM groups GROUP BY state")) == {"trained": B * STEPS}
+
+    run(play())
