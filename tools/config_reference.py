@@ -117,7 +117,7 @@ def _type(hint: Any) -> str:
     if origin is list:
         return f"list of {_type(members[0])}"
     if members:
-        return " \\| ".join(_type(member) for member in members)
+        return " \\| ".join(_type(member) for member in members if get_origin(member) is not Callable)
     names = {bool: "true \\| false", int: "integer", float: "number", str: "text", type(None): "null", Any: "anything"}
     return names.get(hint, "block")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Callable
 from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from types import NoneType
@@ -101,7 +102,8 @@ def _type(hint: Any, default: Any, limits: dict[str, float], definitions: dict[s
     if origin is list:
         return {"type": "array", "items": _or_reference(_type(members[0], None, limits, definitions))}
     if members:
-        return {"anyOf": [_type(member, default, limits, definitions) for member in members]}
+        written = [_type(member, default, limits, definitions) for member in members if get_origin(member) is not Callable]
+        return written[0] if len(written) == 1 else {"anyOf": written}
     if hint is float:
         number, text = _SCALARS[float]["anyOf"]
         return {"anyOf": [number | limits, text]}

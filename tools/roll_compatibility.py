@@ -13,6 +13,7 @@ from typing import Literal
 from roll.compat.roll.defaults import DEFAULTS
 from roll.compat.roll.differences import DIFFERENCES
 from roll.compat.roll.keys import RULES
+from roll.compat.roll.keys_verl import VERL
 from roll.compat.roll.readings import READINGS
 from roll.compat.roll.rule import ROLES, KeyRule
 from roll.compat.roll.surface import SURFACE, keys
@@ -57,7 +58,8 @@ def page() -> str:
     counts = Counter(status(key) for key in keys())
     lines = [f"| {name} | {counts[name]} |\n" for name in ("implemented", "read as another key", "without effect", "refused")]
     numbers = f"Of ROLL's {len(keys())} keys, counted by block:\n\n| | keys |\n|---|---|\n" + "".join(lines)
-    return "\n".join([INTRODUCTION, numbers, _refused(), _readings(), _differences(), _defaults(), "## Keys\n", *_blocks()])
+    parts = [_refused(), _readings(), _differences(), _defaults(), "## Keys\n", *_blocks(), _verl()]
+    return "\n".join([INTRODUCTION, numbers, *parts])
 
 
 def status(key: str) -> Status:
@@ -122,12 +124,23 @@ def _blocks() -> Iterator[str]:
             yield "| key | value | becomes | |\n|---|---|---|---|\n" + "".join(rows)
 
 
+def _verl() -> str:
+    alone = Counter(rule.path for rule in VERL if "." not in rule.path)
+    named = [(rule, rule.values or ("else" if alone[rule.path] > 1 else "any")) for rule in VERL if rule.path in alone]
+    rows = "".join(row for rule, values in named for row in _row(rule, values))
+    note = "Also by verl's own paths, `trainer.` and `actor_rollout_ref.`; `sync_interval` is Trinity-RFT's."
+    return f"## Keys of verl's asynchronous pipeline\n\n{note}\n\n| key | value | becomes | |\n|---|---|---|---|\n{rows}"
+
+
 def _rows(key: str) -> Iterator[str]:
     of_values = [rule for rule in RULES if rule.matches(_path(key)) and not rule.for_absent]
     for number, rule in enumerate(of_values if _is_field(key) else rules_of(key)):
-        becomes = {"alias": "read as another", "without effect": "without effect", "lacking": "refused"}[rule.kind]
-        values = rule.values or ("else" if number else "any")
-        yield f"| `{_path(key)[-1]}` | {_cell(values)} | {becomes} | {_cell(rule.note)} |\n"
+        yield from _row(rule, rule.values or ("else" if number else "any"))
+
+
+def _row(rule: KeyRule, values: str) -> Iterator[str]:
+    becomes = {"alias": "read as another", "without effect": "without effect", "lacking": "refused"}[rule.kind]
+    yield f"| `{_path(rule.path)[-1]}` | {_cell(values)} | {becomes} | {_cell(rule.note)} |\n"
 
 
 def _cell(text: str) -> str:

@@ -115,10 +115,9 @@ def _domain(config: RLVRConfig, domain: str, rows: Sequence[TokenizedRow], grade
 async def _judge(reward: Any, rows: Sequence[TokenizedRow]) -> list[Any]:
     """The domain's rewards of the reference answers."""
     from roll.data.sample import Sample
-    from roll.distributed.backend import import_object
-    from roll.pipeline.rlvr.rewards.function_reward_worker import worker_class_path
+    from roll.pipeline.rlvr.rewards.function_reward_worker import worker_class
 
-    worker = import_object(worker_class_path(reward.worker_cls))(asdict(reward))
+    worker = worker_class(reward.worker_cls)(asdict(reward))
     await worker.start()
     try:
         texts = [worker.solution(row.ground_truth) for row in rows]

@@ -13,6 +13,7 @@ usage: roll <command> [options] [key=value ...]
   demo [rlvr|agentic]    make the embedded model where it is missing, and train it: no GPU, no download of a model
   init <name>            a folder to start from: a configuration, a reward of your own, prompts
   check                  what a configuration will do, and everything that is wrong with it
+  flow                   the graph of a run: stages, queues, devices and locks, as Mermaid or SVG
   train rlvr|agentic     run it
   data inspect           what the prompts of a configuration are, and what their reference answers earn
   eval                   evaluate the checkpoints of a run: avg@n, pass@k
@@ -32,6 +33,7 @@ COMMANDS = {
     "demo": "roll.cli.demo",
     "init": "roll.cli.init",
     "check": "roll.cli.check",
+    "flow": "roll.cli.flow",
     "train": "roll.cli.train",
     "data": "roll.cli.data",
     "eval": "roll.cli.eval",

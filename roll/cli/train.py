@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import logging
 import os
 import resource
 import sys
 from collections.abc import Sequence
-from contextlib import closing, suppress
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from contextlib import closing
 
 from roll.cli.embedded import missing_model
 from roll.cli.hub import asks_the_hub, with_fetched_models
@@ -20,21 +16,12 @@ from roll.cli.options import OVERRIDES, Parser, complain, config_folder
 from roll.cli.page import fitted
 from roll.cli.surroundings import too_few_files
 from roll.configs.agentic import AgenticConfig
-from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.report import LoadReport
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.visible import visible
 from roll.distributed.machine import this_machine
-
-if TYPE_CHECKING:
-    from roll.distributed.backend import Backend
-    from roll.distributed.devices import Inventory
-    from roll.distributed.watchdog import Watchdog
-    from roll.pipeline.agentic.preparation import AgenticPrepared
-    from roll.pipeline.rlvr.preparation import RLVRPrepared
-    from roll.pipeline.run import Pipeline
-    from roll.pipeline.run_lock import RunLock
+from roll.distributed.surroundings import set_defaults
 
 EXIT_CODES = {"finished": 0, "failed": 1, "interrupted": 130}
 BAD_CONFIGURATION = 2
@@ -107,12 +94,7 @@ def prepare_process() -> None:
     """What has to be set before a configuration is loaded."""
     # A reward or an environment of the user's own lies where the command is given; it never hides what is installed.
     sys.path.append(os.getcwd())
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    if not this_machine().accelerators:
-        # Where DeepSpeed is installed transformers imports it, and it would say in every process that it found no accelerator.
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    if not sys.stdout.isatty():
-        os.environ.setdefault("RAY_COLOR_PREFIX", "0")  # Ray colours what workers print, also in a file
+    set_defaults(this_machine())
     handler = logging.StreamHandler()
     handler.setFormatter(_Formatter("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
@@ -136,142 +118,18 @@ def run(config: RLVRConfig | AgenticConfig, report: LoadReport, local: bool) -> 
 
 def _run(config: RLVRConfig | AgenticConfig, local: bool) -> int:
     """Raises `ConfigError`."""
-    from roll.pipeline.run_lock import RunInUse, RunLock
-
     if problem := too_few_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0], local):
         raise ConfigError([problem])
-    run_dir = Path(config.run_dir)
-    try:
-        lock = RunLock(run_dir)
-    except RunInUse as error:
-        fix = "wait until that run ends, end it, or write another exp_name"
-        raise ConfigError([Problem("exp_name", config.exp_name, str(error), fix)]) from None
-    except OSError as error:
-        raise ConfigError([_cannot_write(config, error)]) from None
-    with closing(lock):
-        return _run_locked(config, local, lock)
-
-
-def _run_locked(config: RLVRConfig | AgenticConfig, local: bool, lock: RunLock) -> int:
-    """The lock is there before anything is read for a resumption, or moved. Raises `ConfigError`."""
-    # Heavy imports come after the configuration: a typo is answered at once.
-    from roll.distributed import determinism
-
-    if config.deterministic:
-        determinism.set_environment()
     from roll.cli.check import announce
-    from roll.distributed.devices import detect
-    from roll.distributed.watchdog import Watchdog
-    from roll.pipeline.live_files import SUMMARY, announce_running
-    from roll.pipeline.run_record import archive_previous
+    from roll.pipeline.run_lock import lock_run
 
-    inventory = detect(config.num_nodes, config.num_gpus_per_node)
-    config = with_fetched_models(config)
-    prepared = replace(_prepare(config, inventory, local), lock=lock)
-    config = prepared.config
-    for line in prepared.checkpoint.skipped if prepared.checkpoint is not None else ():
-        print(f"a checkpoint cannot be resumed from, and is left out: {visible(line)}")
-    watchdog = Watchdog()
-    try:
-        if config.mode == "train" and not prepared.continues:
-            _refuse_to_displace(config, prepared.run_dir)
-        elif not prepared.continues and (aside := archive_previous(prepared.run_dir)):
-            print(f"the earlier run of this name was moved to {aside}")
-        print(visible("\n".join(fitted(announce(config))), keep="\n"))
-        pipeline = _pipeline(prepared, inventory, _backend(config, inventory, local, watchdog, prepared.run_dir))
-        announced = announce_running(prepared.run_dir, lock.owner.started)
-        why = f"the driver (process {os.getpid()}) was killed, or crashed; what it wrote last is on its standard error"
-        watchdog.amends(prepared.run_dir / SUMMARY, announced, {"status": "failed", "reason": why}, f"error: {why}")
-        summary = _to_the_end(pipeline, prepared.run_dir, lock)
-    except OSError as error:
-        raise ConfigError([_cannot_write(config, error)]) from error
-    finally:
-        watchdog.dismiss()
+    with closing(lock_run(config)) as lock:
+        # Heavy imports come after the configuration and the lock: a typo, and a run that is there already, are answered at once.
+        from roll.pipeline.training_flow import AsyncTrainingFlow
+
+        with AsyncTrainingFlow(with_fetched_models(config), local=local).pipeline.ready(lock) as ready:
+            print(visible("\n".join(fitted(announce(ready.prepared.config))), keep="\n"))
+            summary = ready.to_the_end()
     if summary["status"] == "failed":
         print(f"error: {visible(summary['reason'])}", file=sys.stderr)
     return EXIT_CODES[summary["status"]]
-
-
-def _refuse_to_displace(config: PPOConfig, run_dir: Path) -> None:
-    """Explorers may be at work on an earlier run of this name, so its folder stays where it is. Raises `ConfigError`."""
-    if config.resume_from_checkpoint is False and (run_dir / "config.yaml").exists():
-        message = f"{run_dir} holds a run that has begun, and explorers may be at work on it"
-        fix = "auto, to go on with it, or another exp_name"
-        raise ConfigError([Problem("resume_from_checkpoint", False, message, fix)])
-
-
-def _to_the_end(pipeline: Pipeline, run_dir: Path, lock: RunLock) -> dict[str, Any]:
-    """Runs the pipeline to its end and returns the summary, which is written whatever ends the run."""
-    from roll.pipeline.live_files import amend_summary
-    from roll.pipeline.run_lock import Superseded
-
-    try:
-        return asyncio.run(pipeline.run())
-    except BaseException as error:
-        status = "interrupted" if isinstance(error, KeyboardInterrupt | asyncio.CancelledError) else "failed"
-        summary = {"status": status, "reason": " ".join(f"{type(error).__name__}: {error}".split())}
-        with suppress(Superseded):
-            lock.check()
-            amend_summary(run_dir, summary)
-        if isinstance(error, OSError):  # a full disk also stops the handler of the error that ended the run
-            return summary
-        raise
-
-
-def _backend(config: PPOConfig, inventory: Inventory, local: bool, watchdog: Watchdog, run_dir: Path) -> Backend:
-    if local:
-        from roll.distributed.backend import LocalBackend
-
-        return LocalBackend()
-    from roll.distributed import determinism
-    from roll.distributed.ray_backend import RayBackend
-
-    environment = {name: os.environ[name] for name in determinism.ENVIRONMENT if config.deterministic}
-    return RayBackend(inventory, environment, watchdog, logs=run_dir / "ray_logs")
-
-
-def _prepare(config: RLVRConfig | AgenticConfig, inventory: Inventory, local: bool) -> RLVRPrepared | AgenticPrepared:
-    """Raises `ConfigError`."""
-    if isinstance(config, AgenticConfig):
-        from roll.pipeline.agentic.preparation import prepare as prepare_agentic
-
-        return prepare_agentic(config, inventory, one_process=local)
-    from roll.pipeline.rlvr.preparation import prepare
-
-    return prepare(config, inventory, one_process=local)
-
-
-def _pipeline(prepared: RLVRPrepared | AgenticPrepared, inventory: Inventory, backend: Backend) -> Pipeline:
-    """Raises `ConfigError`."""
-    from roll.metrics.remote_trackers import TrackerError
-    from roll.pipeline.rlvr.preparation import RLVRPrepared
-
-    config = prepared.config
-    try:
-        if isinstance(prepared, RLVRPrepared):
-            from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
-
-            return RLVRPipeline(prepared.config, prepared, inventory, backend)
-        from roll.pipeline.agentic.agentic_pipeline import AgenticPipeline
-
-        return AgenticPipeline(prepared.config, prepared, inventory, backend)
-    except TrackerError as error:
-        raise ConfigError([Problem("track_with", config.track_with, str(error).removeprefix("track_with: "))]) from error
-    except ValueError as error:  # the journals differ from what the checkpoint recorded
-        raise ConfigError([_cannot_resume(config, str(error))]) from error
-    except (LookupError, TypeError, AttributeError) as error:  # a checkpoint is text that anybody may have edited
-        if prepared.checkpoint is None:
-            raise
-        message = f"{prepared.checkpoint.path} has contents that this version did not write: {type(error).__name__}: {error}"
-        raise ConfigError([_cannot_resume(config, message)]) from error
-
-
-def _cannot_write(config: RLVRConfig | AgenticConfig, error: OSError) -> Problem:
-    where = error.filename or Path(config.output_dir) / config.exp_name  # a write that fails names no file
-    message = f"{where}: {error.strerror}"
-    return Problem("output_dir", config.output_dir, message, "name a folder that can be written to, on a disk with space")
-
-
-def _cannot_resume(config: RLVRConfig | AgenticConfig, message: str) -> Problem:
-    fix = "resume from another checkpoint, or start anew with false"
-    return Problem("resume_from_checkpoint", config.resume_from_checkpoint, " ".join(message.split()), fix)

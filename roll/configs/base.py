@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from roll.configs.device_mapping import MAX_DEVICES
 from roll.configs.fields import Bounds, option
+from roll.configs.flow import FlowConfig
 
 TrackerName = Literal["tensorboard", "wandb", "swanlab", "mlflow", "none"]
 StalenessPolicy = Literal["wait", "drop"]
@@ -185,6 +186,9 @@ class BaseConfig:
     )
     is_use_additional_prompts: bool = option(False, "Start more prompts than needed, to replace filtered groups sooner.")
     max_additional_running_prompts: int = option(16, "At most this many more.", bounds=Bounds(ge=0))
+
+    # What a user adds.
+    flow: FlowConfig = option(FlowConfig(), "Stages of your own between those of the run, and callbacks.")
 
     # Devices.
     num_nodes: int = option(1, "Machines.", bounds=DEVICES)

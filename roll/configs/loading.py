@@ -9,10 +9,11 @@ import difflib
 import re
 import sys
 import types
-from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
+from roll.configs.dotted_path import dotted_path
 from roll.configs.fields import default_of, range_problems
 from roll.configs.problems import MISSING_VALUE, ConfigError, Problem
 from roll.configs.schema import hints, walk
@@ -34,8 +35,19 @@ def load_config(cls: type[T], mapping: Mapping[str, Any]) -> T:
 
 
 def to_mapping(config: Any) -> dict[str, Any]:
-    """The configuration as plain values: `load_config(type(config), to_mapping(config)) == config`."""
-    return asdict(config)
+    """The configuration as plain values: `load_config(type(config), to_mapping(config)) == config`. Of a function or class that
+    was given itself, its dotted path."""
+    return {item.name: _plain(getattr(config, item.name)) for item in fields(config)}
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return to_mapping(value)
+    if isinstance(value, Mapping):
+        return {name: _plain(entry) for name, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(entry) for entry in value]
+    return dotted_path(value) if callable(value) else value
 
 
 @dataclass(slots=True)
@@ -124,7 +136,7 @@ class _Loader:
             return float(value.replace(".inf", "inf"))
         if hint is float and type(value) is int and abs(value) <= sys.float_info.max:
             return float(value)
-        if hint in _SCALAR_NAMES and type(value) is hint:
+        if (hint in _SCALAR_NAMES and type(value) is hint) or (origin is Callable and callable(value)):
             return value
         self.problems.append(Problem(key, value, f"must be {_describe(hint)}", _fix(hint, value)))
         return None
@@ -168,7 +180,7 @@ def _describe(hint: Any) -> str:
         return f"a list (of {_describe(arguments[0])})"
     if origin is dict or is_dataclass(hint):
         return "a mapping"
-    return _SCALAR_NAMES[hint]
+    return "a function" if origin is Callable else _SCALAR_NAMES[hint]
 
 
 def _fix(hint: Any, value: Any) -> str:

@@ -100,7 +100,7 @@ def _domains(config: RLVRConfig) -> Iterator[Problem]:
     owner: dict[str, str] = {}
     for domain, reward in config.rewards.items():
         key = f"rewards.{domain}"
-        if not DOTTED_PATH.fullmatch(reward.worker_cls):
+        if isinstance(reward.worker_cls, str) and not DOTTED_PATH.fullmatch(reward.worker_cls):
             yield Problem(f"{key}.worker_cls", reward.worker_cls, "is not a dotted path", "my_package.my_module.MyRewardWorker")
         for tag in reward.tags(domain):
             if tag in owner:

@@ -15,6 +15,7 @@ from roll.configs.arguments import (
     TrainingArguments,
 )
 from roll.configs.device_mapping import parse_device_mapping
+from roll.configs.dotted_path import Code
 from roll.configs.dtype import Dtype
 from roll.configs.fields import Bounds, option, required
 from roll.configs.losses import DEFAULT_LOSS, PolicyLossKnobs
@@ -195,7 +196,7 @@ class JudgeModelConfig:
 class RewardConfig:
     """Reward workers of one domain, on CPUs or with a judge on devices."""
 
-    worker_cls: str = required("Dotted path of the reward worker class.")
+    worker_cls: Code = required("Dotted path of the reward's class or function; in Python also the class or function itself.")
     world_size: int = option(1, "Reward workers of this domain.", bounds=Bounds(ge=1))
     tag_included: list[str] = option([], "Tags of prompt rows that belong to this domain; empty means the domain's own name.")
     timeout_s: float = option(

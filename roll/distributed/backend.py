@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from roll.configs.dotted_path import Code
 from roll.distributed.devices import Placement
 from roll.distributed.process_memory import ProcessMemory
 
@@ -35,8 +36,10 @@ class WorkerSpec:
     kwargs: dict[str, Any] = field(default_factory=dict)
 
 
-def import_object(path: str) -> Any:
-    """The object that a dotted path names. Errors say which part of the path is missing."""
+def import_object(path: Code) -> Any:
+    """The object that a dotted path names, or was given itself. Errors say which part of the path is missing."""
+    if not isinstance(path, str):
+        return path
     module_name, _, attribute = path.rpartition(".")
     if not module_name:
         raise ValueError(f"'{path}' is not a dotted path like package.module.Name")

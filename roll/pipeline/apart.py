@@ -18,8 +18,8 @@ from roll.distributed.backend import Backend
 from roll.distributed.cluster import Cluster
 from roll.metrics.trace import Trace
 from roll.pipeline.engine_fleet import WEIGHTS, EngineFleet
-from roll.pipeline.run_record import RunRecord
 from roll.pipeline.schedule import StepSchedule
+from roll.pipeline.state import RunState
 from roll.pipeline.trainer import Trainer
 from roll.pipeline.validation import ValidationResult
 from roll.pipeline.weight_broadcast import BroadcastDesk
@@ -103,13 +103,15 @@ def lost_versions(error: Exception) -> bool:
 class Publisher:
     """The trainer's side: versions are published for explorers to take when they are ready, and their validations recorded."""
 
-    def __init__(self, store: DirectoryWeightStore, groups: Groups, record: RunRecord, known: int) -> None:
-        """`known`: the number of the last change of the database that the record knows."""
+    def __init__(self, store: DirectoryWeightStore, state: RunState) -> None:
+        groups = state.groups
         assert isinstance(groups, SqlGroups), "the rules of `mode` see to it"
         self._store = store
         self._groups = groups
-        self._record = record
-        self._known = known
+        self._record = state.record
+        self._callbacks = state.callbacks
+        self._known = state.known
+        """The number of the last change of the database that the record knows."""
         self.stats = UpdateStats()
 
     def counts(self) -> dict[str, float]:
@@ -153,7 +155,8 @@ class Publisher:
     async def _record_validations(self) -> None:
         self._known, results = await self._groups.validation_results(self._known)
         for result in results:
-            self._record.add_validation(ValidationResult.from_json(result), ())
+            validated = ValidationResult.from_json(result)
+            await self._callbacks.call("on_validation", validated.version, self._record.add_validation(validated, ()))
 
 
 class FollowedWeights(EngineUpdates):

@@ -1,8 +1,8 @@
 """The explorer half of a run: groups are admitted, rolled out, filtered, and kept or dropped, each on its own.
 
-What lies between `next` and `keep`, the rollout itself, is the pipeline's own; so is how a validation set is rolled out. While a
-validation generates, the engines keep the version that it speaks of: the next flip waits for the last of its requests, which
-go first in every queue.
+What lies between `next` and `keep`, the rollout itself, is the run's own (`Run.rollouts`); so is how a validation set is rolled
+out. While a validation generates, the engines keep the version that it speaks of: the next flip waits for the last of its
+requests, which go first in every queue.
 """
 
 from __future__ import annotations
@@ -18,16 +18,12 @@ from typing import Any
 from roll.data.sample import Sample, SampleGroup
 from roll.pipeline.engine_fleet import Routing
 from roll.pipeline.preparation import Prepared
-from roll.pipeline.stage import Stage
 from roll.pipeline.state import RunState
 from roll.pipeline.validation import SetRollouts, ValidationSet, summarise
 from roll.pipeline.weight_updates import EngineUpdates
 
 
 class Explorer(ABC):
-    rollouts: Sequence[Stage[SampleGroup, SampleGroup]]
-    """From an admitted group to one whose samples have rewards."""
-
     def __init__(
         self,
         state: RunState,
@@ -43,6 +39,7 @@ class Explorer(ABC):
         self._record = state.record
         self._filters = prepared.filters
         self._sets = prepared.validation
+        self._callbacks = state.callbacks
 
     async def next(self) -> SampleGroup:
         """The next group, with its task, as soon as admission lets it start."""
@@ -56,10 +53,16 @@ class Explorer(ABC):
         group_filter = self._filters.get(group.prompt.domain)
         reason = group_filter(group.outcomes) if group_filter else None
         if reason is not None:
-            self._record.add_dropped(group, reason)
-            await self.groups.drop(group.group_id, reason, f"mean reward {fmean(group.outcomes):.3g}")
+            await self.drop(group, reason, f"mean reward {fmean(group.outcomes):.3g}")
         else:
+            await self._callbacks.call("on_group", group, None)
             await self.groups.complete(group)
+
+    async def drop(self, group: SampleGroup, reason: str, detail: str) -> None:
+        """A group that was rolled out is not to be trained."""
+        self._record.add_dropped(group, reason)
+        await self._callbacks.call("on_group", group, reason)
+        await self.groups.drop(group.group_id, reason, detail)
 
     async def validate(self, version: int) -> None:
         """Evaluates the version that all engines serve, if that is due."""
@@ -76,7 +79,8 @@ class Explorer(ABC):
             prefix = "val" if position == 0 else f"eval/{each.of.name}"
             more |= {f"{prefix}/{name}": value for name, value in self.validation_metrics(each.samples).items()}
         result = summarise(version, sets, time.monotonic() - started, more)
-        self._record.add_validation(result, [each.samples for each in sets])
+        metrics = self._record.add_validation(result, [each.samples for each in sets])
+        await self._callbacks.call("on_validation", version, metrics)
         await self.groups.report_validation(version, asdict(result))
 
     @abstractmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,8 @@ from roll.algorithms.pg_variants.lookup import try_policy_loss
 from roll.algorithms.policy_loss import traits_of
 from roll.configs.arguments import GeneratingArguments
 from roll.configs.derived import Derived, derive
+from roll.configs.dotted_path import Code
+from roll.configs.flow import FlowConfig
 from roll.configs.megatron import MegatronConfig
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
@@ -26,8 +28,11 @@ from roll.data.sample import Prompt
 from roll.distributed.backend import import_object
 from roll.distributed.devices import Inventory
 from roll.pipeline.benched_models import BenchedModel, benched_models
+from roll.pipeline.callbacks import Callback, make_callback
 from roll.pipeline.checkpoint import Checkpoint, CheckpointStore
 from roll.pipeline.checkpoint_state import check_state
+from roll.pipeline.collector import Collector
+from roll.pipeline.own_stage import OwnStage, own_stage
 from roll.pipeline.roles import loss_spec
 from roll.pipeline.run_lock import RunLock
 from roll.pipeline.validation import ValidationSet
@@ -40,6 +45,8 @@ from roll.strategies.model_folder import check_model_folder, check_weights
 from roll.strategies.train.megatron.supported import ParallelLayout, check_folder
 
 T = TypeVar("T")
+
+_OWN = "package.module.name, importable here (see PYTHONPATH)"
 
 SLIPS = (TypeError, AttributeError, NameError, ImportError, KeyError, IndexError, NotImplementedError, SyntaxError)
 """Errors of a user's code. Others may be the world's: what is away now can be there when the run asks it."""
@@ -62,6 +69,9 @@ class Prepared:
     """What every evaluation evaluates."""
     resumed_record: dict[str, Any] | None
     """The run record's state in the checkpoint; journal positions are 0 if the checkpoint is another run's."""
+    stages: tuple[OwnStage, ...] = ()
+    """The user's own."""
+    callbacks: tuple[Callback, ...] = ()
     lock: RunLock | None = None
     """Held by the driver; None where nothing else can write there (tests)."""
     benched: tuple[BenchedModel, ...] = ()
@@ -87,8 +97,8 @@ class Prepared:
 class Preparation:
     """The checks that all pipelines share. What is wrong is gathered in `collect`, to which a pipeline adds its own."""
 
-    def __init__(self, config: PPOConfig, inventory: Inventory, one_process: bool, own_classes: Mapping[str, str]) -> None:
-        """`own_classes`: the dotted paths that the pipeline's own keys name, by key. Raises `ConfigError` at once for keys that
+    def __init__(self, config: PPOConfig, inventory: Inventory, one_process: bool, own_classes: Mapping[str, Code]) -> None:
+        """`own_classes`: the code that the pipeline's own keys name, by key. Raises `ConfigError` at once for keys that
         contradict each other."""
         problems = check_config(config, inventory.count) or (list(_one_process(config)) if one_process else [])
         if problems:
@@ -99,7 +109,7 @@ class Preparation:
         self.run_dir = Path(self.derived.run_dir)
         self.collect = collect = Collector()
         collect("output_dir", config.output_dir, partial(_check_writable, self.run_dir), "name a folder that can be written to")
-        for key, path in (_worker_classes(config) | dict(own_classes)).items():
+        for key, path in {**_worker_classes(config), **own_classes}.items():
             collect(key, path, partial(import_object, path), "package.module.Class, importable here (see PYTHONPATH)")
         collect.add(engine_problems(config.actor_infer.strategy_args))
         collect(
@@ -125,6 +135,7 @@ class Preparation:
         ]
         for key, value, check in _divided_by_megatron(config, inventory.kind):
             collect(key, value, check, "sizes that divide the model, or another model or strategy_name")
+        self._stages, self._callbacks = own_stages(config.flow, collect), _own_callbacks(config.flow, collect)
         self.tokenizer = tokenizers[0]
         """None if it cannot be loaded."""
 
@@ -167,6 +178,8 @@ class Preparation:
             "checkpoint": self.checkpoint,
             "run_dir": self.run_dir,
             "resumed_record": record,
+            "stages": self._stages,
+            "callbacks": self._callbacks,
             "benched": self._benched,
         }
 
@@ -318,29 +331,16 @@ def own_filter(path: str) -> GroupFilter:
     return chosen
 
 
-class Collector:
-    """Runs checks, and gathers what they complain about under the key that is to blame."""
+def own_stages(flow: FlowConfig, collect: Collector) -> tuple[OwnStage, ...]:
+    """The user's own; their places are not looked at here."""
+    made = [collect(f"flow.stages.{block.name}", block.worker, partial(own_stage, block), _OWN) for block in flow.stages]
+    return tuple(stage for stage in made if stage is not None)
 
-    def __init__(self) -> None:
-        self._problems: list[Problem] = []
 
-    def __call__(self, key: str, value: object, check: Callable[[], T], fix: str) -> T | None:
-        """Runs the check and returns its value; None if the check complains. A `ConfigError` names its keys itself."""
-        try:
-            return check()
-        except ConfigError as error:
-            self._problems += error.problems
-            return None
-        except (ValueError, OSError) as error:
-            message = " ".join(str(error).split())
-            if isinstance(error, OSError) and error.strerror:
-                message = f"{error.filename}: {error.strerror}"
-            self._problems.append(Problem(key, value, message.removeprefix(f"{key}: "), fix))
-            return None
+def _own_callbacks(flow: FlowConfig, collect: Collector) -> tuple[Callback, ...]:
+    made = [collect("flow.callbacks", path, partial(_own_callback, path), _OWN) for path in flow.callbacks]
+    return tuple(callback for callback in made if callback is not None)
 
-    def add(self, problems: Iterable[Problem]) -> None:
-        self._problems += problems
 
-    def raise_if_any(self) -> None:
-        if self._problems:
-            raise ConfigError(self._problems)
+def _own_callback(path: str) -> Callback:
+    return make_callback(import_object(path))

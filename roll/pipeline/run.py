@@ -1,10 +1,10 @@
-"""A run on one page: both halves as lists of stages, the flow that runs them, and what is watched beside it.
+"""A run on one page: its parts, the flow that runs both halves (`halves.py`), and what is watched beside it.
 
     admit → (rollouts) → keep → [groups] → lease → (value | log_prob | reference) → advantage → train → publish → validate
       ▲                                                                                            │
       └── admission ◀── version served ◀── engines flip ◀── [weight store] ◀───────────────────────┘
 
-RLVR and agentic runs subclass `Pipeline` and say how their groups come about (`explorer`). Both halves live in one driver
+RLVR and agentic runs subclass `Run` and say how their groups come about (`explorer`). Both halves live in one driver
 (`mode: both`), or each in processes of its own, joined by a database of groups and a folder of weights. What is synchronous about
 `async_generation_ratio: 0` is only what admission lets start. `mode: bench` only validates models that were trained before.
 """
@@ -22,7 +22,6 @@ from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from roll.configs.derived import Derived
 from roll.configs.ppo import PPOConfig
 from roll.distributed.backend import Backend, WorkerSpec
 from roll.distributed.cluster import Cluster
@@ -32,16 +31,17 @@ from roll.metrics.ledger import Ledger
 from roll.pipeline import roles
 from roll.pipeline.advantages import Advantages
 from roll.pipeline.arrival import TrainerOnArrival
-from roll.pipeline.beside import beside
+from roll.pipeline.callbacks import CallbackError
 from roll.pipeline.checkpoint_writer import CheckpointWriter
 from roll.pipeline.clusters import start_clusters
 from roll.pipeline.engine_fleet import EngineFleet, engine_fleet, weight_store
 from roll.pipeline.explorer import Explorer
 from roll.pipeline.flow import Flow
+from roll.pipeline.halves import halves
 from roll.pipeline.hang_watch import HangWatch
 from roll.pipeline.preparation import Prepared, decisions
 from roll.pipeline.run_record import Counter
-from roll.pipeline.stage import GatedStage, SourceStage, Stage
+from roll.pipeline.stage import Stage
 from roll.pipeline.state import RunState
 from roll.pipeline.summary import Parts, figures, of_evaluation
 from roll.pipeline.trainer import Trainer
@@ -52,8 +52,8 @@ from roll.weights.store import WeightStore
 logger = logging.getLogger(__name__)
 
 
-class Pipeline(ABC):
-    """`await Pipeline(...).run()` returns the summary, which is also in summary.json. Errors end as status "failed"."""
+class Run(ABC):
+    """`await Run(...).run()` returns the summary, which is also in summary.json. Errors end as status "failed"."""
 
     def __init__(
         self,
@@ -75,11 +75,16 @@ class Pipeline(ABC):
         self._parts: Parts | None = None
         """From the moment that all workers are up."""
 
-    # -- what a pipeline gives ------------------------------------------------------------------------------------------
+    # -- what a kind of run gives -----------------------------------------------------------------------------------------
 
     @abstractmethod
     def own_specs(self) -> Mapping[str, Sequence[WorkerSpec]]:
-        """The workers of the pipeline's own roles."""
+        """The workers of roles that only this kind of run has."""
+
+    @staticmethod
+    @abstractmethod
+    def rollouts(config: Any, explorer: Any) -> list[Stage[Any, Any]]:
+        """From an admitted group to one whose samples have rewards."""
 
     @abstractmethod
     async def explorer(self, clusters: Mapping[str, Cluster], engines: EngineFleet, weights: EngineUpdates) -> Explorer:
@@ -105,12 +110,7 @@ class Pipeline(ABC):
             await engines.load()
         explorer = await self._explorer(clusters, engines, weights)
 
-        explore = exploring(explorer)
-        train = [
-            *training(trainer, derived, clusters),
-            Stage("publish", weights.publish),
-            Stage("validate", explorer.validate, role="actor_infer"),
-        ]
+        explore, train = halves(self.rollouts, config, derived, self._prepared.stages, explorer, trainer, weights)
         flow = self._flow(ledger, clusters, engines, explore, train)
         train[-1].offer(state.first_step)
         self._begin(Parts(flow, engines, weights.stats, explorer), explorer)
@@ -131,10 +131,10 @@ class Pipeline(ABC):
         ledger = self._ledger()
         checkpoints = CheckpointWriter(state, clusters, ledger)
         trainer = self._trainer(clusters, store, checkpoints)
-        publisher = Publisher(store, state.groups, state.record, state.known)
+        publisher = Publisher(store, state)
         await publisher.begin(trainer, state.first_step)
 
-        train = [*training(trainer, derived, clusters), Stage("publish", publisher.publish)]
+        (train,) = halves(self.rollouts, config, derived, self._prepared.stages, None, trainer, publisher)
         flow = self._flow(ledger, clusters, None, train)
         self._begin(Parts(flow, None, publisher.stats, None), publisher)
         async with checkpoints:
@@ -172,8 +172,7 @@ class Pipeline(ABC):
             return
         explorer = await self._explorer(clusters, engines, weights)
 
-        explore = exploring(explorer)
-        validate = [SourceStage("served", weights.next_due), Stage("validate", explorer.validate, role="actor_infer")]
+        explore, validate = halves(self.rollouts, config, self._prepared.derived, self._prepared.stages, explorer, None, weights)
         flow = self._flow(self._ledger(), clusters, engines, explore, validate)
         self._begin(Parts(flow, engines, weights.stats, explorer), explorer)
         watch = [engines.supervise(), weights.run(), weights.follow(), state.mirror_steps(), *self._watched(clusters)]
@@ -190,7 +189,7 @@ class Pipeline(ABC):
         weights = ModelsInTurn(engines, state.groups, state.schedule, state.record.files.trace, models)
         explorer = await self._explorer(clusters, engines, weights)
 
-        evaluate = [SourceStage("served", weights.next_served), Stage("validate", explorer.validate, role="actor_infer")]
+        (evaluate,) = halves(self.rollouts, config, self._prepared.derived, (), explorer, None, weights)
         flow = self._flow(self._ledger(), clusters, engines, evaluate)
         self._begin(Parts(flow, engines, weights.stats, explorer), explorer)
         await flow.run(until=evaluate, watch=[engines.supervise(), weights.run(), *self._watched(clusters)])
@@ -280,6 +279,11 @@ class Pipeline(ABC):
             await self._leave(status, reason)
             await self.backend.shutdown()
         summary = {"status": status, "reason": reason} | self._figures(wall_s)
+        try:
+            await self.state.callbacks.call("on_run_end", summary)
+        except CallbackError as error:
+            if status != "failed":  # the first reason counts
+                summary |= {"status": "failed", "reason": one_line(error)}
         record.finish(summary)
         return summary
 
@@ -298,6 +302,11 @@ class Pipeline(ABC):
         except Exception as error:  # boundary: the run is over, and has its own reason
             logger.warning("the database of groups cannot be reached: %s", one_line(error))
 
+    def interrupt_from_thread(self) -> None:
+        """`interrupt`, called on another thread than the run's."""
+        if (task := self._task) is not None:
+            task.get_loop().call_soon_threadsafe(self.interrupt)
+
     def interrupt(self) -> None:
         """Ends the run after the step that is being trained, with a checkpoint; at once, without one, if that was asked for
         before or workers are only just starting."""
@@ -308,29 +317,6 @@ class Pipeline(ABC):
             self.state.record.display.note("stopping after this step; once more to stop at once")
         self._interrupted = True
         self.state.groups.stop()
-
-
-def exploring(explorer: Explorer) -> list[Stage[Any, Any]]:
-    """From admission to the groups."""
-    return [SourceStage("admit", explorer.next), *explorer.rollouts, Stage("keep", explorer.keep)]
-
-
-def training(trainer: Trainer, derived: Derived, clusters: Mapping[str, Cluster]) -> list[Stage[Any, Any]]:
-    """From the groups to the weights of a step."""
-    with_critic, with_reference = "critic" in clusters, "reference" in clusters
-    scoring = [
-        with_critic and GatedStage("value", trainer.values, trainer.turn_of_critic, role="critic"),
-        derived.recompute_old_logprobs and GatedStage("log_prob", trainer.log_probs, trainer.turn, role="actor_train"),
-        with_reference and GatedStage("reference", trainer.reference, trainer.turn_of_reference, role="reference"),
-    ]
-    update: list[Stage[Any, Any]] = [Stage("train", trainer.train, role="actor_train")]
-    if with_critic:
-        # The critic first: where the two take turns, the policy has the devices when its weights are gathered.
-        critic = Stage("critic", trainer.update_critic, role="critic")
-        policy = GatedStage("policy", trainer.update, trainer.turn_of_policy, role="actor_train")
-        update = [*beside("train", [critic, policy]), Stage("gather", trainer.gather, role="actor_train")]
-    advantage = GatedStage("advantage", trainer.advantages, trainer.turn_of_scored)
-    return [SourceStage("lease", trainer.lease), *beside("scoring", scoring), advantage, *update]
 
 
 def _device_locks(config: PPOConfig, clusters: Mapping[str, Cluster], engines: EngineFleet | None) -> DeviceLocks:

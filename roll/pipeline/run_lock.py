@@ -23,6 +23,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from roll.configs.ppo import PPOConfig
+from roll.configs.problems import ConfigError, Problem
+
 logger = logging.getLogger(__name__)
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
@@ -127,3 +130,20 @@ def _write(path: Path, text: str) -> None:
     aside = path.with_name(f"{path.name}.{os.getpid()}")
     aside.write_text(text)
     os.replace(aside, path)
+
+
+def lock_run(config: PPOConfig) -> RunLock:
+    """Raises `ConfigError`."""
+    try:
+        return RunLock(Path(config.run_dir))
+    except RunInUse as error:
+        fix = "wait until that run ends, end it, or write another exp_name"
+        raise ConfigError([Problem("exp_name", config.exp_name, str(error), fix)]) from None
+    except OSError as error:
+        raise ConfigError([cannot_write(config, error)]) from None
+
+
+def cannot_write(config: PPOConfig, error: OSError) -> Problem:
+    where = error.filename or Path(config.output_dir) / config.exp_name  # a write that fails names no file
+    message = f"{where}: {error.strerror}"
+    return Problem("output_dir", config.output_dir, message, "name a folder that can be written to, on a disk with space")

@@ -120,15 +120,18 @@ class RunRecord:
             "staleness": self.staleness.state(),
         }
 
-    def add_step(self, version: int, groups: tuple[SampleGroup, ...], batch: TokenBatch, metrics: Mapping[str, float]) -> None:
-        """A step on policy version `version` has trained the groups, whose tensors are `batch`."""
+    def add_step(
+        self, version: int, groups: tuple[SampleGroup, ...], batch: TokenBatch, metrics: Mapping[str, float]
+    ) -> dict[str, float]:
+        """A step on policy version `version` has trained the groups, whose tensors are `batch`. Returns all its metrics."""
         self.step = version + 1
         lags = self.staleness.add_step(version, groups)
         self._samples.record(self.step, groups, batch)
         tokens = sum(len(sample.response_ids) for group in groups for sample in group.samples)
         counts = self._counter.counts() if self._counter is not None else {}
         speed = self._speed.step(tokens, time.monotonic()) if self._speed is not None else {}
-        self._trackers.log(self.step, {**metrics, **counts, **lags, **speed, **self.memory.metrics()})
+        row = {**metrics, **counts, **lags, **speed, **self.memory.metrics()}
+        self._trackers.log(self.step, row)
         step_s = self.running_s() / (self.step - self._first_step)
         late = self.memory.warn((self._max_steps - self.step) * step_s, step_s)
         for warning in [*self._lessons.step(self.step, {**metrics, **counts}), *late]:
@@ -139,6 +142,7 @@ class RunRecord:
         self.samples += sum(len(group.samples) for group in groups)
         self.response_tokens += tokens
         self.display.step(self._snapshot())
+        return row
 
     def _trace_step(self, seconds: float, **facts: Any) -> None:
         now, facts = time.monotonic(), {**facts, "reward": self._reward, "lag": self._lag}
@@ -148,8 +152,8 @@ class RunRecord:
         """A group was rolled out and then dropped."""
         self._samples.record_dropped(self.step + 1, group, reason)
 
-    def add_validation(self, result: ValidationResult, sets: Sequence[Sequence[Sample]]) -> None:
-        """`sets`: the samples of each validation set."""
+    def add_validation(self, result: ValidationResult, sets: Sequence[Sequence[Sample]]) -> dict[str, float]:
+        """`sets`: the samples of each validation set. Returns all its metrics."""
         self.results.append(result)
         for samples in sets:
             self._samples.record_validation(result.version, samples)
@@ -164,7 +168,9 @@ class RunRecord:
         now, facts = time.monotonic(), {"accuracy": result.accuracy, "errors": result.errors}
         self.files.trace.add(Span("validations", f"version {result.version}", now - result.seconds, now, facts))
         metrics |= {f"val_correct/{tag}/mean": accuracy for tag, accuracy in result.by_tag.items()}
-        self._trackers.log(result.version, metrics | dict(result.estimates()) | result.more)
+        metrics |= dict(result.estimates()) | result.more
+        self._trackers.log(result.version, metrics)
+        return metrics
 
     async def refresh(self, ledger: Ledger, roles: list[str], groups: Groups) -> None:
         """Keeps the display up to date, as long as the run runs. The reward workers of all domains are one line."""

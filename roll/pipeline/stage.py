@@ -88,6 +88,7 @@ class Channel(Generic[In]):
     """A bounded queue that can be closed: a full one blocks its sender (back-pressure), a closed one ends its receivers."""
 
     def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
         self._items: asyncio.Queue[In] = asyncio.Queue(capacity)
         self._closed = asyncio.Event()
 
@@ -209,6 +210,8 @@ class Stage(Generic[In, Out]):
                     return
                 enter(LaneEvent.RECEIVED)
                 result = await self._on_devices(item, lambda: enter(LaneEvent.ACQUIRED))
+                if (task := asyncio.current_task()) is not None and task.cancelling():
+                    raise asyncio.CancelledError  # Python 3.11's wait_for swallows it if its work ends at the same moment
                 enter(LaneEvent.PROCESSED)
                 if result is not None and self.outputs is not None:
                     await self.outputs.put(result)

@@ -8,6 +8,7 @@ from typing import Any
 from roll.configs.pipeline_depth import deepest_pipeline
 from roll.configs.ppo import PPOConfig
 from roll.pipeline.advantages import Advantages
+from roll.pipeline.callbacks import Callbacks
 from roll.pipeline.checkpoint import CheckpointStore
 from roll.pipeline.preparation import Prepared
 from roll.pipeline.run_record import RunRecord
@@ -28,6 +29,7 @@ class RunState:
         if prepared.continues:
             self.checkpoints.set_aside_after(self.first_step)
         self.record = RunRecord(config, prepared)
+        self.callbacks = Callbacks(prepared.callbacks)
         self.schedule = StepSchedule(
             last_step=config.max_steps,
             push_every=config.weight_push_interval,
@@ -62,7 +64,7 @@ class RunState:
     def _new_groups(self) -> Groups:
         config, source = self._config, self._prepared.source
         journal, trace = self.record.groups, self.record.files.trace
-        admission, depth = _admission(config, self.first_step), _depth(config)
+        admission, depth = new_admission(config, self.first_step), _depth(config)
         progress = Progress(config.groups_per_step, config.max_dropped_batches)
         if config.groups_address is None:
             return Groups(admission, depth, source, journal, trace, progress, time.monotonic)
@@ -82,7 +84,7 @@ class RunState:
         return {**self.groups.state(), "record": self.record.state(), "advantages": self.advantages.state()}
 
 
-def _admission(config: PPOConfig, version: int) -> Admission:
+def new_admission(config: PPOConfig, version: int) -> Admission:
     return Admission(
         config.groups_per_step,
         config.async_generation_ratio,

@@ -231,7 +231,8 @@ class Trainer:
             }
         )
         self._warn_of_mismatch(step)
-        state.record.add_step(step.number, groups, step.batch, metrics)
+        row = state.record.add_step(step.number, groups, step.batch, metrics)
+        await state.callbacks.call("on_step", state.record.step, row)
         if state.schedule.saves(state.record.step):
             await self._checkpoints.begin()
         self._done_at = time.monotonic()

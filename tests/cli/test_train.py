@@ -125,7 +125,9 @@ def test_a_script_calls_itself_by_its_own_name(script):
     assert done.stdout.startswith(f"usage: python examples/{script} "), done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("command", ["demo", "init", "check", "eval", "doctor", "env-check", "play", "export", "completion"])
+@pytest.mark.parametrize(
+    "command", ["demo", "init", "check", "flow", "eval", "doctor", "env-check", "play", "export", "completion"]
+)
 def test_every_command_names_itself_in_its_usage(command, capsys):
     with pytest.raises(SystemExit) as end:
         main([command, "--help"])

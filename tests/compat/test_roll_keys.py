@@ -469,3 +469,47 @@ def test_symbols_of_sokoban():
     made = translate({"custom_envs": {"S": env}}, AgenticConfig)
     assert made.mapping["custom_envs"]["S"]["env_config"] == {"grid_vocabulary": {"wall": "W", "player_on_target": "@"}}
     assert [note.key for note in made.without_effect] == ["custom_envs.S.env_config.grid_vocab"]
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ({"trainer": {"generate_ahead_steps": 2}}, {"async_generation_ratio": 1}),
+        ({"generate_ahead_steps": 1}, {"async_generation_ratio": 0}),
+        ({"generate_ahead_steps": 3, "async_generation_ratio": 0.5}, {"async_generation_ratio": 0.5}),
+        ({"actor_rollout_ref": {"async_pipeline": False}}, {"async_generation_ratio": 0}),
+        ({"async_pipeline": True}, {}),
+        ({"actor_rollout_ref": {"async_pipeline": True, "rollout": {"enable_dual_buffer": True}}}, {}),
+        (
+            {"param_update_preduce_bucket_size_mb": 512, "param_update_consume_bucket_size_mb": 512},
+            {"model_update_buffer_size_mb": 512},
+        ),
+        ({"sync_interval": 10}, {"weight_push_interval": 10, "async_generation_ratio": 9, "async_pipeline_depth": 9}),
+    ],
+)
+def test_keys_of_verls_pipeline_that_mean_the_same_are_read(written, read):
+    result = rlvr(written)
+    assert (result.mapping, result.lacking) == (read, [])
+    assert result.aliased or result.without_effect, "reported"
+
+
+@pytest.mark.parametrize(
+    ("written", "key", "advice"),
+    [
+        ({"trainer": {"use_nodes_ratios": [0.5, 0.5, 0.5, 0.5]}}, "trainer.use_nodes_ratios", "actor_infer.device_mapping"),
+        ({"generate_ahead_steps": 0}, "generate_ahead_steps", "async_generation_ratio"),
+        (
+            {
+                "actor_rollout_ref": {
+                    "rollout": {"param_update_preduce_bucket_size_mb": 512, "param_update_consume_bucket_size_mb": 128}
+                }
+            },
+            "actor_rollout_ref.rollout.param_update_consume_bucket_size_mb",
+            "model_update_buffer_size_mb",
+        ),
+        ({"sync_interval": 0}, "sync_interval", "weight_push_interval"),
+    ],
+)
+def test_keys_of_verls_pipeline_that_mean_something_else_are_refused_with_the_key_that_does_it(written, key, advice):
+    (note,) = rlvr(written).lacking
+    assert note.key == key and advice in note.message

@@ -19,7 +19,7 @@ from roll.configs.rlvr import RLVRConfig
 from roll.distributed.backend import LocalBackend
 from roll.distributed.devices import Inventory
 from roll.pipeline.rlvr.preparation import prepare
-from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
+from roll.pipeline.rlvr.rlvr_pipeline import RLVRRun
 from roll.pipeline.run_record import archive_previous
 
 HERE = str(Path(__file__).parent)
@@ -128,7 +128,7 @@ def start(config: RLVRConfig, backend: Any, inventory: Inventory = TWO_SLOTS) ->
     prepared = prepare(config, inventory)
     if prepared.checkpoint is None:
         archive_previous(prepared.run_dir)
-    summary = asyncio.run(RLVRPipeline(prepared.config, prepared, inventory, backend).run())
+    summary = asyncio.run(RLVRRun(prepared.config, prepared, inventory, backend).run())
     return Run(summary, prepared.run_dir)
 
 

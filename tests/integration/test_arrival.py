@@ -14,7 +14,7 @@ from roll.distributed.backend import LocalBackend
 from roll.distributed.devices import Inventory
 from roll.pipeline.arrival import TrainerOnArrival
 from roll.pipeline.rlvr.preparation import prepare
-from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
+from roll.pipeline.rlvr.rlvr_pipeline import RLVRRun
 
 THREE_SLOTS = Inventory("cpu", nodes=1, per_node=3, cpus_per_node=3)
 ARRIVING = {
@@ -70,7 +70,7 @@ def test_the_update_is_that_of_the_whole_batch(lab, make_config, changes):
 def test_a_step_that_is_stopped_halfway_leaves_no_trace_in_the_run_that_resumes(lab, make_config, monkeypatch):
     whole = finished(lab, make_config(exp_name="whole", max_steps=3))
     config = make_config(ARRIVING, exp_name="parts", max_steps=3)
-    pipeline = RLVRPipeline(config, prepare(config, THREE_SLOTS), THREE_SLOTS, LocalBackend())
+    pipeline = RLVRRun(config, prepare(config, THREE_SLOTS), THREE_SLOTS, LocalBackend())
     train = TrainerOnArrival.train
 
     async def train_and_stop(self, step):

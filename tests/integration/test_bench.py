@@ -14,7 +14,7 @@ from roll.cli.main import main
 from roll.configs.problems import ConfigError
 from roll.distributed.backend import LocalBackend
 from roll.pipeline.rlvr.preparation import prepare
-from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
+from roll.pipeline.rlvr.rlvr_pipeline import RLVRRun
 
 SAMPLED = {"num_return_sequences": 3, "temperature": 1.0}
 
@@ -161,7 +161,7 @@ def test_the_command_says_what_it_lacks(roll_eval, trained, tmp_path):
 
 def test_an_evaluation_that_is_interrupted_keeps_what_it_has(lab, make_config, with_validation, trained):
     config = bench(make_config(with_validation), "pretrain", str(trained.run_dir))
-    pipeline = RLVRPipeline(config, prepare(config, lab.inventory), lab.inventory, LocalBackend())
+    pipeline = RLVRRun(config, prepare(config, lab.inventory), lab.inventory, LocalBackend())
 
     async def interrupt():
         await pipeline.state.groups.until(lambda: pipeline.state.record.results)
@@ -187,7 +187,7 @@ def test_on_ray_an_engine_that_dies_comes_back_with_the_model_that_is_evaluated(
     changes = {**with_validation, "validation.generating_args": SAMPLED, "actor_infer.device_mapping": "0-1"}
     config = bench(make_config(changes), "pretrain", str(trained.run_dir))
     prepared = prepare(config, lab.inventory)
-    pipeline = RLVRPipeline(config, prepared, lab.inventory, RayBackend(lab.inventory))
+    pipeline = RLVRRun(config, prepared, lab.inventory, RayBackend(lab.inventory))
 
     async def kill():
         await pipeline.state.groups.until(lambda: pipeline.state.record.results)

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from roll.configs.problems import ConfigError
 from roll.distributed.backend import LocalBackend
 from roll.pipeline.rlvr.preparation import prepare
-from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
+from roll.pipeline.rlvr.rlvr_pipeline import RLVRRun
 
 PPO = {
     "adv_estimator": "gae",
@@ -57,7 +57,7 @@ def test_the_critic_learns_while_the_policy_warms_up(lab, make_config):
 
 def interrupt_after(config, step, lab):
     """Ends the run as Ctrl-C does, with a checkpoint that was not due."""
-    pipeline = RLVRPipeline(config, prepare(config, lab.inventory), lab.inventory, LocalBackend())
+    pipeline = RLVRRun(config, prepare(config, lab.inventory), lab.inventory, LocalBackend())
     add_step = pipeline.state.record.add_step
 
     def add_and_interrupt(done, *args):

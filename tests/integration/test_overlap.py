@@ -10,7 +10,7 @@ from overlap_workers import CALLS
 from roll.distributed.backend import LocalBackend
 from roll.distributed.devices import Inventory
 from roll.pipeline.rlvr.preparation import prepare
-from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
+from roll.pipeline.rlvr.rlvr_pipeline import RLVRRun
 
 FOUR_SLOTS = Inventory("cpu", nodes=1, per_node=4, cpus_per_node=4)
 AHEAD = {
@@ -70,7 +70,7 @@ def test_a_role_without_devices_of_its_own_or_without_rollouts_ahead_takes_its_t
 
 def test_a_run_that_is_stopped_leaves_the_step_that_is_ahead_to_the_one_that_resumes(lab, make_config):
     config = make_config(AHEAD, max_steps=4, save_steps=1)
-    pipeline = RLVRPipeline(config, prepare(config, FOUR_SLOTS), FOUR_SLOTS, LocalBackend())
+    pipeline = RLVRRun(config, prepare(config, FOUR_SLOTS), FOUR_SLOTS, LocalBackend())
     add_step = pipeline.state.record.add_step
 
     def add_and_interrupt(done, *args):

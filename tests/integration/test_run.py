@@ -424,7 +424,7 @@ def test_an_interrupted_run_ends_after_its_step_with_a_checkpoint_and_is_continu
     """What Ctrl-C does. The groups that were under way keep their prompts: each is trained once, before or after."""
     add_step = run_record.RunRecord.add_step
     pipelines = []
-    original = rlvr_pipeline.RLVRPipeline.__init__
+    original = rlvr_pipeline.RLVRRun.__init__
 
     def remember(self, *args, **kwargs):
         original(self, *args, **kwargs)
@@ -435,7 +435,7 @@ def test_an_interrupted_run_ends_after_its_step_with_a_checkpoint_and_is_continu
         if version == 1:
             pipelines[-1].interrupt()
 
-    monkeypatch.setattr(rlvr_pipeline.RLVRPipeline, "__init__", remember)
+    monkeypatch.setattr(rlvr_pipeline.RLVRRun, "__init__", remember)
     monkeypatch.setattr(run_record.RunRecord, "add_step", stop_after_two)
     changes = {"max_steps": 6, "async_generation_ratio": 2, "async_pipeline_depth": 2.0, "staleness_policy": "wait"}
     stopped = lab.start(make_config(changes), LocalBackend())

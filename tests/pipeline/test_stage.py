@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 
 import pytest
 
@@ -119,3 +120,26 @@ def test_stages_are_made_of_coroutines_too():
             await Stage("empty").process(1)
 
     asyncio.run(asyncio.wait_for(main(), 5))
+
+
+def test_a_cancellation_that_the_work_swallows_ends_the_lane_although_nobody_takes_its_result():
+    """As `asyncio.wait_for` does in Python 3.11, if its work ends at the moment of the cancellation."""
+
+    async def swallows(item):
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        return item
+
+    async def main():
+        stage = Stage("swallows", swallows)
+        stage.inputs, stage.outputs = Channel(1), Channel(1)
+        stage.outputs.offer(0)  # full: what is handed on would wait for ever
+        stage.offer(1)
+        task = asyncio.create_task(stage.run())
+        while not stage.items:
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task], timeout=5)
+        assert task.cancelled()
+
+    asyncio.run(main())

@@ -10,6 +10,7 @@ from roll.compat.roll.keys_megatron import MEGATRON
 from roll.compat.roll.keys_roles import MODEL, ROLE, SAMPLING, STRATEGY, TRAINING
 from roll.compat.roll.keys_run import ALGORITHM, RUN
 from roll.compat.roll.keys_tasks import AGENTIC, DATA, REWARDS
+from roll.compat.roll.keys_verl import VERL
 from roll.compat.roll.rule import KeyRule
 
 RULES: tuple[KeyRule, ...] = (
@@ -24,4 +25,5 @@ RULES: tuple[KeyRule, ...] = (
     *AGENTIC,
     *STRATEGY,
     *MEGATRON,
+    *VERL,
 )

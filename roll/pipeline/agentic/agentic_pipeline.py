@@ -12,16 +12,18 @@ from roll.distributed.devices import Inventory, place_on_cpus
 from roll.pipeline.agentic.advantages import AgenticAdvantages
 from roll.pipeline.agentic.coordinators import Coordinators
 from roll.pipeline.agentic.explorer import AgenticExplorer
-from roll.pipeline.agentic.preparation import AgenticPrepared, environment_workers
+from roll.pipeline.agentic.preparation import AgenticPrepared, environment_workers, prepare
 from roll.pipeline.engine_fleet import EngineFleet
-from roll.pipeline.run import Pipeline
+from roll.pipeline.pipeline import Pipeline
+from roll.pipeline.run import Run
+from roll.pipeline.stage import Stage
 from roll.pipeline.weight_updates import EngineUpdates
 
 ROLE = "environments"
 WORKER = "roll.pipeline.agentic.environment_worker.EnvironmentWorker"
 
 
-class AgenticPipeline(Pipeline):
+class AgenticRun(Run):
     def __init__(
         self,
         config: AgenticConfig,
@@ -45,6 +47,10 @@ class AgenticPipeline(Pipeline):
         placements = place_on_cpus(environment_workers(self.config, self.inventory), self.inventory)
         return {ROLE: [WorkerSpec(f"{ROLE}-{placement.rank}", WORKER, placement, kwargs) for placement in placements]}
 
+    @staticmethod
+    def rollouts(config: AgenticConfig, explorer: Any) -> list[Stage[Any, Any]]:
+        return [Stage("episodes", explorer.play, role="actor_infer", lanes=config.train_env_manager.num_env_groups)]
+
     async def explorer(self, clusters: Mapping[str, Cluster], engines: EngineFleet, weights: EngineUpdates) -> AgenticExplorer:
         coordinators = Coordinators(clusters[ROLE], clusters["actor_infer"], engines.restartable)
         await coordinators.connect()
@@ -54,3 +60,15 @@ class AgenticPipeline(Pipeline):
         """Coordinators are replaced by whoever finds one dead."""
         others = [cluster.watch() for role, cluster in clusters.items() if role not in (ROLE, "actor_infer")]
         return [*others, *([clusters[ROLE].kill_silent()] if ROLE in clusters else [])]
+
+
+class AgenticPipeline(Pipeline[AgenticConfig, AgenticPrepared]):
+    """`AgenticPipeline(config).run()` trains and returns the summary."""
+
+    kind = AgenticRun
+
+    def prepare(self, inventory: Inventory) -> AgenticPrepared:
+        return prepare(self.config, inventory, one_process=self.local)
+
+    def assemble(self, prepared: AgenticPrepared, inventory: Inventory, backend: Backend) -> AgenticRun:
+        return AgenticRun(prepared.config, prepared, inventory, backend)

@@ -18,7 +18,6 @@ from roll.pipeline.agentic.metrics import episode_metrics
 from roll.pipeline.agentic.preparation import AgenticPrepared
 from roll.pipeline.explorer import Explorer
 from roll.pipeline.preparation import sampling_params
-from roll.pipeline.stage import Stage
 from roll.pipeline.state import RunState
 from roll.pipeline.validation import FIRST, SetRollouts, ValidationSet
 from roll.pipeline.weight_updates import EngineUpdates
@@ -44,7 +43,6 @@ class AgenticExplorer(Explorer):
         self._retried = frozenset(tag for tag, env in config.custom_envs.items() if env.on_env_failure == "retry")
         """The tags whose groups are played again if their coordinator dies."""
         self._validations = config.validations
-        self.rollouts = (Stage("episodes", self.play, role="actor_infer", lanes=self._manager.num_env_groups),)
 
     async def play(self, group: SampleGroup) -> SampleGroup | None:
         """The episodes of the group; None if it is dropped, by others or because it cannot be played."""

@@ -13,7 +13,6 @@ from roll.pipeline.explorer import Explorer
 from roll.pipeline.preparation import sampling_params
 from roll.pipeline.rlvr.preparation import RLVRPrepared
 from roll.pipeline.rlvr.rewards.rewards import Rewards
-from roll.pipeline.stage import Stage
 from roll.pipeline.state import RunState
 from roll.pipeline.validation import FIRST, SetRollouts, ValidationSet
 from roll.pipeline.weight_updates import EngineUpdates
@@ -39,11 +38,6 @@ class RLVRExplorer(Explorer):
         self._with_greedy = config.uses_greedy_baseline
         self._sampling = sampling_params(generating, derived.max_new_tokens, tokenizer)
         self._skipped = prepared.skipped
-        lanes = state.groups.admission.most_live
-        self.rollouts = (
-            Stage("generate", self.generate, role="actor_infer", lanes=lanes),
-            Stage("reward", self.reward, role="rewards", lanes=lanes),
-        )
 
     async def generate(self, group: SampleGroup) -> SampleGroup | None:
         """The `n` responses of a group, and its greedy one if that is asked for; None if the group is dropped meanwhile."""

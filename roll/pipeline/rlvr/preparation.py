@@ -15,7 +15,8 @@ from roll.data.prompt_file import read_rows
 from roll.data.prompt_source import PromptSource, TokenizedRow, by_domain, tokenize_prompts
 from roll.data.sample import Prompt
 from roll.distributed.devices import Inventory
-from roll.pipeline.preparation import Collector, Preparation, Prepared, own_filter
+from roll.pipeline.collector import Collector
+from roll.pipeline.preparation import Preparation, Prepared, own_filter
 from roll.pipeline.rlvr.rewards.trial import try_reward
 from roll.pipeline.validation import ValidationSet
 from roll.rollout.filters import GroupFilter, mean_filter, std_filter

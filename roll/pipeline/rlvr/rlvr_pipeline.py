@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from roll.configs.rlvr import RLVRConfig
 from roll.distributed.backend import Backend, WorkerSpec
 from roll.distributed.cluster import Cluster
 from roll.distributed.devices import Inventory
 from roll.pipeline.engine_fleet import EngineFleet
+from roll.pipeline.pipeline import Pipeline
 from roll.pipeline.rlvr.advantages import RLVRAdvantages
 from roll.pipeline.rlvr.explorer import RLVRExplorer
-from roll.pipeline.rlvr.preparation import RLVRPrepared
+from roll.pipeline.rlvr.preparation import RLVRPrepared, prepare
 from roll.pipeline.rlvr.rewards.rewards import Rewards, reward_specs
-from roll.pipeline.run import Pipeline
+from roll.pipeline.run import Run
+from roll.pipeline.stage import Stage
+from roll.pipeline.state import new_admission
 from roll.pipeline.weight_updates import EngineUpdates
 from roll.rollout.rollout import RolloutClient
 from roll.rollout.router import Router
 
 
-class RLVRPipeline(Pipeline):
+class RLVRRun(Run):
     def __init__(
         self,
         config: RLVRConfig,
@@ -37,6 +41,14 @@ class RLVRPipeline(Pipeline):
             f"rewards.{domain}": reward_specs(domain, config, longest, self.inventory, self.backend) for domain in config.rewards
         }
 
+    @staticmethod
+    def rollouts(config: RLVRConfig, explorer: Any) -> list[Stage[Any, Any]]:
+        lanes = new_admission(config, 0).most_live
+        return [
+            Stage("generate", explorer.generate, role="actor_infer", lanes=lanes),
+            Stage("reward", explorer.reward, role="rewards", lanes=lanes),
+        ]
+
     async def explorer(self, clusters: Mapping[str, Cluster], engines: EngineFleet, weights: EngineUpdates) -> RLVRExplorer:
         config, prepared, cluster = self.config, self.prepared, clusters["actor_infer"]
         # A queue of one group on the engine: a freed slot is refilled without a round trip.
@@ -45,3 +57,15 @@ class RLVRPipeline(Pipeline):
         client = RolloutClient(cluster, router, prepared.tokenizer, config.seed, engines, expand)
         rewards = Rewards({domain: clusters[f"rewards.{domain}"] for domain in config.rewards})
         return RLVRExplorer(config, prepared, self.state, weights, client, rewards)
+
+
+class RLVRPipeline(Pipeline[RLVRConfig, RLVRPrepared]):
+    """`RLVRPipeline(config).run()` trains and returns the summary."""
+
+    kind = RLVRRun
+
+    def prepare(self, inventory: Inventory) -> RLVRPrepared:
+        return prepare(self.config, inventory, one_process=self.local)
+
+    def assemble(self, prepared: RLVRPrepared, inventory: Inventory, backend: Backend) -> RLVRRun:
+        return RLVRRun(prepared.config, prepared, inventory, backend)

@@ -18,7 +18,7 @@ from roll.configs.agentic import AgenticConfig
 from roll.configs.loading import load_config
 from roll.distributed.backend import LocalBackend
 from roll.distributed.devices import Inventory
-from roll.pipeline.agentic.agentic_pipeline import AgenticPipeline
+from roll.pipeline.agentic.agentic_pipeline import AgenticRun
 from roll.pipeline.agentic.preparation import prepare
 
 HERE = str(Path(__file__).parent)
@@ -115,7 +115,7 @@ def make_config(model_folder, tmp_path):
 
 def start(config: AgenticConfig, backend: Any, inventory: Inventory = TWO_SLOTS) -> Run:
     prepared = prepare(config, inventory)
-    summary = asyncio.run(AgenticPipeline(config, prepared, inventory, backend).run())
+    summary = asyncio.run(AgenticRun(config, prepared, inventory, backend).run())
     return Run(summary, prepared.run_dir)
 
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from roll.distributed.ray_backend import RayBackend
-from roll.pipeline.agentic.agentic_pipeline import AgenticPipeline
+from roll.pipeline.agentic.agentic_pipeline import AgenticRun
 from roll.pipeline.agentic.preparation import prepare
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -63,7 +63,7 @@ def test_ctrl_c_on_shared_devices_ends_the_episodes_and_saves(lab, make_config):
     long = {"custom_envs.letters.env_config": {"length": 60}, "custom_envs.letters.max_steps": 60, "sequence_length": 250}
     config = make_config(long | {"actor_infer.device_mapping": "0"}, max_steps=50)
     prepared = prepare(config, lab.inventory)
-    pipeline = AgenticPipeline(config, prepared, lab.inventory, RayBackend(lab.inventory))
+    pipeline = AgenticRun(config, prepared, lab.inventory, RayBackend(lab.inventory))
 
     def in_the_middle_of_the_second_step():
         counts = pipeline.state.groups.admission.counts()

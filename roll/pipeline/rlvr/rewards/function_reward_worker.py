@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from roll.configs.dotted_path import Code, dotted_path
 from roll.data.sample import Sample
 from roll.distributed.backend import import_object
 from roll.pipeline.rlvr.rewards.reward_worker import Grade, RewardWorker
@@ -12,7 +13,7 @@ from roll.pipeline.rlvr.rewards.reward_worker import Grade, RewardWorker
 
 class FunctionRewardWorker(RewardWorker):
     def __init__(self, config: Mapping[str, Any]) -> None:
-        """`config["worker_cls"]`: the dotted path of the function, plain or a coroutine function."""
+        """`config["worker_cls"]`: the function, plain or a coroutine function, or its dotted path."""
         super().__init__(config)
         # The worker calls it as it would its own method, in a thread if it is plain.
         self.grade = import_object(config["worker_cls"])  # type: ignore[method-assign]
@@ -21,16 +22,15 @@ class FunctionRewardWorker(RewardWorker):
         raise AssertionError("replaced by the function")
 
 
-PATH = f"{__name__}.{FunctionRewardWorker.__name__}"
-
-
-def worker_class_path(path: str) -> str:
-    """The class that carries what `worker_cls` names: that class itself, or this one for a function. Raises `ValueError`."""
-    found = import_object(path)
+def worker_class(worker_cls: Code) -> type[RewardWorker]:
+    """What carries it: a class itself, a function the class above. Raises `ValueError`."""
+    found = import_object(worker_cls)
     if isinstance(found, type):
         if not issubclass(found, RewardWorker):
-            raise ValueError(f"{path} is a class, but no RewardWorker; derive it from roll.pipeline.rlvr.rewards.RewardWorker")
-        return path
+            raise ValueError(
+                f"{dotted_path(found)} is a class, but no RewardWorker; derive it from roll.pipeline.rlvr.rewards.RewardWorker"
+            )
+        return found
     if callable(found):
-        return PATH
-    raise ValueError(f"{path} is neither a class nor a function, but {type(found).__name__}")
+        return FunctionRewardWorker
+    raise ValueError(f"{worker_cls} is neither a class nor a function, but {type(found).__name__}")

@@ -19,8 +19,7 @@ from weakref import WeakKeyDictionary
 
 from roll.configs.worker import ShapingConfig
 from roll.data.sample import Sample
-from roll.distributed.backend import import_object
-from roll.pipeline.rlvr.rewards.function_reward_worker import worker_class_path
+from roll.pipeline.rlvr.rewards.function_reward_worker import worker_class
 from roll.pipeline.rlvr.rewards.reward_worker import RewardResult, RewardWorker
 from roll.pipeline.rlvr.rewards.shaping import shaped
 
@@ -173,7 +172,7 @@ class GradingThread:
         asyncio.set_event_loop(self._loop)
         self._loop.set_task_factory(self._task)
         try:
-            self._worker: RewardWorker = import_object(worker_class_path(self._config["worker_cls"]))(self._config)
+            self._worker: RewardWorker = worker_class(self._config["worker_cls"])(self._config)
         except BaseException as error:  # boundary: a user's class; whoever waits raises it
             self._made.set_exception(error)
             return

@@ -7,9 +7,8 @@ from dataclasses import asdict
 
 from roll.configs.worker import RewardConfig
 from roll.data.sample import Prompt, Sample
-from roll.distributed.backend import import_object
 from roll.pipeline.preparation import SLIPS
-from roll.pipeline.rlvr.rewards.function_reward_worker import worker_class_path
+from roll.pipeline.rlvr.rewards.function_reward_worker import worker_class
 from roll.pipeline.rlvr.rewards.reward_worker import RewardWorker
 from roll.pipeline.trial import START_S, try_aside
 
@@ -17,7 +16,7 @@ from roll.pipeline.trial import START_S, try_aside
 def try_reward(reward: RewardConfig, prompt: Prompt) -> None:
     """Has the domain's worker judge the ground truth as if it were a response. Raises `ValueError` for a worker that cannot be
     made, and for a slip in its code."""
-    cls: type[RewardWorker] = import_object(worker_class_path(reward.worker_cls))
+    cls = worker_class(reward.worker_cls)
     if reward.judge is not None:
         if not cls.asks_judge:
             raise ValueError(f"{cls.__name__} asks no judge, but there is one")

@@ -10,8 +10,8 @@ import pytest
 from roll.configs.worker import RewardConfig
 from roll.data.sample import Prompt, Sample
 from roll.distributed.backend import import_object
-from roll.pipeline.rlvr.rewards.function_reward_worker import worker_class_path
-from roll.pipeline.rlvr.rewards.reward_worker import RewardResult, RewardWorker
+from roll.pipeline.rlvr.rewards.function_reward_worker import worker_class
+from roll.pipeline.rlvr.rewards.reward_worker import RewardResult
 from roll.pipeline.rlvr.rewards.trial import try_reward
 
 REWARDS = """
@@ -59,7 +59,7 @@ def judged(name, response="2", timeout_s=5.0):
     chosen = {"worker_cls": f"my_rewards.{name}", "timeout_s": timeout_s, "max_concurrency": 2, "reward_args": {}}
 
     async def main():
-        worker: RewardWorker = import_object(worker_class_path(chosen["worker_cls"]))(chosen)
+        worker = worker_class(chosen["worker_cls"])(chosen)
         await worker.start()
         sample = Sample(PROMPT, 0, [], [], [], "stop", response_text=response)
         return (await worker.compute_rewards([sample]))[0]

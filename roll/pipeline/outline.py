@@ -1,0 +1,57 @@
+"""The flow of a run that does not run: its stages, channels and devices, of the very lists that a run is made of."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from roll.configs.derived import Derived, derive
+from roll.configs.ppo import PPOConfig
+from roll.configs.problems import Problem
+from roll.distributed.device_locks import DeviceLocks
+from roll.metrics.ledger import Ledger
+from roll.pipeline.flow import Flow
+from roll.pipeline.halves import halves
+from roll.pipeline.own_stage import OwnStage, names
+from roll.pipeline.run import Run
+
+
+class _Nobody:
+    """Stands where a run has its explorer, its trainer and its weights: nothing of it can be called."""
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+
+_NOBODY = _Nobody()
+
+
+def outline(kind: type[Run], config: PPOConfig, own: Sequence[OwnStage]) -> Flow:
+    devices = {role: frozenset(worker.devices) for role, worker in config.roles().items()}
+    flow = Flow(Ledger(0.0), DeviceLocks(devices), time.monotonic)
+    for half in halves(kind.rollouts, config, derive(config), own, _NOBODY, _NOBODY, _NOBODY):
+        flow.join(half)
+    return flow
+
+
+def misplaced(kind: type[Run], config: PPOConfig, own: Sequence[OwnStage]) -> Iterator[Problem]:
+    """Stages of a name that is taken, or after one that is not there or hands nothing on. Those of a half that runs in another
+    process are looked at, too."""
+    derived = derive(config)
+    is_end = _places(kind, replace(config, mode="both"), derived)
+    is_end |= _places(kind, config, derived)
+    for stage in own:
+        key, open_ends = f"flow.stages.{stage.name}", ", ".join(name for name, end in is_end.items() if not end)
+        if stage.name in is_end:
+            yield Problem(f"{key}.name", stage.name, "there is a stage of this name", "another name")
+        elif is_end.get(stage.after, True):
+            message = "it ends its half and hands nothing on" if stage.after in is_end else "there is no such stage"
+            yield Problem(f"{key}.after", stage.after, message, f"one of {open_ends}")
+        is_end.setdefault(stage.name, False)
+
+
+def _places(kind: type[Run], config: PPOConfig, derived: Derived) -> dict[str, bool]:
+    """The names of the stages of a run without any of the user's own -> whether it is the last of its half."""
+    found = halves(kind.rollouts, config, derived, (), _NOBODY, _NOBODY, _NOBODY)
+    return {name: stage is half[-1] for half in found for stage in half for name in names(stage)}

@@ -1,0 +1,201 @@
+"""A run from its configuration to its summary: the lock on its folder, the checks, the workers, whatever ends it.
+
+`roll train` and scripts both start here; `RLVRPipeline` and `AgenticPipeline` say what their kind of run is made of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+from roll.configs.ppo import PPOConfig
+from roll.configs.problems import ConfigError, Problem
+from roll.configs.visible import visible
+from roll.distributed import determinism
+from roll.distributed.backend import Backend, LocalBackend
+from roll.distributed.devices import Inventory, detect
+from roll.distributed.machine import this_machine
+from roll.distributed.surroundings import set_defaults
+from roll.distributed.watchdog import Watchdog
+from roll.metrics.remote_trackers import TrackerError
+from roll.pipeline.callbacks import Callback, checked
+from roll.pipeline.collector import Collector
+from roll.pipeline.flow import Flow
+from roll.pipeline.live_files import SUMMARY, amend_summary, announce_running
+from roll.pipeline.outline import misplaced, outline
+from roll.pipeline.own_stage import OwnStage
+from roll.pipeline.preparation import Prepared, own_stages
+from roll.pipeline.run import Run
+from roll.pipeline.run_lock import RunLock, Superseded, cannot_write, lock_run
+from roll.pipeline.run_record import archive_previous
+
+Config = TypeVar("Config", bound=PPOConfig)
+P = TypeVar("P", bound=Prepared)
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A run that has everything but its workers."""
+
+    run: Run
+    prepared: Prepared
+    lock: RunLock
+
+    def to_the_end(self) -> dict[str, Any]:
+        """The summary, which is written whatever ends the run."""
+        try:
+            return asyncio.run(self.run.run())
+        except BaseException as error:
+            status = "interrupted" if isinstance(error, KeyboardInterrupt | asyncio.CancelledError) else "failed"
+            summary = {"status": status, "reason": " ".join(f"{type(error).__name__}: {error}".split())}
+            with suppress(Superseded):
+                self.lock.check()
+                amend_summary(self.prepared.run_dir, summary)
+            if isinstance(error, OSError):  # a full disk also stops the handler of the error that ended the run
+                return summary
+            raise
+
+
+class Pipeline(ABC, Generic[Config, P]):
+    kind: ClassVar[type[Run]]
+
+    def __init__(
+        self, config: Config, *, local: bool = False, stages: Sequence[OwnStage] = (), callbacks: Sequence[Callback] = ()
+    ) -> None:
+        """`local`: in this process, without Ray. `stages`, `callbacks`: besides those that `config.flow` names. Raises
+        `ValueError` for a callback with a method that nobody would call."""
+        self.config = config
+        self.local = local
+        self._stages = tuple(stages)
+        self._callbacks = tuple(map(checked, callbacks))
+        self._ready: Ready | None = None
+        self._stops = False
+        """Interrupted, by another thread than the run's."""
+
+    def run(self) -> dict[str, Any]:
+        """Runs to the end and returns the summary, which is also in summary.json. Raises `ConfigError` before any worker starts.
+        Where an event loop runs already (a notebook), the run has a thread of its own, and Ctrl-C still ends it in order."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return self._run()
+        with ThreadPoolExecutor(1, "run") as thread:
+            summary = thread.submit(self._run)
+            while True:
+                try:
+                    return summary.result()
+                except KeyboardInterrupt:
+                    if summary.done():
+                        raise
+                    self._stops = True
+                    if self._ready is not None:
+                        self._ready.run.interrupt_from_thread()
+
+    def outline(self) -> Flow:
+        """The flow, to be looked at. Raises `ConfigError` for stages of the user's own that cannot be made or placed."""
+        collect = Collector()
+        own = (*own_stages(self.config.flow, collect), *self._stages)
+        collect.add(misplaced(self.kind, self.config, own))
+        collect.raise_if_any()
+        return outline(self.kind, self.config, own)
+
+    @contextmanager
+    def ready(self, lock: RunLock) -> Iterator[Ready]:
+        """Raises `ConfigError` with everything that can be known to be wrong before the first worker starts. The lock is there
+        before anything is read for a resumption, or moved."""
+        config = self.config
+        set_defaults(this_machine())
+        if config.deterministic:
+            determinism.set_environment()
+        inventory = detect(config.num_nodes, config.num_gpus_per_node)
+        prepared = self._prepared(inventory, lock)
+        watchdog = Watchdog()
+        try:
+            _make_room(prepared)
+            run = self._made(prepared, inventory, self._backend(inventory, watchdog, prepared.run_dir))
+            announced = announce_running(prepared.run_dir, lock.owner.started)
+            why = f"the driver (process {os.getpid()}) was killed, or crashed; what it wrote last is on its standard error"
+            watchdog.amends(prepared.run_dir / SUMMARY, announced, {"status": "failed", "reason": why}, f"error: {why}")
+            self._ready = Ready(run, prepared, lock)
+            yield self._ready
+        except OSError as error:
+            raise ConfigError([cannot_write(config, error)]) from error
+        finally:
+            self._ready = None
+            watchdog.dismiss()
+
+    # -- what a kind of run gives ----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def prepare(self, inventory: Inventory) -> P:
+        """Raises `ConfigError`."""
+
+    @abstractmethod
+    def assemble(self, prepared: P, inventory: Inventory, backend: Backend) -> Run: ...
+
+    # -- how -------------------------------------------------------------------------------------------------------------
+
+    def _run(self) -> dict[str, Any]:
+        with closing(lock_run(self.config)) as lock, self.ready(lock) as ready:
+            if self._stops:
+                raise KeyboardInterrupt
+            return ready.to_the_end()
+
+    def _prepared(self, inventory: Inventory, lock: RunLock) -> P:
+        """Raises `ConfigError`."""
+        prepared = self.prepare(inventory)
+        stages, callbacks = (*prepared.stages, *self._stages), (*prepared.callbacks, *self._callbacks)
+        if problems := list(misplaced(self.kind, self.config, stages)):
+            raise ConfigError(problems)
+        for line in prepared.checkpoint.skipped if prepared.checkpoint is not None else ():
+            print(f"a checkpoint cannot be resumed from, and is left out: {visible(line)}")
+        return replace(prepared, lock=lock, stages=stages, callbacks=callbacks)
+
+    def _made(self, prepared: P, inventory: Inventory, backend: Backend) -> Run:
+        """Raises `ConfigError`."""
+        config = self.config
+        try:
+            return self.assemble(prepared, inventory, backend)
+        except TrackerError as error:
+            raise ConfigError([Problem("track_with", config.track_with, str(error).removeprefix("track_with: "))]) from error
+        except ValueError as error:  # the journals differ from what the checkpoint recorded
+            raise ConfigError([_cannot_resume(config, str(error))]) from error
+        except (LookupError, TypeError, AttributeError) as error:  # a checkpoint is text that anybody may have edited
+            if prepared.checkpoint is None:
+                raise
+            message = f"{prepared.checkpoint.path} has contents that this version did not write: {type(error).__name__}: {error}"
+            raise ConfigError([_cannot_resume(config, message)]) from error
+
+    def _backend(self, inventory: Inventory, watchdog: Watchdog, run_dir: Path) -> Backend:
+        if self.local:
+            return LocalBackend()
+        from roll.distributed.ray_backend import RayBackend
+
+        environment = {name: os.environ[name] for name in determinism.ENVIRONMENT if self.config.deterministic}
+        return RayBackend(inventory, environment, watchdog, logs=run_dir / "ray_logs")
+
+
+def _make_room(prepared: Prepared) -> None:
+    """An earlier run of this name is moved aside, unless explorers may be at work on it. Raises `ConfigError`."""
+    config, run_dir = prepared.config, prepared.run_dir
+    if prepared.continues:
+        return
+    if config.mode != "train":
+        if aside := archive_previous(run_dir):
+            print(f"the earlier run of this name was moved to {aside}")
+    elif config.resume_from_checkpoint is False and (run_dir / "config.yaml").exists():
+        message = f"{run_dir} holds a run that has begun, and explorers may be at work on it"
+        fix = "auto, to go on with it, or another exp_name"
+        raise ConfigError([Problem("resume_from_checkpoint", False, message, fix)])
+
+
+def _cannot_resume(config: PPOConfig, message: str) -> Problem:
+    fix = "resume from another checkpoint, or start anew with false"
+    return Problem("resume_from_checkpoint", config.resume_from_checkpoint, " ".join(message.split()), fix)

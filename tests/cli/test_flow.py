@@ -1,0 +1,113 @@
+"""`roll flow`: what it draws is what a run is made of, and the documentation shows what it draws."""
+
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree
+from pathlib import Path
+
+import pytest
+
+from roll.cli.compose import load
+from roll.cli.flow_graph import graph_of
+from roll.cli.main import main
+from roll.pipeline.training_flow import AsyncTrainingFlow
+
+ROOT = Path(__file__).parents[2]
+CONFIGS = ROOT / "examples" / "config"
+PENALTY = "{after: reward, name: length_penalty, worker: length_penalty.length_penalty, args: {free: 4, each: 0.1}}"
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def flow(*arguments, name="rlvr_config_async", folder=CONFIGS):
+    return main(["flow", "--config_path", str(folder), "--config_name", name, *arguments])
+
+
+def graph(folder, name, *overrides):
+    config, _ = load(folder, name, overrides)
+    return graph_of(AsyncTrainingFlow(config).pipeline.outline(), config)
+
+
+def places(graph):
+    return {title: [[node.name for node in place] for place in half] for title, half in graph.halves.items()}
+
+
+def test_the_documents_have_what_the_command_prints_and_writes(capsys, monkeypatch, tmp_path):
+    page = (ROOT / "docs_roll" / "flow.md").read_text()
+    assert flow() == 0
+    (shown,) = re.findall(r"```mermaid\n(.*?)```", page, re.DOTALL)
+    assert shown == capsys.readouterr().out
+    monkeypatch.chdir(ROOT / "examples" / "own_stages")
+    assert flow(f"flow.stages=[{PENALTY}]", "--svg", str(tmp_path / "flow.svg"), name="rlvr_ppo_critic") == 0
+    assert (tmp_path / "flow.svg").read_text() == (ROOT / "docs_roll" / "flow.svg").read_text()
+    assert "](flow.svg)" in page
+
+
+def test_a_picture_has_every_stage_and_arrow_and_says_which_roles_share_a_device(tmp_path):
+    file = tmp_path / "flow.svg"
+    assert flow("--svg", str(file), name="rlvr_ppo_critic") == 0
+    root = xml.etree.ElementTree.parse(file).getroot()
+    texts = [text.text for text in root.iter(f"{SVG}text")]
+    drawn = graph(CONFIGS, "rlvr_ppo_critic")
+    nodes = {node.name for half in drawn.halves.values() for place in half for node in place}
+    assert nodes | {"groups", "weights"} <= set(texts)
+    assert len([path for path in root.iter(f"{SVG}path") if "marker-end" in path.attrib]) == len(drawn.edges)
+    assert "lock 1: actor_train and critic take turns on device 0" in texts
+    boxes = [(float(rect.get("x")), float(rect.get("y"))) for rect in root.iter(f"{SVG}rect") if rect.get("x")]
+    assert len(boxes) == len(set(boxes)) == len(nodes) + 2, "nothing lies upon something else"
+
+
+def test_stages_side_by_side_share_a_place_and_each_has_its_arrows():
+    drawn = graph(CONFIGS, "rlvr_ppo_critic")
+    assert ["critic", "policy"] in places(drawn)["trainer"]
+    assert {(edge.start, edge.end) for edge in drawn.edges} >= {
+        ("advantage", "critic"),
+        ("advantage", "policy"),
+        ("policy", "gather"),
+    }
+
+
+def test_each_process_of_a_run_has_its_half():
+    folder = ROOT / "examples" / "async_gsm8k"
+    assert places(graph(folder, "trainer")) == {"trainer": [["lease"], ["advantage"], ["train"], ["publish"]]}
+    assert places(graph(folder, "explorer")) == {
+        "explorer": [["admit"], ["generate"], ["reward"], ["keep"]],
+        "validation": [["served"], ["validate"]],
+    }
+
+
+def test_an_agentic_run_has_its_own_rollouts():
+    assert places(graph(CONFIGS, "agent_val_frozen_lake_async"))["explorer"] == [["admit"], ["episodes"], ["keep"]]
+
+
+def test_a_stage_of_ones_own_is_in_the_graph(capsys, monkeypatch):
+    monkeypatch.chdir(ROOT / "examples" / "own_stages")
+    assert flow(f"flow.stages=[{PENALTY}]") == 0
+    told = capsys.readouterr().out
+    assert 's_length_penalty[["<b>length_penalty</b><br/>your own"]]' in told
+    assert "s_reward -->|1| s_length_penalty" in told and "s_length_penalty -->|1| s_keep" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (
+            (f"flow.stages=[{PENALTY.replace('reward', 'rewards')}]",),
+            "flow.stages.length_penalty.after = 'rewards': there is no such",
+        ),
+        (("max_stepz=1",), "did you mean max_steps?"),
+        (("--svg", "/no/such/folder/flow.svg"), "--svg"),
+        (("async_generation_ratio=-1",), "must be >= 0"),
+    ],
+)
+def test_what_is_wrong_is_one_line(arguments, told, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT / "examples" / "own_stages")
+    assert flow(*arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert told in line
+
+
+def test_help_and_typos_are_answered_before_torch_is_imported():
+    program = "import sys; from roll.cli.main import main; main(['flow', 'max_stepz=1']); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "False\n", done.stderr

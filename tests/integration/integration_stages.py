@@ -1,0 +1,63 @@
+"""Stages and callbacks that tests name by dotted path."""
+
+import math
+
+from roll.pipeline.callbacks import Callback
+from roll.pipeline.stage import Stage
+
+
+def count_step(step):
+    """A plain function: it runs in a thread."""
+    return step
+
+
+async def takes_two(group, other):
+    return group
+
+
+class NoProcess(Stage):
+    pass
+
+
+class CannotBeMade(Stage):
+    def __init__(self):
+        super().__init__()
+        self.share = 1 / 0
+
+    async def process(self, group):
+        return group
+
+
+async def forgets(group):
+    group.samples[0].reward = 0.0
+
+
+async def divides_by_zero(group):
+    return group.samples[0].reward / 0
+
+
+async def gives_nan(group):
+    group.samples[0].reward = math.nan
+    return group
+
+
+class Fails(Callback):
+    """`where` is set by the test."""
+
+    where = ""
+
+    def on_step(self, step, metrics):
+        self._fail("on_step")
+
+    def on_validation(self, step, metrics):
+        self._fail("on_validation")
+
+    def on_group(self, group, reason):
+        self._fail("on_group")
+
+    def on_run_end(self, summary):
+        self._fail("on_run_end")
+
+    def _fail(self, event):
+        if event == self.where:
+            raise LookupError("no such luck")

@@ -1,0 +1,213 @@
+"""Stages of a user's own in whole runs: the three examples, where they run, and what is refused before anything starts."""
+
+import asyncio
+import gzip
+import json
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from roll.configs.problems import ConfigError
+from roll.distributed.backend import LocalBackend
+from roll.distributed.ray_backend import RayBackend
+from roll.pipeline.own_stage import Drop, create_role_state_machine
+from roll.pipeline.rlvr.preparation import prepare
+from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline, RLVRRun
+from roll.pipeline.stage import Stage
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "own_stages"
+PENALTY = {
+    "after": "reward",
+    "name": "length_penalty",
+    "worker": "length_penalty.length_penalty",
+    "args": {"free": 2, "each": 0.25},
+}
+
+
+@pytest.fixture(autouse=True)
+def _examples_are_importable(monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+
+
+def traced(run):
+    """The names of the rows of the trace."""
+    events = [
+        event
+        for path in (run.run_dir / "trace").iterdir()
+        for event in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    ]
+    return {event["args"]["name"] for event in events if event["ph"] == "M"}
+
+
+def assert_all_are_penalised(run, every):
+    samples = run.trained_samples()
+    assert len(samples) == every
+    for sample in samples:
+        penalty = 0.25 * max(0, len(sample["response_ids"]) - 2)
+        assert sample["reward_parts"]["length_penalty"] == pytest.approx(-penalty)
+        assert sample["reward"] + penalty == pytest.approx(round(sample["reward"] + penalty)), "what Letters gave is 0 or 1"
+    assert any(row["rewards/sums/length_penalty/mean"] < 0 for row in run.steps())
+
+
+# -- the examples -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lanes", [None, 3])
+def test_the_length_penalty_reaches_every_trained_sample_and_stands_in_ledger_and_trace(lab, make_config, lanes):
+    stages = {"flow.stages": [{**PENALTY, "lanes": lanes}], "rollout_log_per_step": 64}
+    run = lab.run(make_config(stages, async_generation_ratio=1))
+    assert_all_are_penalised(run, every=32)
+    assert "stage.length_penalty" in traced(run)
+
+
+def test_the_group_filter_drops_with_its_reason_and_other_prompts_come_instead(lab, make_config):
+    """Most responses of the random model are cut off at 8 tokens."""
+    stage = {"after": "reward", "name": "group_quality", "worker": "group_quality.group_quality", "args": {"most_cut_off": 0.8}}
+    run = lab.run(make_config({"flow.stages": [stage], "rollout_log_per_step": 64}))
+    assert run.summary["groups"]["dropped"]["cut_off"] > 0
+    groups = {}
+    for sample in run.trained_samples():
+        groups.setdefault(sample["group_id"], []).append(sample["finish_reason"])
+    assert len(groups) == 8 and all(reasons.count("length") <= 3 for reasons in groups.values())
+    assert {row["fate"] for row in run.rows("samples")} == {"trained", "dropped: cut_off"}
+
+
+def test_the_database_has_the_samples_of_every_group_that_was_rolled_out(lab, make_config, tmp_path):
+    path = tmp_path / "samples.db"
+    stage = {"after": "reward", "name": "database", "worker": "sample_database.SampleDatabase", "args": {"path": str(path)}}
+    run = lab.run(make_config({"flow.stages": [PENALTY, stage], "rollout_log_per_step": 64}))
+    with sqlite3.connect(path) as database:
+        rows = {
+            (prompt, number): (response, reward) for prompt, number, response, reward in database.execute("SELECT * FROM samples")
+        }
+    trained = {(row["prompt_uid"], row["index"]): (row["response"], row["reward"]) for row in run.trained_samples()}
+    assert len(trained) == 32
+    assert trained.items() <= rows.items(), "the stage after the penalty has seen the penalty"
+
+
+# -- where they run -----------------------------------------------------------------------------------------------------
+
+
+def test_a_resumed_run_has_the_stage_too(lab, make_config):
+    changes = {"flow.stages": [PENALTY], "rollout_log_per_step": 64, "async_generation_ratio": 1, "save_steps": 1}
+    lab.run(make_config(changes, max_steps=2))
+    assert_all_are_penalised(lab.run(make_config(changes, max_steps=4, resume_from_checkpoint=True)), every=64)
+
+
+@pytest.mark.ray
+def test_with_ray_it_is_the_same(lab, make_config):
+    config = make_config({"flow.stages": [PENALTY], "rollout_log_per_step": 64})
+    run = lab.start(config, RayBackend(lab.inventory))
+    assert run.summary["status"] == "finished", run.summary["reason"]
+    assert_all_are_penalised(run, every=32)
+
+
+def test_each_process_runs_the_stages_of_its_own_half(lab, make_config):
+    """One configuration for both: the explorer penalises, the trainer counts."""
+    counted = {"after": "lease", "name": "counted", "worker": "integration_stages.count_step"}
+    changes = {"flow.stages": [PENALTY, counted], "model_update_transport": "checkpoint_dir", "rollout_log_per_step": 64}
+    configs = [make_config(changes, mode=mode) for mode in ("train", "explore")]
+
+    async def both():
+        backends = [LocalBackend(), LocalBackend()]
+        backends[1]._starting = backends[0]._starting  # one process: no two models are loaded at the same time
+        runs = [
+            RLVRRun(config, prepare(config, lab.inventory), lab.inventory, backend)
+            for config, backend in zip(configs, backends, strict=True)
+        ]
+        return runs, await asyncio.wait_for(asyncio.gather(*(run.run() for run in runs)), 60)
+
+    runs, summaries = asyncio.run(both())
+    assert [summary["status"] for summary in summaries] == ["finished", "finished"], summaries
+    trainer, explorer = ({stage.name for stage in run._parts.flow.stages} for run in runs)
+    assert "counted" in trainer and "length_penalty" not in trainer
+    assert "length_penalty" in explorer and "counted" not in explorer
+    samples = [json.loads(line) for line in (runs[0]._prepared.run_dir / "samples.jsonl").read_text().splitlines()]
+    assert all("length_penalty" in sample["reward_parts"] for sample in samples if sample["fate"] == "trained")
+
+
+def test_a_stage_given_in_python_may_stand_in_the_trainers_half(make_config):
+    seen = []
+
+    class Watch(Stage):
+        async def process(self, step):
+            seen.append((step.number, len(step.batch)))
+            return step
+
+    stages = [create_role_state_machine(role_name="watch", worker=Watch, after="advantage")]
+    pipeline = RLVRPipeline(make_config(), local=True, stages=stages)
+    assert [stage.name for stage in pipeline.outline().stages].index("watch") > 0
+    assert pipeline.run()["status"] == "finished"
+    assert [number for number, _ in seen] == [0, 1]
+
+
+# -- what is refused ----------------------------------------------------------------------------------------------------
+
+
+def named(**changes):
+    return {**PENALTY, **changes}
+
+
+@pytest.mark.parametrize(
+    ("stages", "told"),
+    [
+        ([named(after="rewards")], "flow.stages.length_penalty.after = 'rewards': there is no such stage; fix: one of admit, "),
+        ([named(after="reference")], "there is no such stage"),
+        ([named(after="keep")], "it ends its half"),
+        ([named(after="validate")], "it ends its half"),
+        ([named(name="train")], "there is a stage of this name"),
+        ([PENALTY, PENALTY], "there is a stage of this name"),
+        ([named(name="Length penalty")], "is no name of a stage"),
+        ([named(worker="length_penalty.width_penalty")], "module length_penalty has no width_penalty"),
+        ([named(worker="no_such_module.work")], "cannot be imported"),
+        ([named(worker="length_penalty.__doc__")], "neither a function nor a subclass of Stage"),
+        ([named(args={"free": 2})], "cannot be called with an item and free: missing a required argument: 'each'"),
+        ([named(args={"free": 2, "eech": 1})], "eech"),
+        ([named(worker="integration_stages.takes_two", args={})], "cannot be called with an item: missing"),
+        ([named(worker="integration_stages.NoProcess", args={})], "is no subclass of Stage with a coroutine"),
+        ([named(worker="integration_stages.CannotBeMade", args={})], "cannot be made: ZeroDivisionError"),
+        ([named(worker="sample_database.SampleDatabase", args={})], "cannot be made: TypeError"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_a_worker_starts(make_config, stages, told):
+    config = make_config({"flow.stages": stages})
+    with pytest.raises(ConfigError) as caught:
+        RLVRPipeline(config, local=True).run()
+    (problem,) = caught.value.problems
+    assert told in str(problem)
+    assert not (Path(config.run_dir) / "config.yaml").exists()
+
+
+def test_after_the_last_stage_that_a_process_has_nothing_comes(make_config):
+    """Publishing is followed by the validation in one driver, and by nothing in a trainer's process."""
+    stage = named(after="publish")
+    RLVRPipeline(make_config({"flow.stages": [stage]})).outline()
+    with pytest.raises(ConfigError, match="it ends its half"):
+        RLVRPipeline(make_config({"flow.stages": [stage], "model_update_transport": "checkpoint_dir"}, mode="train")).outline()
+
+
+@pytest.mark.parametrize(
+    ("worker", "told"),
+    [
+        ("forgets", "length_penalty: TypeError: it must return the group that it was given, or a Drop, not None"),
+        ("divides_by_zero", "length_penalty: ZeroDivisionError: "),
+        ("gives_nan", "length_penalty: ValueError: it gave a sample of group"),
+    ],
+)
+def test_a_stage_that_fails_ends_the_run_with_its_name(lab, make_config, worker, told):
+    run = lab.run_local(make_config({"flow.stages": [named(worker=f"integration_stages.{worker}", args={})]}))
+    assert run.summary["status"] == "failed"
+    assert run.summary["reason"].startswith(told), run.summary["reason"]
+
+
+def test_a_step_cannot_be_dropped(lab, make_config):
+    async def drops(step):
+        return Drop("why not")
+
+    stages = (create_role_state_machine("drops", drops, after="lease"),)
+    config = make_config()
+    prepared = replace(prepare(config, lab.inventory), stages=stages)
+    summary = asyncio.run(RLVRRun(config, prepared, lab.inventory, LocalBackend()).run())
+    assert summary["reason"].startswith("drops: TypeError: it must return the Step that it was given")

@@ -1,0 +1,92 @@
+"""Runs that a script starts: without YAML, with a function as reward, also where an event loop runs already."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from roll.configs.loading import to_mapping
+from roll.pipeline.callbacks import Callback
+from roll.pipeline.training_flow import AsyncTrainingFlow
+
+ROOT = Path(__file__).parents[2]
+
+
+def short(sample):
+    return 1.0 / (1 + len(sample.response_ids))
+
+
+def with_reward(config, reward):
+    return replace(config, rewards={"sums": replace(config.rewards["sums"], worker_cls=reward)})
+
+
+def test_a_function_of_the_script_is_a_reward(make_config):
+    config = with_reward(make_config(), short)
+    summary = AsyncTrainingFlow(config, local=True).run()
+    assert summary["status"] == "finished", summary["reason"]
+    written = yaml.safe_load((Path(config.run_dir) / "config.yaml").read_text())
+    assert written == to_mapping(config)
+    assert written["rewards"]["sums"]["worker_cls"] == f"{__name__}.short"
+
+
+def test_it_runs_where_an_event_loop_runs_already(make_config):
+    """As in a notebook's cell, which is code of a running loop."""
+
+    async def cell():
+        return AsyncTrainingFlow(with_reward(make_config(), short), local=True).run()
+
+    assert asyncio.run(cell())["status"] == "finished"
+
+
+def test_interrupting_the_cell_ends_the_run_in_order_with_a_checkpoint(make_config):
+    """A notebook's Ctrl-C is a KeyboardInterrupt of its main thread."""
+
+    class Interrupts(Callback):
+        def on_step(self, step, metrics):
+            if step == 2:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    async def cell():
+        return AsyncTrainingFlow(config, local=True, callbacks=[Interrupts()]).run()
+
+    config = make_config(max_steps=200)
+    with contextlib.closing(asyncio.new_event_loop()) as loop:  # which leaves SIGINT as it is, as a notebook's does
+        summary = loop.run_until_complete(cell())
+    assert summary["status"] == "interrupted" and 2 <= summary["steps"] < 200
+    assert (Path(config.run_dir) / "checkpoints" / f"step-{summary['steps']}" / "manifest.json").is_file()
+
+
+def test_two_runs_follow_each_other_in_one_process_and_the_first_is_moved_aside(make_config, capsys):
+    for _ in range(2):
+        assert AsyncTrainingFlow(make_config(), local=True).run()["status"] == "finished"
+    assert "the earlier run of this name was moved to" in capsys.readouterr().out
+
+
+@pytest.fixture(scope="module")
+def with_model(tmp_path_factory):
+    """A folder with the embedded model, taught for a moment only."""
+    folder = tmp_path_factory.mktemp("script")
+    maker = "from make_embedded import Settings, make; from pathlib import Path; import sys\n"
+    maker += "make(Path(sys.argv[1]), settings=Settings(learn_steps=3, misprint_steps=1))"
+    command = [sys.executable, "-c", maker, str(folder / "examples" / "embedded" / "cache")]
+    subprocess.run(command, cwd=ROOT / "examples" / "embedded", check=True, timeout=120)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("local", [True, pytest.param(False, marks=pytest.mark.ray)], ids=["local", "ray"])
+def test_the_documented_script_trains(with_model, local):
+    text = (ROOT / "examples" / "train_in_python.py").read_text()
+    assert len(text.splitlines()) <= 30
+    (with_model / "script.py").write_text(text.replace("max_steps=20", "max_steps=2").replace("local=True", f"local={local}"))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "script.py"]
+    done = subprocess.run(command, cwd=with_model, env=environment, capture_output=True, text=True, timeout=150)
+    assert done.stdout.endswith("finished\n"), done.stdout + done.stderr
