@@ -93,9 +93,11 @@ def _of_database(address: str) -> Iterator[str]:
     from sqlalchemy import select
 
     from roll.rollout.sql.database import reading
+    from roll.rollout.sql.migration import check_layout
     from roll.rollout.sql.tables import members, runs
 
     with reading(address) as connection:
+        check_layout(connection)
         run = connection.execute(select(runs)).one()
         first = {row.name: row.beat for row in connection.execute(select(members))}
         if run.status == "running":
@@ -105,13 +107,14 @@ def _of_database(address: str) -> Iterator[str]:
         counts = _groups_by_state(connection)
         explorers = [_explorer(connection, row, row.name in silent) for row in rows if row.role != "trainer"]
     contract = json.loads(run.contract)
-    batch = run.trained // run.next_step if run.next_step and run.trained % run.next_step == 0 else None
+    uses = run.trained + run.replayed
+    batch = uses // run.next_step if run.next_step and uses % run.next_step == 0 else None
     yield f"{'run':<10}{run.status}" + (f": {run.reason}" if run.reason else "")
-    steps = run.trained // batch if batch else run.next_step
+    steps = uses // batch if batch else run.next_step
     bound = math.ceil(contract["async_generation_ratio"])
     yield f"{'steps':<10}{steps} of {contract['max_steps']}"
     yield f"{'versions':<10}{run.newest} is published, all explorers serve {run.version} or newer; at most {bound} late"
-    yield f"{'groups':<10}{_counts(counts)}"
+    yield f"{'groups':<10}{_counts(counts | {'replayed': run.replayed})}"
     trainers = [row for row in rows if row.role != "explorer"]
     for row in trainers:
         state = STATES["silent" if row.name in silent else row.state]
@@ -161,7 +164,9 @@ def _explorer(connection: Any, row: Any, silent: bool) -> Explorer:
 def _counts(counts: Mapping[str, Any]) -> str:
     dropped = ", ".join(f"{count:,} {reason}" for reason, count in sorted(counts["dropped"].items()))
     parts = [f"{counts[key]:,} {key.replace('_', ' ')}" for key in ("admitted", "trained", "buffered", "in_flight")]
-    return ", ".join(parts) + f", {sum(counts['dropped'].values()):,} dropped" + (f" ({dropped})" if dropped else "")
+    parts += [f"{sum(counts['dropped'].values()):,} dropped" + (f" ({dropped})" if dropped else "")]
+    parts += [f"{replayed:,} times one was trained again"] if (replayed := counts.get("replayed")) else []
+    return ", ".join(parts)
 
 
 if __name__ == "__main__":

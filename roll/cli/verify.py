@@ -1,7 +1,7 @@
 """`roll verify <run>`: what a run wrote down, held against what every run promises. It reads files and trusts no code of the run.
 
-Promises: a group has one fate and is trained at most once; every step trains a whole batch; no trained token is older than the
-bound; no prompt of an epoch is lost or served twice; journals, checkpoints and summary agree.
+Promises: a group has one fate, and is trained by `max_reuse` steps at most; every step trains a whole batch; no trained token is
+older than the bound; no prompt of an epoch is lost or served twice; journals, checkpoints and summary agree.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import yaml
 
 Row = dict[str, Any]
 
+REPLAYED = "replayed"
 GIVEN_BACK = {"explorer_lost", "rolled_back", "damaged"}
 """Reasons to drop a group whose prompt is served again: its explorer is gone, the versions that sampled it, or its samples."""
 
@@ -33,7 +34,11 @@ class Run:
 
     folder: Path
     bound: int
+    max_reuse: int
     groups: list[Row]
+    """The fate of each."""
+    replays: list[Row]
+    """The further uses of those that were trained."""
     samples: list[Row]
     metrics: list[Row]
     summary: Row | None
@@ -41,10 +46,17 @@ class Run:
     checkpoints: list[Path]
     database: dict[int, Row] | None
     """The groups of its SQLite database, if it has one that can be read here."""
+    database_replays: set[tuple[int, int, int]]
+    """Its replays: group, step, lag."""
 
     @property
     def trained(self) -> list[Row]:
         return [row for row in self.groups if row["fate"] == "trained"]
+
+    @property
+    def uses(self) -> list[Row]:
+        """What steps trained: a row for each group and step."""
+        return self.trained + self.replays
 
     @property
     def over(self) -> bool:
@@ -55,21 +67,24 @@ def read_run(folder: Path) -> Run:
     """Raises `ValueError` or `OSError` if the folder is no run's."""
     config = yaml.safe_load((folder / "config.yaml").read_text())
     summary = folder / "summary.json"
+    groups = _rows(folder / "groups.jsonl")
     return Run(
         folder,
         math.ceil(config["async_generation_ratio"]),
-        _rows(folder / "groups.jsonl"),
+        config.get("max_reuse", 1),
+        [row for row in groups if row["fate"] != REPLAYED],
+        [row for row in groups if row["fate"] == REPLAYED],
         _rows(folder / "samples.jsonl"),
         _rows(folder / "metrics.jsonl"),
         json.loads(summary.read_text()) if summary.is_file() else None,
         sorted((folder / "checkpoints").glob("step-*/manifest.json")),
-        _database(folder, config.get("groups_database")),
+        *_database(folder, config.get("groups_database")),
     )
 
 
 def violations(run: Run) -> Iterator[str]:
     """One line for each promise that is broken."""
-    for check in (_fates, _steps, _staleness, _prompts, _samples, _checkpoints, _summary, _stored):
+    for check in (_fates, _replays, _steps, _staleness, _prompts, _samples, _checkpoints, _summary, _stored):
         yield from check(run)
 
 
@@ -82,8 +97,22 @@ def _fates(run: Run) -> Iterator[str]:
             yield f"group {row['group_id']}: fate {row['fate']!r} with the reason {row['reason']!r}"
 
 
+def _replays(run: Run) -> Iterator[str]:
+    first = {row["group_id"]: row["step"] for row in run.trained}
+    steps: dict[int, list[int]] = defaultdict(list)
+    for row in run.replays:
+        steps[row["group_id"]].append(row["step"])
+    for group_id, again in steps.items():
+        if group_id not in first:
+            yield f"group {group_id} was trained again by step {again[0]}, and never before"
+        elif (order := [first[group_id], *again]) != sorted(set(order)):
+            yield f"group {group_id} was trained by steps {order}, not one after the other"
+        if 1 + len(again) > run.max_reuse:
+            yield f"group {group_id} was trained by {1 + len(again)} steps, max_reuse is {run.max_reuse}"
+
+
 def _steps(run: Run) -> Iterator[str]:
-    by_step = Counter(row["step"] for row in run.trained)
+    by_step = Counter(row["step"] for row in run.uses)
     if by_step and sorted(by_step) != list(range(1, max(by_step) + 1)):
         yield f"steps without groups: {sorted(set(range(1, max(by_step) + 1)) - by_step.keys())}"
     if len(set(by_step.values())) > 1:
@@ -96,7 +125,7 @@ def _steps(run: Run) -> Iterator[str]:
 
 
 def _staleness(run: Run) -> Iterator[str]:
-    for row in run.trained:
+    for row in run.uses:
         oldest = row["step"] - 1 - row["lag"]
         if not 0 <= row["lag"] <= run.bound:
             yield f"group {row['group_id']} was trained {row['lag']} versions late, the bound is {run.bound}"
@@ -137,7 +166,7 @@ def _samples(run: Run) -> Iterator[str]:
 
 
 def _checkpoints(run: Run) -> Iterator[str]:
-    steps = Counter(row["step"] for row in run.trained)
+    steps = {fate: Counter(row["step"] for row in rows) for fate, rows in (("trained", run.trained), (REPLAYED, run.replays))}
     for manifest in run.checkpoints:
         folder = manifest.parent
         try:
@@ -145,9 +174,12 @@ def _checkpoints(run: Run) -> Iterator[str]:
             state = json.loads((folder / "pipeline.json").read_text())
             step, accounts, record = listed["step"], state["admission"], state["record"]
             wrong = [name for name, digest in listed["files"].items() if _sha256(folder / name) != digest]
-            buffered = [row["group_id"] for row in _rows(folder / "buffer.jsonl")]
-            trained = sum(count for of_step, count in steps.items() if of_step <= step)
-            before = [row["group_id"] for row in _prefix(run.folder / "groups.jsonl", record["groups"])]
+            buffered = {row["group_id"]: row.get("uses", 0) for row in _rows(folder / "buffer.jsonl")}
+            counted = {fate: sum(of_step[one] for one in of_step if one <= step) for fate, of_step in steps.items()}
+            uses = Counter({fate: accounts.get(fate, 0) for fate in counted})
+            rows = _prefix(run.folder / "groups.jsonl", record["groups"])
+            before = Counter(row["group_id"] for row in rows)
+            fates = sum(row["fate"] != REPLAYED for row in rows)
             digests = record.get("digests", {})
             changed = [name for name in digests if _blake2b(run.folder / f"{name}.jsonl", record[name]) != digests[name]]
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -157,12 +189,14 @@ def _checkpoints(run: Run) -> Iterator[str]:
             yield f"{folder.name}: {', '.join(wrong)} is not what was saved"
         for name in changed:
             yield f"{name}.jsonl: rows before {folder.name} were changed or lost"
-        if accounts["trained"] != trained:
-            yield f"{folder.name} counts {accounts['trained']} trained groups, groups.jsonl {trained} up to step {step}"
-        if doubled := set(buffered) & set(before):
+        for fate in [fate for fate in counted if uses[fate] != counted[fate]]:
+            yield f"{folder.name} counts {uses[fate]} {fate} groups, groups.jsonl {counted[fate]} up to step {step}"
+        if doubled := [group_id for group_id, count in buffered.items() if before[group_id] and not count]:
             yield f"{folder.name} buffers groups that had met their fate: {sorted(doubled)[:5]}"
-        if (total := accounts["trained"] + sum(accounts["dropped"].values())) != len(before):
-            yield f"{folder.name} counts {total} fates, groups.jsonl has {len(before)} where the checkpoint stands"
+        if wrong := [group_id for group_id, count in buffered.items() if count and before[group_id] != count]:
+            yield f"{folder.name} has other numbers of uses than groups.jsonl: of groups {sorted(wrong)[:5]}"
+        if (total := accounts["trained"] + sum(accounts["dropped"].values())) != fates:
+            yield f"{folder.name} counts {total} fates, groups.jsonl has {fates} where the checkpoint stands"
 
 
 def _summary(run: Run) -> Iterator[str]:
@@ -177,6 +211,8 @@ def _summary(run: Run) -> Iterator[str]:
     if "as_of" not in run.summary and (accounts["trained"], accounts["dropped"]) != (len(run.trained), dict(dropped)):
         journal = f"{len(run.trained)} and {dict(dropped)}"
         yield f"summary.json counts {accounts['trained']} trained and {accounts['dropped']}, groups.jsonl {journal}"
+    if "as_of" not in run.summary and (replayed := accounts.get(REPLAYED, 0)) != len(run.replays):
+        yield f"summary.json counts {replayed} replayed, groups.jsonl {len(run.replays)}"
     if run.over and (accounts["buffered"] or accounts["in_flight"]):
         yield f"a finished run has groups without a fate: {accounts}"
 
@@ -196,20 +232,25 @@ def _stored(run: Run) -> Iterator[str]:
             yield f"the database has {len(unknown)} groups that groups.jsonl lacks, e.g. {min(unknown)}"
         if sorted(run.database) != list(range(len(run.database))):
             yield "groups of the database are not numbered from 0 without gaps"
+        written = {(row["group_id"], row["step"], row["lag"]) for row in run.replays}
+        if other := written ^ run.database_replays:
+            yield f"the database and groups.jsonl have different replays: {sorted(other)[:3]} (group, step, lag)"
 
 
-def _database(folder: Path, address: str | None) -> dict[int, Row] | None:
+def _database(folder: Path, address: str | None) -> tuple[dict[int, Row] | None, set[tuple[int, int, int]]]:
     path = Path(address.removeprefix("sqlite:///")) if address and address.startswith("sqlite:///") else folder / "groups.db"
     if not path.is_file():
-        return None
+        return None, set()
     connection = sqlite3.connect(f"file:{quote(str(path.resolve()))}?mode=ro", uri=True, timeout=60)
     try:
         columns = "id, prompt_uid, state, reason, step, start_version, lag"
         found = connection.execute(f"SELECT {columns} FROM groups").fetchall()
+        since_2 = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'replays'").fetchone()
+        replays = set(connection.execute("SELECT group_id, step, lag FROM replays")) if since_2 else set()
     finally:
         connection.close()
     names = ("prompt_uid", "fate", "reason", "step", "start_version", "lag")
-    return {group_id: dict(zip(names, values, strict=True)) for group_id, *values in found}
+    return {group_id: dict(zip(names, values, strict=True)) for group_id, *values in found}, replays
 
 
 def _rows(path: Path) -> list[Row]:
@@ -245,6 +286,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for line in found:
         print(f"broken: {line}")
     status = run.summary.get("status", "running") if run.summary else "running, or killed"
-    counts = f"{len(run.groups)} groups, {len(run.trained)} trained, {len(run.checkpoints)} checkpoints"
+    again = f" and {len(run.replays)} times one again" if run.replays else ""
+    counts = f"{len(run.groups)} groups, {len(run.trained)} trained{again}, {len(run.checkpoints)} checkpoints"
     print(f"{options.run} ({status}): {counts}; {len(found) or 'no'} promise{'s' * (len(found) != 1)} broken")
     return 1 if found else 0

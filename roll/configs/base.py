@@ -12,6 +12,7 @@ from roll.configs.flow import FlowConfig
 
 TrackerName = Literal["tensorboard", "wandb", "swanlab", "mlflow", "none"]
 StalenessPolicy = Literal["wait", "drop"]
+GroupsOrder = Literal["fifo", "newest"]
 WeightUpdateMode = Literal["interrupt", "in_flight", "drain"]
 WeightTransport = Literal["object_store", "collective", "checkpoint_dir"]
 Mode = Literal["both", "explore", "train", "bench"]
@@ -126,6 +127,17 @@ class BaseConfig:
     )
     staleness_policy: StalenessPolicy = option(
         "wait", "wait: the trainer waits for a group that would become too old; drop: the group is dropped and counted."
+    )
+    max_reuse: int = option(
+        1,
+        "How many steps may train a group, each within the staleness bound. A step that lacks ready groups trains others again: "
+        "those that were trained least often, of these the newest.",
+        bounds=COUNT,
+    )
+    groups_order: GroupsOrder = option(
+        "fifo",
+        "Which ready groups a step takes: fifo, in the order of admission; newest, the newest first (staleness_policy drop): "
+        "those left behind for too long are dropped and counted.",
     )
     train_on_arrival: bool = option(
         False,

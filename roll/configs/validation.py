@@ -19,6 +19,7 @@ from roll.configs.fields import all_range_problems
 from roll.configs.lora_updates import lora_update_problems
 from roll.configs.loss_rules import loss_problems
 from roll.configs.megatron import MegatronConfig, megatron_problems
+from roll.configs.pipeline_depth import deepest_pipeline
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import MISSING_VALUE, Problem
 from roll.configs.rlvr import RLVRConfig
@@ -136,6 +137,27 @@ def _asynchrony(config: PPOConfig) -> Iterator[Problem]:
             yield Problem("weight_pull_interval", pull, message, f"0, or an async_generation_ratio above {ratio:g}")
     if config.staleness_policy == "drop" and ratio == 0:
         yield Problem("staleness_policy", "drop", "has nothing to drop at async_generation_ratio 0", "use wait")
+    yield from _replay(config)
+    if config.groups_order == "newest" and config.staleness_policy == "wait":
+        message = "with staleness_policy wait every group is trained: taking the newest first makes the others older by as much"
+        yield Problem("groups_order", "newest", message, "staleness_policy: drop, or fifo")
+
+
+def _replay(config: PPOConfig) -> Iterator[Problem]:
+    reuse, ratio, push = config.max_reuse, config.async_generation_ratio, config.weight_push_interval
+    if reuse == 1:
+        return
+    depth, deepest = config.async_pipeline_depth, deepest_pipeline(ratio, push, reuse)
+    fix = f"1, or async_generation_ratio: {max(push + 1, reuse - 1)}"
+    if reuse > (steps := math.ceil(ratio) + 1):
+        message = f"with async_generation_ratio {ratio:g} no more than {steps} step{'s' * (steps > 1)} can train a group"
+        yield Problem("max_reuse", reuse, message, fix)
+    elif push >= ratio:
+        message = f"has no effect: with weight_push_interval {push} and async_generation_ratio {ratio:g} rollouts that run ahead "
+        yield Problem("max_reuse", reuse, message + "need every place in a step before they are too old", fix)
+    elif depth != "auto" and depth > deepest:
+        message = f"{depth:g} > {deepest:.3g}: groups would become too old to be trained by {reuse} steps (max_reuse)"
+        yield Problem("async_pipeline_depth", depth, message, f"auto, or at most {math.floor(100 * deepest) / 100:g}")
 
 
 def _critic(config: PPOConfig) -> Iterator[Problem]:

@@ -234,6 +234,8 @@ def _summary_rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
             if name in groups
         ]
         counts.append(f"{sum(dropped.values()):,} dropped" + (f" ({_listing(dropped)})" if dropped else ""))
+        if replayed := groups.get("replayed"):
+            counts.append(f"{replayed:,} times one was trained again")
         yield "groups", ", ".join(counts)
     if staleness := summary.get("staleness"):
         yield "staleness", f"mean {staleness['mean']:.2f}, max {staleness['max']}, bound {staleness['bound']}"

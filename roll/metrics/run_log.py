@@ -194,23 +194,28 @@ def _hash(path: Path, size: int) -> hashlib.blake2b:
 
 
 class GroupLog:
-    """`groups.jsonl`: the fate of every group, in the order in which they ended."""
+    """`groups.jsonl`: the fate of every group, in the order in which they ended, and each further use of one that was trained."""
 
     def __init__(self, run_dir: Path) -> None:
         self._journal = JournalFile(run_dir / "groups.jsonl")
-        self._ended = self._group_ids()
+        self._ended = self._read_fates()
+        """Groups that have met their fate -> whether they were trained."""
 
     def write(
         self, *, group_id: int, prompt_uid: str, fate: str, reason: str, step: int, start_version: int, lag: int | None
     ) -> None:
-        """`fate`: trained or dropped; `reason`: why it was dropped, else empty; `step`: the one that trained it, or that was
-        running when it was dropped; `lag`: version it trained minus the version of its oldest token, None if dropped.
+        """`fate`: trained or dropped, or replayed: trained once more; `reason`: why it was dropped, else empty; `step`: the one
+        that trained it, or that was running when it was dropped; `lag`: version it trained minus the version of its oldest
+        token, None if dropped.
 
-        Raises `ValueError` for a second fate of a group, an unknown fate, or a drop without a reason."""
+        Raises `ValueError` for a second fate of a group, a replay of one that was not trained, an unknown fate, or a drop without
+        a reason."""
         who = f"group {group_id} (prompt {prompt_uid})"
-        if group_id in self._ended:
+        if fate == "replayed" and not self._ended.get(group_id):
+            raise ValueError(f"{who} is replayed, and was not trained before")
+        if fate != "replayed" and group_id in self._ended:
             raise ValueError(f"{who} has met its fate before; now {fate} again")
-        if fate not in ("trained", "dropped") or (fate == "dropped") != bool(reason):
+        if fate not in ("trained", "replayed", "dropped") or (fate == "dropped") != bool(reason):
             raise ValueError(f"{who}: a fate is trained, or dropped for a reason; not {fate!r} with the reason {reason!r}")
         self._journal.append(
             {
@@ -223,7 +228,7 @@ class GroupLog:
                 "lag": lag,
             }
         )
-        self._ended.add(group_id)
+        self._ended[group_id] = fate != "dropped"
 
     def rows(self) -> Iterator[dict[str, Any]]:
         return self._journal.rows()
@@ -237,14 +242,16 @@ class GroupLog:
     def rewind(self, position: int, digest: str | None = None) -> int:
         """Back to a checkpoint; the groups that ended after it may end anew. Returns their number."""
         cut = self._journal.rewind(position, digest)
-        self._ended = self._group_ids()
+        self._ended = self._read_fates()
         return cut
 
     def close(self) -> None:
         self._journal.close()
 
-    def _group_ids(self) -> set[int]:
-        ids = [row.get("group_id") for row in self._journal.rows()]
-        if strange := [found for found in ids if not isinstance(found, int)]:
-            raise ValueError(f"{self._journal.path} has a row whose group_id is {strange[0]!r}: not a journal of this package")
-        return {found for found in ids if isinstance(found, int)}
+    def _read_fates(self) -> dict[int, bool]:
+        trained: dict[int, bool] = {}
+        for row in self._journal.rows():
+            if not isinstance(group_id := row.get("group_id"), int):
+                raise ValueError(f"{self._journal.path} has a row whose group_id is {group_id!r}: not a journal of this package")
+            trained[group_id] = row.get("fate") != "dropped"
+        return trained

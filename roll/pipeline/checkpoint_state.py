@@ -30,8 +30,9 @@ def check_state(state: Any, step: int) -> None:
     for problem in _problems(state, SHAPE, "pipeline.json"):
         raise CheckpointError(problem)
     record = state["record"]
-    if not is_count(record.get("metrics", 0)):
-        raise CheckpointError(f"pipeline.json: record.metrics is {shown(record['metrics'])}, not {COUNT}")
+    for block, key in (("record", "metrics"), ("admission", "replayed")):
+        if not is_count(found := state[block].get(key, 0)):
+            raise CheckpointError(f"pipeline.json: {block}.{key} is {shown(found)}, not {COUNT}")
     digests = record.get("digests", {})
     if not (isinstance(digests, dict) and all(isinstance(digest, str) for digest in digests.values())):
         raise CheckpointError(f"pipeline.json: record.digests is {shown(digests)}, not texts by name")

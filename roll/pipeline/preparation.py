@@ -293,9 +293,10 @@ def _checkpoint(store: CheckpointStore, config: PPOConfig) -> Checkpoint | None:
         was, now = ("a database" if "database" in checkpoint.state else "memory"), config.groups_address
         if (was == "memory") != (now is None):
             raise ValueError(f"{checkpoint.path} was made with groups in {was}, now they are in {now or 'memory'}")
-        trained = checkpoint.state["admission"]["trained"]
-        if trained != checkpoint.step * config.groups_per_step:
-            was = trained // max(checkpoint.step, 1)
+        accounts = checkpoint.state["admission"]
+        places = accounts["trained"] + accounts.get("replayed", 0)
+        if places != checkpoint.step * config.groups_per_step:
+            was = places // max(checkpoint.step, 1)
             now = f"{config.groups_per_step} (rollout_batch_size)"
             raise ValueError(f"{checkpoint.path} was made with {was} groups a step, not {now}")
     return checkpoint

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from roll.configs.pipeline_depth import deepest_pipeline
 from roll.configs.ppo import PPOConfig
 from roll.pipeline.advantages import Advantages
 from roll.pipeline.callbacks import Callbacks
@@ -75,8 +76,8 @@ class RunState:
         """Runs as long as the run does: an explorer shows the steps of the trainer, which is another process."""
         admission, record = self.groups.admission, self.record
         while True:
-            await self.groups.until(lambda: admission.trained // admission.batch_groups > record.step)
-            record.step = admission.trained // admission.batch_groups
+            await self.groups.until(lambda: admission.places // admission.batch_groups > record.step)
+            record.step = admission.places // admission.batch_groups
 
     def snapshot(self) -> dict[str, Any]:
         """What a checkpoint of this moment keeps besides the buffered groups. The journals are on disk up to their positions."""
@@ -91,9 +92,12 @@ def new_admission(config: PPOConfig, version: int) -> Admission:
         policy=config.staleness_policy,
         extra_groups=config.max_additional_running_prompts if config.is_use_additional_prompts else 0,
         version=version,
+        max_reuse=config.max_reuse if config.mode != "explore" else 1,  # who trains knows which groups may be trained again
+        order=config.groups_order,
     )
 
 
 def _depth(config: PPOConfig) -> PipelineDepth:
     fixed = None if config.async_pipeline_depth == "auto" else config.async_pipeline_depth
-    return PipelineDepth(config.async_generation_ratio, fixed, floor=config.weight_push_interval - 1)
+    limit = deepest_pipeline(config.async_generation_ratio, config.weight_push_interval, config.max_reuse)
+    return PipelineDepth(limit, fixed, floor=config.weight_push_interval - 1)

@@ -32,7 +32,7 @@ from roll.pipeline.checkpoint_writer import CheckpointWriter
 from roll.pipeline.optimise import optimise
 from roll.pipeline.state import RunState
 from roll.rollout.changes import Closed
-from roll.rollout.groups import Lease
+from roll.rollout.lease import Lease
 from roll.rollout.pipeline_depth import StepTimes
 from roll.weights.gather import NewWeights, gather_weights
 from roll.weights.store import WeightStore
@@ -133,7 +133,7 @@ class Trainer:
         asked_at, self._scored_at = max(lease.asked_at, self._scored_at), step.scored_at
         if self._step_s:
             times = StepTimes(asked_at, lease.complete_at, lease.leased_at, step.scored_s, self._done_at)
-            await groups.learn(times.wait_s, self._step_s, times.slack_s)
+            await groups.learn(times.wait_s, self._step_s, times.slack_s, lease.replays / len(lease.groups))
 
     async def _until(self, part: str, count: int) -> None:
         groups = self._state.groups
@@ -227,6 +227,7 @@ class Trainer:
                 "scheduler/buffered_groups": float(counts["buffered"]),
                 "scheduler/in_flight_groups": float(counts["in_flight"]),
                 "scheduler/dropped_groups": float(sum(counts["dropped"].values())),
+                "scheduler/replayed_groups": float(counts["replayed"]),
             }
         )
         self._warn_of_mismatch(step)

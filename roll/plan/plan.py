@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from roll.configs.agentic import AgenticConfig
 from roll.configs.derived import Derived, derive
 from roll.configs.losses import POLICY_LOSSES
+from roll.configs.pipeline_depth import deepest_pipeline
 from roll.configs.ppo import PPOConfig
 from roll.configs.redact import redact_text
 from roll.configs.rlvr import RLVRConfig
@@ -31,6 +32,7 @@ class Staleness:
     admission: str
     depth: str
     late_groups: str
+    order: str
     weight_update: str
 
 
@@ -114,7 +116,8 @@ def _staleness(config: PPOConfig, derived: Derived) -> Staleness:
         )
         shown = f"{when}; every token is trained by the version that sampled it"
     elif depth == "auto":
-        shown = f"auto: as few batches ahead as keep the trainer busy, between {config.weight_push_interval - 1} and {ratio:g}"
+        limit = deepest_pipeline(ratio, config.weight_push_interval, config.max_reuse)
+        shown = f"auto: as few batches ahead as keep the trainer busy, between {config.weight_push_interval - 1} and {limit:.3g}"
     else:
         shown = f"{depth:g} batches ahead (async_pipeline_depth)"
     waits = {
@@ -137,9 +140,16 @@ def _staleness(config: PPOConfig, derived: Derived) -> Staleness:
         admission=f"a group starts while fewer than (v + 1 + {ratio:g}) × {groups:,} are trained or outstanding: "
         f"at most {ahead:,} groups = {ahead * config.group_size:,} rollouts under way",
         depth=shown,
+        order=_order(config),
         late_groups=waits[config.staleness_policy] if derived.staleness_bound else "there are none",
         weight_update=update,
     )
+
+
+def _order(config: PPOConfig) -> str:
+    first = {"fifo": "groups are trained in the order of admission", "newest": "the newest ready groups are trained first"}
+    again = f"; where a step lacks ready groups it trains others again, each by {config.max_reuse} steps at most (max_reuse)"
+    return first[config.groups_order] + (again if config.max_reuse > 1 else ", once")
 
 
 def _log_probs(config: PPOConfig, derived: Derived) -> LogProbs:

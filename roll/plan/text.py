@@ -133,6 +133,7 @@ def _staleness(plan: Plan) -> Iterator[str]:
             ("bound", f"{given.arithmetic}: no token is trained more than so many versions after the one that sampled it"),
             ("admission", given.admission),
             ("depth", given.depth),
+            ("order", given.order),
             ("late groups", given.late_groups),
             ("weight update", given.weight_update),
         ]

@@ -2,11 +2,12 @@
 
 With B groups a step and ratio α, a group may start under policy version v only while
 
-    trained + buffered + in flight  <  (v + 1 + α) · B                                             (the limit)
+    places + buffered + in flight  <  (v + 1 + α) · B                                             (the limit)
 
-and a group started under v must be trained by step v + ⌈α⌉ (its deadline). Two facts make staleness bounded by construction:
+and a group started under v must be trained by step v + ⌈α⌉ (its deadline). `places` are those of the steps that are done: B each,
+one for every use of a group. Two facts make staleness bounded by construction:
 
-* The limit implies, for every step k, that  trained + |outstanding groups with deadline <= k|  <=  (k + 1) · B: there is room
+* The limit implies, for every step k, that  places + |outstanding groups with deadline <= k|  <=  (k + 1) · B: there is room
   to train each group by its deadline.
 * `select` takes ready groups earliest deadline first, and only if what it leaves behind still fits. If it would not, a group
   that is still in flight has to be awaited first (`staleness_policy: wait`), however many younger ones are ready.
@@ -14,6 +15,10 @@ and a group started under v must be trained by step v + ⌈α⌉ (its deadline).
 A group is as old as the number of the step that trains it says, whenever the step takes it: step k + 1 may take its groups while
 step k still trains, and a step may take them one by one. Groups that steps have taken count as outstanding until they are
 trained.
+
+Where fewer than B groups are ready, and no step trains, groups that were trained may fill the batch (`Replay`), each by its own
+deadline. Both facts stand: such a use takes a place like any other, from the moment in which a step has its groups; and it is had
+only if all outstanding groups fit into what is left before their deadlines, so none of them is late because of it.
 
 v is the oldest version that an engine serves. A newer one may be published that not all have taken yet: the requested depth of
 rollouts (`depth`, at most α) counts from the newest version, the limit never does.
@@ -27,13 +32,16 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import takewhile
 from typing import Any, Literal
 
+from roll.rollout.replay import AccountingError, Replay, Trained
+
 StalenessPolicy = Literal["wait", "drop"]
+GroupsOrder = Literal["fifo", "newest"]
 
 
 class GroupState(Enum):
@@ -62,10 +70,6 @@ class Selection:
     """Why nothing is taken."""
 
 
-class AccountingError(AssertionError):
-    """A group was moved in a way that would lose or double it."""
-
-
 class Admission:
     def __init__(
         self,
@@ -76,15 +80,20 @@ class Admission:
         policy: StalenessPolicy = "wait",
         extra_groups: int = 0,
         version: int = 0,
+        max_reuse: int = 1,
+        order: GroupsOrder = "fifo",
     ) -> None:
         """`batch_groups`: B. `extra_groups`: redundant groups that may run beyond the limit; the first B to finish are
-        trained and the surplus is dropped. `version`: the policy version (= steps done) at the start of this run."""
+        trained and the surplus is dropped. `version`: the policy version (= steps done) at the start of this run. `max_reuse`:
+        how many steps may train a group. `order`: which ready groups a step takes; `newest` goes with the policy `drop`."""
         self.batch_groups = batch_groups
         self.ratio = ratio
         self.bound = math.ceil(ratio)
         self.max_steps = max_steps
         self.policy = policy
         self.extra_groups = extra_groups
+        self.order = order
+        self.replay = Replay(max_reuse, self.bound)
         self.version = version
         self.newest = version
         """The newest published version, which the engines may not serve yet."""
@@ -119,7 +128,7 @@ class Admission:
         if depth is not None:
             ahead = min(ahead, self.newest + 1 + depth)
         limit = min(math.ceil(ahead * self.batch_groups - 1e-9), self.max_steps * self.batch_groups) + self.extra_groups
-        return self.trained + len(self.live) < limit
+        return self.places + self.replay.under_way + len(self.live) < limit
 
     def start(self, version: int | None = None) -> Ticket:
         """`version`: the start version of a group that another process has started; None: the present one."""
@@ -139,6 +148,11 @@ class Admission:
     def buffered(self) -> int:
         return len(self._ready)
 
+    @property
+    def places(self) -> int:
+        """The places of the steps that are done."""
+        return self.trained + self.replay.done
+
     # -- fates ----------------------------------------------------------------------------------------------------------
 
     def complete(self, group_id: int) -> None:
@@ -155,13 +169,16 @@ class Admission:
         self.dropped[reason] += 1
 
     def train(self, group_ids: tuple[int, ...]) -> None:
-        """The groups have been trained."""
-        for group_id in group_ids:
-            if self._ticket(group_id).state is not GroupState.BUFFERED:
-                raise AccountingError(f"group {group_id} was trained while in flight")
-        for group_id in group_ids:
-            self._remove(self.live[group_id])
-        self.trained += len(group_ids)
+        """The groups have been trained, for the first time or again."""
+        first = [self._ticket(group_id) for group_id in group_ids if group_id not in self.replay.groups]
+        for ticket in first:
+            if ticket.state is not GroupState.BUFFERED:
+                raise AccountingError(f"group {ticket.group_id} was trained while in flight")
+        self.replay.train([group_id for group_id in group_ids if group_id in self.replay.groups])
+        for ticket in first:
+            self._remove(ticket)
+        self.trained += len(first)
+        self.replay.offer([Trained(ticket.group_id, ticket.start_version) for ticket in first], self.next_step)
 
     def set_published(self, version: int) -> None:
         """`version` is published; the engines take it later."""
@@ -196,29 +213,35 @@ class Admission:
     def select(self, step: int, leased: Collection[int] = (), lacking: int | None = None) -> Selection:
         """The groups that step `step` (= steps done before it) trains, or why it has to wait: all B or, with `lacking`, those
         that can be had now of the groups that it lacks. `leased`: the groups that steps have already. Unless a group is late,
-        this looks at ready and stale groups only, however many are in flight."""
+        this looks at ready, stale and trained groups only, however many are in flight."""
         self.next_step = step
         leased = frozenset(leased)
         stale = takewhile(lambda ticket: self.deadline(ticket) < step, self.live.values())
-        drop = {ticket.group_id: "stale" for ticket in stale if ticket.group_id not in leased}
+        drop = {ticket.group_id: self._why_stale(ticket) for ticket in stale if ticket.group_id not in leased}
         ready = [group_id for group_id in self._ready if group_id not in drop and group_id not in leased]
         wanted, fewest = (self.batch_groups, self.batch_groups) if lacking is None else (lacking, 1)
+        # While another step trains nobody stands idle yet.
+        again = [] if leased or lacking is not None else self.replay.choose(wanted - len(ready), step)
+        wanted, fewest = wanted - len(again), fewest - len(again)
         none = Selection(drop=drop, waiting_for=f"{max(wanted - len(ready), 1)} of {self.batch_groups} groups")
         for count in range(min(wanted, len(ready)), fewest - 1, -1):
-            selection = self._take(ready[:count], leased, drop, step, wanted - count)
+            take = ready[len(ready) - count :] if self.order == "newest" else ready[:count]
+            selection = self._take(take, again, leased, drop, step, wanted - count)
             if selection.take:
                 self.next_step = step + (count == wanted)
                 return selection
             none = selection
         return none
 
-    def _take(self, take: list[int], leased: Collection[int], drop: dict[int, str], step: int, later: int) -> Selection:
-        """The ready groups `take`, if those left behind can be trained by their deadlines. `later`: groups that the step takes
-        after these."""
-        if self.policy == "wait" and not self._others_fit([*take, *leased], step, later):
+    def _take(
+        self, take: list[int], again: list[int], leased: Collection[int], drop: dict[int, str], step: int, later: int
+    ) -> Selection:
+        """The ready groups `take`, and those that are trained `again`, if those left behind can be trained by their deadlines.
+        `later`: groups that the step takes after these."""
+        if (self.policy == "wait" or again) and not self._others_fit([*take, *leased], step, later):
             gone = {*take, *leased, *drop}
             late = self._late([ticket for group_id, ticket in self.live.items() if group_id not in gone], step, later)
-            if self.extra_groups:
+            if self.extra_groups and not again:
                 drop = drop | ({} if later else {ticket.group_id: "redundant" for ticket in late})
             else:
                 # Ready groups are too many for their deadlines only if they come from a checkpoint with a larger bound.
@@ -226,12 +249,16 @@ class Admission:
                 if ids := ", ".join([str(ticket.group_id) for ticket in late if ticket.state is GroupState.IN_FLIGHT][:3]):
                     reason = f"group {ids} in flight, which must not become staler than {self.bound}"
                     return Selection(drop=drop, waiting_for=reason)
-        return Selection(tuple(take), drop)
+        return Selection(tuple(sorted([*take, *again])), drop)
+
+    def _why_stale(self, ticket: Ticket) -> str:
+        """Where the newest groups go first, one that lay ready was overtaken by others; else it came too late."""
+        return "overtaken" if self.order == "newest" and ticket.state is GroupState.BUFFERED else "stale"
 
     def _others_fit(self, taken: list[int], step: int, later: int) -> bool:
         """Whether the other groups can all be trained by their deadlines, if the step takes `later` more of them and every later
         step trains B."""
-        by_version = Counter(self.live[group_id].start_version for group_id in taken)
+        by_version = Counter(self.live[group_id].start_version for group_id in taken if group_id in self.live)
         left = 0
         for version in sorted(self._started_under):
             deadline = version + self.bound
@@ -260,6 +287,7 @@ class Admission:
         return {
             "admitted": self.admitted,
             "trained": self.trained,
+            "replayed": self.replay.done,
             "buffered": len(self._ready),
             "in_flight": len(self.live) - len(self._ready),
             "dropped": dict(self.dropped),
@@ -273,14 +301,23 @@ class Admission:
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps. Groups in flight are not part of it: on resume their prompts are served again."""
-        return {"next_group_id": self.next_group_id, "trained": self.trained, "dropped": dict(self.dropped)}
+        accounts = {"next_group_id": self.next_group_id, "trained": self.trained, "dropped": dict(self.dropped)}
+        return accounts | {"replayed": self.replay.done}
 
-    def restore(self, state: dict[str, Any], buffered: dict[int, int], in_flight: Mapping[int, int] | None = None) -> None:
+    def restore(
+        self,
+        state: dict[str, Any],
+        buffered: dict[int, int],
+        in_flight: Mapping[int, int] | None = None,
+        trained: Iterable[Trained] = (),
+    ) -> None:
         """`buffered`: group id -> start version of the groups that the buffer brought back. `in_flight`: those that other
-        processes roll out."""
+        processes roll out. `trained`: trained groups whose samples are there."""
         self.next_group_id = state["next_group_id"]
         self.trained = state["trained"]
-        self.next_step = self.trained // self.batch_groups
+        replayed = state.get("replayed", 0)  # a checkpoint of an earlier release has none
+        self.next_step = (self.trained + replayed) // self.batch_groups
+        self.replay.restore(replayed, trained, self.next_step)
         self.dropped = Counter(state["dropped"])
         self._ready = sorted(buffered)
         tickets = [Ticket(i, version, GroupState.BUFFERED) for i, version in buffered.items()]

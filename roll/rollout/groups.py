@@ -3,10 +3,12 @@
     start ──▶ in flight ──complete──▶ buffered ──lease──▶ leased ──trained──▶ (journal)
                   └──────────────── drop(reason) ───────────────────────▶ (journal)
 
-`Admission` decides, here is what it decides about: the samples, the tasks that are still to be served, the journal with one row a
-group. Every verb changes accounts and contents together, in one `_transaction`. `Groups` keeps them in memory, where nobody else
-can come between; `roll.rollout.sql.groups.SqlGroups` keeps them in a database that several processes share. After each change the
-accounts must balance.
+A group that was trained may be leased and trained again (`max_reuse`); each such use is a row of the journal, too.
+
+`Admission` decides, here is what it decides about: the samples, the tasks that are still to be served, the journal with the fate
+of each. Every verb changes accounts and contents together, in one `_transaction`. `Groups` keeps them in memory, where nobody
+else can come between; `roll.rollout.sql.groups.SqlGroups` keeps them in a database that several processes share. After each
+change the accounts must balance.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from roll.data.sample import SampleGroup
@@ -24,9 +25,11 @@ from roll.metrics.run_log import GroupLog
 from roll.metrics.trace import Trace
 from roll.rollout.admission import Admission, GroupState, Selection
 from roll.rollout.changes import Changes, Closed
+from roll.rollout.lease import Lease
 from roll.rollout.one_process import OneProcess
 from roll.rollout.pipeline_depth import PipelineDepth
 from roll.rollout.progress import Progress
+from roll.rollout.replay import Trained
 from roll.rollout.tasks import TaskSource
 
 T = TypeVar("T")
@@ -35,26 +38,6 @@ logger = logging.getLogger(__name__)
 
 START, LEASE = "admit", "lease"
 """Who waits, in `Changes.waits`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """Groups of one step, in the order of admission. They are buffered until the step is `trained`."""
-
-    step: int
-    """Steps done before this one: the policy version that it trains."""
-    groups: tuple[SampleGroup, ...]
-    asked_at: float
-    """When the trainer asked for them."""
-    complete_at: float
-    """Since when they, and whatever the step lacks, lay ready."""
-    leased_at: float
-    last: bool = True
-    """Whether the step has all its groups now."""
-
-    @property
-    def group_ids(self) -> tuple[int, ...]:
-        return tuple(group.group_id for group in self.groups)
 
 
 class Groups(OneProcess):
@@ -80,6 +63,7 @@ class Groups(OneProcess):
         self._progress = progress
         self._clock = clock
         self._live: dict[int, SampleGroup] = {}
+        """And those that may be trained again."""
         self._work: dict[int, asyncio.Future[Any]] = {}
         """Group -> what is being done for it, to be cancelled when the group is dropped."""
         self._leased: dict[int, tuple[SampleGroup, ...]] = {}
@@ -171,21 +155,24 @@ class Groups(OneProcess):
             if lease is not None:
                 return lease
 
-    async def learn(self, wait_s: float, train_s: float, slack_s: float) -> None:
+    async def learn(self, wait_s: float, train_s: float, slack_s: float, replayed: float) -> None:
         """What the trainer saw of a step: see `PipelineDepth.observe`."""
         async with self._transaction():
-            self.depth.observe(wait_s, train_s, slack_s)
+            self.depth.observe(wait_s, train_s, slack_s, replayed)
             self._changed()
 
     async def trained(self, lease: Lease) -> None:
         """The lease's groups have been trained."""
         async with self._transaction():
+            first = {group_id for group_id in lease.group_ids if self.is_live(group_id)}
             self.admission.train(lease.group_ids)
             self._progress.trained()
             del self._leased[lease.step]
             for group in lease.groups:
                 oldest = min(sample.oldest_version for sample in group.samples)
-                self._ended(self._live.pop(group.group_id), "trained", "", lease.step + 1, lease.step - oldest)
+                fate = "trained" if group.group_id in first else "replayed"
+                self._ended(group, fate, "", lease.step + 1, lease.step - oldest)
+            self._let_go()
             self._changed()
 
     # -- policy versions ------------------------------------------------------------------------------------------------
@@ -232,17 +219,22 @@ class Groups(OneProcess):
         return {"admission": self.admission.state(), "cursor": self._source.cursor(outstanding)}
 
     def buffered(self) -> list[dict[str, Any]]:
-        """The groups that are complete, leased ones included, as JSON values."""
-        live = self.admission.live
-        return [self._live[i].to_json() for i in sorted(live) if live[i].state is GroupState.BUFFERED]
+        """The groups that are complete, leased ones included, as JSON values; with `uses`, those that may be trained again."""
+        live, trained = self.admission.live, self.admission.replay.groups
+        complete = [self._live[i].to_json() for i in sorted(live) if live[i].state is GroupState.BUFFERED]
+        return complete + [self._live[i].to_json() | {"uses": trained[i].uses} for i in sorted(trained)]
 
     def restore(self, state: Mapping[str, Any], buffered: Sequence[dict[str, Any]]) -> None:
         """Goes on from `state` and `buffered`; the source was set to its cursor before."""
         groups = sorted((SampleGroup.from_json(row) for row in buffered), key=lambda group: group.group_id)
         self._live = {group.group_id: group for group in groups}
-        for group_id in self._live:
+        uses = {row["group_id"]: row["uses"] for row in buffered if "uses" in row}
+        complete = {group.group_id: group.start_version for group in groups if group.group_id not in uses}
+        for group_id in complete:
             self._trace.enter_phase(group_id, "buffered")
-        self.admission.restore(state["admission"], {group.group_id: group.start_version for group in groups})
+        trained = [Trained(group_id, self._live[group_id].start_version, count) for group_id, count in uses.items()]
+        self.admission.restore(state["admission"], complete, trained=trained)
+        self._let_go()
         self._changed()
 
     # -- what an owner in a database does otherwise ---------------------------------------------------------------------
@@ -259,7 +251,7 @@ class Groups(OneProcess):
         """The group has its samples."""
 
     def _ended(self, group: SampleGroup, fate: str, reason: str, step: int, lag: int | None) -> None:
-        """The group has met its fate. Steps count from 1."""
+        """The group has met its fate, or was trained again (`replayed`). Steps count from 1."""
         row: dict[str, Any] = {
             "prompt_uid": group.prompt.uid,
             "fate": fate,
@@ -273,7 +265,7 @@ class Groups(OneProcess):
         self._trace.end_group(group.group_id, {**row, "tokens_by_version": tokens_by_version(group)})
 
     async def _contents(self, group_ids: Sequence[int]) -> list[SampleGroup]:
-        """Buffered groups with their samples; those that cannot be read are dropped and left out."""
+        """Groups with their samples; those that cannot be read are dropped, or not trained again, and left out."""
         return [self._live[group_id] for group_id in group_ids]
 
     # -- how ------------------------------------------------------------------------------------------------------------
@@ -304,11 +296,13 @@ class Groups(OneProcess):
                 break
         lease = None
         if groups:
+            replays = sum(not self.is_live(group_id) for group_id in selection.take)
             now, complete = self._clock(), self._complete_since
             self._leased[step] = (*self._leased.get(step, ()), *groups)
             last = len(self._leased[step]) == self.admission.batch_groups
-            lease = Lease(step, tuple(groups), asked, now if complete is None else complete, now, last)
+            lease = Lease(step, tuple(groups), asked, now if complete is None else complete, now, last, replays)
             self._complete_since = None
+            self.admission.replay.lease(selection.take)
             for group in groups:
                 self._trace.enter_phase(group.group_id, "training")
         self._changed()
@@ -318,6 +312,11 @@ class Groups(OneProcess):
         self.admission.drop(group_id, reason)
         self._ended(self._live.pop(group_id), "dropped", reason, self.admission.version + 1, None)
         self._forget(group_id, reason, detail)
+
+    def _let_go(self) -> None:
+        """Samples that nobody needs any more."""
+        trained = self.admission.replay.groups
+        self._live = {group_id: group for group_id, group in self._live.items() if self.is_live(group_id) or group_id in trained}
 
     def _forget(self, group_id: int, reason: str, detail: str = "") -> None:
         """A group was dropped: what is done for it ends."""
@@ -330,7 +329,7 @@ class Groups(OneProcess):
         """Raises `AccountingError` at the first change after which the accounts do not balance."""
         self.admission.check()
         step, batch = self.admission.next_step, self.admission.batch_groups
-        ready = self.admission.buffered - sum(map(len, self._leased.values()))
+        ready = self.admission.buffered - sum(map(len, self._leased.values())) + self.admission.replay.under_way
         if ready < batch - len(self._leased.get(step, ())):
             self._complete_since = None
         elif self._complete_since is None:

@@ -8,6 +8,9 @@ every sample at the bound even when generation is instant. The depth therefore s
 * its batch lay complete for `slack_s` before it was needed. If that was nearly a train step, a step of lead may be one too
   many: the depth shrinks by a probe. A probe after which the trainer waits is taken back and the next one comes only after
   four times as many steps, so a latency-bound run does not wait every other step.
+
+A step whose batch was filled with groups that were trained before (`max_reuse`) did not wait, but lacked fresh ones all the same:
+replay stands in for rollouts that are late, not for rollouts that were never started.
 """
 
 from __future__ import annotations
@@ -55,8 +58,9 @@ class StepTimes(NamedTuple):
 
 class PipelineDepth:
     def __init__(self, limit: float, fixed: float | None = None, floor: float = 0.0) -> None:
-        """`limit`: α. `fixed`: a constant depth instead of the adaptive one. `floor`: batches beyond the first that the trainer
-        needs of one version (weights are published every floor + 1 steps): a shallower pipeline would starve it."""
+        """`limit`: α, or less where groups are to be young enough to be trained again. `fixed`: a constant depth instead of the
+        adaptive one. `floor`: batches beyond the first that the trainer needs of one version (weights are published every
+        floor + 1 steps): a shallower pipeline would starve it."""
         self.limit = limit
         self.floor = floor
         self.fixed = fixed
@@ -66,10 +70,12 @@ class PipelineDepth:
         self._patience = 4
         self._probed = False
 
-    def observe(self, wait_s: float, train_s: float, slack_s: float) -> None:
-        """After a step: seconds waited for its batch, seconds trained, seconds its batch lay complete before it was taken."""
+    def observe(self, wait_s: float, train_s: float, slack_s: float, replayed: float = 0.0) -> None:
+        """After a step: seconds waited for its batch, seconds trained, seconds its batch lay complete before it was taken, and
+        which share of it was trained before."""
         if self.fixed is not None:
             return
+        wait_s = max(wait_s, replayed * train_s)
         if self._settling > 0:
             self._settling -= 1
             return

@@ -10,7 +10,7 @@ FAILURES_IN_A_ROW = 100
 """Groups lost to failures, none finished between them, after which the run ends: it would only go round in circles."""
 LOST, ROLLED_BACK = "explorer_lost", "rolled_back"
 """The process that rolled the group out is gone; versions that sampled it are."""
-EXPECTED = frozenset({"redundant", "surplus", LOST, ROLLED_BACK})
+EXPECTED = frozenset({"redundant", "surplus", "overtaken", LOST, ROLLED_BACK})
 """Reasons that come with training, and say nothing about it."""
 
 

@@ -47,12 +47,14 @@ class Folder:
         self.accounts = {"next_group_id": 7, "trained": 4, "dropped": {"filter_std": 1}}
         self.buffer = [{"group_id": 5}]
         self.listed = None
+        self.max_reuse = None
         self.digests = {}
 
     def write(self):
         step = self.path / "checkpoints" / "step-2"
         step.mkdir(parents=True, exist_ok=True)
-        (self.path / "config.yaml").write_text(yaml.safe_dump({"async_generation_ratio": 0.5}))
+        config = {"async_generation_ratio": 0.5} | ({"max_reuse": self.max_reuse} if self.max_reuse else {})
+        (self.path / "config.yaml").write_text(yaml.safe_dump(config))
         lines = {name: [json.dumps(row) + "\n" for row in getattr(self, name)] for name in ("groups", "samples", "metrics")}
         for name, rows in lines.items():
             (self.path / f"{name}.jsonl").write_text("".join(rows))
@@ -104,6 +106,50 @@ def change(name, position, **values):
         getattr(folder, name)[position] = getattr(folder, name)[position] | values
 
     return breaks
+
+
+def replay(group_id, step, **values):
+    """Group 5, of version 1, may be trained again by step 3 as well as by step 2: the bound is 1."""
+    return group(group_id, step, fate="trained") | {"fate": "replayed", "start_version": 1, "lag": step - 2} | values
+
+
+@pytest.fixture
+def replaying(folder):
+    """Step 2 trains group 5 in the place of group 3, which never was, and step 3 trains it again."""
+    folder.max_reuse = 2
+    folder.groups = [group(0, 1), group(1, 1), group(2, 2), group(4, 2, fate="dropped"), group(5, 2, start=1)]
+    folder.groups += [replay(5, 3), group(6, 3), group(3, 3, fate="dropped")]
+    folder.samples[1] = sample(5, 3, 1)
+    folder.counts = {
+        "admitted": 7, "trained": 5, "replayed": 1, "buffered": 0, "in_flight": 0, "dropped": {"filter_std": 2},
+    }  # fmt: skip
+    folder.buffer = [{"group_id": 5, "uses": 1}, {"group_id": 6}]
+    return folder
+
+
+def test_a_run_that_trains_groups_again_keeps_the_same_promises(replaying, capsys):
+    assert replaying.write() == []
+    assert main([str(replaying.path)]) == 0
+    assert "7 groups, 5 trained and 1 times one again" in capsys.readouterr().out
+
+
+BROKEN_REPLAYS = {
+    "group 5 was trained by 2 steps, max_reuse is 1": lambda f: setattr(f, "max_reuse", 1),
+    "group 3 was trained again by step 3, and never before": lambda f: change("groups", 5, group_id=3)(f),
+    "group 5 was trained by steps [2, 2], not one after the other": lambda f: change("groups", 5, step=2, lag=0)(f),
+    "group 5 was trained 2 versions late, the bound is 1": lambda f: change("groups", 5, lag=2)(f),
+    "steps trained different numbers of groups": lambda f: f.groups.__delitem__(5),
+    "summary.json counts 2 replayed, groups.jsonl 1": lambda f: f.counts.update(replayed=2),
+    "has other numbers of uses than groups.jsonl: of groups [5]": lambda f: f.buffer[0].update(uses=2),
+    "buffers groups that had met their fate: [5]": lambda f: f.buffer[0].pop("uses"),
+    "step-2 counts 1 replayed groups, groups.jsonl 0 up to step 2": lambda f: f.accounts.update(replayed=1),
+}
+
+
+@pytest.mark.parametrize("says", BROKEN_REPLAYS)
+def test_each_broken_promise_about_replays_is_named(replaying, says):
+    BROKEN_REPLAYS[says](replaying)
+    assert any(says in line for line in replaying.write())
 
 
 BROKEN = {

@@ -15,6 +15,7 @@ from roll.cli.compose import load
 from roll.compat.roll.translation import has_field, write_at
 from roll.compat.trinity.keys import BLOCKS, LEFT_OUT, NEEDED, RULES, SCALARS
 from roll.compat.trinity.translation import is_trinity, translate
+from roll.configs.loading import load_config
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.validation import check_config
 from roll.distributed.machine import Machine
@@ -129,7 +130,17 @@ def test_a_number_of_steps_takes_the_place_of_the_epochs():
         (
             {"buffer__trainer_input__experience_buffer__replay_buffer": {"enable": True}},
             "buffer.trainer_input.experience_buffer.replay_buffer.enable",
-            "trained once",
+            "groups_order: newest",
+        ),
+        (
+            {"buffer__trainer_input__experience_buffer__replay_buffer": {"priority_fn_args": {"sigma": 0.5}}},
+            "buffer.trainer_input.experience_buffer.replay_buffer.priority_fn_args.sigma",
+            "not random",
+        ),
+        (
+            {"buffer__batch_size": 64, "buffer__trainer_input__experience_buffer__capacity": 639},
+            "buffer.trainer_input.experience_buffer.capacity",
+            "async_pipeline_depth",
         ),
         (
             {"buffer__trainer_input__experience_buffer__path": "mysql://h/d"},
@@ -221,6 +232,31 @@ def test_an_offset_lets_explorers_run_further_ahead():
 
 
 @pytest.mark.parametrize(
+    ("replay", "uses"),
+    [
+        ({}, 30),  # sync_interval is 10
+        ({"priority_fn": "linear_decay", "priority_fn_args": {"decay": 1.0}}, 30),
+        ({"priority_fn": "decay_limit_randomization"}, 3),
+        ({"priority_fn": "decay_limit_randomization", "priority_fn_args": {"use_count_limit": 2, "sigma": 0.0}}, 2),
+        ({"priority_fn": "decay_limit_randomization", "priority_fn_args": {"use_count_limit": 0}}, 30),
+    ],
+)
+def test_a_replay_buffer_lets_groups_be_trained_again(replay, uses):
+    replay = {"enable": True, "reuse_cooldown_time": 0.5} | replay
+    offset = {"synchronizer__sync_offset": 20}
+    made = translate(written(buffer__trainer_input__experience_buffer__replay_buffer=replay, **offset) | {"max_steps": 116})
+    assert (made.mapping["max_reuse"], made.mapping["async_pipeline_depth"], made.lacking) == (uses, "auto", [])
+    assert [p for p in check_config(load_config(RLVRConfig, made.mapping), 8) if p.key.startswith(("max_reuse", "async"))] == []
+    off = translate(written(buffer__trainer_input__experience_buffer__replay_buffer=replay | {"enable": False}, **offset))
+    assert "max_reuse" not in off.mapping and off.mapping["async_pipeline_depth"] == 29
+
+
+def test_a_capacity_that_admission_never_fills_is_left_aside():
+    key = "buffer.trainer_input.experience_buffer.capacity"
+    assert "(1 + async_generation_ratio)" in notes("without_effect", buffer__trainer_input__experience_buffer__capacity=640)[key]
+
+
+@pytest.mark.parametrize(
     ("method", "mode", "transport"),
     [
         ("checkpoint", "train", "checkpoint_dir"),
@@ -294,9 +330,9 @@ def test_a_translation_leaves_the_file_alone():
 
 def test_every_key_that_rules_write_is_one():
     """Each rule is tried on values that it is about; what it writes has a field."""
-    files = [
-        written(mode=mode, explorer__rollout_model={"engine_num": 1}, algorithm__repeat_times=1) for mode in ("train", "explore")
-    ]
+    more = {"explorer__rollout_model": {"engine_num": 1}, "algorithm__repeat_times": 1}
+    more["buffer__trainer_input__experience_buffer__replay_buffer"] = {"reuse_cooldown_time": 1}
+    files = [written(mode=mode, synchronizer__sync_offset=2, **more) for mode in ("train", "explore")]
     values = [
         True,
         False,

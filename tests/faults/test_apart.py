@@ -7,6 +7,8 @@ import sqlite3
 import pytest
 from limits import obey_modes
 
+from roll.cli.verify import read_run, violations
+
 STEPS = 12
 FILES = "model_update_transport=checkpoint_dir"
 APART = ("num_gpus_per_node=1", "resume_from_checkpoint=auto", "member_timeout=5")
@@ -148,6 +150,21 @@ def test_a_folder_of_weights_that_cannot_be_written_to_ends_the_run_with_one_err
     again = launch(*TRAINER, transport)
     assert (again.end(), explorer.end()) == (0, 0), again.output + explorer.output
     accounts(trainer.dir, validated=None)
+
+
+@pytest.mark.slow
+def test_a_trainer_that_trains_groups_again_is_killed_and_goes_on_from_its_checkpoint(launch):
+    replay = ("async_generation_ratio=4", "max_reuse=2", "save_steps=2")
+    trainer = launch(*TRAINER, *replay)
+    explorer = launch(*EXPLORER, *replay)
+    trainer.wait_for_steps(5)
+    kill(trainer)
+    again = launch(*TRAINER, *replay)
+    assert (again.end(), explorer.end()) == (0, 0), again.output + explorer.output
+    assert list(violations(read_run(again.dir))) == []
+    groups = again.summary()["groups"]
+    assert groups["trained"] + groups["replayed"] == STEPS * 4 and groups["replayed"] > 0
+    assert in_database(again, "SELECT count(*) FROM replays") == [(groups["replayed"],)]
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from roll.pipeline.stage import LaneState
 SUMMARY = {
     "": {"status", "reason", "steps", "wall_s", "validation", "groups"}
     | {"staleness", "idle_share", "weight_updates", "throughput", "memory"},
-    "groups": {"admitted", "trained", "buffered", "in_flight", "dropped"},
+    "groups": {"admitted", "trained", "replayed", "buffered", "in_flight", "dropped"},
     "staleness": {"bound", "max", "mean", "token_mean", "histogram"},
     "idle_share": {"actor_train", "actor_infer"},
     "weight_updates": {"count", "bytes", "pause_s_mean", "pause_s_max"},

@@ -5,6 +5,9 @@ from collections import Counter
 
 import pytest
 
+from roll.cli.verify import read_run, violations
+from roll.distributed.backend import LocalBackend
+
 STEPS = 6
 
 
@@ -77,7 +80,8 @@ def test_a_response_that_lives_through_weight_updates_names_the_version_of_every
     assert_figures_follow_from_the_samples(run, run.summary["staleness"])
 
 
-def test_policy_drop_counts_the_groups_that_came_too_late(lab, make_config):
+@pytest.mark.parametrize("order", ["fifo", "newest"])
+def test_policy_drop_counts_the_groups_that_came_too_late(lab, make_config, order):
     """A few prompts take far longer than a step: they are dropped as stale by name, and the run goes on without them."""
     config = make_config(
         {"rewards.sums.worker_cls": f"{lab.rewards}.StragglingLetters", "rewards.sums.reward_args": {"every": 5, "until": 64}},
@@ -85,8 +89,30 @@ def test_policy_drop_counts_the_groups_that_came_too_late(lab, make_config):
         async_generation_ratio=1,
         async_pipeline_depth=1.0,
         staleness_policy="drop",
+        groups_order=order,
     )
     run = lab.run(config)
-    assert run.summary["groups"]["dropped"].keys() <= {"stale", "surplus"}
+    assert run.summary["groups"]["dropped"].keys() <= {"stale", "surplus"} | ({"overtaken"} if order == "newest" else set())
     assert run.summary["groups"]["dropped"]["stale"] > 0
     assert run.summary["staleness"]["max"] <= 1
+
+
+@pytest.mark.parametrize("groups", ["in memory", "in a database"])
+def test_a_trainer_that_is_faster_than_its_judge_trains_groups_again_within_the_bound(lab, make_config, groups, tmp_path):
+    """Each use is a row with its lag, also in a run that goes on from a checkpoint."""
+    changes = slow_judge(lab) | {"rewards.sums.reward_args": {"max_s": 0.4}}
+    changes |= {"async_generation_ratio": 4, "async_pipeline_depth": 1.0, "max_reuse": 2, "save_steps": 4}
+    changes |= {"groups_database": f"sqlite:///{tmp_path}/groups.db"} if groups == "in a database" else {}
+    run = lab.run(make_config(changes, max_steps=8, rollout_log_per_step=16))
+    uses = Counter(row["group_id"] for row in run.rows("groups") if row["fate"] != "dropped")
+    replayed = run.summary["groups"]["replayed"]
+    assert max(uses.values()) == 2 and replayed == uses.total() - len(uses) > 0
+    assert run.steps()[-1]["scheduler/replayed_groups"] == replayed
+    assert_figures_follow_from_the_samples(run, run.summary["staleness"])
+
+    config = make_config(changes, max_steps=8, resume_from_checkpoint=str(run.run_dir / "checkpoints" / "step-4"))
+    again = lab.start(config, LocalBackend())
+    assert again.summary["status"] == "finished" and list(violations(read_run(again.run_dir))) == []
+    assert again.summary["resumed_from_step"] == 4
+    before = [row for row in run.rows("groups") if row["step"] <= 4 and row["fate"] != "dropped"]
+    assert [row for row in again.rows("groups") if row["step"] <= 4 and row["fate"] != "dropped"] == before

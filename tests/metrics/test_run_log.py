@@ -200,6 +200,27 @@ def test_a_group_has_one_fate_also_across_a_restart(tmp_path):
     ]
 
 
+def test_only_a_group_that_was_trained_is_replayed_also_across_a_restart(tmp_path):
+    def row(group_id, fate, step):
+        return {"group_id": group_id, "prompt_uid": "p", "fate": fate, "reason": "x" * (fate == "dropped"), "step": step} | others
+
+    others = {"start_version": 0, "lag": 0}
+    log = GroupLog(tmp_path)
+    log.write(**row(0, "trained", 1))
+    log.write(**row(1, "dropped", 1))
+    log.write(**row(0, "replayed", 2))
+    log.close()
+    log = GroupLog(tmp_path)
+    log.write(**row(0, "replayed", 3))
+    for group_id in (1, 2):
+        with pytest.raises(ValueError, match=f"group {group_id} .* was not trained before"):
+            log.write(**row(group_id, "replayed", 3))
+    with pytest.raises(ValueError, match="has met its fate before"):
+        log.write(**row(0, "trained", 3))
+    assert [row["fate"] for row in log.rows()] == ["trained", "dropped", "replayed", "replayed"]
+    log.close()
+
+
 def test_groups_after_the_checkpoint_may_end_anew(tmp_path):
     log = GroupLog(tmp_path)
     log.write(**fate(0))

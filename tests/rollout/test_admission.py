@@ -1,14 +1,17 @@
 import math
 import random
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roll.configs.pipeline_depth import deepest_pipeline
 from roll.rollout.admission import AccountingError, Admission, GroupState
 from roll.rollout.pipeline_depth import PipelineDepth
+from roll.rollout.replay import Trained
 
 sys.path.insert(0, str(Path(__file__).parent))
 from virtual_run import simulate
@@ -29,16 +32,19 @@ RATIOS = [0, 0.25, 0.5, 1, 1.5, 2, 4]
     heavy_tail=st.floats(0.1, 3.0),
     ahead=st.booleans(),
     on_arrival=st.booleans(),
+    max_reuse=st.integers(1, 4),
+    newest=st.booleans(),
 )
 def test_staleness_is_bounded_and_nothing_is_lost_whatever_happens(
-    seed, ratio, batch, policy, extra, adaptive, slots, heavy_tail, ahead, on_arrival
+    seed, ratio, batch, policy, extra, adaptive, slots, heavy_tail, ahead, on_arrival, max_reuse, newest
 ):
     """Random durations, failures, filters, pauses and slow publications, the next step scored ahead or not, groups taken as they
-    come or not: every trained group is at most ceil(ratio) versions old when it is trained, accounts balance at every event
-    (checked inside), each id is trained at most once, and the run always ends."""
+    come or not: every use of a group is at most ceil(ratio) versions old, accounts balance at every event (checked inside), each
+    id is trained by `max_reuse` steps at most, and the run always ends."""
     rng = random.Random(seed)
-    admission = Admission(batch, ratio, max_steps=12, policy=policy, extra_groups=extra)
-    depth = PipelineDepth(ratio, None if adaptive else ratio)
+    options = {"max_reuse": max_reuse, "order": "newest" if newest and policy == "drop" else "fifo"}
+    admission = Admission(batch, ratio, max_steps=12, policy=policy, extra_groups=extra, **options)
+    depth = PipelineDepth(deepest_pipeline(ratio, 1, max_reuse)) if adaptive else PipelineDepth(ratio, ratio)
     outcome = simulate(
         admission,
         depth,
@@ -54,8 +60,10 @@ def test_staleness_is_bounded_and_nothing_is_lost_whatever_happens(
     )
     assert not outcome.stuck
     assert max(outcome.lags) <= math.ceil(ratio)
-    assert len(outcome.trained_ids) == len(set(outcome.trained_ids)) == 12 * batch
-    assert admission.trained == 12 * batch
+    assert all(len(ids) == len(set(ids)) == batch for ids in outcome.trained_by_step)
+    uses = Counter(outcome.trained_ids)
+    assert max(uses.values()) <= max_reuse
+    assert (admission.trained, admission.replay.done) == (len(uses), 12 * batch - len(uses))
     if policy == "wait" and not extra:
         assert set(admission.dropped) <= {"filter_mean_low", "reward_error"}, "waiting never drops a group for its age"
 
@@ -76,10 +84,13 @@ class AgainstItsDefinition(Admission):
         drop = {ticket.group_id: "stale" for ticket in tickets if self.deadline(ticket) < step}
         tickets = [ticket for ticket in tickets if ticket.group_id not in drop]
         take = [ticket for ticket in tickets if ticket.state is GroupState.BUFFERED][: self.batch_groups]
-        if len(take) < self.batch_groups:
+        trained = [group for group in self.replay.groups.values() if group.start_version + self.bound >= step]
+        trained.sort(key=lambda group: (group.uses, -group.start_version, group.group_id))
+        again = again_at_first = [] if leased else trained[: self.batch_groups - len(take)]
+        if len(take) + len(again) < self.batch_groups:
             return (), drop
         left, late = [], []
-        for ticket in tickets if self.policy == "wait" else ():
+        for ticket in tickets if self.policy == "wait" or again else ():
             if ticket in take:
                 continue
             left.append(ticket)
@@ -88,13 +99,13 @@ class AgainstItsDefinition(Admission):
                 late.append((in_flight or left)[-1])
                 left.remove(late[-1])
         for ticket in late:
-            if self.extra_groups:
+            if self.extra_groups and not again_at_first:
                 drop[ticket.group_id] = "redundant"
             elif ticket.state is GroupState.BUFFERED:
                 drop[ticket.group_id] = "stale"
             else:
-                take = []
-        return tuple(sorted(ticket.group_id for ticket in take)), drop
+                take = again = []
+        return tuple(sorted(group.group_id for group in [*take, *again])), drop
 
 
 @settings(max_examples=100, deadline=None)
@@ -104,12 +115,15 @@ class AgainstItsDefinition(Admission):
     batch=st.integers(1, 9),
     policy=st.sampled_from(["wait", "drop"]),
     extra=st.sampled_from([0, 3]),
+    max_reuse=st.integers(1, 3),
     ahead=st.booleans(),
 )
-def test_a_selection_is_what_its_definition_says_though_it_looks_at_ready_groups_only(seed, ratio, batch, policy, extra, ahead):
+def test_a_selection_is_what_its_definition_says_though_it_looks_at_ready_groups_only(
+    seed, ratio, batch, policy, extra, max_reuse, ahead
+):
     rng = random.Random(seed)
     outcome = simulate(
-        AgainstItsDefinition(batch, ratio, max_steps=8, policy=policy, extra_groups=extra),
+        AgainstItsDefinition(batch, ratio, max_steps=8, policy=policy, extra_groups=extra, max_reuse=max_reuse),
         PipelineDepth(ratio, ratio),
         duration=lambda _: rng.lognormvariate(0, 1.5),
         fate=lambda _: rng.choice([None, None, None, "reward_error"]),
@@ -335,7 +349,7 @@ def test_restored_accounts_balance_and_ids_go_on():
     again = Admission(2, 1, max_steps=10, version=1)
     again.restore(state, {2: 0})
     again.check()
-    assert again.counts() == {"admitted": 3, "trained": 2, "buffered": 1, "in_flight": 0, "dropped": {}}
+    assert again.counts() == {"admitted": 3, "trained": 2, "replayed": 0, "buffered": 1, "in_flight": 0, "dropped": {}}
     assert again.start().group_id == 4
 
 
@@ -353,3 +367,111 @@ def test_a_resume_with_a_smaller_ratio_goes_on(starts):
     assert all(admission.deadline(ticket) > 1 for ticket in admission.live.values())
     admission.set_served(2)
     assert admission.may_start()
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 2**32), ratio=st.sampled_from([1, 1.5, 2, 4]), batch=st.integers(1, 6))
+def test_a_replay_takes_no_place_that_a_group_needs_which_was_never_trained(seed, ratio, batch):
+    """Rollouts that take as long as several steps: without replay none is dropped for its age, and with it none either."""
+    rng = random.Random(seed)
+    admission = Admission(batch, ratio, max_steps=15, policy="drop", max_reuse=math.ceil(ratio) + 1)
+    simulate(admission, PipelineDepth(ratio, ratio), duration=lambda _: rng.uniform(0.9, 1.0) * admission.bound)
+    assert not admission.dropped
+
+
+def test_a_trainer_that_is_faster_than_the_rollouts_trains_groups_again_instead_of_waiting():
+    def waited(max_reuse):
+        admission, depth = Admission(8, 4, max_steps=60, max_reuse=max_reuse), PipelineDepth(deepest_pipeline(4, 1, max_reuse))
+        outcome = simulate(admission, depth, duration=lambda _: 2.0, train_s=lambda _: 1.0, slots=8)
+        return outcome.wait_s / outcome.wall_s, outcome
+
+    once, _ = waited(1)
+    twice, outcome = waited(2)
+    assert once > 0.45 and twice < 0.25
+    assert 0.3 < outcome.replays / len(outcome.trained_ids) <= 0.5
+
+
+def test_rollouts_run_ahead_rather_than_that_groups_are_trained_again():
+    """Rollouts as fast as training: the depth learns from what replays stood in for, and hardly a group is trained again."""
+    admission = Admission(8, 4, max_steps=100, max_reuse=2)
+    outcome = simulate(
+        admission, PipelineDepth(deepest_pipeline(4, 1, 2)), duration=lambda _: 0.9, train_s=lambda _: 1.0, slots=8
+    )
+    assert outcome.replays / len(outcome.trained_ids) < 0.15
+
+
+def ready(admission, count):
+    for _ in range(count):
+        admission.complete(admission.start().group_id)
+
+
+def use(admission, step, *group_ids):
+    assert admission.select(step).take == group_ids
+    admission.replay.lease(group_ids)
+    admission.train(group_ids)
+    admission.check()
+
+
+def test_those_that_were_trained_least_often_are_trained_again_first_and_of_these_the_newest():
+    admission = Admission(2, 3, max_steps=10, max_reuse=3)
+    ready(admission, 2)
+    use(admission, 0, 0, 1)
+    admission.set_served(1)
+    ready(admission, 1)
+    use(admission, 1, 0, 2)  # 2 is new; of 0 and 1 the first
+    use(admission, 2, 1, 2)  # once each, and 2 is newer
+    use(admission, 3, 0, 2)  # twice each: 2 is newer, then the first of 0 and 1
+    assert admission.select(4).waiting_for == "2 of 2 groups", "0 and 2 were trained three times, 1 has passed its deadline"
+    assert (admission.trained, admission.replay.done) == (3, 5)
+
+
+def test_a_leased_replay_counts_towards_the_limit_before_it_is_trained():
+    """Under version 0 three batches may start. One was trained, and one is being trained again: there is room for one more."""
+    admission = Admission(2, 2, max_steps=10, max_reuse=2)
+    ready(admission, 2)
+    use(admission, 0, 0, 1)
+    selection = admission.select(1)
+    admission.replay.lease(selection.take)
+    started = 0
+    while admission.may_start():
+        admission.start()
+        started += 1
+    assert (selection.take, started) == ((0, 1), 2)
+
+
+def test_the_newest_ready_groups_go_first_and_those_that_are_overtaken_for_too_long_are_dropped():
+    admission = Admission(2, 2, max_steps=10, policy="drop", order="newest")
+    ready(admission, 6)
+    for step, newest in enumerate([(4, 5), (6, 7), (8, 9)]):
+        use(admission, step, *newest)
+        admission.set_served(step + 1)
+        ready(admission, 2)
+    assert admission.select(3).drop == {i: "overtaken" for i in (0, 1, 2, 3)}
+
+
+def test_where_rollouts_are_plenty_the_newest_first_makes_trained_groups_fresher_and_leaves_others_behind():
+    def fifo_or(order):
+        admission = Admission(8, 4, max_steps=50, policy="drop", order=order)
+        outcome = simulate(admission, PipelineDepth(4, fixed=4), duration=lambda _: 0.1, train_s=lambda _: 1.0)
+        return sum(outcome.lags) / len(outcome.lags), admission.dropped
+
+    assert fifo_or("fifo")[0] > 3.5 and not fifo_or("fifo")[1]
+    lag, dropped = fifo_or("newest")
+    assert lag < 1.5 and set(dropped) == {"overtaken"}
+
+
+def test_restored_replays_go_on_and_those_that_a_smaller_setting_excludes_do_not():
+    state = {"next_group_id": 9, "trained": 3, "replayed": 1, "dropped": {}}
+    trained = [Trained(0, 0, 2), Trained(1, 0, 1), Trained(2, 1, 1)]
+
+    def restored(ratio, max_reuse):
+        admission = Admission(2, ratio, max_steps=10, version=2, max_reuse=max_reuse)
+        admission.restore(state, {}, trained=trained)
+        admission.check()
+        assert admission.next_step == 2 and admission.state()["replayed"] == 1
+        return sorted(admission.replay.groups)
+
+    assert restored(3, 3) == [0, 1, 2]
+    assert restored(3, 2) == [1, 2]
+    assert restored(1, 2) == [2]
+    assert restored(3, 1) == []

@@ -116,7 +116,9 @@ def test_leased_groups_stay_until_they_are_trained_and_each_has_one_row_in_the_j
         with pytest.raises(RuntimeError, match="step 0 asks for groups, and has all"):
             await s.groups.lease(0)
         await s.groups.trained(lease)
-        assert s.accounts.counts() == {"admitted": 2, "trained": 2, "buffered": 0, "in_flight": 0, "dropped": {}}
+        assert s.accounts.counts() == {
+            "admitted": 2, "trained": 2, "replayed": 0, "buffered": 0, "in_flight": 0, "dropped": {},
+        }  # fmt: skip
         assert s.groups.buffered() == []
         late = await s.start()
         await s.groups.drop(late.group_id, "filter_std")
@@ -357,6 +359,54 @@ def test_a_state_is_json_and_brings_everything_back():
         assert again.accounts.counts()["buffered"] == 2
         assert (await again.groups.lease(0)).groups == tuple(groups[1:])
         assert (await again.groups.start()).group_id == 3
+
+    run(main)
+
+
+def test_a_step_that_lacks_fresh_groups_trains_some_again_and_each_use_is_a_row_of_the_journal():
+    async def main():
+        s = Setting(ratio=2.0, max_reuse=2)
+        first, second = [await s.finished() for _ in range(2)]
+        await s.groups.trained(await s.groups.lease(0))
+        assert [(row["group_id"], row["uses"]) for row in s.groups.buffered()] == [(0, 1), (1, 1)]
+        fresh = await s.finished()
+        lease = await s.groups.lease(1)
+        assert (lease.groups, lease.replays) == ((first, fresh), 1)
+        assert s.accounts.counts()["buffered"] == 1
+        await s.groups.trained(lease)
+        assert s.accounts.counts() == {
+            "admitted": 3, "trained": 3, "replayed": 1, "buffered": 0, "in_flight": 0, "dropped": {},
+        }  # fmt: skip
+        assert [(row["group_id"], row["uses"]) for row in s.groups.buffered()] == [(1, 1), (2, 1)], "0 was trained twice"
+        rows = [(row["group_id"], row["fate"], row["step"], row["lag"]) for row in s.journal.rows]
+        assert rows == [(0, "trained", 1, 0), (1, "trained", 1, 0), (0, "replayed", 2, 1), (2, "trained", 2, 1)]
+        events = [json.loads(event) for event in s.trace.files()[0].events]
+        shown = [e["args"]["fate"] for e in events if (e["ph"], e["name"], e["id"]) == ("b", "group", 0)]
+        assert shown == ["trained", "replayed"]
+        assert second.group_id == 1
+
+    run(main)
+
+
+def test_groups_that_may_be_trained_again_come_back_with_their_uses_and_nobody_keeps_the_others():
+    async def main():
+        s = Setting(ratio=2.0, max_reuse=2)
+        for _ in range(2):
+            await s.finished()
+        for step in range(2):
+            await s.groups.trained(await s.groups.lease(step))
+            await s.groups.set_served(step + 1)
+            if not step:
+                fresh = await s.finished()
+        state, rows = json.loads(json.dumps([s.groups.state(), s.groups.buffered()]))
+        again = Setting(ratio=2.0, max_reuse=2)
+        again.groups.restore(state, rows)
+        assert again.accounts.counts() == s.accounts.counts()
+        leased = [group.to_json() | {"uses": 1} for group in (await again.groups.lease(2)).groups]
+        assert leased == rows and [row["group_id"] for row in rows] == [1, 2]
+        smaller = Setting(ratio=2.0, max_reuse=1)
+        smaller.groups.restore(state, rows)
+        assert smaller.groups.buffered() == [] and fresh.group_id == 2
 
     run(main)
 

@@ -70,3 +70,9 @@ def test_a_probe_that_made_the_trainer_wait_is_taken_back_and_not_repeated_soon(
 )
 def test_only_a_wait_for_groups_counts_and_not_that_scoring_takes_long(times, wait, slack):
     assert (times.wait_s, times.slack_s) == (wait, slack)
+
+
+def test_what_was_trained_again_counts_as_waiting_for_rollouts_that_were_never_started():
+    depth = PipelineDepth(4)
+    depth.observe(wait_s=0.0, train_s=2.0, slack_s=0.0, replayed=0.5)
+    assert depth.depth == 1

@@ -18,6 +18,7 @@ class Outcome:
     lags: list[int] = field(default_factory=list)
     trained_ids: list[int] = field(default_factory=list)
     trained_by_step: list[list[int]] = field(default_factory=list)
+    replays: int = 0
     wait_s: float = 0.0
     wall_s: float = 0.0
     stuck: bool = False
@@ -54,6 +55,8 @@ def simulate(
     leased: dict[int, list[int]] = {}
     scored: dict[int, tuple[float, StepTimes]] = {}
     training = False
+    replayed: dict[int, int] = {}
+    started_under = {}
     resume_at = 0.0
 
     def push(delay: float, kind: str, value: int) -> None:
@@ -66,7 +69,9 @@ def simulate(
         if admission.version > served:
             resume_at = now + pauses(admission.version)
         while admission.may_start(depth.depth):
-            waiting.append(admission.start().group_id)
+            ticket = admission.start()
+            started_under[ticket.group_id] = ticket.start_version
+            waiting.append(ticket.group_id)
             admission.check()
         while waiting and running < slots:
             group = waiting.pop(0)
@@ -75,7 +80,7 @@ def simulate(
                 push(max(0.0, resume_at - now) + duration(group), "finished", group)
         held = [group for groups in leased.values() for group in groups]
         lacking = admission.batch_groups - len(leased.get(step, ()))
-        ready = sum(t.state is GroupState.BUFFERED for t in admission.live.values()) - len(held)
+        ready = sum(t.state is GroupState.BUFFERED for t in admission.live.values() if t.group_id not in held)
         complete_since = (complete_since if complete_since is not None else now) if ready >= lacking else None
         if step < admission.max_steps and step - done <= ahead:
             selection = admission.select(step, held, lacking if on_arrival else None)
@@ -83,8 +88,11 @@ def simulate(
                 admission.drop(group, reason)
                 admission.check()
             if selection.take:
-                outcome.lags += [step - admission.live[i].start_version for i in selection.take]
+                outcome.lags += [step - started_under[i] for i in selection.take]
+                replayed[step] = sum(i not in admission.live for i in selection.take)
+                outcome.replays += replayed[step]
                 leased.setdefault(step, []).extend(selection.take)
+                admission.replay.lease(selection.take)
                 if len(leased[step]) == admission.batch_groups:
                     seconds, since = score_s(step), now if complete_since is None else complete_since
                     could = max(asked, scoring_until if ahead else 0.0)
@@ -97,7 +105,7 @@ def simulate(
         if not training and done in scored and scored[done][0] <= now:
             seen = scored.pop(done)[1]._replace(before_done=done_at)
             if step_s:
-                depth.observe(seen.wait_s, step_s, seen.slack_s)
+                depth.observe(seen.wait_s, step_s, seen.slack_s, replayed[done] / admission.batch_groups)
             outcome.wait_s += max(0.0, seen.leased - max(seen.asked, done_at))
             training, began = True, max(seen.leased, done_at)
             push(train_s(done), "trained", done)

@@ -58,11 +58,12 @@ class Party:
     def __init__(self, address, ratio=1.0):
         self.address = address
         self.ratio = ratio
+        self.max_reuse = 1
         self.now = 0.0
         self.contract = {"rollout_batch_size": B, "async_generation_ratio": ratio, "max_steps": STEPS}
 
     def member(self, name, *, explores=True, trains=False, step=0, task_set="tasks", timeout=10.0):
-        admission = Admission(B, self.ratio, STEPS, version=step)
+        admission = Admission(B, self.ratio, STEPS, version=step, max_reuse=self.max_reuse if trains else 1)
         depth = PipelineDepth(self.ratio, fixed=self.ratio)
         journal, trace = Journal() if trains else None, Trace(Path("trace"), lambda: self.now)
         who = Member(name, explores, trains, "here", 1, task_set)

@@ -47,6 +47,12 @@ def task_data(given: Mapping[str, Any]) -> dict[str, Any]:
     return {"file_name": path if path.endswith(".jsonl") else f"{path.rstrip('/')}/{split}.jsonl"}
 
 
+def batches_ahead(file: File) -> int:
+    """1 + async_generation_ratio, where both sides stop at the same number of tasks; 0 if what decides it is no number."""
+    interval, offset = at(file, "synchronizer.sync_interval", 1), at(file, "synchronizer.sync_offset", 0)
+    return interval + offset if is_count(interval) and type(offset) is int else 0
+
+
 def is_apart(value: Any, file: File) -> bool:
     """Whether explorer and trainer are processes of their own."""
     return file.get("mode") in ("explore", "train")

@@ -25,6 +25,7 @@ from roll.compat.trinity.file import (
     task_data,
     tasks_of_a_batch,
 )
+from roll.compat.trinity.replay import REPLAY
 from roll.compat.trinity.synchronizer import SYNCHRONIZER
 
 BLOCKS = (
@@ -181,8 +182,8 @@ ALGORITHM = (
             lambda v, f: {f"{_TRAINING}.warmup_steps": max(0, v)}, lambda v, f: type(v) is int, "integers"),
     renamed("algorithm.optimizer.lr_warmup_steps_ratio", f"{_TRAINING}.warmup_ratio"),
     renamed("algorithm.optimizer.clip_grad", "max_grad_norm"),
-    *off_or_lacking("algorithm.sample_strategy", ("default", None), "groups are trained once, in the order of admission; "
-                    "async_generation_ratio bounds their age"),
+    *off_or_lacking("algorithm.sample_strategy", ("default", None), "groups are trained in the order of admission "
+                    "(groups_order); async_generation_ratio bounds their age"),
     *(lacking(f"algorithm.{name}", f"it is part of algorithm_type: write {ours} instead") for name, ours in (
         ("advantage_fn", "adv_estimator"), ("policy_loss_fn", "actor_train.pg_variant"), ("kl_loss_fn", "kl_loss_type"),
         ("kl_penalty_fn", "kl_penalty"), ("entropy_loss_fn", "entropy_loss_coef"))),
@@ -229,8 +230,7 @@ BUFFER = (
     KeyRule(f"{_EXPERIENCES}.path", "alias", "read as groups_database: the same for all processes, and a new one for each run",
             _database, lambda v, f: is_text(v, f) and v.startswith(("sqlite:///", "postgresql")), "SQLite, PostgreSQL"),
     lacking(f"{_EXPERIENCES}.path", "SQLite and PostgreSQL only: write groups_database"),
-    ignored(f"{_EXPERIENCES}.capacity", "admission bounds what waits: async_generation_ratio"),
-    *off_or_lacking(f"{_EXPERIENCES}.replay_buffer.enable", (False, None), "groups are trained once, in the order of admission"),
+    *REPLAY,
     *off_or_lacking("buffer.trainer_input.auxiliary_buffers", ({}, None), "training on others' samples is not there"),
 )  # fmt: skip
 

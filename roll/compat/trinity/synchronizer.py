@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from roll.compat.roll.rule import KeyRule, ignored, lacking, off_or_lacking
-from roll.compat.trinity.file import File, at, is_apart, is_count, tasks_of_a_batch
+from roll.compat.trinity.file import File, at, batches_ahead, is_apart, is_count, tasks_of_a_batch
+from roll.compat.trinity.replay import replays_anything
 
 _BOUND = "async_generation_ratio"
 _UNBOUNDED = f"nothing there bounds how far explorers run ahead: write {_BOUND}, which does here, or fixed"
@@ -21,12 +22,8 @@ _OTHER = "another sync_style than fixed"
 
 
 def _interval(value: Any, file: File) -> Mapping[str, Any]:
-    ahead = value - 1 + at(file, "synchronizer.sync_offset", 0)
-    return {"weight_push_interval": value, _BOUND: ahead, "async_pipeline_depth": ahead}
-
-
-def _interval_fits(value: Any, file: File) -> bool:
-    return is_count(value) and type(at(file, "synchronizer.sync_offset", 0)) is int
+    ahead = batches_ahead(file) - 1
+    return {"weight_push_interval": value, _BOUND: ahead, "async_pipeline_depth": "auto" if replays_anything(file) else ahead}
 
 
 def _intervals(file: File) -> tuple[Any, Any]:
@@ -72,7 +69,7 @@ SYNCHRONIZER = (
     KeyRule("synchronizer.sync_interval", "alias", _PART, when=_bounded(*_STYLES), values=_OTHER),
     KeyRule("synchronizer.sync_interval", "alias", "k: weight_push_interval k, async_generation_ratio and async_pipeline_depth "
             "k - 1 + sync_offset: task i is sampled by version k * (i // (k * batch_size)), or a newer one with sync_offset",
-            _interval, _interval_fits, "1 or more"),
+            _interval, lambda v, f: batches_ahead(f) > 0, "1 or more"),
     ignored("synchronizer.sync_offset", "part of async_generation_ratio"),
     KeyRule("synchronizer.sync_style", "alias", "weight_push_interval 1, weight_pull_interval explorer_sync_interval x "
             "batch_size: each engine takes the newest step's weights after so many groups that it had a part in, without waiting "

@@ -5,7 +5,7 @@ holds for all; then its own changes are written, or none of them. Between transa
 
 A process that dies leaves nothing behind that others wait for: its groups in flight are dropped (`explorer_lost`) and their tasks
 served again; groups that were trained after the checkpoint from which a trainer goes on are delivered again, as long as the
-policy versions that sampled them still exist.
+policy versions that sampled them still exist, and replays after it are taken back.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, select, update
+from sqlalchemy import Connection, Row, select, update
 
 from roll.data.sample import SampleGroup
 from roll.metrics.run_log import GroupLog
@@ -34,7 +34,7 @@ from roll.rollout.sql.life_signs import LifeSigns
 from roll.rollout.sql.news import Book, News, read_book, read_news
 from roll.rollout.sql.packing import PackingError
 from roll.rollout.sql.rows import Fate, fate_of, outline
-from roll.rollout.sql.tables import groups, members, runs, samples
+from roll.rollout.sql.tables import members, runs
 from roll.rollout.tasks import TaskSource
 
 logger = logging.getLogger(__name__)
@@ -152,9 +152,9 @@ class SqlGroups(Groups):
                     self._stale = False
                 # The number of this transaction is not taken until it is committed.
                 self._learn(news, known=self._seq - 1)
-                before = self._run_values()
+                before = rows.of_run(self.admission, self.depth.depth)
                 yield
-                values = self._run_values()
+                values = rows.of_run(self.admission, self.depth.depth)
                 if self._statements or values != before:
                     await self._database.commit([*self._statements, update(runs).values(values)])
                     self.known = self._seq
@@ -169,16 +169,6 @@ class SqlGroups(Groups):
                 self._statements = []
                 self.changes.notify()
         self._write_fates()
-
-    def _run_values(self) -> dict[str, Any]:
-        admission = self.admission
-        return {
-            "version": admission.version,
-            "newest": admission.newest,
-            "next_step": admission.next_step,
-            "trained": admission.trained,
-            "depth": self.depth.depth,
-        }
 
     def _started(self, group: SampleGroup) -> None:
         me = self._member
@@ -203,7 +193,10 @@ class SqlGroups(Groups):
         found = await self._database.execute(partial(rows.contents, group_ids=group_ids))
         contents = []
         for group_id, group in zip(group_ids, found, strict=True):
-            if isinstance(group, PackingError):
+            if isinstance(group, PackingError) and not self.is_live(group_id):
+                self.admission.replay.retire(group_id)
+                logger.warning("group %d is not trained again: %s", group_id, group)
+            elif isinstance(group, PackingError):
                 await self._database.execute(partial(joining.give_back, group_id=group_id, seq=self._seq))
                 self._drop(group_id, DAMAGED, str(group))
                 logger.warning("group %d is dropped: %s", group_id, group)
@@ -278,17 +271,16 @@ class SqlGroups(Groups):
 
     def _adopt(self, book: Book) -> None:
         """Everything anew."""
-        state = {"next_group_id": book.last_id + 1, "trained": book.run.trained, "dropped": book.dropped}
-        buffered = {row.id: row.start_version for row in book.live if row.state == GroupState.BUFFERED.value}
-        in_flight = {row.id: row.start_version for row in book.live if row.id not in buffered}
-        self.admission.restore(state, buffered, in_flight)
+        book.restore(self.admission)
+        self.admission.replay.lease(group.group_id for groups in self._leased.values() for group in groups)
         mine = {row.id for row in book.live if row.member == self._member.name and row.id in self._work}
-        self._live = {row.id: self._live[row.id] if row.id in mine else outline(row) for row in book.live}
+        self._live = {row.id: self._live[row.id] if row.id in mine else outline(row) for row in [*book.live, *book.trained]}
+        self._let_go()
         if book.task is not None:
             self._source.restore(json.loads(book.task.cursor))
         self._branch, self.known = book.run.branch, book.run.seq
         self._follow(book.run)
-        self._fates += [fate_of(row, outline(row)) for row in book.ended]
+        self._fates += [fate_of(row, outline(row)) for row in [*book.ended, *book.replayed]]
         self._write_fates()
 
     def _follow(self, run: Row[Any]) -> None:
@@ -296,6 +288,7 @@ class SqlGroups(Groups):
         admission.version, admission.newest, admission.next_step = run.version, run.newest, run.next_step
         if not self._member.trains:
             self.depth.depth = run.depth
+            admission.replay.done, admission.replay.under_way = run.replayed, run.replaying
 
     # -- checkpoints ----------------------------------------------------------------------------------------------------
 
@@ -307,10 +300,9 @@ class SqlGroups(Groups):
         return []
 
     async def saved(self, step: int) -> None:
-        done = select(groups.c.id).where(groups.c.state == "trained", groups.c.step <= step)
-        gone = select(groups.c.id).where(groups.c.state == "dropped")
+        replay = self.admission.replay
         async with self._transaction():
-            self._statements += [delete(samples).where(samples.c.group_id.in_(ids)) for ids in (done, gone)]
+            self._statements += rows.not_needed(step, step - replay.bound if replay.max_reuse > 1 else None)
 
     def restore(self, state: Mapping[str, Any], buffered: Sequence[dict[str, Any]]) -> None:
         """The database has everything; `join` goes on from the checkpoint's step."""

@@ -15,7 +15,11 @@ from sqlalchemy import Connection, Row, delete, func, insert, inspect, select, u
 
 from roll.rollout.admission import Admission
 from roll.rollout.progress import LOST, ROLLED_BACK
-from roll.rollout.sql.tables import LAYOUT, groups, members, metadata, runs, samples, tasks, validations
+from roll.rollout.sql.migration import LAYOUT, migrate
+from roll.rollout.sql.tables import groups, members, metadata, replays, runs, samples, tasks, validations
+
+JOINING = 1
+"""Number of the lock that keeps processes from making or changing tables at the same time, whatever their version."""
 
 
 class ContractError(ValueError):
@@ -71,7 +75,8 @@ class Join:
     def __call__(self, connection: Connection) -> Member:
         """Returns the member with its term. Raises `ContractError`."""
         if connection.dialect.name == "postgresql":  # SQLite's transactions exclude each other from the start
-            connection.execute(select(func.pg_advisory_xact_lock(LAYOUT)))
+            connection.execute(select(func.pg_advisory_xact_lock(JOINING)))
+        _bring_to_layout(connection)
         metadata.create_all(connection)
         run = connection.execute(select(runs)).first()
         if run is None:
@@ -121,6 +126,8 @@ class Join:
             "newest": self.admission.version,
             "next_step": self.admission.version,
             "trained": self.admission.trained,
+            "replayed": 0,
+            "replaying": 0,
             "depth": self.depth,
             "status": "running",
             "reason": "",
@@ -147,19 +154,39 @@ class Leave:
 
 def check_may_join(connection: Connection, contract: Mapping[str, Any]) -> None:
     """Before a process takes part, perhaps before there is anything to take part in. Raises `ContractError`."""
-    if inspect(connection).has_table(runs.name) and (run := connection.execute(select(runs)).first()) is not None:
+    if (run := _begun(connection)) is not None:
         check_contract(run, contract)
 
 
 def check_contract(run: Row[Any], contract: Mapping[str, Any]) -> None:
     """Raises `ContractError`."""
-    if run.layout != LAYOUT:
-        raise ContractError(f"its tables have layout {run.layout}, this version has {LAYOUT}: use the version that began the run")
+    if run.layout > LAYOUT:
+        raise ContractError(
+            f"its tables have layout {run.layout}, this version has {LAYOUT}: use the newer version of the others"
+        )
     theirs = json.loads(run.contract)
     for key in {*theirs, *contract}:
         if theirs.get(key) != contract.get(key):
             message = f"the run was begun with {key}: {theirs.get(key)}, here it is {contract.get(key)}"
             raise ContractError(message, key, contract.get(key))
+
+
+def _begun(connection: Connection) -> Row[Any] | None:
+    """What all layouts have of the run that the database holds, if it holds one."""
+    if not inspect(connection).has_table(runs.name):
+        return None
+    of_all_layouts = [runs.c[name] for name in ("layout", "contract")]
+    return connection.execute(select(*of_all_layouts)).first()
+
+
+def _bring_to_layout(connection: Connection) -> None:
+    """Processes of the earlier version that take part still, if any, are expelled: started again, they are refused by number."""
+    run = _begun(connection)
+    if run is not None and run.layout < LAYOUT:
+        migrate(connection, run.layout)
+        connection.execute(update(runs).values(seq=runs.c.seq + 1))
+        for name in connection.execute(select(members.c.name).where(members.c.state == "alive")).scalars().all():
+            leave(connection, name, "lost")
 
 
 def leave(connection: Connection, name: str, state: str) -> None:
@@ -188,7 +215,8 @@ def _drop(connection: Connection, rows: Sequence[Row[Any]], reason: str, seq: in
 
 def _go_on_from(connection: Connection, step: int, batch_groups: int) -> None:
     """A trainer goes on from a checkpoint of `step`: groups that were trained later are delivered again, if their samples are
-    still there, and what versions that are gone have sampled is dropped."""
+    still there, later replays are taken back, and what versions that are gone have sampled is dropped."""
+    connection.execute(delete(replays).where(replays.c.step > step))
     run = connection.execute(select(runs)).one()
     later = (groups.c.state == "trained") & (groups.c.step > step)
     again = {"seq": run.seq, "state": "buffered", "step": None, "lag": None, "ended_at": None}
@@ -204,9 +232,11 @@ def _go_on_from(connection: Connection, step: int, batch_groups: int) -> None:
         connection.execute(update(members).where(members.c.role != "trainer", members.c.served > step).values(served=step))
         connection.execute(delete(validations).where(validations.c.version > step))
     trained = connection.execute(select(func.count()).where(groups.c.state == "trained")).scalar_one()
-    if trained != step * batch_groups:
-        raise ContractError(f"it counts {trained} trained groups, the checkpoint of step {step} has {step * batch_groups}")
-    connection.execute(update(runs).values(trained=trained, next_step=step))
+    replayed = connection.execute(select(func.count()).select_from(replays)).scalar_one()
+    if trained + replayed != step * batch_groups:
+        found = f"{trained + replayed} uses of groups"
+        raise ContractError(f"it counts {found}, the checkpoint of step {step} has {step * batch_groups}")
+    connection.execute(update(runs).values(trained=trained, replayed=replayed, replaying=0, next_step=step))
 
 
 def _serve_oldest(connection: Connection) -> None:

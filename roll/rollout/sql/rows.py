@@ -8,13 +8,16 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Executable, Row, insert, select, update
+from sqlalchemy import Connection, Executable, Row, delete, insert, select, update
 
 from roll.data.sample import Prompt, SampleGroup
-from roll.rollout.admission import GroupState
+from roll.rollout.admission import Admission, GroupState
 from roll.rollout.sql.database import Statement
 from roll.rollout.sql.packing import PackingError, digest, pack, unpack_group
-from roll.rollout.sql.tables import groups, samples, tasks
+from roll.rollout.sql.tables import groups, replays, samples, tasks
+
+REPLAYED = "replayed"
+"""No state of a group, which was trained before: a use that is a row of its own."""
 
 
 class Fate(NamedTuple):
@@ -23,6 +26,19 @@ class Fate(NamedTuple):
     reason: str
     step: int
     lag: int | None
+
+
+def of_run(admission: Admission, depth: float) -> dict[str, Any]:
+    """What the row of the run says of its groups."""
+    return {
+        "version": admission.version,
+        "newest": admission.newest,
+        "next_step": admission.next_step,
+        "trained": admission.trained,
+        "replayed": admission.replay.done,
+        "replaying": admission.replay.under_way,
+        "depth": depth,
+    }
 
 
 def started(group: SampleGroup, seq: int, member: str, task_set: str, cursor: Mapping[str, Any]) -> list[Executable]:
@@ -79,6 +95,8 @@ def contents(connection: Connection, group_ids: Sequence[int]) -> list[SampleGro
 
 
 def ended(fate: Fate, seq: int) -> Executable:
+    if fate.fate == REPLAYED:
+        return insert(replays).values(group_id=fate.group.group_id, step=fate.step, seq=seq, lag=fate.lag)
     row = {"seq": seq, "state": fate.fate, "reason": fate.reason, "step": fate.step, "lag": fate.lag, "ended_at": time.time()}
     return update(groups).where(groups.c.id == fate.group.group_id).values(row)
 
@@ -90,3 +108,12 @@ def outline(row: Row[Any]) -> SampleGroup:
 
 def fate_of(row: Row[Any], group: SampleGroup) -> Fate:
     return Fate(group, row.state, row.reason, row.step, row.lag)
+
+
+def not_needed(step: int, oldest: int | None) -> list[Executable]:
+    """Deletes samples that nobody needs who goes on from the checkpoint of `step` or a later one. `oldest`: the start version
+    from which on a group may be trained again then; None: no group is."""
+    done = select(groups.c.id).where(groups.c.state == "trained", groups.c.step <= step)
+    done = done if oldest is None else done.where(groups.c.start_version < oldest)
+    gone = select(groups.c.id).where(groups.c.state == "dropped")
+    return [delete(samples).where(samples.c.group_id.in_(ids)) for ids in (done, gone)]

@@ -3,14 +3,13 @@
 One row of `runs` is locked by every transaction that changes something, so all of them happen one after the other, whatever
 process they come from. `seq` numbers them; rows keep the number of the one that changed them last, and a process that knows
 everything up to number s asks for rows with a larger one.
+
+A table or column that is added here is added to databases that exist by `migration`.
 """
 
 from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Float, Index, Integer, LargeBinary, MetaData, String, Table, Text
-
-LAYOUT = 1
-"""Number of this set of tables. A database of another one is refused by name."""
 
 metadata = MetaData()
 
@@ -26,6 +25,8 @@ runs = Table(
     Column("newest", Integer, nullable=False),  # the newest one that is published
     Column("next_step", Integer, nullable=False),
     Column("trained", Integer, nullable=False),  # groups
+    Column("replayed", Integer, nullable=False),  # rows of `replays`
+    Column("replaying", Integer, nullable=False),  # groups that the step which is leased trains again
     Column("depth", Float, nullable=False),  # how many batches ahead rollouts start
     Column("status", String(16), nullable=False),  # running, finished, failed
     Column("reason", Text, nullable=False),
@@ -63,6 +64,15 @@ samples = Table(
     Column("group_id", Integer, primary_key=True, autoincrement=False),
     Column("digest", String(32), nullable=False),
     Column("data", LargeBinary, nullable=False),  # `roll.rollout.sql.packing`
+)
+
+replays = Table(  # further uses of groups that were trained; `groups` has the first
+    "replays",
+    metadata,
+    Column("group_id", Integer, primary_key=True, autoincrement=False),
+    Column("step", Integer, primary_key=True, autoincrement=False),  # counted from 1
+    Column("seq", BigInteger, nullable=False),
+    Column("lag", Integer, nullable=False),
 )
 
 members = Table(

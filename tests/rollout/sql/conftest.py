@@ -26,15 +26,15 @@ def make_party(request, tmp_path):
     """`make_party()`: a run with a database of its own."""
     numbers = itertools.count()
 
-    def make() -> Party:
+    def make(ratio: float = 1.0) -> Party:
         number = next(numbers)
         if request.param == "sqlite":
-            return Party(f"sqlite:///{tmp_path}/groups{number}.db")
+            return Party(f"sqlite:///{tmp_path}/groups{number}.db", ratio)
         address, name = request.getfixturevalue("postgres_address"), f"run_{abs(hash(str(tmp_path)))}_{number}"
         engine = create_engine(f"{address}/postgres", isolation_level="AUTOCOMMIT")
         with engine.connect() as connection:
             connection.execute(text(f"CREATE DATABASE {name}"))
         engine.dispose()
-        return Party(f"{address}/{name}")
+        return Party(f"{address}/{name}", ratio)
 
     return make

@@ -5,6 +5,7 @@ import itertools
 import json
 import random
 import time
+from collections import Counter
 
 import pytest
 from database_party import STEPS, B, Party, explore, follow, roll_out, run
@@ -171,6 +172,93 @@ def test_damaged_samples_cost_their_group_alone(make_party):
     run(main())
 
 
+def test_groups_are_trained_again_where_fresh_ones_lack_and_every_process_counts_their_places(make_party):
+    async def main():
+        party = make_party()
+        party.max_reuse = 2
+        async with party.joined("explorer") as explorer, party.trainer() as trainer:
+            made = await explore(explorer, B)
+            await trainer.trained(await trainer.lease(0))
+            await trainer.set_published(1)
+            await explorer.until(lambda: explorer.admission.newest == 1)
+            (fresh,) = await explore(explorer, 1)
+            await explorer.set_served(1)
+            again = await trainer.lease(1)
+            assert [group.to_json() for group in again.groups] == [group.to_json() for group in (made[0], fresh)]
+            await explorer.until(lambda: explorer.admission.replay.under_way == 1)
+            for _ in range(2):  # two places are done, a replay is under way, and one group is outstanding: two more make six
+                assert explorer.admission.may_start()
+                await explorer.start()
+            assert not explorer.admission.may_start()
+            await trainer.trained(again)
+            rows = [(row["group_id"], row["fate"], row["step"], row["lag"]) for row in trainer._journal.rows]
+            assert rows == [(0, "trained", 1, 0), (1, "trained", 1, 0), (0, "replayed", 2, 1), (2, "trained", 2, 1)]
+            assert party.rows("SELECT group_id, step, lag FROM replays") == [(0, 2, 1)]
+            await explorer.until(lambda: explorer.admission.replay.done == 1)
+            assert explorer.admission.counts() == trainer.admission.counts()
+            assert explorer.admission.places == 2 * B
+
+    run(main())
+
+
+def test_a_trainer_that_goes_on_from_a_checkpoint_takes_later_replays_back(make_party):
+    """Two steps have trained groups 0 and 1, and two more groups 2 and 3; the checkpoint is that of 1, 2 or 3 steps."""
+
+    async def main(step):
+        party = make_party(3.0)
+        party.max_reuse = 2
+        async with party.joined("explorer") as explorer:
+            await explore(explorer, B)
+            killed = party.member("trainer", explores=False, trains=True)
+            await killed.join(party.contract, (0, 0))
+            attending = asyncio.create_task(killed.attend())
+            trained = []
+            at = {0: (0, 0)}
+            for number in range(4):
+                trained.append((lease := await killed.lease(number)).group_ids)
+                await killed.trained(lease)
+                at[number + 1] = (number + 1, killed.state()["database"]["seq"])
+                if number == 1:
+                    await explorer.until(lambda: explorer.admission.places == 2 * B)
+                    await explore(explorer, B)
+            assert trained == [(0, 1), (0, 1), (2, 3), (2, 3)]
+            attending.cancel()
+            await asyncio.wait([attending])
+            await killed._database.close()
+            async with party.trainer(at[step]) as again:
+                assert again.admission.places == step * B and again.admission.replay.under_way == 0
+                for number in range(step, 4):
+                    await again.trained(await again.lease(number))
+                rows = [(row["group_id"], row["fate"], row["step"]) for row in again._journal.rows]
+                assert rows == [(i, fate, number) for number, fate, ids in goes_on[step] for i in ids]
+                replays = party.rows("SELECT group_id, step FROM replays ORDER BY 2, 1")
+                before = [(0, 2), (1, 2)] if step > 1 else []
+                assert replays == before + [(i, number) for number, fate, ids in goes_on[step] if fate == "replayed" for i in ids]
+
+    goes_on = {
+        1: [(2, "trained", (2, 3)), (3, "replayed", (0, 1)), (4, "replayed", (2, 3))],  # 2 and 3 are there already
+        2: [(3, "trained", (2, 3)), (4, "replayed", (2, 3))],
+        3: [(4, "replayed", (2, 3))],
+    }
+    for step in goes_on:
+        run(main(step))
+
+
+def test_a_group_whose_samples_are_damaged_is_not_trained_again(make_party):
+    async def main():
+        party = make_party()
+        party.max_reuse = 2
+        async with party.joined("explorer") as explorer, party.trainer() as trainer:
+            await explore(explorer, B)
+            await trainer.trained(await trainer.lease(0))
+            party.change("DELETE FROM samples WHERE group_id = 0")
+            (fresh,) = await explore(explorer, 1)
+            assert (await trainer.lease(1)).group_ids == (1, fresh.group_id)
+            assert trainer.admission.dropped.total() == 0
+
+    run(main())
+
+
 def test_a_process_with_other_figures_is_refused(make_party):
     async def main():
         party = make_party()
@@ -193,6 +281,22 @@ def test_samples_stay_until_a_checkpoint_has_what_they_taught(make_party):
             assert party.rows("SELECT count(*) FROM samples") == [(4,)]
             await trainer.saved(1)
             assert party.rows("SELECT group_id FROM samples ORDER BY 1") == [(2,), (3,)]
+
+    run(main())
+
+
+def test_samples_stay_as_long_as_their_group_may_be_trained_again(make_party):
+    async def main():
+        party = make_party()
+        party.max_reuse = 2
+        async with party.joined("explorer") as explorer, party.trainer() as trainer:
+            await explore(explorer, B)
+            await trainer.trained(await trainer.lease(0))
+            await trainer.saved(1)
+            assert party.rows("SELECT count(*) FROM samples") == [(B,)], "a trainer that goes on from step 1 may want them"
+            await trainer.trained(await trainer.lease(1))
+            await trainer.saved(2)
+            assert party.rows("SELECT count(*) FROM samples") == [(0,)], "step 2 is beyond their deadline"
 
     run(main())
 
@@ -292,8 +396,8 @@ def test_a_transaction_that_fails_leaves_no_trace(make_party):
     run(main())
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_whatever_explorers_and_trainers_come_and_go_every_task_and_every_group_is_accounted_for(make_party, seed):
+@pytest.mark.parametrize(("seed", "max_reuse"), [(0, 1), (1, 1), (2, 1), (3, 2), (4, 3)])
+def test_whatever_explorers_and_trainers_come_and_go_every_task_and_every_group_is_accounted_for(make_party, seed, max_reuse):
     """Explorers of random speed that are killed and come back, a trainer that is killed and goes on from its checkpoint."""
     dice = random.Random(seed)
     trained_at = {}
@@ -332,7 +436,7 @@ def test_whatever_explorers_and_trainers_come_and_go_every_task_and_every_group_
             while step < STEPS:
                 lease = await groups.lease(step)
                 await groups.trained(lease)
-                assert all(step - group.start_version <= 1 for group in lease.groups)
+                assert all(step - group.start_version <= party.ratio for group in lease.groups)
                 step += 1
                 trained_at[step] = [group.prompt.uid for group in lease.groups]
                 await groups.set_published(step)
@@ -348,12 +452,16 @@ def test_whatever_explorers_and_trainers_come_and_go_every_task_and_every_group_
             await groups._database.close()
 
     async def main():
-        party = make_party()
+        party = make_party(float(max_reuse))
+        party.max_reuse = max_reuse
         await asyncio.gather(trainer(party), explorer(party, "a"), explorer(party, "b"))
         fates = party.rows("SELECT prompt_uid, state, reason FROM groups")
         taught = [uid for uid, state, _ in fates if state == "trained"]
-        assert len(taught) == len(set(taught)) == STEPS * B
-        assert sorted(taught) == sorted(uid for uids in trained_at.values() for uid in uids)
+        uses = Counter(uid for uids in trained_at.values() for uid in uids)
+        assert len(taught) == len(set(taught)) and uses.total() == STEPS * B
+        assert set(taught) == set(uses) and max(uses.values()) <= max_reuse
+        assert party.rows("SELECT count(*) FROM replays") == [(STEPS * B - len(taught),)]
+        assert max_reuse > 1 or len(taught) == STEPS * B
         # Each task that was drawn has one group that was trained, filtered or is left over; lost ones were given back.
         ends = [uid for uid, state, reason in fates if not (state == "dropped" and reason in ("explorer_lost", "rolled_back"))]
         assert len(ends) == len(set(ends))

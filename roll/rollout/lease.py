@@ -1,0 +1,29 @@
+"""What the trainer gets to train: groups, and since when they could be had."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from roll.data.sample import SampleGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Groups of one step, in the order of admission. They are buffered until the step is `trained`."""
+
+    step: int
+    """Steps done before this one: the policy version that it trains."""
+    groups: tuple[SampleGroup, ...]
+    asked_at: float
+    """When the trainer asked for them."""
+    complete_at: float
+    """Since when they, and whatever the step lacks, lay ready."""
+    leased_at: float
+    last: bool = True
+    """Whether the step has all its groups now."""
+    replays: int = 0
+    """How many of the groups were trained before."""
+
+    @property
+    def group_ids(self) -> tuple[int, ...]:
+        return tuple(group.group_id for group in self.groups)

@@ -1,0 +1,81 @@
+"""Replay: which trained groups may be trained again, and which of them fill a batch. Pure; `Admission` has it, and the proof.
+
+A group that started under version v is trained by up to `max_reuse` steps, the last of them v + ⌈α⌉ (its deadline) or before.
+Those that were trained least often go first, of these the newest: what was seen less teaches more, and what is newer is closer to
+the policy. There are at most ⌈α⌉ · B of them: each was trained for the first time by one of the ⌈α⌉ steps before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from heapq import nsmallest
+
+
+class AccountingError(AssertionError):
+    """A group was moved in a way that would lose or double it."""
+
+
+@dataclass(slots=True)
+class Trained:
+    """A group that was trained."""
+
+    group_id: int
+    start_version: int
+    uses: int = 1
+    """How many steps have trained it."""
+    leased: bool = False
+    """Whether the trainer is about to train it again."""
+
+
+class Replay:
+    def __init__(self, max_reuse: int, bound: int) -> None:
+        """`bound`: ⌈α⌉."""
+        self.max_reuse = max_reuse
+        self.bound = bound
+        self.done = 0
+        """Uses of groups beyond their first."""
+        self.under_way = 0
+        """Those of steps that have their groups and are not trained yet."""
+        self.groups: dict[int, Trained] = {}
+        """Those that may be trained again, or are leased for it."""
+
+    def choose(self, count: int, step: int) -> list[int]:
+        """Up to `count` groups that step `step` may train again."""
+        usable = [group for group in self.groups.values() if not group.leased and group.start_version + self.bound >= step]
+        best = nsmallest(count, usable, key=lambda group: (group.uses, -group.start_version, group.group_id))
+        return [group.group_id for group in best]
+
+    def lease(self, group_ids: Iterable[int]) -> None:
+        """A step has these groups, those among them that it trains for the first time left aside."""
+        for group in [self.groups[group_id] for group_id in group_ids if group_id in self.groups]:
+            group.leased = True
+            self.under_way += 1
+
+    def train(self, group_ids: Sequence[int]) -> None:
+        """The leased groups were trained again."""
+        for group_id in group_ids:
+            group = self.groups[group_id]
+            if not group.leased:
+                raise AccountingError(f"group {group_id} was trained again without a lease")
+            group.leased = False
+            group.uses += 1
+        self.done += len(group_ids)
+        self.under_way -= len(group_ids)
+
+    def offer(self, trained: Iterable[Trained], next_step: int) -> None:
+        """`trained` are there, too, and `next_step` is the next that takes groups: what it may not have is forgotten."""
+        known = {group.group_id: group for group in [*self.groups.values(), *trained]}
+        self.groups = {group_id: group for group_id, group in known.items() if group.leased or self._may_have(group, next_step)}
+
+    def retire(self, group_id: int) -> None:
+        """The group is not trained again."""
+        del self.groups[group_id]
+
+    def restore(self, done: int, trained: Iterable[Trained], next_step: int) -> None:
+        """`trained`: the trained groups whose samples are there."""
+        self.done, self.under_way, self.groups = done, 0, {}
+        self.offer(trained, next_step)
+
+    def _may_have(self, group: Trained, step: int) -> bool:
+        return group.uses < self.max_reuse and group.start_version + self.bound >= step
