@@ -91,10 +91,14 @@ class CheckpointStore:
 
         Raises `Superseded` if another run owns the folder now."""
         partial, final, replaced = self._partial(step), self.root / f"step-{step}", self.root / f".step-{step}.replaced"
-        (partial / STATE).write_text(json.dumps(state, indent=1))
-        (partial / BUFFER).write_text("".join(json.dumps(row) + "\n" for row in buffer))
-        share_like(partial / STATE, partial)
-        seal(partial, step, self._lock.token if self._lock is not None else 0)
+        try:
+            (partial / STATE).write_text(json.dumps(state, indent=1))
+            (partial / BUFFER).write_text("".join(json.dumps(row) + "\n" for row in buffer))
+            share_like(partial / STATE, partial)
+            seal(partial, step, self._lock.token if self._lock is not None else 0)
+        except FileNotFoundError:
+            self._check_owner()  # another run that took the folder over has removed what this one began
+            raise
         self._check_owner()
         _remove(replaced)
         if final.is_symlink() or final.exists():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 
@@ -118,7 +119,7 @@ def test_changed_rows_of_any_journal_are_refused(in_process, tmp_path):
         shutil.copytree(tmp_path / "output", tmp_path / name)
         journal = tmp_path / name / f"run/{name}.jsonl"
         rows = journal.read_bytes().splitlines(keepends=True)
-        changed = [rows[0].replace(b'"step": 0', b'"step": 1').replace(b'"lag": 0', b'"lag": 1'), *rows[1:]]
+        changed = [re.sub(rb'"(step|lag)": \d', rb'"\1": 9', rows[0], count=1), *rows[1:]]
         assert changed != rows
         journal.write_bytes(b"".join(changed))
         code, err = in_process(AUTO, "max_steps=6", output=name)

@@ -46,7 +46,7 @@ def party(tmp_path):
 def begin(config, groups, step=0):
     """A trainer that goes on from a step."""
     store = published_weights(config, LocalBackend(), None, step)
-    return Trainer(store), Publisher(store, groups, record=None, known=0), store
+    return Trainer(store), Publisher(store, SimpleNamespace(groups=groups, record=None, callbacks=None, known=0)), store
 
 
 async def pull(weights, version):
