@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from roll.cli.embedded import missing_model
-from roll.cli.hub import cached, is_hub_name, where_from
 from roll.cli.model_files import read_model_folder
 from roll.cli.options import OVERRIDES, Parser, complain, config_folder
 from roll.cli.page import fitted
@@ -22,6 +21,7 @@ from roll.configs.rlvr import RLVRConfig
 from roll.configs.units import GIB
 from roll.configs.validation import check_config
 from roll.configs.visible import visible
+from roll.data.hub import cached, is_hub_name, where_from
 from roll.data.prompt_file import PromptFileError, read_rows
 from roll.distributed.machine import Machine, this_machine
 from roll.plan.memory import Model

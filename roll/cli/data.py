@@ -13,7 +13,6 @@ from pathlib import Path
 from statistics import quantiles
 from typing import TYPE_CHECKING, Any
 
-from roll.cli.hub import asks_the_hub, with_fetched_models
 from roll.cli.options import OVERRIDES, Parser, complain, config_folder
 from roll.configs.arguments import DataArguments
 from roll.configs.derived import derive
@@ -22,6 +21,7 @@ from roll.configs.problems import ConfigError, Problem
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.validation import check_config
 from roll.configs.visible import visible
+from roll.data.hub import asks_the_hub, with_fetched_models
 
 if TYPE_CHECKING:
     from roll.data.prompt_source import TokenizedRow

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from contextlib import closing
 
 from roll.cli.embedded import missing_model
-from roll.cli.hub import asks_the_hub, with_fetched_models
 from roll.cli.options import OVERRIDES, Parser, complain, config_folder
 from roll.cli.page import fitted
 from roll.cli.surroundings import too_few_files
@@ -20,6 +19,7 @@ from roll.configs.problems import ConfigError, Problem
 from roll.configs.report import LoadReport
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.visible import visible
+from roll.data.hub import asks_the_hub
 from roll.distributed.machine import this_machine
 from roll.distributed.surroundings import set_defaults
 
@@ -127,7 +127,7 @@ def _run(config: RLVRConfig | AgenticConfig, local: bool) -> int:
         # Heavy imports come after the configuration and the lock: a typo, and a run that is there already, are answered at once.
         from roll.pipeline.training_flow import AsyncTrainingFlow
 
-        with AsyncTrainingFlow(with_fetched_models(config), local=local).pipeline.ready(lock) as ready:
+        with AsyncTrainingFlow(config, local=local).pipeline.ready(lock) as ready:
             print(visible("\n".join(fitted(announce(ready.prepared.config))), keep="\n"))
             summary = ready.to_the_end()
     if summary["status"] == "failed":

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.visible import visible
+from roll.data.hub import with_fetched_models
 from roll.distributed import determinism
 from roll.distributed.backend import Backend, LocalBackend
 from roll.distributed.devices import Inventory, detect
@@ -110,8 +111,8 @@ class Pipeline(ABC, Generic[Config, P]):
     def ready(self, lock: RunLock) -> Iterator[Ready]:
         """Raises `ConfigError` with everything that can be known to be wrong before the first worker starts. The lock is there
         before anything is read for a resumption, or moved."""
-        config = self.config
         set_defaults(this_machine())
+        config = self.config = with_fetched_models(self.config)
         if config.deterministic:
             determinism.set_environment()
         inventory = detect(config.num_nodes, config.num_gpus_per_node)
