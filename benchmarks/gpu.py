@@ -14,7 +14,9 @@ appendix B; recomputation for gradient checkpointing is not counted, nor is the 
 Memory is the peak that torch allocated; that of vllm, whose process is another, is what the device lost to it: mostly the KV
 cache, as large as `--vllm_share` allows.
 
-    python benchmarks/gpu.py [--sides fsdp2 deepspeed megatron hf_infer vllm] [--size 500M] [--steps 5] [--peak_tflops 989]
+    python benchmarks/gpu.py [--sides fsdp2 deepspeed megatron hf_infer vllm] [--size 500M | 1.5B | 7B] [--steps 5]
+
+7B trains on no device of 80 GB: name the engines for it.
 """
 
 from __future__ import annotations
@@ -25,11 +27,12 @@ import importlib.util
 import multiprocessing
 import re
 import statistics
+import sys
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -42,11 +45,14 @@ from roll.configs.deepspeed import DeepSpeedConfig, ZeroConfig
 from roll.configs.megatron import MegatronConfig
 from roll.data.token_batch import TokenBatch
 from roll.strategies.infer import make_infer_strategy
+from roll.strategies.infer.vllm.arguments import check_installed
 from roll.strategies.train import make_train_strategy
 from roll.strategies.train.interface import BatchTotals, RankContext
 from roll.strategies.train.spec import Optimisation, TrainSpec
 
 DEVICE = "cuda:0"
+VLLM_PYTHON = Path(__file__).parents[1] / ".venv-vllm/bin/python"
+"""Where docs_roll/engines.md puts it."""
 TRAINERS = {"fsdp2": "torch", "deepspeed": "deepspeed", "megatron": "megatron"}
 """Side -> the package it needs."""
 ENGINES = ("hf_infer", "vllm")
@@ -168,7 +174,8 @@ async def measure_generation(side: str, folder: str, args: argparse.Namespace, c
     free_before, _ = torch.cuda.mem_get_info()
     own: dict[str, Any] = {"device": DEVICE}
     if side == "vllm":
-        own = {"devices": [DEVICE], "engine_args": {"gpu_memory_utilization": args.vllm_share}}
+        interpreter = {} if args.vllm_python == sys.executable else {"python": args.vllm_python}
+        own = {"devices": [DEVICE], "engine_args": {"gpu_memory_utilization": args.vllm_share, **interpreter}}
     longest = PROMPT + args.response
     options = {"model_path": folder, "max_running_requests": args.requests, "max_length": longest, "dtype": "bfloat16", **own}
     engine = make_infer_strategy(side, options)
@@ -196,13 +203,13 @@ def in_new_process(side: str, folder: str, args: argparse.Namespace, counts: Ari
         return pool.submit(measure, side, folder, args, counts).result()
 
 
-def missing(side: str) -> str | None:
+def missing(side: str, vllm_python: str) -> str | None:
     """What must be installed first, if anything."""
     if side == "vllm":
         try:
-            version("vllm")
-        except PackageNotFoundError:
-            return "vllm for GPUs (see docs_roll/engines.md)"
+            check_installed(vllm_python)
+        except ValueError as error:
+            return f"vllm for GPUs (see docs_roll/engines.md, --vllm_python): {error}"
     package = TRAINERS.get(side)
     return f"requirements/{side}.txt" if package and importlib.util.find_spec(package) is None else None
 
@@ -216,18 +223,19 @@ def positive(text: str) -> int:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sides", nargs="+", choices=[*TRAINERS, *ENGINES], default=[*TRAINERS, *ENGINES])
-    parser.add_argument("--size", choices=SIZES, default="500M", help="500M: the architecture of Qwen2.5-0.5B")
+    parser.add_argument("--size", choices=SIZES, default="500M", help="from 500M on: the architectures of Qwen2.5")
     parser.add_argument("--steps", type=positive, default=5)
     parser.add_argument("--peak_tflops", type=float, help="dense bf16 peak of a device that the table does not know")
     training = parser.add_argument_group("training")
     training.add_argument("--sequences", type=positive, default=32)
     training.add_argument("--length", type=positive, default=2048, help="tokens of a sample, at least 2")
-    training.add_argument("--microbatch_tokens", type=positive, default=16384)
+    training.add_argument("--microbatch_tokens", type=positive, default=8192, help="of 500M: 37 GiB; 16384: 66 GiB")
     training.add_argument("--gradient_checkpointing", action="store_true")
     training.add_argument("--zero_stage", type=int, choices=(0, 1, 2, 3), default=2, help="of deepspeed")
     generation = parser.add_argument_group("generation")
     generation.add_argument("--requests", type=positive, default=128)
     generation.add_argument("--response", type=positive, default=512)
+    generation.add_argument("--vllm_python", default=str(VLLM_PYTHON), help="the interpreter that has vllm for GPUs")
     generation.add_argument("--vllm_share", type=float, default=0.5, help="gpu_memory_utilization of vllm")
     args = parser.parse_args()
     if args.length < 2:
@@ -238,7 +246,7 @@ def parse() -> argparse.Namespace:
         parser.error(f"argument --peak_tflops: {args.peak_tflops} is not positive")
     if not torch.cuda.is_available():
         parser.error("no GPU: torch.cuda.is_available() is False")
-    if lacking := [f"{side} needs {what}" for side in args.sides if (what := missing(side))]:
+    if lacking := [f"{side} needs {what}" for side in args.sides if (what := missing(side, args.vllm_python))]:
         parser.error(f"argument --sides: {'; '.join(lacking)}")
     return args
 

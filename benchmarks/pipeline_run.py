@@ -49,7 +49,9 @@ def run_pipeline(
     out.mkdir(parents=True, exist_ok=True)
     name = [f"--config_path={config.parent}", f"--config_name={config.stem}", *(["--local"] if local else [])]
     always = [f"output_dir={out}", "exp_name=run", "track_with=none", "rollout_log_per_step=0", f"{no_validation}=null"]
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'benchmarks'}", "HF_HUB_OFFLINE": "1"}
+    # What the user has there already may be what torch or an engine is found by.
+    paths = os.pathsep.join(filter(None, (str(ROOT), str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "PYTHONPATH": paths, "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, f"examples/{script}", *name, *always, *overrides]
     with (out / "console.txt").open("w") as console:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=console, stderr=subprocess.STDOUT)

@@ -6,11 +6,12 @@ that without token steps. `update` is all of it, from the end of a step to the n
 plain copy of as many bytes in memory. Medians over `--updates` after a first one that is not counted (and three before all rows,
 which are the first to touch the memory); `max` is the longest pause.
 Transport `apart` is what object_store means between a trainer and explorers that are processes of their own: over TCP.
-Random weights of the Qwen2 architecture in float32; each size and engine with a trainer and Ray of its own: 500M needs 16 GB.
+Random weights of the Qwen2 architecture, in float32 on CPUs and bfloat16 on GPUs, of which there have to be one for each rank and
+one for the engine; each size and engine with a trainer and Ray of its own: 500M needs 16 GB.
 
     python benchmarks/weight_update.py [--size 1M 50M 500M] [--engines hf_infer vllm sglang] [--modes interrupt in_flight drain]
         [--transports object_store collective checkpoint_dir apart] [--ranks 1] [--updates 5] [--slots 16] [--bucket_mb 256]
-        [--sglang PYTHON]
+        [--sglang PYTHON] [--vllm PYTHON]
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from roll.configs.arguments import FSDP2Config, ModelArguments
 from roll.configs.base import WeightTransport
 from roll.distributed.backend import WorkerSpec
 from roll.distributed.cluster import Cluster
-from roll.distributed.devices import Inventory, place
+from roll.distributed.device_locks import DeviceLocks
+from roll.distributed.devices import Inventory, detect, place
 from roll.distributed.ports import free_port
 from roll.distributed.ray_backend import RayBackend
 from roll.pipeline import roles
@@ -49,27 +51,39 @@ from roll.weights.gather import gather_weights
 from roll.weights.store import MemoryWeightStore, WeightStore
 
 DEADLINE_S = 900.0
-SLOTS_AND_UPDATES = {"1M": (16, 5), "50M": (16, 5), "500M": (8, 2)}
+SLOTS_AND_UPDATES = {"1M": (16, 5), "50M": (16, 5), "500M": (8, 2), "1.5B": (8, 2), "7B": (8, 2)}
 """By default."""
 APART = "apart"
 ENGINES = ("hf_infer", "vllm", "sglang")
 MIB = 1 << 20
 
 
+def devices(count: int) -> Inventory:
+    """That many GPUs, or CPU slots on a machine without."""
+    found = detect()
+    if found.kind == "cuda" and found.count < count:
+        raise SystemExit(f"{count} GPUs are needed, there are {found.count}: CUDA_VISIBLE_DEVICES= measures on CPUs")
+    return Inventory(found.kind, 1, count, count)
+
+
 async def start(engine: str, model: str, slots: int, args: argparse.Namespace) -> tuple[RayBackend, Cluster, Cluster]:
-    inventory = Inventory("cpu", 1, args.ranks + 1, args.ranks + 1)
+    inventory = devices(args.ranks + 1)
     backend, port = RayBackend(inventory), free_port()
     *trainers, server = place(tuple(range(args.ranks + 1)), inventory)
+    device = "cuda:0" if inventory.kind == "cuda" else "cpu"  # as the worker counts them, which sees its own alone
+    python = {"sglang": args.sglang, "vllm": args.vllm}.get(engine)
     options: dict[str, Any] = {
         "model_path": model,
         "max_running_requests": slots,
         "max_length": PROMPT + LONGEST - 1,  # SGLang wants a position more than that
         "threads": 1,
-        **({"engine_args": {"python": args.sglang}} if engine == "sglang" else {}),
+        "dtype": "bfloat16" if inventory.kind == "cuda" else "float32",
+        **({"device": device} if engine == "hf_infer" else {"devices": [device]}),
+        **({"engine_args": {"python": python}} if python else {}),
     }
     frozen = TrainSpec(
         model_path=model,
-        model=ModelArguments(dtype="fp32"),
+        model=ModelArguments(),
         backend=FSDP2Config(),
         optimisation=None,
         max_tokens_per_microbatch_infer=16384,
@@ -80,7 +94,7 @@ async def start(engine: str, model: str, slots: int, args: argparse.Namespace) -
             f"actor_train-{rank}",
             roles.TRAIN_WORKER,
             placement,
-            {"context": RankContext(rank, args.ranks, master_port=port), "spec": frozen},
+            {"context": RankContext(rank, args.ranks, master_port=port, device=device), "spec": frozen},
         )
         for rank, placement in enumerate(trainers)
     ]
@@ -158,6 +172,7 @@ async def table(size: str, engine: str, model: str, args: argparse.Namespace, fo
                 Fleet(1, 0, 0),
                 Changes(),
                 mode,
+                DeviceLocks({"actor_infer": frozenset()}),
                 restartable=False,
                 health_interval_s=DEADLINE_S,
                 health_timeout_s=DEADLINE_S,
@@ -199,6 +214,7 @@ def main() -> None:
     parser.add_argument("--updates", type=int, help="by default 5, of 500M 2")
     parser.add_argument("--slots", type=int, help="requests that run; by default 16, with 500M 8")
     parser.add_argument("--bucket_mb", type=int, default=256)
+    parser.add_argument("--vllm", help="the interpreter that has vLLM (default: this one)")
     parser.add_argument("--sglang", default=".venv-sglang/bin/python", help="the interpreter that has SGLang")
     args = parser.parse_args()
     torch.set_num_threads(1)

@@ -179,8 +179,12 @@ def _devices_here(plan: Plan, machine: Machine, per_node: int) -> Iterator[str]:
 
 
 def _engine_here(config: PPOConfig) -> Iterator[str]:
-    for problem in engine_problems(config.actor_infer.strategy_args) if "actor_infer" in config.roles() else ():
-        yield f"a run on this machine would be refused: {problem}"
+    engines = {"actor_infer": config.actor_infer.strategy_args} if "actor_infer" in config.roles() else {}
+    for domain, reward in config.rewards.items() if isinstance(config, RLVRConfig) else ():
+        engines |= {f"rewards.{domain}.{name}": model.strategy_args for name, model in reward.models.items()}
+    for key, chosen in engines.items():
+        for problem in engine_problems(f"{key}.strategy_args", chosen):
+            yield f"a run on this machine would be refused: {problem}"
 
 
 def _memory_here(plan: Plan, machine: Machine, there: int | None) -> Iterator[str]:

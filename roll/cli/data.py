@@ -101,6 +101,9 @@ def _domain(config: RLVRConfig, domain: str, rows: Sequence[TokenizedRow], grade
     tags = ", ".join(f"{tag} {count:,}" for tag, count in Counter(row.tag for row in rows).most_common())
     yield f"  {domain}: {len(rows):,} prompts ({tags})"
     yield f"    tokens: {lengths[0]} at least, {cuts[9]:.0f} median, {cuts[18]:.0f} in 95 of 100, {lengths[-1]} at most"
+    if config.rewards[domain].models:
+        yield "    what the reference answers earn is not known here: the model that judges is on a run's devices"
+        return
     judged = rows[:graded]
     results = asyncio.run(_judge(config.rewards[domain], judged))
     values = Counter("an error" if result.value is None else f"{result.value:g}" for result in results)

@@ -21,6 +21,10 @@ usage: roll <command> [options] [key=value ...]
   env-check              try an environment: contract, seeds, reachable rewards, speed
   play                   watch a model play an environment
   status                 how a run is doing: steps, versions, explorers, groups
+  ui                     a page in the browser over runs: curves, time, groups, tokens, comparison
+  report                 the same as one HTML file
+  samples                what the model said: rollouts of a run, chosen and sorted
+  diff                   two runs: where their configurations differ, what they reached
   groups                 the groups in the database of a run, or their export
   verify                 hold what a run wrote down against what every run promises
   export                 the model of a checkpoint as a Hugging Face folder
@@ -41,6 +45,10 @@ COMMANDS = {
     "env-check": "roll.cli.env_check",
     "play": "roll.cli.play",
     "status": "roll.cli.status",
+    "ui": "roll.cli.ui",
+    "report": "roll.cli.report",
+    "samples": "roll.cli.samples",
+    "diff": "roll.cli.diff",
     "groups": "roll.cli.groups",
     "verify": "roll.cli.verify",
     "export": "roll.cli.export",

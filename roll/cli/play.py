@@ -87,7 +87,7 @@ async def _play(
     from roll.envs.registry import make_env
     from roll.pipeline.agentic.env_manager.base import EnvManager, EpisodeTask, PolicyAnswer
     from roll.pipeline.agentic.env_manager.dialogue import Dialogue
-    from roll.pipeline.preparation import open_model
+    from roll.pipeline.opened_models import open_model
     from roll.strategies.infer.hf.strategy import HFInferStrategy
     from roll.strategies.infer.interface import GenerateRequest, SamplingParams
 

@@ -16,7 +16,7 @@ from roll.distributed.machine import Machine
 from roll.strategies.infer.sglang import arguments as sglang_arguments
 from roll.strategies.infer.vllm import arguments as vllm_arguments
 
-_TORCH = "import torch; print(torch.__version__, torch.cuda.device_count())"
+_TORCH = "import torch; print(torch.__version__, int(torch.cuda.is_available()) and torch.cuda.device_count())"
 _RAY = """\
 import ray
 ray.init(address="local", include_dashboard=False, configure_logging=False, num_cpus=1)
@@ -50,8 +50,8 @@ def torch_starts(machine: Machine, limit_s: float) -> Finding:
         return Finding("missing", "torch", f"cannot be imported: {done.problem}", "pip install torch, as the package asks for it")
     version, count = done.output.split()
     if machine.accelerators and count == "0":
-        text = f"{version} sees none of the {len(machine.accelerators)} accelerators: runs are on processors"
-        return Finding("warn", "torch", text, "install a torch for this driver")
+        text = f"{version} can use none of the {len(machine.accelerators)} accelerators: a run is refused"
+        return Finding("missing", "torch", text, "install a torch for this driver, or set CUDA_VISIBLE_DEVICES= to run on CPUs")
     return Finding("ok", "torch", f"{version} starts, {count} accelerators")
 
 

@@ -16,7 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from roll.configs.visible import visible
+from roll.metrics.alarms import ALARMS
 from roll.metrics.evaluation_table import evaluation_lines
+from roll.metrics.run_log import read_rows
+from roll.view.run import Run
 
 LOOK_S = 2.5
 """A process whose beat does not change in this time is said to be silent (`roll.rollout.sql.groups.BEAT_S` is less)."""
@@ -60,6 +63,10 @@ def status(run_dir: Path) -> Iterator[str]:
         yield from _of_driver(run_dir, json.loads(path.read_text()))
     else:
         raise ValueError("it has neither groups.db nor summary.json")
+    if (summary := run_dir / "summary.json").is_file():
+        yield from (f"{'advice':<10}{line}" for line in json.loads(summary.read_text()).get("advice", ()))
+    if (journal := run_dir / ALARMS).is_file():
+        yield from (f"{'alarm':<10}{row['text']}" for row in read_rows(journal))
 
 
 def groups_address(run_dir: Path) -> str | None:
@@ -75,15 +82,13 @@ def groups_address(run_dir: Path) -> str | None:
 
 
 def _of_driver(run_dir: Path, summary: Mapping[str, Any]) -> Iterator[str]:
-    reason = f": {summary['reason']}" if summary.get("reason") else ""
-    yield f"{'run':<10}{summary.get('status', 'running')}{reason}"
-    metrics = run_dir / "metrics.jsonl"
-    lines = metrics.read_bytes().splitlines(keepends=True) if metrics.is_file() else []
-    rows = [json.loads(line) for line in lines if line.endswith(b"\n")]
-    if rows:
+    run = Run(run_dir)
+    status = run.status()
+    yield f"{'run':<10}{status['state']}" + (f": {status['reason']}" if status["reason"] else "")
+    if status["step"] is not None:
         shown = ("critic/score/mean", "staleness/mean", "time/step_s", "time/wait_for_batch_s")
-        last = next((row for row in reversed(rows) if "time/step_s" in row), rows[-1])
-        yield f"{'step':<10}{last['step']}, " + ", ".join(f"{key} {last[key]:.3g}" for key in shown if key in last)
+        last = run.metrics.last
+        yield f"{'step':<10}{status['step']}, " + ", ".join(f"{key} {last[key]:.3g}" for key in shown if key in last)
     if counts := summary.get("groups"):
         yield f"{'groups':<10}{_counts(counts)}"
     yield from evaluation_lines(summary.get("evaluation", ()))

@@ -23,7 +23,7 @@ from roll.data.hub import asks_the_hub
 from roll.distributed.machine import this_machine
 from roll.distributed.surroundings import set_defaults
 
-EXIT_CODES = {"finished": 0, "failed": 1, "interrupted": 130}
+EXIT_CODES = {"finished": 0, "failed": 1, "stopped": 3, "interrupted": 130}
 BAD_CONFIGURATION = 2
 DEFAULT_CONFIG = {"rlvr": "rlvr_config_async", "agentic": "agent_val_frozen_lake_async"}
 DESCRIPTIONS = {
@@ -58,7 +58,7 @@ def parse(arguments: Sequence[str], pipeline: str, prog: str) -> tuple[argparse.
 def main(arguments: Sequence[str] | None = None, prog: str = "roll train") -> int:
     """The first argument may be the pipeline, `rlvr` (the default) or `agentic`. `prog`: how the user called this.
 
-    Returns the exit code: 0 finished, 1 failed, 2 bad configuration, 130 interrupted."""
+    Returns the exit code: 0 finished, 1 failed, 2 bad configuration, 3 stopped by an alarm, 130 interrupted."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     pipeline = given.pop(0) if given and given[0] in DEFAULT_CONFIG else ""
     if not pipeline and prog == "roll train" and {"-h", "--help"} & set(given):
@@ -108,7 +108,9 @@ def run(config: RLVRConfig | AgenticConfig, report: LoadReport, local: bool) -> 
         print(report.summary)
     if not asks_the_hub(config):  # nothing is fetched that was not asked for
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    if problems := contradictions(config, this_machine()) or missing_model(config.pretrain):
+    # The devices of a cluster are known when the run has joined it.
+    joins = not local and os.environ.get("RAY_ADDRESS", "local") != "local"
+    if problems := (not joins and contradictions(config, this_machine())) or missing_model(config.pretrain):
         raise ConfigError(report.located(problems))
     try:
         return _run(config, local)

@@ -128,7 +128,20 @@ class DataArguments:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CurriculumConfig:
+    """Each domain's easy prompts come first. Every prompt is still served once an epoch."""
+
+    column: str = option("difficulty", "Column with a number that says how hard a prompt is.")
+    easiest: Literal["low", "high"] = option("low", "Which numbers are easy: low ones (a difficulty) or high ones (a pass rate).")
+    spread: float = option(
+        0.0, "How far a prompt may come before or after its place, at random, as a share of the epoch.", bounds=Bounds(ge=0, le=1)
+    )
+    epochs: int = option(1, "Epochs in this order; later ones are in random order.", bounds=Bounds(ge=1))
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainDataArguments(DataArguments):
+    curriculum: CurriculumConfig | None = option(None, "Which prompts of an epoch come first; null means a random order.")
     domain_interleave_probs: dict[str, float] = option(
         {},
         "Relative share of each domain in a batch; empty means equal shares, and a domain left out is only validated.",
@@ -136,6 +149,8 @@ class TrainDataArguments(DataArguments):
     )
 
 
+HEAD_COLUMNS = 4096
+"""Trainers compute logits for this many entries of the vocabulary at a time."""
 KV_GRANULE = 16
 """The KV cache of hf_infer holds a multiple of this many tokens a request, so every slot starts at the same memory alignment."""
 

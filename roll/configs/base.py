@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Literal
 
+from roll.configs.alarms import AlarmConfig
 from roll.configs.device_mapping import MAX_DEVICES
 from roll.configs.fields import Bounds, option
 from roll.configs.flow import FlowConfig
@@ -109,6 +110,11 @@ class BaseConfig:
     logging_steps: int = option(1, "Steps between lines on the console; metrics.jsonl has every step.", bounds=COUNT)
     track_with: TrackerName | list[TrackerName] = option("tensorboard", "Trackers besides metrics.jsonl.")
     tracker_kwargs: dict[str, Any] = option({}, "Handed to the trackers, e.g. {wandb: {project: my-project}}.")
+    alarms: list[AlarmConfig] = option(
+        [],
+        "Metrics that are watched while steps are trained, e.g. [{metric: actor/ess, below: 0.3, for_steps: 3, action: stop}]. "
+        "With mode explore and train the trainer watches.",
+    )
     rollout_log_per_step: int = option(
         8,
         "Rollouts written to samples.jsonl each step, rounded up to whole groups; as many of groups that were dropped, and of "
@@ -183,6 +189,19 @@ class BaseConfig:
     engine_health_interval_s: float = option(10.0, "Time between health checks of an engine.", bounds=Bounds(gt=0))
     engine_health_timeout_s: float = option(
         120.0, "An engine that does not answer a health check in this time is killed and started again.", bounds=Bounds(gt=0)
+    )
+    max_trainer_restarts: int = option(
+        3,
+        "How many times in a run the trainer is started again when a rank of actor_train, critic or reference dies: from the "
+        "newest checkpoint (save_steps) or, while there is none, from the beginning. 0: the first death ends the run, as always "
+        "with --local and mode train.",
+        bounds=Bounds(ge=0),
+    )
+    synchronous_after_failures: int = option(
+        0,
+        "After so many engines, environment and reward workers had to be replaced the run goes on in the synchronous schedule, "
+        "as with async_generation_ratio 0, until it is resumed. 0: never.",
+        bounds=Bounds(ge=0),
     )
     is_use_additional_prompts: bool = option(False, "Start more prompts than needed, to replace filtered groups sooner.")
     max_additional_running_prompts: int = option(16, "At most this many more.", bounds=Bounds(ge=0))

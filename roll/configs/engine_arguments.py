@@ -10,6 +10,8 @@ from typing import Any
 
 PARALLEL_SIZES = ("tensor_parallel_size", "pipeline_parallel_size")
 """Their product is the number of devices of one engine."""
+SLEEP_MODE = {"vllm": ("enable_sleep_mode",), "sglang": ("enable_memory_saver", "enable_weights_cpu_backup")}
+"""What lets an engine on accelerators give its memory back, weights too, while it sleeps."""
 REPLICAS = "data_parallel_size"
 """A number that has to divide that of the engines; they are replicas of one another anyway."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from roll.configs.engine_arguments import PARALLEL_SIZES, REPLICAS, EngineArguments
+from roll.configs.engine_arguments import PARALLEL_SIZES, REPLICAS, SLEEP_MODE, EngineArguments
 from roll.configs.lora_updates import adapter_updates
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import Problem
@@ -31,9 +31,13 @@ def engine_problems(config: PPOConfig) -> Iterator[Problem]:
     if wrong:
         return
     try:
-        devices = role.world_size
+        devices, shared = role.world_size, config.engines_share_devices
     except ValueError:  # a device_mapping that cannot be read: reported as such
         return
+    for key in SLEEP_MODE[name]:
+        if shared and options.given.get(key, True) is not True:
+            message = "the engines take turns with other roles on their devices, and have to give the memory back meanwhile"
+            yield Problem(f"{block}.{key}", options.given[key], message, "true, or devices that no other role has")
     replicas, per_engine = sizes.pop(REPLICAS), options.devices_per_engine
     if devices % per_engine:
         key = max(sizes, key=lambda size: sizes[size])

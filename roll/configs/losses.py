@@ -113,6 +113,8 @@ class PolicyLoss:
     anchor: Anchor = "step"
     """What the ratio is taken to when the log-probs of the step's first weights are there: to those, with the decoupled weight
     around the loss, or always to the `behaviour` policy, without."""
+    metrics: tuple[str, ...] = ()
+    """What it may add to `actor/...`, besides what every loss has."""
 
 
 def _plain(formula: Callable[[PolicyLossArgs], str]) -> PolicyLoss:
@@ -172,6 +174,9 @@ def _dppo_kl(k: PolicyLossArgs) -> str:
     return f"−sg(min(r, {k.dppo_ratio_cap:g}))·A·ℓ, 0 if {out}"
 
 
+_CLIPS = ("clipfrac", "clipfrac_low", "clipfrac_high")
+_DUAL_CLIPS = (*_CLIPS, "clipfrac_dual")
+
 POLICY_LOSSES: dict[str, PolicyLoss] = {
     "vanilla": _plain(_reinforce),
     "reinforce": _plain(_reinforce),
@@ -179,18 +184,18 @@ POLICY_LOSSES: dict[str, PolicyLoss] = {
     "opmd": _plain(lambda k: f"−A·ℓ / (1 + {k.opmd_tau:g})"),
     "asymre": _plain(lambda k: f"−(A − ({k.asymre_baseline_shift:g}))·ℓ"),
     # It penalises the distance from the sampler.
-    "kimi15": PolicyLoss(lambda k: f"−A·ℓ + {k.kimi15_tau:g}/2·(log r)²", takes_ratio=False),
-    "ppo": PolicyLoss(_ppo),
-    "gspo": PolicyLoss(_gspo),
-    "gmpo": PolicyLoss(_gmpo),
-    "sapo": PolicyLoss(_sapo),
-    "tis": PolicyLoss(lambda k: f"−sg(clip(r, {k.tis_lower_bound:g}, {k.tis_upper_bound:g}))·A·ℓ"),
-    "topr": PolicyLoss(_topr),
-    "cispo": PolicyLoss(_cispo),
-    "vespo": PolicyLoss(_vespo),
-    "dppo_tv": PolicyLoss(_dppo_tv),
-    "dppo_kl": PolicyLoss(_dppo_kl),
-    "decoupled_ppo": PolicyLoss(_ppo, needs_proximal=True),
+    "kimi15": PolicyLoss(lambda k: f"−A·ℓ + {k.kimi15_tau:g}/2·(log r)²", takes_ratio=False, metrics=("kimi15_penalty",)),
+    "ppo": PolicyLoss(_ppo, metrics=_DUAL_CLIPS),
+    "gspo": PolicyLoss(_gspo, metrics=_DUAL_CLIPS),
+    "gmpo": PolicyLoss(_gmpo, metrics=_CLIPS),
+    "sapo": PolicyLoss(_sapo, metrics=("sapo_gate",)),
+    "tis": PolicyLoss(lambda k: f"−sg(clip(r, {k.tis_lower_bound:g}, {k.tis_upper_bound:g}))·A·ℓ", metrics=_CLIPS),
+    "topr": PolicyLoss(_topr, metrics=("clipfrac", "topr_positive_share", "topr_weight_mean")),
+    "cispo": PolicyLoss(_cispo, metrics=(*_CLIPS, "cispo_masked_share")),
+    "vespo": PolicyLoss(_vespo, metrics=("vespo_weight_mean",)),
+    "dppo_tv": PolicyLoss(_dppo_tv, metrics=("clipfrac",)),
+    "dppo_kl": PolicyLoss(_dppo_kl, metrics=("clipfrac",)),
+    "decoupled_ppo": PolicyLoss(_ppo, needs_proximal=True, metrics=_DUAL_CLIPS),
     "m2po": PolicyLoss(
         lambda k: f"−M·r·A, M leaves out outliers until the batch's mean (log r)² <= {k.m2po_threshold:g}",
         needs_proximal=True,

@@ -140,6 +140,13 @@ class PPOConfig(BaseConfig, ABC):
         unused = {"reference": not self.uses_reference, "critic": not self.uses_critic}
         return {name: role for name, role in self.configured_roles().items() if not unused.get(name)}
 
+    @property
+    def engines_share_devices(self) -> bool:
+        """Whether another role uses some of the engines' devices: they take turns."""
+        roles = self.roles()
+        others = {device for name, role in roles.items() if name != "actor_infer" for device in role.devices}
+        return "actor_infer" in roles and not others.isdisjoint(self.actor_infer.devices)
+
     def model_folder(self, role: WorkerConfig) -> str:
         """Folder of the Hugging Face checkpoint that the role starts from; empty if no folder is named."""
         return role.model_args.model_name_or_path or self.pretrain or ""

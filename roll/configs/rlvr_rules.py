@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 
-from roll.configs.arguments import ENGINES, DataArguments
+from roll.configs.arguments import DataArguments
 from roll.configs.base import BaseConfig
 from roll.configs.dotted_path import DOTTED_PATH
 from roll.configs.estimators import ESTIMATORS, STEP_ESTIMATORS, unusable_estimator
@@ -13,6 +13,7 @@ from roll.configs.evaluation_rules import set_name_problems
 from roll.configs.ppo import set_key
 from roll.configs.problems import MISSING_VALUE, Problem
 from roll.configs.rlvr import RLVRConfig
+from roll.configs.worker import RewardConfig
 
 _TURNS = "compares the turns of multi-turn episodes; an RLVR response is one turn"
 
@@ -107,17 +108,29 @@ def _domains(config: RLVRConfig) -> Iterator[Problem]:
                 yield Problem(f"{key}.tag_included", tag, f"the tag belongs to rewards.{owner[tag]} already", "name it once")
             owner.setdefault(tag, domain)
         yield from _query_filter(config, key, domain)
-        if reward.judge is not None and reward.world_size != 1:
-            yield Problem(f"{key}.world_size", reward.world_size, "there is one worker for each engine of the judge", "remove it")
-        if reward.judge is not None and reward.judge.strategy_args.strategy_name not in ENGINES:
-            strategy = reward.judge.strategy_args.strategy_name
-            yield Problem(f"{key}.judge.strategy_args.strategy_name", strategy, "is no engine", ", ".join(ENGINES))
+        yield from _judging_models(key, reward)
     shares = config.actor_train.data_args.domain_interleave_probs
     key = "actor_train.data_args.domain_interleave_probs"
     for domain in shares:
         if domain not in config.rewards:
             known = ", ".join(config.rewards) or "none"
             yield Problem(f"{key}.{domain}", shares[domain], f"there is no rewards.{domain} (domains: {known})")
+
+
+def _judging_models(key: str, reward: RewardConfig) -> Iterator[Problem]:
+    for name, model in reward.models.items():
+        strategy, what = model.strategy_args, f"{key}.{name}.strategy_args"
+        if strategy.strategy_name not in model.engines:
+            message = "sglang serves no classifier here" if strategy.strategy_name == "sglang" else "is no engine"
+            yield Problem(f"{what}.strategy_name", strategy.strategy_name, message, " or ".join(model.engines))
+        elif strategy.strategy_name == "hf_infer":
+            for option, value in strategy.strategy_config.items():
+                yield Problem(f"{what}.strategy_config.{option}", value, "is not read for a model that judges", "remove it")
+    if reward.models and reward.world_size != 1:
+        message = "there is one worker for each engine of its model"
+        yield Problem(f"{key}.world_size", reward.world_size, message, "remove it")
+    if len(reward.models) > 1:
+        yield Problem(f"{key}.reward_model", MISSING_VALUE, "and judge are both given", "remove one of the two")
 
 
 def _query_filter(config: RLVRConfig, key: str, domain: str) -> Iterator[Problem]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from roll.configs.agentic import AgenticConfig
 from roll.configs.agentic_rules import agentic_problems
+from roll.configs.alarm_rules import alarm_problems
 from roll.configs.arguments import ENGINES, FROZEN_STRATEGIES, TRAINING_STRATEGIES
 from roll.configs.arrival_rules import arrival_problems
 from roll.configs.deepspeed import DeepSpeedConfig, deepspeed_problems
@@ -24,7 +25,7 @@ from roll.configs.ppo import PPOConfig
 from roll.configs.problems import MISSING_VALUE, Problem
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.rlvr_rules import rlvr_problems
-from roll.configs.worker import JudgeModelConfig, TrainedConfig, WorkerConfig
+from roll.configs.worker import JudgingModelConfig, TrainedConfig, WorkerConfig
 
 _STRATEGIES_OF_ROLE: dict[str, tuple[str, ...]] = {
     "actor_train": TRAINING_STRATEGIES,
@@ -44,6 +45,7 @@ def check_config(config: PPOConfig, device_count: int) -> list[Problem]:
         _batch,
         _halves,
         evaluation_problems,
+        alarm_problems,
         _asynchrony,
         arrival_problems,
         loss_problems,
@@ -141,6 +143,20 @@ def _asynchrony(config: PPOConfig) -> Iterator[Problem]:
     if config.groups_order == "newest" and config.staleness_policy == "wait":
         message = "with staleness_policy wait every group is trained: taking the newest first makes the others older by as much"
         yield Problem("groups_order", "newest", message, "staleness_policy: drop, or fifo")
+    yield from _fallback(config)
+
+
+def _fallback(config: PPOConfig) -> Iterator[Problem]:
+    key, after = "synchronous_after_failures", config.synchronous_after_failures
+    if not after:
+        return
+    if config.mode != "both" or config.groups_address is not None:
+        yield Problem(key, after, "groups in a database may be started by other processes, too", "0, or groups in memory")
+    if config.async_generation_ratio == 0:
+        yield Problem(key, after, "has no effect at async_generation_ratio 0", "0")
+    if (push := config.weight_push_interval) > 1:
+        message = f"with weight_push_interval {push} the trainer would wait forever in the synchronous schedule"
+        yield Problem(key, after, message, "0, or weight_push_interval: 1")
 
 
 def _replay(config: PPOConfig) -> Iterator[Problem]:
@@ -248,11 +264,10 @@ def _sampling(config: PPOConfig) -> Iterator[Problem]:
 def _devices(config: PPOConfig, device_count: int) -> Iterator[Problem]:
     if device_count > MAX_DEVICES:
         yield Problem("num_nodes", config.num_nodes, f"{device_count:,} devices in all, at most {MAX_DEVICES:,}")
-    judges = (
-        {f"rewards.{domain}.judge": r.judge for domain, r in config.rewards.items()} if isinstance(config, RLVRConfig) else {}
-    )
-    on_devices: dict[str, WorkerConfig | JudgeModelConfig] = {name: judge for name, judge in judges.items() if judge is not None}
-    for name, role in {**config.configured_roles(), **on_devices}.items():
+    rewards = config.rewards if isinstance(config, RLVRConfig) else {}
+    judging = {f"rewards.{domain}.{name}": model for domain, r in rewards.items() for name, model in r.models.items()}
+    placed: dict[str, WorkerConfig | JudgingModelConfig] = {**config.configured_roles(), **judging}
+    for name, role in placed.items():
         key = f"{name}.device_mapping"
         if role.device_mapping is None:
             alone = "; rollouts without training are not there, but roll play shows episodes" if name == "actor_train" else ""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from roll.configs.arguments import (
+    ENGINES,
     AttentionName,
     DataArguments,
     GeneratingArguments,
     ModelArguments,
     StrategyArguments,
+    StrategyName,
     TrainDataArguments,
     TrainingArguments,
 )
@@ -167,29 +169,50 @@ class ShapingConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgeModelConfig:
+class JudgingModelConfig:
     """A model that judges, on devices of its own. It stays in their memory for the whole run."""
 
-    model_name_or_path: str = required("Folder of the judge's Hugging Face checkpoint.")
+    engines: ClassVar[tuple[StrategyName, ...]]
+
+    model_name_or_path: str = required("Folder of its Hugging Face checkpoint, or its name on the hub.")
     device_mapping: str | int | list[int] = required(
         "Global device indices, as a role has them: one engine each, or as its options say."
     )
     strategy_args: StrategyArguments = option(
-        StrategyArguments(strategy_name="hf_infer"), "Its engine: hf_infer, vllm or sglang."
+        StrategyArguments(strategy_name="hf_infer"), "Its engine: hf_infer or vllm; a judge's may be sglang."
     )
     dtype: Dtype = option("auto", "Compute type; auto means bf16 on an accelerator and fp32 on a CPU.")
     attn_implementation: AttentionName = option("sdpa", "hf_infer: attention implementation of transformers.")
-    generating_args: GeneratingArguments = option(
-        GeneratingArguments(temperature=0.0, max_new_tokens=512), "How its reply is sampled."
-    )
     max_length: int = option(
-        8192, "Longest question, with its reply, in tokens; a longer one has no judgement.", bounds=Bounds(ge=1)
+        8192, "Longest text that it is given, with its reply, in tokens; a longer one has no judgement.", bounds=Bounds(ge=1)
     )
 
     @property
     def devices(self) -> tuple[int, ...]:
         """As `WorkerConfig.devices`."""
         return parse_device_mapping(self.device_mapping)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeModelConfig(JudgingModelConfig):
+    """A language model that is asked for a verdict."""
+
+    engines = ENGINES
+
+    generating_args: GeneratingArguments = option(
+        GeneratingArguments(temperature=0.0, max_new_tokens=512), "How its reply is sampled."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardModelConfig(JudgingModelConfig):
+    """A sequence classifier with one output, which is the reward."""
+
+    engines = ("hf_infer", "vllm")
+
+    max_tokens_per_microbatch_in_infer: int = option(
+        16384, "Tokens, padding included, of a batch of texts; a longer text is a batch of its own.", bounds=Bounds(ge=1)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +236,15 @@ class RewardConfig:
     judge: JudgeModelConfig | None = option(
         None, "LLMJudgeRewardWorker: the model that judges, one reward worker an engine; null means the server in reward_args."
     )
+    reward_model: RewardModelConfig | None = option(
+        None, "RewardModelWorker: the classifier whose output is the reward, one reward worker an engine."
+    )
     reward_args: dict[str, Any] = option({}, "Handed to the worker class as it stands.")
+
+    @property
+    def models(self) -> dict[str, JudgingModelConfig]:
+        """What judges on devices of its own, by key: one at most in a configuration that is valid."""
+        return {name: model for name in ("judge", "reward_model") if (model := getattr(self, name)) is not None}
 
     def tags(self, domain: str) -> list[str]:
         return list(self.tag_included) or [domain]

@@ -44,7 +44,7 @@ def render(rows: Sequence[PromptRow], tokenizer: PreTrainedTokenizerBase, templa
             if row.prompt is None:
                 raise PromptFileError(f"{row.where}: template none needs a prompt column, and the row has messages only")
         return [row.prompt or "" for row in rows]
-    conversations = [row.messages or [{"role": "user", "content": row.prompt}] for row in rows]
+    conversations = [conversation(row) for row in rows]
     if template == "chatml":
         return [chatml(messages, row.where) for messages, row in zip(conversations, rows, strict=True)]
     if not tokenizer.chat_template:
@@ -59,6 +59,10 @@ def render(rows: Sequence[PromptRow], tokenizer: PreTrainedTokenizerBase, templa
             raise PromptFileError(f"{row.where}: the text that the tokenizer's chat template makes of the row {wrong}")
         texts.append(answer["text"])
     return texts
+
+
+def conversation(row: PromptRow) -> list[dict[str, Any]]:
+    return row.messages or [{"role": "user", "content": row.prompt}]
 
 
 def chatml(messages: Sequence[Mapping[str, Any]], where: str) -> str:

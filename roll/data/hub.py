@@ -2,11 +2,12 @@
 
 A name is `owner/model` or `owner/model@revision`, where a folder of that name is not there. Only configuration, tokenizer and
 safetensors are fetched: no code, no pickles. The hub's own variables apply (`HF_HOME`, `HF_ENDPOINT`, `HF_TOKEN`,
-`HF_HUB_OFFLINE`).
+`HF_HUB_OFFLINE`). With `USE_MODELSCOPE=1` the names are ModelScope's, whose package then fetches to its own cache.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from roll.configs.arguments import DataArguments
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.rlvr import RLVRConfig
+from roll.configs.worker import RewardConfig
 
 C = TypeVar("C", bound=PPOConfig)
 
@@ -37,6 +39,10 @@ def hub_names(config: PPOConfig) -> Iterator[tuple[str, str]]:
         model = role.model_args.model_name_or_path
         if model is not None and is_hub_name(model):
             yield f"{name}.model_args.model_name_or_path", model
+    for domain, reward in config.rewards.items() if isinstance(config, RLVRConfig) else ():
+        for name, judging in reward.models.items():
+            if is_hub_name(judging.model_name_or_path):
+                yield f"rewards.{domain}.{name}.model_name_or_path", judging.model_name_or_path
 
 
 def asks_the_hub(config: PPOConfig) -> bool:
@@ -61,21 +67,54 @@ def with_fetched_models(config: C) -> C:
     for name, role in config.roles().items():
         if (folder := folders.get(role.model_args.model_name_or_path or "")) is not None:
             changed[name] = replace(role, model_args=replace(role.model_args, model_name_or_path=folder))
+    if isinstance(config, RLVRConfig):
+        changed["rewards"] = {domain: _with_folders(reward, folders) for domain, reward in config.rewards.items()}
     return replace(config, **changed) if folders else config
 
 
+def _with_folders(reward: RewardConfig, folders: dict[str, str]) -> RewardConfig:
+    changed: dict[str, Any] = {
+        name: replace(model, model_name_or_path=folders.get(model.model_name_or_path, model.model_name_or_path))
+        for name, model in reward.models.items()
+    }
+    return replace(reward, **changed)
+
+
 def fetch(name: str) -> Path:
-    """The folder in the cache that holds the model; fetches what is not there yet, and shows the progress."""
+    """The folder in the cache that holds the model; fetches what is not there yet, and shows the progress. Raises `ValueError` if
+    ModelScope is asked for and its package is not installed."""
+    repo, revision = _parts(name)
+    if asks_modelscope():
+        folder = _fetch_from_modelscope(repo, revision)
+        print(f"{name} is ModelScope's, in {folder}")
+        return folder
     from huggingface_hub import snapshot_download
 
-    repo, revision = _parts(name)
     folder = Path(snapshot_download(repo, revision=revision, allow_patterns=list(FETCHED)))
     print(f"{name} is commit {folder.name} of the hub, in {folder}")
     return folder
 
 
+def asks_modelscope() -> bool:
+    return os.environ.get("USE_MODELSCOPE", "").lower() in ("1", "true", "yes")
+
+
+def _fetch_from_modelscope(repo: str, revision: str | None, local_files_only: bool = False) -> Path:
+    try:
+        from modelscope import snapshot_download
+    except ModuleNotFoundError as error:
+        missing = "USE_MODELSCOPE is set, but its package is not installed: pip install modelscope, or unset the variable"
+        raise ValueError(missing) from error
+    options: dict[str, Any] = {"revision": revision, "allow_patterns": list(FETCHED), "local_files_only": local_files_only}
+    return Path(snapshot_download(repo, **options))
+
+
 def cached(name: str) -> Path | None:
     """The folder of a model that was fetched before."""
+    if asks_modelscope():
+        with contextlib.suppress(Exception):  # boundary: it raises what it likes where there is nothing
+            return _fetch_from_modelscope(*_parts(name), local_files_only=True)
+        return None
     from huggingface_hub import try_to_load_from_cache
 
     repo, revision = _parts(name)
@@ -85,6 +124,8 @@ def cached(name: str) -> Path | None:
 
 def where_from(name: str) -> str:
     """Where a model that is not in the cache would come from."""
+    if asks_modelscope():
+        return f"{name} is not here: a run fetches it from ModelScope"
     endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
     return f"{name} is not here: a run fetches it from {endpoint}/{_parts(name)[0]}"
 

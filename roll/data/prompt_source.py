@@ -1,22 +1,23 @@
 """The sequence of prompts of a run: infinite, deterministic, resumable.
 
-`Prompt` number k of a domain is row `k mod n` of epoch `k div n`, in an order shuffled by (seed, domain, epoch); domains take
-turns so that at every moment each has had its share. The whole state is therefore one count for each domain, plus the prompts
-given back.
+`Prompt` number k of a domain is row `k mod n` of epoch `k div n`, in an order that (seed, domain, epoch) and a curriculum, if
+there is one, decide; domains take turns so that at every moment each has had its share. The whole state is therefore one count
+for each domain, plus the prompts given back.
 Invariant: every row of a domain is served once in an epoch, and `restore(cursor())` continues as if nothing had happened.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import random
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from roll.configs.arguments import Template
-from roll.data.chat_template import encode, render
+from roll.configs.arguments import CurriculumConfig, Template
+from roll.data.chat_template import conversation, encode, render
 from roll.data.prompt_file import PromptFileError, PromptRow
 from roll.data.sample import Prompt
 from roll.data.seeding import derive_seed
@@ -36,10 +37,11 @@ class TokenizedRow:
     input_ids: list[int]
     ground_truth: str
     extra: dict[str, Any] = field(default_factory=dict)
+    conversation: list[dict[str, Any]] = field(default_factory=list)
 
     def prompt(self, epoch: int) -> Prompt:
         uid = f"{self.domain}/{epoch}/{self.id}"
-        return Prompt(uid, self.input_ids, self.text, self.tag, self.domain, self.ground_truth, self.extra)
+        return Prompt(uid, self.input_ids, self.text, self.tag, self.domain, self.ground_truth, self.extra, self.conversation)
 
 
 def tokenize_prompts(
@@ -48,9 +50,11 @@ def tokenize_prompts(
     template: Template,
     prompt_length: int,
     tag_to_domain: Mapping[str, str],
+    with_conversation: Collection[str] = (),
 ) -> tuple[list[TokenizedRow], dict[str, int]]:
     """The rows that can be used, in order, and how many cannot, by reason: "too_long" (more than `prompt_length` tokens), "empty"
-    (no token). Raises `PromptFileError` for a tag that belongs to no domain."""
+    (no token). `with_conversation`: the domains whose rewards read the messages. Raises `PromptFileError` for a tag that belongs
+    to no domain."""
     rows = list(rows)
     for row in rows:
         if row.tag not in tag_to_domain:
@@ -68,7 +72,8 @@ def tokenize_prompts(
             skipped["too_long"] += 1
         else:
             domain = tag_to_domain[row.tag]
-            usable.append(TokenizedRow(row.id, domain, row.tag, text, input_ids, row.ground_truth, row.extra))
+            told = conversation(row) if domain in with_conversation else []
+            usable.append(TokenizedRow(row.id, domain, row.tag, text, input_ids, row.ground_truth, row.extra, told))
     return usable, dict(skipped)
 
 
@@ -81,10 +86,14 @@ def by_domain(rows: Iterable[TokenizedRow]) -> dict[str, list[TokenizedRow]]:
 
 class PromptSource:
     def __init__(
-        self, rows_by_domain: Mapping[str, Sequence[TokenizedRow]], domain_probs: Mapping[str, float], seed: int
+        self,
+        rows_by_domain: Mapping[str, Sequence[TokenizedRow]],
+        domain_probs: Mapping[str, float],
+        seed: int,
+        curriculum: CurriculumConfig | None = None,
     ) -> None:
         """`domain_probs`: relative share of each domain; empty means equal shares. Raises `ValueError` if a domain has a share
-        and no rows, or rows and no share."""
+        and no rows, or rows and no share, and for a row that the curriculum does not find its number in."""
         shares = dict(domain_probs) or dict.fromkeys(rows_by_domain, 1.0)
         if any("/" in domain for domain in shares):
             raise ValueError(f"a domain's name has no '/': {sorted(shares)}")
@@ -97,7 +106,9 @@ class PromptSource:
         self._rows = {domain: rows_by_domain[domain] for domain in sorted(shares)}
         self._shares = {domain: shares[domain] / sum(shares.values()) for domain in self._rows}
         self._seed = seed
-        self._data = {domain: _fingerprint(rows) for domain, rows in self._rows.items()}
+        self._curriculum = curriculum
+        self._places = {domain: places(rows, curriculum) for domain, rows in self._rows.items()} if curriculum else {}
+        self._data = {domain: _fingerprint(rows, self._places.get(domain)) for domain, rows in self._rows.items()}
         self._row_of = {(domain, row.id): row for domain, served in self._rows.items() for row in served}
         self._served = dict.fromkeys(self._rows, 0)
         self._returned: deque[Prompt] = deque()
@@ -131,7 +142,7 @@ class PromptSource:
         changed = sorted(d for d in {*cursor["data"], *mine["data"]} if cursor["data"].get(d) != mine["data"].get(d))
         if changed:
             raise ValueError(
-                f"the prompts of the domains {changed} are not those of the checkpoint (rows, template or tokenizer)"
+                f"the prompts of the domains {changed} are not those of the checkpoint (rows, template, tokenizer or curriculum)"
             )
         self._served = dict(cursor["served"])
         returned = [uid.split("/", 2) for uid in cursor["returned"]]
@@ -141,14 +152,37 @@ class PromptSource:
         """The order of the rows in this epoch."""
         if self._orders.get(domain, (None,))[0] != epoch:
             order = list(range(len(self._rows[domain])))
-            random.Random(derive_seed(self._seed, "epoch", domain, epoch)).shuffle(order)
+            chance = random.Random(derive_seed(self._seed, "epoch", domain, epoch))
+            chance.shuffle(order)
+            if self._curriculum is not None and epoch < self._curriculum.epochs:
+                spread, place = self._curriculum.spread, self._places[domain]
+                order.sort(key=lambda row: place[row] + spread * chance.uniform(-1, 1))
             self._orders[domain] = (epoch, order)
         return self._orders[domain][1]
 
 
-def _fingerprint(rows: Sequence[TokenizedRow]) -> str:
-    """A hash that changes if ids, order or tokens of the rows change."""
-    digest = hashlib.blake2b(digest_size=8)
+def places(rows: Sequence[TokenizedRow], curriculum: CurriculumConfig) -> list[float]:
+    """Where in the epoch each row belongs, from 0 to 1; equally hard rows have the same place. Raises `ValueError`."""
+    hard = [_number(row, curriculum.column) for row in rows]
+    in_order = sorted(hard, reverse=curriculum.easiest == "high")
+    first = {number: position for position, number in reversed(list(enumerate(in_order)))}
+    return [first[number] / len(rows) for number in hard]
+
+
+def _number(row: TokenizedRow, column: str) -> float:
+    try:
+        number = float(row.extra[column])
+    except (KeyError, TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        has = f"is {row.extra[column]!r}"[:60] if column in row.extra else "is missing"
+        raise ValueError(f"curriculum.column: {column!r} of prompt {row.id!r} (domain {row.domain}) {has}, not a number")
+    return number
+
+
+def _fingerprint(rows: Sequence[TokenizedRow], place: Sequence[float] | None) -> str:
+    """A hash that changes if ids, order or tokens of the rows change, or their places in a curriculum."""
+    digest = hashlib.blake2b(repr(place).encode() if place is not None else b"", digest_size=8)
     for row in rows:
         digest.update(repr((row.id, row.input_ids, row.ground_truth)).encode())
     return digest.hexdigest()

@@ -40,6 +40,14 @@ def lines(file: BinaryIO, most: int) -> Iterator[bytes | None]:
         yield from piece.splitlines()
 
 
+def open_inside(folder: Path, name: str) -> BinaryIO:
+    """A file in a folder. Raises as `open_regular`, and `ValueError` where a link or `..` leads out of the folder."""
+    path = folder / name
+    if path.resolve() != folder.resolve() / name:
+        raise ValueError(f"{path} is a link, or lies elsewhere: it is not read")
+    return open_regular(path)
+
+
 def _kind(mode: int) -> str:
     kinds = {
         stat.S_IFIFO: "FIFO",

@@ -6,6 +6,7 @@ buffered, trained, resumed and dropped whole. Both are plain values that round-t
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -36,6 +37,8 @@ class Prompt:
     ground_truth: str
     row: dict[str, Any] = field(default_factory=dict)
     """The other columns of the row (test cases, difficulty, ...), for reward workers that need them."""
+    conversation: list[dict[str, Any]] = field(default_factory=list)
+    """The messages that `text` was made of, for domains with a reward model, which renders them by its own template."""
 
 
 @dataclass(slots=True)
@@ -150,6 +153,14 @@ class SampleGroup:
     def outcomes(self) -> list[float]:
         """The reward of each rollout; raises as `rewards` does."""
         return [reward for sample, reward in zip(self.samples, self.rewards, strict=True) if sample.begins_rollout]
+
+    @property
+    def tokens_by_version(self) -> Counter[int]:
+        tokens = Counter[int]()
+        for sample in self.samples:
+            for span in sample.versions:
+                tokens[span.version] += span.stop - span.start
+        return tokens
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -14,6 +14,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from roll.data.hub import asks_modelscope
 from roll.data.regular_file import open_regular
 
 Row = dict[str, Any]
@@ -32,6 +33,8 @@ def rows(path: Path) -> Iterator[Row]:
 def rows_of_hub(path: str, subset: str | None, split: str, revision: str | None) -> Iterator[Row]:
     """The rows of a data set, which `datasets` fetches once to its cache, as `rows`. Code of a data set is never run. Raises
     `ValueError`."""
+    if asks_modelscope() and not Path(path).exists():
+        raise ValueError("data sets are not fetched from ModelScope: name downloaded files as file_name, or unset USE_MODELSCOPE")
     from datasets import load_dataset
 
     try:

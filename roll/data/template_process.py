@@ -26,11 +26,19 @@ MEMORY_BYTES = 2 << 30
 """Above what the process has when it begins."""
 
 
-def render(template: str, special: dict[str, Any], messages: list[dict[str, Any]]) -> str:
+def render(template: str, special: dict[str, Any], messages: list[dict[str, Any]], whole: bool = False) -> str:
+    """Ends where the assistant's turn begins, unless the conversation is `whole`."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
-    rendered: Any = render_jinja_template(conversations=[messages], chat_template=template, add_generation_prompt=True, **special)
+    rendered: Any = render_jinja_template(
+        conversations=[messages], chat_template=template, add_generation_prompt=not whole, **special
+    )
     return str(rendered[0][0])
+
+
+def whole_conversation(item: dict[str, Any]) -> str:
+    """A conversation to its end, for a process that keeps the time itself. `item`: template, special and messages."""
+    return render(item["template"], item["special"], item["messages"], whole=True)
 
 
 def answers(source: BinaryIO) -> Iterator[dict[str, str]]:

@@ -9,13 +9,20 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
+import logging
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from roll.configs.dotted_path import Code
-from roll.distributed.devices import Placement
+from roll.distributed.devices import Inventory, Placement, detect
+from roll.distributed.ports import free_port
 from roll.distributed.process_memory import ProcessMemory
+
+CLOSE_S = 60.0
+"""For a worker of this process to end."""
+
+logger = logging.getLogger(__name__)
 
 
 class WorkerDied(RuntimeError):
@@ -34,6 +41,8 @@ class WorkerSpec:
     class_path: str
     placement: Placement
     kwargs: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    """Variables that the worker's process begins with, if it has one."""
 
 
 def import_object(path: Code) -> Any:
@@ -85,6 +94,8 @@ class WorkerHost:
 
 class WorkerHandle(Protocol):
     name: str
+    killable: bool
+    """Whether it has a process of its own."""
 
     async def call(self, method: str, *args: Any) -> Any:
         """The method's result. Raises what it raised, or `WorkerDied`."""
@@ -120,8 +131,14 @@ class Backend(Protocol):
     isolated: bool
     """Whether every worker has a process, and so its own view of the devices and one rank of a process group."""
 
+    def devices(self, nodes: int, per_node: int | None) -> Inventory:
+        """Those of `nodes` nodes, `per_node` of each or all. Called before any worker starts; raises `ConfigError`."""
+
     def node_address(self, node: int) -> str:
         """The address at which other nodes reach this node."""
+
+    def free_port(self, node: int) -> int:
+        """A port of this node that nobody listens at."""
 
     def driver_address(self) -> str:
         """The address at which all nodes reach the driver's node."""
@@ -135,6 +152,8 @@ class Backend(Protocol):
 
 
 class LocalHandle:
+    killable = False
+
     def __init__(self, host: WorkerHost, name: str) -> None:
         self.name = name
         self._host = host
@@ -174,8 +193,14 @@ class LocalBackend:
         self._handles: list[LocalHandle] = []
         self._starting = asyncio.Lock()
 
+    def devices(self, nodes: int, per_node: int | None) -> Inventory:
+        return detect(nodes, per_node)
+
     def node_address(self, node: int) -> str:
         return "127.0.0.1"
+
+    def free_port(self, node: int) -> int:
+        return free_port()
 
     def driver_address(self) -> str:
         return "127.0.0.1"
@@ -194,5 +219,8 @@ class LocalBackend:
 
     async def shutdown(self) -> None:
         for handle in self._handles:
-            await handle.close()
+            try:
+                await asyncio.wait_for(handle.close(), CLOSE_S)
+            except TimeoutError:
+                logger.warning("worker %s does not end: it still works on a call", handle.name)
         self._handles.clear()

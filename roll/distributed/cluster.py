@@ -16,6 +16,10 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 DIED = "died"
+END_S = 60.0
+"""For killed processes to be gone."""
+PING_S = 10.0
+"""For the answer of a worker that is asked whether it lives."""
 PROGRESS_S = 30.0
 """Time between two lines about workers that are not ready yet."""
 
@@ -37,9 +41,9 @@ class Cluster:
         restart: Callable[[int], Coroutine[Any, Any, WorkerHandle]] | None = None,
         heartbeat_s: float = 0.0,
     ) -> None:
-        """`deadline_s`: the most that any one call may take (`rpc_timeout`). `shard_of`: the data-parallel rank of each worker;
-        None means that each is one of its own. `restart`: starts the worker of a rank anew. `heartbeat_s`: how long a worker may
-        be silent (`heartbeat_timeout`), 0 for ever."""
+        """`deadline_s`: the most that any one call may take (`rpc_timeout`); a worker that takes longer is killed, if it can be.
+        `shard_of`: the data-parallel rank of each worker; None means that each is one of its own. `restart`: starts the worker of
+        a rank anew. `heartbeat_s`: how long a worker may be silent (`heartbeat_timeout`), 0 for ever."""
         self.role = role
         self.workers = list(workers)
         self.shard_of = tuple(shard_of if shard_of is not None else range(len(self.workers)))
@@ -47,6 +51,8 @@ class Cluster:
         self._restart = restart
         self._heartbeat_s = heartbeat_s
         self._open: dict[object, OpenCall] = {}
+        self.restarts = 0
+        """Workers that were started in the place of others."""
 
     @classmethod
     async def start(
@@ -115,6 +121,28 @@ class Cluster:
         """A new worker in the place of one whose process is gone. Raises `WorkerStartError` if it does not come up."""
         assert self._restart is not None, "a cluster made of ready workers cannot start others"
         self.workers[rank] = await self._restart(rank)
+        self.restarts += 1
+
+    async def silent(self, within_s: float = PING_S) -> dict[int, WorkerDied | TimeoutError]:
+        """The ranks that are dead (`WorkerDied`) or give no sign of life in time. Raises `BackendLost`."""
+        asked = (asyncio.wait_for(worker.ping(), within_s) for worker in self.workers)
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        if lost := next((answer for answer in answers if isinstance(answer, BackendLost)), None):
+            raise lost
+        return {rank: answer for rank, answer in enumerate(answers) if isinstance(answer, WorkerDied | TimeoutError)}
+
+    async def replace_silent(self) -> None:
+        """New workers in the places of those that are dead or hang."""
+        ranks = await self.silent(self._heartbeat_s or PING_S)
+        for rank in ranks:
+            self.workers[rank].kill()
+        await asyncio.gather(*map(self.restart, ranks))
+
+    async def end(self) -> None:
+        """Kills all workers, whatever they do; returns when their processes are gone. Raises `TimeoutError`."""
+        for worker in self.workers:
+            worker.kill()
+        await asyncio.wait_for(asyncio.gather(*(worker.died() for worker in self.workers)), END_S)
 
     async def watch(self, on_death: Callable[[int], Awaitable[None]] | None = None) -> None:
         """Notices that a worker's process is gone or hangs, also when nobody is calling it: raises `WorkerDied`, or awaits
@@ -168,13 +196,19 @@ class Cluster:
                     await asyncio.sleep(1.0)
 
     async def _in_time(self, rank: int, method: str, answer: Coroutine[Any, Any, T]) -> T:
-        this = object()
-        self._open[this] = OpenCall(self.workers[rank].name, method, time.monotonic())
+        this, worker = object(), self.workers[rank]
+        self._open[this] = OpenCall(worker.name, method, time.monotonic())
         try:
-            return await asyncio.wait_for(answer, self._deadline_s)
+            async with asyncio.timeout(self._deadline_s) as limit:
+                return await answer
         except TimeoutError as error:
-            who = f"{self.role}[{rank}].{method}"
-            raise TimeoutError(f"{who} gave no answer in {self._deadline_s:.0f} s (rpc_timeout)") from error
+            if not limit.expired():
+                raise
+            message = f"{self.role}[{rank}].{method} gave no answer in {self._deadline_s:.0f} s (rpc_timeout)"
+            if worker.killable:
+                worker.kill()
+                raise WorkerDied(f"{message}: worker {worker.name} was killed") from error
+            raise TimeoutError(message) from error
         finally:
             del self._open[this]
 

@@ -1,8 +1,9 @@
 """Roles on overlapping devices take turns. `LockTable` decides (pure), `DeviceLocks` waits.
 
 A role holds all its devices at once, and may hold them many times (its lanes work side by side). Requests are served first come,
-first served: one that overlaps an earlier waiting request of another role waits behind it, so nobody starves. Roles on disjoint
-devices never wait for each other. Locks are released when the holder's block ends, by an exception too.
+first served: one that overlaps an earlier waiting request of another role waits behind it, so nobody starves; but one without
+which those who hold the devices cannot end joins them. Roles on disjoint devices never wait for each other. Locks are released
+when the holder's block ends, by an exception too.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import Any
 @dataclass(eq=False, slots=True)
 class Request:
     role: str
+    joins: bool = False
+    """Whether it overtakes who waits, where its own role has the devices: that turn cannot end without it."""
     granted: bool = False
 
 
@@ -29,8 +32,8 @@ class LockTable:
     """Role -> number of times it holds its devices."""
     waiting: list[Request] = field(default_factory=list)
 
-    def request(self, role: str) -> Request:
-        request = Request(role)
+    def request(self, role: str, joins: bool = False) -> Request:
+        request = Request(role, joins)
         self.waiting.append(request)
         self._grant()
         return request
@@ -48,17 +51,18 @@ class LockTable:
 
     def blockers(self, role: str) -> list[str]:
         """The roles that hold devices `role` needs."""
-        return [holder for holder in self.held if self._conflict(holder, role)]
+        return [holder for holder in self.held if self.conflict(holder, role)]
 
-    def _conflict(self, one: str, other: str) -> bool:
+    def conflict(self, one: str, other: str) -> bool:
+        """Whether these are two roles that use the same device."""
         return one != other and bool(self.devices[one] & self.devices[other])
 
     def _grant(self) -> None:
         still_waiting: list[Request] = []
         for request in self.waiting:
             free = not self.blockers(request.role)
-            overtakes = any(self._conflict(earlier.role, request.role) for earlier in still_waiting)
-            if free and not overtakes:
+            overtakes = any(self.conflict(earlier.role, request.role) for earlier in still_waiting)
+            if free and (not overtakes or (request.joins and request.role in self.held)):
                 request.granted = True
                 self.held[request.role] = self.held.get(request.role, 0) + 1
             else:
@@ -80,12 +84,18 @@ class DeviceLocks:
         self._turning = asyncio.Lock()
 
     def on_turn(self, role: str, sleep: Turn, wake: Turn) -> None:
-        """Has `role` sleep (free memory) before another role uses its devices, and wake before it uses them again."""
+        """Has `role` sleep (free memory) before another role uses its devices, and wake before it uses them again. A role that
+        sleeps already goes on sleeping."""
         self._sleepers[role] = (sleep, wake)
 
+    def shared(self, role: str) -> bool:
+        """Whether another role uses some of its devices."""
+        return any(self.table.conflict(other, role) for other in self.table.devices)
+
     @asynccontextmanager
-    async def hold(self, role: str) -> AsyncIterator[None]:
-        request = self.table.request(role)
+    async def hold(self, role: str, joins: bool = False) -> AsyncIterator[None]:
+        """`joins`: see `Request`."""
+        request = self.table.request(role, joins)
         try:
             if not request.granted:
                 async with self._change:
@@ -100,7 +110,7 @@ class DeviceLocks:
     async def _turn_to(self, role: str) -> None:
         async with self._turning:
             for other in self._sleepers:
-                if other not in self._asleep and other not in self.table.held and self.table._conflict(other, role):
+                if other not in self._asleep and other not in self.table.held and self.table.conflict(other, role):
                     await self._sleepers[other][0]()
                     self._asleep.add(other)
             if role in self._asleep:

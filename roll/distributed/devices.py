@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
+from roll.configs.problems import ConfigError, Problem
+from roll.distributed.machine import this_machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +31,29 @@ class Inventory:
 
 def detect(nodes: int = 1, per_node: int | None = None) -> Inventory:
     """The devices of this machine, `nodes` times. Without accelerators there are as many CPU slots as cores (at least two, so
-    that training and rollouts can be apart), or `per_node` of them."""
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    found = torch.cuda.device_count()
-    if found:
-        return Inventory("cuda", nodes, per_node or found, cpus)
-    return Inventory("cpu", nodes, per_node or max(2, cpus), cpus)
+    that training and rollouts can be apart), or `per_node` of them. Raises `ConfigError` if torch cannot use accelerators that
+    are there: a run would be on CPUs, silently and for ever."""
+    import torch  # the processes of rewards need no more of this file than a placement, and are smaller and sooner there without
+
+    machine, usable, why = this_machine(), *_usable()
+    if usable:
+        return Inventory("cuda", nodes, per_node or usable, machine.cpus)
+    if machine.accelerators:
+        message = f"can use none of the {len(machine.accelerators)} accelerators of this machine: {why}"
+        fix = "install a torch for this driver (roll doctor), or set CUDA_VISIBLE_DEVICES= to run on CPUs"
+        raise ConfigError([Problem("torch", torch.__version__, message, fix)])
+    return Inventory("cpu", nodes, per_node or max(2, machine.cpus), machine.cpus)
+
+
+def _usable() -> tuple[int, str]:
+    """The accelerators that torch can use, and what it says if it can use none. No context is made on them."""
+    import torch
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    built = "" if torch.version.cuda else "it is built without CUDA"
+    return count, built or " ".join(str(warning.message) for warning in said) or "it does not say why"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from roll.configs.units import MIB
+from roll.distributed import nvml
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +38,9 @@ CGROUPS = (
 
 def this_machine() -> Machine:
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return Machine(cpus, _memory(), _accelerators())
+    memory = _memory()
+    # Where the accelerator has no memory of its own, it has that of the machine.
+    return Machine(cpus, memory, tuple(size or memory for size in nvml.visible_memory()))
 
 
 def free_memory() -> int:
@@ -65,22 +65,3 @@ def _memory() -> int:
         with suppress(OSError, ValueError):
             return min(physical, int((group.folder / group.limit).read_text()))
     return physical
-
-
-def _accelerators() -> tuple[int, ...]:
-    """The accelerators that `CUDA_VISIBLE_DEVICES` leaves visible, as far as nvidia-smi reports them."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return ()
-    command = [tool, "--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return ()
-    rows = [[cell.strip() for cell in line.split(",")] for line in answer.splitlines()]
-    found = [(index, uuid, int(size) * MIB) for index, uuid, size in (row for row in rows if len(row) == 3) if size.isdigit()]
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return tuple(size for _, _, size in found)
-    names = [name.strip() for name in visible.split(",")]
-    return tuple(size for index, uuid, size in found if index in names or any(name and uuid.startswith(name) for name in names))

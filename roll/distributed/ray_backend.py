@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,27 +17,43 @@ import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from roll.configs.problems import ConfigError, Problem
 from roll.distributed import stacks
 from roll.distributed.backend import BackendLost, Ref, WorkerDied, WorkerHandle, WorkerHost, WorkerSpec
 from roll.distributed.child import same_imports
-from roll.distributed.devices import Inventory, Placement, visible_devices
+from roll.distributed.devices import Inventory, Placement, detect, visible_devices
+from roll.distributed.exchange import Callers, Calls
+from roll.distributed.ports import free_port
 from roll.distributed.process_memory import ProcessMemory, process_memory
 from roll.distributed.ray_instance import RayInstance
 from roll.distributed.ray_joined import JoinedRay
+from roll.distributed.ray_nodes import RayNode, cluster_inventory, live_nodes, run_nodes
+from roll.distributed.surroundings import forwarded
 from roll.distributed.watchdog import Watchdog
 
 LOOPBACK = "127.0.0.1"
 CONCURRENT_CALLS = 10_000
 """Calls that one actor may have in progress. They are coroutines that wait for an engine or a reward: cheap."""
 OTHER_NODE_S = 60.0
-"""For the stacks of a worker on another node, where a process has to start that asks for them."""
+"""For what a process on another node has to find out, which starts first."""
+
+
+def task_on(node: str, function: Callable[..., Any]) -> Any:
+    """The function as a task of Ray on that node."""
+    there = NodeAffinitySchedulingStrategy(node, soft=False)
+    task: Any = ray.remote(function)
+    return task.options(num_cpus=0, scheduling_strategy=there, runtime_env={"env_vars": same_imports()})
 
 
 class RayHandle:
+    killable = True
+
     def __init__(self, actor: Any, name: str, life: RayInstance | JoinedRay | None = None) -> None:
         """`life`: the Ray that the worker lives in, if this process has to notice its end."""
         self.name = name
         self._actor = actor
+        self._exchange = actor.exchange
+        self._calls = Calls(self)
         self._life = life
         self._process: tuple[str, int, int | None] | None = None
         """Node and process of the worker, once it runs, and where it writes its stacks."""
@@ -54,7 +70,14 @@ class RayHandle:
         return self._process[1]
 
     async def call(self, method: str, *args: Any) -> Any:
+        if not any(isinstance(arg, ray.ObjectRef) for arg in args):
+            return await self._calls.call(method, *args)
+        self._calls.send()  # a reference that has to be waited for holds up no other call
         return await self._result(self._actor.call.remote(method, *args))
+
+    async def exchange(self, message: bytes) -> bytes:
+        answers: bytes = await self._result(self._exchange.remote(message))
+        return answers
 
     async def start(self) -> None:
         started = asyncio.ensure_future(self._result(self._actor.start.remote()))
@@ -63,6 +86,7 @@ class RayHandle:
         self._process = await self._result(self._actor.process.remote())
 
     async def call_for_reference(self, method: str, *args: Any) -> tuple[Ref, Any]:
+        self._calls.send()
         reference, info = self._actor.call.options(num_returns=2).remote(method, *args)
         return reference, await self._result(info)
 
@@ -101,10 +125,7 @@ class RayHandle:
             if self.local_pid is not None:
                 threads = stacks.of_process(pid, answers)
             else:  # the signal has to be sent where the worker is
-                there = NodeAffinitySchedulingStrategy(node, soft=False)
-                asking: Any = ray.remote(stacks.of_process)
-                asking = asking.options(num_cpus=0, scheduling_strategy=there, runtime_env={"env_vars": same_imports()})
-                threads = ray.get(asking.remote(pid, answers), timeout=OTHER_NODE_S)
+                threads = ray.get(task_on(node, stacks.of_process).remote(pid, answers), timeout=OTHER_NODE_S)
         except RayError as error:
             threads = f"(its node does not answer: {type(error).__name__})"
         return f"{threads}\nasyncio tasks:\n{tasks}"
@@ -145,6 +166,13 @@ class RayHandle:
 
 
 class _Actor(WorkerHost):
+    def __init__(self, spec: WorkerSpec) -> None:
+        super().__init__(spec)
+        self._callers = Callers(self)
+
+    async def exchange(self, message: bytes) -> bytes:
+        return await self._callers.exchange(message)
+
     async def process(self) -> tuple[str, int, int | None]:
         return ray.get_runtime_context().get_node_id(), os.getpid(), stacks.listen()
 
@@ -168,24 +196,46 @@ class RayBackend:
 
     def __init__(
         self,
-        inventory: Inventory,
+        inventory: Inventory | None = None,
         environment: Mapping[str, str] | None = None,
         watchdog: Watchdog | None = None,
         logs: Path | None = None,
     ) -> None:
-        """`environment`: variables that every worker's process begins with, besides those that its placement asks for.
-        `watchdog`, `logs`: see `RayInstance`."""
+        """`inventory`: None until `devices` has found it. `environment`: variables that every worker's process begins with,
+        besides those that its placement asks for. `watchdog`, `logs`: see `RayInstance`."""
         self._inventory = inventory
         self._given = dict(environment or {})
         address = os.environ.get("RAY_ADDRESS", "local")
         self._private = address == "local"
         """Ray is this run's alone, on this machine: what workers open for each other is on the loopback interface."""
         self._ray: RayInstance | JoinedRay = RayInstance(watchdog, logs) if self._private else JoinedRay(address)
-        self._nodes: list[str] = []
-        self._addresses: list[str] = []
+        self._live: list[RayNode] = []
+        self._chosen: list[RayNode] = []
+
+    def devices(self, nodes: int, per_node: int | None) -> Inventory:
+        if self._private:
+            if nodes > 1:
+                fix = "1; only with RAY_ADDRESS=<head>:6379 a run joins a Ray cluster"
+                raise ConfigError([Problem("num_nodes", nodes, "the run has a Ray of its own on this machine", fix)])
+            self._inventory = detect(nodes, per_node)
+        else:
+            try:
+                self._connect()
+            except RuntimeError as error:
+                raise ConfigError([Problem("RAY_ADDRESS", os.environ["RAY_ADDRESS"], str(error))]) from error
+            self._inventory = cluster_inventory(self._live, nodes, per_node)
+        return self._inventory
+
+    def _node(self, number: int) -> RayNode:
+        self._connect()
+        if not self._chosen:
+            have = self._inventory
+            assert have is not None, "workers before devices"
+            self._chosen = self._live if self._private else run_nodes(self._live, have.kind, have.nodes, have.per_node)
+        return self._chosen[number]
 
     def _connect(self) -> None:
-        if self._nodes:
+        if self._live:
             return
         logging.getLogger("ray").setLevel(logging.ERROR)
         # Ray replaces the handler of SIGTERM by an immediate exit; the handler of before is restored.
@@ -193,24 +243,23 @@ class RayBackend:
         self._ray.start()
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, listener)
-        alive = sorted((node["NodeID"], node["NodeManagerAddress"]) for node in ray.nodes() if node["Alive"])
-        self._nodes = [node_id for node_id, _ in alive]
-        self._addresses = [str(node_address) for _, node_address in alive]
-        if len(self._nodes) < self._inventory.nodes:
-            found = f"num_nodes is {self._inventory.nodes}, but the Ray cluster has {len(self._nodes)} live nodes"
-            alone = "; without RAY_ADDRESS=<head>:6379 a run has a Ray of its own on this machine" if self._private else ""
-            raise ValueError(found + alone)
+        self._live = live_nodes(ray.nodes(), ray.get_runtime_context().get_node_id())
 
     def node_address(self, node: int) -> str:
-        self._connect()
-        return LOOPBACK if self._private else self._addresses[node]
+        return LOOPBACK if self._private else self._node(node).address
+
+    def free_port(self, node: int) -> int:
+        if self._private or self._node(node).id == ray.get_runtime_context().get_node_id():
+            return free_port()
+        found: int = ray.get(task_on(self._node(node).id, free_port).remote(), timeout=OTHER_NODE_S)
+        return found
 
     def driver_address(self) -> str:
         self._connect()
         return LOOPBACK if self._private else str(ray.util.get_node_ip_address())
 
     async def start(self, spec: WorkerSpec) -> WorkerHandle:
-        self._connect()
+        node = self._node(spec.placement.node)
         # The class has the worker's name, for Ray shows it in process titles and log lines.
         named = type(spec.name, (_Actor,), {})
         # No CPU or GPU is reserved: `device_mapping` alone places the workers, and overlapping roles share a device.
@@ -220,8 +269,8 @@ class RayBackend:
             num_gpus=0,
             max_concurrency=CONCURRENT_CALLS,
             max_restarts=0,
-            runtime_env={"env_vars": self._environment(spec.placement)},
-            scheduling_strategy=NodeAffinitySchedulingStrategy(self._nodes[spec.placement.node], soft=False),
+            runtime_env={"env_vars": self._environment(spec.placement) | spec.environment},
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
         ).remote(spec)
         handle = RayHandle(actor, spec.name, self._ray)
         try:
@@ -240,11 +289,11 @@ class RayBackend:
 
     def _environment(self, placement: Placement) -> dict[str, str]:
         # A class that the driver could import (a user's reward worker, say) can be imported by its workers too.
-        env = self._given | same_imports()
+        env = ({} if self._private else forwarded(os.environ)) | self._given | same_imports()
         env |= {"OMP_NUM_THREADS": str(placement.threads), "TOKENIZERS_PARALLELISM": "false"}
         if self._private and sys.platform == "linux":
             env["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
-        if self._inventory.kind == "cuda":
+        if self._inventory is not None and self._inventory.kind == "cuda":
             # All devices of a cluster's nodes count; of this machine, only the devices that are visible to the run.
             seen = os.environ.get("CUDA_VISIBLE_DEVICES") if self._private else None
             env["CUDA_VISIBLE_DEVICES"] = visible_devices(placement.local_devices, seen)

@@ -1,8 +1,9 @@
 """A Ray instance of the run's own: private, small, watched, and gone when the driver is.
 
 Its files lie in a folder that only this user can enter (Ray itself opens its folder to everybody), its ports are on the loopback
-interface. Neither dashboard nor autoscaler is started, and no history of calls is kept, which would grow by the step. The driver
-watches Ray's control processes, for Ray takes a minute to notice the death of one and then ends the driver on the spot.
+interface. Neither dashboard nor autoscaler is started, nor a worker for each core, which would stay idle; and no history of calls
+is kept, which would grow by the step. The driver watches Ray's control processes, for Ray takes a minute to notice the death of
+one and then ends the driver on the spot.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +32,10 @@ from roll.distributed.own_folder import OwnFolder
 from roll.distributed.watchdog import Watchdog, birth_of, children_of
 
 LOOK_S = 0.5
+CONTROL = ("gcs_server", "raylet")
+"""The processes without which Ray cannot work."""
+STOPPED_S = 30.0
+"""One that stands still for so long is killed: nobody would hear from it again, and its callers would wait."""
 START_S = 300.0
 """For the raylet to come up. Ray gives up after 30 s, which a cold and busy machine exceeds."""
 LONGEST_SOCKET = 107
@@ -45,6 +52,8 @@ class RayInstance:
         self._agents: dict[int, str | None] = {}
         """Children of the raylet -> when they began. They outlive it by a minute if they are let."""
         self._watching: asyncio.Task[None] | None = None
+        self._over = threading.Event()
+        self._stood_still: set[str] = set()
 
     def start(self) -> None:
         """Raises `ValueError` if there is no folder for it, `RuntimeError` if Ray does not start; both say what to do."""
@@ -60,7 +69,7 @@ class RayInstance:
                     include_dashboard=False,
                     configure_logging=False,
                     _temp_dir=str(self._folder.path / "t"),
-                    _system_config={"task_events_report_interval_ms": 0},
+                    _system_config={"task_events_report_interval_ms": 0, "prestart_worker_first_driver": False},
                 )
         except Exception as error:  # boundary: Ray raises bare exceptions here
             for pid in {*children_of(os.getpid())} - before:  # what it had started, and forgets
@@ -76,6 +85,7 @@ class RayInstance:
         raylet = self._control["raylet"].pid
         self._agents = {pid: birth_of(pid) for pid in children_of(raylet)}
         self.outlives_nobody([*(process.pid for process in self._control.values()), *self._agents])
+        threading.Thread(target=self._end_stopped, name="ray", daemon=True).start()
 
     def outlives_nobody(self, pids: list[int]) -> None:
         """These processes of the instance end with the driver, whatever ends it."""
@@ -84,10 +94,12 @@ class RayInstance:
 
     def why_lost(self) -> BackendLost | None:
         """Set when a process without which Ray cannot work is gone."""
-        for name in ("gcs_server", "raylet"):
+        for name in CONTROL:
             process = self._control.get(name)
             if process is not None and (code := process.poll()) is not None:
                 how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+                if name in self._stood_still:
+                    how = f"it stood still for {STOPPED_S:g} s, and was killed"
                 kept = f"; its log is in {self._logs}" if self._logs is not None else ""
                 return BackendLost(f"Ray's {name} (process {process.pid}) died ({how}): no worker can be reached any more{kept}")
         return None
@@ -102,7 +114,18 @@ class RayInstance:
         while self.why_lost() is None:
             await asyncio.sleep(LOOK_S)
 
+    def _end_stopped(self) -> None:
+        """In a thread: the event loop itself may wait for one of them."""
+        looks = Counter[str]()
+        while not self._over.wait(LOOK_S):
+            for name in CONTROL:
+                looks[name] = looks[name] + 1 if _state(self._control[name].pid) == "T" else 0
+                if looks[name] * LOOK_S >= STOPPED_S:
+                    self._stood_still.add(name)
+                    self._control[name].kill()
+
     def stop(self) -> None:
+        self._over.set()
         if self._watching is not None:
             self._watching.cancel()
         if self._logs is not None and self._folder is not None and self.why_lost() is not None:
@@ -146,10 +169,15 @@ def _on_the_loopback_interface() -> Iterator[None]:
 
 def _is_dead(child: int) -> bool:
     """A child of this process that ended stays a zombie until somebody asks for its exit code."""
+    return _state(child) in ("Z", "X", "")
+
+
+def _state(pid: int) -> str:
+    """The letter by which the kernel knows what the process does; empty if it is gone, or this is not Linux."""
     try:
-        return Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
-        return True
+        return ""
 
 
 @contextlib.contextmanager

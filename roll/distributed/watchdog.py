@@ -18,6 +18,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+END_S = 10.0
+"""For the watchdog to end when it is dismissed."""
+
 
 class Watchdog:
     """The driver's side."""
@@ -43,7 +46,11 @@ class Watchdog:
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
-        self._process.wait()
+        try:
+            self._process.wait(END_S)
+        except subprocess.TimeoutExpired:  # it was stopped, and would never end
+            self._process.kill()
+            self._process.wait()
 
     def _send(self, order: dict[str, Any]) -> None:
         if self._process.stdin is not None and not self._process.stdin.closed:

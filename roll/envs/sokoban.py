@@ -49,23 +49,10 @@ class Sokoban(NamedActionGame):
         Rewards add up: `step_reward` for every move, `box_on_target_reward` or `box_off_target_reward` when a box is pushed onto
         or off a target, `solved_reward` when all are on targets; their defaults are gym-sokoban's. A text without an action gets
         `format_penalty` alone. Raises `ConfigError`."""
-        if len(dim_room) != 2 or not all(5 <= side <= 20 for side in dim_room):
-            raise ConfigError([Problem("dim_room", list(dim_room), "must be [rows, columns], each >= 5 and <= 20")])
-        rows, columns = dim_room
-        most = (rows - 2) * (columns - 2) // 3
-        if not 1 <= num_boxes <= most:
-            message = f"must be >= 1 and <= {most}, a third of the squares inside dim_room {list(dim_room)}"
-            raise ConfigError([Problem("num_boxes", num_boxes, message)])
-        for key, number in (("search_depth", search_depth), ("min_pushes", min_pushes)):
-            if number < 1:
-                raise ConfigError([Problem(key, number, "must be >= 1")])
-        if isinstance(grid_vocabulary, str):
-            if grid_vocabulary not in VOCABULARIES:
-                raise ConfigError([Problem("grid_vocabulary", grid_vocabulary, f"must be one of {', '.join(VOCABULARIES)}")])
-            self.symbols = VOCABULARIES[grid_vocabulary]
-        else:
-            self.symbols = checked_vocabulary(grid_vocabulary, VOCABULARIES["default"])
-        self.rows, self.columns, self.num_boxes = rows, columns, num_boxes
+        _check_room(dim_room, num_boxes, search_depth, min_pushes)
+        self.symbols = _symbols(grid_vocabulary)
+        self.rows, self.columns = dim_room
+        self.num_boxes = num_boxes
         self.search_depth, self.min_pushes = search_depth, min_pushes
         self.rewards = (step_reward, box_on_target_reward, box_off_target_reward, solved_reward)
         super().__init__(self._rules(), ActionReader(ACTIONS, action_pattern, action_lookup, format_penalty), max_steps)
@@ -113,6 +100,29 @@ class Sokoban(NamedActionGame):
         move, *rest = plan[1]
         self._plan = self.room.moved(DIRECTIONS[move]), rest
         return move
+
+
+def _check_room(dim_room: Sequence[int], num_boxes: int, search_depth: int, min_pushes: int) -> None:
+    """Raises `ConfigError`."""
+    if len(dim_room) != 2 or not all(5 <= side <= 20 for side in dim_room):
+        raise ConfigError([Problem("dim_room", list(dim_room), "must be [rows, columns], each >= 5 and <= 20")])
+    rows, columns = dim_room
+    most = (rows - 2) * (columns - 2) // 3
+    if not 1 <= num_boxes <= most:
+        message = f"must be >= 1 and <= {most}, a third of the squares inside dim_room {list(dim_room)}"
+        raise ConfigError([Problem("num_boxes", num_boxes, message)])
+    for key, number in (("search_depth", search_depth), ("min_pushes", min_pushes)):
+        if number < 1:
+            raise ConfigError([Problem(key, number, "must be >= 1")])
+
+
+def _symbols(grid_vocabulary: str | Mapping[str, str]) -> Mapping[str, str]:
+    """Raises `ConfigError`."""
+    if not isinstance(grid_vocabulary, str):
+        return checked_vocabulary(grid_vocabulary, VOCABULARIES["default"])
+    if grid_vocabulary not in VOCABULARIES:
+        raise ConfigError([Problem("grid_vocabulary", grid_vocabulary, f"must be one of {', '.join(VOCABULARIES)}")])
+    return VOCABULARIES[grid_vocabulary]
 
 
 def draw(room: Room, symbols: Mapping[str, str]) -> str:

@@ -147,43 +147,42 @@ def draw(s: RunSnapshot) -> RenderableType:
     bar = ProgressBar(total=max(s.max_steps, 1), completed=s.step, width=28, complete_style="green")
     head.add_row(Text(s.reached, "bold"), bar, Text(f"{duration(s.elapsed_s)} elapsed, {left}", LABEL))
 
-    figures = Table.grid(padding=(0, 3))
-    labels, values = [], []
-    accuracies = [accuracy for _, accuracy in s.validation]
-    validation = f"{accuracies[-1]:.3f}  {sparkline(accuracies[-24:])}" if accuracies else "-"
-    if s.validation_errors:
-        validation = f"– ({s.validation_errors} errors)"
-    staleness = f"{_number(s.staleness_now, '.2f')} / {s.staleness_bound}"
-    for label, value in (
-        ("reward", _number(s.reward, ".3f")),
-        ("validation", validation),
-        ("staleness / bound", staleness),
-        ("tokens/s", _number(s.tokens_per_s, ",.0f")),
-    ):
-        labels.append(Text(label, LABEL))
-        values.append(Text(value, "bold"))
-    figures.add_row(*labels)
-    figures.add_row(*values)
-
-    roles = Table.grid(padding=(0, 2))
-    roles.add_column(no_wrap=True)
-    roles.add_column(no_wrap=True)
-    roles.add_column(justify="right", no_wrap=True)
-    roles.add_column(overflow="ellipsis", no_wrap=True)
-    for role in s.roles:
-        roles.add_row(
-            Text(role.name), Text(role.state, _style(role.state)), duration(role.since_s), Text(visible(role.reason), LABEL)
-        )
-
     groups = Text("groups  ", LABEL)
     for i, (name, count) in enumerate(s.groups.items()):
         groups.append(f"{'   ' if i else ''}{name} ", LABEL).append(f"{count:,}", "default")
-    blocks: list[RenderableType] = [Text(), head, Text(), figures]
+    blocks: list[RenderableType] = [Text(), head, Text(), _figures(s)]
     if s.roles:
-        blocks += [Text(), roles]
+        blocks += [Text(), _roles(s)]
     if s.groups:
         blocks += [Text(), groups]
     return Group(*blocks)
+
+
+def _figures(s: RunSnapshot) -> Table:
+    accuracies = [accuracy for _, accuracy in s.validation]
+    validation = f"{accuracies[-1]:.3f}  {sparkline(accuracies[-24:])}" if accuracies else "-"
+    figures = {
+        "reward": _number(s.reward, ".3f"),
+        "validation": f"– ({s.validation_errors} errors)" if s.validation_errors else validation,
+        "staleness / bound": f"{_number(s.staleness_now, '.2f')} / {s.staleness_bound}",
+        "tokens/s": _number(s.tokens_per_s, ",.0f"),
+    }
+    table = Table.grid(padding=(0, 3))
+    table.add_row(*(Text(label, LABEL) for label in figures))
+    table.add_row(*(Text(value, "bold") for value in figures.values()))
+    return table
+
+
+def _roles(s: RunSnapshot) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(overflow="ellipsis", no_wrap=True)
+    for role in s.roles:
+        state, reason = Text(role.state, _style(role.state)), Text(visible(role.reason), LABEL)
+        table.add_row(Text(role.name), state, duration(role.since_s), reason)
+    return table
 
 
 def print_summary(summary: dict[str, Any], run_dir: Path, console: Console | None = None) -> None:
@@ -224,8 +223,7 @@ def _summary_rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         first, last = validation[0], validation[-1]
         before = f"{first['accuracy']:.3f} (step {first['step']}) → " if len(validation) > 1 else ""
         yield "validation", f"{before}{last['accuracy']:.3f} (step {last['step']})"
-    for warning in summary.get("warnings", []):
-        yield "warning", warning
+    yield from _incidents(summary)
     if groups := summary.get("groups"):
         dropped = groups.get("dropped") or {}
         counts = [
@@ -241,6 +239,8 @@ def _summary_rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "staleness", f"mean {staleness['mean']:.2f}, max {staleness['max']}, bound {staleness['bound']}"
     if idle := summary.get("idle_share"):
         yield "idle", ", ".join(f"{role} {share:.0%}" for role, share in idle.items())
+    for line in summary.get("advice", []):
+        yield "advice", line
     updates = summary.get("weight_updates") or {}
     if published := not updates.get("count") and updates.get("published"):
         yield "weight updates", f"{published} published"
@@ -249,6 +249,17 @@ def _summary_rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "weight updates", f"{updates['count']}, pause {pauses}"
     if speed := summary.get("throughput"):
         yield "throughput", f"{speed['samples_per_s']:,.1f} samples/s, {speed['response_tokens_per_s']:,.0f} response tokens/s"
+
+
+def _incidents(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for alarm in summary.get("alarms", []):
+        yield "alarm", alarm["text"]
+    for warning in summary.get("warnings", []):
+        yield "warning", warning
+    if seconds := summary.get("trainer_recovery_s"):
+        yield "trainer", f"started again {len(seconds)} times, which took {duration(sum(seconds))}"
+    if (since := summary.get("synchronous_since")) is not None:
+        yield "schedule", f"synchronous since step {since}: too many workers had to be replaced"
 
 
 def _evaluated(summary: dict[str, Any], models: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:

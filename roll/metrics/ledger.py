@@ -10,6 +10,9 @@ from typing import NamedTuple
 
 from roll.metrics.trace import Span, Trace
 
+BUSY = "busy"
+"""The state of who works; all others are kinds of waiting."""
+
 
 class Current(NamedTuple):
     state: str

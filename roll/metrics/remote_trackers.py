@@ -81,7 +81,7 @@ class WandbTracker:
 
 
 class SwanlabTracker:
-    STATES: ClassVar = {"finished": "success", "failed": "crashed", "interrupted": "aborted"}
+    STATES: ClassVar = {"finished": "success", "stopped": "aborted", "failed": "crashed", "interrupted": "aborted"}
 
     def __init__(self, run: TrackedRun, **kwargs: Any) -> None:
         self._swanlab = load("swanlab")
@@ -103,7 +103,7 @@ class SwanlabTracker:
 
 
 class MlflowTracker:
-    STATES: ClassVar = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
+    STATES: ClassVar = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED", "interrupted": "KILLED"}
     BATCH = 100
     """Parameters a request: the server's limit."""
 

@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -202,11 +202,21 @@ class GroupLog:
         """Groups that have met their fate -> whether they were trained."""
 
     def write(
-        self, *, group_id: int, prompt_uid: str, fate: str, reason: str, step: int, start_version: int, lag: int | None
+        self,
+        *,
+        group_id: int,
+        prompt_uid: str,
+        fate: str,
+        reason: str,
+        step: int,
+        start_version: int,
+        lag: int | None,
+        rewards: Sequence[float | None] = (),
+        tokens: int = 0,
     ) -> None:
         """`fate`: trained or dropped, or replayed: trained once more; `reason`: why it was dropped, else empty; `step`: the one
         that trained it, or that was running when it was dropped; `lag`: version it trained minus the version of its oldest
-        token, None if dropped.
+        token, None if dropped; `rewards` and response `tokens` of its rollouts, where there are any.
 
         Raises `ValueError` for a second fate of a group, a replay of one that was not trained, an unknown fate, or a drop without
         a reason."""
@@ -227,6 +237,7 @@ class GroupLog:
                 "start_version": start_version,
                 "lag": lag,
             }
+            | ({"rewards": list(rewards), "tokens": tokens} if rewards else {})
         )
         self._ended[group_id] = fate != "dropped"
 

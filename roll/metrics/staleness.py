@@ -5,7 +5,7 @@ oldest token, so it bounds the lag of its other tokens, and is what admission bo
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,15 +21,19 @@ class StalenessStats:
         self._tokens: Counter[int] = Counter()
 
     def add_step(self, trained_version: int, groups: Iterable[SampleGroup]) -> dict[str, Any]:
-        """The figures of one step, which continued from the weights of `trained_version`.
+        """The figures of one step, which continued from the weights of `trained_version`; the mean of each domain, too, where its
+        groups are of several.
 
         A sample without a token counts as old as its group, in samples only. Raises `ValueError`, adding nothing, for a
         token of a version that the trainer does not have yet."""
         samples: Counter[int] = Counter()
         tokens: Counter[int] = Counter()
+        by_domain: defaultdict[str, Counter[int]] = defaultdict(Counter)
         for group in groups:
             for sample in group.samples:
-                samples[trained_version - (sample.oldest_version if sample.versions else group.start_version)] += 1
+                lag = trained_version - (sample.oldest_version if sample.versions else group.start_version)
+                samples[lag] += 1
+                by_domain[group.prompt.domain][lag] += 1
                 for span in sample.versions:
                     tokens[trained_version - span.version] += span.stop - span.start
         newest = min([*samples, *tokens], default=0)
@@ -37,7 +41,8 @@ class StalenessStats:
             raise ValueError(f"training from version {trained_version} got tokens of version {trained_version - newest}")
         self._samples += samples
         self._tokens += tokens
-        return {f"staleness/{name}": value for name, value in _figures(samples, tokens).items()}
+        lags = {f"{domain}/mean": _mean(by_domain[domain]) for domain in sorted(by_domain) if len(by_domain) > 1}
+        return {f"staleness/{name}": value for name, value in (_figures(samples, tokens) | lags).items()}
 
     def summary(self) -> dict[str, Any]:
         """`{bound, max, mean, token_mean, histogram: {lag: samples}}` over all steps."""

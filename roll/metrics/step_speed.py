@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from roll.metrics.ledger import Ledger
+from roll.metrics.ledger import BUSY, Ledger
 
-BUSY = "busy"
-"""The ledger's state of a stage that works."""
 STAGE = "stage."
 
 
@@ -16,13 +14,16 @@ class StepSpeed:
         self._busy: dict[str, float] = {}
 
     def step(self, response_tokens: int, now: float) -> dict[str, float]:
-        """`throughput/response_tokens_per_s` since the step before, and for each stage `time/<stage>_s`: the seconds of that
-        time in which it worked, with one lane or many. Stages work side by side, so they do not add up to the step."""
+        """`throughput/response_tokens_per_s` since the step before, for each stage `time/<stage>_s`, the seconds of that time in
+        which it worked, with one lane or many, and for each role `idle_share/<role>`, the share of it in which it did not work.
+        Stages work side by side, so they do not add up to the step."""
         seconds, self._before = now - self._before, now
         metrics = {"throughput/response_tokens_per_s": response_tokens / seconds} if seconds > 0 else {}
         for name in self._ledger.names():
+            total = self._ledger.durations(name, now).get(BUSY, 0.0)
+            busy, self._busy[name] = total - self._busy.get(name, 0.0), total
             if name.startswith(STAGE):
-                busy = self._ledger.durations(name, now).get(BUSY, 0.0)
-                metrics[f"time/{name.removeprefix(STAGE)}_s"] = busy - self._busy.get(name, 0.0)
-                self._busy[name] = busy
+                metrics[f"time/{name.removeprefix(STAGE)}_s"] = busy
+            elif seconds > 0:
+                metrics[f"idle_share/{name}"] = max(0.0, 1 - busy / seconds)
         return metrics

@@ -27,7 +27,7 @@ from roll.metrics.run_log import JournalFile
 
 logger = logging.getLogger(__name__)
 
-Status = Literal["finished", "failed", "interrupted"]
+Status = Literal["finished", "stopped", "failed", "interrupted"]
 
 
 class Tracker(Protocol):

@@ -108,6 +108,7 @@ class Publisher:
         assert isinstance(groups, SqlGroups), "the rules of `mode` see to it"
         self._store = store
         self._groups = groups
+        self._state = state
         self._record = state.record
         self._callbacks = state.callbacks
         self._known = state.known
@@ -156,7 +157,9 @@ class Publisher:
         self._known, results = await self._groups.validation_results(self._known)
         for result in results:
             validated = ValidationResult.from_json(result)
-            await self._callbacks.call("on_validation", validated.version, self._record.add_validation(validated, ()))
+            metrics = self._record.add_validation(validated, ())
+            self._state.heed_alarms()
+            await self._callbacks.call("on_validation", validated.version, metrics)
 
 
 class FollowedWeights(EngineUpdates):

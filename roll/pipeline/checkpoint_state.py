@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from roll.configs.ppo import PPOConfig
+from roll.pipeline.checkpoint import Checkpoint, CheckpointStore
 from roll.pipeline.manifest import CheckpointError, is_count, shown
 
 COUNT = "a whole number from 0"
@@ -44,6 +46,24 @@ def check_state(state: Any, step: int) -> None:
     for name, moments in rewards.items():
         for problem in _problems(moments, MOMENTS, f"pipeline.json: advantages.rewards.{shown(name)}"):
             raise CheckpointError(problem)
+
+
+def resumable(store: CheckpointStore, config: PPOConfig) -> Checkpoint | None:
+    """The checkpoint that `resume_from_checkpoint` names, if the run can go on from it. Raises `ValueError`."""
+    checkpoint = store.resolve(config.resume_from_checkpoint, check_state)
+    if checkpoint is not None:
+        if config.uses_critic and not checkpoint.critic.is_dir():
+            raise ValueError(f"{checkpoint.path} was made without a critic, which adv_estimator gae needs")
+        was, now = ("a database" if "database" in checkpoint.state else "memory"), config.groups_address
+        if (was == "memory") != (now is None):
+            raise ValueError(f"{checkpoint.path} was made with groups in {was}, now they are in {now or 'memory'}")
+        accounts = checkpoint.state["admission"]
+        places = accounts["trained"] + accounts.get("replayed", 0)
+        if places != checkpoint.step * config.groups_per_step:
+            was = places // max(checkpoint.step, 1)
+            now = f"{config.groups_per_step} (rollout_batch_size)"
+            raise ValueError(f"{checkpoint.path} was made with {was} groups a step, not {now}")
+    return checkpoint
 
 
 def _problems(value: Any, shape: Any, name: str) -> Iterator[str]:

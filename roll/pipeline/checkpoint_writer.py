@@ -17,8 +17,8 @@ from typing import Any
 
 from roll.distributed.backend import BackendLost
 from roll.distributed.cluster import Cluster
-from roll.metrics.ledger import Ledger
-from roll.metrics.step_speed import BUSY, STAGE
+from roll.metrics.ledger import BUSY, Ledger
+from roll.metrics.step_speed import STAGE
 from roll.pipeline.checkpoint import CRITIC, TRAINER
 from roll.pipeline.state import RunState
 

@@ -1,19 +1,27 @@
-"""Starts the clusters of a run, all at the same time, and says of each when it is ready."""
+"""Starts the clusters of a run, and says of each when it is ready.
+
+All start at the same time, but for roles that share devices: each of them starts when those before it sleep, the engines first.
+An engine takes its share of a device's free memory, and measures what is free, when it starts.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Coroutine, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 from roll.configs.ppo import PPOConfig
 from roll.configs.worker import ActorInferConfig
 from roll.distributed.backend import Backend, WorkerSpec
 from roll.distributed.cluster import Cluster
+from roll.distributed.device_locks import DeviceLocks
 from roll.distributed.devices import Inventory
 from roll.metrics.display import Display, duration
 from roll.pipeline import roles
 from roll.pipeline.preparation import Prepared
+from roll.pipeline.trainer_restarts import TRAINER
 
 
 async def start_clusters(
@@ -23,39 +31,86 @@ async def start_clusters(
     inventory: Inventory,
     backend: Backend,
     display: Display,
+    devices: DeviceLocks,
+    only: Container[str] | None = None,
 ) -> dict[str, Cluster]:
     """The started clusters by role: actor_train, actor_infer, reference and critic (if something uses them), and the pipeline's
-    `own` roles. With a checkpoint, trainers and engines start from it."""
-    checkpoint, derived = prepared.checkpoint, prepared.derived
-    version = prepared.first_version
+    `own` roles; of these `only` some, if that is given. With a checkpoint, trainers and engines start from it. From here on
+    `devices` has roles sleep and wake."""
+    checkpoint, began = prepared.checkpoint, time.monotonic()
+    specs = {**_specs(config, prepared, inventory, backend), **own}
+    specs = {role: of_role for role, of_role in specs.items() if only is None or role in only}
+    loaded = {"actor_train": checkpoint.trainer, "critic": checkpoint.critic} if checkpoint is not None else {}
+    limits = {"start_s": config.worker_start_timeout, "heartbeat_s": config.heartbeat_timeout}
+
+    async def start(role: str) -> Cluster:
+        worker = config.roles().get(role)
+        ranks = worker.data_parallel_ranks if worker is not None and not isinstance(worker, ActorInferConfig) else None
+        cluster = await Cluster.start(role, backend, specs[role], config.rpc_timeout, ranks, **limits)
+        display.note(f"  {role} is ready: {_workers(len(cluster))} in {duration(time.monotonic() - began)}")
+        if role in loaded:
+            await _load(cluster, str(loaded[role]), display)
+        return cluster
+
+    async def start_in_turn(role: str) -> Cluster:
+        if role not in devices.table.devices:
+            return await start(role)
+        async with devices.hold(role):
+            try:
+                cluster = await start(role)
+            except Exception:
+                for other in set(starting) - {asyncio.current_task()}:  # else the next would begin on these devices now
+                    other.cancel()
+                raise
+            turns = ("sleep", "wake") if role == "actor_infer" else ("offload", "reload")
+            devices.on_turn(role, *(partial(cluster.call_all, turn) for turn in turns))
+            return cluster
+
+    display.note(f"starting {', '.join(specs)} ...")
+    starting = [asyncio.create_task(start_in_turn(role)) for role in specs]
+    return dict(zip(specs, await asyncio.gather(*starting), strict=True))
+
+
+def _specs(config: PPOConfig, prepared: Prepared, inventory: Inventory, backend: Backend) -> dict[str, Sequence[WorkerSpec]]:
+    """The workers of the roles that all pipelines have, engines first."""
+    checkpoint, derived, version = prepared.checkpoint, prepared.derived, prepared.first_version
     model = str(checkpoint.model) if checkpoint else config.model_folder(config.actor_infer)
     if prepared.benched:
         model = str(prepared.benched[0].folder)
     adapters = str(checkpoint.adapters) if checkpoint else None
-    specs, shards = {}, {}
-    for role, worker in config.roles().items():
+    specs: dict[str, Sequence[WorkerSpec]] = {}
+    for role, worker in sorted(config.roles().items(), key=lambda each: each[0] != "actor_infer"):
         if isinstance(worker, ActorInferConfig):
             specs[role] = roles.infer_specs(config, derived, model, version, inventory, backend, adapters)
         else:
             specs[role] = roles.train_specs(role, config, derived, worker, config.model_folder(worker), inventory, backend)
-            shards[role] = worker.data_parallel_ranks
-    specs |= {role: list(of_role) for role, of_role in own.items()}
+    return specs
+
+
+async def _load(cluster: Cluster, checkpoint: str, display: Display) -> None:
     began = time.monotonic()
+    await cluster.call_all("load", checkpoint)
+    display.note(f"  {cluster.role} has loaded its checkpoint in {duration(time.monotonic() - began)}")
 
-    async def start(role: str) -> Cluster:
-        limits = {"start_s": config.worker_start_timeout, "heartbeat_s": config.heartbeat_timeout}
-        cluster = await Cluster.start(role, backend, specs[role], config.rpc_timeout, shards.get(role), **limits)
-        display.note(f"  {role} is ready: {_workers(len(cluster))} in {duration(time.monotonic() - began)}")
-        return cluster
 
-    display.note(f"starting {', '.join(specs)} ...")
-    clusters = dict(zip(specs, await asyncio.gather(*map(start, specs)), strict=True))
-    loaded = {"actor_train": checkpoint.trainer, "critic": checkpoint.critic} if checkpoint is not None else {}
-    for role in loaded.keys() & clusters.keys():
-        loading = time.monotonic()
-        await clusters[role].call_all("load", str(loaded[role]))
-        display.note(f"  {role} has loaded its checkpoint in {duration(time.monotonic() - loading)}")
-    return clusters
+async def settle(stayed: Mapping[str, Cluster]) -> None:
+    """While others were started anew nobody watched these: those of their workers that died are replaced. Nobody waits any more
+    for what engines were asked."""
+    await asyncio.gather(*(cluster.replace_silent() for cluster in stayed.values()))
+    if "actor_infer" in stayed:
+        await stayed["actor_infer"].call_all("abort")
+
+
+def watch_deaths(clusters: Mapping[str, Cluster]) -> list[Coroutine[Any, Any, None]]:
+    """They run as long as the run does. A rank of the trainer that dies is noticed even when nobody calls it, and ends both
+    halves; other workers are replaced by those who call them. Engines have a fleet that watches them."""
+    others = {role: cluster for role, cluster in clusters.items() if role != "actor_infer"}
+    return [cluster.watch() if role in TRAINER else cluster.kill_silent() for role, cluster in others.items()]
+
+
+def device_locks(config: PPOConfig) -> DeviceLocks:
+    """Roles that share a device take turns; who leaves it frees what it can."""
+    return DeviceLocks({role: frozenset(worker.devices) for role, worker in config.roles().items()})
 
 
 def _workers(count: int) -> str:

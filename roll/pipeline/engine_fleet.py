@@ -2,7 +2,7 @@
 
 An engine that dies, or does not answer a health check in time, is taken out at once and killed; a new worker takes its place,
 gets the weights of the oldest version that others serve, says that it serves them, and only then is served again. Its requests
-went elsewhere.
+went elsewhere. Engines that share devices with other roles start, load and flip when it is the engines' turn to have them.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Mapping
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol
 
 from roll.configs.ppo import PPOConfig
 from roll.distributed.backend import Backend, WorkerDied, WorkerStartError
 from roll.distributed.cluster import Cluster
+from roll.distributed.device_locks import DeviceLocks
 from roll.pipeline.preparation import Prepared
 from roll.pipeline.state import RunState
 from roll.pipeline.weight_broadcast import LOST, Broadcast, InvitedBroadcast, WeightBroadcast
@@ -50,6 +52,7 @@ class EngineFleet:
         fleet: Fleet,
         changes: Changes,
         mode: WeightUpdateMode,
+        devices: DeviceLocks,
         *,
         restartable: bool,
         health_interval_s: float,
@@ -58,10 +61,11 @@ class EngineFleet:
         broadcast: Broadcast | None = None,
         start_empty: bool = False,
     ) -> None:
-        """`changes` is notified when an engine goes or comes back. `restartable`: engines are processes of their own (with
-        --local they are not, and a dead one ends the run). `rolling`: weights flip engine by engine, so that generation never
-        stops everywhere. `broadcast`: sends versions to engines where a broadcast is possible; None: each engine pulls the
-        buckets itself. `start_empty`: a new worker has random weights, not those of the folder that the run began with."""
+        """`changes` is notified when an engine goes or comes back. `devices` has the engines sleep and wake. `restartable`:
+        engines are processes of their own (with --local they are not, and a dead one ends the run). `rolling`: weights flip
+        engine by engine, so that generation never stops everywhere. `broadcast`: sends versions to engines where a broadcast is
+        possible; None: each engine pulls the buckets itself. `start_empty`: a new worker has random weights, not those of the
+        folder that the run began with."""
         self.engines = engines
         self.fleet = fleet
         self.routing: list[Routing] = []
@@ -82,10 +86,8 @@ class EngineFleet:
         self._weights = asyncio.Lock()
         """One exchange of weights at a time: an engine that comes up must not meet half an update."""
         self._down_since: dict[int, float] = {}
-        self._sleeping = False
-        """Whether other roles have the devices."""
-        self._asleep: set[int] = set()
-        self._turns = [asyncio.Lock() for _ in range(len(engines))]
+        self._devices = devices
+        devices.on_turn(engines.role, self.sleep, self.wake)
         self.last_stats: list[EngineStats] = []
         """The last statistics that were read from the engines that served then."""
 
@@ -97,9 +99,23 @@ class EngineFleet:
             group.create_task(self.engines.watch(self._replace))
             group.create_task(self._check_health())
 
+    @property
+    def alive(self) -> list[int]:
+        """The engines that have a worker: those that serve, and those that are being loaded."""
+        states = (EngineState.SERVING, EngineState.LOADING)
+        return [engine for engine, state in enumerate(self.fleet.states) if state in states]
+
+    @property
+    def shares_devices(self) -> bool:
+        return self._devices.shared(self.engines.role)
+
+    def turn(self) -> AbstractAsyncContextManager[None]:
+        """In the block the devices are the engines', which are awake."""
+        return self._devices.hold(self.engines.role)
+
     async def load(self) -> None:
         """Brings engines that are not in service yet into it, with the fleet's version from the store."""
-        async with self._weights:
+        async with self.turn(), self._weights:
             await asyncio.gather(
                 *(self._load(engine) for engine, state in enumerate(self.fleet.states) if state is EngineState.LOADING)
             )
@@ -113,7 +129,6 @@ class EngineFleet:
             self.fleet.died(engine)
             self._down_since[engine] = asyncio.get_running_loop().time()
             self._staged.pop(engine, None)
-            self._asleep.discard(engine)
             self._close(engine)
             self.engines.workers[engine].kill()
 
@@ -142,11 +157,11 @@ class EngineFleet:
             return [pause for pause in pauses if pause is not None]
 
     async def sleep(self) -> None:
-        """Frees the devices for other roles. An engine that comes back meanwhile sleeps, too."""
-        await self._turn(sleeping=True)
+        """Frees the devices for other roles. An engine that is down comes back when it is the engines' turn again."""
+        await self._on_all("sleep")
 
     async def wake(self) -> None:
-        await self._turn(sleeping=False)
+        await self._on_all("wake")
 
     async def read_stats(self) -> None:
         """Reads the statistics of the engines that serve now."""
@@ -195,9 +210,17 @@ class EngineFleet:
         self._changes.notify()
 
     async def _replace(self, engine: int) -> None:
-        """The engine's process is gone."""
+        """The engine's process is gone. Requests may wait for it, and other roles for their end: it joins these requests."""
+        self.report(engine, WorkerDied(f"worker {self.engines.workers[engine].name} died"))
+        async with self._devices.hold(self.engines.role, joins=True):
+            await self._restart(engine)
+        if self.fleet.states[engine] is not EngineState.SERVING:  # it died meanwhile; the next call replaces it
+            return
+        self.recovered_s.append(asyncio.get_running_loop().time() - self._down_since.pop(engine))
+        self._open(engine)
+
+    async def _restart(self, engine: int) -> None:
         reason: Exception = WorkerDied(f"worker {self.engines.workers[engine].name} died")
-        self.report(engine, reason)
         while True:
             try:
                 self.fleet.restart(engine)
@@ -208,17 +231,12 @@ class EngineFleet:
                 self.fleet.started(engine)
                 async with self._weights:
                     await self._load(engine)
-                break
+                return
             except (*LOST, WorkerStartError, TimeoutError) as error:
                 reason = error
                 logger.warning("engine %d did not come back: %s", engine, error)
                 self.engines.workers[engine].kill()  # the process may live on, and would keep the device's memory
                 self.fleet.died(engine)
-        await self._follow(engine)
-        if self.fleet.states[engine] is not EngineState.SERVING:  # it died meanwhile; the next call replaces it
-            return
-        self.recovered_s.append(asyncio.get_running_loop().time() - self._down_since.pop(engine))
-        self._open(engine)
 
     async def _load(self, engine: int) -> None:
         """Brings a new worker the weights of the fleet's version, which is another one if the engine that had the oldest dies
@@ -234,29 +252,19 @@ class EngineFleet:
                 self.fleet.verified(engine, stats.version)
                 return
 
-    async def _turn(self, sleeping: bool) -> None:
-        self._sleeping = sleeping
-        await asyncio.gather(*(self._follow(engine) for engine in self.fleet.serving))
-
-    async def _follow(self, engine: int) -> None:
-        """Has the engine sleep or wake as the fleet does."""
-        async with self._turns[engine]:
-            if self.fleet.states[engine] is not EngineState.SERVING or (engine in self._asleep) is self._sleeping:
-                return
+    async def _on_all(self, method: str) -> None:
+        async def call(engine: int) -> None:
             try:
-                await self.engines.call(engine, "sleep" if self._sleeping else "wake")
+                await self.engines.call(engine, method)
             except LOST as error:
                 self.report(engine, error)
-            else:
-                self._asleep ^= {engine}
+
+        await asyncio.gather(*map(call, self.alive))
 
     async def _check_health(self) -> None:
         while True:
             await asyncio.sleep(self._interval_s)
-            alive = [
-                engine for engine, state in enumerate(self.fleet.states) if state in (EngineState.SERVING, EngineState.LOADING)
-            ]
-            await asyncio.gather(*(self._check(engine) for engine in alive))
+            await asyncio.gather(*map(self._check, self.alive))
 
     async def _check(self, engine: int) -> None:
         worker = self.engines.workers[engine]
@@ -280,14 +288,20 @@ def weight_store(config: PPOConfig) -> DirectoryWeightStore | MemoryWeightStore:
 
 
 def engine_fleet(
-    config: PPOConfig, prepared: Prepared, clusters: Mapping[str, Cluster], state: RunState, backend: Backend, store: WeightSource
+    config: PPOConfig,
+    prepared: Prepared,
+    clusters: Mapping[str, Cluster],
+    state: RunState,
+    backend: Backend,
+    store: WeightSource,
+    devices: DeviceLocks,
 ) -> EngineFleet:
     """The engines of a run, as its configuration says."""
     engines, version = clusters["actor_infer"], state.first_step
-    empty = prepared.derived.engines_start_empty
+    empty = prepared.derived.engines_start_empty or state.begins_anew
     if config.mode == "explore":
         version = state.groups.admission.newest
-        empty = empty or version > 0 or state.begins_anew
+        empty = empty or version > 0
     broadcast: Broadcast | None = None
     if config.model_update_transport == "collective" and isinstance(store, WeightFolder):
         broadcast = InvitedBroadcast(engines, store)
@@ -297,9 +311,10 @@ def engine_fleet(
     return EngineFleet(
         engines,
         store,
-        Fleet(len(engines), version, config.max_engine_restarts, empty),
+        Fleet(len(engines), version, config.max_engine_restarts, empty, engines.restarts),
         state.groups.changes,
         config.weight_update_mode,
+        devices,
         restartable=backend.isolated and config.max_engine_restarts > 0,
         health_interval_s=config.engine_health_interval_s,
         health_timeout_s=config.engine_health_timeout_s,

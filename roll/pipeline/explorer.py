@@ -16,6 +16,7 @@ from statistics import fmean
 from typing import Any
 
 from roll.data.sample import Sample, SampleGroup
+from roll.metrics.advice import Places
 from roll.pipeline.engine_fleet import Routing
 from roll.pipeline.preparation import Prepared
 from roll.pipeline.state import RunState
@@ -33,6 +34,7 @@ class Explorer(ABC):
     ) -> None:
         """`routing`: who sends this explorer's requests to the engines."""
         self.groups = state.groups
+        self._state = state
         self.routing = routing
         self._weights = weights
         self._schedule = state.schedule
@@ -80,6 +82,7 @@ class Explorer(ABC):
             more |= {f"{prefix}/{name}": value for name, value in self.validation_metrics(each.samples).items()}
         result = summarise(version, sets, time.monotonic() - started, more)
         metrics = self._record.add_validation(result, [each.samples for each in sets])
+        self._state.heed_alarms()
         await self._callbacks.call("on_validation", version, metrics)
         await self.groups.report_validation(version, asdict(result))
 
@@ -93,6 +96,10 @@ class Explorer(ABC):
     def validation_metrics(self, samples: Sequence[Sample]) -> dict[str, float]:
         """Metrics of a validation set besides its accuracy and reward, by name."""
         return {}
+
+    @abstractmethod
+    def places(self) -> Places:
+        """How many rollouts can be under way at once."""
 
     def counts(self) -> dict[str, float]:
         """Running totals of this half, for the metrics of each step."""

@@ -15,6 +15,7 @@ from roll.distributed.device_locks import DeviceLocks
 from roll.metrics.hangs import Hangs
 from roll.metrics.ledger import Ledger
 from roll.pipeline.beside import Beside
+from roll.pipeline.items import item_name
 from roll.pipeline.stage import Channel, LaneState, Stage, combined
 
 
@@ -56,8 +57,10 @@ class Flow:
             while awaited & pending:
                 done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
                 # All results are read: one cause may end several tasks, and asyncio reports errors that nobody reads.
-                if failed := [(task.get_name(), _first(error)) for task in done if (error := task.exception()) is not None]:
-                    who, error = failed[0]
+                if failed := [(task, _first(error)) for task in done if (error := task.exception()) is not None]:
+                    task, error = failed[0]
+                    item = tasks[task].failed_on if task in tasks else None
+                    who = task.get_name() if item is None else f"{task.get_name()} at {item_name(item)}"
                     raise FlowError(f"{who}: {type(error).__name__}: {error}") from error
         finally:
             for task in pending:
@@ -99,3 +102,8 @@ def _first(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+def one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if isinstance(error, OSError | RuntimeError | ValueError) and text else f"{type(error).__name__}: {text}"

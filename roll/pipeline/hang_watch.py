@@ -9,17 +9,14 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
-from roll.data.sample import SampleGroup
 from roll.distributed import stacks
 from roll.distributed.backend import WorkerHandle
 from roll.distributed.cluster import Cluster
 from roll.metrics.display import Display
 from roll.metrics.hangs import Suspect
 from roll.pipeline.flow import Flow
-from roll.pipeline.trainer import Step
-from roll.weights.gather import NewWeights
+from roll.pipeline.items import item_name
 
 LOOK_S = 1.0
 """Time between two looks."""
@@ -85,18 +82,4 @@ def _stacks(worker: WorkerHandle) -> str:
 
 def sentence(suspect: Suspect) -> str:
     before = "its first" if suspect.median_s is None else f"median {suspect.median_s:.1f} s"
-    return f"{suspect.stage} works on {_named(suspect.item)} for {suspect.seconds:.0f} s ({before})"
-
-
-def _named(item: Any) -> str:
-    match item:
-        case SampleGroup():
-            return f"group {item.group_id}"
-        case Step():
-            return f"step {item.number + 1}"
-        case NewWeights():
-            return f"version {item.manifest.version}"
-        case int():
-            return f"version {item}"
-        case _:
-            return f"a {type(item).__name__}"
+    return f"{suspect.stage} works on {item_name(suspect.item)} for {suspect.seconds:.0f} s ({before})"

@@ -1,6 +1,7 @@
 """The files of a run that are rewritten while it runs, and so are there whatever ends it: summary.json, trace/ and the picture.
 
-They are written in a thread, as often as a hundredth of the run's time allows.
+They are written in a thread, as often as a hundredth of the run's time allows; the picture counts for itself, for it takes many
+times as long as the others, the first time above all: it loads the drawing library.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ EVERY_S = 5.0
 """The files are not rewritten more often than this, ..."""
 SHARE = 0.01
 """... and take no more than this share of the driver's time."""
+FILES, PICTURE = "summary.json or the trace", "learning_curve.png"
+FIRST_PICTURE_S = 2.0
+"""What the first picture is taken to cost."""
 
 
 class LiveFiles:
@@ -45,12 +49,13 @@ class LiveFiles:
         self._writing = threading.Lock()
         """One thread writes at a time, and none writes after the end."""
         self._over = False
-        self._failed = False
+        self._failed: set[str] = set()
+        """What is not up to date."""
 
     async def keep(self, figures: Callable[[], dict[str, Any]], ledger: Ledger) -> None:
         """Runs as long as the run does. `figures`: those of the run so far. Raises `Superseded`."""
         head = running(self._lock.owner.started if self._lock is not None else "")
-        due, drawn = 0.0, False
+        due, picture_due = 0.0, time.monotonic() + FIRST_PICTURE_S / SHARE
         while True:
             await asyncio.sleep(EVERY_S)
             more: list[Callable[[], object]] = []
@@ -58,42 +63,46 @@ class LiveFiles:
             if now >= due:
                 files = self.trace.files(ledger.open_spans(now))
                 summary = json.dumps(head | {AS_OF: time.strftime("%Y-%m-%d %H:%M:%S")} | figures(), indent=2)
-                more = [partial(write_whole, self._run_dir / SUMMARY, summary.encode()), self._draw]
-            cost_s = await asyncio.to_thread(self._rewrite, [*(file.write for file in files), *more])
-            if not self._failed:
+                more = [partial(write_whole, self._run_dir / SUMMARY, summary.encode())]
+            cost_s = await asyncio.to_thread(self._rewrite, FILES, [*(file.write for file in files), *more])
+            if FILES not in self._failed:
                 self.trace.written(files)
             if more:
-                # The first time loads the drawing library, which says nothing about the next time.
-                due, drawn = now + (cost_s / SHARE if drawn else 0.0), True
+                due = now + cost_s / SHARE
+            if now >= picture_due:
+                picture_due = now + await asyncio.to_thread(self._rewrite, PICTURE, [self._draw]) / SHARE
 
-    def finish(self, summary: dict[str, Any], ledger: Ledger | None) -> None:
-        """The last contents. A run whose summary cannot be written has failed, and `summary` says so. Raises `Superseded`."""
+    def finish(self, summary: dict[str, Any] | None, ledger: Ledger | None) -> None:
+        """The last contents. A run whose summary cannot be written has failed, and `summary` says so; None: the run goes on, with
+        files of its own. Raises `Superseded`."""
         with self._writing:
             self._over = True
             self._check_lock()
-            write_summary(self._run_dir, summary)
+            if summary is not None:
+                write_summary(self._run_dir, summary)
             files = self.trace.files(ledger.open_spans(time.monotonic()) if ledger is not None else ())
-            self._write([*(file.write for file in files), self._draw])
+            self._write(FILES, [file.write for file in files])
+            self._write(PICTURE, [self._draw])
 
-    def _rewrite(self, files: Sequence[Callable[[], object]]) -> float:
+    def _rewrite(self, what: str, files: Sequence[Callable[[], object]]) -> float:
         """Returns the seconds that it kept a processor busy."""
         began = time.thread_time()
         with self._writing:
             if files and not self._over:
                 self._check_lock()
-                self._write(files)
+                self._write(what, files)
         return time.thread_time() - began
 
-    def _write(self, files: Sequence[Callable[[], object]]) -> None:
+    def _write(self, what: str, files: Sequence[Callable[[], object]]) -> None:
         """What cannot be written stays as it was, with a warning."""
         try:
             for write in files:
                 write()
-            self._failed = False
+            self._failed.discard(what)
         except Exception as error:  # boundary: the drawing library may raise anything, and a picture is not worth a run
-            if not self._failed:
-                logger.warning("summary.json, the trace or learning_curve.png is not up to date: %s", error)
-            self._failed = True
+            if what not in self._failed:
+                logger.warning("%s is not up to date: %s", what, error)
+            self._failed.add(what)
 
     def _draw(self) -> None:
         picture = self._run_dir / "learning_curve.png"

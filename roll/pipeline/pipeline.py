@@ -21,7 +21,7 @@ from roll.configs.visible import visible
 from roll.data.hub import with_fetched_models
 from roll.distributed import determinism
 from roll.distributed.backend import Backend, LocalBackend
-from roll.distributed.devices import Inventory, detect
+from roll.distributed.devices import Inventory
 from roll.distributed.machine import this_machine
 from roll.distributed.surroundings import set_defaults
 from roll.distributed.watchdog import Watchdog
@@ -115,12 +115,13 @@ class Pipeline(ABC, Generic[Config, P]):
         config = self.config = with_fetched_models(self.config)
         if config.deterministic:
             determinism.set_environment()
-        inventory = detect(config.num_nodes, config.num_gpus_per_node)
-        prepared = self._prepared(inventory, lock)
         watchdog = Watchdog()
+        backend = self._backend(watchdog)
         try:
+            inventory = backend.devices(config.num_nodes, config.num_gpus_per_node)
+            prepared = self._prepared(inventory, lock)
             _make_room(prepared)
-            run = self._made(prepared, inventory, self._backend(inventory, watchdog, prepared.run_dir))
+            run = self._made(prepared, inventory, backend)
             announced = announce_running(prepared.run_dir, lock.owner.started)
             why = f"the driver (process {os.getpid()}) was killed, or crashed; what it wrote last is on its standard error"
             watchdog.amends(prepared.run_dir / SUMMARY, announced, {"status": "failed", "reason": why}, f"error: {why}")
@@ -129,6 +130,8 @@ class Pipeline(ABC, Generic[Config, P]):
         except OSError as error:
             raise ConfigError([cannot_write(config, error)]) from error
         finally:
+            if self._ready is None:  # else the run has ended it
+                asyncio.run(backend.shutdown())
             self._ready = None
             watchdog.dismiss()
 
@@ -174,13 +177,13 @@ class Pipeline(ABC, Generic[Config, P]):
             message = f"{prepared.checkpoint.path} has contents that this version did not write: {type(error).__name__}: {error}"
             raise ConfigError([_cannot_resume(config, message)]) from error
 
-    def _backend(self, inventory: Inventory, watchdog: Watchdog, run_dir: Path) -> Backend:
+    def _backend(self, watchdog: Watchdog) -> Backend:
         if self.local:
             return LocalBackend()
         from roll.distributed.ray_backend import RayBackend
 
         environment = {name: os.environ[name] for name in determinism.ENVIRONMENT if self.config.deterministic}
-        return RayBackend(inventory, environment, watchdog, logs=run_dir / "ray_logs")
+        return RayBackend(None, environment, watchdog, logs=Path(self.config.run_dir) / "ray_logs")
 
 
 def _make_room(prepared: Prepared) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,28 +23,27 @@ from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.validation import check_config
 from roll.configs.worker import ActorInferConfig
-from roll.data.chat_template import try_template
 from roll.data.sample import Prompt
 from roll.distributed.backend import import_object
 from roll.distributed.devices import Inventory
 from roll.pipeline.benched_models import BenchedModel, benched_models
 from roll.pipeline.callbacks import Callback, make_callback
 from roll.pipeline.checkpoint import Checkpoint, CheckpointStore
-from roll.pipeline.checkpoint_state import check_state
+from roll.pipeline.checkpoint_state import resumable
 from roll.pipeline.collector import Collector
+from roll.pipeline.opened_models import open_model
 from roll.pipeline.own_stage import OwnStage, own_stage
 from roll.pipeline.roles import loss_spec
 from roll.pipeline.run_lock import RunLock
 from roll.pipeline.validation import ValidationSet
 from roll.rollout.filters import GroupFilter
 from roll.rollout.tasks import TaskSource
-from roll.strategies import model_folder
 from roll.strategies.infer.installed_engine import engine_problems
 from roll.strategies.infer.interface import SamplingParams
-from roll.strategies.model_folder import check_model_folder, check_weights
 from roll.strategies.train.megatron.supported import ParallelLayout, check_folder
 
 T = TypeVar("T")
+P = TypeVar("P", bound="Prepared")
 
 _OWN = "package.module.name, importable here (see PYTHONPATH)"
 
@@ -61,14 +60,14 @@ class Prepared:
     derived: Derived
     tokenizer: PreTrainedTokenizerBase
     source: TaskSource
+    beginning: dict[str, Any]
+    """Where the source was at first."""
     filters: dict[str, GroupFilter]
     """The filter of each domain."""
     checkpoint: Checkpoint | None
     run_dir: Path
     validation: list[ValidationSet]
     """What every evaluation evaluates."""
-    resumed_record: dict[str, Any] | None
-    """The run record's state in the checkpoint; journal positions are 0 if the checkpoint is another run's."""
     stages: tuple[OwnStage, ...] = ()
     """The user's own."""
     callbacks: tuple[Callback, ...] = ()
@@ -90,8 +89,33 @@ class Prepared:
 
     @property
     def continues(self) -> bool:
-        """Whether the run goes on in its own folder; one that starts from another run's checkpoint does not."""
-        return _continues(self.checkpoint, self.run_dir)
+        """Whether the run goes on in its own folder; one that starts from another run's checkpoint does not. `checkpoints`, or
+        one of them, may be a link to another disk."""
+        if self.checkpoint is None:
+            return False
+        path, own = self.checkpoint.path.resolve(), self.checkpoints
+        named_there = self.checkpoint.path.parent.resolve() == own.resolve()
+        return named_there or (own / f"step-{self.checkpoint.step}").resolve() == path or self.run_dir.resolve() in path.parents
+
+    @property
+    def resumed_record(self) -> dict[str, Any] | None:
+        """The run record's state in the checkpoint; journal positions are 0 if the checkpoint is another run's."""
+        if self.checkpoint is None:
+            return None
+        record = dict(self.checkpoint.state["record"])
+        return record if self.continues else record | {"groups": 0, "samples": 0, "metrics": 0, "digests": {}}
+
+    def resumed(self: P, checkpoint: Checkpoint | None) -> P:
+        """The run from this checkpoint, or from its beginning, with the source where it was then."""
+        if self.config.groups_address is None:
+            self.source.restore(checkpoint.state["cursor"] if checkpoint is not None else self.beginning)
+        return replace(self, checkpoint=checkpoint)
+
+    def newest_checkpoint(self) -> Checkpoint | None:
+        """What the run would go on from if it ended now: its own newest good checkpoint, else what it began with. Raises
+        `ValueError`."""
+        again = replace(self.config, resume_from_checkpoint="auto")
+        return resumable(CheckpointStore(self.checkpoints), again) or self.checkpoint
 
 
 class Preparation:
@@ -111,7 +135,7 @@ class Preparation:
         collect("output_dir", config.output_dir, partial(_check_writable, self.run_dir), "name a folder that can be written to")
         for key, path in {**_worker_classes(config), **own_classes}.items():
             collect(key, path, partial(import_object, path), "package.module.Class, importable here (see PYTHONPATH)")
-        collect.add(engine_problems(config.actor_infer.strategy_args))
+        collect.add(engine_problems("actor_infer.strategy_args", config.actor_infer.strategy_args))
         collect(
             "actor_train.pg_variant",
             config.actor_train.pg_variant,
@@ -121,7 +145,7 @@ class Preparation:
         self.checkpoint: Checkpoint | None = collect(
             "resume_from_checkpoint",
             config.resume_from_checkpoint,
-            lambda: _checkpoint(CheckpointStore(self.run_dir / "checkpoints"), config),
+            lambda: resumable(CheckpointStore(self.run_dir / "checkpoints"), config),
             "name a complete checkpoint, or write auto or false",
         )
         self._benched: tuple[BenchedModel, ...] = ()
@@ -166,31 +190,19 @@ class Preparation:
             check = partial(_check_database, config)
             self.collect("groups_database", config.groups_database, check, "pip install 'roll[sql]'")
         self.collect.raise_if_any()
-        record = dict(self.checkpoint.state["record"]) if self.checkpoint is not None else None
-        if record is not None and not _continues(self.checkpoint, self.run_dir):
-            record |= {"groups": 0, "samples": 0, "metrics": 0, "digests": {}}
         return {
             "config": config,
             "derived": self.derived,
             "tokenizer": self.tokenizer,
             "source": source,
+            "beginning": source.cursor(),
             "filters": filters,
             "checkpoint": self.checkpoint,
             "run_dir": self.run_dir,
-            "resumed_record": record,
             "stages": self._stages,
             "callbacks": self._callbacks,
             "benched": self._benched,
         }
-
-
-def _continues(checkpoint: Checkpoint | None, run_dir: Path) -> bool:
-    """Whether the checkpoint is one of the run's own. Its `checkpoints`, or one of them, may be a link to another disk."""
-    if checkpoint is None:
-        return False
-    path, own = checkpoint.path.resolve(), run_dir / "checkpoints"
-    named_there = checkpoint.path.parent.resolve() == own.resolve()
-    return named_there or (own / f"step-{checkpoint.step}").resolve() == path or run_dir.resolve() in path.parents
 
 
 def _restore(source: TaskSource, cursor: Mapping[str, Any]) -> None:
@@ -231,21 +243,6 @@ def decisions(config: PPOConfig, derived: Derived) -> Iterator[str]:
         yield "actor_infer: its first weights are the trainer's (load_format: dummy)"
 
 
-def load_tokenizer(folder: str) -> PreTrainedTokenizerBase:
-    """The tokenizer of a local model folder; an error names what the folder lacks."""
-    check_model_folder(Path(folder))
-    return model_folder.load_tokenizer(Path(folder))
-
-
-def open_model(folder: str) -> Any:
-    """The tokenizer of a model folder from which a run may start: its weights are all there, and its chat template comes to an
-    end. An error names what is wrong with the folder."""
-    tokenizer = load_tokenizer(folder)
-    check_weights(Path(folder))
-    try_template(tokenizer)
-    return tokenizer
-
-
 def _one_process(config: PPOConfig) -> Iterator[Problem]:
     for name, role in config.configured_roles().items():
         if not isinstance(role, ActorInferConfig) and role.world_size > 1:
@@ -283,23 +280,6 @@ def _divided_by_megatron(config: PPOConfig, device_kind: str) -> Iterator[tuple[
         if isinstance(options, MegatronConfig) and (Path(folder) / "config.json").is_file():
             check = partial(check_folder, folder, ParallelLayout.of(options), options.sequence_parallel, device_kind)
             yield f"{name}.strategy_args.strategy_config", role.strategy_args.strategy_config, check
-
-
-def _checkpoint(store: CheckpointStore, config: PPOConfig) -> Checkpoint | None:
-    checkpoint = store.resolve(config.resume_from_checkpoint, check_state)
-    if checkpoint is not None:
-        if config.uses_critic and not checkpoint.critic.is_dir():
-            raise ValueError(f"{checkpoint.path} was made without a critic, which adv_estimator gae needs")
-        was, now = ("a database" if "database" in checkpoint.state else "memory"), config.groups_address
-        if (was == "memory") != (now is None):
-            raise ValueError(f"{checkpoint.path} was made with groups in {was}, now they are in {now or 'memory'}")
-        accounts = checkpoint.state["admission"]
-        places = accounts["trained"] + accounts.get("replayed", 0)
-        if places != checkpoint.step * config.groups_per_step:
-            was = places // max(checkpoint.step, 1)
-            now = f"{config.groups_per_step} (rollout_batch_size)"
-            raise ValueError(f"{checkpoint.path} was made with {was} groups a step, not {now}")
-    return checkpoint
 
 
 def _check_database(config: PPOConfig) -> None:

@@ -1,7 +1,9 @@
-"""The workers of each role of a configuration: what to start, where, with which options. Pure but for a free port."""
+"""The workers of each role of a configuration: what to start, where, with which options. Pure but for a free port, and for what
+the user's environment says already."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from roll.algorithms.correction import Correction, Filter, ImportanceWeight
@@ -12,15 +14,16 @@ from roll.configs.derived import Derived
 from roll.configs.dtype import TORCH_NAMES, compute_dtype
 from roll.configs.engine_arguments import EngineArguments
 from roll.configs.ppo import PPOConfig
-from roll.configs.worker import CriticConfig, JudgeModelConfig, TrainedConfig, TrainingRole, WorkerConfig
+from roll.configs.worker import CriticConfig, JudgingModelConfig, RewardModelConfig, TrainedConfig, TrainingRole, WorkerConfig
 from roll.distributed.backend import Backend, WorkerSpec
 from roll.distributed.devices import Inventory, Placement, place
-from roll.distributed.ports import free_port
 from roll.strategies.infer.interface import NO_VERSION
 from roll.strategies.train.interface import RankContext
 from roll.strategies.train.spec import Optimisation, TrainSpec
 from roll.weights.adapter import AdapterSource
 
+ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+"""Both names of the variable that torch's allocator reads."""
 TRAIN_WORKER = "roll.pipeline.base_worker.TrainWorker"
 CRITIC_WORKER = "roll.pipeline.critic_worker.CriticWorker"
 INFER_WORKER = "roll.pipeline.base_worker.InferWorker"
@@ -91,7 +94,9 @@ def train_specs(
 ) -> list[WorkerSpec]:
     """One worker a device, together the ranks of one data-parallel group."""
     placements = place(worker.devices, inventory)
-    address, port = backend.node_address(placements[0].node), free_port()
+    first = placements[0].node
+    address, port = backend.node_address(first), backend.free_port(first)
+    environment = allocator(inventory.kind)
     spec = train_spec(config, derived, worker, model_path)
     specs = []
     for placement in placements:
@@ -107,8 +112,16 @@ def train_specs(
         )
         built_in = CRITIC_WORKER if isinstance(worker, CriticConfig) else TRAIN_WORKER
         worker_cls, kwargs = worker.worker_cls or built_in, {"context": context, "spec": spec}
-        specs.append(WorkerSpec(f"{role}-{placement.rank}", worker_cls, placement, kwargs))
+        specs.append(WorkerSpec(f"{role}-{placement.rank}", worker_cls, placement, kwargs, environment))
     return specs
+
+
+def allocator(kind: str) -> dict[str, str]:
+    """Variables for processes that train. Micro-batches are of many sizes: without segments that grow, the allocator's gaps are
+    memory lost. Not for engines, whose memory pools do without; nor where the user has said something else."""
+    if kind == "cpu" or any(name in os.environ for name in ALLOCATOR):
+        return {}
+    return {ALLOCATOR[0]: "expandable_segments:True"}
 
 
 def infer_specs(
@@ -137,36 +150,43 @@ def infer_specs(
             trained = config.actor_train.model_args
             options["adapters"] = AdapterSource(config.model_folder(config.actor_train), trained.lora_rank, adapters)
         options |= _engine_options(config, worker.strategy_args, model, placement, inventory, backend)
+        if isinstance(chosen, EngineArguments):
+            options["sleeps"] = config.engines_share_devices
         kwargs = {"strategy_name": worker.strategy_args.strategy_name, "options": options}
         specs.append(WorkerSpec(f"actor_infer-{placement.rank}", worker.worker_cls or INFER_WORKER, placement, kwargs))
     return specs
 
 
-def judge_specs(
-    config: PPOConfig, judge: JudgeModelConfig, requests: int, inventory: Inventory, backend: Backend
+def judging_specs(
+    config: PPOConfig, model: JudgingModelConfig, requests: int, inventory: Inventory, backend: Backend
 ) -> list[tuple[Placement, dict[str, Any]]]:
-    """Where each engine of a judge is, and what `make_infer_strategy` makes it of. `requests`: that it serves at once."""
-    chosen = judge.strategy_args.options
+    """Where each engine of a model that judges is, and what `make_infer_strategy` or `make_scorer` makes it of. `requests`: that
+    it serves at once."""
+    chosen = model.strategy_args.options
     per_engine = chosen.devices_per_engine if isinstance(chosen, EngineArguments) else 1
     engines = []
-    for placement in place(judge.devices, inventory, per_engine):
-        options = {"model_path": judge.model_name_or_path, "max_running_requests": requests, "max_length": judge.max_length}
-        options |= _engine_options(config, judge.strategy_args, judge, placement, inventory, backend)
-        engines.append((placement, {"name": judge.strategy_args.strategy_name, "options": options}))
+    for placement in place(model.devices, inventory, per_engine):
+        options = {"model_path": model.model_name_or_path, "max_running_requests": requests, "max_length": model.max_length}
+        options |= _engine_options(config, model.strategy_args, model, placement, inventory, backend)
+        if isinstance(model, RewardModelConfig):
+            options["max_tokens"] = model.max_tokens_per_microbatch_in_infer
+        engines.append((placement, {"name": model.strategy_args.strategy_name, "options": options}))
     return engines
 
 
 def _engine_options(
     config: PPOConfig,
     strategy: StrategyArguments,
-    model: ModelArguments | JudgeModelConfig,
+    model: ModelArguments | JudgingModelConfig,
     placement: Placement,
     inventory: Inventory,
     backend: Backend,
 ) -> dict[str, Any]:
     chosen, devices = strategy.options, _torch_devices(placement, inventory, backend)
     dtype = TORCH_NAMES[compute_dtype(model.dtype, inventory.kind == "cuda")]
-    options: dict[str, Any] = {"dtype": dtype, "threads": placement.threads, "seed": config.seed}
+    # Engines of one seed would draw the same numbers for the samples of a prompt that they share.
+    seed = (config.seed + placement.rank) % 2**32
+    options: dict[str, Any] = {"dtype": dtype, "threads": placement.threads, "seed": seed}
     if isinstance(chosen, EngineArguments):
         return options | {"devices": devices, "engine_args": chosen.given}
     attention = {"attn_implementation": model.attn_implementation, "deterministic": config.deterministic}

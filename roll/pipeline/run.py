@@ -19,13 +19,11 @@ import time
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from roll.configs.ppo import PPOConfig
 from roll.distributed.backend import Backend, WorkerSpec
 from roll.distributed.cluster import Cluster
-from roll.distributed.device_locks import DeviceLocks
 from roll.distributed.devices import Inventory
 from roll.metrics.ledger import Ledger
 from roll.pipeline import roles
@@ -33,18 +31,21 @@ from roll.pipeline.advantages import Advantages
 from roll.pipeline.arrival import TrainerOnArrival
 from roll.pipeline.callbacks import CallbackError
 from roll.pipeline.checkpoint_writer import CheckpointWriter
-from roll.pipeline.clusters import start_clusters
+from roll.pipeline.clusters import device_locks, settle, start_clusters, watch_deaths
 from roll.pipeline.engine_fleet import EngineFleet, engine_fleet, weight_store
 from roll.pipeline.explorer import Explorer
-from roll.pipeline.flow import Flow
+from roll.pipeline.fallback import Fallback
+from roll.pipeline.flow import Flow, one_line
 from roll.pipeline.halves import halves
 from roll.pipeline.hang_watch import HangWatch
+from roll.pipeline.hindsight import advice
 from roll.pipeline.preparation import Prepared, decisions
 from roll.pipeline.run_record import Counter
 from roll.pipeline.stage import Stage
 from roll.pipeline.state import RunState
 from roll.pipeline.summary import Parts, figures, of_evaluation
 from roll.pipeline.trainer import Trainer
+from roll.pipeline.trainer_restarts import TrainerRestarts
 from roll.pipeline.weight_broadcast import LOST
 from roll.pipeline.weight_updates import EngineUpdates, WeightUpdates
 from roll.weights.store import WeightStore
@@ -59,18 +60,20 @@ class Run(ABC):
         self,
         config: PPOConfig,
         prepared: Prepared,
-        advantages: Advantages,
         inventory: Inventory,
         backend: Backend,
     ) -> None:
         self.inventory = inventory
         self.backend = backend
-        self.state = RunState(config, prepared, advantages)
+        self.state = RunState(config, prepared, self.advantages(config))
         self._config = config
         self._prepared = prepared
         self._loss = roles.loss_spec(config, prepared.derived)
-        self._clusters: dict[str, Cluster] = {}
+        self._devices = device_locks(config)
+        self._restarts = TrainerRestarts(config, backend.isolated)
+        self._fallback = Fallback(config.synchronous_after_failures)
         self._interrupted = False
+        self._stopped_by = ""
         self._task: asyncio.Task[Any] | None = None
         self._parts: Parts | None = None
         """From the moment that all workers are up."""
@@ -83,35 +86,67 @@ class Run(ABC):
 
     @staticmethod
     @abstractmethod
+    def advantages(config: Any) -> Advantages:
+        """Those of a run that begins."""
+
+    @staticmethod
+    @abstractmethod
     def rollouts(config: Any, explorer: Any) -> list[Stage[Any, Any]]:
         """From an admitted group to one whose samples have rewards."""
 
     @abstractmethod
-    async def explorer(self, clusters: Mapping[str, Cluster], engines: EngineFleet, weights: EngineUpdates) -> Explorer:
-        """Makes the explorer, when all workers are up."""
-
-    def watched(self, clusters: Mapping[str, Cluster]) -> list[Coroutine[Any, Any, None]]:
-        """Run beside the stages, and end the run by raising: a dead worker is noticed even when nobody calls it."""
-        return [cluster.watch() for role, cluster in clusters.items() if role != "actor_infer"]
+    async def explorer(
+        self, clusters: Mapping[str, Cluster], engines: EngineFleet, weights: EngineUpdates, ledger: Ledger
+    ) -> Explorer:
+        """Makes the explorer, when all workers are up. `ledger`: for what no stage accounts for."""
 
     # -- the page -------------------------------------------------------------------------------------------------------
 
-    async def _explore_and_train(self, clusters: Mapping[str, Cluster]) -> None:
+    async def _explore_and_train(self, clusters: dict[str, Cluster]) -> None:
+        """Both halves. A rank of the trainer that dies costs the steps since the newest checkpoint."""
+        died = ""
+        while True:
+            try:
+                if died:
+                    await self._go_back(clusters, died)
+                return await self._explore_and_train_once(clusters)
+            except Exception as error:  # boundary: whatever ends the halves may follow from a rank's death
+                if self._interrupted:
+                    raise
+                died = await self._restarts.begin(clusters, error)
+
+    async def _go_back(self, clusters: dict[str, Cluster], died: str) -> None:
+        """The run goes on like one that is resumed: from its newest checkpoint or, while there is none, from its beginning."""
+        checkpoint, anew = await asyncio.to_thread(self._prepared.newest_checkpoint), self._restarts.roles
+        await self.state.groups.leave()
+        self._parts = None
+        self.state.record.interrupt()
+        self._prepared = prepared = self._prepared.resumed(checkpoint)
+        self.state = RunState(self._config, prepared, self.advantages(self._config))
+        self.state.begins_anew = "actor_infer" not in anew
+        display = self.state.record.display
+        display.note(f"{died}: the run goes on from step {self.state.first_step}, as if it had been resumed")
+        self._devices = device_locks(self._config)  # whoever stays shares none with those that start anew
+        clusters |= await start_clusters(self._config, prepared, {}, self.inventory, self.backend, display, self._devices, anew)
+        await settle({role: cluster for role, cluster in clusters.items() if role not in anew})
+
+    async def _explore_and_train_once(self, clusters: Mapping[str, Cluster]) -> None:
         config, derived, state = self._config, self._prepared.derived, self.state
         await state.join()
         store, ledger = weight_store(config), self._ledger()
-        engines = engine_fleet(config, self._prepared, clusters, state, self.backend, store)
+        engines = engine_fleet(config, self._prepared, clusters, state, self.backend, store, self._devices)
         weights = WeightUpdates(engines, store, state.groups, state.schedule, state.record.files.trace)
         checkpoints = CheckpointWriter(state, clusters, ledger)
         trainer = self._trainer(clusters, store, checkpoints)
-        if derived.engines_start_empty:
-            first = await trainer.gather_weights(state.first_step)
+        if derived.engines_start_empty or state.begins_anew:
+            async with self._devices.hold("actor_train"):
+                first = await trainer.gather_weights(state.first_step)
             await store.publish(first.manifest, first.buckets)
             await engines.load()
-        explorer = await self._explorer(clusters, engines, weights)
+        explorer = await self._explorer(clusters, engines, weights, ledger)
 
         explore, train = halves(self.rollouts, config, derived, self._prepared.stages, explorer, trainer, weights)
-        flow = self._flow(ledger, clusters, engines, explore, train)
+        flow = self._flow(ledger, explore, train)
         train[-1].offer(state.first_step)
         self._begin(Parts(flow, engines, weights.stats, explorer), explorer)
         async with checkpoints:
@@ -135,13 +170,13 @@ class Run(ABC):
         await publisher.begin(trainer, state.first_step)
 
         (train,) = halves(self.rollouts, config, derived, self._prepared.stages, None, trainer, publisher)
-        flow = self._flow(ledger, clusters, None, train)
+        flow = self._flow(ledger, train)
         self._begin(Parts(flow, None, publisher.stats, None), publisher)
         async with checkpoints:
             watch = [publisher.record_validations(), checkpoints.watch(), *self._watched(clusters)]
             await flow.run(until=train, watch=watch)
             await self._end(checkpoints, "critic" in clusters)
-        if not self._interrupted:
+        if not self._ends_early:
             await publisher.farewell()
         store.close()
 
@@ -158,22 +193,26 @@ class Run(ABC):
                 if not (lost_versions(error) or await self.state.groups.was_taken_back()):
                     raise
                 self.state.record.display.note("the trainer went on from a checkpoint: exploring begins anew with its version")
-        if (ended := self.state.groups.ended) is not None and ended[0] == "failed":
+        ended = self.state.groups.ended or ("", "")
+        if ended[0] == "failed":
             raise RuntimeError(f"the trainer failed: {ended[1]}")
+        if ended[0] == "stopped":
+            self._stopped_by = f"the trainer stopped: {ended[1]}"
 
     async def _explore_once(self, clusters: Mapping[str, Cluster]) -> None:
         from roll.pipeline.apart import FollowedWeights, SharedWeights
 
         config, state = self._config, self.state
         await state.join()
-        engines = engine_fleet(config, self._prepared, clusters, state, self.backend, SharedWeights(config))
+        engines = engine_fleet(config, self._prepared, clusters, state, self.backend, SharedWeights(config), self._devices)
         weights = FollowedWeights(engines, state.groups, state.schedule, state.record.files.trace)
         if not await weights.begin():
             return
-        explorer = await self._explorer(clusters, engines, weights)
+        ledger = self._ledger()
+        explorer = await self._explorer(clusters, engines, weights, ledger)
 
         explore, validate = halves(self.rollouts, config, self._prepared.derived, self._prepared.stages, explorer, None, weights)
-        flow = self._flow(self._ledger(), clusters, engines, explore, validate)
+        flow = self._flow(ledger, explore, validate)
         self._begin(Parts(flow, engines, weights.stats, explorer), explorer)
         watch = [engines.supervise(), weights.run(), weights.follow(), state.mirror_steps(), *self._watched(clusters)]
         await flow.run(until=[*explore, *validate], watch=watch)
@@ -184,21 +223,24 @@ class Run(ABC):
 
         config, state, models = self._config, self.state, self._prepared.benched
         store = model_source(config, models, self.inventory.kind == "cuda")
-        engines = engine_fleet(config, self._prepared, clusters, state, self.backend, store)
+        engines = engine_fleet(config, self._prepared, clusters, state, self.backend, store, self._devices)
         await engines.load()
         weights = ModelsInTurn(engines, state.groups, state.schedule, state.record.files.trace, models)
-        explorer = await self._explorer(clusters, engines, weights)
+        ledger = self._ledger()
+        explorer = await self._explorer(clusters, engines, weights, ledger)
 
         (evaluate,) = halves(self.rollouts, config, self._prepared.derived, (), explorer, None, weights)
-        flow = self._flow(self._ledger(), clusters, engines, evaluate)
+        flow = self._flow(ledger, evaluate)
         self._begin(Parts(flow, engines, weights.stats, explorer), explorer)
         await flow.run(until=evaluate, watch=[engines.supervise(), weights.run(), *self._watched(clusters)])
         check_complete(models, state.record.results)
 
     # -- its parts ------------------------------------------------------------------------------------------------------
 
-    async def _explorer(self, clusters: Mapping[str, Cluster], engines: EngineFleet, weights: EngineUpdates) -> Explorer:
-        explorer = await self.explorer(clusters, engines, weights)
+    async def _explorer(
+        self, clusters: Mapping[str, Cluster], engines: EngineFleet, weights: EngineUpdates, ledger: Ledger
+    ) -> Explorer:
+        explorer = await self.explorer(clusters, engines, weights, ledger)
         engines.routing.append(explorer.routing)
         return explorer
 
@@ -209,11 +251,8 @@ class Run(ABC):
     def _ledger(self) -> Ledger:
         return Ledger(time.monotonic(), self.state.record.files.trace)
 
-    def _flow(
-        self, ledger: Ledger, clusters: Mapping[str, Cluster], engines: EngineFleet | None, *halves: Sequence[Stage[Any, Any]]
-    ) -> Flow:
-        devices = _device_locks(self._config, clusters, engines)
-        flow = Flow(ledger, devices, time.monotonic, self.state.groups.changes.waits)
+    def _flow(self, ledger: Ledger, *halves: Sequence[Stage[Any, Any]]) -> Flow:
+        flow = Flow(ledger, self._devices, time.monotonic, self.state.groups.changes.waits)
         for half in halves:
             flow.join(half)
         return flow
@@ -221,21 +260,22 @@ class Run(ABC):
     def _begin(self, parts: Parts, counter: Counter) -> None:
         self._parts = parts
         self.state.record.begin(counter, parts.flow.ledger)
+        self._restarts.done()
 
     def _watched(self, clusters: Mapping[str, Cluster]) -> list[Coroutine[Any, Any, None]]:
         assert self._parts is not None
         state = self.state
         record, flow = state.record, self._parts.flow
         shown = record.refresh(flow.ledger, list(clusters), state.groups)
-        kept = record.files.keep(lambda: self._figures(record.running_s()), flow.ledger)
+        kept = record.files.keep(lambda: self._figures(record.running_s()) | {"roles": record.roles()}, flow.ledger)
         hangs = HangWatch(flow, clusters, record.run_dir / "stacks", record.display)
-        return [state.groups.attend(), shown, kept, record.memory.run(clusters), hangs.run(), *self.watched(clusters)]
+        own = [state.groups.attend(), self._fallback.watch(clusters, state)]
+        return [shown, kept, record.memory.run(clusters), hangs.run(), *own, *watch_deaths(clusters)]
 
     async def _end(self, checkpoints: CheckpointWriter, with_critic: bool) -> None:
         """The last checkpoint, if no step has begun it; it is complete when this returns."""
-        assert self._parts is not None
-        state, devices = self.state, self._parts.flow.devices
-        if not self._interrupted:
+        state, devices = self.state, self._devices
+        if not self._ends_early:
             await state.groups.drop_all("surplus")
         await checkpoints.settle()
         if state.record.step > state.saved_step:
@@ -255,27 +295,30 @@ class Run(ABC):
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, self.interrupt)
         self._task = asyncio.current_task()
-        record, status, reason = self.state.record, "finished", ""
+        display, status, reason = self.state.record.display, "finished", ""
         try:
             for line in decisions(self._config, self._prepared.derived):
-                record.display.note(line)
+                display.note(line)
             own = self.own_specs() if self._config.mode != "train" else {}
-            clusters = await start_clusters(self._config, self._prepared, own, self.inventory, self.backend, record.display)
+            parts = (own, self.inventory, self.backend, display, self._devices)
+            clusters = await start_clusters(self._config, self._prepared, *parts)
             modes = {"both": self._explore_and_train, "train": self._train, "explore": self._explore, "bench": self._bench}
             await modes[self._config.mode](clusters)
+            if why := f"alarm: {alarm.text}" if (alarm := self.state.record.alarms.stop) is not None else self._stopped_by:
+                status, reason = "stopped", why
             if self._interrupted:
-                status, reason = "interrupted", f"stopped by a signal after {record.reached}"
+                status, reason = "interrupted", f"stopped by a signal after {self.state.record.reached}"
         except asyncio.CancelledError:
             if not self._interrupted:
                 raise
-            status, reason = "interrupted", f"stopped at once by a signal after {record.reached}"
+            status, reason = "interrupted", f"stopped at once by a signal after {self.state.record.reached}"
         except Exception as error:  # boundary: a role may raise anything, which is the run's one-line reason
             status, reason = "failed", one_line(error)
             with contextlib.suppress(OSError):  # a full disk may be the reason itself
                 (self._prepared.run_dir / "traceback.txt").write_text(traceback.format_exc())
         finally:
             self._task = None
-            wall_s = record.running_s()
+            wall_s = self.state.record.running_s()
             await self._leave(status, reason)
             await self.backend.shutdown()
         summary = {"status": status, "reason": reason} | self._figures(wall_s)
@@ -284,12 +327,14 @@ class Run(ABC):
         except CallbackError as error:
             if status != "failed":  # the first reason counts
                 summary |= {"status": "failed", "reason": one_line(error)}
-        record.finish(summary)
+        self.state.record.finish(summary)
         return summary
 
     def _figures(self, wall_s: float) -> dict[str, Any]:
         """Those of the run so far."""
-        found = {"wall_s": wall_s} | figures(self.state, wall_s, self._parts)
+        found = figures(self.state, wall_s, self._parts, self._restarts.seconds, self._fallback.since)
+        if self.backend.isolated:  # halves that share a process are in each other's way, which no model knows
+            found["advice"] = [*advice(self._config, self.state.record, self._parts, self.inventory.kind)]
         return of_evaluation(found, self._prepared.benched, self.state.record.results) if self._prepared.benched else found
 
     async def _leave(self, status: str, reason: str) -> None:
@@ -301,6 +346,11 @@ class Run(ABC):
             await self.state.groups.leave()
         except Exception as error:  # boundary: the run is over, and has its own reason
             logger.warning("the database of groups cannot be reached: %s", one_line(error))
+
+    @property
+    def _ends_early(self) -> bool:
+        """Whether the run can go on later from where it ends: it leaves what lies ready in its last checkpoint."""
+        return self._interrupted or self.state.record.alarms.stop is not None
 
     def interrupt_from_thread(self) -> None:
         """`interrupt`, called on another thread than the run's."""
@@ -317,20 +367,3 @@ class Run(ABC):
             self.state.record.display.note("stopping after this step; once more to stop at once")
         self._interrupted = True
         self.state.groups.stop()
-
-
-def _device_locks(config: PPOConfig, clusters: Mapping[str, Cluster], engines: EngineFleet | None) -> DeviceLocks:
-    """Roles that share a device take turns; who leaves it frees what it can."""
-    placed = config.roles()
-    locks = DeviceLocks({role: frozenset(worker.devices) for role, worker in placed.items()})
-    if engines is not None:
-        locks.on_turn("actor_infer", engines.sleep, engines.wake)
-    for role in [role for role in placed if role != "actor_infer"]:
-        call_all = clusters[role].call_all
-        locks.on_turn(role, partial(call_all, "offload"), partial(call_all, "reload"))
-    return locks
-
-
-def one_line(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return text if isinstance(error, OSError | RuntimeError | ValueError) and text else f"{type(error).__name__}: {text}"

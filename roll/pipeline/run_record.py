@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,15 +17,16 @@ from roll.configs.ppo import PPOConfig
 from roll.configs.redact import redact
 from roll.data.sample import Sample, SampleGroup
 from roll.data.token_batch import TokenBatch
+from roll.metrics.alarms import ALARMS, Alarms
 from roll.metrics.display import Display, RoleLine, RunSnapshot, duration, print_summary
 from roll.metrics.ledger import Ledger
 from roll.metrics.lessons import Lessons
-from roll.metrics.run_log import GroupLog, read_rows
+from roll.metrics.run_log import GroupLog, JournalFile, read_rows
 from roll.metrics.sample_log import SampleLog
 from roll.metrics.staleness import StalenessStats
 from roll.metrics.step_speed import StepSpeed
 from roll.metrics.trace import Span
-from roll.metrics.trackers import make_trackers
+from roll.metrics.trackers import Status, make_trackers
 from roll.metrics.whole_file import write_whole
 from roll.pipeline.live_files import LiveFiles
 from roll.pipeline.memory_watch import MemoryWatch
@@ -75,11 +76,18 @@ class RunRecord:
         logged = (self.step, resumed.get("metrics", 0), digests.get("metrics")) if resumed is not None else (-1, 0, None)
         self._trackers = make_trackers(derived.trackers, run_dir, config.exp_name, written, config.tracker_kwargs, *logged)
         self._lessons = Lessons()
+        self.alarms = Alarms(config.alarms if config.mode in ("both", "train") else ())
+        self._alarm_log = JournalFile(run_dir / ALARMS) if config.alarms else None
+        if self._alarm_log is not None:
+            self._alarm_log.retain(lambda row: row["step"] <= self.step)
         self.memory = MemoryWatch()
         self.display = Display(logging_steps=config.logging_steps)
         self._reward: float | None = None
         self._validation_errors = 0
         self._lag: float | None = None
+        self.steady_steps, self.trained_s, self.idle_s = 0, 0.0, 0.0
+        """The steps but the first, for which everything is slow; how long they took, and the waits for groups before them."""
+        self._roles: list[RoleLine] = []
         self.samples = 0
         self.response_tokens = 0
         rows = read_rows(run_dir / "metrics.jsonl")
@@ -130,12 +138,17 @@ class RunRecord:
         tokens = sum(len(sample.response_ids) for group in groups for sample in group.samples)
         counts = self._counter.counts() if self._counter is not None else {}
         speed = self._speed.step(tokens, time.monotonic()) if self._speed is not None else {}
-        row = {**metrics, **counts, **lags, **speed, **self.memory.metrics()}
+        row = {**metrics, **counts, **lags, **speed, "time/elapsed_s": self.running_s(), **self.memory.metrics()}
         self._trackers.log(self.step, row)
         step_s = self.running_s() / (self.step - self._first_step)
         late = self.memory.warn((self._max_steps - self.step) * step_s, step_s)
         for warning in [*self._lessons.step(self.step, {**metrics, **counts}), *late]:
             logger.warning(warning)
+        self._judge(self.step, row)
+        if self.step > self._first_step + 1:
+            self.steady_steps += 1
+            self.trained_s += metrics["time/step_s"]
+            self.idle_s += metrics["time/wait_for_batch_s"]
         self._reward = metrics.get("critic/score/mean")
         self._lag = lags["staleness/mean"]
         self._trace_step(metrics["time/step_s"], version=version, groups=len(groups), tokens=tokens)
@@ -143,6 +156,12 @@ class RunRecord:
         self.response_tokens += tokens
         self.display.step(self._snapshot())
         return row
+
+    def _judge(self, step: int, metrics: Mapping[str, Any]) -> None:
+        for alarm in self.alarms.judge(step, metrics):
+            assert self._alarm_log is not None
+            self._alarm_log.append(alarm._asdict())
+            self.display.note(f"alarm: {alarm.text}{': the run stops' if alarm.action == 'stop' else ''}")
 
     def _trace_step(self, seconds: float, **facts: Any) -> None:
         now, facts = time.monotonic(), {**facts, "reward": self._reward, "lag": self._lag}
@@ -170,6 +189,7 @@ class RunRecord:
         metrics |= {f"val_correct/{tag}/mean": accuracy for tag, accuracy in result.by_tag.items()}
         metrics |= dict(result.estimates()) | result.more
         self._trackers.log(result.version, metrics)
+        self._judge(result.version, metrics)
         return metrics
 
     async def refresh(self, ledger: Ledger, roles: list[str], groups: Groups) -> None:
@@ -190,6 +210,7 @@ class RunRecord:
             state, since, _ = ledger.current(role)
             reason = waits_for.get(role, "") if state == LaneState.WAITING_INPUT.value else ""
             lines.append(RoleLine(role, state, reason, now - since))
+        self._roles = lines
         counts = {**groups, "dropped": sum(groups["dropped"].values())}
         self.display.update(replace(self._snapshot(), roles=lines, groups=counts))
 
@@ -219,6 +240,7 @@ class RunRecord:
             "started_s": self._began - self._started,
             "validation": [{"step": step, "accuracy": accuracy} for step, accuracy in self.validation],
             "warnings": [*self._lessons.warnings, *self.memory.warnings],
+            "alarms": [alarm._asdict() for alarm in self.alarms.given],
             "memory": self.memory.figures(),
             "staleness": self.staleness.summary(),
             "throughput": {
@@ -227,17 +249,33 @@ class RunRecord:
             },
         }
 
+    def roles(self) -> list[dict[str, Any]]:
+        """What each role did or waited for when that was last shown, for summary.json while the run runs."""
+        return [asdict(role) for role in self._roles]
+
+    def interrupt(self) -> None:
+        """Closes everything: another record goes on in the same folder, from a checkpoint."""
+        self._close("interrupted")
+        self.files.finish(None, self._ledger)
+
     def finish(self, summary: dict[str, Any]) -> None:
         """Writes the files for the last time, closes everything, and says where the results are."""
-        self.display.close()
-        self._trackers.finish(summary["status"])
-        self.groups.close()
-        self._samples.close()
+        for metric in self.alarms.never_seen if self.step > self._first_step else ():
+            summary["warnings"].append(f"alarms: no step and no validation had {metric}: nothing was watched")
+        self._close(summary["status"])
         try:
             self.files.finish(summary, self._ledger)
         except Superseded:
             return
         print_summary(summary, self.run_dir)
+
+    def _close(self, status: Status) -> None:
+        self.display.close()
+        self._trackers.finish(status)
+        self.groups.close()
+        self._samples.close()
+        if self._alarm_log is not None:
+            self._alarm_log.close()
 
 
 def archive_previous(run_dir: Path) -> Path | None:

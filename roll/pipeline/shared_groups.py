@@ -72,4 +72,5 @@ def member(config: PPOConfig, source: TaskSource) -> Member:
     name = {"both": "driver", "train": "trainer", "explore": config.explorer_name}[config.mode]
     fixed = {key: value for key, value in source.cursor().items() if key not in ("served", "returned")}
     task_set = hashlib.blake2b(json.dumps(fixed, sort_keys=True).encode(), digest_size=16).hexdigest()
-    return Member(name, config.mode != "train", config.mode != "explore", socket.gethostname(), os.getpid(), task_set)
+    devices = len(config.actor_infer.devices) if config.mode != "train" else 0
+    return Member(name, config.mode != "train", config.mode != "explore", socket.gethostname(), os.getpid(), task_set, devices)

@@ -10,27 +10,28 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from enum import Enum
+from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeVar
 
 from roll.distributed.device_locks import DeviceLocks
+from roll.metrics.ledger import BUSY
 from roll.rollout.changes import Closed
 
 In = TypeVar("In")
 Out = TypeVar("Out")
 
 
-class LaneState(Enum):
+class LaneState(StrEnum):
     IDLE = "idle"
     WAITING_INPUT = "waiting for input"
     WAITING_DEVICE = "waiting for a device"
-    PROCESSING = "busy"
+    PROCESSING = BUSY
     WAITING_OUTPUT = "waiting for output"
     DONE = "done"
     ERROR = "error"
 
 
-class LaneEvent(Enum):
+class LaneEvent(StrEnum):
     START = "start"
     RECEIVED = "received"
     ACQUIRED = "acquired"
@@ -81,7 +82,7 @@ MOST_ACTIVE_FIRST = (
 
 def combined(lanes: Counter[LaneState]) -> LaneState:
     """The state of a stage (or of a role with several stages): that of its most active lane."""
-    return next((state for state in MOST_ACTIVE_FIRST if lanes[state] > 0), LaneState.IDLE)
+    return next((state for state in MOST_ACTIVE_FIRST if lanes.get(state)), LaneState.IDLE)
 
 
 class Channel(Generic[In]):
@@ -157,6 +158,8 @@ class Stage(Generic[In, Out]):
         self.listener: Listener | None = None
         self.items: dict[int, In] = {}
         """Lane -> the item that it received last."""
+        self.failed_on: In | None = None
+        """The item that made the stage fail."""
         self._states: Counter[LaneState] = Counter()
 
     async def process(self, item: In) -> Out | None:
@@ -217,6 +220,8 @@ class Stage(Generic[In, Out]):
                     await self.outputs.put(result)
                 enter(LaneEvent.SENT)
         except Exception:  # boundary: a stage may raise anything; the lane reports it and raises it again
+            if state is not LaneState.WAITING_INPUT and self.failed_on is None:
+                self.failed_on = self.items[lane]
             enter(LaneEvent.FAILED)
             raise
 

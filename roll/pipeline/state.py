@@ -39,7 +39,9 @@ class RunState:
             validated=frozenset(version for version, _ in self.record.validation),
         )
         self._config, self._prepared = config, prepared
-        self._joined = self.begins_anew = False
+        self._joined = False
+        self.begins_anew = False
+        """Whether engines run that serve what was taken back."""
         self.groups = self._new_groups()
         self.advantages = advantages
         if checkpoint is not None:
@@ -49,7 +51,7 @@ class RunState:
     async def join(self) -> None:
         """This process takes part in the run from now on, where it has several. Called again, it begins anew as an explorer:
         versions that it served were taken back. Raises `ContractError`."""
-        self.begins_anew = self._joined
+        self.begins_anew = self.begins_anew or self._joined
         if self._joined:
             before, self.groups = self.groups, self._new_groups()
             await before.leave()
@@ -60,6 +62,11 @@ class RunState:
         trainer_at = (self.first_step, self.known) if self._config.mode != "explore" else None
         await self.groups.join(self._config.contract(), trainer_at)
         self._joined = True
+
+    def heed_alarms(self) -> None:
+        """Nothing begins any more if an alarm is to end the run."""
+        if self.record.alarms.stop is not None:
+            self.groups.stop()
 
     def _new_groups(self) -> Groups:
         config, source = self._config, self._prepared.source

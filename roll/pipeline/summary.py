@@ -15,7 +15,8 @@ from roll.pipeline.validation import ValidationResult
 from roll.pipeline.weight_updates import UpdateStats
 
 OF_TRAINING = (
-    "steps", "validation", "groups", "staleness", "throughput", "idle_share", "weight_updates", "resumed_from_step",
+    "steps", "validation", "groups", "staleness", "throughput", "idle_share", "weight_updates", "resumed_from_step", "alarms",
+    "advice", "trainer_recovery_s", "synchronous_since",
 )  # fmt: skip
 """Figures of which a run that only evaluates has none."""
 
@@ -30,9 +31,13 @@ class Parts:
     explorer: Explorer | None
 
 
-def figures(state: RunState, wall_s: float, parts: Parts | None) -> dict[str, Any]:
-    """`parts`: None if the run ended before all workers were up."""
+def figures(
+    state: RunState, wall_s: float, parts: Parts | None, trainer_recovery_s: Sequence[float], synchronous_since: int | None
+) -> dict[str, Any]:
+    """`parts`: None if the run ended before all workers were up. `trainer_recovery_s`: of each restart of the trainer.
+    `synchronous_since`: the step after which the run is not asynchronous any more."""
     summary = {
+        "wall_s": wall_s,
         **state.record.figures(wall_s),
         "groups": state.groups.admission.counts(),
         "idle_share": {},
@@ -40,6 +45,8 @@ def figures(state: RunState, wall_s: float, parts: Parts | None) -> dict[str, An
         "engine_recovery_s": [],
         "weight_updates": UpdateStats().summary(),
         "engines": [],
+        "trainer_recovery_s": list(trainer_recovery_s),
+        "synchronous_since": synchronous_since,
         "resumed_from_step": state.first_step,
     }
     if parts is None:
@@ -47,7 +54,9 @@ def figures(state: RunState, wall_s: float, parts: Parts | None) -> dict[str, An
     flow, engines = parts.flow, parts.engines
     updates: dict[str, Any] = parts.updates.summary()
     here = {stage.role for stage in flow.stages}
-    summary["idle_share"] = {role: flow.idle_share(role) for role in ("actor_train", "actor_infer") if role in here}
+    judging = [name for name in flow.ledger.names() if name.startswith("rewards.")]
+    roles = [role for role in ("actor_train", "actor_infer") if role in here]
+    summary["idle_share"] = {role: flow.idle_share(role) for role in (*roles, *judging)}
     if "actor_train" not in here:  # an explorer: these figures are its trainer's
         del summary["staleness"], summary["throughput"]
     summary["weight_updates"] = updates

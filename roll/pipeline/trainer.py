@@ -215,7 +215,8 @@ class Trainer:
         await state.groups.trained(step.lease)
         groups = step.lease.groups
         samples = [sample for group in groups for sample in group.samples]
-        counts = state.groups.admission.counts()
+        admission = state.groups.admission
+        counts = admission.counts()
         metrics = (
             step.metrics
             | batching.rollout_metrics(groups)
@@ -223,6 +224,8 @@ class Trainer:
             | {
                 "time/wait_for_batch_s": step.idle_s,
                 "time/step_s": self._step_s,
+                "staleness/engines_behind": float(step.number - admission.version),
+                "scheduler/async_ratio": admission.ratio,
                 "scheduler/pipeline_depth": state.groups.depth.depth,
                 "scheduler/buffered_groups": float(counts["buffered"]),
                 "scheduler/in_flight_groups": float(counts["in_flight"]),
@@ -232,6 +235,7 @@ class Trainer:
         )
         self._warn_of_mismatch(step)
         row = state.record.add_step(step.number, groups, step.batch, metrics)
+        state.heed_alarms()
         await state.callbacks.call("on_step", state.record.step, row)
         if state.schedule.saves(state.record.step):
             await self._checkpoints.begin()

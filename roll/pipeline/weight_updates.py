@@ -41,7 +41,7 @@ class UpdateStats:
 
 class EngineUpdates:
     """Brings the newest version to the engines that are due, while they generate and the trainer trains on, then has each flip at
-    a token border."""
+    a token border. Where engines and trainer take turns on a device, all of that happens in the engines' turn."""
 
     def __init__(self, engines: EngineFleet, groups: Groups, schedule: StepSchedule, trace: Trace) -> None:
         self._engines = engines
@@ -77,6 +77,12 @@ class EngineUpdates:
         return self._pulls.due(self._groups.wait_for_weights)
 
     async def _load(self, engines: list[int]) -> None:
+        if self._engines.shares_devices:  # a validation needs the engines' turn to end, which would wait for it below
+            await self._groups.until(lambda: not self._held)
+        async with self._engines.turn():
+            await self._load_in_turn(engines)
+
+    async def _load_in_turn(self, engines: list[int]) -> None:
         version = self._pulls.begin()
         with self._trace.during("weights", f"send version {version}", engines=engines):
             await self._engines.send(version, engines)

@@ -1,6 +1,6 @@
 """How many bytes a device needs for a trainer, a frozen model or an engine, from sizes alone. Pure.
 
-Weights, gradients, moments and KV cache are exact; activations and logits are what autograd keeps and what is alive at the peak
+Weights, gradients, moments and KV cache are exact; activations and the head are what autograd keeps and what is alive at the peak
 of a micro-batch whose samples all have the full length (tests compare both with real models). Not counted: the accelerator's
 context, the allocator's gaps, communication buffers, and what an engine needs for a moment in its forward pass.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from roll.configs.arguments import KV_GRANULE
+from roll.configs.arguments import HEAD_COLUMNS, KV_GRANULE
 from roll.plan.model_shape import ModelShape
 
 FP32 = 4
@@ -32,6 +32,8 @@ class Model:
     parameters: int
     adapters: int | None = None
     """LoRA: parameters that are trained while all others are frozen."""
+    adapts_head: bool = False
+    """LoRA: whether the output projection is among the layers that have adapters."""
 
     @property
     def trained(self) -> int:
@@ -83,6 +85,10 @@ class ModelLayout:
         """Devices that one copy of the model is cut over."""
         return self.tensor * self.pipeline
 
+    def cast(self, element: int) -> bool:
+        """Whether layers compute in narrower copies of their weights, which FSDP2 makes as it gathers them, on one rank, too."""
+        return element < FP32 and not self.masters
+
 
 def microbatch(budget: int, rows_at_most: int, sequence: int, response: int) -> Microbatch:
     """Rows of full length that fit into `budget` tokens, at least one (`roll.data.microbatch.plan_microbatches`)."""
@@ -102,10 +108,8 @@ def trained_weights(model: Model, layout: ModelLayout, element: int) -> list[Par
     parts.append(_share("gradients", FP32, trained, over * (layout.data if layout.shard_gradients else 1)))
     if not layout.optimizer_on_host:
         parts.append(_share("optimiser", kept, trained, over * (layout.data if layout.shard_optimizer else 1)))
-    if layout.shard_weights and layout.data > 1:
+    if layout.shard_weights and (layout.data > 1 or layout.cast(element)):
         parts.append(_gathered(model, layout, element, 1 if model.adapters is not None else 2))
-    elif element < FP32 and not layout.masters and model.adapters is None:
-        parts.append(_share("cast weights", element, trained, over))
     return parts
 
 
@@ -123,8 +127,7 @@ def snapshot(model: Model, element: int) -> Part:
 def frozen_weights(model: Model, layout: ModelLayout, element: int) -> list[Part]:
     """Weights in the type that the layers compute in, and what is gathered of them at a time."""
     weights = _share("weights", element, model.parameters, layout.model * (layout.data if layout.shard_weights else 1))
-    gathered = _gathered(model, layout, element, 1)
-    return [weights, gathered] if gathered.bytes else [weights]
+    return [weights, _gathered(model, layout, element, 1)] if layout.shard_weights and layout.data > 1 else [weights]
 
 
 def _share(name: str, element: int, parameters: int, ranks: int) -> Part:
@@ -135,8 +138,6 @@ def _share(name: str, element: int, parameters: int, ranks: int) -> Part:
 def _gathered(model: Model, layout: ModelLayout, element: int, copies: int) -> Part:
     """Embeddings and two layers at a time (one computes, the next arrives), `copies` times: weights, and their gradients."""
     shape = model.shape
-    if not layout.shard_weights or layout.data == 1:
-        return Part("gathered", 0, "")
     outer, layer = shape.outer_parameters, shape.layer_parameters
     at_once = outer + 2 * layer
     if layout.regathered:
@@ -150,45 +151,51 @@ def activations(model: Model, layout: ModelLayout, micro: Microbatch, element: i
     """What autograd keeps of the layers for the backward pass, with s tokens, hidden h, queries q, keys kv, MLP f, n heads:
 
         float32            s·(24h + 8q + 8kv + 16f + 8 + 4n)          a layer
-        bf16               s·(16h + 4q + 4kv + 8f + 8 + 4n)           a layer whose weights are bf16 (FSDP2 over ranks, masters)
-        bf16 by autocast   s·(26h + 4q + 4kv + 8f + 8 + 4n)           a layer of one FSDP2 rank: norms and residuals are float32
+        bf16               s·(16h + 4q + 4kv + 8f + 8 + 4n)           a layer
 
     Norms of query and key heads add s·(8 or 6)·(q + kv); eager attention adds s·sequence·n·(4 or 6). Recomputing keeps the input
     of each layer, and one layer at a time in full."""
     shape, s = model.shape, micro.tokens
-    autocast = element < FP32 and not layout.masters and not (layout.shard_weights and layout.data > 1)
-    per_token = layer_bytes(shape, micro.sequence, element, autocast, eager)
+    per_token = layer_bytes(shape, micro.sequence, element, eager)
     layers = -(-shape.layers // layout.pipeline)
     # 1F1B holds as many micro-batches on the first stage as there are stages: all layers' worth again.
     held = layers * layout.pipeline
-    whole = 0 if layout.sequence_parallel else norm_bytes(shape, element, autocast)
+    whole = 0 if layout.sequence_parallel else norm_bytes(shape, element)
     full = s * (whole + (per_token - whole) // layout.tensor)
     if not recompute:
         return Part("activations", held * full, f"{s:,} tokens × {full // s:,} B × {held} layers")
-    kept = s * shape.hidden * (FP32 if autocast else element) // (layout.tensor if layout.sequence_parallel else 1)
+    kept = s * shape.hidden * element // (layout.tensor if layout.sequence_parallel else 1)
     formula = f"{s:,} tokens × ({held} layers' inputs + {full // s:,} B of one recomputed layer)"
     return Part("activations", held * kept + full, formula)
 
 
-def layer_bytes(shape: ModelShape, sequence: int, element: int, autocast: bool, eager: bool) -> int:
+def layer_bytes(shape: ModelShape, sequence: int, element: int, eager: bool) -> int:
     """Bytes of activations of one token in one layer; see `activations`."""
     q, kv, f = shape.query_dim, shape.kv_dim, shape.intermediate
-    per_token = norm_bytes(shape, element, autocast) + 2 * element * (q + kv) + 4 * element * f + 8 + 4 * shape.heads
+    per_token = norm_bytes(shape, element) + 2 * element * (q + kv) + 4 * element * f + 8 + 4 * shape.heads
     if shape.qk_norm:
         per_token += (8 if element == FP32 else 6) * (q + kv) + 4 * (shape.heads + shape.kv_heads)
     return per_token + (sequence * shape.heads * (4 if element == FP32 else 6) if eager else 0)
 
 
-def norm_bytes(shape: ModelShape, element: int, autocast: bool) -> int:
+def norm_bytes(shape: ModelShape, element: int) -> int:
     """The part of `layer_bytes` that stands between attention and MLP."""
-    return shape.hidden * (24 if element == FP32 else 26 if autocast else 16)
+    return shape.hidden * (24 if element == FP32 else 16)
 
 
-def logits(model: Model, layout: ModelLayout, micro: Microbatch, element: int, entropy: bool = False) -> Part:
-    """What is alive at the peak: logits, their float32 rows, the scaled rows, log-probs; 8 B more for a trained entropy."""
-    each = element + 3 * FP32 + (8 if entropy else 0)
-    formula = f"{micro.predicted:,} response tokens × {model.shape.vocab:,} of the vocabulary × {each} B{_over(layout.tensor)}"
-    return Part("logits", micro.predicted * model.shape.vocab * each // layout.tensor, formula)
+def head(model: Model, layout: ModelLayout, micro: Microbatch, element: int, train: bool) -> Part:
+    """What is alive at the peak while the head runs a part of the vocabulary at a time: the states that predict, and logits and
+    probabilities of the part in float32. Training adds the part's gradient in bf16, and that of the states. Adapters of the head
+    need its logits whole."""
+    shape, vocabulary = model.shape, model.shape.vocab // layout.tensor
+    rounded = element if train and element < FP32 else 0
+    if model.adapts_head:
+        each, width = element + 3 * FP32 + (2 * FP32 if train else 0), vocabulary
+    else:
+        each, width = 2 * FP32 + rounded, min(HEAD_COLUMNS, vocabulary)
+    states = shape.hidden * ((2 * element + FP32 + rounded) if train else element)
+    formula = f"{micro.predicted:,} response tokens × ({width:,} of the vocabulary × {each} B + {states:,} B)"
+    return Part("head", micro.predicted * (width * each + states), formula)
 
 
 def kv_cache(model: Model, requests: int, sequence: int, element: int, tensor: int = 1) -> Part:

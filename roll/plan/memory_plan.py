@@ -13,7 +13,7 @@ from roll.configs.dtype import BYTES, compute_dtype
 from roll.configs.megatron import MegatronConfig
 from roll.configs.ppo import PPOConfig
 from roll.configs.units import MIB
-from roll.configs.worker import ActorTrainConfig, CriticConfig, ReferenceConfig, WorkerConfig
+from roll.configs.worker import ActorTrainConfig, CriticConfig, ReferenceConfig, TrainedConfig, WorkerConfig
 from roll.plan import memory
 from roll.plan.counts import samples_per_rollout
 from roll.plan.devices import RolePlan
@@ -21,7 +21,6 @@ from roll.plan.memory import Microbatch, Model, ModelLayout, Part, total
 
 DEFAULT_SHARE = 0.9
 """The share of a device's memory that vLLM and SGLang take unless it is configured."""
-_MOVED = ("weights", "frozen weights", "optimiser")
 _SHARES = ("gpu_memory_utilization", "mem_fraction_static")
 
 
@@ -42,6 +41,8 @@ class RoleMemory:
     passes: tuple[Pass, ...]
     asleep: int
     """Bytes that stay on the device while another role has its turn."""
+    moved: int = 0
+    """Bytes that wait in the host's memory meanwhile."""
     note: str = ""
     """Why nothing is known, or what is not counted."""
 
@@ -87,10 +88,9 @@ def host_memory(
             taken = memory.snapshot(with_adapters(model, worker), element_bytes(worker, accelerators))
             parts.append(replace(taken, name=f"{name} snapshot"))
     for role, each in zip(roles, memories, strict=True):
-        moved = sum(part.bytes for part in each.resident if part.name in _MOVED) - each.asleep
-        if accelerators and role.shares_with and moved > 0:
+        if role.shares_with and each.moved:
             count = max(sum(device // per_node == node for device in role.devices) for node in range(config.num_nodes))
-            parts.append(Part(f"{role.role} asleep", moved * count, f"moved off {count} devices"))
+            parts.append(Part(f"{role.role} asleep", each.moved * count, f"moved off {count} devices"))
     return parts
 
 
@@ -110,7 +110,7 @@ def role_memory(
         worker = workers[role.role]
         model = models[config.model_folder(worker)]
         if isinstance(model, str):
-            out.append(RoleMemory(role.role, (), (), 0, model))
+            out.append(RoleMemory(role.role, (), (), 0, note=model))
         elif isinstance(worker, ActorTrainConfig):
             out.append(_trainer(config, derived, role, worker, with_adapters(model, worker), accelerators))
         elif isinstance(worker, CriticConfig):
@@ -152,13 +152,12 @@ def _trainer(
     element = element_bytes(worker, accelerators)
     layout = _layout(role, worker, element)
     micro = _trained_microbatch(config, derived, role, worker)
-    logits = memory.logits(model, layout, micro, element, entropy=config.entropy_loss_coef > 0)
-    passes = [Pass("training a micro-batch", (_activations(worker, model, layout, micro, element), logits))]
+    head = memory.head(model, layout, micro, element, train=True)
+    passes = [Pass("training a micro-batch", (_activations(worker, model, layout, micro, element), head))]
     if derived.recompute_old_logprobs:
         passes.append(_log_probs(config, derived, role, worker, model, layout, element))
     resident = memory.trained_weights(model, layout, element)
-    # Weights and moments go to the host while another role has its turn.
-    return RoleMemory(role.role, tuple(resident), tuple(passes), 0 if accelerators else total(resident))
+    return RoleMemory(role.role, tuple(resident), tuple(passes), *_asleep(worker, layout, resident, accelerators))
 
 
 def _critic(
@@ -170,7 +169,27 @@ def _critic(
     micro = _trained_microbatch(config, derived, role, worker)
     training = Pass("training a micro-batch", (_activations(worker, model, layout, micro, element),))
     resident = memory.trained_weights(model, layout, element)
-    return RoleMemory(role.role, tuple(resident), (training,), 0 if accelerators else total(resident))
+    return RoleMemory(role.role, tuple(resident), (training,), *_asleep(worker, layout, resident, accelerators))
+
+
+def _asleep(
+    worker: ActorTrainConfig | CriticConfig | ReferenceConfig, layout: ModelLayout, resident: Sequence[Part], accelerators: bool
+) -> tuple[int, int]:
+    """Bytes that stay on a device while another role has its turn, and those that wait on the host: weights and what the
+    optimiser keeps. DeepSpeed's flat buffers stay, so of a trained model only the moments go, of a divided frozen one nothing."""
+    size = {part.name: part.bytes for part in resident}
+    if not accelerators:
+        return total(resident), 0
+    options = worker.strategy_args.options
+    moved = sum(size.get(name, 0) for name in ("weights", "frozen weights", "optimiser"))
+    if not isinstance(options, DeepSpeedConfig):
+        return 0, moved
+    stage = options.zero_optimization.stage
+    if isinstance(worker, TrainedConfig):
+        moved = size.get("optimiser", 0) * 2 // (3 if layout.masters else 2) if stage > 0 else 0
+    elif stage == 3:
+        moved = 0
+    return total(resident) - size.get("gathered", 0) - moved, moved
 
 
 def _trained_microbatch(
@@ -197,7 +216,7 @@ def _frozen(
     layout = _layout(role, worker, element)
     resident = memory.frozen_weights(model, layout, element)
     scoring = _log_probs(config, derived, role, worker, model, layout, element)
-    return RoleMemory(role.role, tuple(resident), (scoring,), 0 if accelerators else total(resident))
+    return RoleMemory(role.role, tuple(resident), (scoring,), *_asleep(worker, layout, resident, accelerators))
 
 
 def _log_probs(
@@ -211,7 +230,7 @@ def _log_probs(
 ) -> Pass:
     share = -(-derived.samples_per_step * samples_per_rollout(config) // role.data)
     micro = memory.microbatch(worker.max_tokens_per_microbatch_in_infer, share, derived.sequence_length, derived.response_length)
-    return Pass("log-probs of a micro-batch", (memory.logits(model, layout, micro, element),))
+    return Pass("log-probs of a micro-batch", (memory.head(model, layout, micro, element, train=False),))
 
 
 def _engine(
@@ -219,23 +238,27 @@ def _engine(
 ) -> RoleMemory:
     element = element_bytes(worker, accelerators)
     if role.strategy != "hf_infer":
-        return _foreign_engine(role, worker, model, element, device_bytes)
+        return _foreign_engine(role, worker, model, element, accelerators, device_bytes)
     weights = memory.engine_weights(model, element, shadow=True)
     cache = memory.kv_cache(model, derived.requests_per_engine, derived.sequence_length, element)
     return RoleMemory(role.role, (*weights, cache), (), weights[0].bytes)
 
 
-def _foreign_engine(role: RolePlan, worker: WorkerConfig, model: Model, element: int, device_bytes: int | None) -> RoleMemory:
-    """vLLM and SGLang take a share of the device and fill what weights leave of it with KV cache."""
+def _foreign_engine(
+    role: RolePlan, worker: WorkerConfig, model: Model, element: int, accelerators: bool, device_bytes: int | None
+) -> RoleMemory:
+    """vLLM and SGLang take a share of the device and fill what weights leave of it with KV cache. Asleep they keep nothing there
+    (`SLEEP_MODE`); on CPUs they keep all."""
     (weights,) = memory.engine_weights(model, element, shadow=False, tensor=role.tensor)
     given = worker.strategy_args.strategy_config
     share = next((given[name] for name in _SHARES if isinstance(given.get(name), (int, float))), DEFAULT_SHARE)
+    asleep = (0, weights.bytes) if accelerators else (weights.bytes, 0)
     if device_bytes is None:
-        return RoleMemory(role.role, (weights,), (), 0, f"and KV cache up to {share:g} of the device")
+        return RoleMemory(role.role, (weights,), (), *asleep, note=f"and KV cache up to {share:g} of the device")
     taken = int(share * device_bytes)
     tokens = max(0, taken - weights.bytes) * role.tensor // model.shape.kv_bytes(element)
     left = Part("KV cache", max(0, taken - weights.bytes), f"{share:g} of the device less the weights: about {tokens:,} tokens")
-    return RoleMemory(role.role, (weights, left), (), 0)
+    return RoleMemory(role.role, (weights, left), (), *asleep)
 
 
 def _layout(role: RolePlan, worker: WorkerConfig, element: int) -> ModelLayout:
@@ -269,4 +292,6 @@ def _layout(role: RolePlan, worker: WorkerConfig, element: int) -> ModelLayout:
 def with_adapters(model: Model, worker: WorkerConfig) -> Model:
     """The model as its trainer sees it: with `lora_target` only adapters are trained."""
     target, rank = worker.model_args.lora_target, worker.model_args.lora_rank
-    return model if target is None else replace(model, adapters=model.shape.adapter_parameters(target, rank))
+    if target is None:
+        return model
+    return replace(model, adapters=model.shape.adapter_parameters(target, rank), adapts_head=model.shape.adapts_head(target))

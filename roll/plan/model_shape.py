@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 ARCHITECTURES = ("qwen2", "qwen3", "llama", "mistral")
+_HEAD = "lm_head"
 _SIZES = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
 
 
@@ -73,17 +74,20 @@ class ModelShape:
         """The number of parameters of LoRA adapters A [rank, in] and B [out, rank] on the layers that `target` names, as peft
         reads it: names separated by commas, a regular expression of whole paths, or `all-linear` (all but the output
         projection)."""
+        return sum(rank * (inputs + outputs) for inputs, outputs in self._adapted(target).values())
+
+    def adapts_head(self, target: str) -> bool:
+        return _HEAD in self._adapted(target)
+
+    def _adapted(self, target: str) -> dict[str, tuple[int, int]]:
         paths = {f"model.layers.{i}.{name}": size for i in range(self.layers) for name, size in self.linear_layers.items()}
         names = tuple(name.strip() for name in target.split(","))
         if target == "all-linear":
-            chosen = list(paths.values())
-        elif all(name.replace("_", "").isalnum() for name in names):
-            paths["lm_head"] = (self.hidden, self.vocab)
-            chosen = [size for path, size in paths.items() if path.rpartition(".")[2] in names]
-        else:
-            paths["lm_head"] = (self.hidden, self.vocab)
-            chosen = [size for path, size in paths.items() if re.fullmatch(target, path)]
-        return sum(rank * (inputs + outputs) for inputs, outputs in chosen)
+            return paths
+        paths[_HEAD] = (self.hidden, self.vocab)
+        if all(name.replace("_", "").isalnum() for name in names):
+            return {path: size for path, size in paths.items() if path.rpartition(".")[2] in names}
+        return {path: size for path, size in paths.items() if re.fullmatch(target, path)}
 
     def kv_bytes(self, element: int) -> int:
         """A token's keys and values over all layers, with `element` bytes a number: 2·layers·kv·element."""

@@ -114,21 +114,25 @@ class Admission:
 
     def may_start(self, depth: float | None = None) -> bool:
         """Whether one more group may start; `depth` (<= α) asks for a tighter limit than the staleness bound needs."""
-        return self._has_room(self.version, depth)
+        return self.room(depth) > 0
+
+    def room(self, depth: float | None = None) -> int:
+        """How many more groups may start; see `may_start`."""
+        return self._room(self.version, depth)
 
     def waits_for_weights(self, depth: float | None = None) -> bool:
         """Whether no group may start, and one could if the engines served the newest version."""
-        return self.newest > self.version and not self._has_room(self.version, depth) and self._has_room(self.newest, depth)
+        return self.newest > self.version and not self._room(self.version, depth) and self._room(self.newest, depth) > 0
 
-    def _has_room(self, version: int, depth: float | None) -> bool:
-        """Whether one more group may start under `version`."""
+    def _room(self, version: int, depth: float | None) -> int:
+        """How many more groups may start under `version`."""
         if self.next_step >= self.max_steps or version + self.bound < self.next_step:
-            return False  # nothing left to train, or (a redundant group before a publication) stale at birth
+            return 0  # nothing left to train, or (a redundant group before a publication) stale at birth
         ahead = version + 1 + self.ratio
         if depth is not None:
             ahead = min(ahead, self.newest + 1 + depth)
         limit = min(math.ceil(ahead * self.batch_groups - 1e-9), self.max_steps * self.batch_groups) + self.extra_groups
-        return self.places + self.replay.under_way + len(self.live) < limit
+        return max(0, limit - self.places - self.replay.under_way - len(self.live))
 
     def start(self, version: int | None = None) -> Ticket:
         """`version`: the start version of a group that another process has started; None: the present one."""
@@ -144,6 +148,9 @@ class Admission:
         """The largest number of groups that may be live at the same time."""
         return math.ceil((1 + self.ratio) * self.batch_groups) + self.extra_groups
 
+    def in_flight(self, group_id: int) -> bool:
+        return group_id in self.live and self.live[group_id].state is GroupState.IN_FLIGHT
+
     @property
     def buffered(self) -> int:
         return len(self._ready)
@@ -152,6 +159,11 @@ class Admission:
     def places(self) -> int:
         """The places of the steps that are done."""
         return self.trained + self.replay.done
+
+    def go_synchronous(self) -> None:
+        """From now on groups start as with the ratio 0, and none is trained again. Those that are live keep their deadlines."""
+        self.ratio = 0.0
+        self.replay.max_reuse = 1
 
     # -- fates ----------------------------------------------------------------------------------------------------------
 

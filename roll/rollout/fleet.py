@@ -47,15 +47,15 @@ class FleetLost(RuntimeError):
 
 
 class Fleet:
-    def __init__(self, replicas: int, version: int, max_restarts: int, empty: bool = False) -> None:
+    def __init__(self, replicas: int, version: int, max_restarts: int, empty: bool = False, restarts: int = 0) -> None:
         """All engines serve `version`, or have no weights yet (`empty`) and load it first. `max_restarts`: the limit over all
-        engines in a run."""
+        engines in a run, of which it has had `restarts`."""
         self.version = version
         """The oldest policy version that a serving replica has; while none serves, the last such."""
         self.versions = [version] * replicas
         """What each replica serves, or served when it was lost."""
         self.states = [EngineState.LOADING if empty else EngineState.SERVING] * replicas
-        self.restarts = 0
+        self.restarts = restarts
         self._max_restarts = max_restarts
 
     @property

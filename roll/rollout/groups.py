@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, TypeVar
@@ -86,7 +85,7 @@ class Groups(OneProcess):
             if self._stopped:
                 raise Closed
             async with self._transaction():
-                if self._stopped or not self.admission.may_start(self.depth.depth):  # another process was faster
+                if self._stopped or not self._has_room():  # another process was faster
                     continue
                 ticket = self.admission.start()
                 group = SampleGroup(ticket.group_id, ticket.start_version, self._source.next())
@@ -201,6 +200,11 @@ class Groups(OneProcess):
         self._stopped = True
         self._changed()
 
+    def go_synchronous(self) -> None:
+        """No group starts any more before the engines serve the weights of the step before its own."""
+        self.admission.go_synchronous()
+        self._changed()
+
     @property
     def stopped(self) -> bool:
         return self._stopped
@@ -261,8 +265,10 @@ class Groups(OneProcess):
             "lag": lag,
         }
         if self._journal is not None:
-            self._journal.write(group_id=group.group_id, **row)
-        self._trace.end_group(group.group_id, {**row, "tokens_by_version": tokens_by_version(group)})
+            rewards = [sample.reward for sample in group.samples if sample.begins_rollout]
+            tokens = sum(len(sample.response_ids) for sample in group.samples)
+            self._journal.write(group_id=group.group_id, **row, rewards=rewards, tokens=tokens)
+        self._trace.end_group(group.group_id, {**row, "tokens_by_version": group.tokens_by_version})
 
     async def _contents(self, group_ids: Sequence[int]) -> list[SampleGroup]:
         """Groups with their samples; those that cannot be read are dropped, or not trained again, and left out."""
@@ -273,7 +279,11 @@ class Groups(OneProcess):
     def _may_start(self) -> bool:
         admission = self.admission
         self.changes.waits[START] = f"{len(admission.live)} groups outstanding under version {admission.version}"
-        return admission.may_start(self.depth.depth)
+        return self._has_room()
+
+    def _has_room(self) -> bool:
+        """Whether one more group may start here."""
+        return self.admission.may_start(self.depth.depth)
 
     def _select(self, step: int, some: int | None) -> Selection:
         leased = [group.group_id for groups in self._leased.values() for group in groups]
@@ -335,11 +345,3 @@ class Groups(OneProcess):
         elif self._complete_since is None:
             self._complete_since = self._clock()
         self.changes.notify()
-
-
-def tokens_by_version(group: SampleGroup) -> Counter[int]:
-    tokens = Counter[int]()
-    for sample in group.samples:
-        for span in sample.versions:
-            tokens[span.version] += span.stop - span.start
-    return tokens

@@ -17,7 +17,7 @@ from roll.data.seeding import derive_seed
 from roll.distributed.backend import WorkerDied, WorkerHandle
 from roll.distributed.cluster import Cluster
 from roll.rollout.router import Route, Router
-from roll.strategies.infer.interface import EngineError, GenerateRequest, GenerateResult, SamplingParams
+from roll.strategies.infer.interface import EngineClosed, EngineError, GenerateRequest, GenerateResult, SamplingParams
 from roll.strategies.infer.stop_strings import cut_at_stop
 
 
@@ -158,6 +158,8 @@ class RolloutClient:
         worker = self._engines.workers[engine]
         try:
             await self._engines.call(engine, "abort", request_ids)
+        except EngineClosed:  # at the end of a run, and with all that ran in it
+            return
         except (WorkerDied, EngineError) as error:
             self._report(engine, worker, error)
 

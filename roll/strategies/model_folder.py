@@ -7,17 +7,30 @@ either); weights are safetensors of this folder; a model whose weights are not a
 from __future__ import annotations
 
 import importlib.util
+import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import logging
 from transformers.utils.logging import disable_progress_bar
 
 from roll.weights.folder_files import CONFIG, Stored, check_entries, read_json, stored_tensors, value_head, weight_files
+from roll.weights.layout import TYPES
+
+MAKING_MODELS = threading.Lock()
+"""Held while transformers makes a model: meanwhile it changes state of the whole process (default dtype, tied weights), and of
+two workers in one process each would undo what the other has changed."""
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
 SMALL_FILES = ("generation_config.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
@@ -88,10 +101,31 @@ def load_model(path: Path, dtype: torch.dtype, attn_implementation: str, without
     """A causal LM on the CPU, from safetensors in a local folder. `without_head`: its own head may be missing there.
 
     Raises `ValueError` if other tensors are."""
+    return _load(AutoModelForCausalLM, path, dtype, attn_implementation, without_head)
+
+
+def classifier_config(path: Path) -> Any:
+    """Raises `ValueError` unless it is that of a sequence classifier with one output. What a folder does not say is not made up:
+    a causal LM would become a classifier with random numbers for a head."""
+    config = load_config(path)
+    named = getattr(config, "architectures", None) or []
+    if not any(str(name).endswith("ForSequenceClassification") for name in named):
+        raise ValueError(f"'{path}' is no sequence classifier: {path / CONFIG} has architectures {named}")
+    if config.num_labels != 1:
+        raise ValueError(f"the classifier of '{path}' has {config.num_labels} outputs; a reward is one (num_labels: 1)")
+    return config
+
+
+def load_classifier(path: Path, dtype: torch.dtype, attn_implementation: str) -> PreTrainedModel:
+    """A sequence classifier with one output, as `load_model`."""
+    classifier_config(path)
+    return _load(AutoModelForSequenceClassification, path, dtype, attn_implementation)
+
+
+def _load(loader: Any, path: Path, dtype: torch.dtype, attn_implementation: str, without_head: bool = False) -> PreTrainedModel:
     check_entries(path)
     weight_files(path)
     disable_progress_bar()  # a progress bar would be drawn over the run's own display
-    loader: Any = AutoModelForCausalLM
     with _quiet():
         model, info = loader.from_pretrained(
             path,
@@ -106,6 +140,12 @@ def load_model(path: Path, dtype: torch.dtype, attn_implementation: str, without
     _refuse_incomplete(path, model, info, without_head)
     loaded: PreTrainedModel = model
     return loaded
+
+
+def stored_dtype(path: Path) -> torch.dtype:
+    """The number type that can hold all weights of a folder as they are stored: theirs if all have the same, else float32."""
+    kinds = {tensor.dtype for tensor in stored_tensors(weight_files(path)).values()}
+    return TYPES[kinds.pop()] if len(kinds) == 1 and kinds <= {"F16", "BF16"} else torch.float32
 
 
 def load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
@@ -158,12 +198,13 @@ def _without_advice(error: Exception) -> str:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """What transformers reports of missing tensors is an error here, which says it in one line."""
-    level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bar:
-            logging.enable_progress_bar()
+    with MAKING_MODELS:
+        level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+        try:
+            yield
+        finally:
+            logging.set_verbosity(level)
+            if bar:
+                logging.enable_progress_bar()

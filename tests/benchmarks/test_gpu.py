@@ -10,6 +10,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from roll.distributed.devices import Inventory
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -104,6 +106,40 @@ def test_bad_arguments_are_named(
     with pytest.raises(SystemExit, match="2"):
         parse()
     assert message in capsys.readouterr().err
+
+
+def test_vllm_is_looked_for_in_the_interpreter_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import gpu
+
+    known = []
+    monkeypatch.setattr(gpu, "check_installed", known.append)
+    assert gpu.missing("vllm", "/opt/vllm/bin/python") is None and known == ["/opt/vllm/bin/python"]
+    monkeypatch.undo()
+    assert "/no/such/python" in (gpu.missing("vllm", "/no/such/python") or "")
+
+
+def test_runs_find_what_the_users_path_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import pipeline_run
+
+    def popen(command: list[str], env: dict[str, str], **options: object) -> None:
+        raise RuntimeError(env["PYTHONPATH"])
+
+    monkeypatch.setenv("PYTHONPATH", "/of/the/user")
+    monkeypatch.setattr(pipeline_run.subprocess, "Popen", popen)
+    with pytest.raises(RuntimeError, match=r":/of/the/user$"):
+        pipeline_run.run_pipeline(Path("run.yaml"), [], tmp_path, local=True)
+
+
+def test_weight_updates_are_measured_on_gpus_where_there_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    import weight_update
+
+    found = Inventory("cuda", 1, 2, 8)
+    monkeypatch.setattr(weight_update, "detect", lambda: found)
+    assert weight_update.devices(2).kind == "cuda"
+    with pytest.raises(SystemExit, match="3 GPUs are needed, there are 2"):
+        weight_update.devices(3)
+    found = Inventory("cpu", 1, 2, 2)
+    assert (weight_update.devices(3).kind, weight_update.devices(3).per_node) == ("cpu", 3)
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

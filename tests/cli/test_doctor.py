@@ -86,7 +86,7 @@ def test_a_torch_that_sees_no_accelerator_is_told(monkeypatch):
     monkeypatch.setattr(starts, "_TORCH", "print('2.13.0+cpu', 0)")
     assert starts.torch_starts(LAPTOP, 30).state == "ok"
     blind = starts.torch_starts(SERVER, 30)
-    assert blind.state == "warn" and "none of the 1 accelerators" in blind.text
+    assert blind.state == "missing" and "none of the 1 accelerators" in blind.text
     monkeypatch.setattr(starts, "_TORCH", "raise ImportError('libc10.so')")
     broken = starts.torch_starts(LAPTOP, 30)
     assert broken.state == "missing" and "libc10.so" in broken.text

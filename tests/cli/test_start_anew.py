@@ -17,20 +17,6 @@ from roll.cli.main import main
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def task(tmp_path_factory) -> Path:
-    """The embedded task, taught for a moment only."""
-    folder = tmp_path_factory.mktemp("task") / "embedded"
-    program = (
-        "import sys; from pathlib import Path; from make_embedded import Settings, make\n"
-        "make(Path(sys.argv[1]), settings=Settings(learn_steps=3, misprint_steps=1))\n"
-    )
-    subprocess.run(
-        [sys.executable, "-c", program, str(folder / "cache")], cwd=ROOT / "examples" / "embedded", check=True, timeout=120
-    )
-    return folder / "cache"
-
-
 def roll(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
     command = [sys.executable, "-m", "roll.cli.main", *arguments]
@@ -42,8 +28,8 @@ def summary(folder: Path) -> dict[str, object]:
 
 
 @pytest.mark.slow
-def test_what_init_makes_is_checked_and_trained_as_it_is(task, tmp_path):
-    made = roll("init", "mine", "--model", str(task / "model"), folder=tmp_path)
+def test_what_init_makes_is_checked_and_trained_as_it_is(embedded_task, tmp_path):
+    made = roll("init", "mine", "--model", str(embedded_task / "model"), folder=tmp_path)
     assert made.returncode == 0, made.stderr
     folder = tmp_path / "mine"
     assert {"mine.yaml", "reward.py", "prompts.jsonl", "validation.jsonl"} == {path.name for path in folder.iterdir()}
@@ -59,8 +45,8 @@ def test_what_init_makes_is_checked_and_trained_as_it_is(task, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_a_pipe_gets_no_colours_also_from_workers(task, tmp_path):
-    assert roll("init", "mine", "--model", str(task / "model"), folder=tmp_path).returncode == 0
+def test_a_pipe_gets_no_colours_also_from_workers(embedded_task, tmp_path):
+    assert roll("init", "mine", "--model", str(embedded_task / "model"), folder=tmp_path).returncode == 0
     reward = tmp_path / "mine" / "reward.py"
     reward.write_text(reward.read_text().replace("        said, right", "        print('graded here')\n        said, right"))
     named = ("--config_path", ".", "--config_name", "mine")
@@ -99,9 +85,9 @@ def test_init_makes_the_embedded_model_in_the_folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_demo_trains_the_model_that_is_there(task, tmp_path):
+def test_the_demo_trains_the_model_that_is_there(embedded_task, tmp_path):
     (tmp_path / "examples" / "embedded").mkdir(parents=True)
-    (tmp_path / "examples" / "embedded" / "cache").symlink_to(task)
+    (tmp_path / "examples" / "embedded" / "cache").symlink_to(embedded_task)
     done = roll("demo", "--local", "max_steps=2", "eval_steps=2", folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "making the embedded model" not in done.stdout

@@ -1,11 +1,13 @@
 """The checker finds each broken promise in a run that keeps all others."""
 
 import hashlib
+import itertools
 import json
 
 import pytest
 import yaml
 
+from roll.cli import verify
 from roll.cli.verify import main, read_run, violations
 
 
@@ -99,6 +101,24 @@ def test_the_figures_of_a_run_that_runs_may_be_older_than_its_journals(folder, c
     running["groups"] = older | {"admitted": 6}
     (folder.path / "summary.json").write_text(json.dumps(running))
     assert main([str(folder.path)]) == 1, "its accounts have to balance all the same"
+
+
+def test_a_run_that_goes_on_while_it_is_read_breaks_no_promise(folder, monkeypatch):
+    folder.write()
+    (folder.path / "summary.json").write_text(json.dumps({"status": "running"}))
+    steps = itertools.count(4)
+
+    def read_slowly(path):
+        for step in itertools.islice(steps, 2):
+            rows = {"groups": [group(2 * step, step), group(2 * step + 1, step)], "metrics": [{"step": step, "time/step_s": 1.0}]}
+            for name, written in rows.items():
+                with (folder.path / f"{name}.jsonl").open("a") as file:
+                    file.writelines(json.dumps(row) + "\n" for row in written)
+        return rows_of(path)
+
+    rows_of = verify._rows
+    monkeypatch.setattr(verify, "_rows", read_slowly)
+    assert list(violations(read_run(folder.path))) == []
 
 
 def change(name, position, **values):

@@ -345,6 +345,25 @@ def test_classes_and_environments_of_roll_that_are_not_here():
     assert made.mapping["custom_envs"]["A"]["env_manager_cls"] == "roll.pipeline.agentic.env_manager.vl.VL"
 
 
+def test_a_classifier_of_rolls_is_the_reward_model_of_its_domain():
+    written = {
+        "worker_cls": "roll.pipeline.base_worker.RewardWorker",
+        "model_args": {"model_name_or_path": "/models/rm", "model_type": "auto_sequence_classification"},
+        "strategy_args": {"strategy_name": "hf_infer"},
+        "device_mapping": "list(range(2,4))",
+        "infer_batch_size": 4,
+    }
+    result = rlvr({"rewards": {"helpful": written}})
+    read = result.mapping["rewards"]["helpful"]
+    assert read.pop("worker_cls") == "roll.pipeline.rlvr.rewards.reward_model_worker.RewardModelWorker"
+    assert read.pop("reward_model") == {
+        "device_mapping": "list(range(2,4))",
+        "model_name_or_path": "/models/rm",
+        "strategy_args": {"strategy_name": "hf_infer", "strategy_config": {}},
+    }
+    assert read == {"timeout_s": 120.0} and result.lacking == []
+
+
 def test_null_means_the_default_only_if_asked():
     mapping = {"max_steps": None, "reward_clip": None, "rewards": {"m": {"worker_cls": "a.B", "timeout_s": None}}}
     assert rlvr(mapping).mapping == mapping

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from roll.cli.check import planned_devices
@@ -309,6 +309,7 @@ ANYTHING = st.one_of(
 )
 
 
+@example({"buffer.train_batch_size": ""})
 @settings(max_examples=200, deadline=None)
 @given(st.dictionaries(st.sampled_from(sorted({rule.path for rule in RULES})), ANYTHING, max_size=12))
 def test_whatever_is_written_has_a_note_and_nothing_of_trinitys_is_left(values):

@@ -156,7 +156,7 @@ def test_all_problems_come_at_once_one_line_each():
 
 
 # Keys of blocks in a list have an index in their path: see test_policy_losses.py.
-IN_LISTS = (".filters.", "flow.stages.")
+IN_LISTS = (".filters.", "flow.stages.", "alarms.")
 PATHS = [
     path
     for path, item, _ in walk(RLVRConfig)

@@ -110,6 +110,17 @@ def filtered(**config):
         ({"async_pipeline_depth": 1.5}, "async_pipeline_depth", "1.5 > async_generation_ratio 1"),
         ({"async_generation_ratio": 0, "staleness_policy": "drop"}, "staleness_policy", "nothing to drop"),
         ({"async_generation_ratio": 0, "max_reuse": 2}, "max_reuse", "no more than 1 step can train"),
+        ({"async_generation_ratio": 0, "synchronous_after_failures": 2}, "synchronous_after_failures", "no effect"),
+        (
+            {"async_generation_ratio": 1, "weight_push_interval": 2, "synchronous_after_failures": 2},
+            "synchronous_after_failures",
+            "wait forever",
+        ),
+        (
+            {"async_generation_ratio": 1, "groups_database": "sqlite:///g.db", "synchronous_after_failures": 2},
+            "synchronous_after_failures",
+            "other processes",
+        ),
         ({"async_generation_ratio": 1.5, "max_reuse": 4}, "max_reuse", "no more than 3 steps can train"),
         ({"async_generation_ratio": 1, "max_reuse": 2}, "max_reuse", "no effect"),
         ({"async_generation_ratio": 3, "weight_push_interval": 4, "max_reuse": 2}, "max_reuse", "no effect"),

@@ -1,9 +1,10 @@
 """The embedded task's folder: complete or absent, the same every time, and in the form that the pipeline reads."""
 
+import asyncio
 import importlib.util
 import json
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,22 +13,32 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from roll.cli.compose import compose
 from roll.configs.arguments import DataArguments
+from roll.configs.loading import load_config
+from roll.configs.rlvr import RLVRConfig
 from roll.data.prompt_file import read_rows
 from roll.data.prompt_source import tokenize_prompts
+from roll.data.sample import Prompt, Sample
+from roll.pipeline.rlvr.rewards.function_reward_worker import worker_class
 
-SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "embedded" / "make_embedded.py"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def script(name: str) -> ModuleType:
+    path = EXAMPLES / "embedded" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    sys.path.append(str(path.parent))  # the scripts import their neighbours
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="module")
 def maker() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_embedded", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["make_embedded"] = module
-    sys.path.append(str(SCRIPT.parent))  # the script imports its neighbour
-    spec.loader.exec_module(module)
-    return module
+    return script("make_embedded")
 
 
 @pytest.fixture(scope="module")
@@ -98,3 +109,29 @@ def test_the_model_is_an_ordinary_checkpoint(made: Path) -> None:
     assert tokenizer.decode(tokenizer.encode("12+34=64<eos>"), skip_special_tokens=True) == "12+34=64"
     generated = model.generate(torch.tensor([tokenizer.encode("12+34=")]), max_new_tokens=4, do_sample=False)
     assert generated.shape[1] <= 10
+
+
+def test_the_rewards_of_three_domains_tell_right_from_misprinted(tmp_path: Path) -> None:
+    """Rows as `make_domains.py` writes them, judged by the workers that the example names."""
+    maker = script("make_domains")
+    maker.make(tmp_path / "made", settings=replace(maker.Settings(), learn_steps=2, misprint_steps=1, batch_size=8))
+    config = load_config(RLVRConfig, compose(EXAMPLES / "config", "rlvr_domains_async"))
+    rows = read_rows(DataArguments(file_name=str(tmp_path / "made" / "validation.jsonl")))
+    assert {row.tag for row in rows} == set(config.rewards) == set(config.actor_train.data_args.domain_interleave_probs)
+    right = {row["id"]: response for problem in ((47, 85), (10, 13)) for row, response in maker.rows_of(problem)}
+    given = {row["id"]: row for problem in ((47, 85), (10, 13)) for row, _ in maker.rows_of(problem)}
+
+    async def judged(domain: str) -> list[float | None]:
+        reward = config.rewards[domain]
+        worker = worker_class(reward.worker_cls)(asdict(reward))
+        await worker.start()
+        try:
+            of = [(given[i], text) for i, text in right.items() if given[i]["tag"] == domain]
+            prompts = [(Prompt(row["id"], [], "", domain, domain, row["ground_truth"], row), text) for row, text in of]
+            said = [Sample(p, 0, [], [], [], "stop", response_text=t) for p, text in prompts for t in (text, f"x=7{text}")]
+            return [result.value for result in await worker.compute_rewards(said)]
+        finally:
+            await worker.close()
+
+    for domain in config.rewards:
+        assert asyncio.run(judged(domain)) == [1.0, 0.0, 1.0, 0.0], domain

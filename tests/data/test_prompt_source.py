@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
+from roll.configs.arguments import CurriculumConfig
 from roll.data.prompt_file import PromptFileError, PromptRow
 from roll.data.prompt_source import PromptSource, TokenizedRow, by_domain, tokenize_prompts
 from roll.data.seeding import derive_seed
@@ -85,6 +87,54 @@ def test_epochs_and_seeds_differ_in_order() -> None:
     (first, second), (other, _) = orders(1), orders(2)
     assert first != second and first != other
     assert orders(1) == [first, second]
+
+
+HARD = st.lists(st.one_of(st.integers(-3, 3), st.floats(-2, 2)), min_size=1, max_size=12)
+
+
+def curriculum_of(hard: list[float], seed: int = 1, **options: Any) -> PromptSource:
+    rows = [replace(row, extra={"difficulty": number}) for row, number in zip(rows_of("math", len(hard)), hard, strict=True)]
+    return PromptSource({"math": rows}, {}, seed, CurriculumConfig(**options))
+
+
+@given(hard=HARD, seed=st.integers(0, 9), easiest=st.sampled_from(["low", "high"]), epochs=st.integers(1, 2))
+def test_a_curriculum_serves_every_row_once_an_epoch_and_easy_ones_first(
+    hard: list[float], seed: int, easiest: Any, epochs: int
+) -> None:
+    source = curriculum_of(hard, seed, easiest=easiest, epochs=epochs)
+    for epoch in range(3):
+        served = [source.next() for _ in hard]
+        assert {prompt.uid for prompt in served} == {f"math/{epoch}/row/{i}" for i in range(len(hard))}
+        if epoch < epochs:
+            numbers = [float(prompt.row["difficulty"]) for prompt in served]
+            assert numbers == sorted(numbers, reverse=easiest == "high")
+
+
+@given(hard=HARD, before=st.integers(0, 30), spread=st.floats(0, 1))
+def test_a_restored_curriculum_continues_identically(hard: list[float], before: int, spread: float) -> None:
+    source = curriculum_of(hard, spread=spread, epochs=2)
+    for _ in range(before):
+        source.next()
+    cursor = json.loads(json.dumps(source.cursor()))
+    restored = curriculum_of(hard, spread=spread, epochs=2)
+    restored.restore(cursor)
+    assert [restored.next() for _ in range(20)] == [source.next() for _ in range(20)]
+
+
+def test_a_spread_moves_prompts_no_further_than_it_says() -> None:
+    source = curriculum_of(list(range(200)), spread=0.1)
+    numbers = [int(source.next().row["difficulty"]) for _ in range(200)]
+    assert numbers != sorted(numbers)
+    assert max(abs(place - number) for place, number in enumerate(numbers)) <= 2 * 0.1 * 200
+
+
+def test_a_curriculum_needs_a_number_of_every_prompt_and_its_own_checkpoint() -> None:
+    with pytest.raises(ValueError, match=r"'difficulty' of prompt 'row/0' \(domain math\) is 'hard', not a number"):
+        curriculum_of(["hard"])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match=r"'level' of prompt 'row/0' \(domain math\) is missing"):
+        curriculum_of([1.0], column="level")
+    with pytest.raises(ValueError, match="or curriculum"):
+        curriculum_of([1.0, 2.0]).restore(curriculum_of([2.0, 1.0]).cursor())
 
 
 def test_a_cursor_of_other_prompts_is_refused() -> None:

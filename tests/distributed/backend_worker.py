@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sys
 import threading
 import time
 
@@ -38,6 +39,9 @@ class Counter:
     def process(self) -> int:
         return os.getpid()
 
+    def has_loaded(self, module: str) -> bool:
+        return module in sys.modules
+
     async def echo(self, number: int) -> int:
         return number
 
@@ -56,3 +60,10 @@ class Counter:
 class Broken:
     def __init__(self) -> None:
         raise FileNotFoundError("model folder is gone")
+
+
+class Endless(Counter):
+    released = threading.Event()
+
+    def close(self) -> None:
+        self.released.wait()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from roll.distributed import backend as backends
 from roll.distributed.backend import LocalBackend, WorkerDied, WorkerSpec, WorkerStartError, import_object
 from roll.distributed.cluster import Cluster
 from roll.distributed.devices import detect, place
@@ -44,9 +45,6 @@ async def check_contract(backend, inventory):
         await cluster.call(0, "fail")
     with pytest.raises(WorkerStartError, match=r"worker role-\d cannot start: FileNotFoundError: .*model folder is gone"):
         await start(backend, inventory, "backend_worker.Broken")
-    hasty = Cluster("role", cluster.workers, deadline_s=0.2)
-    with pytest.raises(TimeoutError, match=r"role\[1\].hang gave no answer in 0 s \(rpc_timeout\)"):
-        await hasty.call(1, "hang")
     return cluster
 
 
@@ -55,9 +53,24 @@ def test_in_process():
         backend = LocalBackend()
         cluster = await check_contract(backend, detect())
         assert await cluster.memory(30.0) == {}, "it is the driver's"
+        with pytest.raises(TimeoutError, match=r"role\[1\].hang gave no answer in 0 s \(rpc_timeout\)$"):
+            await Cluster("role", cluster.workers, deadline_s=0.2).call(1, "hang")
         await backend.shutdown()
 
     asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_a_worker_of_this_process_that_does_not_end_is_left_behind(monkeypatch, caplog):
+    monkeypatch.setattr(backends, "CLOSE_S", 0.1)
+
+    async def main():
+        backend = LocalBackend()
+        await start(backend, detect(), "backend_worker.Endless")
+        await backend.shutdown()
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+    import_object("backend_worker.Endless").released.set()
+    assert "worker role-0 does not end" in caplog.text
 
 
 @pytest.mark.ray
@@ -70,6 +83,7 @@ def test_ray_and_the_death_of_a_worker_nobody_is_calling():
             cluster = await check_contract(backend, detect())
             pid = await cluster.call(1, "process")
             assert pid != os.getpid()
+            assert not await cluster.call(1, "has_loaded", "torch"), "a worker that does not compute, as of rewards, is small"
             memory = await cluster.memory(30.0)
             assert list(memory) == ["role-0", "role-1"]
             assert memory["role-1"].pid == pid and memory["role-1"].rss_mb > memory["role-1"].private_mb > 10
@@ -89,7 +103,11 @@ def test_ray_and_the_death_of_a_worker_nobody_is_calling():
             watch = asyncio.ensure_future(cluster.watch(replace))
             await asyncio.wait_for(restarted.wait(), 60)
             assert await cluster.call_all("add", 3) == [3, 4]
-            os.kill(await cluster.call(0, "process"), signal.SIGKILL)
+            hasty = Cluster("role", cluster.workers, deadline_s=0.2)
+            with pytest.raises(
+                WorkerDied, match=r"role\[0\].hang gave no answer in 0 s \(rpc_timeout\): worker role-0 was killed"
+            ):
+                await hasty.call(0, "hang")
             restarted.clear()
             await asyncio.wait_for(restarted.wait(), 60)
             assert await cluster.call_all("add", 3) == [3, 4] and not watch.done()

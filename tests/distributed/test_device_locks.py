@@ -33,13 +33,29 @@ def test_lanes_of_one_role_share_the_devices_but_do_not_overtake_another_role():
     assert late.granted
 
 
+def test_a_request_that_joins_overtakes_while_its_own_role_has_the_devices_and_waits_otherwise():
+    table = LockTable(DEVICES)
+    first = table.request("infer")
+    train = table.request("train")
+    joining = table.request("infer", joins=True)
+    assert joining.granted and not train.granted, "what holds the devices may wait for it, and train waits for that"
+    table.release(first)
+    table.release(joining)
+    assert train.granted
+    lane, next_train = table.request("infer"), table.request("train")
+    joining = table.request("infer", joins=True)
+    assert not joining.granted, "it is the trainer's turn"
+    table.release(train)
+    assert lane.granted and joining.granted and not next_train.granted
+
+
 @given(st.integers(0, 2**32))
 def test_overlapping_roles_never_hold_together_and_everyone_is_served(seed):
     rng = random.Random(seed)
     table = LockTable(DEVICES)
     requests = []
     for _ in range(50):
-        requests.append(table.request(rng.choice(list(DEVICES))))
+        requests.append(table.request(rng.choice(list(DEVICES)), joins=rng.random() < 0.2))
         granted = [r for r in requests if r.granted]
         if granted and rng.random() < 0.6:
             chosen = rng.choice(granted)

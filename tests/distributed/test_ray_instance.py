@@ -59,9 +59,12 @@ LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F"}
 
 
 def listeners(pid: int) -> list[str]:
-    """The addresses on which a process listens, as the kernel writes them."""
-    sockets = {os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir() if entry.is_symlink()}
-    rows = [row.split() for name in ("tcp", "tcp6") for row in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]]
+    """The addresses on which a process listens, as the kernel writes them; none if it has ended meanwhile."""
+    try:
+        sockets = {os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir() if entry.is_symlink()}
+        rows = [row.split() for name in ("tcp", "tcp6") for row in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]]
+    except FileNotFoundError:
+        return []
     return [row[1].partition(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets]
 
 
@@ -83,6 +86,9 @@ def test_hung_workers_and_the_death_of_the_control_process(tmp_path):
             pids = control()
             assert sorted(pids) == ["gcs_server", "log_monitor", "raylet"], "neither dashboard nor autoscaler"
             agents = children_of(pids["raylet"])
+            titles = sorted(Path(f"/proc/{pid}/cmdline").read_text().partition("\0")[0] for pid in agents)
+            assert [title[:11] for title in titles if title.startswith("ray::role")] == ["ray::role-0", "ray::role-1"]
+            assert not [title for title in titles if "IDLE" in title], "no worker that nobody asked for"
             listening = [address for pid in descendants(os.getpid()) for address in listeners(pid)]
             assert len(listening) >= 7, "the driver, gcs_server, the raylet's two, its agent, two workers"
             assert set(listening) == LOOPBACK, listening
@@ -95,19 +101,19 @@ def test_hung_workers_and_the_death_of_the_control_process(tmp_path):
             print(f"gcs_server grew by {grown} KiB over 3000 calls")
             assert grown < 2000
 
-            cluster = Cluster("role", cluster.workers, 60.0, heartbeat_s=4.0)
+            cluster = Cluster("role", cluster.workers, 60.0, heartbeat_s=3.0)
             watch = asyncio.ensure_future(cluster.watch())
-            assert await cluster.call(0, "compute", 6.0) == "done"
+            assert await cluster.call(0, "compute", 4.5) == "done"
             assert not watch.done(), "a busy worker is not a hung one"
             os.kill(await cluster.call(1, "process"), signal.SIGSTOP)
-            with pytest.raises(WorkerDied, match=r"role-1 of role role has not answered for 4 s \(heartbeat_timeout\)"):
+            with pytest.raises(WorkerDied, match=r"role-1 of role role has not answered for 3 s \(heartbeat_timeout\)"):
                 await asyncio.wait_for(watch, 40)
             with pytest.raises(WorkerDied):
                 await cluster.call(1, "add", 1)
 
-            alone = Cluster("role", cluster.workers[:1], 60.0, heartbeat_s=4.0)
+            alone = Cluster("role", cluster.workers[:1], 60.0, heartbeat_s=3.0)
             blocked = asyncio.ensure_future(alone.call(0, "block"))
-            with pytest.raises(WorkerDied, match=r"role-0 of role role has not answered for 4 s"):
+            with pytest.raises(WorkerDied, match=r"role-0 of role role has not answered for 3 s"):
                 await asyncio.wait_for(alone.watch(), 40)
             with pytest.raises(WorkerDied):
                 await blocked
@@ -130,7 +136,14 @@ def test_hung_workers_and_the_death_of_the_control_process(tmp_path):
 
 @pytest.mark.ray
 @pytest.mark.timeout(600)
-def test_a_call_that_meets_the_death_of_the_raylet_names_it(tmp_path):
+@pytest.mark.parametrize(
+    ("number", "how"),
+    [(signal.SIGKILL, "killed by SIGKILL"), (signal.SIGSTOP, "it stood still for 1 s, and was killed")],
+    ids=["SIGKILL", "SIGSTOP"],
+)
+def test_a_call_that_meets_the_death_of_the_raylet_names_it(monkeypatch, number, how):
+    monkeypatch.setattr(ray_instance, "STOPPED_S", 1.0)
+
     async def main():
         backend = RayBackend(detect())
         try:
@@ -140,9 +153,9 @@ def test_a_call_that_meets_the_death_of_the_raylet_names_it(tmp_path):
             hanging = asyncio.ensure_future(cluster.call(0, "hang"))
             watch = asyncio.ensure_future(cluster.watch())
             await asyncio.sleep(0.2)
-            os.kill(raylet, signal.SIGKILL)
+            os.kill(raylet, number)
             for waiting in (watch, hanging):
-                with pytest.raises(BackendLost, match=rf"Ray's raylet \(process {raylet}\) died \(killed by SIGKILL\)"):
+                with pytest.raises(BackendLost, match=rf"Ray's raylet \(process {raylet}\) died \({how}\)"):
                     await asyncio.wait_for(waiting, 40)
         finally:
             await backend.shutdown()

@@ -10,13 +10,14 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from forked import Forked, ForkServer
 from tiny_models import symbol_tokenizer, tiny_qwen2
 
 from roll.cli.verify import GIVEN_BACK, read_run, violations
@@ -28,6 +29,23 @@ BATCH = 4
 GROUP = 4
 STEPS = 12
 CHARACTERS = "0123456789+= "
+IMPORTS = (
+    "deepspeed",
+    "hydra",
+    "matplotlib.backends.backend_agg",
+    "ray",
+    "roll.cli.check",
+    "roll.cli.compose",
+    "roll.cli.train",
+    "roll.pipeline.agentic.agentic_pipeline",
+    "roll.pipeline.base_worker",
+    "roll.pipeline.rlvr.rlvr_pipeline",
+    "roll.pipeline.training_flow",
+    "roll.strategies.infer.hf.strategy",
+    "roll.strategies.train.fsdp2",
+    "transformers.models.qwen2.modeling_qwen2",
+)
+"""What a run imports."""
 LETTERS = "abcd=\n> "
 """What `fault_workers.Letters` shows and is answered in."""
 
@@ -169,6 +187,16 @@ def descendants(pid: int) -> dict[int, str]:
     return found
 
 
+def shared_memory(pids: Iterable[int]) -> set[str]:
+    """What these processes have mapped or open in /dev/shm."""
+    found: set[str] = set()
+    for process in (Path(f"/proc/{pid}") for pid in pids):
+        with contextlib.suppress(OSError):
+            found |= {line.split(maxsplit=5)[5] for line in (process / "maps").read_text().splitlines() if "/dev/shm/" in line}
+            found |= {name for opened in (process / "fd").iterdir() if (name := os.readlink(opened)).startswith("/dev/shm/")}
+    return found
+
+
 def wait_for(what: str, condition: Callable[[], Any], deadline_s: float = 150.0) -> Any:
     """The condition's first true value; fails the test at the deadline."""
     end = time.monotonic() + deadline_s
@@ -184,10 +212,12 @@ class Run:
     """A real driver process, and the folder that it leaves."""
 
     folder: Path
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | Forked
     log: Path
     family: dict[int, str] = field(default_factory=dict)
     """Its descendants as last looked up."""
+    memory: set[str] = field(default_factory=set)
+    """The shared memory that they had whenever they were looked up."""
 
     @property
     def dir(self) -> Path:
@@ -218,6 +248,7 @@ class Run:
 
     def look_up_family(self) -> dict[int, str]:
         self.family = descendants(self.process.pid)
+        self.memory |= shared_memory(self.family)
         return self.family
 
     def worker(self, name: str) -> int:
@@ -227,6 +258,12 @@ class Run:
             return [pid for pid, title in self.look_up_family().items() if title.startswith(f"ray::{name}")]
 
         return int(self.wait_for(f"process of {name}", look)[0])
+
+    def leaves_nothing(self) -> None:
+        """No process and so no port, and no shared memory."""
+        self.wait_for_family_to_end()
+        assert self.memory, "Ray has shared memory: the test is blind"
+        assert not [name for name in self.memory if Path(name).exists()]
 
     def wait_for_family_to_end(self, deadline_s: float = 150.0) -> None:
         """Until no worker and no server is left, Ray's agents neither."""
@@ -257,11 +294,23 @@ class Run:
 Launch = Callable[..., Run]
 
 
+def environment() -> dict[str, str]:
+    paths = f"{HERE}{os.pathsep}{REPO}"
+    return os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[ForkServer]:
+    server = ForkServer(environment(), IMPORTS)
+    yield server
+    server.close()
+
+
 @pytest.fixture
-def launch(world: World, tmp_path: Path) -> Iterator[Launch]:
+def launch(world: World, forks: ForkServer, tmp_path: Path) -> Iterator[Launch]:
     """`launch(*overrides, local=True)` starts the example script; whatever still runs at the end of the test is killed. `piped`:
     the log is written by another process, whatever becomes of this one's files. `agentic`: agents instead of prompts. `before`
-    is called in the new process before Python begins there."""
+    is called in the new process before Python begins there, which it does from nothing then."""
     runs: list[Run] = []
 
     def start(
@@ -272,22 +321,21 @@ def launch(world: World, tmp_path: Path) -> Iterator[Launch]:
         before: Callable[[], object] | None = None,
     ) -> Run:
         log = tmp_path / f"log-{len(runs)}.txt"
-        environment = os.environ | {
-            "PYTHONPATH": f"{HERE}{os.pathsep}{REPO}",
-            "OMP_NUM_THREADS": "1",
-            "FAULTS": str(tmp_path),
-            "COLUMNS": "200",
-        }
+        given = environment() | {"FAULTS": str(tmp_path)}
         options = ["--local"] if local else []
         pipeline, config = ("agentic", "agentic") if agentic else ("rlvr", "run")
-        command = [sys.executable, str(REPO / f"examples/start_{pipeline}_pipeline.py"), *options]
+        command = [str(REPO / f"examples/start_{pipeline}_pipeline.py"), *options]
         command += world.arguments(f"output_dir={tmp_path / 'output'}", *overrides, config=config)
         with log.open("wb") as sink:
             writer = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=sink) if piped else None
-            output = writer.stdin if writer is not None else sink
-            process = subprocess.Popen(
-                command, cwd=REPO, env=environment, stdout=output, stderr=subprocess.STDOUT, preexec_fn=before
-            )
+            output = writer.stdin if writer is not None and writer.stdin is not None else sink
+            process: subprocess.Popen[bytes] | Forked
+            if before is None:
+                process = forks.start(command, REPO, given, output)
+            else:
+                process = subprocess.Popen(
+                    [sys.executable, *command], cwd=REPO, env=given, stdout=output, stderr=subprocess.STDOUT, preexec_fn=before
+                )
         if writer is not None and writer.stdin is not None:
             writer.stdin.close()
         runs.append(Run(tmp_path / "output", process, log))
@@ -345,3 +393,9 @@ def check_accounts(run_dir: Path, validated: tuple[int, ...] | None = (0, 6, 12)
 @pytest.fixture(scope="session")
 def accounts() -> Callable[..., None]:
     return check_accounts
+
+
+@pytest.fixture(scope="session")
+def faults() -> Any:
+    """This module, for others that cannot import it."""
+    return sys.modules[__name__]

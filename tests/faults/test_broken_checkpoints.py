@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
 import json
 import shutil
@@ -12,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from roll.cli import compose
+from roll.cli.compose import load_to_start
 from roll.cli.train import main
 from roll.distributed.backend import LocalBackend
 
@@ -39,7 +42,15 @@ def answer(world, finished, tmp_path, monkeypatch, capsys):
     async def start(self, spec):
         raise AssertionError("a worker was started")
 
+    @functools.cache
+    def load(folder, name, overrides, compat):
+        return load_to_start(folder, name, overrides, compat=compat)
+
     monkeypatch.setattr(LocalBackend, "start", start)
+    # What takes longest is the same for each of hundreds of checkpoints: the configuration.
+    monkeypatch.setattr(
+        compose, "load_to_start", lambda folder, name, overrides, compat: load(folder, name, tuple(overrides), compat)
+    )
     shutil.copytree(finished, tmp_path / "output")
 
     def run(wish: str = "") -> str | None:

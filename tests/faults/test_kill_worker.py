@@ -1,4 +1,4 @@
-"""`kill -9` of a worker process: the run ends soon, fails, and says whose death it was."""
+"""`kill -9` of worker processes: the run goes on; or, where it may not, it ends soon, fails, and says whose death it was."""
 
 from __future__ import annotations
 
@@ -11,9 +11,26 @@ import pytest
 pytestmark = pytest.mark.ray
 
 
-@pytest.mark.parametrize("role", ["actor_infer", "actor_train", "rewards.even"])
+def test_a_reward_worker_and_the_trainer_die_and_the_run_goes_on(launch, accounts):
+    run = launch(local=False)
+    run.wait_for_checkpoint(2)
+    os.kill(run.worker("rewards.even-0"), signal.SIGKILL)
+    trainer = run.worker("actor_train-0")
+    os.kill(trainer, signal.SIGKILL)
+    assert run.end(150) == 0, run.output
+    accounts(run.dir)
+    summary = run.summary()
+    (seconds,) = summary["trainer_recovery_s"]
+    print(f"the trainer was back at step {summary['resumed_from_step']} after {seconds:.1f} s")
+    assert "worker actor_train-0 of role actor_train died" in run.output and "Traceback" not in run.output
+    assert summary["resumed_from_step"] >= 2 and summary["resumed_from_step"] % 2 == 0
+    assert (summary["engine_restarts"], summary["reward_worker_deaths"]) == (0, 1), "who can stay, stays"
+    run.leaves_nothing()
+
+
+@pytest.mark.parametrize("role", ["actor_infer", "actor_train"])
 def test_run_fails_soon_and_names_the_role(launch, role):
-    run = launch("max_steps=100000", "max_engine_restarts=0", local=False)
+    run = launch("max_steps=100000", "max_engine_restarts=0", "max_trainer_restarts=0", local=False)
     run.wait_for_steps(2, 120)
     os.kill(run.worker(f"{role}-0"), signal.SIGKILL)
     killed = time.monotonic()

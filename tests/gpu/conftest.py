@@ -6,6 +6,7 @@ forward of transformers in float32 on the CPU.
 
 from __future__ import annotations
 
+import os
 import runpy
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -16,7 +17,11 @@ import pytest
 import torch
 from tiny_models import tiny_qwen2
 
+from roll.strategies.infer.vllm.arguments import check_installed
+
 DEVICE = "cuda:0"
+VLLM_PYTHON = os.environ.get("VLLM_PYTHON") or str(Path(__file__).parents[2] / ".venv-vllm/bin/python")
+"""The interpreter that has vLLM for GPUs; by default where docs_roll/engines.md puts it."""
 HERE = Path(__file__).parent
 STRATEGIES = HERE.parent / "strategies"
 
@@ -52,6 +57,17 @@ def make_model(seed: int = 0) -> Any:
 @pytest.fixture(scope="session")
 def device() -> str:
     return DEVICE
+
+
+@pytest.fixture(scope="session")
+def vllm_python(device: str) -> str | None:
+    """None: the present interpreter, which on CPUs has vLLM. Skips where there is none."""
+    python = VLLM_PYTHON if device != "cpu" else None
+    try:
+        check_installed(python)
+    except ValueError as error:
+        pytest.skip(f"{error} (see docs_roll/engines.md; VLLM_PYTHON names its interpreter)")
+    return python
 
 
 @pytest.fixture(scope="session")

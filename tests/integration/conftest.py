@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from tiny_models import symbol_tokenizer, tiny_qwen2
 
 from roll.cli.verify import read_run, violations
@@ -179,11 +180,37 @@ def check_sample(sample: dict[str, Any]) -> None:
     assert spans[-1][2] < sample["step"]
 
 
+CARRIED = {
+    "adv_estimator": "reinforce",
+    "norm_mean_type": "running",
+    "norm_std_type": "running",
+    "add_token_level_kl": True,
+    "init_kl_coef": 0.1,
+    "target_kl": 0.001,
+    "kl_horizon": 64,
+    "reference.device_mapping": "0",
+    "deterministic": True,
+}
+"""A configuration that carries more from step to step than the model: running reward moments, the KL coefficient."""
+
+
+def weights(run: Run, step: int) -> dict[str, torch.Tensor]:
+    """Those of a checkpoint's trainer."""
+    return load_file(run.run_dir / "checkpoints" / f"step-{step}" / "trainer" / "model" / "model.safetensors")
+
+
 @pytest.fixture(scope="session")
 def lab():
     """Functions for test modules (which cannot import one another)."""
     return SimpleNamespace(
-        run=run_finished, run_local=run_local, start=start, check_accounts=check_accounts, inventory=TWO_SLOTS, rewards=REWARDS
+        run=run_finished,
+        run_local=run_local,
+        start=start,
+        check_accounts=check_accounts,
+        weights=weights,
+        carried=CARRIED,
+        inventory=TWO_SLOTS,
+        rewards=REWARDS,
     )
 
 

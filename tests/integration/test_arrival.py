@@ -57,7 +57,7 @@ def test_the_update_is_that_of_the_whole_batch(lab, make_config, changes):
     steps = 3
     whole = finished(lab, make_config(changes, exp_name="whole", max_steps=steps, save_steps=1))
     arriving = finished(lab, make_config(changes | ARRIVING, exp_name="arriving", max_steps=steps))
-    assert CALLS.count("stepped") == steps and CALLS.count("gradients") >= 2 * steps
+    assert CALLS.count("stepped") == steps and CALLS.count("gradients") > steps, "some step took its groups in parts"
     assert CALLS[0] == "gradients" and CALLS[-1] == "stepped"
     expected, got = weights(whole, steps), weights(arriving, steps)
     assert (got - expected).norm() <= 1e-6 * expected.norm() < 1e-3 * (expected - weights(whole, 1)).norm()

@@ -191,15 +191,16 @@ def test_after_the_last_stage_that_a_process_has_nothing_comes(make_config):
 @pytest.mark.parametrize(
     ("worker", "told"),
     [
-        ("forgets", "length_penalty: TypeError: it must return the group that it was given, or a Drop, not None"),
-        ("divides_by_zero", "length_penalty: ZeroDivisionError: "),
-        ("gives_nan", "length_penalty: ValueError: it gave a sample of group"),
+        ("forgets", "TypeError: it must return the group that it was given, or a Drop, not None"),
+        ("divides_by_zero", "ZeroDivisionError: "),
+        ("gives_nan", "ValueError: it gave a sample of group"),
     ],
 )
 def test_a_stage_that_fails_ends_the_run_with_its_name(lab, make_config, worker, told):
     run = lab.run_local(make_config({"flow.stages": [named(worker=f"integration_stages.{worker}", args={})]}))
     assert run.summary["status"] == "failed"
-    assert run.summary["reason"].startswith(told), run.summary["reason"]
+    where, _, cause = run.summary["reason"].partition(": ")
+    assert where.startswith("length_penalty at group ") and cause.startswith(told), run.summary["reason"]
 
 
 def test_a_step_cannot_be_dropped(lab, make_config):
@@ -210,4 +211,4 @@ def test_a_step_cannot_be_dropped(lab, make_config):
     config = make_config()
     prepared = replace(prepare(config, lab.inventory), stages=stages)
     summary = asyncio.run(RLVRRun(config, prepared, lab.inventory, LocalBackend()).run())
-    assert summary["reason"].startswith("drops: TypeError: it must return the Step that it was given")
+    assert summary["reason"].startswith("drops at step 1: TypeError: it must return the Step that it was given")

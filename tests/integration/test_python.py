@@ -69,24 +69,15 @@ def test_two_runs_follow_each_other_in_one_process_and_the_first_is_moved_aside(
     assert "the earlier run of this name was moved to" in capsys.readouterr().out
 
 
-@pytest.fixture(scope="module")
-def with_model(tmp_path_factory):
-    """A folder with the embedded model, taught for a moment only."""
-    folder = tmp_path_factory.mktemp("script")
-    maker = "from make_embedded import Settings, make; from pathlib import Path; import sys\n"
-    maker += "make(Path(sys.argv[1]), settings=Settings(learn_steps=3, misprint_steps=1))"
-    command = [sys.executable, "-c", maker, str(folder / "examples" / "embedded" / "cache")]
-    subprocess.run(command, cwd=ROOT / "examples" / "embedded", check=True, timeout=120)
-    return folder
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("local", [True, pytest.param(False, marks=pytest.mark.ray)], ids=["local", "ray"])
-def test_the_documented_script_trains(with_model, local):
+def test_the_documented_script_trains(embedded_task, tmp_path, local):
+    (tmp_path / "examples" / "embedded").mkdir(parents=True)
+    (tmp_path / "examples" / "embedded" / "cache").symlink_to(embedded_task)
     text = (ROOT / "examples" / "train_in_python.py").read_text()
     assert len(text.splitlines()) <= 30
-    (with_model / "script.py").write_text(text.replace("max_steps=20", "max_steps=2").replace("local=True", f"local={local}"))
+    (tmp_path / "script.py").write_text(text.replace("max_steps=20", "max_steps=2").replace("local=True", f"local={local}"))
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "script.py"]
-    done = subprocess.run(command, cwd=with_model, env=environment, capture_output=True, text=True, timeout=150)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=150)
     assert done.stdout.endswith("finished\n"), done.stdout + done.stderr

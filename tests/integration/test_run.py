@@ -11,9 +11,10 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
-from tiny_models import symbol_tokenizer, tiny_qwen2
+from tiny_models import FOR_VLLM, symbol_tokenizer, tiny_classifier, tiny_qwen2
 
 from roll.configs.loading import load_config
+from roll.configs.problems import ConfigError
 from roll.configs.rlvr import RLVRConfig
 from roll.distributed.backend import LocalBackend
 from roll.pipeline import run_record
@@ -25,7 +26,7 @@ SUMMARY = {
     | {"staleness", "idle_share", "weight_updates", "throughput", "memory"},
     "groups": {"admitted", "trained", "replayed", "buffered", "in_flight", "dropped"},
     "staleness": {"bound", "max", "mean", "token_mean", "histogram"},
-    "idle_share": {"actor_train", "actor_infer"},
+    "idle_share": {"actor_train", "actor_infer", "rewards.sums"},
     "weight_updates": {"count", "bytes", "pause_s_mean", "pause_s_max"},
     "throughput": {"samples_per_s", "response_tokens_per_s"},
 }
@@ -177,12 +178,17 @@ def test_what_is_dropped_for_a_failed_judgement_is_chosen_by_domain(lab, make_co
     assert failed * attempts <= errors <= (failed + 8) * attempts and run.summary["samples_without_reward"] == {}
 
 
-def test_a_judge_on_a_device_of_its_own(lab, make_config, tmp_path):
+@pytest.mark.timeout(300)
+@pytest.mark.xdist_group("vllm")
+@pytest.mark.parametrize("engine", ["hf_infer", "vllm"])
+def test_a_judge_on_a_device_of_its_own(lab, make_config, tmp_path, engine):
     """A model that says yes whatever it is asked: its logits are all equal, and the first of them is taken."""
+    if engine == "vllm":
+        pytest.importorskip("vllm", reason="needs requirements/vllm.txt")
     folder = tmp_path / "judge"
     tokenizer = symbol_tokenizer(["yes", "<pad>", "<eos>", *sorted({*"Is it right?"})], pattern=r"yes|[\s\S]")
     tokenizer.save_pretrained(folder)
-    model = tiny_qwen2(len(tokenizer), eos_token_id=2)
+    model = tiny_qwen2(len(tokenizer), eos_token_id=2, **FOR_VLLM)
     torch.nn.init.zeros_(model.model.norm.weight)
     model.save_pretrained(folder)
     changes = {
@@ -194,6 +200,7 @@ def test_a_judge_on_a_device_of_its_own(lab, make_config, tmp_path):
             "model_name_or_path": str(folder),
             "device_mapping": "2",
             "max_length": 128,
+            "strategy_args": {"strategy_name": engine},
             "generating_args": {"temperature": 0.0, "max_new_tokens": 1},
         },
     }
@@ -202,6 +209,41 @@ def test_a_judge_on_a_device_of_its_own(lab, make_config, tmp_path):
     # An empty answer is wrong without being asked for.
     answers = {row["response"].strip() != "": row["reward"] for row in run.trained_samples()}
     assert answers[True] == 1.0 and answers.get(False, 0.0) == 0.0
+    idle = [row["idle_share/rewards.sums"] for row in run.steps() if "idle_share/rewards.sums" in row]
+    assert len(idle) == 2 and all(0 < share < 1 for share in (*idle, run.summary["idle_share"]["rewards.sums"]))
+
+
+def test_a_reward_model_on_a_device_of_its_own(lab, make_config, tmp_path):
+    """Its rewards are those of the classifier, and refusals name the key: no folder, and an engine that serves none."""
+    folder = tmp_path / "classifier"
+    tokenizer = symbol_tokenizer(["<pad>", "<eos>", *"ua:0123456789+="])
+    tokenizer.chat_template = "{% for m in messages %}{{ m['role'][0] }}:{{ m['content'] }}<eos>{% endfor %}"
+    tokenizer.save_pretrained(folder)
+    model = tiny_classifier(len(tokenizer), eos_token_id=1)
+    torch.nn.init.normal_(model.score.weight)
+    model.save_pretrained(folder)
+    block = {"model_name_or_path": str(folder), "device_mapping": "2", "max_length": 128}
+    changes = {
+        "num_gpus_per_node": 3,
+        "rewards.sums.worker_cls": "roll.pipeline.rlvr.rewards.reward_model_worker.RewardModelWorker",
+        "rewards.sums.timeout_s": 60.0,
+        "rewards.sums.max_concurrency": 16,
+        "rewards.sums.reward_model": block,
+    }
+    run = lab.start(make_config(changes, max_steps=2), LocalBackend(), replace(lab.inventory, per_node=3))
+    assert run.summary["status"] == "finished", run.summary["reason"]
+    by_text: dict[tuple[str, str], set[float]] = {}
+    for row in run.trained_samples():
+        by_text.setdefault((row["prompt_uid"], row["response"]), set()).add(round(row["reward"], 3))
+    assert all(len(rewards) == 1 for rewards in by_text.values()), "equal conversations earn the same"
+    assert len({reward for rewards in by_text.values() for reward in rewards}) > 4
+
+    nowhere = {**changes, "rewards.sums.reward_model": block | {"model_name_or_path": str(tmp_path / "nowhere")}}
+    with pytest.raises(ConfigError, match=r"rewards\.sums\.reward_model\.model_name_or_path.*does not exist"):
+        lab.start(make_config(nowhere), LocalBackend(), replace(lab.inventory, per_node=3))
+    other = {**changes, "rewards.sums.reward_model": block | {"strategy_args": {"strategy_name": "sglang"}}}
+    with pytest.raises(ConfigError, match=r"strategy_name.*sglang serves no classifier here"):
+        lab.start(make_config(other), LocalBackend(), replace(lab.inventory, per_node=3))
 
 
 def test_a_judge_that_recovers_costs_nothing_but_a_second_attempt(lab, make_config):
@@ -376,7 +418,7 @@ def test_the_trace_has_every_step_version_validation_and_group(lab, make_config,
     groups = {args["group_id"]: args for name, *_, args in rows["groups"] if name == "group"}
     for row in run.rows("groups"):
         tokens = groups[row["group_id"]].pop("tokens_by_version")
-        assert groups[row["group_id"]] == row
+        assert groups[row["group_id"]] == {name: value for name, value in row.items() if name not in ("rewards", "tokens")}
         assert row["fate"] == "dropped" or min(map(int, tokens)) == row["step"] - 1 - row["lag"]
     assert len(groups) == run.summary["groups"]["admitted"]
 

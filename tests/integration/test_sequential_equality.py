@@ -17,7 +17,7 @@ from roll.data.prompt_source import PromptSource, by_domain, tokenize_prompts
 from roll.data.sample import Sample, SampleGroup
 from roll.data.seeding import derive_seed
 from roll.pipeline.batch import optimiser_batches, token_batch, totals_of
-from roll.pipeline.preparation import load_tokenizer
+from roll.pipeline.opened_models import load_tokenizer
 from roll.pipeline.rlvr.advantages import RLVRAdvantages
 from roll.strategies.infer.hf.strategy import HFInferStrategy
 from roll.strategies.infer.interface import GenerateRequest, SamplingParams

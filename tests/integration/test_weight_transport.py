@@ -10,6 +10,7 @@ from train_specs import fsdp2_spec
 
 from roll.distributed.backend import LocalBackend, WorkerSpec
 from roll.distributed.cluster import Cluster
+from roll.distributed.device_locks import DeviceLocks
 from roll.distributed.devices import Inventory, place
 from roll.distributed.ports import free_port
 from roll.pipeline import roles
@@ -84,6 +85,7 @@ def make_fleet(engines, store, broadcast=None, restartable=False, empty=False):
         Fleet(len(engines), 1 if empty else 0, 3, empty),
         Changes(),
         "interrupt",
+        DeviceLocks({"actor_infer": frozenset()}),
         restartable=restartable,
         health_interval_s=1,
         health_timeout_s=1,

@@ -200,6 +200,15 @@ def test_a_group_has_one_fate_also_across_a_restart(tmp_path):
     ]
 
 
+def test_a_group_whose_rollouts_are_known_has_their_rewards(tmp_path):
+    log = GroupLog(tmp_path)
+    log.write(**fate(0), rewards=[1.0, None], tokens=7)
+    log.write(**fate(1))
+    log.close()
+    first, second = rows(tmp_path / "groups.jsonl")
+    assert (first["rewards"], first["tokens"]) == ([1.0, None], 7) and not {"rewards", "tokens"} & second.keys()
+
+
 def test_only_a_group_that_was_trained_is_replayed_also_across_a_restart(tmp_path):
     def row(group_id, fate, step):
         return {"group_id": group_id, "prompt_uid": "p", "fate": fate, "reason": "x" * (fate == "dropped"), "step": step} | others

@@ -73,6 +73,8 @@ def test_the_wheel_has_every_module_and_what_the_commands_read(built, installed)
         for path in (ROOT / "examples").glob(kind)
     }
     data = {"roll/py.typed", "roll/cli/starter/run.yaml", "roll/cli/starter/reward.py"}
+    page = (path for path in (ROOT / "roll/view/static").iterdir())
+    data |= {path.relative_to(ROOT).as_posix() for path in page}
     found = {path.relative_to(installed).as_posix() for path in installed.rglob("*") if path.is_file()}
     assert modules | examples | data <= found, (modules | examples | data) - found
     assert {name.split("/")[0] for name in found} == {"roll", "roll-0.1.0.dist-info"}
@@ -80,7 +82,7 @@ def test_the_wheel_has_every_module_and_what_the_commands_read(built, installed)
 
 def test_the_metadata_say_what_there_is_to_install(installed):
     told = Parser().parsestr((installed / "roll-0.1.0.dist-info" / "METADATA").read_text())
-    assert {"all", "sglang", "vllm", "vllm-cpu", "megatron"} <= set(told.get_all("Provides-Extra", []))
+    assert {"all", "sglang", "ui", "vllm", "vllm-cpu", "megatron"} <= set(told.get_all("Provides-Extra", []))
     assert told["Summary"] and told["Requires-Python"] == ">=3.11" and "Typing :: Typed" in told.get_all("Classifier", [])
     assert told["Home-page"] is None and not told.get_all("Project-URL")
     wanted = {
@@ -105,6 +107,16 @@ def test_a_maker_of_an_embedded_model_starts_where_it_was_installed(installed, t
     """The one that imports all its neighbours and reads its game from a packaged configuration."""
     script = installed / "roll/examples/embedded/make_frozen_lake.py"
     assert "--out" in run(sys.executable, str(script), "--help", folder=tmp_path, path=str(installed))
+
+
+def test_a_report_is_written_without_the_server_s_packages(installed, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text("max_steps: 2")
+    (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 1, "time/step_s": 2.0}\n')
+    barred = "import sys; sys.modules |= {'starlette': None, 'uvicorn': None}; from roll.cli.main import main; sys.exit(main())"
+    run(sys.executable, "-c", barred, "report", "run", folder=tmp_path, path=str(installed))
+    page = (tmp_path / "report.html").read_text()
+    assert "uPlot" in page and "time/step_s" in page and "class App" in page
 
 
 def test_init_makes_a_folder_that_check_takes(installed, tmp_path):

@@ -79,7 +79,7 @@ def test_on_shared_devices_they_take_turns_in_their_order():
 @pytest.mark.parametrize("failing", [0, 1])
 def test_the_error_that_ends_the_flow_is_that_of_the_stage_that_failed(failing):
     stages = [Meet(name, None, fails=number == failing) for number, name in enumerate("ab")]
-    with pytest.raises(FlowError, match=f"^{'ab'[failing]}: ValueError: bad item"):
+    with pytest.raises(FlowError, match=f"^{'ab'[failing]} at a list: ValueError: bad item"):
         run(stages, {}, [[]])
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from roll.distributed.backend import WorkerDied, WorkerStartError
 from roll.distributed.cluster import Cluster
+from roll.distributed.device_locks import DeviceLocks
 from roll.pipeline.engine_fleet import EngineFleet
 from roll.rollout.changes import Changes
 from roll.rollout.fleet import EngineState, Fleet, FleetLost
@@ -54,7 +55,12 @@ class Routes:
         self._back.set()
 
 
-def make_fleet(engines, successors=(), max_restarts=3, version=0):
+def shared():
+    """Engines and trainer take turns on a device."""
+    return DeviceLocks({"actor_train": frozenset({0}), "actor_infer": frozenset({0})})
+
+
+def make_fleet(engines, successors=(), max_restarts=3, version=0, devices=None):
     successors = list(successors)
 
     async def restart(rank):
@@ -69,6 +75,7 @@ def make_fleet(engines, successors=(), max_restarts=3, version=0):
         Fleet(len(engines), version, max_restarts),
         Changes(),
         "interrupt",
+        devices or DeviceLocks({"actor_infer": frozenset({0})}),
         restartable=True,
         health_interval_s=0.01,
         health_timeout_s=0.05,
@@ -90,35 +97,65 @@ def run(body):
     asyncio.run(asyncio.wait_for(body, 20))
 
 
-def test_a_dead_engine_does_not_keep_the_others_from_sleeping_and_its_successor_sleeps_with_them():
+def test_an_engine_that_dies_in_the_trainers_turn_comes_back_when_that_is_over():
+    """Its successor would find the device full: vLLM does not start then."""
+
     async def main():
         lost, other, successor = Engine(), Engine(), Engine()
-        fleet = make_fleet([lost, other], [successor])
+        devices = shared()
+        fleet = make_fleet([lost, other], [successor], devices=devices)
         back = asyncio.Event()
         fleet.routing.append(Routes(back))
-        lost.kill()
-        await fleet.sleep()
-        assert other.called == ["sleep"] and fleet.fleet.states[0] is EngineState.DEAD
-        await supervised(fleet, back.wait())
-        assert successor.called.count("sleep") == 1
-        await fleet.wake()
-        await fleet.wake()
-        assert other.called.count("wake") == successor.called.count("wake") == 1
+        supervision = asyncio.create_task(supervised(fleet, back.wait()))
+        async with devices.hold("actor_train"):
+            assert lost.called[-1] == other.called[-1] == "sleep"
+            lost.kill()
+            while fleet.fleet.states[0] is EngineState.SERVING or not devices.table.waiting:
+                await asyncio.sleep(0)
+            assert successor.called == []
+        await supervision
+        assert set(successor.called) == {"stats"} and "wake" in other.called
+        async with devices.hold("actor_train"):
+            assert successor.called[-1] == other.called[-1] == "sleep"
 
     run(main())
 
 
-def test_a_successor_that_dies_as_it_is_put_to_sleep_is_replaced_too():
+def test_an_engine_that_dies_in_the_engines_turn_comes_back_before_a_trainer_that_waits():
+    """The requests that have the devices wait for the engine: it is the only one."""
+
+    async def main():
+        devices = shared()
+        fleet = make_fleet([Engine()], [Engine()], devices=devices)
+        back = asyncio.Event()
+        fleet.routing.append(Routes(back))
+        async with fleet.turn():
+            training = asyncio.create_task(take(devices, "actor_train"))
+            while not devices.table.waiting:
+                await asyncio.sleep(0)
+            fleet.engines.workers[0].kill()
+            await supervised(fleet, back.wait())
+            assert not training.done()
+        await training
+
+    async def take(devices, role):
+        async with devices.hold(role):
+            pass
+
+    run(main())
+
+
+def test_an_engine_that_dies_as_it_is_put_to_sleep_is_replaced():
     async def main():
         brittle, successor = Engine(fails={"sleep": WorkerDied("gone")}), Engine()
-        fleet = make_fleet([Engine()], [brittle, successor])
-        ups = []
+        devices = shared()
+        fleet = make_fleet([brittle], [successor], devices=devices)
         back = asyncio.Event()
-        fleet.routing.append(Routes(back, ups))
-        fleet.engines.workers[0].kill()
-        await fleet.sleep()
+        fleet.routing.append(Routes(back))
+        async with devices.hold("actor_train"):
+            assert fleet.fleet.states[0] is EngineState.DEAD and brittle.gone.is_set()
         await supervised(fleet, back.wait())
-        assert ups == [0] and successor.called.count("sleep") == 1 and len(fleet.recovered_s) == 1
+        assert set(successor.called) == {"stats"} and len(fleet.recovered_s) == 1
 
     run(main())
 

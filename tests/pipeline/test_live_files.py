@@ -62,7 +62,23 @@ def test_the_files_follow_the_run_and_then_its_end(run_dir, monkeypatch):
     live.finish({"status": "finished", "steps": 2}, None)
     assert summary(run_dir) == {"status": "finished", "steps": 2}
     assert spans(run_dir) == ["step 1", "step 2"]
-    live._rewrite([lambda: pytest.fail("a thread that is late must not write over the end")])
+    live._rewrite("a file", [lambda: pytest.fail("a thread that is late must not write over the end")])
+
+
+def test_the_picture_waits_until_it_costs_no_more_than_its_share_and_is_there_at_the_end(run_dir, monkeypatch):
+    monkeypatch.setattr(live_files, "EVERY_S", 0.01)
+    live, steps = LiveFiles(run_dir, "a run", 1, lock=None), iter(range(1000))
+    announce_running(run_dir, "")
+    monkeypatch.setattr(live_files, "SHARE", 1e-3)
+    monkeypatch.setattr(live_files, "FIRST_PICTURE_S", 1e-6)
+    keep_until(live, lambda: {"steps": next(steps)}, (run_dir / "learning_curve.png").exists)
+    (run_dir / "learning_curve.png").unlink()
+    monkeypatch.setattr(live_files, "SHARE", 1e6)
+    monkeypatch.setattr(live_files, "FIRST_PICTURE_S", 1e12)
+    keep_until(live, lambda: {"steps": next(steps)}, lambda: summary(run_dir).get("steps", 0) >= 5)
+    assert not (run_dir / "learning_curve.png").exists()
+    live.finish({"status": "finished"}, None)
+    assert (run_dir / "learning_curve.png").exists()
 
 
 def test_a_picture_that_cannot_be_drawn_is_one_warning(run_dir, monkeypatch, caplog):
@@ -75,9 +91,7 @@ def test_a_picture_that_cannot_be_drawn_is_one_warning(run_dir, monkeypatch, cap
     live, steps = LiveFiles(run_dir, "a run", 1, lock=None), iter(range(1000))
     announce_running(run_dir, "")
     keep_until(live, lambda: {"steps": next(steps)}, lambda: summary(run_dir).get("steps", 0) >= 3)
-    assert [record.getMessage() for record in caplog.records] == [
-        "summary.json, the trace or learning_curve.png is not up to date: libfreetype"
-    ]
+    assert [record.getMessage() for record in caplog.records] == ["learning_curve.png is not up to date: libfreetype"]
 
 
 def test_who_lost_the_folder_writes_nothing_there(run_dir, monkeypatch):

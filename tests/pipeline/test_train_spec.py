@@ -7,9 +7,13 @@ from roll.configs.derived import derive
 from roll.configs.loading import load_config
 from roll.configs.megatron import MegatronConfig
 from roll.configs.rlvr import RLVRConfig
-from roll.pipeline.roles import train_spec
+from roll.distributed.backend import LocalBackend
+from roll.distributed.devices import Inventory
+from roll.pipeline.roles import ALLOCATOR, infer_specs, train_spec, train_specs
 
 ON = {"device_mapping": "0"}
+GPUS = Inventory("cuda", nodes=1, per_node=2, cpus_per_node=8)
+CPUS = Inventory("cpu", nodes=1, per_node=2, cpus_per_node=8)
 
 
 def configure(actor=None, **keys):
@@ -83,3 +87,28 @@ def test_adapters_are_exported_where_updates_are_adapters():
 def test_training_in_fp16_is_refused():
     with pytest.raises(ValueError, match="fp16 gradients underflow"):
         spec(configure({"model_args": {"dtype": "fp16"}}), "actor_train")
+
+
+def ranks(inventory):
+    config = configure({"device_mapping": "0-1"})
+    return train_specs("actor_train", config, derive(config), config.actor_train, "base", inventory, LocalBackend())
+
+
+def test_processes_that_train_on_gpus_have_an_allocator_whose_segments_grow(monkeypatch):
+    for name in ALLOCATOR:
+        monkeypatch.delenv(name, raising=False)
+    wanted = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    assert [spec.environment for spec in ranks(GPUS)] == [wanted, wanted]
+    assert [spec.environment for spec in ranks(CPUS)] == [{}, {}]
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "backend:cudaMallocAsync")
+    assert [spec.environment for spec in ranks(GPUS)] == [{}, {}], "the user's own stays"
+
+
+def test_engines_draw_numbers_of_their_own_and_know_whether_they_take_turns():
+    def engines(devices):
+        config = configure(actor_infer={"device_mapping": devices, "strategy_args": {"strategy_name": "vllm"}}, seed=2**32 - 1)
+        specs = infer_specs(config, derive(config), "base", 0, GPUS, LocalBackend())
+        return [(spec.kwargs["options"]["seed"], spec.kwargs["options"]["sleeps"], spec.environment) for spec in specs]
+
+    assert engines("0-1") == [(2**32 - 1, True, {}), (0, True, {})]
+    assert engines("1") == [(2**32 - 1, False, {})]

@@ -251,6 +251,27 @@ def test_memory_of_roles_that_take_turns_is_not_added_up():
     assert on_cpu.devices[0].bytes > max(role.awake for role in roles.values())
 
 
+def test_what_a_sleeping_role_leaves_on_an_accelerator_and_what_it_moves_to_the_host():
+    def of(role, **keys):
+        plan = plan_of(rlvr(**keys), accelerators=True)
+        host = {part.name: part.bytes for part in plan.host}
+        return {each.role: each for each in plan.memory}[role].asleep, host.get(f"{role} asleep", 0)
+
+    def zero(stage):
+        return {"strategy_name": "deepspeed_train", "strategy_config": {"zero_optimization": {"stage": stage}}}
+
+    count = SHAPE.parameters
+    assert of("actor_train") == (0, 12 * count)
+    # DeepSpeed moves its moments: bf16 weights, masters and gradient sums stay.
+    assert of("actor_train", actor_train={"strategy_args": zero(2)}) == (10 * count, 8 * count)
+    frozen = {"device_mapping": "0", "strategy_args": {**zero(3), "strategy_name": "deepspeed_infer"}}
+    assert of("reference", use_kl_loss=True, kl_loss_coef=0.1, reference=frozen) == (2 * count, 0)
+    assert of("actor_infer") == (2 * count, 0)
+    for name in ("vllm", "sglang"):
+        engine = {"device_mapping": "0", "strategy_args": {"strategy_name": name, "strategy_config": {"python": "p"}}}
+        assert of("actor_infer", actor_infer=engine) == (0, 2 * count)
+
+
 def test_memory_falls_with_the_number_of_ranks_and_the_budget():
     def training(devices, budget):
         config = rlvr(

@@ -1,11 +1,11 @@
 """The sizes and bytes that `roll check` tells, against real models: parameters, what autograd keeps, optimiser, KV cache."""
 
-import contextlib
 import dataclasses
 import json
 
 import pytest
 import torch
+from alive import Alive
 from train_specs import fsdp2_spec
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
@@ -15,6 +15,7 @@ from roll.data.token_batch import TokenBatch
 from roll.plan import memory
 from roll.plan.model_shape import shape_of
 from roll.strategies.infer.hf.slot_cache import SlotCache
+from roll.strategies.train.head_logprobs import head_logprobs
 from roll.strategies.train.logprobs import predictor_columns, token_logprobs
 
 SIZES = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 160, "vocab_size": 48}
@@ -89,7 +90,7 @@ def test_an_architecture_without_formula_is_an_error_that_says_what_is_known(con
         shape_of(config)
 
 
-def kept_by_autograd(model, rows, sequence, response, autocast):
+def kept_by_autograd(model, rows, sequence, response):
     """Bytes that the backward pass of a real forward holds, without the parameters themselves."""
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}
     kept = {}
@@ -103,37 +104,25 @@ def kept_by_autograd(model, rows, sequence, response, autocast):
     tokens = torch.randint(0, model.config.vocab_size, (rows, sequence))
     mask = torch.zeros(rows, sequence, dtype=torch.bool)
     mask[:, sequence - response :] = True
-    precision = torch.autocast("cpu", torch.bfloat16) if autocast else contextlib.nullcontext()
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         columns = predictor_columns(mask)
-        with precision:
-            logits = model(input_ids=tokens, use_cache=False, logits_to_keep=columns).logits
+        logits = model(input_ids=tokens, use_cache=False, logits_to_keep=columns).logits
         values, _ = token_logprobs(logits, tokens, torch.ones(rows), mask, columns)
     assert values.requires_grad
     return sum(storage.nbytes() for storage in kept.values())
 
 
-PRECISIONS = {"float32": 4, "bf16 layers": 2, "autocast": 2}
-"""Bytes of an element."""
-
-
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", ["qwen2", "qwen3", "llama"])
-def test_activations_a_layer_are_what_autograd_keeps(name, precision):
+def test_activations_a_layer_are_what_autograd_keeps(name, dtype):
     """The difference of 4 and 2 layers is free of what stands around the layers. Tolerance 1 %: small masks."""
-    element = PRECISIONS[precision]
     rows, sequence, response = 2, 96, 32
     measured = []
     for layers in (2, 4):
         model = build(CONFIGS[name].__class__(**{**CONFIGS[name].to_dict(), "num_hidden_layers": layers, "layer_types": None}))
-        kept = kept_by_autograd(
-            model if precision != "bf16 layers" else model.to(torch.bfloat16), rows, sequence, response, precision == "autocast"
-        )
-        # Autocast's copies of the weights are kept too; they stand in a line of their own.
-        matrices = sum(p.numel() for p in model.model.layers.parameters() if p.ndim > 1)
-        measured.append(kept - (2 * matrices if precision == "autocast" else 0))
+        measured.append(kept_by_autograd(model.to(dtype), rows, sequence, response))
     shape = shape_of(CONFIGS[name].to_dict())
-    formula = rows * sequence * memory.layer_bytes(shape, sequence, element, precision == "autocast", eager=False)
+    formula = rows * sequence * memory.layer_bytes(shape, sequence, dtype.itemsize, eager=False)
     assert (measured[1] - measured[0]) / 2 == pytest.approx(formula, rel=0.01)
 
 
@@ -141,11 +130,29 @@ def test_eager_attention_keeps_its_matrices():
     """Tolerance 2 %."""
     rows, sequence = 1, 256
     config = Qwen2Config(**{**SIZES, "num_hidden_layers": 2}, num_key_value_heads=4)
-    kept = kept_by_autograd(build(config, attention="eager"), rows, sequence, 8, False)
-    without = kept_by_autograd(build(config, attention="sdpa"), rows, sequence, 8, False)
+    kept = kept_by_autograd(build(config, attention="eager"), rows, sequence, 8)
+    without = kept_by_autograd(build(config, attention="sdpa"), rows, sequence, 8)
     shape = shape_of(config.to_dict())
-    more = [memory.layer_bytes(shape, sequence, 4, False, eager) for eager in (True, False)]
+    more = [memory.layer_bytes(shape, sequence, 4, eager) for eager in (True, False)]
     assert kept - without == pytest.approx(2 * rows * sequence * (more[0] - more[1]), rel=0.02)
+
+
+@pytest.mark.parametrize("train", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_head_is_what_is_alive_at_its_peak(dtype, train):
+    """Tolerance 3 %: numbers of a row. The weights' gradient stands in lines of its own."""
+    shape = dataclasses.replace(shape_of(CONFIGS["qwen2"].to_dict()), vocab=20_000)
+    micro = memory.Microbatch(2, 96, 64)
+    weight = torch.randn(shape.vocab, shape.hidden, dtype=dtype)
+    states = torch.randn(2 * 96, shape.hidden, dtype=dtype, requires_grad=train)
+    targets = torch.randint(shape.vocab, (micro.predicted,))
+    with Alive() as alive:
+        chosen = states.index_select(0, torch.arange(micro.predicted))
+        values, _ = head_logprobs(chosen, weight, None, targets, torch.ones(micro.predicted), "detached")
+        if train:
+            torch.autograd.grad(values.sum(), chosen)
+    part = memory.head(memory.Model(shape, shape.parameters), memory.ModelLayout(), micro, dtype.itemsize, train)
+    assert alive.peak == pytest.approx(part.bytes, rel=0.03)
 
 
 def test_recomputing_keeps_the_inputs_of_the_layers_and_one_layer():
@@ -250,7 +257,9 @@ def test_only_adapters_have_gradients_and_moments():
     shape = shape_of(CONFIGS["llama"].to_dict())
     model = memory.Model(shape, shape.parameters, adapters=1000)
     parts = {part.name: part.bytes for part in memory.trained_weights(model, memory.ModelLayout(), 2)}
-    assert parts == {"frozen weights": 2 * shape.parameters, "weights": 4000, "gradients": 4000, "optimiser": 8000}
+    gathered = 2 * (shape.outer_parameters + 2 * shape.layer_parameters)
+    trained = {"weights": 4000, "gradients": 4000, "optimiser": 8000}
+    assert parts == {"frozen weights": 2 * shape.parameters, **trained, "gathered": gathered}
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])

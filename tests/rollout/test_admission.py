@@ -1,3 +1,4 @@
+import itertools
 import math
 import random
 import sys
@@ -34,22 +35,31 @@ RATIOS = [0, 0.25, 0.5, 1, 1.5, 2, 4]
     on_arrival=st.booleans(),
     max_reuse=st.integers(1, 4),
     newest=st.booleans(),
+    falls_back_at=st.one_of(st.none(), st.integers(1, 60)),
 )
 def test_staleness_is_bounded_and_nothing_is_lost_whatever_happens(
-    seed, ratio, batch, policy, extra, adaptive, slots, heavy_tail, ahead, on_arrival, max_reuse, newest
+    seed, ratio, batch, policy, extra, adaptive, slots, heavy_tail, ahead, on_arrival, max_reuse, newest, falls_back_at
 ):
     """Random durations, failures, filters, pauses and slow publications, the next step scored ahead or not, groups taken as they
-    come or not: every use of a group is at most ceil(ratio) versions old, accounts balance at every event (checked inside), each
-    id is trained by `max_reuse` steps at most, and the run always ends."""
+    come or not, a fallback to the synchronous schedule at any moment or none: every use of a group is at most ceil(ratio)
+    versions old, accounts balance at every event (checked inside), each id is trained by `max_reuse` steps at most, and the run
+    always ends."""
     rng = random.Random(seed)
     options = {"max_reuse": max_reuse, "order": "newest" if newest and policy == "drop" else "fifo"}
     admission = Admission(batch, ratio, max_steps=12, policy=policy, extra_groups=extra, **options)
     depth = PipelineDepth(deepest_pipeline(ratio, 1, max_reuse)) if adaptive else PipelineDepth(ratio, ratio)
+    fates = itertools.count()
+
+    def fate(_):
+        if next(fates) == falls_back_at:
+            admission.go_synchronous()
+        return rng.choice([None, None, None, "filter_mean_low", "reward_error"])
+
     outcome = simulate(
         admission,
         depth,
         duration=lambda _: rng.lognormvariate(0, heavy_tail),
-        fate=lambda _: rng.choice([None, None, None, "filter_mean_low", "reward_error"]),
+        fate=fate,
         train_s=lambda _: rng.expovariate(1.0),
         publish_s=lambda _: rng.expovariate(2.0),
         slots=slots,
@@ -66,6 +76,21 @@ def test_staleness_is_bounded_and_nothing_is_lost_whatever_happens(
     assert (admission.trained, admission.replay.done) == (len(uses), 12 * batch - len(uses))
     if policy == "wait" and not extra:
         assert set(admission.dropped) <= {"filter_mean_low", "reward_error"}, "waiting never drops a group for its age"
+
+
+@pytest.mark.parametrize("ratio", [0.5, 1, 2, 4])
+def test_after_a_fallback_what_is_under_way_is_trained_and_then_every_group_is_on_policy(ratio):
+    admission = Admission(4, ratio, max_steps=20)
+
+    def train_s(step):
+        if step == 5:
+            admission.go_synchronous()
+        return 1.0
+
+    outcome = simulate(admission, PipelineDepth(ratio, ratio), duration=lambda _: 1.0, train_s=train_s, publish_s=lambda _: 0.1)
+    lags = [outcome.lags[4 * step : 4 * step + 4] for step in range(20)]
+    assert not outcome.stuck and not admission.dropped and admission.trained == 80
+    assert max(map(max, lags[:6])) > 0 and lags[6 + math.ceil(ratio) :] == [[0] * 4] * (14 - math.ceil(ratio))
 
 
 class AgainstItsDefinition(Admission):

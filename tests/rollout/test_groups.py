@@ -124,6 +124,7 @@ def test_leased_groups_stay_until_they_are_trained_and_each_has_one_row_in_the_j
         await s.groups.drop(late.group_id, "filter_std")
         rows = [(row["group_id"], row["fate"], row["reason"], row["step"], row["lag"]) for row in s.journal.rows]
         assert rows == [(0, "trained", "", 1, 0), (1, "trained", "", 1, 0), (2, "dropped", "filter_std", 1, None)]
+        assert [(row.pop("rewards"), row.pop("tokens")) for row in s.journal.rows] == [([1.0], 2)] * 3
         events = [json.loads(event) for event in s.trace.files()[0].events]
         shown = {e["id"]: e["args"] for e in events if (e["ph"], e["name"]) == ("b", "group")}
         assert shown == {row["group_id"]: row | {"tokens_by_version": {"0": 2}} for row in s.journal.rows}

@@ -10,7 +10,7 @@ from roll.data.seeding import derive_seed
 from roll.distributed.backend import WorkerDied
 from roll.rollout.rollout import RolloutClient
 from roll.rollout.router import Router
-from roll.strategies.infer.interface import GenerateRequest, GenerateResult, SamplingParams
+from roll.strategies.infer.interface import EngineClosed, GenerateRequest, GenerateResult, SamplingParams
 
 SEED = 5
 
@@ -223,6 +223,31 @@ def test_a_group_cancelled_on_its_engines_is_aborted_there_and_its_slots_are_fre
         assert sum(len(requests) for _, requests in cluster.sent) == 4, "nothing is sent again"
 
     run(main)
+
+
+def test_an_abort_that_meets_a_closed_engine_at_the_end_of_a_run_says_nothing(caplog):
+    async def main():
+        cluster, _, client = make()
+        generate = cluster.call
+
+        async def call(engine, method, argument):
+            if method == "generate":
+                return await generate(engine, method, argument)
+            try:
+                await asyncio.Event().wait()
+            finally:  # the loop ends, and the engine is closed by then
+                raise EngineClosed("the inference engine was closed")
+
+        cluster.call = call
+        task = asyncio.create_task(client.rollout("g0", prompt(), 4, SAMPLING))
+        await until(lambda: len(cluster.here) == 4)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.sleep(0)
+
+    run(main)
+    assert not caplog.records
 
 
 def test_a_group_is_one_call_to_one_engine():

@@ -62,11 +62,11 @@ class Party:
         self.now = 0.0
         self.contract = {"rollout_batch_size": B, "async_generation_ratio": ratio, "max_steps": STEPS}
 
-    def member(self, name, *, explores=True, trains=False, step=0, task_set="tasks", timeout=10.0):
+    def member(self, name, *, explores=True, trains=False, step=0, task_set="tasks", timeout=10.0, devices=1):
         admission = Admission(B, self.ratio, STEPS, version=step, max_reuse=self.max_reuse if trains else 1)
         depth = PipelineDepth(self.ratio, fixed=self.ratio)
         journal, trace = Journal() if trains else None, Trace(Path("trace"), lambda: self.now)
-        who = Member(name, explores, trains, "here", 1, task_set)
+        who = Member(name, explores, trains, "here", 1, task_set, devices)
         return SqlGroups(
             admission, depth, Tasks(), journal, trace, Progress(B, 0), lambda: self.now, Database(self.address), who, timeout, 1e9
         )

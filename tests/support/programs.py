@@ -1,12 +1,45 @@
-"""The environment of the programs that tests start as processes: this checkout and the tests' support can be imported."""
+"""Programs that tests start as processes: this checkout and the tests' support can be imported there."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
+
+from forked import Forked, ForkServer
 
 _SUPPORT = Path(__file__).parent
 
 
 def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(_SUPPORT.parents[1]), str(_SUPPORT)])}
+
+
+class Programs:
+    """Programs that find their imports made."""
+
+    def __init__(self, folder: Path, imports: Sequence[str]) -> None:
+        """`folder`: for what they print."""
+        self._folder = folder
+        self._server = ForkServer(environment(), imports)
+        self._started = 0
+
+    def start(self, program: Path, *arguments: object) -> tuple[Forked, Path]:
+        """The process, and the file of what it prints."""
+        self._started += 1
+        log = self._folder / f"{self._started}.txt"
+        with log.open("wb") as output:
+            return self._server.start([str(program), *map(str, arguments)], self._folder, environment(), output), log
+
+    def run(self, program: Path, *each: Sequence[object], timeout_s: float = 250.0) -> None:
+        """As many processes at the same time as there are lists of arguments, to their ends."""
+        started = [self.start(program, *arguments) for arguments in each]
+        try:
+            for process, log in started:
+                assert process.wait(timeout_s) == 0, log.read_text()[-5000:]
+        finally:
+            for process, _ in started:
+                process.kill()
+
+    def close(self) -> None:
+        self._server.close()

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, Qwen2ForSequenceClassification
 
 FOR_VLLM = {"hidden_size": 64, "intermediate_size": 96, "initializer_range": 0.15, "max_position_embeddings": 512}
 """With heads of 32 numbers, the fewest that vLLM knows on CPUs."""
@@ -42,3 +42,11 @@ def symbol_tokenizer(symbols: Iterable[str], pattern: str = r"[\s\S]", **options
     core.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
     core.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<eos>", pad_token="<pad>", **options)
+
+
+def tiny_classifier(vocab_size: int, *, seed: int = 0, **changes: Any) -> Qwen2ForSequenceClassification:
+    """As `tiny_qwen2`, with a head of one output."""
+    torch.manual_seed(seed)
+    config = tiny_qwen2(vocab_size, seed=seed, tie_word_embeddings=False, **changes).config
+    config.num_labels = 1
+    return Qwen2ForSequenceClassification(config).eval()

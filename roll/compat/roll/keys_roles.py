@@ -209,7 +209,7 @@ STRATEGY = (
     *off_or_lacking(f"{_BLOCK}.attention_dropout", (0, 0.0, None), "dropout would make log-probs random; remove it"),
     ignored(f"{_ENGINE}.VLLM_USE_V1", "the engine is the installed one's only version"),
     ignored(f"{_ENGINE}.sleep_level", "engines keep their devices"),
-    ignored(f"{_ENGINE}.enable_memory_saver", "engines keep their devices"),
+    ignored(f"{_ENGINE}.enable_memory_saver", "it follows from device_mapping: engines that share devices have it"),
     ignored(f"{_ENGINE}.max_model_len", "sequence_length decides"),
     ignored(f"{_ENGINE}.max_num_seqs", "max_running_requests decides"),
     value_read_as(f"{_ENGINE}.load_format", ("auto", None), "safetensors", "read as safetensors, the only files that are read"),

@@ -87,7 +87,7 @@ RUN = (
     ignored("save_logging_board_dir", f"{RUN_FOLDER}; metrics.jsonl has every metric"),
     ignored("checkpoint_config", f"{RUN_FOLDER}; checkpoints are written there, nothing is uploaded"),
     ignored("system_envs", ENVIRONMENT),
-    ignored("model_download_type", "models are local folders and never downloaded"),
+    ignored("model_download_type", "names are those of the Hugging Face hub, or with the variable USE_MODELSCOPE=1 ModelScope's"),
     ignored("local_rank", DEAD_IN_ROLL),
     ignored("report_length_and_rewards", DEAD_IN_ROLL),
     ignored("val_greedy", DEAD_IN_ROLL),

@@ -23,33 +23,42 @@ from roll.compat.roll.rule import (
 from roll.configs.arguments import DataArguments, GeneratingArguments
 
 _CPU_GRADER = "reward workers grade on CPUs and load no model"
-_REWARD_MODEL = "reward models that are no judges are not there; grade by a rule, or ask a served model with HTTPRewardWorker"
+_CLASSIFIER = "roll.pipeline.base_worker.RewardWorker"
+"""ROLL's name of the worker whose reward is the output of a sequence classifier."""
+_REWARD_MODEL_WORKER = "roll.pipeline.rlvr.rewards.reward_model_worker.RewardModelWorker"
 JUDGE_LIMIT_S = 120.0
 """ROLL gives its judges no limit, and the default here is meant for rules."""
-_WITH_DEVICES = "read as part of `rewards.<name>.judge`"
+_JUDGING = (
+    "read as `rewards.<name>.judge`, with model_args, strategy_args, generating_args; of RewardWorker as "
+    f"`rewards.<name>.reward_model`; timeout_s: {JUDGE_LIMIT_S:g}"
+)
+_WITH_DEVICES = "read as part of `rewards.<name>.judge`, or `rewards.<name>.reward_model`"
 
 
 def _has_devices(value: Any, block: Siblings) -> bool:
     return block.get("device_mapping") is not None
 
 
-def _judge(devices: Any, block: Siblings) -> dict[str, Any]:
+def _judging_model(devices: Any, block: Siblings) -> dict[str, Any]:
     """The blocks of a role as the one block that they are here."""
     model, strategy, sampling = (block.get(name) or {} for name in ("model_args", "strategy_args", "generating_args"))
     options = dict(strategy.get("strategy_config") or {})
-    known = {field.name for field in fields(GeneratingArguments)} - {"num_return_sequences"}
-    judge = {
-        "device_mapping": devices,
-        "model_name_or_path": model.get("model_name_or_path"),
-        "generating_args": {name: value for name, value in sampling.items() if name in known},
-    }
+    read = {"device_mapping": devices, "model_name_or_path": model.get("model_name_or_path")}
     if model.get("dtype"):
-        judge["dtype"] = model["dtype"]
+        read["dtype"] = model["dtype"]
     if "max_model_len" in options:
-        judge["max_length"] = options.pop("max_model_len")
+        read["max_length"] = options.pop("max_model_len")
     if "strategy_name" in strategy:
-        judge["strategy_args"] = {"strategy_name": strategy["strategy_name"], "strategy_config": options}
-    return {".judge": judge, ".timeout_s": JUDGE_LIMIT_S}
+        read["strategy_args"] = {"strategy_name": strategy["strategy_name"], "strategy_config": options}
+    if _is_classifier(block):
+        return {".reward_model": read, ".timeout_s": JUDGE_LIMIT_S}
+    known = {field.name for field in fields(GeneratingArguments)} - {"num_return_sequences"}
+    asked = {name: value for name, value in sampling.items() if name in known}
+    return {".judge": read | {"generating_args": asked}, ".timeout_s": JUDGE_LIMIT_S}
+
+
+def _is_classifier(block: Siblings) -> bool:
+    return block.get("worker_cls") in (_CLASSIFIER, _REWARD_MODEL_WORKER)
 
 
 def _method(value: Any, block: Siblings) -> dict[str, Any]:
@@ -110,8 +119,7 @@ REWARDS = (
          when=lambda v, b: "{response}" not in str(v), values="a name", absent=True),
     ignored("rewards.<name>.judge_model_type", "a judge with a device_mapping is a model there, else a server"),
     KeyRule("rewards.<name>.device_mapping", "alias",
-         f"read as `rewards.<name>.judge`, with model_args, strategy_args, generating_args; timeout_s: {JUDGE_LIMIT_S:g}", _judge,
-         when=lambda v, b: v is not None, values="devices", absent=True),
+         _JUDGING, _judging_model, when=lambda v, b: v is not None, values="devices", absent=True),
     KeyRule("rewards.<name>.device_mapping", "without effect", "it changes nothing as it stands",
          when=lambda v, b: v is None, values="null", absent=True),
     *(KeyRule(f"rewards.<name>.{name}", "alias", _WITH_DEVICES, when=_has_devices, values="with device_mapping", absent=True)
@@ -127,8 +135,12 @@ REWARDS = (
         ("response_filter_config", DEAD_IN_ROLL), ("backend_timeout", "timeout_s limits the grading of a sample"),
     )),
     *off_or_lacking("rewards.<name>.reward_manager_config", (None, []), "joining several graders is not there; write one class"),
-    lacking("reward", _REWARD_MODEL),
-    lacking("reward_model", _REWARD_MODEL),
+    KeyRule("rewards.<name>.worker_cls", "alias",
+         "read as RewardModelWorker: its model reads the text by its own chat template, not the policy's tokens",
+         lambda v, b: {".worker_cls": _REWARD_MODEL_WORKER}, lambda v, b: v == _CLASSIFIER, _CLASSIFIER),
+    lacking("reward", "ROLL's RLVR starts nothing for it; a model that judges belongs to a domain: `rewards.<name>`"),
+    lacking("reward_model", "an engine that no reward worker of ROLL's asks, only one's own, as a Ray actor; a model that judges "
+            "belongs to a domain: `rewards.<name>.judge`, or `rewards.<name>.reward_model`"),
 )  # fmt: skip
 
 _PLACEHOLDERS = {

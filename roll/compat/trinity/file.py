@@ -60,5 +60,5 @@ def is_apart(value: Any, file: File) -> bool:
 
 def tasks_of_a_batch(file: File) -> Any:
     """None: it cannot be said."""
-    size = at(file, "algorithm.repeat_times", 1)
-    return at(file, "buffer.batch_size") or (at(file, "buffer.train_batch_size", 0) // size if is_count(size) else None)
+    samples, size = at(file, "buffer.train_batch_size"), at(file, "algorithm.repeat_times", 1)
+    return at(file, "buffer.batch_size") or (samples // size if is_count(samples) and is_count(size) else None)

@@ -32,7 +32,7 @@ class _Layout(NamedTuple):
     tag_of_episode: Tensor
     """[E]"""
     score_of_episode: Tensor
-    """[E] float32."""
+    """[E] float32: the reward of its first sample, which a stage of the user's own may have changed."""
     tokens_of_episode: Tensor
     """[E], those that are trained."""
     turns_after_sample: Tensor
@@ -137,13 +137,13 @@ def _layout(batch: TokenBatch, groups: Sequence[SampleGroup]) -> _Layout:
     tags = sorted({group.prompt.tag for group in groups})
     episode_of_sample, groups_, tags_, scores = [], [], [], []
     for i, group in enumerate(groups):
-        for sample in group.samples:
+        for sample, reward in zip(group.samples, group.rewards, strict=True):
             key = (i, sample.index)
             if key not in numbers:
                 numbers[key] = len(numbers)
                 groups_.append(i)
                 tags_.append(tags.index(group.prompt.tag))
-                scores.append(_trajectory(sample).score)
+                scores.append(reward)
             episode_of_sample.append(numbers[key])
     of_sample = torch.tensor(episode_of_sample)
     trajectories = [_trajectory(sample) for group in groups for sample in group.samples]

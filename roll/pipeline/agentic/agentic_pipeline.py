@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from roll.configs.agentic import AgenticConfig
 from roll.distributed.backend import Backend, WorkerSpec
 from roll.distributed.cluster import Cluster
 from roll.distributed.devices import Inventory, place_on_cpus
+from roll.metrics.ledger import Ledger
 from roll.pipeline.agentic.advantages import AgenticAdvantages
 from roll.pipeline.agentic.coordinators import Coordinators
 from roll.pipeline.agentic.explorer import AgenticExplorer
@@ -31,7 +32,7 @@ class AgenticRun(Run):
         inventory: Inventory,
         backend: Backend,
     ) -> None:
-        super().__init__(config, prepared, AgenticAdvantages(config), inventory, backend)
+        super().__init__(config, prepared, inventory, backend)
         self.config = config
         self.prepared = prepared
 
@@ -48,18 +49,20 @@ class AgenticRun(Run):
         return {ROLE: [WorkerSpec(f"{ROLE}-{placement.rank}", WORKER, placement, kwargs) for placement in placements]}
 
     @staticmethod
+    def advantages(config: AgenticConfig) -> AgenticAdvantages:
+        return AgenticAdvantages(config)
+
+    @staticmethod
     def rollouts(config: AgenticConfig, explorer: Any) -> list[Stage[Any, Any]]:
         return [Stage("episodes", explorer.play, role="actor_infer", lanes=config.train_env_manager.num_env_groups)]
 
-    async def explorer(self, clusters: Mapping[str, Cluster], engines: EngineFleet, weights: EngineUpdates) -> AgenticExplorer:
-        coordinators = Coordinators(clusters[ROLE], clusters["actor_infer"], engines.restartable)
-        await coordinators.connect()
+    async def explorer(
+        self, clusters: Mapping[str, Cluster], engines: EngineFleet, weights: EngineUpdates, ledger: Ledger
+    ) -> AgenticExplorer:
+        changes = self.state.groups.changes
+        coordinators = Coordinators(clusters[ROLE], changes, clusters["actor_infer"], engines.restartable)
+        await coordinators.begin()
         return AgenticExplorer(self.config, self.prepared, self.state, weights, coordinators)
-
-    def watched(self, clusters: Mapping[str, Cluster]) -> list[Coroutine[Any, Any, None]]:
-        """Coordinators are replaced by whoever finds one dead."""
-        others = [cluster.watch() for role, cluster in clusters.items() if role not in (ROLE, "actor_infer")]
-        return [*others, *([clusters[ROLE].kill_silent()] if ROLE in clusters else [])]
 
 
 class AgenticPipeline(Pipeline[AgenticConfig, AgenticPrepared]):

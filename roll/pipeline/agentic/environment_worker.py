@@ -20,7 +20,7 @@ from roll.distributed.cluster import Cluster
 from roll.pipeline.agentic.env_manager.base import EnvManager, EpisodeTask, PolicyAnswer, PromptTooLong
 from roll.pipeline.agentic.env_manager.dialogue import Dialogue, TemplateRefusal
 from roll.pipeline.agentic.group_play import RULES, VALIDATION, EpisodeFailed, play_group
-from roll.pipeline.preparation import load_tokenizer
+from roll.pipeline.opened_models import load_tokenizer
 from roll.rollout.environment_failure import EnvFailure
 from roll.rollout.rollout import RolloutClient
 from roll.rollout.router import Router
@@ -88,8 +88,10 @@ class EnvironmentWorker:
         self._playing: dict[str, asyncio.Task[GroupResult]] = {}
 
     async def connect(self, engines: Sequence[WorkerHandle], replaced: bool) -> None:
-        """Connects the coordinator to the engines; called once, before anything is played. `replaced`: whether an engine that
-        dies comes back (`engine_up`), so that its requests only have to go elsewhere; if not, its death is an error."""
+        """Connects the coordinator to the engines, before anything is played; what is played when it is called again is given
+        up. `replaced`: whether an engine that dies comes back (`engine_up`), so that its requests only have to go elsewhere; if
+        not, its death is an error."""
+        await self.close()
         self._hosts = {tag: environment_host(tag, env) for tag, env in self._config.custom_envs.items()}
         self._engines = Cluster("actor_infer", engines, self._config.rpc_timeout)
         router = Router(len(engines), self._capacity)

@@ -12,12 +12,14 @@ from typing import Any
 
 from roll.configs.agentic import AgenticConfig
 from roll.data.sample import Prompt, Sample, SampleGroup
-from roll.pipeline.agentic.coordinators import CoordinatorDied, Coordinators
+from roll.metrics.advice import Places
+from roll.pipeline.agentic.coordinators import Coordinators
 from roll.pipeline.agentic.environment_worker import GroupTask
 from roll.pipeline.agentic.metrics import episode_metrics
 from roll.pipeline.agentic.preparation import AgenticPrepared
 from roll.pipeline.explorer import Explorer
 from roll.pipeline.preparation import sampling_params
+from roll.pipeline.replaced_workers import Replaced
 from roll.pipeline.state import RunState
 from roll.pipeline.validation import FIRST, SetRollouts, ValidationSet
 from roll.pipeline.weight_updates import EngineUpdates
@@ -50,7 +52,7 @@ class AgenticExplorer(Explorer):
             task = self._task(f"g{group.group_id}.{attempt}", group.prompt)
             try:
                 result = await self.groups.while_live(group.group_id, self._coordinators.play(task))
-            except CoordinatorDied as death:
+            except Replaced as death:
                 if attempt == 0 and group.prompt.tag in self._retried:
                     continue
                 await self.groups.drop(group.group_id, "environment_worker_died", str(death))
@@ -75,15 +77,21 @@ class AgenticExplorer(Explorer):
     def validation_metrics(self, samples: Sequence[Sample]) -> dict[str, float]:
         return episode_metrics(samples)
 
+    def places(self) -> Places:
+        """Those of the environments."""
+        manager = self._manager
+        return Places(manager.num_env_groups * manager.group_size, "train_env_manager.num_env_groups", manager.group_size)
+
     def counts(self) -> dict[str, float]:
         coordinators = self._coordinators
         failures = {f"env/failures/{kind}": float(count) for kind, count in coordinators.failures.items()}
-        return failures | {"env/worker_deaths": float(coordinators.deaths), "env/redundant_aborted": float(coordinators.aborted)}
+        deaths = {"env/worker_deaths": float(coordinators.cluster.restarts)}
+        return failures | deaths | {"env/redundant_aborted": float(coordinators.aborted)}
 
     def figures(self) -> dict[str, Any]:
         return {
             "environment_failures": dict(self._coordinators.failures),
-            "environment_worker_deaths": self._coordinators.deaths,
+            "environment_worker_deaths": self._coordinators.cluster.restarts,
             "redundant_episodes_aborted": self._coordinators.aborted,
         }
 
@@ -118,7 +126,7 @@ class AgenticExplorer(Explorer):
                 )
                 try:
                     result = await self._coordinators.play(task)
-                except CoordinatorDied:
+                except Replaced:
                     continue
                 return result.samples, result.lost
         return [], of.n

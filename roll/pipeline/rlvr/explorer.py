@@ -9,6 +9,7 @@ from typing import Any
 
 from roll.configs.rlvr import RLVRConfig
 from roll.data.sample import Sample, SampleGroup
+from roll.metrics.advice import ENGINES, Places
 from roll.pipeline.explorer import Explorer
 from roll.pipeline.preparation import sampling_params
 from roll.pipeline.rlvr.preparation import RLVRPrepared
@@ -34,6 +35,7 @@ class RLVRExplorer(Explorer):
         self._client = client
         self._rewards = rewards
         self._on_error = {domain: reward.on_reward_error for domain, reward in config.rewards.items()}
+        self._allowed = derived.requests_per_engine
         self._n = config.num_return_sequences_in_group
         self._with_greedy = config.uses_greedy_baseline
         self._sampling = sampling_params(generating, derived.max_new_tokens, tokenizer)
@@ -77,10 +79,16 @@ class RLVRExplorer(Explorer):
         by_prompt = [list(of_prompt) for _, of_prompt in groupby(samples, key=lambda sample: sample.prompt.uid)]
         await asyncio.gather(*(self._rewards.fill(of_prompt, as_judged=True) for of_prompt in by_prompt))
 
+    def places(self) -> Places:
+        """Those of the engines. An engine that takes fewer than it was allowed has no memory for more."""
+        limits = self._client.limits
+        return Places(sum(limits), ENGINES, len(limits) if min(limits) >= self._allowed else 0)
+
     def figures(self) -> dict[str, Any]:
         return {
             "prompts_skipped": self._skipped,
             "reward_errors": dict(self._rewards.errors),
+            "reward_worker_deaths": self._rewards.deaths,
             "samples_without_reward": dict(self._rewards.dropped),
             "engine_concurrency": self._client.limits,
         }

@@ -16,11 +16,13 @@ from roll.data.prompt_source import PromptSource, TokenizedRow, by_domain, token
 from roll.data.sample import Prompt
 from roll.distributed.devices import Inventory
 from roll.pipeline.collector import Collector
+from roll.pipeline.opened_models import open_classifier, open_model
 from roll.pipeline.preparation import Preparation, Prepared, own_filter
 from roll.pipeline.rlvr.rewards.trial import try_reward
 from roll.pipeline.validation import ValidationSet
 from roll.rollout.filters import GroupFilter, mean_filter, std_filter
 from roll.rollout.tasks import NoTasks
+from roll.strategies.infer.installed_engine import engine_problems
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +38,7 @@ def prepare(config: RLVRConfig, inventory: Inventory, one_process: bool = False)
     rewards = {f"rewards.{domain}.worker_cls": reward.worker_cls for domain, reward in config.rewards.items()}
     shared = Preparation(config, inventory, one_process, rewards)
     collect, derived, estimator = shared.collect, shared.derived, config.adv_estimator
+    _judging_models(config, collect)
     if not (config.uses_critic or config.uses_greedy_baseline):
         collect("adv_estimator", estimator, partial(try_estimator, estimator), "package.module.function, importable here")
     if config.mode == "bench":
@@ -57,8 +60,8 @@ def prepare(config: RLVRConfig, inventory: Inventory, one_process: bool = False)
     source: PromptSource | None = collect(
         "actor_train.data_args.file_name",
         config.actor_train.data_args.file_name,
-        lambda: PromptSource(by_domain(train), derived.domain_shares, config.seed),
-        "every domain needs prompts and a share",
+        lambda: PromptSource(by_domain(train), derived.domain_shares, config.seed, config.actor_train.data_args.curriculum),
+        "every domain needs prompts and a share, and with a curriculum every prompt its number",
     )
     shared.restore(source)
     collect.raise_if_any()
@@ -85,6 +88,16 @@ def _validation(config: RLVRConfig, shared: Preparation) -> tuple[list[Validatio
     return sets, skipped
 
 
+def _judging_models(config: RLVRConfig, collect: Collector) -> None:
+    for domain, reward in config.rewards.items() if config.mode != "train" else ():
+        for name, model in reward.models.items():
+            key, folder = f"rewards.{domain}.{name}", model.model_name_or_path
+            collect.add(engine_problems(f"{key}.strategy_args", model.strategy_args))
+            check = partial(open_model if name == "judge" else open_classifier, folder)
+            fix = "a Hugging Face folder: config.json, tokenizer, *.safetensors"
+            collect(f"{key}.model_name_or_path", folder, check, fix)
+
+
 def _try_rewards(config: RLVRConfig, prompts: Sequence[Prompt], collect: Collector) -> None:
     for domain, reward in config.rewards.items():
         if first := next((prompt for prompt in prompts if prompt.domain == domain), None):
@@ -108,12 +121,15 @@ def _prompts(
     fix = "name files whose rows have the columns of data_args"
     tokenizer, derived = shared.tokenizer, shared.derived
     only_tag = next(iter(derived.tag_to_domain)) if len(derived.tag_to_domain) == 1 else None
+    assert isinstance(shared.config, RLVRConfig)
+    told = {domain for domain, reward in shared.config.rewards.items() if reward.reward_model is not None}
     rows = collect(key, value, lambda: read_rows(data, f"{role}.data_args", only_tag), fix)
     if rows is None or tokenizer is None:
         return [], {}
 
     def tokenize() -> tuple[list[TokenizedRow], dict[str, int]]:
-        usable, skipped = tokenize_prompts(rows, tokenizer, data.template, derived.prompt_length, derived.tag_to_domain)
+        length, domains = derived.prompt_length, derived.tag_to_domain
+        usable, skipped = tokenize_prompts(rows, tokenizer, data.template, length, domains, told)
         if not usable:
             why = ", ".join(f"{count} {reason}" for reason, count in skipped.items())
             raise ValueError(f"none of {len(rows)} prompts can be used: {why} (prompt_length {derived.prompt_length})")

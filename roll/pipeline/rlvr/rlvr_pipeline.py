@@ -9,6 +9,7 @@ from roll.configs.rlvr import RLVRConfig
 from roll.distributed.backend import Backend, WorkerSpec
 from roll.distributed.cluster import Cluster
 from roll.distributed.devices import Inventory
+from roll.metrics.ledger import Ledger
 from roll.pipeline.engine_fleet import EngineFleet
 from roll.pipeline.pipeline import Pipeline
 from roll.pipeline.rlvr.advantages import RLVRAdvantages
@@ -31,7 +32,7 @@ class RLVRRun(Run):
         inventory: Inventory,
         backend: Backend,
     ) -> None:
-        super().__init__(config, prepared, RLVRAdvantages(config), inventory, backend)
+        super().__init__(config, prepared, inventory, backend)
         self.config = config
         self.prepared = prepared
 
@@ -42,6 +43,10 @@ class RLVRRun(Run):
         }
 
     @staticmethod
+    def advantages(config: RLVRConfig) -> RLVRAdvantages:
+        return RLVRAdvantages(config)
+
+    @staticmethod
     def rollouts(config: RLVRConfig, explorer: Any) -> list[Stage[Any, Any]]:
         lanes = new_admission(config, 0).most_live
         return [
@@ -49,13 +54,16 @@ class RLVRRun(Run):
             Stage("reward", explorer.reward, role="rewards", lanes=lanes),
         ]
 
-    async def explorer(self, clusters: Mapping[str, Cluster], engines: EngineFleet, weights: EngineUpdates) -> RLVRExplorer:
+    async def explorer(
+        self, clusters: Mapping[str, Cluster], engines: EngineFleet, weights: EngineUpdates, ledger: Ledger
+    ) -> RLVRExplorer:
         config, prepared, cluster = self.config, self.prepared, clusters["actor_infer"]
         # A queue of one group on the engine: a freed slot is refilled without a round trip.
         router = Router(len(cluster), prepared.derived.requests_per_engine + config.num_return_sequences_in_group)
         expand = config.is_num_return_sequences_expand
         client = RolloutClient(cluster, router, prepared.tokenizer, config.seed, engines, expand)
-        rewards = Rewards({domain: clusters[f"rewards.{domain}"] for domain in config.rewards})
+        judges = {domain: clusters[f"rewards.{domain}"] for domain in config.rewards}
+        rewards = Rewards(judges, self.state.groups.changes, ledger)
         return RLVRExplorer(config, prepared, self.state, weights, client, rewards)
 
 

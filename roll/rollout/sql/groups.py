@@ -33,6 +33,7 @@ from roll.rollout.sql.joining import Alone, Expelled, Member, TakenBack
 from roll.rollout.sql.life_signs import LifeSigns
 from roll.rollout.sql.news import Book, News, read_book, read_news
 from roll.rollout.sql.packing import PackingError
+from roll.rollout.sql.peers import Peers
 from roll.rollout.sql.rows import Fate, fate_of, outline
 from roll.rollout.sql.tables import members, runs
 from roll.rollout.tasks import TaskSource
@@ -73,10 +74,12 @@ class SqlGroups(Groups):
         self._branch = 0
         self._seq = 0
         """The number of the transaction that is open."""
+        self._own: set[int] = set()
+        """The groups that were started here and, when they were counted last, in flight."""
         self._statements: list[Statement] = []
         self._fates: list[Fate] = []
         """What the journal is told, once it is committed."""
-        self._members: Sequence[Row[Any]] = ()
+        self._peers = Peers()
         self._alone_since = clock()
 
     # -- joining and leaving --------------------------------------------------------------------------------------------
@@ -85,7 +88,7 @@ class SqlGroups(Groups):
         """This process takes part from now on. `trainer_at`: the step that a trainer goes on from, and the number of the last
         change that its journal knows. Raises `ContractError` if the run was begun with other values of `contract`."""
         async with self._lock:
-            known = trainer_at[1] if trainer_at is not None else None
+            known = trainer_at[1] if trainer_at else None
             work = joining.Join(self._member, contract, self._source.cursor(), self.admission, self.depth.depth, trainer_at)
             # One transaction: what is read is of one moment.
             self._member, book = await self._database.write(lambda connection: (work(connection), self._book(connection, known)))
@@ -101,10 +104,9 @@ class SqlGroups(Groups):
 
     async def conclude(self, status: str, reason: str = "") -> None:
         """The trainer says how the run has ended; explorers end then, too."""
-        if not self._member.term:
-            return
-        async with self._transaction():
-            self._statements.append(update(runs).values(status=status, reason=reason))
+        if self._member.term:
+            async with self._transaction():
+                self._statements.append(update(runs).values(status=status, reason=reason))
 
     async def attend(self) -> None:
         """Runs as long as the run does: shows that this process lives, learns what others do, and notices who does not live."""
@@ -132,8 +134,7 @@ class SqlGroups(Groups):
             beat = update(members).where(members.c.name == self._member.name).values(beat=members.c.beat + 1)
             await self._database.write(lambda connection: connection.execute(beat))
             self._learn(await self._database.read(self._news))
-            alive = {row.name: (row.term, row.beat) for row in self._members if row.state == "alive"}
-            for name in self._signs.look(alive, self._clock()):
+            for name in self._signs.look(alive := self._peers.beats(), self._clock()):
                 logger.warning("%s has given no sign of life: its groups are rolled out anew", name)
                 await self._database.write(joining.Leave(name, "lost", alive[name]))
 
@@ -170,8 +171,15 @@ class SqlGroups(Groups):
                 self.changes.notify()
         self._write_fates()
 
+    def _has_room(self) -> bool:
+        admission = self.admission
+        self._own = {group_id for group_id in self._own if admission.in_flight(group_id)}
+        places = admission.room(self.depth.depth) + len(admission.live) - admission.buffered
+        return super()._has_room() and len(self._own) < self._peers.share(self._member, places)
+
     def _started(self, group: SampleGroup) -> None:
         me = self._member
+        self._own.add(group.group_id)
         self._statements += rows.started(group, self._seq, me.name, me.task_set, self._source.cursor())
 
     def _completed(self, group: SampleGroup) -> None:
@@ -213,7 +221,7 @@ class SqlGroups(Groups):
         return self._news(connection)
 
     def _news(self, connection: Connection) -> News:
-        return read_news(connection, self._task_set, self.known)
+        return read_news(connection, self._member.task_set, self.known)
 
     def _check_part(self, news: News) -> None:
         """Raises `TakenBack`, `Expelled`."""
@@ -229,7 +237,7 @@ class SqlGroups(Groups):
     def _learn(self, news: News, known: int | None = None) -> None:
         """`known`: the number of the last change that is in the news; None: that of the run. Raises `TakenBack`, `Expelled`."""
         self._check_part(news)
-        run, self._members = news.run, news.members
+        run, self._peers = news.run, Peers(news.members)
         for row in news.groups:
             self._learn_group(row)
         if news.task is not None:
@@ -267,7 +275,7 @@ class SqlGroups(Groups):
 
     def _book(self, connection: Connection, journaled: int | None) -> Book:
         """`journaled`: the number of the last change whose fates the journal has; None: there is no journal."""
-        return read_book(connection, self._task_set, journaled)
+        return read_book(connection, self._member.task_set, journaled)
 
     def _adopt(self, book: Book) -> None:
         """Everything anew."""
@@ -330,18 +338,13 @@ class SqlGroups(Groups):
     @property
     def explorers(self) -> dict[str, int]:
         """The other explorers that are alive, with the oldest version that each serves."""
-        name = self._member.name
-        return {row.name: row.served for row in self._members if row.state == "alive" and row.served >= 0 and row.name != name}
+        return self._peers.explorers_beside(self._member)
 
     @property
     def accompanied(self) -> bool:
         """Whether a process of the run's other half is alive."""
-        return any(row.state == "alive" and row.role != self._member.role for row in self._members)
+        return self._peers.accompany(self._member)
 
     async def was_taken_back(self) -> bool:
         run = await self._database.read(lambda connection: connection.execute(select(runs)).one())
         return bool(run.branch != self._branch)
-
-    @property
-    def _task_set(self) -> str:
-        return self._member.task_set

@@ -53,6 +53,8 @@ class Member:
     pid: int
     task_set: str
     """Explorers with the same tasks have the same one."""
+    devices: int = 1
+    """Of its engines: `share`."""
     term: int = 0
     """How often this name has joined."""
 
@@ -87,14 +89,20 @@ class Join:
         leave(connection, self.member.name, "left")
         if self.trainer_at is not None:
             _go_on_from(connection, self.trainer_at[0], self.admission.batch_groups)
-        if self.trainer_at is not None or (run is not None and run.status == "failed"):
-            # An explorer that comes after a trainer has failed waits for the next one.
+        if self.trainer_at is not None or (run is not None and run.status in ("failed", "stopped")):
+            # An explorer that comes after a trainer has failed, or an alarm has stopped it, waits for the next one.
             connection.execute(update(runs).values(status="running", reason=""))
         run = connection.execute(select(runs)).one()
         drawn = connection.execute(select(tasks).where(tasks.c.task_set == self.member.task_set)).first()
         if self.member.explores and drawn is None:
             row = {"task_set": self.member.task_set, "seq": run.seq, "cursor": json.dumps(self.cursor)}
             connection.execute(insert(tasks).values(row))
+        member = self._written(connection, run.newest)
+        _serve_oldest(connection)
+        return member
+
+    def _written(self, connection: Connection, newest: int) -> Member:
+        """The member with its term, as its row says now."""
         old = connection.execute(select(members).where(members.c.name == self.member.name)).first()
         member = replace(self.member, term=old.term + 1 if old is not None else 1)
         row = {
@@ -105,14 +113,14 @@ class Join:
             "pid": member.pid,
             "beat": 0,
             # An explorer loads the newest version before it rolls out its first group.
-            "served": run.newest if member.explores else -1,
+            "served": newest if member.explores else -1,
             "joined_at": time.time(),
+            "devices": member.devices,
         }
         if old is None:
             connection.execute(insert(members).values(name=member.name, **row))
         else:
             connection.execute(update(members).where(members.c.name == member.name).values(row))
-        _serve_oldest(connection)
         return member
 
     def _new_run(self) -> dict[str, Any]:

@@ -19,6 +19,7 @@ STATEMENTS: Mapping[int, Sequence[str]] = {
         "CREATE TABLE replays (group_id INTEGER NOT NULL, step INTEGER NOT NULL, seq BIGINT NOT NULL, lag INTEGER NOT NULL, "
         "PRIMARY KEY (group_id, step))",
     ),
+    2: ("ALTER TABLE members ADD COLUMN devices INTEGER NOT NULL DEFAULT 1",),
 }
 """Layout -> what makes the next one of it."""
 

@@ -28,7 +28,7 @@ runs = Table(
     Column("replayed", Integer, nullable=False),  # rows of `replays`
     Column("replaying", Integer, nullable=False),  # groups that the step which is leased trains again
     Column("depth", Float, nullable=False),  # how many batches ahead rollouts start
-    Column("status", String(16), nullable=False),  # running, finished, failed
+    Column("status", String(16), nullable=False),  # running, finished, stopped, failed
     Column("reason", Text, nullable=False),
 )
 
@@ -87,6 +87,7 @@ members = Table(
     Column("beat", BigInteger, nullable=False),  # grows as long as the process lives
     Column("served", Integer, nullable=False),  # explorers: the oldest version that one of its engines serves
     Column("joined_at", Float, nullable=False),
+    Column("devices", Integer, nullable=False),  # of the engines
 )
 
 tasks = Table(

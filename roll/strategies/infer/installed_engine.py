@@ -13,9 +13,9 @@ from roll.strategies.infer.sglang import arguments as sglang_arguments
 from roll.strategies.infer.vllm import arguments as vllm_arguments
 
 
-def engine_problems(chosen: StrategyArguments) -> list[Problem]:
-    """`chosen`: `actor_infer.strategy_args`. Nothing is said of arguments whose engine is not found."""
-    key, given = "actor_infer.strategy_args", chosen.strategy_config
+def engine_problems(key: str, chosen: StrategyArguments) -> list[Problem]:
+    """`chosen`: the `strategy_args` of that key. Nothing is said of arguments whose engine is not found."""
+    given = chosen.strategy_config
     python, named = given.get("python"), f"{key}.strategy_config.python"
     if chosen.strategy_name == "vllm":
         where, what = (f"{key}.strategy_name", "vllm") if python is None else (named, python)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from operator import attrgetter
+from typing import Any, Protocol
 
 from roll.configs.base import WeightUpdateMode as WeightUpdateMode  # re-exported as part of this interface
 from roll.data.sample import FinishReason, VersionSpan
@@ -12,6 +13,10 @@ from roll.weights.bucket import Bucket, WeightManifest
 
 NO_VERSION = -1
 """The version of an engine with random weights, which must not serve yet."""
+
+
+ASLEEP = "the engine sleeps: another role has the memory that weights need"
+"""Why weights are refused."""
 
 
 class EngineError(RuntimeError):
@@ -36,7 +41,16 @@ class SamplingParams:
     include_stop_str_in_output: bool = True
     seed: int | None = None
     """With a seed the response is a function of weights, prompt and seed alone, however requests are batched or interrupted.
-    (vllm: up to rounding, which depends on the batch; and a request resumed from `partial_ids` draws other numbers.)"""
+    (vllm, sglang: only in their own modes whose rounding does not depend on the batch, `VLLM_BATCH_INVARIANT=1` and
+    `enable_deterministic_inference`, else it is left out: it would cost speed. A request resumed from `partial_ids` draws other
+    numbers there.)"""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """There are many, and dataclasses that are frozen with slots look every field up to be pickled."""
+        return SamplingParams, _PARAMS(self)
+
+
+_PARAMS = attrgetter(*SamplingParams.__slots__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +62,12 @@ class GenerateRequest:
     """Response tokens sampled before (an aborted request is resumed so); they count towards `max_new_tokens`."""
     priority: int = 1
     """Lower is admitted first: 0 validation, 1 training."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return GenerateRequest, _REQUEST(self)
+
+
+_REQUEST = attrgetter(*GenerateRequest.__slots__)
 
 
 @dataclass(slots=True)
@@ -95,12 +115,13 @@ class InferStrategy(Protocol):
         """Puts the received weights to use at the next token border; returns the pause in seconds: from the end of the
         last token step before it to the moment the next could begin.
 
-        Refuses (`ValueError`) if what was received is not what the manifest names. `interrupt`: running requests keep their
-        tokens and are prefilled again under the new weights; `in_flight`: they keep their KV cache; `drain`: the update waits
-        until they have ended, and none begins meanwhile."""
+        Refuses (`ValueError`) if what was received is not what the manifest names, and while the engine sleeps. `interrupt`:
+        running requests keep their tokens and are prefilled again under the new weights; `in_flight`: they keep their KV cache;
+        `drain`: the update waits until they have ended, and none begins meanwhile."""
 
     async def sleep(self) -> None:
-        """Frees what can be made again (KV cache) when the running requests have ended; what comes now waits for `wake`."""
+        """Frees the device's memory, as far as the engine can give it back and get it again (`hf_infer` keeps the weights), when
+        the running requests have ended; what comes now waits for `wake`."""
 
     async def wake(self) -> None: ...
 

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from roll.strategies.model_folder import check_model_folder, load_model, load_tokenizer
+from roll.strategies.model_folder import check_model_folder, load_model, load_tokenizer, stored_dtype
 
 __all__ = [
     "MODEL",
@@ -34,6 +34,7 @@ __all__ = [
     "restore_rng",
     "rng_path",
     "rng_state",
+    "stored_dtype",
     "write_model",
 ]
 
@@ -57,11 +58,12 @@ class TrainerState:
         return cls(**{name: int(value) for name, value in json.loads(path.read_text()).items()})
 
 
-def hollow(model: PreTrainedModel) -> PreTrainedModel:
-    """A copy of the model without contents, for `write_model`: a thread that writes must not touch the model that trains (ZeRO-3
-    gathers what is looked at)."""
+def hollow(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
+    """A copy of the model in `dtype` without contents, for `write_model`: a thread that writes must not touch the model that
+    trains (ZeRO-3 gathers what is looked at)."""
     tensors = chain(model.parameters(), model.buffers())
-    return copy.deepcopy(model, {id(tensor): torch.empty_like(tensor, device="meta") for tensor in tensors})
+    kinds = ((tensor, dtype if tensor.is_floating_point() else tensor.dtype) for tensor in tensors)
+    return copy.deepcopy(model, {id(tensor): torch.empty_like(tensor, dtype=kind, device="meta") for tensor, kind in kinds})
 
 
 def write_model(path: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, weights: dict[str, Tensor]) -> None:

@@ -51,7 +51,7 @@ class _ValueModel(HFTrainStrategy):
     def _values(self, micro: Padded) -> Tensor:
         """[B, T] values."""
         columns = predictor_columns(micro.loss_mask)
-        said = self._outputs(micro, columns).squeeze(2).float()
+        said = self._call_model(micro.tokens, columns).squeeze(2).float()
         rows, predictors = micro.loss_mask[:, 1:].nonzero(as_tuple=True)
         chosen = said[rows, torch.searchsorted(columns, predictors)]
         return said.new_zeros(micro.tokens.shape).index_put((rows, predictors + 1), chosen)

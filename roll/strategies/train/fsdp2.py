@@ -1,4 +1,4 @@
-"""The embedded training back end: FSDP2 when there are several ranks, a plain module on one."""
+"""The embedded training back end: FSDP2, but for one rank in float32, which is a plain module."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from roll.strategies.train.sharding import local, reshard
 
 
 class FSDP2Strategy(HFTrainStrategy):
-    """Layers compute in the specification's type by FSDP2's mixed precision, by autocast on one rank."""
+    """Layers compute in the specification's type by FSDP2's mixed precision, on one rank as on several."""
 
     frozen_name = "fsdp2_infer"
 
     def _place(self) -> None:
-        self._autocast = self._mixed and self._ranks.size == 1
         layer_names = set(self._model._no_split_modules or ())
         dtype = self._compute_dtype if self._mixed else None
         self._ranks.shard(self._model, layer_names, dtype, self._spec.options(FSDP2Config).reshard_after_forward)
+        if self._kept_dtype == torch.float32:  # its own part alone becomes wider than what is stored
+            nn.Module.to(self._model, torch.float32)
         self._optimizer = self._make_optimizer()
         self._parts: list[Metrics] = []
         """Of the gradients that have been added and not been stepped on."""
@@ -79,7 +80,7 @@ class FSDP2Strategy(HFTrainStrategy):
     def _set_weights(self, full: Mapping[str, Tensor]) -> None:
         for name, tensor in self._named_tensors():
             if name in full:
-                local(tensor.detach()).copy_(local(self._ranks.like(full[name], tensor.detach())))
+                local(tensor.detach()).copy_(self._ranks.part(full[name], tensor))
 
     def _set_moments(self, full: Mapping[str, Tensor], step: int) -> None:
         assert self._optimizer is not None

@@ -7,7 +7,6 @@ micro-batches (the missing ones without a token) so that their collectives match
 
 from __future__ import annotations
 
-import contextlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ from roll.strategies.train.logprobs import EntropyMode, predictor_columns, token
 from roll.strategies.train.optimizer import MOMENTS, make_adamw
 from roll.strategies.train.process import prepare_process, resolve_dtype
 from roll.strategies.train.rank_microbatches import rank_microbatches
+from roll.strategies.train.scoring_head import ScoringHead
 from roll.strategies.train.sharding import Ranks
 from roll.strategies.train.snapshot import Snapshot
 from roll.strategies.train.spec import Optimisation, TrainSpec
@@ -66,18 +66,19 @@ class HFTrainStrategy(ABC):
         self._ranks = Ranks(context, self._device, spec.collective_timeout_s)
         self._tokenizer = files.load_tokenizer(path)
         masters = spec.trained and spec.model.lora_target is None
-        self._model = self._load_model(path, torch.float32 if masters else self._compute_dtype)
-        self._hollow = files.hollow(self._model)
+        self._kept_dtype = torch.float32 if masters else self._compute_dtype
+        self._model = self._load_model(path, files.stored_dtype(path) if masters else self._compute_dtype)
+        self._hollow = files.hollow(self._model, self._kept_dtype)
         self._model.requires_grad_(masters).eval()
         self._adapters = self._add_adapters(context.seed)
         self._adapted_base = BaseWeights(path) if spec.export_adapters else None
         if spec.recomputes_activations:
             _recompute_activations(self._model)
+        self._head = ScoringHead.of(self._model)
 
         self._state = files.TrainerState()
         self._shapes = {name: tensor.shape for name, tensor in self._named_tensors()}
         self._mixed = spec.trained and self._compute_dtype != torch.float32
-        self._autocast = False
         self._optimizer: torch.optim.AdamW | None = None
         self._place()
 
@@ -97,18 +98,21 @@ class HFTrainStrategy(ABC):
         return None if training is None else make_adamw(self._model.parameters(), training.arguments)
 
     def _load_model(self, path: Path, dtype: torch.dtype) -> PreTrainedModel:
-        """Loads the model from a Hugging Face folder, on the CPU."""
+        """Loads the model from a Hugging Face folder, on the CPU. In the type that it is stored in, weights are the files' own
+        memory: what a rank does not read of them takes none, and the ranks of a machine share what they read."""
         return files.load_model(path, dtype, self._spec.model.attn_implementation)
 
     # How the ranks divide the model
 
     @abstractmethod
     def _place(self) -> None:
-        """Divides `self._model`, and sets `self._optimizer` to what `_make_optimizer` makes."""
+        """Divides `self._model`, whose weights are then of `self._kept_dtype` or what the back end makes of it, and sets
+        `self._optimizer` to what `_make_optimizer` makes."""
 
     @abstractmethod
     def _call_model(self, tokens: Tensor, columns: Tensor) -> Tensor:
-        """Logits [B, C, V] of the positions `columns` [C] of `tokens` [B, T]."""
+        """What the model's head says at the positions `columns` [C] of `tokens` [B, T]: logits [B, C, V] unless it is made to say
+        something else. Padding is on the right and attention causal: no token sees it, so the kernel needs no mask."""
 
     @abstractmethod
     def _backward(self, loss: Tensor, last: bool) -> None:
@@ -270,16 +274,11 @@ class HFTrainStrategy(ABC):
     # Shared by the divided forms
 
     def _forward(self, micro: Padded, entropy: EntropyMode) -> tuple[Tensor, Tensor | None]:
+        if self._head is not None:
+            return self._head.scores(micro, entropy, self._call_model)
         columns = predictor_columns(micro.loss_mask)
-        logits = self._outputs(micro, columns)
+        logits = self._call_model(micro.tokens, columns)
         return token_logprobs(logits, micro.tokens, micro.temperatures, micro.loss_mask, columns, entropy)
-
-    def _outputs(self, micro: Padded, columns: Tensor) -> Tensor:
-        """The output of the model's head at the positions `columns` [C]: logits [B, C, V]."""
-        precision = torch.autocast(self._device.type, self._compute_dtype) if self._autocast else contextlib.nullcontext()
-        with precision:
-            # Padding is on the right and attention causal: no token sees it, so the kernel needs no mask.
-            return self._call_model(micro.tokens, columns)
 
     def _named_tensors(self, trained_only: bool = False) -> Iterator[tuple[str, Tensor]]:
         """Parameters and persistent buffers under the names of `state_dict()`, divided as they are, tied ones once."""

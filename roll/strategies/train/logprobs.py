@@ -23,6 +23,11 @@ def predictor_columns(mask: Tensor) -> Tensor:
     return mask[:, 1:].any(0).nonzero().squeeze(1)
 
 
+def divisors(temperature: Tensor) -> Tensor:
+    """What logits are divided by; float32."""
+    return torch.where(temperature == 0, torch.ones_like(temperature), temperature).float()
+
+
 def token_logprobs(
     logits: Tensor,
     tokens: Tensor,
@@ -48,8 +53,7 @@ def token_logprobs(
     rows, predictors = wanted[:, 1:].nonzero(as_tuple=True)
     held = predictors if columns is None else torch.searchsorted(columns, predictors)
     selected = logits.flatten(0, 1).index_select(0, rows * logits.shape[1] + held).float()
-    scale = torch.where(temperature == 0, torch.ones_like(temperature), temperature).float()
-    log_p = torch.log_softmax(selected / scale[rows, None], dim=-1)
+    log_p = torch.log_softmax(selected / divisors(temperature)[rows, None], dim=-1)
     targets = tokens[rows, predictors + 1]
 
     def place(values: Tensor) -> Tensor:

@@ -23,3 +23,10 @@ def init_process_group(context: RankContext, device: torch.device, timeout: time
         store = find(context.master_addr, context.master_port, timeout)
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=context.rank, world_size=context.world_size, timeout=timeout)
+
+
+def ensure_group_of_one(device: torch.device) -> None:
+    """A default group for libraries that do not work without, where no other rank is. It stays for the life of the process: all
+    its single-rank roles share it, and DeepSpeed holds on to the first group that it sees."""
+    if not dist.is_initialized():
+        init_process_group(RankContext(), device, timedelta(minutes=30))

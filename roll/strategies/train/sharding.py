@@ -1,6 +1,7 @@
 """One rank or several behind the same calls: process group, FSDP2 sharding, and full tensors out of and into shards.
 
-A single rank has no process group and a plain module; every method is then a local operation.
+A single rank that needs no mixed precision has no process group and a plain module. Every method of a single rank is a local
+operation.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from typing import cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 
 from roll.strategies.train.interface import RankContext
-from roll.strategies.train.process_group import init_process_group
+from roll.strategies.train.process_group import ensure_group_of_one, init_process_group
 from roll.strategies.train.value_head import ValueHead
 
 
@@ -27,27 +28,29 @@ class Ranks:
 
     def __init__(self, context: RankContext, device: torch.device, timeout_s: float) -> None:
         self.rank, self.size, self.device = context.rank, context.world_size, device
-        self._mesh: DeviceMesh | None = None
         self._made_group = self.size > 1 and not dist.is_initialized()
         if self._made_group:
             init_process_group(context, device, timedelta(seconds=timeout_s))
-        if self.size > 1:
-            self._mesh = init_device_mesh(device.type, (self.size,))
 
     def shard(self, model: nn.Module, layer_names: set[str], param_dtype: torch.dtype | None, reshard: bool) -> None:
-        """Moves the model to the device; several ranks divide each layer of a class in `layer_names`, and the rest, among them.
+        """Moves the model to the device; the ranks divide each layer of a class in `layer_names`, and the rest, among them.
 
-        Gradients are summed over ranks, not averaged: the loss is already normalised by the whole batch."""
-        if self._mesh is None:
+        Layers compute in `param_dtype`, from copies that FSDP2 makes as it gathers them: also of one rank, whose numbers are
+        then those of several. Gradients are summed over ranks, not averaged: the loss is already normalised by the whole
+        batch."""
+        if self.size == 1 and param_dtype is None:
             model.to(self.device)
             return
+        if self.size == 1:
+            ensure_group_of_one(self.device)
+        mesh = init_device_mesh(self.device.type, (self.size,))
         policy = MixedPrecisionPolicy(param_dtype=param_dtype, reduce_dtype=torch.float32)
         for module in list(model.modules()):
             if isinstance(module, ValueHead):
-                fully_shard(module, mesh=self._mesh, mp_policy=MixedPrecisionPolicy(torch.float32, torch.float32))
+                fully_shard(module, mesh=mesh, mp_policy=MixedPrecisionPolicy(torch.float32, torch.float32))
             elif type(module).__name__ in layer_names:
-                fully_shard(module, mesh=self._mesh, mp_policy=policy, reshard_after_forward=reshard)
-        fully_shard(model, mesh=self._mesh, mp_policy=policy, reshard_after_forward=reshard)
+                fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
+        fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
         for sharded in _sharded_modules(model):
             sharded.set_gradient_divide_factor(1.0)
             sharded.set_force_sum_reduction_for_comms(True)
@@ -68,17 +71,26 @@ class Ranks:
         """The whole tensor that this rank holds a shard of."""
         return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
+    def part(self, full: Tensor, pattern: Tensor) -> Tensor:
+        """What this rank holds of a full tensor that is divided as `pattern` is; a view."""
+        if not isinstance(pattern, DTensor):
+            return full
+        parts = full.chunk(self.size)  # FSDP2 divides the first dimension
+        return parts[self.rank] if self.rank < len(parts) else full[:0]
+
     def like(self, full: Tensor, pattern: Tensor) -> Tensor:
         """A copy of a full tensor, with the sharding, device and type of `pattern`. No communication."""
-        full = full.to(pattern.device, pattern.dtype, copy=True)
-        if isinstance(pattern, DTensor):
-            return distribute_tensor(full, pattern.device_mesh, pattern.placements, src_data_rank=None)
-        return full
+        own = self.part(full, pattern).to(pattern.device, pattern.dtype, copy=True)
+        if not isinstance(pattern, DTensor):
+            return own
+        return DTensor.from_local(
+            own, pattern.device_mesh, pattern.placements, run_check=False, shape=pattern.shape, stride=pattern.stride()
+        )
 
     def close(self) -> None:
         if self._made_group:
             dist.destroy_process_group()
-        self._mesh, self._made_group = None, False
+        self._made_group = False
 
 
 def local(tensor: Tensor) -> Tensor:

@@ -16,10 +16,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from roll.strategies.train import checkpoint_files as files
+from roll.strategies.train.scoring_head import changed_after_the_head
 from roll.weights.folder_files import VALUE_HEAD, value_head
-
-_AFTER_THE_HEAD = ("final_logit_softcapping", "logit_scale", "logits_scaling")
-"""Keys of a model's config by which some families change what their head returns."""
 
 
 class ValueHead(nn.Linear):
@@ -31,8 +29,7 @@ class ValueHead(nn.Linear):
         nn.init.zeros_(self.bias)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        with torch.autocast(hidden.device.type, enabled=False):
-            return nn.functional.linear(hidden.float(), self.weight.float(), self.bias.float())
+        return nn.functional.linear(hidden.float(), self.weight.float(), self.bias.float())
 
 
 def saved_head(path: Path, hidden: int) -> dict[str, Tensor] | None:
@@ -57,9 +54,8 @@ def load_value_model(path: Path, dtype: torch.dtype, attn_implementation: str) -
         ValueError: the model changes what its head says, or the folder's value head is of another width.
     """
     model = files.load_model(path, dtype, attn_implementation, without_head=bool(value_head(path)))
-    for name in _AFTER_THE_HEAD:
-        if getattr(model.config, name, None) not in (None, 1):
-            raise ValueError(f"model '{path}' changes the output of its head ({name} in config.json), and cannot be a critic")
+    if (name := changed_after_the_head(model)) is not None:
+        raise ValueError(f"model '{path}' changes the output of its head ({name} in config.json), and cannot be a critic")
     head = ValueHead(model.get_output_embeddings().weight.shape[1])
     if (saved := saved_head(path, head.in_features)) is not None:
         head.load_state_dict(saved)

@@ -78,7 +78,7 @@ def pytest_terminal_summary(terminalreporter, config) -> None:
     if not rows:
         return
     terminalreporter.section("fault matrix: seconds from the fault to the run's end, or to the steps of a successor")
-    layout = "{:<9}{:<16}{:<44}{:<74}{:>8}"
+    layout = "{:<9}{:<32}{:<34}{:<84}{:>8}"
     terminalreporter.line(layout.format("pipeline", "role", "fault", "outcome", "seconds"))
     for row in rows:
         seconds = "" if row.seconds is None else f"{row.seconds:.1f}"

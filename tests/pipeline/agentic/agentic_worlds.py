@@ -69,3 +69,12 @@ class Killing(Letters):
             return super().step(action_text)
         os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(60)
+
+
+async def turns_cost(group, each):
+    """A stage: what an episode earned becomes less by `each` for every turn of it."""
+    for sample in group.samples:
+        cost = each * len(sample.trajectory.turns)
+        sample.reward -= cost
+        sample.reward_parts = {**sample.reward_parts, "turns": -cost}
+    return group

@@ -7,8 +7,10 @@ import pytest
 
 from roll.distributed.backend import WorkerDied
 from roll.distributed.cluster import Cluster
-from roll.pipeline.agentic.coordinators import CoordinatorDied, Coordinators
+from roll.pipeline.agentic.coordinators import Coordinators
 from roll.pipeline.agentic.environment_worker import GroupResult, GroupTask
+from roll.pipeline.replaced_workers import Replaced
+from roll.rollout.changes import Changes
 from roll.strategies.infer.interface import SamplingParams
 
 
@@ -56,7 +58,7 @@ def test_nobody_plays_on_a_coordinator_before_it_knows_the_engines(engine_answer
             return successor
 
         cluster = Cluster("environment", [Worker("first", play_group=dies)], 10.0, restart=restart)
-        coordinators = Coordinators(cluster, Cluster("actor_infer", [Worker("engine", **engine_answers)], 10.0), True)
+        coordinators = Coordinators(cluster, Changes(), Cluster("actor_infer", [Worker("engine", **engine_answers)], 10.0), True)
         first = asyncio.create_task(coordinators.play(task("a")))
         await began.wait()
         second = asyncio.create_task(coordinators.play(task("b")))
@@ -64,10 +66,10 @@ def test_nobody_plays_on_a_coordinator_before_it_knows_the_engines(engine_answer
             await asyncio.sleep(0)
         assert successor.called == ["connect"]
         connected.set()
-        with pytest.raises(CoordinatorDied):
+        with pytest.raises(Replaced):
             await first
         await second
-        assert successor.called == ["connect", "play_group"] and coordinators.deaths == 1
+        assert successor.called == ["connect", "play_group"] and cluster.restarts == 1
 
     run(main())
 
@@ -80,10 +82,10 @@ def test_a_successor_that_dies_over_its_engines_has_a_successor():
             return successors.pop(0)
 
         cluster = Cluster("environment", [Worker("first", play_group=dies)], 10.0, restart=restart)
-        coordinators = Coordinators(cluster, Cluster("actor_infer", [Worker("engine")], 10.0), True)
-        with pytest.raises(CoordinatorDied):
+        coordinators = Coordinators(cluster, Changes(), Cluster("actor_infer", [Worker("engine")], 10.0), True)
+        with pytest.raises(Replaced):
             await coordinators.play(task("a"))
-        assert cluster.workers[0].name == "third" and coordinators.deaths == 2
+        assert cluster.workers[0].name == "third" and cluster.restarts == 2
 
     run(main())
 
@@ -100,7 +102,7 @@ def test_a_group_that_nobody_waits_for_is_played_no_longer():
             cancelled.set()
 
         cluster = Cluster("environment", [Worker("first", play_group=play, cancel=cancel)], 10.0)
-        coordinators = Coordinators(cluster, Cluster("actor_infer", [Worker("engine")], 10.0), True)
+        coordinators = Coordinators(cluster, Changes(), Cluster("actor_infer", [Worker("engine")], 10.0), True)
         waiting = asyncio.create_task(coordinators.play(task("a")))
         await playing.wait()
         waiting.cancel()

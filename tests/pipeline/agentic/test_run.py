@@ -5,7 +5,9 @@ import shutil
 from dataclasses import replace
 
 import pytest
+from mortal_workers import MortalBackend
 
+from roll.cli.verify import read_run, violations
 from roll.configs.problems import ConfigError
 from roll.distributed.backend import LocalBackend
 from roll.distributed.devices import Inventory
@@ -40,6 +42,25 @@ def test_a_run_plays_trains_evaluates_and_accounts_for_every_group(lab, make_con
     validations = [row for row in run.rows("metrics") if "val_correct/all/mean" in row]
     assert [row["step"] for row in validations] == [0, 1, 2, 3]
     assert all(row["val/errors"] == 0 and row["val/env/letters/num_actions"] == 3 for row in validations)
+
+
+def test_a_stage_of_the_users_own_changes_what_episodes_earn_and_is_there_again_after_a_resume(lab, make_config):
+    stage = {"after": "episodes", "name": "turns", "worker": f"{lab.worlds}.turns_cost", "args": {"each": 0.125}}
+    changes = {"flow.stages": [stage], "rollout_log_per_step": 64, "async_generation_ratio": 1, "save_steps": 1}
+    lab.run(make_config(changes, max_steps=1))
+    config = make_config(changes, max_steps=2, resume_from_checkpoint=True)
+    run = lab.run(config)
+    check(run, config)
+    samples = run.trained_samples()
+    assert len(samples) == 16
+    for sample in samples:
+        turns = sample["trajectory"]["turns"]
+        assert sample["reward_parts"]["turns"] == -0.125 * len(turns)
+        assert sample["reward"] == pytest.approx(sum(turn["reward"] for turn in turns) - 0.125 * len(turns))
+    for row in run.steps():
+        assert row["rewards/letters/turns/mean"] < 0
+        learned = row["critic/rewards/mean"]
+        assert learned == pytest.approx(row["critic/score/mean"]) and learned < row["env/letters/score"]
 
 
 def test_an_evaluation_plays_what_the_run_played_and_further_sets(lab, make_config):
@@ -199,6 +220,21 @@ def test_turns_as_samples_keep_the_number_of_optimiser_steps(lab, make_config):
     assert [step["actor_train/optimiser_steps"] for step in run.steps()] == [2.0, 2.0]
     assert all(step["env/letters/num_actions"] == 3 for step in run.steps())
     assert sum(run.summary["staleness"]["histogram"].values()) == 2 * 16 * 3
+
+
+@pytest.mark.parametrize(("ratio", "deaths"), [(0, 1), (1, 2)])
+def test_a_trainer_that_dies_goes_on_from_the_checkpoint_with_the_coordinators_that_live(lab, make_config, ratio, deaths):
+    """At ratio 0 it trains what it would have trained."""
+    config = make_config(max_steps=5, save_steps=2, async_generation_ratio=ratio, deterministic=not ratio)
+    run = lab.start(config, MortalBackend({("actor_train-0", "train"): {4, 7} if deaths == 2 else {4}}))
+    assert run.summary["status"] == "finished", run.summary["reason"]
+    assert list(violations(read_run(run.run_dir))) == []
+    assert len(run.summary["trainer_recovery_s"]) == deaths and run.summary["environment_worker_deaths"] == 0
+    assert [row["step"] for row in run.steps()] == [1, 2, 3, 4, 5]
+    if not ratio:
+        whole = lab.run(replace(config, exp_name="whole"))
+        assert [row["critic/score/mean"] for row in run.steps()] == [row["critic/score/mean"] for row in whole.steps()]
+        assert run.rows("groups") == whole.rows("groups")
 
 
 def test_a_run_goes_on_where_its_checkpoint_was_written(lab, make_config):

@@ -3,14 +3,11 @@
 import json
 import math
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from programs import environment
 from safetensors.torch import load_file, save_file
 from saving import save
 from train_specs import fsdp2_spec
@@ -269,25 +266,10 @@ def test_what_cannot_be_a_critic(make, model_path, program, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def two_ranks(model_path, tmp_path_factory):
+def two_ranks(programs, model_path, tmp_path_factory):
     folder = tmp_path_factory.mktemp("critic-ranks")
     port = free_port()
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM), model_path, str(folder), str(rank), str(port)],
-            env=environment(),
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        for process in processes:
-            _, errors = process.communicate(timeout=200)
-            assert process.returncode == 0, errors
-    finally:
-        for process in processes:
-            process.kill()
+    programs.run(PROGRAM, *((model_path, folder, rank, port) for rank in range(2)))
     return folder
 
 
@@ -309,11 +291,9 @@ def test_two_ranks_are_one(two_ranks, make, program):
         torch.testing.assert_close(got, batch.with_(values=values).select(indices).values, rtol=1e-4, atol=1e-5)
 
 
-def test_deepspeed_trains_the_same_critic(make, model_path, program, tmp_path):
+def test_deepspeed_trains_the_same_critic(programs, make, model_path, program, tmp_path):
     """ZeRO-2 on one rank against FSDP2 on one rank; its checkpoint is one that FSDP2 goes on from."""
-    arguments = [sys.executable, str(PROGRAM.with_name("deepspeed_critic_program.py")), model_path, str(tmp_path), "2"]
-    done = subprocess.run(arguments, env=environment(), capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr[-3000:]
+    programs.run(PROGRAM.with_name("deepspeed_critic_program.py"), (model_path, tmp_path, 2))
     critic, metrics = make(), []
     for step in range(2):
         batch = program.make_batch(step)

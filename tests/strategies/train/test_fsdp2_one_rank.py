@@ -245,6 +245,12 @@ def test_bf16_computes_in_bf16_on_float32_masters(make, rank_program):
     assert {t.dtype for t in weights(strategy).values()} == {torch.bfloat16}
 
 
+def test_bf16_on_one_rank_computes_what_a_model_in_bf16_computes(make, rank_program):
+    """As several ranks do, and engines: not what float32 norms and residuals between bf16 matrices would give."""
+    batch = rank_program.make_batch(0)
+    assert torch.equal(make(dtype="bf16").log_probs(batch), make(dtype="bf16", trainable=False).log_probs(batch))
+
+
 def test_frozen_model_cannot_be_trained(make, rank_program):
     batch = rank_program.make_batch(0)
     with pytest.raises(RuntimeError, match="frozen"):

@@ -3,14 +3,11 @@
 import json
 import runpy
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from programs import environment
 from safetensors.torch import load_file
 
 from roll.distributed.ports import free_port
@@ -26,28 +23,20 @@ pytest.importorskip("megatron.core", reason="needs requirements/megatron.txt")
 pytest.importorskip("deepspeed", reason="needs requirements/deepspeed.txt")
 
 
-def start(*arguments):
-    command = [sys.executable, str(PROGRAM), *map(str, arguments)]
-    return subprocess.Popen(command, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-
-
 @pytest.fixture(scope="module")
-def out(megatron_models, tmp_path_factory):
+def out(programs, megatron_models, tmp_path_factory):
     folder = tmp_path_factory.mktemp("killed")
     for layout, (_, model, *_rest) in SETUP.LAYOUTS.items():
         port = free_port()
-        ranks = [start("die", layout, megatron_models / model, folder, rank, port) for rank in range(2)]
+        ranks = [programs.start(PROGRAM, "die", layout, megatron_models / model, folder, rank, port) for rank in range(2)]
+        (killed, log), _ = ranks
         try:
-            _, errors = ranks[0].communicate(timeout=120)
-            assert ranks[0].returncode == -signal.SIGKILL, f"{layout}: {errors[-3000:]}"
+            assert killed.wait(120) == -signal.SIGKILL, f"{layout}: {log.read_text()[-3000:]}"
         finally:
-            for rank in ranks:
+            for rank, _ in ranks:
                 rank.kill()
-                rank.communicate()
     order = sorted(SETUP.LAYOUTS, key=lambda layout: layout == "zero3")  # leaves a process group behind
-    resumed = start("resume", megatron_models, folder, *order)
-    _, errors = resumed.communicate(timeout=120)
-    assert resumed.returncode == 0, errors[-3000:]
+    programs.run(PROGRAM, ("resume", megatron_models, folder, *order))
     return folder
 
 

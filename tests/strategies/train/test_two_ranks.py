@@ -47,7 +47,7 @@ def part(tensors, prefix):
 
 
 @pytest.fixture(scope="module")
-def runs(model_path, family_models, rank_program, tmp_path_factory):
+def runs(programs, model_path, family_models, rank_program, tmp_path_factory):
     """Three steps on one rank, then the same on two, which end by continuing from the checkpoint of the one."""
     folder = tmp_path_factory.mktemp("ranks")
     ones = {"one": {}, "one-lora": rank_program.LORA}
@@ -55,24 +55,8 @@ def runs(model_path, family_models, rank_program, tmp_path_factory):
 
     port = free_port()
     program = Path(__file__).with_name("rank_program.py")
-    arguments = [sys.executable, str(program), model_path, str(family_models), str(folder)]
-    processes = [
-        subprocess.Popen(
-            [*arguments, str(rank), str(port), *FLOAT32, *BFLOAT16, *ADAPTERS_ALONE],
-            env=environment(),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        for process in processes:
-            _, errors = process.communicate(timeout=280)
-            assert process.returncode == 0, errors[-5000:]
-    finally:
-        for process in processes:
-            process.kill()
+    layouts = (*FLOAT32, *BFLOAT16, *ADAPTERS_ALONE)
+    programs.run(program, *((model_path, family_models, folder, rank, port, *layouts) for rank in range(2)))
     return SimpleNamespace(folder=folder, expected=expected)
 
 

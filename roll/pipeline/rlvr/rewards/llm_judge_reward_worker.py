@@ -63,7 +63,7 @@ class LLMJudgeRewardWorker(RewardWorker):
     the server `judge_api_url` (https://host/v1), `judge_model_name`, `judge_api_key` or `judge_api_key_env` (the variable that
     has it), `per_second` (the most requests of one worker), `json_schema` (true if it holds a model to a schema)."""
 
-    asks_judge = True
+    asks = "judge"
     reads = frozenset({"judge_prompt", "judge_api_url", "judge_model_name", "judge_api_key", "judge_api_key_env"}) | frozenset(
         {"per_second", "json_schema"}
     )

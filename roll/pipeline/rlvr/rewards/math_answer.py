@@ -17,7 +17,8 @@ _TARGETS = (LatexExtractionConfig(), ExprExtractionConfig())
 _BOX = re.compile(r"\\f?box(?:ed)?\s*\{")
 MOST_UNCLOSED = 20
 """Boxes without an end that are passed over: each costs a look at the whole rest."""
-_ENVELOPE = re.compile(r"^\s*(?:\$\$?|\\\[|\\\()(.*?)(?:\$\$?|\\\]|\\\))\s*$", re.DOTALL)
+# A candidate may begin with the words that announce it: "the final answer is $42$".
+_ENVELOPE = re.compile(r"^[^$\\]*(?:\$\$?|\\\[|\\\()(.*?)(?:\$\$?|\\\]|\\\))\s*$", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)

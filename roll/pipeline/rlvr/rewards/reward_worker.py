@@ -43,8 +43,9 @@ class RewardWorker:
 
     reads: ClassVar[frozenset[str] | None] = None
     """The `reward_args` that it knows: any other is refused. None: whatever is given."""
-    asks_judge: ClassVar[bool] = False
-    """True if it makes use of the domain's `judge`: `config["engine"]` then says what `JudgeEngine` is made of."""
+    asks: ClassVar[str] = ""
+    """The block of its domain with a model that it makes use of: judge or reward_model. `config["engine"]` then says what the
+    engine is made of."""
     keeps_time_limit: ClassVar[bool] = False
     """True if `grade` applies `timeout_s` itself (because it also waits for something else first)."""
 

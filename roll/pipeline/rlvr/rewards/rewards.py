@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -13,8 +14,16 @@ from roll.data.sample import Sample
 from roll.distributed.backend import Backend, WorkerSpec
 from roll.distributed.cluster import Cluster
 from roll.distributed.devices import Inventory, Placement, place_on_cpus
+from roll.metrics.ledger import Ledger
+from roll.pipeline.replaced_workers import Replaced, ReplacedWorkers
 from roll.pipeline.rlvr.rewards.reward_host import RewardHost
-from roll.pipeline.roles import judge_specs
+from roll.pipeline.rlvr.rewards.reward_worker import RewardResult
+from roll.pipeline.roles import judging_specs
+from roll.pipeline.stage import LaneState
+from roll.rollout.changes import Changes
+
+ATTEMPTS = 2
+"""How often samples are judged whose worker dies: they may be what kills it."""
 
 logger = logging.getLogger(__name__)
 
@@ -22,13 +31,12 @@ logger = logging.getLogger(__name__)
 def reward_specs(
     domain: str, config: RLVRConfig, longest_response: int, inventory: Inventory, backend: Backend
 ) -> list[WorkerSpec]:
-    """On CPUs, or one with each engine of a judge."""
+    """On CPUs, or one with each engine of the model that judges."""
     reward = config.rewards[domain]
     engines: list[tuple[Placement, dict[str, Any] | None]]
-    if reward.judge is None:
-        engines = [(placement, None) for placement in place_on_cpus(reward.world_size, inventory)]
-    else:
-        engines = [*judge_specs(config, reward.judge, reward.max_concurrency, inventory, backend)]
+    engines = [(placement, None) for placement in place_on_cpus(reward.world_size, inventory)]
+    for model in reward.models.values():
+        engines = [*judging_specs(config, model, reward.max_concurrency, inventory, backend)]
     specs = []
     for placement, engine in engines:
         of_worker = asdict(reward) | {"engine": engine}
@@ -39,23 +47,37 @@ def reward_specs(
 
 
 class Rewards:
-    """A sample goes to the workers of its prompt's domain, in turn."""
+    """A sample goes to the workers of its prompt's domain, in turn. One that dies over it has a successor, which is asked again;
+    if that dies, too, the samples have no reward."""
 
-    def __init__(self, clusters: Mapping[str, Cluster]) -> None:
-        self._clusters = clusters
+    def __init__(self, clusters: Mapping[str, Cluster], changes: Changes, ledger: Ledger) -> None:
+        """`changes` is notified when a worker was replaced. `ledger`: gets the seconds in which each domain's workers judge, as
+        `rewards.<domain>`."""
+        self._workers = {domain: ReplacedWorkers(cluster, changes) for domain, cluster in clusters.items()}
+        self._ledger = ledger
+        self._calls = Counter(dict.fromkeys(clusters, 0))
+        for domain in clusters:
+            self._account(domain, 0)
         self._turns: Counter[str] = Counter()
         self.errors: Counter[str] = Counter()
         """Failures by "domain: reason". A failure is never a reward."""
         self.dropped: Counter[str] = Counter()
         """Samples that were left out of their group for it, by domain."""
 
+    @property
+    def deaths(self) -> int:
+        """Workers that were replaced."""
+        return sum(workers.cluster.restarts for workers in self._workers.values())
+
     async def fill(self, samples: Sequence[Sample], as_judged: bool = False) -> str | None:
         """Sets every sample's reward; returns the reason if that failed for any of them. All samples are of one prompt.
         `as_judged`: without what training adds."""
         domain = samples[0].prompt.domain
-        cluster = self._clusters[domain]
-        self._turns[domain] += 1
-        results = await cluster.call(self._turns[domain] % len(cluster), "compute_rewards", samples, as_judged)
+        self._account(domain, +1)
+        try:
+            results = await self._results(domain, samples, as_judged)
+        finally:
+            self._account(domain, -1)
         failure = None
         for sample, result in zip(samples, results, strict=True):
             sample.reward, sample.reward_parts = result.value, result.parts
@@ -66,3 +88,20 @@ class Rewards:
                     logger.warning("a reward of domain %s failed: %s", domain, result.error)
                 self.errors[kind] += 1
         return failure
+
+    def _account(self, domain: str, calls: int) -> None:
+        self._calls[domain] += calls
+        state = LaneState.PROCESSING if self._calls[domain] else LaneState.WAITING_INPUT
+        self._ledger.enter(f"rewards.{domain}", state.value, time.monotonic())
+
+    async def _results(self, domain: str, samples: Sequence[Sample], as_judged: bool) -> list[RewardResult]:
+        workers = self._workers[domain]
+        self._turns[domain] += 1
+        rank = self._turns[domain] % len(workers.cluster)
+        for _ in range(ATTEMPTS):
+            try:
+                results: list[RewardResult] = await workers.call(rank, "compute_rewards", samples, as_judged)
+                return results
+            except Replaced as lost:
+                death = str(lost)
+        return [RewardResult(error=death)] * len(samples)

@@ -17,10 +17,10 @@ def try_reward(reward: RewardConfig, prompt: Prompt) -> None:
     """Has the domain's worker judge the ground truth as if it were a response. Raises `ValueError` for a worker that cannot be
     made, and for a slip in its code."""
     cls = worker_class(reward.worker_cls)
-    if reward.judge is not None:
-        if not cls.asks_judge:
-            raise ValueError(f"{cls.__name__} asks no judge, but there is one")
-        return  # this process is no place for the judge's model
+    for name in reward.models:
+        if cls.asks != name:
+            raise ValueError(f"{cls.__name__} asks no {name}, but there is one")
+        return  # this process is no place for a model
     with suppress(TimeoutError):  # a judge that is slow now may be faster when the run begins
         try_aside(lambda: _try(cls, reward, prompt), reward.timeout_s + START_S)
 

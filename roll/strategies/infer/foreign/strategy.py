@@ -1,7 +1,7 @@
 """An engine that runs in another interpreter (`strategy_config.python`), for packages that pin against those of the trainer.
 
-The process there hosts the same strategy class (`EngineHost`), with this project's code and that interpreter's packages. It ends
-with its worker, however that ends; when it is gone, calls raise `EngineError`.
+The process there hosts the same class as would run here (`host`), with this project's code and that
+interpreter's packages. It ends with its worker, however that ends; when it is gone, calls raise `EngineError`.
 """
 
 from __future__ import annotations
@@ -34,8 +34,11 @@ CLOSING_S = 30.0
 """For the process to end by itself when the engine is closed."""
 
 
-class OtherInterpreterStrategy:
-    """Implements `InferStrategy`. All methods belong to one event loop."""
+class OtherInterpreterEngine:
+    """All methods belong to one event loop."""
+
+    host = "roll.strategies.infer.foreign.host:EngineHost"
+    """What the process there makes of a strategy's name and options."""
 
     def __init__(self, python: str, strategy_name: str, options: Mapping[str, Any]) -> None:
         """Starts the engine and waits until it is ready. `options` as those of the strategy's class. What that raises is raised
@@ -47,7 +50,7 @@ class OtherInterpreterStrategy:
         (self._path.path / "roll").symlink_to(Path(roll.__file__).parent)
         plain = {name: asdict(value) if is_dataclass(value) else value for name, value in options.items()}  # type: ignore[arg-type]
         self._child = Child(
-            "roll.strategies.infer.foreign.host:EngineHost",
+            self.host,
             strategy_name,
             plain,
             environment=environment() | {"PYTHONPATH": str(self._path.path)},
@@ -59,6 +62,35 @@ class OtherInterpreterStrategy:
         except (CallFailed, ChildDied) as failure:
             self._path.remove()
             raise self._error(failure) from None
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        with contextlib.suppress(EngineError, TimeoutError):  # the engine dies or hangs: its process is ended below
+            await asyncio.wait_for(self._call("close"), CLOSING_S)  # closing ends the calls that wait
+        self._closed = True
+        await self._child.kill(CLOSING_S)
+        self._path.remove()
+
+    async def _call(self, method: str, *arguments: Any) -> Any:
+        """Cancelling it cancels the call there."""
+        if self._closed:
+            raise EngineClosed("the inference engine was closed")
+        try:
+            return await self._child.call(method, *arguments)
+        except (CallFailed, ChildDied) as failure:
+            raise self._error(failure) from None
+
+    def _error(self, failure: CallFailed | ChildDied) -> Exception:
+        if isinstance(failure, CallFailed):
+            return error_of(failure)
+        if self._closed:
+            return EngineClosed("the inference engine was closed")
+        return EngineError(f"{self._what} ended: {failure} (its own messages are above)")
+
+
+class OtherInterpreterStrategy(OtherInterpreterEngine):
+    """Implements `InferStrategy`."""
 
     async def generate(self, request: GenerateRequest) -> GenerateResult:
         return result_of(await self._call("generate", asdict(request)))
@@ -85,28 +117,3 @@ class OtherInterpreterStrategy:
 
     async def stats(self) -> EngineStats:
         return EngineStats(**await self._call("stats"))
-
-    async def close(self) -> None:
-        if self._closed:
-            return
-        with contextlib.suppress(EngineError, TimeoutError):  # the engine dies or hangs: its process is ended below
-            await asyncio.wait_for(self._call("close"), CLOSING_S)  # closing ends the calls that wait
-        self._closed = True
-        await self._child.kill(CLOSING_S)
-        self._path.remove()
-
-    async def _call(self, method: str, *arguments: Any) -> Any:
-        """Cancelling it cancels the call there."""
-        if self._closed:
-            raise EngineClosed("the inference engine was closed")
-        try:
-            return await self._child.call(method, *arguments)
-        except (CallFailed, ChildDied) as failure:
-            raise self._error(failure) from None
-
-    def _error(self, failure: CallFailed | ChildDied) -> Exception:
-        if isinstance(failure, CallFailed):
-            return error_of(failure)
-        if self._closed:
-            return EngineClosed("the inference engine was closed")
-        return EngineError(f"{self._what} ended: {failure} (its own messages are above)")

@@ -24,7 +24,7 @@ from roll.strategies.infer.hf.sampling import BatchSampling, draw_uniforms, samp
 from roll.strategies.infer.hf.shadow_weights import ShadowWeights
 from roll.strategies.infer.hf.slot_model import SlotModel
 from roll.strategies.infer.hf.slot_row import ContextKey, Row
-from roll.strategies.infer.interface import EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
+from roll.strategies.infer.interface import ASLEEP, EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
 from roll.strategies.infer.stop_strings import Tokenizer
 from roll.weights.adapter import AdapterSource
 from roll.weights.bucket import WeightManifest
@@ -123,6 +123,8 @@ class SlotEngine:
         tokens are made in it."""
         if mode not in get_args(WeightUpdateMode):
             raise ValueError(f"unknown weight update mode {mode!r}")
+        if self._asleep:
+            raise ValueError(ASLEEP)
         if mode == "drain" and not self.drained:
             raise ValueError(f"{len(self._rows) + len(self._interrupted)} requests are running: drain them first")
         began = self._step_ended if self._rows else time.perf_counter()

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from roll.configs.engine_arguments import SLEEP_MODE
 from roll.strategies.infer.foreign.interpreter import inspect_interpreter
 
 SERIES = "0.5.23"
@@ -104,13 +105,17 @@ def server_arguments(
     max_length: int,
     max_running_requests: int,
     version: int,
+    sleeps: bool,
 ) -> dict[str, Any]:
-    """All arguments of a server: the user's laid over our defaults, and the arguments that only this project sets."""
+    """All arguments of a server: the user's laid over our defaults, and the arguments that only this project sets. `sleeps`:
+    it takes turns on its devices."""
     kind, _, first = devices[0].partition(":")
     defaults: dict[str, Any] = {"load_format": "safetensors"}
     if kind == "cpu":
         # No CPU kernels are published: attention is torch's. The cache has room for what may run, instead of half the memory.
         defaults |= {"attention_backend": "torch_native", "max_total_tokens": max_running_requests * (max_length + 1)}
+    elif sleeps:
+        defaults |= dict.fromkeys(SLEEP_MODE["sglang"], True)
     return {
         **defaults,
         **{name: value for name, value in given.items() if name not in STRATEGY_KEYS},

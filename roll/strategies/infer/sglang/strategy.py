@@ -20,7 +20,7 @@ from transformers import AutoConfig, AutoTokenizer
 
 from roll.data.sample import FinishReason, VersionSpan
 from roll.strategies.infer.desk import Aborted, Desk, RequestBounds
-from roll.strategies.infer.interface import EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
+from roll.strategies.infer.interface import ASLEEP, EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
 from roll.strategies.infer.sglang.arguments import STARTUP_TIMEOUT_S, server_arguments
 from roll.strategies.infer.sglang.server import SGLangServer
 from roll.strategies.infer.stop_strings import Tokenizer, response_text
@@ -34,7 +34,7 @@ _PAUSE: dict[WeightUpdateMode, str] = {"interrupt": "retract", "in_flight": "in_
 class SGLangInferStrategy:
     """Implements `InferStrategy`. Raises `ServerFailed` once the server is gone.
 
-    A request's seed is honoured on GPUs only: SGLang ignores it with the attention back end for CPUs."""
+    A request's seed is sent with `enable_deterministic_inference` alone, without which SGLang ignores it."""
 
     _asleep = False
 
@@ -49,11 +49,12 @@ class SGLangInferStrategy:
         threads: int = 1,
         seed: int = 0,
         version: int = 0,
+        sleeps: bool = False,
         engine_args: Mapping[str, Any] | None = None,
     ) -> None:
         """`max_length` bounds prompt + response tokens of a request. `devices`: torch devices as this process counts them, one
-        for each rank of `tensor_parallel_size`. `version`: the policy version of the folder's weights. `engine_args`:
-        `python`, the interpreter that has SGLang, and further fields of SGLang's `ServerArgs`."""
+        for each rank of `tensor_parallel_size`. `version`: the policy version of the folder's weights. `sleeps`: `sleep` has to
+        free memory. `engine_args`: `python`, the interpreter that has SGLang, and further fields of SGLang's `ServerArgs`."""
         given = dict(engine_args or {})
         python, timeout_s = given.pop("python"), given.pop("startup_timeout_s", STARTUP_TIMEOUT_S)
         arguments = server_arguments(
@@ -65,7 +66,9 @@ class SGLangInferStrategy:
             max_length=max_length,
             max_running_requests=max_running_requests,
             version=version,
+            sleeps=sleeps,
         )
+        self._heeds_seeds = bool(given.get("enable_deterministic_inference"))
         self._model_path = Path(model_path)
         vocab_size: int = AutoConfig.from_pretrained(model_path).get_text_config().vocab_size
         self._desk = Desk(RequestBounds(vocab_size, max_length), max_running_requests)
@@ -114,6 +117,8 @@ class SGLangInferStrategy:
     async def activate_weights(self, manifest: WeightManifest, mode: WeightUpdateMode) -> float:
         """The pause is measured from the request to pause (`drain`: from the end of the last running request) until the server
         goes on: a little more than its token steps really stood still."""
+        if self._asleep:
+            raise ValueError(ASLEEP)
         folder = self._staged.complete(manifest)
         for file in self._model_path.glob("*.json"):
             if not file.name.endswith(".index.json"):
@@ -150,12 +155,12 @@ class SGLangInferStrategy:
         self._asleep = True
         self._desk.hold()
         await self._desk.empty()  # the server ends when it is to release what is in use
-        await self._post("release_memory_occupation", {"tags": ["kv_cache"]})
+        await self._post("release_memory_occupation", {})
 
     async def wake(self) -> None:
         if not self._asleep:
             return
-        await self._post("resume_memory_occupation", {"tags": ["kv_cache"]})
+        await self._post("resume_memory_occupation", {})
         self._asleep = False
         self._desk.release()
 
@@ -185,7 +190,7 @@ class SGLangInferStrategy:
                 "stop": list(sampling.stop_strings),
                 "stop_token_ids": list(sampling.stop_token_ids),
                 "skip_special_tokens": False,
-                **({"sampling_seed": sampling.seed % 2**31} if sampling.seed is not None else {}),
+                **({"sampling_seed": sampling.seed % 2**31} if self._heeds_seeds and sampling.seed is not None else {}),
             },
         }
 

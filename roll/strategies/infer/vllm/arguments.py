@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from roll.configs.engine_arguments import SLEEP_MODE
 from roll.strategies.infer.foreign.interpreter import inspect_interpreter
 
 SERIES = "0.32"
@@ -33,14 +34,16 @@ NEEDS = ("torch", "transformers", "safetensors", "xxhash")
 _EXACT_LOGPROBS = "every token's log-prob must be that of the sampled policy"
 _DRAFTS = f"{_EXACT_LOGPROBS}; drafted tokens have others"
 OURS: dict[str, str] = {
-    "model": "the model is actor_infer.model_args.model_name_or_path, or pretrain",
-    "model_weights": "the model is actor_infer.model_args.model_name_or_path, or pretrain",
+    "model": "the model is model_name_or_path of its block, or pretrain",
+    "model_weights": "the model is model_name_or_path of its block, or pretrain",
+    "runner": "policies and judges generate, reward models classify",
+    "convert": "policies and judges generate, reward models classify",
     "tokenizer": "tokens go in and come out; the tokenizer is the model folder's",
     "skip_tokenizer_init": "tokens go in and come out",
-    "dtype": "write actor_infer.model_args.dtype",
+    "dtype": "write dtype beside model_name_or_path",
     "seed": "write seed",
-    "max_model_len": "write sequence_length",
-    "max_num_seqs": "write max_running_requests",
+    "max_model_len": "write sequence_length; of a model that judges, max_length",
+    "max_num_seqs": "write max_running_requests; of a model that judges, max_concurrency",
     "trust_remote_code": "code from model folders is never run",
     "logprobs_mode": _EXACT_LOGPROBS,
     "scheduling_policy": "validation goes before training by priority",
@@ -132,17 +135,21 @@ def engine_arguments(
     max_length: int,
     max_running_requests: int,
     cpu: bool,
+    sleeps: bool,
     model: Any,
     lora_rank: int | None = None,
 ) -> dict[str, Any]:
-    """All arguments of an engine: the user's laid over our defaults, and the arguments that only this project sets. `model`: its
-    transformers (text) configuration. `lora_rank`: of the adapters that weight updates are, if they are.
+    """All arguments of an engine: the user's laid over our defaults, and the arguments that only this project sets. `sleeps`: it
+    takes turns on its devices. `model`: its transformers (text) configuration. `lora_rank`: of the adapters that weight updates
+    are, if they are.
 
     `ValueError` for an argument that is not the user's, and for a model that vLLM cannot run on a CPU."""
     _refuse_others(given)
     defaults: dict[str, Any] = {"enable_prefix_caching": True, "use_tqdm_on_load": False, "load_format": "safetensors"}
     if cpu:
         defaults |= _cpu_defaults(model, dtype, max_length, max_running_requests)
+    elif sleeps:
+        defaults |= dict.fromkeys(SLEEP_MODE["vllm"], True)
     if lora_rank is not None:
         # vLLM has kernels for these ranks; smaller adapters are filled up with zeros.
         defaults |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": min(r for r in LORA_RANKS if r >= lora_rank)}
@@ -160,6 +167,19 @@ def engine_arguments(
         "generation_config": "vllm",
         "worker_extension_cls": "roll.strategies.infer.vllm.worker.PolicyWorker",
         "disable_log_stats": True,
+    }
+
+
+def pooling_arguments(model_path: str, given: Mapping[str, Any], *, max_tokens: int, **others: Any) -> dict[str, Any]:
+    """Those of an engine that classifies texts, on its own devices. `max_tokens`: of a batch. `others`: as `engine_arguments`."""
+    arguments = engine_arguments(model_path, given, sleeps=False, **others)
+    for name in ("worker_extension_cls", "logprobs_mode", "generation_config"):
+        del arguments[name]
+    # The longest text has to fit into one batch.
+    return arguments | {
+        "runner": "pooling",
+        "convert": "classify",
+        "max_num_batched_tokens": max(max_tokens, arguments["max_model_len"]),
     }
 
 

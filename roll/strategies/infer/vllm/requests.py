@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from vllm import SamplingParams as VLLMSamplingParams
+from vllm import envs
 from vllm.sampling_params import RequestOutputKind
 
 from roll.data.sample import FinishReason, VersionSpan
@@ -24,7 +25,8 @@ def vllm_sampling(request: GenerateRequest, limit: int) -> Any:
     """vLLM's sampling parameters for `limit` more tokens. With stop strings the outputs come token by token, and are searched
     here."""
     ours = request.sampling
-    seed = ours.seed
+    # A seed is a random generator for each row, without the fast sampler. It is worth that only where rounding, too, is repeated.
+    seed = ours.seed if envs.VLLM_BATCH_INVARIANT else None
     if seed is not None and request.partial_ids:
         # The numbers of the tokens before would be drawn once more.
         seed = derive_seed(seed, len(request.partial_ids))

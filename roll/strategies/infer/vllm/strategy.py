@@ -19,6 +19,7 @@ from transformers import AutoConfig, AutoTokenizer
 
 from roll.strategies.infer.desk import Aborted, Desk, RequestBounds
 from roll.strategies.infer.interface import (
+    ASLEEP,
     EngineClosed,
     EngineError,
     EngineStats,
@@ -53,9 +54,9 @@ class VLLMInferStrategy:
     The constructor starts the engine on a Hugging Face folder (safetensors only), which takes half a minute. `max_length` bounds
     prompt + response tokens of a request. `devices`: torch devices as this process counts them, one for each of the engine's
     ranks; on CPUs ("cpu",). `threads`: CPU threads of the engine. `seed` serves the requests that bring none. `version`: the
-    policy version of the folder's weights. `engine_args`: further arguments of vLLM's `AsyncEngineArgs`. `adapters`: weight
-    updates are adapters, which the engine serves over their base. `ValueError` if vLLM is missing, of an unknown version, or
-    refuses an argument."""
+    policy version of the folder's weights. `sleeps`: `sleep` has to free memory. `engine_args`: further arguments of vLLM's
+    `AsyncEngineArgs`. `adapters`: weight updates are adapters, which the engine serves over their base. `ValueError` if vLLM is
+    missing, of an unknown version, or refuses an argument."""
 
     _adopting: asyncio.Task[None] | None = None
     _asleep = False
@@ -73,6 +74,7 @@ class VLLMInferStrategy:
         threads: int | None = None,
         seed: int = 0,
         version: int = 0,
+        sleeps: bool = False,
         engine_args: Mapping[str, Any] | None = None,
         adapters: AdapterSource | None = None,
     ) -> None:
@@ -88,6 +90,7 @@ class VLLMInferStrategy:
             max_length=max_length,
             max_running_requests=max_running_requests,
             cpu=on_cpu,
+            sleeps=sleeps,
             lora_rank=adapters.rank if adapters else None,
         )
         self._desk = Desk(RequestBounds(model.vocab_size, max_length), max_running_requests)
@@ -135,6 +138,8 @@ class VLLMInferStrategy:
         await self._ready()
         if mode not in get_args(WeightUpdateMode):
             raise ValueError(f"unknown weight update mode {mode!r}")
+        if self._asleep:
+            raise ValueError(ASLEEP)
         return await asyncio.shield(asyncio.create_task(self._activate(manifest, mode)))
 
     async def _activate(self, manifest: WeightManifest, mode: WeightUpdateMode) -> float:
@@ -153,8 +158,8 @@ class VLLMInferStrategy:
         return pause
 
     async def sleep(self) -> None:
-        """Frees the weights' and the KV cache's memory if the engine has `enable_sleep_mode: true` and is not on a CPU, where
-        vLLM frees nothing. Requests that come now wait for `wake` in either case."""
+        """Frees the weights' and the KV cache's memory if the engine has `enable_sleep_mode` (`sleeps`), which on CPUs there is
+        not. Requests that come now wait for `wake` in either case."""
         await self._ready()
         if self._asleep:
             return
@@ -252,9 +257,6 @@ class VLLMInferStrategy:
 
     async def _replace_weights(self, files: list[str], version: int, mode: WeightUpdateMode) -> float:
         engine = self._engine
-        without_memory = self._asleep and self._frees_memory
-        if without_memory:
-            await engine.wake_up(tags=["weights"])
         # Not engine.pause_generation(), which sleeps 20 ms on top.
         await engine.engine_core.pause_scheduler_async(mode="wait" if mode == "drain" else "keep", clear_cache=False)
         began = time.perf_counter()
@@ -267,8 +269,7 @@ class VLLMInferStrategy:
         if cleared is False:
             raise RuntimeError("the prefix cache could not be cleared")
         self._version = version
-        if not without_memory:  # else `wake` does it, when there is a KV cache again
-            await engine.resume_generation()
+        await engine.resume_generation()
         return time.perf_counter() - began
 
     async def _load(self, files: list[str]) -> None:

@@ -7,28 +7,22 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext
-from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from roll.strategies.train.interface import RankContext
 from roll.strategies.train.optimizer import MOMENTS
-from roll.strategies.train.process_group import init_process_group
+from roll.strategies.train.process_group import ensure_group_of_one
 
 
 def prepare_deepspeed(device: torch.device) -> None:
-    """Prepares the process before the first import of deepspeed, whether the process group is up or not.
-
-    A group of one is made where there is none: DeepSpeed does not work without. It stays for the life of the process, because
-    DeepSpeed holds on to the first group that it sees."""
+    """Prepares the process before the first import of deepspeed, whether the process group is up or not."""
     os.environ["LOCAL_RANK"] = str(device.index or 0)  # DeepSpeed's way to learn its device
     if device.type == "cpu":
         os.environ["DS_ACCELERATOR"] = "cpu"
-    if not dist.is_initialized():
-        init_process_group(RankContext(), device, timedelta(minutes=30))  # a group of one: there is no other rank to wait for
+    ensure_group_of_one(device)
     # Calls inside DeepSpeed that the user can do nothing about.
     warnings.filterwarnings("ignore", message=r"`torch\.distributed\.\w+` is deprecated", category=FutureWarning)
     import deepspeed
@@ -56,6 +50,25 @@ def engine_config(zero: dict[str, Any], bf16: bool, max_grad_norm: float) -> dic
             "communication_data_type": "fp32",
         }
     return config
+
+
+def place_whole(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+    """Moves a model to the device; its parameters, one after the other, in `dtype`."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(device, dtype)
+    nn.Module.to(model, device)
+
+
+def place_divided(model: nn.Module, device: torch.device, dtype: torch.dtype, config: dict[str, Any]) -> None:
+    """Divides a model over the ranks, parameter by parameter, as stage 3 wants it: no device, and no rank in `dtype`, ever holds
+    more than one of them whole."""
+    import deepspeed
+
+    division = deepspeed.zero.Init(module=nn.Module(), config_dict_or_path=config, dtype=dtype)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(device, dtype)
+        division._convert_to_zero_parameters([parameter])
+    nn.Module.to(model, device)
 
 
 class ZeroState:

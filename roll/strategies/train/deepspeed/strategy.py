@@ -13,7 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from roll.configs.deepspeed import DeepSpeedConfig
-from roll.strategies.train.deepspeed.engine import ZeroState, computed, engine_config, prepare_deepspeed, set_computed
+from roll.strategies.train.deepspeed.engine import (
+    ZeroState,
+    computed,
+    engine_config,
+    place_divided,
+    place_whole,
+    prepare_deepspeed,
+    set_computed,
+)
 from roll.strategies.train.hf_train import HFTrainStrategy
 from roll.strategies.train.interface import RankContext
 from roll.strategies.train.optimizer import MOMENTS, scale_to_norm
@@ -39,18 +47,23 @@ class DeepSpeedStrategy(HFTrainStrategy):
         prepare_deepspeed(self._device)
         import deepspeed
 
-        nn.Module.to(self._model, self._device)
-        client = self._make_optimizer()
-        if client is None and self._stage < 3:
+        frozen = self._spec.optimisation is None
+        if frozen and self._stage < 3:
+            place_whole(self._model, self._device, self._compute_dtype)
             return
         bf16 = self._compute_dtype == torch.bfloat16
-        if client is not None and bf16 and self._stage == 0:  # dtype auto, on accelerators: known here first
+        if not frozen and bf16 and self._stage == 0:  # dtype auto, on accelerators: known here first
             raise ValueError(
                 "ZeRO stage 0 keeps no float32 masters and would train in pure bf16: stage 1, or bf16.enabled: false"
             )
         training = self._spec.optimisation
         clip = math.inf if training is None else training.max_grad_norm
         config = engine_config(self._spec.options(DeepSpeedConfig).zero_json(), bf16, clip)
+        client = self._make_optimizer()  # decays matrices; parameters that are divided are vectors
+        if self._stage == 3:
+            place_divided(self._model, self._device, self._compute_dtype, config)
+        else:
+            place_whole(self._model, self._device, self._compute_dtype)
         self._engine, *_ = deepspeed.initialize(model=self._model, optimizer=client, config=config, dist_init_required=False)
         self._optimizer = client
         if client is not None and self._stage > 0:

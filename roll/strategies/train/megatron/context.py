@@ -14,10 +14,14 @@ import torch
 import torch.distributed as dist
 from megatron.core.tensor_parallel import gather_from_sequence_parallel_region, reduce_from_tensor_model_parallel_region
 from torch import Tensor, nn
+from torch.nn.attention.bias import causal_lower_right
+
+from roll.data.token_batch import Padded
+from roll.strategies.train.logprobs import EntropyMode
 
 
 class Predictors(NamedTuple):
-    """The tokens of this rank that predict a trained one, row by row."""
+    """The tokens of this rank that predict a trained one, row by row, and what is asked of each."""
 
     rows: Tensor
     """[R]"""
@@ -25,6 +29,11 @@ class Predictors(NamedTuple):
     """[R], column in this rank's share."""
     columns: Tensor
     """[R], column in the whole micro-batch."""
+    targets: Tensor
+    """[R], the tokens that they predict."""
+    temperatures: Tensor
+    """[R]"""
+    entropy: EntropyMode
 
 
 class ContextShare:
@@ -40,12 +49,12 @@ class ContextShare:
         padded = nn.functional.pad(rows, (0, -rows.shape[1] % self._multiple))
         return padded[:, own_columns(padded.shape[1], self._group, padded.device)]
 
-    def predictors(self, loss_mask: Tensor) -> Predictors:
-        """The predictors of the tokens where `loss_mask` [B, T] is True."""
-        predicts = self.of(nn.functional.pad(loss_mask[:, 1:], (0, 1)))
+    def predictors(self, micro: Padded, entropy: EntropyMode) -> Predictors:
+        """The predictors of the trained tokens."""
+        predicts = self.of(nn.functional.pad(micro.loss_mask[:, 1:], (0, 1)))
         rows, own = predicts.nonzero(as_tuple=True)
         columns = own_columns(predicts.shape[1] * self._group.size(), self._group, own.device)[own]
-        return Predictors(rows, own, columns)
+        return Predictors(rows, own, columns, micro.tokens[rows, columns + 1], micro.temperatures[rows], entropy)
 
     def gather(self, values: Tensor) -> Tensor:
         """The sum over the ranks of tensors that each rank fills for its own tokens. The gradient of the sum flows back to each
@@ -63,17 +72,16 @@ def own_columns(length: int, group: dist.ProcessGroup, device: torch.device) -> 
     return _columns_of(group.rank(), length, group.size(), device)
 
 
-def attention_over_ranks(query: Tensor, key: Tensor, value: Tensor, grouped: bool, group: dist.ProcessGroup) -> Tensor:
+def attention_over_ranks(query: Tensor, key: Tensor, value: Tensor, group: dist.ProcessGroup) -> Tensor:
     """softmax(q kᵀ / √d) v over what precedes in the whole sequence.
 
     Args:
         query, key, value: [B, H, T_rank, D], [B, G, T_rank, D], [B, G, T_rank, D], of this rank's tokens.
-        grouped: whether G < H.
 
     Returns:
         [B, H, T_rank, D].
     """
-    size, piece = group.size(), query.shape[2] // 2
+    size, piece, queries_each = group.size(), query.shape[2] // 2, query.shape[1] // key.shape[1]
     length = 2 * piece * size
     order = torch.cat([_columns_of(rank, length, size, query.device) for rank in range(size)]).argsort()
     keys, values = (
@@ -82,10 +90,9 @@ def attention_over_ranks(query: Tensor, key: Tensor, value: Tensor, grouped: boo
     outputs = []
     for index, q in zip((group.rank(), 2 * size - 1 - group.rank()), query.split(piece, 2), strict=True):
         seen = (index + 1) * piece
-        mask = torch.ones(piece, seen, dtype=torch.bool, device=query.device).tril(seen - piece)
-        outputs.append(
-            nn.functional.scaled_dot_product_attention(q, keys[:, :, :seen], values[:, :, :seen], mask, enable_gqa=grouped)
-        )
+        # A mask of booleans, or grouped queries, would leave nothing but the kernel that writes [B, H, T, T] scores down.
+        k, v = (x[:, :, :seen].repeat_interleave(queries_each, 1) for x in (keys, values))
+        outputs.append(nn.functional.scaled_dot_product_attention(q, k, v, causal_lower_right(piece, seen)))
     return torch.cat(outputs, 2)
 
 

@@ -39,7 +39,7 @@ class ValueModel(ModelStage):
             del self.output_layer
             self.value_head = ValueHead(config.hidden_size)
 
-    def head(self, hidden: Tensor) -> Tensor:
+    def head(self, hidden: Tensor, at: Predictors) -> Tensor:
         said: Tensor = self.value_head(hidden)
         return said.flatten()
 

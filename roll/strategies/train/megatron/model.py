@@ -1,8 +1,8 @@
 """A Megatron GPT model that computes what the Hugging Face model does, from Megatron-core's own layers ("local spec").
 
 Four parts differ from Megatron's: attention is torch's (the local one keeps [B, H, T, T] scores), RMSNorm works with sequence
-parallelism (the local one refuses), the router of experts needs no Transformer Engine, and the last stage computes the logits of
-trained tokens only. The same modules run on CPUs and on GPUs, with or without Transformer Engine, so their numbers agree.
+parallelism (the local one refuses), the router of experts needs no Transformer Engine, and the last stage computes log-probs of
+trained tokens, not logits. The same modules run on CPUs and on GPUs, with or without Transformer Engine, so their numbers agree.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from megatron.core.transformer.transformer_layer import get_transformer_layer_of
 from torch import Tensor, nn
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from roll.strategies.train.head_logprobs import head_logprobs
 from roll.strategies.train.megatron.context import Predictors, attention_over_ranks
 from roll.strategies.train.megatron.convert import padded_vocab
 from roll.strategies.train.megatron.supported import ParallelLayout, check_model, mixture_layers, rope_type
@@ -49,7 +50,7 @@ class CausalAttention(nn.Module):
         """[T, B, H, D], [T, B, G, D], [T, B, G, D] -> [T, B, H·D]."""
         q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
         if self._context_group.size() > 1:
-            out = attention_over_ranks(q, k, v, self._grouped, self._context_group)
+            out = attention_over_ranks(q, k, v, self._context_group)
         else:
             out = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self._grouped)
         return out.permute(2, 0, 1, 3).flatten(2)
@@ -64,7 +65,7 @@ class ExpertRouter(TopKRouter):  # type: ignore[misc]
 
 
 class ModelStage(GPTModel):  # type: ignore[misc]
-    """One pipeline stage, for this rank's share of the sequences [B, T]. The last stage returns the output of its head for the R
+    """One pipeline stage, for this rank's share of the sequences [B, T]. The last stage returns what its head says at the R
     positions that `loss_mask` names, the others [T, B, H] for the next stage."""
 
     def __init__(self, config: TransformerConfig, hf_config: Any, layers: TransformerBlockSubmodules, tied: bool) -> None:
@@ -80,8 +81,8 @@ class ModelStage(GPTModel):  # type: ignore[misc]
         )
         self.rotary_pos_emb.inv_freq = _inverse_frequencies(hf_config)
 
-    def head(self, hidden: Tensor) -> Tensor:
-        """[R, 1, H] -> [R, ..]"""
+    def head(self, hidden: Tensor, at: Predictors) -> Tensor:
+        """[R, H] -> [R, ..]"""
         raise NotImplementedError
 
     def _postprocess(self, hidden_states: Tensor, *_: Any, loss_mask: Predictors, **__: Any) -> Tensor:
@@ -90,21 +91,17 @@ class ModelStage(GPTModel):  # type: ignore[misc]
         if self.config.sequence_parallel:
             hidden_states = gather_from_sequence_parallel_region(hidden_states, tensor_parallel_output_grad=False)
         chosen = hidden_states.flatten(0, 1).index_select(0, loss_mask.own * hidden_states.shape[1] + loss_mask.rows)
-        return self.head(chosen.unsqueeze(1))
+        return self.head(chosen, loss_mask)
 
 
 class PolicyModel(ModelStage):
-    """The last stage returns logits [R, V_rank]."""
+    """The last stage returns log-probs and, if they are asked for, entropies [R, 1 or 2], equal on all tensor-parallel ranks."""
 
     def __init__(self, config: TransformerConfig, hf_config: Any, layers: TransformerBlockSubmodules) -> None:
         super().__init__(config, hf_config, layers, bool(hf_config.tie_word_embeddings))
         columns = self.vocab_size // config.tensor_model_parallel_size
-        self.first_column = columns * parallel_state.get_tensor_model_parallel_rank()
-        self._columns = min(columns, hf_config.vocab_size - self.first_column)
-        if self.post_process and config.sequence_parallel:
-            # Whole sequences are gathered before the rows are chosen, which hold tokens of all ranks.
-            self.output_layer.sequence_parallel = False
-            self.output_layer.allreduce_dgrad = True
+        self._first_column = columns * parallel_state.get_tensor_model_parallel_rank()
+        self._columns = min(columns, hf_config.vocab_size - self._first_column)
 
     def setup_embeddings_and_output_layer(self) -> None:
         """The base class also copies a tied embedding from the first stage to the last; here both read it from the checkpoint."""
@@ -116,11 +113,20 @@ class PolicyModel(ModelStage):
             weight.shared_embedding = True  # its gradient is summed over both stages,
             weight.shared = not self.pre_process  # and counts once in the norm
 
-    def head(self, hidden: Tensor) -> Tensor:
-        weight = self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else None
-        logits, _ = self.output_layer(hidden, weight=weight)
-        own: Tensor = logits.squeeze(1)[:, : self._columns]
-        return own
+    def head(self, hidden: Tensor, at: Predictors) -> Tensor:
+        tied = self.share_embeddings_and_output_weights
+        values = head_logprobs(
+            hidden,
+            self.shared_embedding_or_output_weight() if tied else self.output_layer.weight,
+            None,
+            at.targets,
+            at.temperatures,
+            at.entropy,
+            columns=self._columns,
+            first_column=self._first_column,
+            group=parallel_state.get_tensor_model_parallel_group(),
+        )
+        return torch.stack([value for value in values if value is not None], 1)
 
 
 MakeStage = Callable[[TransformerConfig, Any, TransformerBlockSubmodules], ModelStage]

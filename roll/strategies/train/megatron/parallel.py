@@ -29,6 +29,7 @@ class ModelParallel:
     last one that is closed leaves them."""
 
     _users = 0
+    _made_group = False
 
     def __init__(self, context: RankContext, device: torch.device, layout: ParallelLayout, timeout_s: float) -> None:
         """Raises `ValueError` if the ranks cannot be divided in this way, or if this process is already part of another
@@ -37,7 +38,9 @@ class ModelParallel:
         layout.check_device(device.type)
         self.device, self.layout, self.rank = device, layout, context.rank
         if not parallel_state.model_parallel_is_initialized():
-            init_process_group(context, device, timedelta(seconds=timeout_s))
+            ModelParallel._made_group = not dist.is_initialized()
+            if ModelParallel._made_group:
+                init_process_group(context, device, timedelta(seconds=timeout_s))
             parallel_state.initialize_model_parallel(
                 layout.tensor,
                 layout.pipeline,
@@ -116,4 +119,5 @@ class ModelParallel:
         ModelParallel._users -= 1
         if ModelParallel._users == 0:
             parallel_state.destroy_model_parallel()
-            dist.destroy_process_group()
+            if ModelParallel._made_group:
+                dist.destroy_process_group()

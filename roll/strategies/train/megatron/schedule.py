@@ -11,13 +11,14 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from torch import Tensor, nn
 
 from roll.data.token_batch import Padded, TokenBatch
+from roll.strategies.train.logprobs import EntropyMode
 from roll.strategies.train.megatron.context import ContextShare, Predictors
 from roll.strategies.train.megatron.parallel import ModelParallel
 from roll.strategies.train.rank_microbatches import RankMicrobatch, rank_microbatches
 
 T = TypeVar("T")
-OfLogits: TypeAlias = Callable[[Padded, Predictors, Tensor], tuple[Tensor, T]]
-"""Micro-batch, positions of the logits, logits [R, V_rank] -> what to call `backward` on, and what to return."""
+OfRows: TypeAlias = Callable[[Padded, Predictors, Tensor], tuple[Tensor, T]]
+"""Micro-batch, its rows, what the head says of them [R, ..] -> what to call `backward` on, and what to return."""
 
 
 class PipelineSchedule:
@@ -26,13 +27,15 @@ class PipelineSchedule:
     def __init__(self, model: nn.Module, parallel: ModelParallel, share: ContextShare) -> None:
         self._model, self._parallel, self._share = model, parallel, share
 
-    def run(self, batch: TokenBatch, budget: int, of_logits: OfLogits[T], train: bool) -> list[tuple[RankMicrobatch, T]]:
-        """Returns each micro-batch with the result of `of_logits` on the last stage, and [] on the others. If `train`, gradients
-        are accumulated, and summed over the ranks after the last."""
+    def run(
+        self, batch: TokenBatch, budget: int, of_rows: OfRows[T], train: bool, entropy: EntropyMode = "none"
+    ) -> list[tuple[RankMicrobatch, T]]:
+        """Returns each micro-batch with the result of `of_rows` on the last stage, and [] on the others. If `train`, gradients
+        are accumulated, and summed over the ranks after the last. `entropy`: asked of a policy besides the log-probs."""
         # But for experts no collective joins the micro-batches of data-parallel ranks, so each runs as many as it has.
         parts = list(rank_microbatches(batch, budget, self._parallel.max_over_experts, self._parallel.device))
         results = get_forward_backward_func()(
-            forward_step_func=partial(self._step, of_logits),
+            forward_step_func=partial(self._step, of_rows, entropy),
             data_iterator=(part.padded for part in parts),
             model=[self._model],
             num_microbatches=len(parts),
@@ -43,14 +46,16 @@ class PipelineSchedule:
         )
         return list(zip(parts, results, strict=self._parallel.last_stage))
 
-    def _step(self, of_logits: OfLogits[T], data: Iterator[Padded], model: nn.Module) -> tuple[Tensor, Callable[..., Any]]:
+    def _step(
+        self, of_rows: OfRows[T], entropy: EntropyMode, data: Iterator[Padded], model: nn.Module
+    ) -> tuple[Tensor, Callable[..., Any]]:
         micro = next(data)
-        at = self._share.predictors(micro.loss_mask)
-        # GPTModel hands its loss mask on to what computes the logits.
+        at = self._share.predictors(micro, entropy)
+        # GPTModel hands its loss mask on to the head.
         output = model(self._share.of(micro.tokens), None, None, loss_mask=at)
 
-        def result(logits: Tensor, non_loss_data: bool = False) -> Any:
-            value, data = of_logits(micro, at, logits)
+        def result(said: Tensor, non_loss_data: bool = False) -> Any:
+            value, data = of_rows(micro, at, said)
             no_tokens = torch.zeros((), dtype=torch.int, device=value.device)
             return data if non_loss_data else (value, no_tokens, data)
 

@@ -30,11 +30,10 @@ from roll.strategies.train.megatron import cpu_shim
 from roll.strategies.train.megatron.context import ContextShare, Predictors
 from roll.strategies.train.megatron.convert import WeightMap
 from roll.strategies.train.megatron.distributed_adamw import data_parallel, distributed_adamw
-from roll.strategies.train.megatron.logprobs import vocab_parallel_logprobs
 from roll.strategies.train.megatron.master_state import MasterState
 from roll.strategies.train.megatron.model import MakeStage, PolicyModel, build_stage, transformer_config
 from roll.strategies.train.megatron.parallel import ModelParallel
-from roll.strategies.train.megatron.schedule import OfLogits, PipelineSchedule
+from roll.strategies.train.megatron.schedule import OfRows, PipelineSchedule
 from roll.strategies.train.megatron.stage_weights import Read, StageWeights
 from roll.strategies.train.megatron.storage_offload import StorageOffload
 from roll.strategies.train.megatron.supported import ParallelLayout
@@ -124,18 +123,21 @@ class MegatronStrategy:
         self._masters = MasterState(self._optimizer, self._parallel)
 
     def log_probs(self, batch: TokenBatch) -> Tensor:
-        return self._per_token(batch, lambda micro, at, logits: self._logprobs(micro, at, logits, "none")[0])
+        return self._per_token(batch, lambda micro, at, said: self._place(micro, at, said[:, 0]))
 
     def train_step(self, batch: TokenBatch, loss: LossSpec, totals: BatchTotals) -> dict[str, float]:
         """Besides the loss's metrics: `actor_train/grad_norm` (before clipping), `actor_train/lr` and
         `actor_train/skipped_steps`, the number so far of steps not taken, nor counted by the schedule, because the gradient was
         not finite."""
 
-        def loss_of(micro: Padded, at: Predictors, logits: Tensor) -> tuple[Tensor, Metrics]:
-            logprobs, entropy = self._logprobs(micro, at, logits, "differentiable" if loss.entropy_coef else "detached")
+        mode: EntropyMode = "differentiable" if loss.entropy_coef else "detached"
+
+        def loss_of(micro: Padded, at: Predictors, said: Tensor) -> tuple[Tensor, Metrics]:
+            logprobs, entropy = (self._place(micro, at, of_row) for of_row in said.unbind(1))
+            entropy = entropy if loss.entropy_coef else entropy.detach()
             return compute_loss(logprobs, entropy, micro, loss, totals.tokens, totals.sequences)
 
-        return self._optimise(batch, loss_of)
+        return self._optimise(batch, loss_of, mode)
 
     def _per_token(self, batch: TokenBatch, compute: Callable[[Padded, Predictors, Tensor], Tensor]) -> Tensor:
         """[N] the per-token results of `compute` on the last stage's output for each micro-batch [B, T], without gradients."""
@@ -152,14 +154,15 @@ class MegatronStrategy:
                     out[offsets[i] : offsets[i + 1]] = sample
         return self._parallel.from_last_stage(out).cpu()
 
-    def _optimise(self, batch: TokenBatch, loss_of: OfLogits[Metrics]) -> dict[str, float]:
+    def _optimise(self, batch: TokenBatch, loss_of: OfRows[Metrics], entropy: EntropyMode = "none") -> dict[str, float]:
         """Takes one optimiser step. `loss_of`: a micro-batch's share of the loss, and its metrics."""
         training = self._spec.optimisation
         if self._optimizer is None or self._wrapped is None or training is None:
             raise RuntimeError("this model is frozen (megatron_infer) and cannot be trained")
         self._wrapped.zero_grad_buffer()
         self._optimizer.zero_grad()
-        parts = [metrics for _, metrics in self._microbatches.run(batch, training.max_tokens_per_microbatch, loss_of, train=True)]
+        ran = self._microbatches.run(batch, training.max_tokens_per_microbatch, loss_of, train=True, entropy=entropy)
+        parts = [metrics for _, metrics in ran]
         metrics = reduce_metrics(parts, self._parallel.reduce_over_data) if self._parallel.last_stage else None
         self._optimizer.prepare_grads()
         norm = float(self._optimizer.get_grad_norm())
@@ -234,17 +237,6 @@ class MegatronStrategy:
     def close(self) -> None:
         """Leaves the process groups; the last call."""
         self._parallel.close()
-
-    def _logprobs(self, micro: Padded, at: Predictors, logits: Tensor, entropy: EntropyMode) -> tuple[Tensor, Tensor | None]:
-        """[B, T] from the logits of the positions before trained tokens; 0 elsewhere."""
-        assert isinstance(self._stage, PolicyModel)
-        targets, temperature = micro.tokens[at.rows, at.columns + 1], micro.temperatures[at.rows]
-        values = vocab_parallel_logprobs(
-            logits, targets, temperature, self._stage.first_column, self._parallel.tensor_group, entropy
-        )
-
-        logprobs, entropies = values
-        return self._place(micro, at, logprobs), None if entropies is None else self._place(micro, at, entropies)
 
     def _place(self, micro: Padded, at: Predictors, of_row: Tensor) -> Tensor:
         """[B, T] the rows [R] at the tokens that they predict, 0 elsewhere."""

@@ -20,7 +20,7 @@ from roll.pipeline.rlvr.rewards.code_judge import same_output
 from roll.pipeline.rlvr.rewards.code_sandbox_reward_worker import CodeSandboxRewardWorker
 from roll.pipeline.rlvr.rewards.code_tests import tests_of as read_tests
 from roll.pipeline.rlvr.rewards.reward_worker import RewardResult
-from roll.pipeline.rlvr.rewards.sandbox import sandbox
+from roll.pipeline.rlvr.rewards.sandbox import landlock, sandbox
 from roll.pipeline.rlvr.rewards.sandbox.limits import Limits
 
 CONFIG: dict[str, Any] = {"timeout_s": 6.0, "max_concurrency": 2, "reward_args": {}}
@@ -255,6 +255,15 @@ WITHOUT_NAMESPACES = [
     ("import socket; socket.socket(); print(6)", "exit code 1"),
     (f"{FORK}while True: pass", "too much time"),
 ]
+ENCLOSED = [
+    "print(open('/etc/passwd').read())",
+    "import os; os.listdir('/')",
+    "import os; open(f'/proc/{os.getppid()}/environ').read()",
+    "import os; open(f'/proc/{os.getppid()}/mem', 'r+b')",
+    "open('/var/tmp/evil', 'w')",
+    "import os, tempfile; open(os.path.join(os.path.dirname(tempfile.gettempdir()), 'evil'), 'w')",
+]
+"""What belongs to the same user, or to all."""
 
 
 def test_where_namespaces_are_forbidden_the_rest_holds_and_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,6 +274,11 @@ def test_where_namespaces_are_forbidden_the_rest_holds_and_is_said(monkeypatch: 
     try:
         assert "forbidden here" in shut_in.missing[0] and "read-only root" not in str(shut_in.in_force)
         folders = {*Path(tempfile.gettempdir()).iterdir()}
+        for source in ENCLOSED if landlock.version() else []:
+            assert code_judge._by_output(shut_in, source, "3", "6", Limits(wall_s=2.0)) == "exit code 1", source
+        if landlock.version() >= landlock.SIGNALS_FROM:
+            stop = "import os; os.kill(os.getppid(), 0)"
+            assert code_judge._by_output(shut_in, stop, "3", "6", Limits(wall_s=2.0)) == "exit code 1"
         for source, failure in WITHOUT_NAMESPACES:
             assert code_judge._by_output(shut_in, source, "3", "6", Limits(wall_s=2.0)) == failure, source
         left = {*Path(tempfile.gettempdir()).iterdir()} - folders

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from roll.weights.bucket import WeightManifest
+
 
 def prompts(count: int, seed: int = 0, longest: int = 30) -> list[tuple[int, ...]]:
     draw = random.Random(seed)
@@ -250,5 +252,7 @@ def test_sleep_frees_the_cache_and_holds_requests_until_wake(lab: Any) -> None:
     assert engine._model.cache.nbytes == 0
     engine.submit(lab.request("a", [1, 2], seed=3, max_new_tokens=8))
     assert engine.idle and engine.step() == []
+    with pytest.raises(ValueError, match="sleeps"):
+        engine.activate(WeightManifest(1), "interrupt")
     engine.wake()
     assert lab.run_all(engine, [])["a"].token_ids == before

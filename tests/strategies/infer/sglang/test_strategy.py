@@ -11,11 +11,12 @@ import httpx
 import pytest
 import torch
 
+from roll.strategies.infer.desk import Desk, RequestBounds
 from roll.strategies.infer.interface import EngineStats, GenerateRequest, SamplingParams
-from roll.strategies.infer.sglang.arguments import check_argument, check_interpreter
+from roll.strategies.infer.sglang.arguments import check_argument, check_interpreter, server_arguments
 from roll.strategies.infer.sglang.server import ServerFailed, SGLangServer, command_line
 from roll.strategies.infer.sglang.strategy import SGLangInferStrategy
-from roll.weights.bucket import make_buckets, manifest_of
+from roll.weights.bucket import WeightManifest, make_buckets, manifest_of
 
 from ..conftest import make_model, make_tokenizer
 
@@ -79,6 +80,44 @@ def engine(tmp_path_factory):
     yield engine
     engine.run(engine.strategy.close())
     engine.loop.close()
+
+
+@pytest.mark.parametrize("sleeps", [True, False])
+@pytest.mark.parametrize("device", ["cuda:0", "cpu"])
+def test_a_server_that_takes_turns_on_a_gpu_can_give_its_memory_back(device, sleeps):
+    sizes = {"seed": 3, "max_length": 8, "max_running_requests": 2, "version": 0}
+    arguments = server_arguments("folder", {}, devices=[device], dtype="bfloat16", sleeps=sleeps, **sizes)
+    flags = [word for word in command_line(arguments) if "memory-saver" in word or "cpu-backup" in word]
+    assert flags == (["--enable-memory-saver", "--enable-weights-cpu-backup"] if sleeps and device != "cpu" else [])
+
+
+class Posted(SGLangInferStrategy):
+    """Without a server: what would be sent to it."""
+
+    def __init__(self, heeds_seeds=False):
+        self._heeds_seeds, self._stats = heeds_seeds, EngineStats()
+        self._desk, self.sent = Desk(RequestBounds(256, 64), 1), []
+
+    async def _post(self, route, body):
+        self.sent.append((route, body))
+
+
+def test_a_sleeping_server_gives_back_all_it_has():
+    """Weights, KV cache and CUDA graphs: no tags mean all."""
+
+    async def main():
+        strategy = Posted()
+        await strategy.sleep()
+        await strategy.wake()
+        return strategy.sent
+
+    assert asyncio.run(main()) == [("release_memory_occupation", {}), ("resume_memory_occupation", {})]
+
+
+def test_a_seed_is_sent_to_a_server_that_heeds_it():
+    seeded = request("a", 5, seed=2**31 + 3)
+    assert "sampling_seed" not in Posted()._body(seeded, 5)["sampling_params"]
+    assert Posted(heeds_seeds=True)._body(seeded, 5)["sampling_params"]["sampling_seed"] == 3
 
 
 @real
@@ -162,7 +201,8 @@ def test_sleep_waits_for_what_runs_and_keeps_what_comes_waiting(engine):
         await engine.strategy.sleep()
         assert len((await running).token_ids) == 60
         late = asyncio.ensure_future(engine.strategy.generate(request("late", 5)))
-        await engine.update("interrupt")
+        with pytest.raises(ValueError, match="sleeps"):
+            await engine.strategy.activate_weights(WeightManifest(engine.version), "interrupt")
         assert not late.done()
         await engine.strategy.wake()
         return await late

@@ -15,16 +15,17 @@ from roll.configs.loading import load_config
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.validation import check_config
 from roll.strategies.infer.foreign import interpreter
+from roll.strategies.infer.interface import GenerateRequest, SamplingParams
 from roll.strategies.infer.vllm import arguments as vllm_arguments
 from roll.strategies.infer.vllm.arguments import OURS, argument_names, check_argument, check_installed, engine_arguments
 
 needs_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="needs requirements/vllm.txt")
 
 
-def arguments(head_size: int = 64, **given: Any) -> dict[str, Any]:
+def arguments(head_size: int = 64, cpu: bool = True, sleeps: bool = False, **given: Any) -> dict[str, Any]:
     model = Qwen2Config(hidden_size=head_size * 4, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=3)
-    sizes = {"dtype": "bfloat16", "seed": 3, "max_length": 300, "max_running_requests": 4, "cpu": True, "model": model}
-    return engine_arguments("folder", given, **sizes)
+    sizes = {"dtype": "bfloat16", "seed": 3, "max_length": 300, "max_running_requests": 4, "model": model}
+    return engine_arguments("folder", given, **sizes, cpu=cpu, sleeps=sleeps)
 
 
 def test_a_missing_vllm_is_named_with_the_series_that_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,6 +115,25 @@ def test_a_head_size_that_vllm_does_not_know_is_refused_on_cpus() -> None:
         arguments(head_size=8)
 
 
+@needs_vllm
+def test_an_engine_that_takes_turns_on_a_gpu_can_give_its_memory_back() -> None:
+    assert "enable_sleep_mode" not in arguments() | arguments(sleeps=True) | arguments(cpu=False)
+    assert arguments(cpu=False, sleeps=True)["enable_sleep_mode"] is True
+
+
+@needs_vllm
+def test_requests_have_no_seed_unless_rounding_is_repeated_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A seed is a generator for each row, and the end of the fast sampler."""
+    from vllm import envs
+
+    from roll.strategies.infer.vllm.requests import vllm_sampling
+
+    request = GenerateRequest("a", (1, 2), SamplingParams(seed=5))
+    assert vllm_sampling(request, 3).seed is None
+    monkeypatch.setattr(envs, "VLLM_BATCH_INVARIANT", True, raising=False)
+    assert vllm_sampling(request, 3).seed == 5
+
+
 def problems(infer: dict[str, Any], **top: Any) -> dict[str, str]:
     mapping = {
         "pretrain": "model",
@@ -127,6 +147,17 @@ def problems(infer: dict[str, Any], **top: Any) -> dict[str, str]:
     }
     config = load_config(RLVRConfig, mapping | top)
     return {problem.key: str(problem) for problem in check_config(config, 4)}
+
+
+@pytest.mark.parametrize(("engine", "key"), [("vllm", "enable_sleep_mode"), ("sglang", "enable_memory_saver")])
+def test_engines_that_share_devices_cannot_do_without_giving_memory_back(engine: str, key: str) -> None:
+    def refused(devices: str, value: bool) -> str | None:
+        chosen = {"strategy_name": engine, "strategy_config": {key: value}}
+        found = problems({}, actor_infer={"device_mapping": devices, "strategy_args": chosen})
+        return found.get(f"actor_infer.strategy_args.strategy_config.{key}")
+
+    assert "take turns with other roles" in (refused("0-3", False) or "")
+    assert refused("0-3", True) is None and refused("1-3", False) is None
 
 
 def test_rules_that_need_no_vllm() -> None:

@@ -1,7 +1,7 @@
-"""vLLM engines that cannot be the one of test_strategy.py: of two processes, bfloat16, of another interpreter without weights."""
+"""vLLM engines that cannot be the one of test_strategy.py: of two processes, bfloat16. One that starts without
+weights, of another interpreter, is in a whole run (tests/integration/test_other_engines.py)."""
 
 import asyncio
-import sys
 
 import pytest
 import torch
@@ -55,31 +55,3 @@ def test_a_bfloat16_engine_takes_float32_weights(lab, before_and_after):
         told = torch.tensor(result.logprobs)
         assert (told - lab.true_logprobs(model, PROMPT, result.token_ids)).abs().mean() < 0.05
         assert (told - lab.true_logprobs(other, PROMPT, result.token_ids)).abs().mean() > 0.5
-
-
-def test_an_engine_in_another_interpreter_that_starts_empty_takes_its_first_weights(lab, tmp_path):
-    """load_format dummy: the weights of the folder are never read, for they are not those that it is sent."""
-    from roll.strategies.infer import make_infer_strategy
-    from roll.strategies.infer.interface import NO_VERSION
-
-    model = lab.model("qwen3", 1, head_dim=32)
-    lab.model("qwen3", 0, head_dim=32).save_pretrained(tmp_path)
-    lab.tokenizer().save_pretrained(tmp_path)
-
-    async def main():
-        arguments = {"python": sys.executable, "load_format": "dummy"}
-        options = {"model_path": str(tmp_path), "max_running_requests": 4, "max_length": 128, "threads": 1}
-        engine = make_infer_strategy("vllm", options | {"version": NO_VERSION, "engine_args": arguments})
-        try:
-            assert (await engine.stats()).version == NO_VERSION
-            buckets, manifest = lab.weights(model, version=3)
-            for bucket in buckets:
-                await engine.receive_bucket(3, bucket)
-            await engine.activate_weights(manifest, "interrupt")
-            return await engine.generate(lab.request("first", PROMPT, max_new_tokens=LONG, seed=1))
-        finally:
-            await engine.close()
-
-    result = asyncio.run(main())
-    assert result.versions == [(0, LONG, 3, 0)]
-    assert (torch.tensor(result.logprobs) - lab.true_logprobs(model, PROMPT, result.token_ids)).abs().max() < 1e-4

@@ -2,14 +2,11 @@
 
 import json
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from programs import environment
 from safetensors.torch import load_file
 from saving import save
 from train_specs import fsdp2_spec
@@ -45,7 +42,7 @@ def as_in_files(model):
 
 
 def plain_run(path):
-    """What a textbook loop gives: log-probs before, and metrics and weights after ten steps, then after one more."""
+    """What a textbook loop gives: log-probs before, and metrics and weights after five steps, then after one more."""
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
     options = RANKS.OPTIONS
     groups = [
@@ -87,23 +84,13 @@ def plain(megatron_models):
 
 
 @pytest.fixture(scope="module")
-def out(megatron_models, tmp_path_factory):
+def out(programs, megatron_models, tmp_path_factory):
     folder = tmp_path_factory.mktemp("layouts")
     ports: set[int] = set()
     while len(ports) < 2 + len(RANKS.LAYOUTS) + len(RANKS.CRITICS):
         ports.add(free_port())
-    command = [sys.executable, str(PROGRAM), str(megatron_models), str(folder)]
-    processes = [
-        subprocess.Popen([*command, str(rank), ",".join(map(str, ports))], env=environment(), stderr=subprocess.PIPE, text=True)
-        for rank in range(2)
-    ]
-    try:
-        for process in processes:
-            _, errors = process.communicate(timeout=240)
-            assert process.returncode == 0, errors[-4000:]
-    finally:
-        for process in processes:
-            process.kill()
+    shared = ",".join(map(str, ports))
+    programs.run(PROGRAM, *((megatron_models, folder, rank, shared) for rank in range(2)))
     return folder
 
 
@@ -146,7 +133,7 @@ def test_log_probs(out, plain, layout):
 
 
 @pytest.mark.parametrize("layout", RANKS.LAYOUTS)
-def test_ten_steps(out, plain, layout):
+def test_five_steps(out, plain, layout):
     expected = plain(RANKS.LAYOUTS[layout][0])
     ranks = [json.loads((out / f"{layout}-{rank}.json").read_text()) for rank in range(2)]
     assert ranks[0][:-1] == ranks[1][:-1]

@@ -24,13 +24,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from roll.pipeline.rlvr.rewards.sandbox import namespaces, prelude, system_calls
+from roll.pipeline.rlvr.rewards.sandbox import landlock, namespaces, prelude, system_calls
 from roll.pipeline.rlvr.rewards.sandbox.limits import Limits
 
 LONGEST = 1 << 16
 OTHERS = 4
 """Processes of a program's user that are no part of it: both forkers, and a second program with its own starter."""
 NAMESPACES = "no other process in sight, read-only root, private /tmp, all ends with the first process"
+ENCLOSED = "no files but Python's and those of its own folder, no memory of other processes"
+NO_SIGNALS = "no signals to other processes"
 ALWAYS = "no sockets, limits on processor time, memory, processes, files and output, empty environment"
 
 
@@ -38,16 +40,18 @@ def main(descriptor: int) -> None:
     connection = socket.socket(fileno=descriptor)
     prelude.load()
     os.environ.clear()
-    missing = []
+    in_force, missing = [NAMESPACES, ALWAYS], []
     try:
         namespaces.isolate()
     except (OSError, KeyError) as error:
-        missing = [f"{NAMESPACES} ({error})"]
+        in_force, missing = [ALWAYS], [f"{NAMESPACES} ({error})"]
+        for least, what in ((1, ENCLOSED), (landlock.SIGNALS_FROM, NO_SIGNALS)):
+            (in_force if landlock.version() >= least else missing).append(what)
     if not missing and (child := os.fork()):
         connection.close()
         sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     namespaces.end_with_parent(signal.SIGKILL)
-    connection.send(json.dumps({"in_force": [ALWAYS] if missing else [NAMESPACES, ALWAYS], "missing": missing}).encode())
+    connection.send(json.dumps({"in_force": in_force, "missing": missing}).encode())
     Forker(connection, not missing).serve()
 
 
@@ -97,7 +101,7 @@ class Forker:
         if not self._isolated:
             folder = namespaces.folder_of_nobody()
             if (pid := os.fork()) == 0:
-                _become(message["role"], limits, folder, descriptors, signal.SIGKILL)
+                _become(message["role"], limits, folder, descriptors, enclosed=landlock.version() > 0, with_parent=signal.SIGKILL)
             self._numbers[pid], self._folders[pid] = message["start"], folder
             return
         reading, writing = os.pipe()
@@ -154,7 +158,9 @@ def _children() -> list[int]:
     return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
 
 
-def _become(role: str, limits: Limits, folder: str, descriptors: list[int], with_parent: int = 0) -> None:
+def _become(
+    role: str, limits: Limits, folder: str, descriptors: list[int], *, enclosed: bool = False, with_parent: int = 0
+) -> None:
     """The program, from its first moment to its end. `with_parent`: the signal it gets when its parent ends."""
     try:
         os.setsid()
@@ -167,9 +173,12 @@ def _become(role: str, limits: Limits, folder: str, descriptors: list[int], with
         os.closerange(len(kept), 256)
         os.chdir(folder)
         os.environ |= {"HOME": folder, "TMPDIR": folder, "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1"}
+        rules = landlock.rules_for(Path(folder), namespaces.visible()) if enclosed else None  # as long as all can be opened
         namespaces.become_nobody()
         namespaces.give_up_rights()
         namespaces.end_with_parent(with_parent)
+        if rules is not None:
+            landlock.enclose(rules)
         limits.apply(OTHERS)
         system_calls.forbid()
         module, _, name = role.partition(":")

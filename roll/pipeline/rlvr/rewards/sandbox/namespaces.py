@@ -106,7 +106,7 @@ def _new_root() -> None:
     _mount("tmpfs", _MOUNT_POINT, "tmpfs", _NOSUID | _NODEV, "size=1m,mode=0755")
     root = Path(_MOUNT_POINT)
     (root / "tmp").mkdir()
-    for source in _visible():
+    for source in visible():
         target = root / source.relative_to("/")
         if source.is_symlink():
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -126,7 +126,7 @@ def _new_root() -> None:
     os.chdir("/")
 
 
-def _visible() -> Iterator[Path]:
+def visible() -> Iterator[Path]:
     """What a program sees of this machine: Python and the libraries that it is linked to, in an order without repetition."""
     seen: list[Path] = []
     interpreter = (sys.prefix, sys.base_prefix, str(Path(sys.executable).resolve().parent.parent))

@@ -1,0 +1,53 @@
+"""`roll ui DIR...`: the page over the runs in some folders, in the browser; `roll.view` has it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import webbrowser
+from collections.abc import Sequence
+from pathlib import Path
+
+from roll.configs.visible import visible
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns 0 when it was ended, or 2 if it cannot start."""
+    parser = argparse.ArgumentParser(
+        prog="roll ui",
+        description="A page over runs, running and over: curves, time, groups, tokens, comparison. It reads their files.",
+    )
+    parser.add_argument("folders", type=Path, nargs="+", metavar="DIR", help="a run, or a folder with runs: <output_dir>")
+    parser.add_argument("--port", type=int, default=0, help="of 127.0.0.1 (default: any that is free)")
+    parser.add_argument("--no-open", action="store_true", help="print the address, and open no browser")
+    options = parser.parse_args(arguments)
+    for folder in options.folders:
+        if not folder.is_dir():
+            print(
+                f"error: {visible(str(folder))}: there is no such folder; name a run, or the folder that holds runs",
+                file=sys.stderr,
+            )
+            return 2
+    try:
+        from roll.view.serving import Serving
+    except ModuleNotFoundError as error:
+        print(f"error: roll ui needs {error.name}: pip install 'roll[ui]'; roll report needs nothing", file=sys.stderr)
+        return 2
+    try:
+        serving = Serving(options.folders, options.port)
+    except (OSError, OverflowError) as error:
+        print(f"error: port {options.port} of 127.0.0.1: {error}; choose another with --port", file=sys.stderr)
+        return 2
+    print(
+        f"{serving.address}\nCtrl-C ends it. From another machine: ssh -L {serving.port}:127.0.0.1:{serving.port} <this machine>",
+        flush=True,
+    )
+    if not options.no_open and (sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        webbrowser.open(serving.address)
+    serving.run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

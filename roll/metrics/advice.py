@@ -1,0 +1,172 @@
+"""What would make the steps of a run shorter, and by how much: from where the time of its two halves went. Pure.
+
+The model: a step takes as long as the slowest of
+
+    T                  the training half: a step without its waits for groups;
+    G                  the rollouts of a batch, with all places of the engines in use;
+    (L + T) / (1 + α)  L: the rollouts of a batch alone. Those of 1 + α batches may be under way at once.
+
+With a place for every rollout of a batch, L is what one rollout takes; with fewer, they take turns. Places and training work are
+taken to be worth the same on every device, and a rollout to take as long however many others run. What is seen is T, and which of
+the other two holds the step up: G where 1 + α batches need more places than there are, L where they do not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+LEAST_STEPS = 10
+"""Fewer say nothing: the first ones wait for engines that warm up."""
+LEAST_GAIN = 0.05
+"""Share of a step below which nothing is to be won."""
+ENGINES = "max_running_requests"
+OLDEST = 8
+"""No larger `async_generation_ratio` is advised: what a loss makes of older samples has to be tried."""
+
+
+class Places(NamedTuple):
+    """How many rollouts can be under way at once."""
+
+    total: int
+    key: str
+    """What limits them."""
+    unit: int
+    """Rollouts that come with one more of `key`; 0 if more would not be taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Halves:
+    """What was seen of a run in which both halves are at work; times are means over its steps."""
+
+    steps: int
+    step_s: float
+    idle_s: float
+    """How long the training half waited for groups."""
+    rollout_s: float
+    """How long at least one rollout was under way."""
+    ratio: float
+    batch: int
+    """Rollouts of a step."""
+    places: Places
+    rollout_devices: int
+    train_devices: int
+    apart: bool = True
+    """Whether no device is of both halves."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """T, and the time of one rollout among others; and what can be changed."""
+
+    train_s: float
+    rollout_s: float
+    batch: int
+    ratio: float
+    places: float
+    rollout_devices: int
+    train_devices: int
+
+    @classmethod
+    def of(cls, seen: Halves) -> _Model:
+        places, train_s = float(seen.places.total), seen.step_s - seen.idle_s
+        turns = seen.batch / places
+        if seen.ratio >= 1 and (1 + seen.ratio) * seen.batch > places:
+            rollout_s = seen.step_s / turns
+        else:
+            rollout_s = max((1 + seen.ratio) * seen.step_s - train_s, 0.0) / max(1.0, turns)
+        # Where training is what takes long, rollouts may be faster than they had to be.
+        rollout_s = min(rollout_s, seen.rollout_s / min(1.0, turns))
+        return cls(train_s, rollout_s, seen.batch, seen.ratio, places, seen.rollout_devices, seen.train_devices)
+
+    @property
+    def engines_s(self) -> float:
+        return self.rollout_s * self.batch / self.places
+
+    @property
+    def both_s(self) -> float:
+        return self.rollout_s * max(1.0, self.batch / self.places) + self.train_s
+
+    @property
+    def step_s(self) -> float:
+        return max(self.train_s, self.engines_s, self.both_s / (1 + self.ratio))
+
+    def divided(self, train_devices: int) -> _Model:
+        """With so many of the devices for training."""
+        rollout_devices = self.rollout_devices + self.train_devices - train_devices
+        return replace(
+            self,
+            train_s=self.train_s * self.train_devices / train_devices,
+            places=self.places * rollout_devices / self.rollout_devices,
+            train_devices=train_devices,
+            rollout_devices=rollout_devices,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    key: str
+    value: str
+    step_s: float
+    """How long a step would take, with the advice before this one followed, too."""
+    provided: str
+    """What the figure takes for granted."""
+
+
+def advise(seen: Halves) -> list[Advice]:
+    """What to change, one after the other; nothing if nothing is to be won."""
+    found: list[Advice] = []
+    if seen.steps < LEAST_STEPS or not seen.apart:
+        return found
+    model, step_s = _Model.of(seen), seen.step_s
+    for change in (_older, _divided_otherwise, _more_places):
+        advice, changed = change(model, seen)
+        if changed.step_s < (1 - LEAST_GAIN) * step_s:
+            found.append(advice)
+            model, step_s = changed, changed.step_s
+    return found
+
+
+def sentences(seen: Halves) -> Iterator[str]:
+    """For people: the bottleneck, and what would help. Nothing of a run that is too short to say."""
+    if seen.steps < LEAST_STEPS:
+        return
+    waited = seen.idle_s / seen.step_s
+    slow = "actor_infer" if waited > LEAST_GAIN else "actor_train"
+    where = f"{slow} is the bottleneck: training waited for groups {waited:.0%} of the time"
+    advices, before = advise(seen), seen.step_s
+    if not advices:
+        yield f"balanced: {where}; async_generation_ratio, device_mapping and max_running_requests would not change much"
+        return
+    yield where
+    for one in advices:
+        gain = f"a step would take about {one.step_s:.3g} s instead of {before:.3g} s ({1 - one.step_s / before:.0%} less)"
+        yield f"{one.key}: {one.value}: {gain}, if {one.provided}"
+        before = one.step_s
+
+
+def _older(model: _Model, seen: Halves) -> tuple[Advice, _Model]:
+    wanted = model.both_s / max(model.train_s, model.engines_s, 1e-9) - 1
+    ratio = min(OLDEST, max(math.ceil(wanted - LEAST_GAIN), math.floor(model.ratio) + 1))
+    changed = replace(model, ratio=max(float(ratio), model.ratio))
+    return Advice(
+        "async_generation_ratio", f"{ratio}", changed.step_s, "rollouts and training do not slow each other down"
+    ), changed
+
+
+def _divided_otherwise(model: _Model, seen: Halves) -> tuple[Advice, _Model]:
+    together = model.rollout_devices + model.train_devices
+    counts = range(1, together) if seen.places.key == ENGINES else [model.train_devices]
+    changed = min(map(model.divided, counts), key=lambda each: each.step_s)
+    value = f"{changed.rollout_devices} for actor_infer, {changed.train_devices} for actor_train"
+    return Advice("device_mapping", value, changed.step_s, "every device is worth the same to either"), changed
+
+
+def _more_places(model: _Model, seen: Halves) -> tuple[Advice, _Model]:
+    unit = seen.places.unit * model.rollout_devices / seen.rollout_devices
+    wanted = min((1 + model.ratio) * model.batch, model.places * model.engines_s / max(model.train_s, 1e-9))
+    value = math.ceil(max(wanted, model.places) / unit) if unit else 0
+    changed = replace(model, places=max(model.places, value * unit))
+    return Advice(seen.places.key, f"{value}", changed.step_s, "each rollout is as fast with more of them at once"), changed

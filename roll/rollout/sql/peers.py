@@ -1,0 +1,44 @@
+"""Who else takes part in a run, and how many groups an explorer may have in flight among them. Pure.
+
+All explorers would take whatever may start, and the first to look would hold groups that wait in its queue while another has
+nothing to do. So the places for groups in flight are divided by devices. The parts are rounded up: while a place is free, at
+least one explorer has fewer groups than its part, and parts get smaller as groups are completed, so even one explorer completes a
+batch alone if another, not found dead yet, does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from sqlalchemy import Row
+
+from roll.rollout.sql.joining import Member
+
+
+class Peers:
+    """The processes that are alive, as they were seen last."""
+
+    def __init__(self, rows: Sequence[Row[Any]] = ()) -> None:
+        self._alive = [row for row in rows if row.state == "alive"]
+
+    def beats(self) -> dict[str, tuple[int, int]]:
+        """The term and the beat of each."""
+        return {row.name: (row.term, row.beat) for row in self._alive}
+
+    def explorers_beside(self, me: Member) -> dict[str, int]:
+        """The other explorers, with the oldest version that each serves."""
+        return {row.name: row.served for row in self._alive if row.served >= 0 and row.name != me.name}
+
+    def accompany(self, me: Member) -> bool:
+        """Whether a process of the run's other half is alive."""
+        return any(row.role != me.role for row in self._alive)
+
+    def share(self, me: Member, places: int) -> int:
+        """The part of an explorer of `places`: groups in flight, and those that may start."""
+        return share(places, me.devices, [row.devices for row in self._alive if row.served >= 0])
+
+
+def share(places: int, devices: int, explorers: Collection[int]) -> int:
+    """`explorers`: the devices of each, with `devices` itself."""
+    return -(-places * devices // max(sum(explorers), devices))

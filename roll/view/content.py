@@ -1,0 +1,96 @@
+"""The rollouts of a group as a page or a terminal shows them: side by side, with the figures of each token.
+
+What a model wrote steers nothing: control characters and marks that turn the direction of writing are shown as escapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from roll.configs.visible import visible
+from roll.view.journal import Row, number, text, whole
+from roll.view.pieces import Pieces
+from roll.view.samples import KeptGroup, Samples
+
+MOST_TEXT = 2_000_000
+"""Characters of one text that are shown."""
+MOST_SAMPLES = 64
+"""Rollouts of one group that are shown."""
+
+
+def content(samples: Samples, group: KeptGroup, pieces: Pieces) -> dict[str, Any]:
+    """Raises `ValueError` or `OSError` if the file has them no more."""
+    shown = group._replace(samples=group.samples[:MOST_SAMPLES])
+    rows = list(samples.rows(shown))
+    first = rows[0] if rows else {}
+    facts = {"key": group.key, "step": group.step, "group_id": group.group_id, "uid": group.uid}
+    facts |= {"domain": group.domain, "fate": group.fate, "reason": group.reason}
+    return facts | {
+        "prompt": shown_text(first.get("prompt")),
+        "ground_truth": shown_text(first.get("ground_truth")),
+        "rollouts": group.rollouts,
+        "count": len(group.samples),
+        "samples": [_sample(row, first, pieces) for row in rows],
+    }
+
+
+def shown_text(value: Any) -> str:
+    said = text(value)
+    cut = f"\n[{len(said) - MOST_TEXT:,} more characters]" if len(said) > MOST_TEXT else ""
+    return visible(said[:MOST_TEXT], keep="\n\t") + cut
+
+
+def _sample(row: Row, first: Row, pieces: Pieces) -> dict[str, Any]:
+    parts, trajectory = row.get("reward_parts"), _mapping(row.get("trajectory"))
+    turns = _turns(trajectory)
+    alone = bool(turns) and whole(trajectory.get("num_turns")) != len(turns)  # a turn that is a sample of its own
+    found = {
+        "index": whole(row.get("index")),
+        "reward": number(row.get("reward")),
+        "reward_parts": {shown_text(name): number(value) for name, value in parts.items()} if isinstance(parts, dict) else {},
+        "finish_reason": shown_text(row.get("finish_reason")),
+        "advantage": number(row.get("advantage")),
+        "response": shown_text(row.get("response")),
+        "tokens": _tokens(row, pieces),
+        "turns": turns,
+        "turn": whole(trajectory.get("first_turn")) if alone else None,
+        "num_turns": whole(trajectory.get("num_turns")) if alone else None,
+    }
+    if row.get("prompt") != first.get("prompt"):  # a turn of an episode has a prompt of its own
+        found["prompt"] = shown_text(row.get("prompt"))
+    return found
+
+
+def _tokens(row: Row, pieces: Pieces) -> dict[str, Any]:
+    """Columns, one value a token; a column that the file lacks is empty."""
+    ids = [whole(one) or 0 for one in _list(row.get("response_ids"))]
+    behaviour = [number(one) for one in _list(row.get("behaviour_logprobs"))][: len(ids)]
+    trainer = [number(one) for one in _list(row.get("trainer_logprobs"))][: len(ids)]
+    mask = [one is True for one in _list(row.get("loss_mask"))][: len(ids)]
+    spans = [span for span in _list(row.get("versions")) if isinstance(span, list) and len(span) >= 3]
+    numbers = [[number(part) or 0 for part in span[:4]] for span in spans]
+    words = [visible(piece) if piece.strip() else piece for piece in pieces.of(ids)]
+    return {"ids": ids, "text": words, "logprobs": behaviour, "trainer": trainer, "mask": mask, "versions": numbers}
+
+
+def _turns(trajectory: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {
+            "observation": shown_text(turn.get("observation")),
+            "action": shown_text(turn.get("action")),
+            "reward": number(turn.get("reward")),
+            "valid": turn.get("is_valid") is True,
+            "effective": turn.get("is_effective") is True,
+            "tokens": whole(turn.get("tokens")),
+        }
+        for turn in _list(trajectory.get("turns"))
+        if isinstance(turn, Mapping)
+    ]
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _list(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list) else []

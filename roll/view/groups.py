@@ -1,0 +1,195 @@
+"""The groups of a run: fates from groups.jsonl, joined with the rollouts in samples.jsonl; filtered, sorted, counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
+from pathlib import Path
+from sys import intern
+from typing import Any, NamedTuple
+
+from roll.view.journal import Journal, Place, Row, number, shown, whole
+from roll.view.samples import KeptGroup, Samples, key_of, mean, within
+
+MOST_GROUPS = 2_000_000
+"""Of one run, about 600 MB; later ones are left out, and counted."""
+MOST_ROWS = 500
+"""Of one page of the table."""
+BINS = 20
+NO_EPOCHS = "train"
+"""Where the name of a prompt begins with it, it is an environment's: the kind of environment comes next, and then its number."""
+
+
+class Group(NamedTuple):
+    step: int
+    group_id: int | None
+    uid: str
+    domain: str
+    fate: str
+    reason: str
+    lag: int | None
+    reward: float | None
+    """Mean over the rollouts."""
+    rollouts: int
+    length: float | None
+    """Response tokens, mean over the rollouts."""
+    cut: float | None
+    """Share of rollouts that were cut off; None where it was not written down."""
+    kept: bool
+    """Whether its rollouts can be read."""
+
+    @property
+    def key(self) -> str:
+        return key_of(self.step, self.group_id, self.uid)
+
+    def plain(self) -> Row:
+        return {"key": self.key, **self._asdict()}
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which groups, in which order. What is None or empty selects all."""
+
+    step_from: int | None = None
+    step_to: int | None = None
+    domain: str = ""
+    fate: str = ""
+    reason: str = ""
+    prompt: str = ""
+    """Part of the prompt's name."""
+    reward_from: float | None = None
+    reward_to: float | None = None
+    """Inclusive."""
+    kept: bool = False
+    """Only those whose rollouts can be read."""
+    sort: str = "step"
+    descending: bool = False
+    offset: int = 0
+    limit: int = 50
+
+    @classmethod
+    def parsed(cls, given: Mapping[str, str]) -> Selection:
+        """From the texts of a link; what is not among the fields is somebody else's. Raises `ValueError`."""
+        values: dict[str, Any] = {}
+        for field in fields(cls):
+            if said := given.get(field.name):
+                kind = str(field.type)
+                numeric = float if "float" in kind else int
+                values[field.name] = said if kind == "str" else said == "true" if kind == "bool" else numeric(said)
+        found = cls(**values)
+        if found.sort not in Group._fields:
+            raise ValueError(f"cannot sort by {found.sort!r}: one of {', '.join(Group._fields)}")
+        return found
+
+    def has(self, group: Group) -> bool:
+        return (
+            (self.step_from is None or group.step >= self.step_from)
+            and (self.step_to is None or group.step <= self.step_to)
+            and (not self.domain or group.domain == self.domain)
+            and (not self.fate or group.fate == self.fate)
+            and (not self.reason or group.reason == self.reason)
+            and (not self.kept or group.kept)
+            and self.prompt in group.uid
+            and within(group.reward, self.reward_from, self.reward_to)
+        )
+
+
+class Fates(Journal):
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, "groups.jsonl")
+        self.left_out = 0
+        self.forget()
+
+    def forget(self) -> None:
+        self.groups: list[Group] = []
+        self.counts: Counter[tuple[str, str]] = Counter()
+        """By fate and reason."""
+
+    def take(self, row: Row, place: Place) -> None:
+        step, group_id = whole(row.get("step")), whole(row.get("group_id"))
+        if step is None or group_id is None:
+            self.damaged += 1
+            return
+        fate, reason = intern(shown(row.get("fate"))), intern(shown(row.get("reason")))
+        self.counts[fate, reason] += 1
+        if len(self.groups) >= MOST_GROUPS:
+            self.left_out += 1
+            return
+        uid = shown(row.get("prompt_uid"))
+        given = row.get("rewards")
+        rewards = [found for one in given if (found := number(one)) is not None] if isinstance(given, list) else []
+        count = len(given) if isinstance(given, list) else 0
+        tokens = number(row.get("tokens"))
+        length = tokens / count if count and tokens is not None else None
+        lag, domain = whole(row.get("lag")), intern(domain_of(uid))
+        self.groups.append(Group(step, group_id, uid, domain, fate, reason, lag, mean(rewards), count, length, None, False))
+
+
+def domain_of(uid: str) -> str:
+    parts = uid.split("/")
+    return parts[1] if parts[0] == NO_EPOCHS and len(parts) > 2 else parts[0]
+
+
+def prompt_of(uid: str) -> str:
+    """The name of a prompt, the same in all epochs."""
+    parts = uid.split("/")
+    return "/".join([parts[0], *parts[2:]]) if len(parts) > 2 and parts[1].isdigit() else uid
+
+
+def all_groups(fates: Fates, samples: Samples) -> Iterator[Group]:
+    """In the order in which they ended; validations, and groups of which only rollouts are known, come last."""
+    known: set[str] = set()
+    for group in fates.groups:
+        found = samples.of(group.group_id, group.step) if group.group_id is not None else None
+        if found is None:
+            yield group
+            continue
+        known.add(found.key)
+        reward = found.reward if group.reward is None else group.reward
+        length = found.length if group.length is None else group.length
+        rollouts, cut, domain = group.rollouts or found.rollouts, found.cut, found.domain or group.domain
+        yield group._replace(domain=domain, reward=reward, rollouts=rollouts, length=length, cut=cut, kept=True)
+    yield from (of_samples(found) for key, found in samples.groups.items() if key not in known)
+
+
+def of_samples(found: KeptGroup) -> Group:
+    """What is known of a group whose fate is not."""
+    known = (found.reward, found.rollouts, found.length, found.cut, True)
+    return Group(found.step, found.group_id, found.uid, found.domain, found.fate, found.reason, None, *known)
+
+
+class Page(NamedTuple):
+    total: int
+    rows: list[Group]
+    histogram: list[tuple[float, float, int]]
+    """Of the mean rewards of all that were selected but for their rewards: from, to, how many."""
+    domains: list[str]
+
+
+def page(groups: Iterable[Group], selection: Selection) -> Page:
+    everything = list(groups)
+    of_any_reward = replace(selection, reward_from=None, reward_to=None)
+    chosen = [group for group in everything if of_any_reward.has(group)]
+    bins = histogram([group.reward for group in chosen if group.reward is not None])
+    found = [group for group in chosen if selection.has(group)]
+    by: Callable[[Group], Any] = attrgetter(selection.sort)
+    ordered = sorted((group for group in found if by(group) is not None), key=by, reverse=selection.descending)
+    ordered += [group for group in found if by(group) is None]
+    first = max(0, selection.offset)
+    rows = ordered[first : first + max(0, min(selection.limit, MOST_ROWS))]
+    return Page(len(ordered), rows, bins, sorted({group.domain for group in everything}))
+
+
+def histogram(rewards: Sequence[float], bins: int = BINS) -> list[tuple[float, float, int]]:
+    """One bin for each reward where there are few, else so many of the same width."""
+    if not rewards:
+        return []
+    counts = Counter(rewards)
+    if len(counts) <= bins:
+        return [(value, value, counts[value]) for value in sorted(counts)]
+    low, high = min(rewards), max(rewards)
+    width = (high - low) / bins
+    places = Counter(min(int((reward - low) / width), bins - 1) for reward in rewards)
+    return [(low + i * width, low + (i + 1) * width if i < bins - 1 else high, places[i]) for i in range(bins)]

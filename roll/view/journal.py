@@ -1,0 +1,129 @@
+"""A journal of a run, which may still be written to: its rows are taken once each, from where the last look ended.
+
+Invariant: what was taken is what the file says. A file that was cut, replaced or went is taken anew; a last line without its end
+waits for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from roll.configs.visible import visible
+from roll.data.regular_file import open_inside
+
+LONGEST_LINE = 32 << 20
+"""Bytes. A longer one is left out, and never in memory."""
+LARGEST = sys.float_info.max
+_REMEMBERED = 64
+"""Bytes before the place that was reached, by which another file is told from this one."""
+
+Row = dict[str, Any]
+
+
+class Place(NamedTuple):
+    """Where a row lies in its file."""
+
+    start: int
+    size: int
+
+
+class Journal:
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder = folder
+        self._name = name
+        self.damaged = 0
+        """Lines that are no JSON object, or too long."""
+        self.reached = 0
+        """Bytes that were taken."""
+        self._file_id = 0
+        self._last = b""
+
+    def take(self, row: Row, place: Place) -> None:
+        """A row is new."""
+        raise NotImplementedError
+
+    def forget(self) -> None:
+        """No row that was taken counts any more."""
+        raise NotImplementedError
+
+    def look(self) -> bool:
+        """Takes the rows that are new. Returns whether anything has changed. Raises `OSError` or `ValueError` for what
+        cannot be read, or is no file."""
+        try:
+            file = open_inside(self._folder, self._name)
+        except FileNotFoundError:
+            return self._restart()
+        with file:
+            changed = False if self._goes_on(file) else self._restart()
+            self._file_id = os.fstat(file.fileno()).st_ino
+            before = self.reached
+            self._take_lines(file)
+        return changed or self.reached > before
+
+    def row_at(self, place: Place) -> Row:
+        """Raises `ValueError` if the file has no such row any more."""
+        with open_inside(self._folder, self._name) as file:
+            file.seek(place.start)
+            row = _parsed(file.read(place.size))
+        if row is None:
+            raise ValueError(f"{self._name} was rewritten")
+        return row
+
+    def _take_lines(self, file: BinaryIO) -> None:
+        file.seek(self.reached)
+        while line := file.readline(LONGEST_LINE):
+            size, whole = len(line), line.endswith(b"\n")
+            while not whole and (more := file.readline(LONGEST_LINE)):
+                line, size, whole = b"", size + len(more), more.endswith(b"\n")
+            if not whole:
+                break
+            if (row := _parsed(line)) is None:
+                self.damaged += 1
+            else:
+                self.take(row, Place(self.reached, size))
+            self.reached += size
+        file.seek(max(0, self.reached - _REMEMBERED))
+        self._last = file.read(min(self.reached, _REMEMBERED))
+
+    def _goes_on(self, file: BinaryIO) -> bool:
+        """Whether the file begins with what was taken."""
+        found = os.fstat(file.fileno())
+        if self.reached and (found.st_ino != self._file_id or found.st_size < self.reached):
+            return False
+        file.seek(self.reached - len(self._last))
+        return file.read(len(self._last)) == self._last
+
+    def _restart(self) -> bool:
+        known, self.reached, self.damaged, self._last = self.reached > 0, 0, 0, b""
+        if known:
+            self.forget()
+        return known
+
+
+def number(value: Any) -> float | None:
+    """A finite number, or None."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST else None
+
+
+def whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 53 else None
+
+
+def shown(value: Any) -> str:
+    """A short text or name, as a page or a terminal shows it."""
+    return visible(text(value))
+
+
+def text(value: Any) -> str:
+    return value if isinstance(value, str) else "" if value is None else json.dumps(value)
+
+
+def _parsed(line: bytes) -> Row | None:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None

@@ -1,0 +1,240 @@
+"""One run, read as far as it is asked for: its state, and the readers of its files."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from threading import RLock
+from typing import Any
+
+import yaml
+
+from roll.data.regular_file import open_inside
+from roll.view.content import content
+from roll.view.groups import Fates, Group, Page, Selection, all_groups, page, prompt_of
+from roll.view.journal import number, shown, text, whole
+from roll.view.lanes import Lanes
+from roll.view.metrics import Curve, Metrics, thinned
+from roll.view.panels import panels
+from roll.view.pieces import Pieces, pieces
+from roll.view.samples import Samples
+
+LARGEST_FILE = 8 << 20
+"""Bytes of config.yaml and of summary.json."""
+SILENT_S = 600.0
+"""A run that has written nothing for so long is said to be silent."""
+LATEST = ("summary.json", "metrics.jsonl", "groups.jsonl", "samples.jsonl")
+
+
+class Run:
+    """May be used by several threads: of the curves, the groups and the lanes, one reads each at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._curving, self._grouping, self._tracing = RLock(), RLock(), RLock()
+        self.metrics = Metrics(folder)
+        self.fates = Fates(folder)
+        self.samples = Samples(folder)
+        self.lanes = Lanes(folder)
+        self.problems: dict[str, str] = {}
+        """By file, why it cannot be read."""
+        self._pieces: Pieces | None = None
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return self._whole_file(
+            "config.yaml", lambda contents: yaml.load(contents, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        )
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        return self._whole_file("summary.json", json.loads)
+
+    def _whole_file(self, name: str, parse: Any) -> dict[str, Any]:
+        """Empty, with a problem, where the file says nothing."""
+        self.problems.pop(name, None)
+        try:
+            with open_inside(self.folder, name) as file:
+                found = parse(file.read(LARGEST_FILE))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+            self.problems[name] = str(error)
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def look(self, *journals: Metrics | Fates | Samples) -> None:
+        for journal in journals:
+            try:
+                journal.look()
+            except (OSError, ValueError) as error:
+                self.problems[type(journal).__name__] = str(error)
+
+    # -- what a page asks for -------------------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        with self._curving:
+            self.look(self.metrics)
+            summary, config = self.summary, self.config
+            changed = max((_changed(self.folder / name) for name in LATEST), default=0.0)
+            state, reason = state_of(summary, changed)
+            last = self.metrics.last
+            bound = whole((mapping(summary.get("staleness"))).get("bound"))
+            found = {
+                "state": state,
+                "reason": reason,
+                "host": shown(summary.get("host")),
+                "changed": changed,
+                "step": last_step(self.metrics),
+                "max_steps": whole(config.get("max_steps")),
+                "elapsed_s": number(summary.get("wall_s")),
+                "left_s": left_s(summary, whole(config.get("max_steps"))) if state == "running" else None,
+                "bound": math.ceil(number(config.get("async_generation_ratio")) or 0) if bound is None else bound,
+                "staleness": last.get("staleness/mean"),
+                "reward": last.get("critic/score/mean"),
+                "validation": last.get("val_correct/all/mean"),
+                "groups": _counts(summary),
+                "idle": {shown(k): number(v) for k, v in mapping(summary.get("idle_share")).items()},
+                "roles": [{k: shown(v) if isinstance(v, str) else number(v) for k, v in mapping(role).items()}
+                          for role in list_of(summary.get("roles"))],
+                "updates": {shown(k): number(v) for k, v in mapping(summary.get("weight_updates")).items()},
+                "events": self._events(summary),
+                "panels": panels(self.metrics.names()),
+                "names": self.metrics.names(),
+            }  # fmt: skip
+        return found
+
+    def curves(self, names: list[str], since: int = -1) -> dict[str, Curve]:
+        """With `since` all points after that step; else few enough to be drawn."""
+        with self._curving:
+            self.look(self.metrics)
+            found = {name: self.metrics.curve(name, since) for name in names}
+        return {name: thinned(curve) for name, curve in found.items()} if since < 0 else found
+
+    def clock(self) -> dict[int, tuple[float, float]]:
+        with self._curving:
+            self.look(self.metrics)
+            return self.metrics.clock()
+
+    def groups(self) -> list[Group]:
+        with self._grouping:
+            self.look(self.fates, self.samples)
+            return list(all_groups(self.fates, self.samples))
+
+    def page(self, selection: Selection) -> Page:
+        return page(self.groups(), selection)
+
+    def funnel(self) -> dict[str, Any]:
+        """Fates with their reasons, as the journal has them; what is under way, as the summary says."""
+        with self._grouping:
+            self.look(self.fates)
+            fates = [[fate, reason, count] for (fate, reason), count in sorted(self.fates.counts.items())]
+            return {"counts": _counts(self.summary), "fates": fates}
+
+    def content(self, key: str) -> dict[str, Any] | None:
+        """The rollouts of a group at a step; None if they were not written down, or are there no more."""
+        with self._grouping:
+            self.look(self.samples)
+            group = self.samples.groups.get(key)
+            step, _, group_id = key.partition("/")
+            if group is None and step.isdigit() and group_id.isdigit():
+                group = self.samples.of(int(group_id), int(step))
+            if group is None:
+                return None
+            if self._pieces is None or self._pieces.unknown:
+                self._pieces = pieces(self.folder, text(self.config.get("pretrain")))
+            found = content(self.samples, group, self._pieces)
+        phases = self.lanes.phases(group.group_id) if group.group_id is not None else []
+        return found | {"phases": phases}
+
+    def same_prompt(self, uid: str) -> list[dict[str, Any]]:
+        """Where the prompt occurs whose rollouts can be read, in any epoch."""
+        with self._grouping:
+            self.look(self.samples)
+            wanted = prompt_of(uid)
+            groups = [group for group in self.samples.groups.values() if prompt_of(group.uid) == wanted]
+        return [{"key": g.key, "step": g.step, "fate": g.fate, "reward": g.reward, "length": g.length} for g in groups]
+
+    def picture(self, begin: float | None, end: float | None, width: int) -> dict[str, Any]:
+        with self._tracing:
+            self.lanes.look()
+            return self.lanes.picture(begin, end, width)
+
+    def _events(self, summary: Mapping[str, Any]) -> list[dict[str, str]]:
+        """What somebody should know, the gravest first."""
+        found = [{"level": "error", "text": shown(problem)} for problem in self.problems.values()]
+        for journal in (self.metrics, self.fates, self.samples):
+            if lost := journal.damaged + journal.left_out:
+                what = f"{journal.damaged:,} lines are no rows, {journal.left_out:,} rows too many"
+                found.append({"level": "error", "text": f"{lost:,} rows of a journal are left out: {what}"})
+        if (self.folder / "traceback.txt").is_file():
+            found.append({"level": "error", "text": "an error ended the run: traceback.txt"})
+        stacks = sorted(path.name for path in (self.folder / "stacks").glob("*.txt"))
+        found += [{"level": "warning", "text": f"something took too long: stacks/{shown(name)}"} for name in stacks[-20:]]
+        if restarts := whole(summary.get("engine_restarts")):
+            found.append({"level": "warning", "text": f"engines were replaced {restarts:,} times"})
+        alarms = [alarm for alarm in list_of(summary.get("alarms")) if isinstance(alarm, dict)]
+        found += [{"level": "error", "text": f"alarm: {shown(alarm.get('text'))}"} for alarm in alarms]
+        found += [{"level": "warning", "text": shown(warning)} for warning in list_of(summary.get("warnings"))]
+        return found
+
+
+def state_of(summary: Mapping[str, Any], changed: float) -> tuple[str, str]:
+    """State and reason: what the summary says, and `crashed` if the process that it names is gone. `changed`: when the run last
+    wrote something."""
+    state, reason = shown(summary.get("status")), shown(summary.get("reason"))
+    if not summary:
+        return "unknown", "there is no summary.json"
+    pid, here = whole(summary.get("pid")), summary.get("host") == socket.gethostname()
+    if state == "running" and here and pid is not None and not _alive(pid):
+        return "crashed", f"process {pid} is gone, and did not say why"
+    if state == "running" and time.time() - changed > SILENT_S:
+        return "silent", f"nothing was written for {(time.time() - changed) / 60:.0f} min"
+    return state, reason
+
+
+def left_s(summary: Mapping[str, Any], max_steps: int | None) -> float | None:
+    """Seconds to the end, if all steps take as long as those of this process did."""
+    wall, step, first = (number(summary.get(key)) for key in ("wall_s", "steps", "resumed_from_step"))
+    done = (step or 0) - (first or 0)
+    return wall / done * (max_steps - (step or 0)) if wall and done > 0 and max_steps is not None else None
+
+
+def last_step(metrics: Metrics) -> int | None:
+    steps = metrics.curve("time/step_s").steps or metrics.curve("val_correct/all/mean").steps
+    return steps[-1] if len(steps) else None
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def list_of(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _counts(summary: Mapping[str, Any]) -> dict[str, int | None]:
+    counts = mapping(summary.get("groups"))
+    return {name: whole(counts.get(name)) for name in ("admitted", "buffered", "in_flight", "trained", "replayed")}
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return pid > 0

@@ -1,0 +1,151 @@
+"""samples.jsonl by group: where the rollouts of each group lie in the file, and what is needed to choose among them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from sys import intern
+from typing import NamedTuple
+
+from roll.view.journal import Journal, Place, Row, number, shown, whole
+
+SORTS = ("step", "reward", "length", "group")
+MOST_SAMPLES = 1_000_000
+"""Of one run, about 250 MB; later ones are left out, and counted."""
+
+
+class Kept(NamedTuple):
+    """A rollout that was written down."""
+
+    place: Place
+    member: int
+    """Position in its group."""
+    reward: float | None
+    tokens: int
+    cut: bool
+    """Whether its response ended for want of tokens."""
+    begins: bool
+    """False for the later turns of an episode whose turns are samples of their own."""
+
+
+class KeptGroup(NamedTuple):
+    """The rollouts of a group that a step trained, or that was dropped or validated then."""
+
+    step: int
+    group_id: int | None
+    """None for a validation."""
+    uid: str
+    domain: str
+    fate: str
+    reason: str
+    samples: list[Kept]
+
+    @property
+    def key(self) -> str:
+        return key_of(self.step, self.group_id, self.uid)
+
+    @property
+    def rollouts(self) -> int:
+        return sum(sample.begins for sample in self.samples)
+
+    @property
+    def reward(self) -> float | None:
+        return mean([sample.reward for sample in self.samples if sample.begins and sample.reward is not None])
+
+    @property
+    def length(self) -> float | None:
+        """Response tokens of a rollout."""
+        return sum(sample.tokens for sample in self.samples) / self.rollouts if self.rollouts else None
+
+    @property
+    def cut(self) -> float | None:
+        return mean([float(sample.cut) for sample in self.samples])
+
+
+def key_of(step: int, group_id: int | None, uid: str) -> str:
+    """The name of a group at a step, as links have it."""
+    return f"{step}/{uid if group_id is None else group_id}"
+
+
+def mean(values: list[float]) -> float | None:
+    found = sum(values) / len(values) if values else math.nan
+    return found if math.isfinite(found) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Rollouts:
+    """Which rollouts of some groups, in which order."""
+
+    sort: str
+    descending: bool
+    most: int
+    """0: all."""
+    reward_from: float | None
+    reward_to: float | None
+    """Inclusive."""
+
+    def of(self, groups: Iterable[KeptGroup]) -> list[tuple[KeptGroup, Kept]]:
+        found = [
+            (group, kept) for group in groups for kept in group.samples if within(kept.reward, self.reward_from, self.reward_to)
+        ]
+        found.sort(key=self._place, reverse=self.descending)
+        return found[: self.most] if self.most else found
+
+    def _place(self, one: tuple[KeptGroup, Kept]) -> float:
+        group, kept = one
+        number = {"step": group.step, "reward": kept.reward, "length": kept.tokens, "group": group.group_id}[self.sort]
+        return math.inf if number is None else number
+
+
+def within(value: float | None, low: float | None, high: float | None) -> bool:
+    if low is None and high is None:
+        return True
+    return value is not None and (low is None or value >= low) and (high is None or value <= high)
+
+
+class Samples(Journal):
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, "samples.jsonl")
+        self.left_out = 0
+        self.forget()
+
+    def forget(self) -> None:
+        self.groups: dict[str, KeptGroup] = {}
+        """By key."""
+        self._of_group: dict[int, list[str]] = {}
+        self._count = 0
+
+    def take(self, row: Row, place: Place) -> None:
+        step, group_id, uid = whole(row.get("step")), whole(row.get("group_id")), shown(row.get("prompt_uid"))
+        if step is None:
+            self.damaged += 1
+            return
+        if self._count >= MOST_SAMPLES:
+            self.left_out += 1
+            return
+        self._count += 1
+        key = key_of(step, group_id, uid)
+        if key not in self.groups:
+            fate, _, reason = shown(row.get("fate")).partition(": ")
+            domain = intern(shown(row.get("domain")))
+            self.groups[key] = KeptGroup(step, group_id, uid, domain, intern(fate), intern(reason), [])
+            if group_id is not None:
+                self._of_group.setdefault(group_id, []).append(key)
+        ids, index = row.get("response_ids"), whole(row.get("index"))
+        tokens = len(ids) if isinstance(ids, list) else 0
+        cut = row.get("finish_reason") == "length"
+        trajectory = row.get("trajectory")
+        begins = not isinstance(trajectory, dict) or trajectory.get("first_turn", 0) == 0
+        self.groups[key].samples.append(Kept(place, index or 0, number(row.get("reward")), tokens, cut, begins))
+
+    def of(self, group_id: int, step: int) -> KeptGroup | None:
+        """What is known of a group at a step. The journal of fates may count the steps of a dropped group differently by one."""
+        keys = self._of_group.get(group_id, [])
+        exact = key_of(step, group_id, "")
+        return self.groups[exact if exact in keys else keys[-1]] if keys else None
+
+    def rows(self, group: KeptGroup) -> Iterator[Row]:
+        """Raises `ValueError` or `OSError` if the file has them no more."""
+        return (self.row_at(sample.place) for sample in group.samples)

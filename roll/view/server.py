@@ -1,0 +1,187 @@
+"""`roll ui`: the page over HTTP, read-only, for whoever has the token, on loopback.
+
+A browser shows this page to its user alone: a site that names the server by a host name of its own is refused (DNS rebinding),
+and the policy lets no script run but the files of `static/`."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from importlib.resources import files
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from roll.view.answers import Question, answer
+from roll.view.folder import Runs
+
+HOSTS = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d+)?")
+LOOK_S = 1.0
+"""Time between two looks at a run that somebody watches."""
+MOST_WATCHERS = 200
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+STATIC = files("roll.view") / "static"
+
+
+class Door:
+    """Lets in requests of this machine's own browser that know the token, to read."""
+
+    def __init__(self, app: ASGIApp, token: str, cookie: str) -> None:
+        self._app = app
+        self._token = token
+        self._cookie = cookie
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        refused = self._refused(Request(scope))
+        if refused is not None:
+            return await refused(scope, receive, send)
+
+        async def with_headers(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *Headers(HEADERS).raw]
+            await send(message)
+
+        await self._app(scope, receive, with_headers)
+
+    def _refused(self, request: Request) -> Response | None:
+        """The answer, where there is no other."""
+        if not HOSTS.fullmatch(request.headers.get("host", "")):
+            return PlainTextResponse("this server answers to localhost only", 421, HEADERS)
+        if request.method not in ("GET", "HEAD"):
+            return PlainTextResponse("this page is read, not written", 405, HEADERS)
+        if self._knows(request.query_params.get("token", "")):
+            if request.url.path != "/":
+                return None
+            answer = RedirectResponse("/", 303, HEADERS)
+            answer.set_cookie(self._cookie, self._token, httponly=True, samesite="strict")
+            return answer
+        if not self._knows(request.cookies.get(self._cookie, "")):
+            return PlainTextResponse("open the address that `roll ui` has printed: it has the token", 401, HEADERS)
+        return None
+
+    def _knows(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode(), self._token.encode())
+
+
+class Watch:
+    """One look at each run that is watched, however many watch it."""
+
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
+        self._watchers: dict[str, int] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._news: dict[str, asyncio.Future[bytes]] = {}
+
+    @property
+    def full(self) -> bool:
+        return sum(self._watchers.values()) >= MOST_WATCHERS
+
+    async def statuses(self, name: str) -> AsyncIterator[bytes]:
+        """The status of a run, now and whenever it has changed, as server-sent events. Raises `LookupError`."""
+        self._watchers[name] = self._watchers.get(name, 0) + 1
+        try:
+            yield await run_in_threadpool(_status_event, self._runs, name)
+            if name not in self._tasks:
+                self._news[name] = asyncio.get_running_loop().create_future()
+                self._tasks[name] = asyncio.create_task(self._look(name))
+            while name in self._news:
+                if event := await asyncio.shield(self._news[name]):
+                    yield event
+        finally:
+            self._watchers[name] -= 1
+            if not self._watchers[name]:
+                del self._watchers[name]
+                if task := self._tasks.pop(name, None):
+                    task.cancel()
+                self._news.pop(name, None)
+
+    def close(self) -> None:
+        """The server ends, and so does every stream."""
+        for task in self._tasks.values():
+            task.cancel()
+        waiting, self._news, self._tasks = self._news, {}, {}
+        for future in waiting.values():
+            future.set_result(b"")
+
+    async def _look(self, name: str) -> None:
+        last = b""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                event = await run_in_threadpool(_status_event, self._runs, name)
+            except LookupError as error:
+                event = f"event: gone\ndata: {json.dumps(str(error))}\n\n".encode()
+            if event != last:
+                last = event
+                waiting, self._news[name] = self._news[name], asyncio.get_running_loop().create_future()
+                waiting.set_result(event)
+
+
+def _status_event(runs: Runs, name: str) -> bytes:
+    return f"data: {json.dumps(runs.run(name).status())}\n\n".encode()
+
+
+def app(runs: Runs, watch: Watch, token: str, cookie: str) -> ASGIApp:
+
+    async def asked(request: Request) -> Response:
+        question = Question(request.query_params.multi_items())
+        return await _answered(lambda: run_in_threadpool(answer, runs, request.path_params["what"], question))
+
+    async def stream(request: Request) -> Response:
+        name = request.query_params.get("run", "")
+        if watch.full:
+            return PlainTextResponse(f"{MOST_WATCHERS} pages watch already", 503)
+        try:
+            await run_in_threadpool(runs.run, name)
+        except LookupError as error:
+            return PlainTextResponse(str(error), 404)
+        return StreamingResponse(watch.statuses(name), media_type="text/event-stream")
+
+    async def static(request: Request) -> Response:
+        return _static(request.path_params.get("name", "index.html"))
+
+    routes = [
+        Route("/", static),
+        Route("/static/{name}", static),
+        Route("/api/stream", stream),
+        Route("/api/{what}", asked),
+    ]
+    return Door(Starlette(routes=routes), token, cookie)
+
+
+async def _answered(ask: Callable[[], Awaitable[Any]]) -> Response:
+    try:
+        return JSONResponse(await ask())
+    except LookupError as error:
+        return PlainTextResponse(str(error.args[0] if error.args else error), 404)
+    except (ValueError, OSError) as error:
+        return PlainTextResponse(str(error), 400)
+
+
+def _static(name: str) -> Response:
+    """Only names that lie in the folder exist; one with a separator is none of them."""
+    found = {file.name: file for file in STATIC.iterdir() if file.is_file()}.get(name)
+    ending = name[name.rfind(".") :]
+    if found is None or ending not in TYPES:
+        return PlainTextResponse("no such file", 404)
+    return Response(found.read_bytes(), media_type=TYPES[ending])

@@ -1,0 +1,109 @@
+// What became of the groups: fates with reasons, rewards, and a table that the server filters, sorts and pages.
+
+import { el, figure, fill, share, table } from "./dom.js";
+import { go, link, linked, note } from "./link.js";
+import { ask } from "./source.js";
+
+const LIMIT = 50;
+const FILTERS = ["step_from", "step_to", "domain", "fate", "reason", "prompt", "reward_from", "reward_to", "kept"];
+const COLUMNS = [["step", "step"], ["group_id", "group"], ["uid", "prompt"], ["domain", "domain"], ["fate", "fate"], ["reason", "reason"], ["lag", "lag"], ["reward", "reward"], ["rollouts", "rollouts"], ["length", "length"], ["cut", "cut off"], ["kept", "text"]];
+const NUMBERS = new Set(["step", "group_id", "lag", "reward", "rollouts", "length", "cut"]);
+
+// The keys of the rows that were shown last: the group view goes on among them.
+export const listed = { run: "", keys: [] };
+
+export class Groups {
+  constructor(run) {
+    this.run = run;
+    this.funnel = el("div", { class: "funnel" });
+    this.bins = el("div", { class: "bins" });
+    this.rows = el("div", {});
+    this.chosen = 0;
+    this.fields = Object.fromEntries(["step_from", "step_to", "prompt"].map((name) => [name, el("input", { type: name === "prompt" ? "search" : "number", placeholder: name.replace("_", " "), "aria-label": name.replace("_", " "), onchange: (event) => this.filter({ [name]: event.target.value }) })]));
+    this.domain = el("select", { "aria-label": "domain", onchange: () => this.filter({ domain: this.domain.value }) });
+    this.kept = el("input", { type: "checkbox", onchange: () => this.filter({ kept: this.kept.checked ? "true" : null }) });
+    this.node = el("section", { id: "groups" }, el("h2", {}, "Groups"), this.funnel, el("h3", {}, "Mean reward of a group"), this.bins,
+      el("p", { class: "bar" }, Object.values(this.fields), this.domain, el("label", {}, this.kept, " with text"), el("button", { onclick: () => this.filter(Object.fromEntries(FILTERS.map((name) => [name, null]))) }, "all")), this.rows);
+  }
+
+  filter(changes) {
+    note({ ...changes, offset: null });
+    return this.load();
+  }
+
+  async load() {
+    const asked = Object.fromEntries([...FILTERS, "sort", "descending", "offset"].map((name) => [name, link().get(name)]).filter(([, value]) => value !== null));
+    this.latest = JSON.stringify(asked);
+    const mine = this.latest;
+    const [page, funnel] = await Promise.all([ask("groups", { run: this.run, ...asked, limit: LIMIT }), ask("funnel", { run: this.run })]);
+    if (mine !== this.latest) return;
+    this.page = page;
+    listed.run = this.run;
+    listed.keys = page.rows.filter((row) => row.kept).map((row) => row.key);
+    for (const [name, field] of Object.entries(this.fields)) if (field !== document.activeElement) field.value = asked[name] ?? "";
+    this.kept.checked = asked.kept === "true";
+    if (this.domain.childElementCount !== page.domains.length + 1) fill(this.domain, el("option", { value: "" }, "all domains"), page.domains.map((name) => el("option", { value: name }, name)));
+    this.domain.value = asked.domain ?? "";
+    this.drawFunnel(funnel, asked);
+    this.drawBins(page.histogram, asked);
+    this.drawRows(asked);
+  }
+
+  drawFunnel({ counts, fates }, asked) {
+    const most = Math.max(counts.admitted ?? 0, ...fates.map(([, , count]) => count), 1);
+    const bar = (label, count, change, on) => {
+      const mark = el("i");
+      mark.style.width = `${(100 * (count ?? 0)) / most}%`;
+      return el("button", { class: on ? "on" : "", disabled: !change, onclick: () => change && this.filter(on ? { fate: null, reason: null } : change) }, el("span", {}, label), el("b", {}, figure(count)), mark);
+    };
+    fill(this.funnel, bar("admitted", counts.admitted), bar("in flight", counts.in_flight), bar("buffered", counts.buffered),
+      fates.map(([fate, reason, count]) => bar(reason ? `${fate}: ${reason}` : fate, count, { fate, reason: reason || null }, asked.fate === fate && (asked.reason ?? "") === reason)));
+  }
+
+  drawBins(histogram, asked) {
+    const most = Math.max(...histogram.map(([, , count]) => count), 1);
+    fill(this.bins, histogram.map(([low, high, count]) => {
+      const on = asked.reward_from === String(low) && asked.reward_to === String(high);
+      const mark = el("i");
+      mark.style.height = `${Math.max(2, (60 * count) / most)}px`;
+      const name = low === high ? figure(low) : `${figure(low)} to ${figure(high)}`;
+      return el("button", { class: on ? "on" : "", title: `${name}: ${figure(count)} groups`, onclick: () => this.filter(on ? { reward_from: null, reward_to: null } : { reward_from: low, reward_to: high }) }, mark, el("span", {}, figure(low)));
+    }), histogram.length === 0 && el("p", { class: "soft" }, "no group here has a reward that was written down"));
+  }
+
+  drawRows(asked) {
+    const { total, rows } = this.page, by = asked.sort ?? "step", down = asked.descending === "true", offset = Number(asked.offset ?? 0);
+    const head = COLUMNS.map(([name, label]) => el("th", { "aria-sort": by === name ? (down ? "descending" : "ascending") : "none" }, el("button", { onclick: () => this.filter({ sort: name, descending: by === name && !down ? "true" : null }) }, label, by === name ? (down ? " ↓" : " ↑") : "")));
+    const body = rows.map((row) => COLUMNS.map(([name]) => {
+      if (name === "kept") return row.kept ? el("a", { href: linked({ group: row.key }, ["run"]) }, "open") : "";
+      return el("td", { class: NUMBERS.has(name) ? "number" : "" }, name === "cut" ? share(row[name]) : el("bdi", {}, figure(row[name])));
+    }));
+    fill(this.rows, table(head, body, { class: "groups" }), el("p", { class: "bar" },
+      el("button", { disabled: offset === 0, onclick: () => this.turn(offset - LIMIT) }, "‹ before"),
+      el("span", {}, total ? `${figure(offset + 1)} to ${figure(Math.min(offset + LIMIT, total))} of ${figure(total)}` : "none"),
+      el("button", { disabled: offset + LIMIT >= total, onclick: () => this.turn(offset + LIMIT) }, "next ›")));
+    this.rows.querySelectorAll("tbody tr").forEach((line, i) => {
+      if (rows[i].kept) line.addEventListener("click", () => this.open(i));
+      line.classList.toggle("kept", rows[i].kept);
+    });
+    this.choose(0);
+  }
+
+  turn(offset) {
+    note({ offset: offset > 0 ? offset : null });
+    return this.load();
+  }
+
+  choose(by) {
+    const lines = [...this.rows.querySelectorAll("tbody tr")];
+    if (!lines.length) return;
+    this.chosen = Math.max(0, Math.min(lines.length - 1, this.chosen + by));
+    lines.forEach((line, i) => line.classList.toggle("chosen", i === this.chosen));
+    if (by) lines[this.chosen].scrollIntoView({ block: "nearest" });
+  }
+
+  open(i = this.chosen) {
+    const row = this.page?.rows[i];
+    if (row?.kept) go({ group: row.key }, ["run"]);
+  }
+}

@@ -1,0 +1,108 @@
+"""What the adviser says of runs on a virtual clock whose best setting is known, and what comes of following it."""
+
+import sys
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from roll.metrics.advice import ENGINES, LEAST_STEPS, Halves, Places, advise, sentences
+from roll.rollout.admission import Admission
+from roll.rollout.pipeline_depth import PipelineDepth
+
+sys.path.insert(0, str(Path(__file__).parent))
+from virtual_run import simulate
+
+GROUPS, STEPS = 8, 60
+
+
+def virtual(ratio, rollout_s, train_s, slots, devices=(1, 1)):
+    """A run whose rollouts and steps take so long; what is seen of it. Places are worth the same wherever they are."""
+    admission = Admission(GROUPS, ratio, STEPS)
+    outcome = simulate(
+        admission, PipelineDepth(ratio, fixed=ratio), duration=lambda _: rollout_s, train_s=lambda _: train_s, slots=slots
+    )
+    step_s, idle_s = outcome.wall_s / STEPS, outcome.wait_s / STEPS
+    busy = min(step_s, max(rollout_s * GROUPS / slots, rollout_s))
+    return Halves(
+        steps=STEPS,
+        step_s=step_s,
+        idle_s=idle_s,
+        rollout_s=busy,
+        ratio=ratio,
+        batch=GROUPS,
+        places=Places(slots, ENGINES, 1),
+        rollout_devices=devices[0],
+        train_devices=devices[1],
+    )
+
+
+def followed(rollout_s, train_s, slots, seen):
+    """The run with all advice about `seen`, and the last of it."""
+    advices = advise(seen)
+    told = {advice.key: advice.value for advice in advices}
+    infer, train = seen.rollout_devices, seen.train_devices
+    if "device_mapping" in told:
+        words = told["device_mapping"].split()
+        infer, train = int(words[0]), int(words[3])
+    places = round(slots * infer / seen.rollout_devices)
+    places = int(told.get(ENGINES, places))
+    ratio = float(told.get("async_generation_ratio", seen.ratio))
+    return virtual(ratio, rollout_s, train_s * seen.train_devices / train, places, (infer, train)), advices
+
+
+@pytest.mark.parametrize(
+    ("ratio", "rollout_s", "train_s", "slots", "devices", "keys"),
+    [
+        (0, 1.0, 1.0, 8, (1, 1), ["async_generation_ratio"]),
+        (0, 3.0, 1.0, 8, (1, 1), ["async_generation_ratio"]),  # slots for one batch: rollouts at full speed after it
+        (0, 3.0, 1.0, 64, (1, 1), ["async_generation_ratio"]),  # each is long, and there is room for more
+        (1, 4.0, 1.0, 64, (1, 1), ["async_generation_ratio"]),
+        (1, 1.0, 1.0, 4, (1, 1), [ENGINES]),
+        (1, 2.0, 1.0, 8, (4, 4), ["device_mapping"]),
+        (1, 1.0, 4.0, 8, (4, 4), ["device_mapping"]),
+        (0, 2.0, 4.0, 8, (4, 4), ["async_generation_ratio", "device_mapping"]),
+    ],
+)
+def test_who_follows_the_advice_gets_about_what_was_predicted(ratio, rollout_s, train_s, slots, devices, keys):
+    seen = virtual(ratio, rollout_s, train_s, slots, devices)
+    after, advices = followed(rollout_s, train_s, slots, seen)
+    assert [advice.key for advice in advices][: len(keys)] == keys
+    assert after.step_s < 0.95 * seen.step_s
+    assert after.step_s == pytest.approx(advices[-1].step_s, rel=0.15)
+
+
+@pytest.mark.parametrize(("rollout_s", "train_s", "slots"), [(1.0, 1.0, 16), (0.5, 2.0, 16), (2.0, 2.0, 8)])
+def test_where_nothing_is_to_be_won_nothing_is_advised(rollout_s, train_s, slots):
+    seen = virtual(1, rollout_s, train_s, slots)
+    assert advise(seen) == []
+    (line,) = sentences(seen)
+    assert line.startswith("balanced: ")
+
+
+def test_no_advice_is_worth_less_than_what_it_is_told_for():
+    for ratio in (0, 0.5, 1, 2, 4):
+        for rollout_s in (0.3, 1.0, 3.0, 9.0):
+            for slots in (2, 8, 64):
+                for devices in ((1, 1), (1, 3), (4, 4)):
+                    seen = virtual(ratio, rollout_s, 1.0, slots, devices)
+                    steps = [seen.step_s, *(advice.step_s for advice in advise(seen))]
+                    assert all(later < 0.95 * before for before, later in pairwise(steps))
+
+
+def test_shared_devices_and_short_runs_are_told_nothing():
+    seen = virtual(0, 1.0, 1.0, 8)
+    assert advise(replace(seen, apart=False)) == []
+    assert advise(replace(seen, steps=LEAST_STEPS - 1)) == [] and list(sentences(replace(seen, steps=LEAST_STEPS - 1))) == []
+
+
+def test_more_places_are_not_advised_to_engines_without_memory_for_them():
+    seen = virtual(1, 1.0, 1.0, 4)
+    assert advise(replace(seen, places=Places(4, ENGINES, 0))) == []
+
+
+def test_the_sentences_name_the_bottleneck_the_setting_the_gain_and_what_is_taken_for_granted():
+    where, what = sentences(virtual(0, 1.0, 1.0, 8))
+    assert where.startswith("actor_infer is the bottleneck: training waited for groups 5")
+    assert what.startswith("async_generation_ratio: 1: a step would take about 1 s instead of 2 s (50% less), if ")

@@ -1,0 +1,81 @@
+"""What two ranks of a trainer take of the host's memory while they load a model and a checkpoint."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from programs import environment
+from safetensors.torch import save_file
+from tiny_models import numbered_tokenizer, tiny_qwen2
+from train_specs import train_spec
+
+from roll.distributed.ports import free_port
+from roll.strategies.train import make_train_strategy
+from roll.strategies.train.checkpoint_files import TrainerState
+from roll.strategies.train.interface import RankContext
+
+PROGRAM = Path(__file__).with_name("host_memory_program.py")
+SIZES = {"hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 6, "tie_word_embeddings": False}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A model in bf16, a checkpoint of it, and the number of its parameters."""
+    folder = tmp_path_factory.mktemp("memory")
+    model = tiny_qwen2(12_000, num_attention_heads=12, num_key_value_heads=2, **SIZES)
+    tokenizer = numbered_tokenizer(37)
+    for target, dtype in ((folder / "checkpoint" / "model", torch.float32), (folder / "model", torch.bfloat16)):
+        model.to(dtype).save_pretrained(target)
+        tokenizer.save_pretrained(target)
+    moments = {f"{n}.{moment}": torch.zeros(p.shape) for n, p in model.named_parameters() for moment in ("exp_avg", "exp_avg_sq")}
+    save_file(moments, folder / "checkpoint" / "optimizer.safetensors")
+    TrainerState(optimizer_step=3).write(folder / "checkpoint" / "trainer.json")
+    return folder, sum(p.numel() for p in model.parameters())
+
+
+def test_a_rank_holds_its_share_and_reads_little_more(folders, tmp_path):
+    """Bytes a parameter of the whole model. A rank's share of two is 2 for masters and 4 for moments, and what it reads of the
+    files is half of them: 1 of the model, 2 and 4 of the checkpoint. Whole tensors would be twice as much on every rank."""
+    folder, parameters = folders
+    port = str(free_port())
+    command = [sys.executable, str(PROGRAM), str(folder / "model"), str(folder / "checkpoint"), str(tmp_path)]
+    ranks = [
+        subprocess.Popen([*command, str(rank), port], env=environment(), stderr=subprocess.PIPE, text=True) for rank in range(2)
+    ]
+    try:
+        for rank in ranks:
+            _, errors = rank.communicate(timeout=200)
+            assert rank.returncode == 0, errors[-4000:]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    for rank in range(2):
+        gained = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert gained["started"] < 4.5 * parameters
+        assert gained["resumed"] < 14 * parameters
+
+
+def test_stage_3_divides_parameter_by_parameter(model_path, monkeypatch):
+    """A model that DeepSpeed gets whole would be on each device whole first, in float32."""
+    deepspeed = pytest.importorskip("deepspeed", reason="needs requirements/deepspeed.txt")
+    divide, start = deepspeed.zero.Init._convert_to_zero_parameters, deepspeed.initialize
+    divided, undivided = [], []
+
+    def note(division, parameters):
+        parameters = list(parameters)
+        divided.extend(parameters)
+        undivided.append(len(parameters))
+        divide(division, parameters)
+
+    def begin(model, **options):
+        assert len(divided) == len(list(model.parameters())) and all(hasattr(p, "ds_id") for p in model.parameters())
+        return start(model=model, **options)
+
+    monkeypatch.setattr(deepspeed.zero.Init, "_convert_to_zero_parameters", note)
+    monkeypatch.setattr(deepspeed, "initialize", begin)
+    strategy = make_train_strategy(RankContext(), train_spec("deepspeed_train", model_path, zero={"stage": 3}))
+    strategy.close()
+    assert max(undivided) == 1

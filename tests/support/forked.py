@@ -1,0 +1,133 @@
+"""Python scripts as forks of one interpreter that has imported, once, what they import: each begins in a moment, where an
+interpreter of its own spends seconds on torch and transformers.
+
+    test → server   where the script is, its arguments and environment; a file for its output, a socket for its end
+    server → keeper → script    forks; the keeper waits for the script, and tells the test its process id and its exit code
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+WARMED = ("transformers.conversion_mapping", "get_checkpoint_conversion_mapping", "qwen2")
+"""A function that compiles hundreds of patterns when it is first called, and what it is called with."""
+LONGEST = 1 << 18
+"""Bytes of a request."""
+
+
+class Forked:
+    """What tests use of `subprocess.Popen`."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+        self.pid = int(end.recv(16))
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        return self._code(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        if (code := self._code(timeout)) is None:
+            raise subprocess.TimeoutExpired("forked", timeout or 0)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def _code(self, timeout: float | None) -> int | None:
+        if self.returncode is None:
+            self._end.settimeout(timeout)
+            try:
+                self.returncode = int(self._end.recv(16))
+            except (BlockingIOError, TimeoutError):
+                return None
+            self._end.close()
+        return self.returncode
+
+
+class ForkServer:
+    def __init__(self, environment: Mapping[str, str], imports: Sequence[str]) -> None:
+        """`imports`: the modules that the scripts find imported."""
+        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            command = [sys.executable, __file__, str(theirs.fileno()), *imports]
+            self._process = subprocess.Popen(command, env=environment, pass_fds=[theirs.fileno()])
+
+    def start(self, command: Sequence[str], folder: Path, environment: Mapping[str, str], output: IO[bytes]) -> Forked:
+        """Starts `command`, a script and its arguments, as `subprocess.Popen` does."""
+        request = {"command": command, "folder": str(folder), "environment": dict(environment)}
+        end, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            socket.send_fds(self._requests, [json.dumps(request).encode()], [output.fileno(), theirs.fileno()])
+        return Forked(end)
+
+    def close(self) -> None:
+        self._requests.close()
+        self._process.wait()
+
+
+def serve(requests: socket.socket) -> dict[str, Any]:
+    """Returns in the processes of the scripts, with their requests."""
+    while True:
+        message, fds, *_ = socket.recv_fds(requests, LONGEST, 2)
+        if not message:
+            sys.exit()
+        if os.fork() == 0:
+            requests.close()
+            keep(socket.socket(fileno=fds[1]))
+            os.dup2(fds[0], 1)
+            os.dup2(fds[0], 2)
+            os.close(fds[0])
+            return dict(json.loads(message))
+        for fd in fds:
+            os.close(fd)
+        while True:  # keepers that have ended
+            try:
+                if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                    break
+            except ChildProcessError:
+                break
+
+
+def keep(end: socket.socket) -> None:
+    """Returns in a new process. This one tells of it, and ends after it."""
+    with end:
+        if (script := os.fork()) == 0:
+            return
+        end.send(str(script).encode())
+        end.send(str(os.waitstatus_to_exitcode(os.waitpid(script, 0)[1])).encode())
+    os._exit(0)
+
+
+def become(command: Sequence[str], folder: str, environment: Mapping[str, str]) -> None:
+    """Runs a script as `python script.py` does."""
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    sys.argv = list(command)
+    sys.path[0] = os.path.dirname(command[0])
+    runpy.run_path(command[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    for name in sys.argv[2:]:
+        importlib.import_module(name)
+    module, function, argument = WARMED
+    getattr(importlib.import_module(module), function)(argument)
+    gc.freeze()  # what was imported stays: no collection in a fork looks at it, and copies its pages
+    become(**serve(socket.socket(fileno=int(sys.argv[1]))))

@@ -1,0 +1,264 @@
+"""The page in a browser: what a reader sees and does, with no error in the console and no script of a model's."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from run_files import HOSTILE, fate, lines, make_run, metric, sample
+
+from roll.view.folder import Runs
+from roll.view.report import report
+from roll.view.serving import Serving
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install playwright")
+expect = sync_api.expect
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs chromium (Debian: apt install chromium)"),
+]
+PATIENCE_MS = 20_000
+expect.set_options(timeout=PATIENCE_MS)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        sandbox = [] if os.getuid() else ["--no-sandbox"]  # chromium refuses to run as root with it
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=sandbox)
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def opened(browser, address, view="", **options):
+    """A page whose console stays silent, and which asks nobody else."""
+    context = browser.new_context(viewport={"width": 1200, "height": 900}, **options)
+    page, said = context.new_page(), []
+    page.set_default_timeout(PATIENCE_MS)
+    page.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: said.append(error.stack or str(error)))
+    page.on("dialog", lambda dialog: said.append(f"dialog: {dialog.message}") or dialog.dismiss())
+    origin = address.split("/?")[0]
+    page.on("request", lambda asked: said.append(asked.url) if not asked.url.startswith((origin, "data:")) else None)
+    page.goto(address)
+    if view:
+        page.goto(f"{origin}/#{view}" if address.startswith("http") else f"{address}#{view}")
+    yield page
+    context.close()
+    assert said == []
+
+
+@contextmanager
+def served(*folders):
+    serving = Serving(list(folders), 0)
+    thread = threading.Thread(target=serving.run)
+    thread.start()
+    try:
+        yield serving.address
+    finally:
+        serving.stop()
+        thread.join()
+
+
+def test_a_run_from_top_to_bottom_down_to_a_token(browser, tmp_path):
+    make_run(tmp_path / "runs/one", steps=6, groups=3)
+    with served(tmp_path / "runs") as address, opened(browser, address) as page:
+        page.wait_for_selector(".chart .u-title")
+        assert page.locator("#status strong").inner_text() == "finished" and "6 of 10" in page.locator("#status").inner_text()
+        titles = page.locator(".chart .u-title").all_inner_texts()
+        assert titles[:2] == ["Reward", "Validation"] and "Staleness, versions" in titles
+        assert "trained" in page.locator(".funnel").inner_text() and "dropped: equal" in page.locator(".funnel").inner_text()
+        page.locator('[data-title="Reward"] .u-over').click(position={"x": 3, "y": 40})  # the first point is step 1
+        page.wait_for_url(re.compile("step_from=1"))
+        expect(page.locator("table.groups tbody tr")).to_have_count(4)
+        page.locator(".bins button").first.click()
+        page.wait_for_url(re.compile("reward_from=0.5"))
+        page.locator("table.groups tbody tr.kept").first.click()
+        page.wait_for_selector(".samples article >> nth=1")
+        assert "reward 0" in page.locator(".samples article").nth(1).inner_text()
+        page.locator(".samples article").first.locator(".tokens span").nth(1).hover()
+        pointed = page.locator(".pointed").inner_text()
+        assert (
+            "version 4" in pointed and "engine 1" in pointed and "log-prob -1" in pointed and "trainer / engine 0.3679" in pointed
+        )
+        page.locator("select[aria-label='colour of tokens']").select_option("ratio")
+        colour = page.locator(".tokens span").nth(1).evaluate("node => node.style.background")
+        assert colour.startswith("rgba(47, 111, 208")
+        page.locator(".pointed a").click()
+        with opened(browser, address, page.url.split("#")[1]) as again:
+            again.wait_for_selector(".tokens .marked")
+            assert again.locator("select[aria-label='colour of tokens']").input_value() == "ratio"
+
+
+def test_keys_lanes_and_any_metric(browser, tmp_path):
+    make_run(tmp_path / "one", steps=3)
+    with served(tmp_path) as address, opened(browser, address) as page:
+        page.locator("#time canvas").dispatch_event("wheel", {"deltaY": 100})  # before anything is drawn
+        page.wait_for_selector("table.groups tbody tr")
+        expect(page.locator("#time summary")).to_be_visible()
+        page.keyboard.press("j")
+        page.keyboard.press("k")
+        assert page.locator("tr.chosen td").nth(1).inner_text() == "0"
+        page.keyboard.press("?")
+        assert page.locator("dialog").is_visible()
+        page.keyboard.press("Escape")
+        page.keyboard.press("/")
+        page.keyboard.type("time/wait_for_batch_s")
+        page.keyboard.press("Enter")
+        page.wait_for_selector('[data-title="time/wait_for_batch_s"] .u-title')
+        page.locator("#time canvas").click(position={"x": 1100, "y": 28})
+        page.wait_for_selector("#time .details p")
+        told = page.locator("#time .details").inner_text()
+        assert "actor_train waiting for input, 1.0 s, from 2.0 s on" in told and "reason: 3 of 8" in told
+        page.locator("#status").click()
+        page.keyboard.press("t")
+        assert page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "dark"
+        page.wait_for_selector("table.groups tbody tr")
+        page.keyboard.press("Enter")
+        page.wait_for_selector(".samples article")
+        page.keyboard.press("]")
+        page.wait_for_url(re.compile(r"group=2%2F3"))
+        page.keyboard.press("Escape")
+        page.wait_for_selector("#curves")
+
+
+def test_runs_are_compared(browser, tmp_path):
+    make_run(tmp_path / "one", steps=3)
+    make_run(tmp_path / "two", steps=5, actor_train={"training_args": {"learning_rate": 3e-4}})
+    with served(tmp_path) as address, opened(browser, address, "compare=one&compare=two&x=seconds") as page:
+        page.wait_for_selector("#compare table")
+        shown = page.locator("#compare").inner_text()
+        assert "actor_train.training_args.learning_rate" in shown and "0.0003" in shown and "gained a minute" in shown
+        legend = page.locator('[data-title="critic/score/mean"] .u-legend').inner_text()
+        assert "one" in legend and "two" in legend and "seconds" in legend
+
+
+def test_a_run_that_really_trains_comes_to_the_page_by_itself_and_then_crashes(browser, tmp_path):
+    """The page is opened before the first step, and nothing is pressed. The run's process is killed, and the page says so."""
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-m", "roll.cli.main", "demo", "rlvr", "--local", f"output_dir={tmp_path}", "exp_name=live"]
+    command += [
+        "max_steps=200",
+        "eval_steps=100",
+        "rollout_batch_size=8",
+        "actor_train.training_args.per_device_train_batch_size=64",
+    ]
+    environment = os.environ | {"PYTHONPATH": str(root), "CI": "1"}
+    with (tmp_path / "log").open("w") as log:
+        run = subprocess.Popen(command, cwd=root, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            with served(tmp_path) as address:
+                runs = Runs([tmp_path])
+                waited = threading.Event()
+                while "live" not in runs.places() and run.poll() is None:
+                    waited.wait(0.2)
+                assert run.poll() is None, (tmp_path / "log").read_text()
+                with opened(browser, address, "run=live") as page:
+                    reached = page.locator(".facts b").first
+                    expect(reached).to_have_text(re.compile(r"^([2-9]|\d\d+) of 200"), timeout=90_000)
+                    expect(reached).to_have_text(re.compile(r"^([5-9]|\d\d+) of 200"), timeout=60_000)
+                    expect(page.locator('[data-title="Reward"] .u-legend')).to_be_visible()
+                    assert page.locator("#status strong").inner_text() == "running"
+                    expect(page.locator("#status table")).to_contain_text("actor_train", timeout=60_000)
+                    os.killpg(run.pid, signal.SIGKILL)
+                    run.wait()
+                    expect(page.locator("#status strong")).to_have_text(re.compile("crashed|failed"))
+            metrics, groups = (runs.run("live").folder / name for name in ("metrics.jsonl", "groups.jsonl"))
+            assert '"time/elapsed_s": ' in metrics.read_text() and '"rewards": [' in groups.read_text()
+        finally:
+            if run.poll() is None:
+                os.killpg(run.pid, signal.SIGKILL)
+                run.wait()
+
+
+def test_half_a_line_is_waited_for(browser, tmp_path):
+    folder = make_run(tmp_path / "one", status="running")
+    text = json.dumps(metric(5)) + "\n"
+    with served(tmp_path) as address, opened(browser, address) as page:
+        page.wait_for_selector(".facts b")
+        with (folder / "metrics.jsonl").open("a") as file:
+            file.write(text[:20])
+        lines(folder / "groups.jsonl", [fate(99, 5)])
+        assert page.locator(".facts b").first.inner_text() == "4 of 10"
+        with (folder / "metrics.jsonl").open("a") as file:
+            file.write(text[20:])
+        expect(page.locator(".facts b").first).to_have_text("5 of 10")
+        expect(page.locator(".funnel")).to_contain_text("trained9")
+
+
+def hostile_run(folder):
+    """Every text that a model, an environment or a file can name."""
+    make_run(folder, steps=1, **{HOSTILE: HOSTILE})
+    turn = {"observation": HOSTILE, "action": HOSTILE, "reward": 1.0, "is_valid": False, "is_effective": True, "tokens": 1}
+    texts = {"prompt": HOSTILE * 3, "response": HOSTILE, "ground_truth": HOSTILE, "finish_reason": HOSTILE, "domain": HOSTILE}
+    texts |= {"reward_parts": {HOSTILE: 1.0}, "trajectory": {"turns": [turn]}, "uid": HOSTILE}
+    lines(
+        folder / "metrics.jsonl", [metric(2, **{HOSTILE: 1.0, f"env/{HOSTILE}/success": 1.0, f"eval/{HOSTILE}/all/avg@1": 0.5})]
+    )
+    lines(folder / "groups.jsonl", [fate(7, 2, HOSTILE, HOSTILE, uid=HOSTILE)])
+    lines(folder / "samples.jsonl", [sample(2, 7, 0, **texts), sample(2, 7, 1, **texts | {"response": "<b>" + "x" * 1_000_000})])
+    summary = {
+        "status": HOSTILE,
+        "reason": HOSTILE,
+        "warnings": [HOSTILE],
+        "roles": [{"name": HOSTILE, "state": HOSTILE, "reason": HOSTILE}],
+    }
+    (folder / "summary.json").write_text(
+        json.dumps(summary | {"idle_share": {HOSTILE: 0.5}, "groups": {"dropped": {HOSTILE: 1}}})
+    )
+    (folder / "stacks").mkdir()
+    (folder / "stacks" / "<img src=x onerror=alert(1)>.txt").write_text("")
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["ui", "report"])
+def test_no_text_of_a_run_becomes_markup(browser, tmp_path, kind):
+    hostile_run(tmp_path / "runs/<img src=x onerror=alert(1)>")
+    make_run(tmp_path / "runs/other")
+    (tmp_path / "report.html").write_bytes(report(Runs([tmp_path / "runs"]), 50))
+    with served(tmp_path / "runs") as address:
+        place = address if kind == "ui" else (tmp_path / "report.html").as_uri()
+        run = "%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E"
+        for view, there in (
+            (f"run={run}", "table.groups tbody tr"),
+            (f"run={run}&group=2%2F7", ".samples article >> nth=1"),
+            (f"compare={run}&compare=other", "#compare table"),
+        ):
+            with opened(browser, place, view) as page:
+                page.wait_for_selector(there)
+                text = page.locator("body").inner_text()
+                assert "<script>" in text or "<img" in text, "it is shown as what it is"
+                assert page.locator("main script, main img, main b b, textarea").count() == 0
+                assert "\x1b" not in text and "\u202e" not in text
+
+
+def test_a_report_needs_no_server(browser, tmp_path):
+    make_run(tmp_path / "one", steps=4)
+    (tmp_path / "report.html").write_bytes(report(Runs([tmp_path / "one"]), 50))
+    with opened(browser, (tmp_path / "report.html").as_uri()) as page:
+        page.wait_for_selector("table.groups tbody tr")
+        assert "4 of 10" in page.locator("#status").inner_text()
+        page.locator(".bins button").first.click()
+        expect(page.locator("table.groups tbody tr")).to_have_count(4)
+        page.locator("table.groups tbody tr.kept").first.click()
+        page.wait_for_selector(".samples article >> nth=1")
+        assert page.locator("meta[http-equiv]").get_attribute("content").count("sha256-") == 3
+
+
+def test_it_can_be_read_on_a_telephone(browser, tmp_path):
+    make_run(tmp_path / "one", steps=2)
+    with served(tmp_path) as address, opened(browser, address) as page:
+        page.set_viewport_size({"width": 380, "height": 700})
+        for view in ("run=one", "run=one&group=1%2F0"):
+            page.goto(f"{address.split('/?')[0]}/#{view}")
+            page.wait_for_selector(".samples article" if "group" in view else "table.groups tbody tr")
+            assert page.evaluate("document.documentElement.scrollWidth") <= 380

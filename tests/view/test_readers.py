@@ -1,0 +1,241 @@
+"""Curves, groups, rollouts, lanes and the state of a run, read from the files that it leaves."""
+
+import json
+import os
+import socket
+
+import pytest
+from run_files import HOSTILE, fate, lines, make_run, metric, sample, trace
+
+from roll.view import groups, lanes, metrics, samples
+from roll.view.compare import differences, reached
+from roll.view.groups import Selection, histogram, prompt_of
+from roll.view.metrics import Curve, Metrics, thinned
+from roll.view.panels import panels
+from roll.view.pieces import Pieces
+from roll.view.run import Run
+
+
+def read(folder, rows):
+    lines(folder / "metrics.jsonl", rows)
+    found = Metrics(folder)
+    found.look()
+    return found
+
+
+def test_a_curve_is_ordered_and_the_later_value_stands(tmp_path):
+    rows = [{"step": 2, "a": 2.0}, {"step": 4, "a": 4.0}, {"step": 3, "a": 3.0}, {"step": 2, "a": 9}, {"step": 5, "a": None}]
+    found = read(
+        tmp_path, [*rows, {"step": 6, "h": {"1": 2}, "t": "text", "b": True, "a": float("nan")}, {"a": 1}, {"step": "x"}]
+    )
+    assert [list(column) for column in found.curve("a")] == [[2, 3, 4], [9.0, 3.0, 4.0]]
+    assert list(found.curve("a", since=3).steps) == [4] and found.names() == ["a"] and found.damaged == 2
+
+
+def test_engines_have_an_envelope(tmp_path):
+    found = read(tmp_path, [{"step": 1, "m": 2.0, "m/0": 1.0, "m/1": 5.0, "m/max": 9.0}, {"step": 2, "m/1": 3.0}])
+    assert found.curve("m" + metrics.LOWEST) == ([1, 2], [1.0, 3.0])
+    assert found.curve("m" + metrics.HIGHEST) == ([1, 2], [5.0, 3.0])
+
+
+def test_a_thinned_curve_keeps_its_peaks_and_ends():
+    values = [0.0] * 10_000
+    values[1234], values[7777] = 5.0, -5.0
+    curve = thinned(Curve(range(10_000), values), most=100)
+    assert len(curve.steps) <= 110 and {1234, 7777, 0, 9_999} <= set(curve.steps)
+    assert thinned(Curve(range(50), values[:50]), most=100).steps == range(50)
+
+
+def test_the_clock_goes_on_over_a_resumed_run_and_is_made_up_of_steps_where_none_was_noted(tmp_path):
+    noted = [
+        metric(1),
+        metric(2, **{"time/elapsed_s": 10.0}),
+        metric(3, **{"time/elapsed_s": 4.0}),
+        metric(4, **{"time/elapsed_s": 6.0}),
+    ]
+    clock = read(tmp_path, noted).clock()
+    assert [round(seconds, 6) for seconds, _ in clock.values()] == [3.0, 13.0, 17.0, 19.0]
+    assert clock[4][1] == pytest.approx(190.0)
+
+
+def test_a_run_has_the_panels_of_its_metrics_with_their_bands(tmp_path):
+    names = [
+        "actor/engine_mismatch",
+        "actor/engine_mismatch/0",
+        "actor/engine_mismatch/1",
+        "eval/easy/all/avg@4",
+        "val_correct/all/mean",
+    ]
+    found = {panel["title"]: panel["lines"] for panel in panels([*names, "eval/easy/all/avg@4/low", "eval/easy/all/avg@4/high"])}
+    assert [line["label"] for line in found["Validation"]] == ["easy avg@4"] and found["Validation"][0]["low"].endswith("/low")
+    assert found["Mismatch of engine and trainer"][0]["high"] == "actor/engine_mismatch/highest engine"
+    assert panels(["val_correct/all/mean"])[0]["lines"][0]["name"] == "val_correct/all/mean" and not panels([])
+
+
+def test_groups_are_joined_filtered_sorted_and_paged(tmp_path):
+    run = Run(make_run(tmp_path / "run", steps=4, groups=2))
+    page = run.page(Selection())
+    assert page.total == 12 and page.histogram == [(0.5, 0.5, 4), (0.75, 0.75, 4)] and page.domains == ["math"]
+    (first,) = run.page(Selection(step_from=2, step_to=2, kept=True)).rows
+    assert (first.key, first.reward, first.length, first.kept, first.cut) == ("2/3", 0.5, 2.0, True, 0.0)
+    rows = run.page(Selection(reward_from=0.75, sort="step", descending=True, offset=1, limit=2)).rows
+    assert [(row.step, row.group_id) for row in rows] == [(3, 7), (2, 4)]
+    dropped = run.page(Selection(fate="dropped", reason="equal", prompt="row2")).rows
+    assert [row.group_id for row in dropped] == [2] and dropped[0].reward is None
+    by_reward = run.page(Selection(sort="reward", limit=500)).rows
+    assert [row.reward for row in by_reward][-1] is None, "what has no reward comes last"
+    assert run.funnel()["fates"] == [["dropped", "equal", 4], ["trained", "", 8]]
+
+
+def test_links_select_and_nonsense_is_refused():
+    chosen = Selection.parsed({"step_from": "3", "kept": "true", "reward_to": "0.5", "sort": "lag", "run": "x", "domain": ""})
+    assert chosen == Selection(step_from=3, kept=True, reward_to=0.5, sort="lag")
+    for wrong in ({"step_from": "x"}, {"sort": "__class__"}, {"reward_to": "1;2"}):
+        with pytest.raises(ValueError):
+            Selection.parsed(wrong)
+
+
+def test_old_journals_take_reward_and_length_from_the_rollouts_and_validations_are_groups_too(tmp_path):
+    folder = make_run(tmp_path / "run", steps=1)
+    (folder / "groups.jsonl").write_text("")
+    lines(folder / "groups.jsonl", [fate(0, 1), fate(1, 1), fate(6, 2, "dropped", "equal", uid="train/Lake/6")])
+    lines(folder / "samples.jsonl", [sample(0, None, 0, uid="validation/3", fate="validation", reward=None)])
+    lines(folder / "samples.jsonl", [sample(1, 6, 0, uid="train/Lake/6", fate="dropped: equal", reward=0.25)])
+    rows = {row.key: row for row in Run(folder).page(Selection()).rows}
+    assert rows["1/0"].reward == 0.5 and rows["1/0"].rollouts == 2 and rows["1/1"].reward is None
+    assert rows["0/validation/3"].fate == "validation" and rows["0/validation/3"].reward is None
+    assert rows["2/6"].kept and rows["2/6"].reward == 0.25, "the two journals count a drop differently by one"
+
+
+def test_rewards_make_few_bins_that_hold_all():
+    assert histogram([]) == [] and histogram([1.0, 0.0, 1.0]) == [(0.0, 0.0, 1), (1.0, 1.0, 2)]
+    bins = histogram([i / 1000 for i in range(1000)], bins=10)
+    assert len(bins) == 10 and sum(count for *_, count in bins) == 1000 and bins[-1][1] == 0.999
+    assert prompt_of("math/3/a/b") == prompt_of("math/0/a/b") == "math/a/b" and prompt_of("train/Lake/7") == "train/Lake/7"
+
+
+def test_a_group_has_its_rollouts_with_the_figures_of_each_token_and_nothing_that_steers(tmp_path):
+    folder = make_run(tmp_path / "run", steps=1)
+    turn = {"observation": HOSTILE, "action": "up", "reward": 0.5, "is_valid": True, "is_effective": False, "tokens": 3}
+    more = {
+        "response": HOSTILE,
+        "reward_parts": {HOSTILE: 1.0, "bad": "x"},
+        "trajectory": {"turns": [turn, "odd"]},
+        "loss_mask": [True, False],
+    }
+    lines(
+        folder / "samples.jsonl",
+        [sample(1, 0, 2, **more), sample(1, 9, 0, prompt=None, response_ids=None, versions="x", trajectory=[])],
+    )
+    found = Run(folder).content("1/0")
+    assert found["prompt"] == "1+1=" and [one["reward"] for one in found["samples"]] == [1.0, 0.0, 1.0]
+    tokens = found["samples"][2]["tokens"]
+    assert (
+        tokens["versions"] == [[0, 1, 3, 0], [1, 2, 4, 1]]
+        and tokens["trainer"] == [-0.5, -2.0]
+        and tokens["mask"] == [True, False]
+    )
+    shown = json.dumps(found, ensure_ascii=False)
+    assert not {"\x1b", "\u202e", "\x00"} & set(shown) and "\\\\u202e" in shown and "<script>" in shown
+    assert found["samples"][2]["turns"][0]["effective"] is False and len(found["samples"][2]["turns"]) == 1
+    assert Run(folder).content("1/9")["samples"][0]["tokens"]["ids"] == [] and Run(folder).content("1/77") is None
+
+
+def test_turns_that_are_samples_of_their_own_make_one_rollout(tmp_path):
+    folder = make_run(tmp_path / "run", steps=1)
+    turn = {"observation": "a wall", "action": "up", "reward": 0.0, "is_valid": True, "is_effective": True, "tokens": 2}
+    of = [{"turns": [turn], "first_turn": i, "num_turns": 3} for i in range(3)]
+    lines(folder / "samples.jsonl", [sample(2, 50, 0, trajectory=one, reward=0.5) for one in of])
+    lines(folder / "samples.jsonl", [sample(2, 50, 1, trajectory=of[0] | {"num_turns": 1}, reward=1.0)])
+    (row,) = Run(folder).page(Selection(step_from=2)).rows
+    assert (row.rollouts, row.reward, row.length) == (2, 0.75, 4.0)
+    found = Run(folder).content("2/50")
+    assert [one["turn"] for one in found["samples"]] == [0, 1, 2, None] and (found["rollouts"], found["count"]) == (2, 4)
+
+
+class Letters:
+    """A tokenizer of bytes, as those of models are: half a character decodes to the mark of what is no text."""
+
+    def decode(self, ids, skip_special_tokens):
+        return bytes(ids).decode(errors="replace")
+
+
+def test_pieces_of_tokens_make_up_the_text_with_characters_that_several_tokens_share():
+    text = "naïve – ∑ 🤖 words and more words, and an end"
+    pieces = Pieces(Letters()).of(list(text.encode()))
+    assert "".join(pieces) == text and len(pieces) == len(text.encode()) and pieces[0] == "n"
+    assert Pieces(Letters()).of([104, 0xF0, 0x9F]) == ["h", "", "\N{REPLACEMENT CHARACTER}"]
+    assert Pieces(None).of([7, 8]) == ["7 ", "8 "]
+
+
+def test_lanes_have_the_detail_that_a_picture_can_show_and_keep_all_time(tmp_path):
+    spans = [("train", f"step {i}" if i % 100 == 0 else "busy", i * 1.0, i + (0.5 if i % 100 else 1.0), {}) for i in range(5_000)]
+    trace(tmp_path, 1, spans[:2_500])
+    trace(tmp_path, 2, [*spans[2_500:], ("weights", "flip", 10.0, 4_000.0, {"engines": [0]})])
+    read = lanes.Lanes(tmp_path)
+    assert read.look() and not read.look()
+    picture = read.picture(None, None, 100)
+    train, weights = picture["rows"]
+    assert {row["name"] for row in picture["rows"]} == {"train", "weights"} and weights["spans"] == [
+        [10.0, 4000.0, "flip", 1, {"engines": "[0]"}]
+    ]
+    assert len(train["spans"]) <= 100 and sum(one[3] for one in train["spans"]) == 5_000
+    assert train["seconds"] == pytest.approx({"busy": 4950 * 0.5, "step #": 50.0})
+    near = next(row for row in read.picture(100.0, 104.0, 1000)["rows"] if row["name"] == "train")
+    assert [one[2] for one in near["spans"]] == ["step 100", "busy", "busy", "busy"]
+    (tmp_path / "trace/trace-0002.json.gz").write_bytes(b"half a file")
+    assert not read.look() and read.problem.startswith("trace-0002")
+
+
+@pytest.mark.parametrize(
+    ("summary", "state"),
+    [
+        ({"status": "finished"}, "finished"),
+        ({"status": "failed", "reason": "an engine died"}, "failed"),
+        ({"status": "running", "host": socket.gethostname(), "pid": os.getpid()}, "running"),
+        ({"status": "running", "host": socket.gethostname(), "pid": 2**22 + 1}, "crashed"),
+        ({"status": "running", "host": "elsewhere", "pid": 1}, "running"),
+    ],
+)
+def test_a_run_whose_process_is_gone_has_crashed(tmp_path, summary, state):
+    folder = make_run(tmp_path / "run")
+    (folder / "summary.json").write_text(json.dumps(summary | {"steps": 4, "wall_s": 8.0}))
+    status = Run(folder).status()
+    assert status["state"] == state and status["step"] == 4
+    assert status["left_s"] == (12.0 if state == "running" else None)
+
+
+def test_a_run_that_writes_nothing_is_silent_and_one_without_a_summary_unknown(tmp_path):
+    folder = make_run(tmp_path / "run", status="running")
+    for path in folder.iterdir():
+        os.utime(path, (1, 1))
+    assert Run(folder).status()["state"] == "silent"
+    (folder / "summary.json").unlink()
+    assert Run(folder).status()["state"] == "unknown"
+    (folder / "config.yaml").write_text("a: [")
+    (folder / "summary.json").write_text("{")
+    events = Run(folder).status()["events"]
+    assert [event["level"] for event in events] == ["error", "error"]
+
+
+def test_journals_that_are_too_long_are_bounded_and_say_so(tmp_path, monkeypatch):
+    folder = make_run(tmp_path / "run")
+    for module, name in ((groups, "MOST_GROUPS"), (samples, "MOST_SAMPLES"), (metrics, "MOST_VALUES")):
+        monkeypatch.setattr(module, name, 3)
+    run = Run(folder)
+    run.page(Selection())
+    run.curves(["critic/score/mean"])
+    assert (len(run.fates.groups), run.fates.left_out, run.samples.left_out, run.metrics.left_out > 0) == (3, 9, 5, True)
+    assert sum("left out" in event["text"] for event in run.status()["events"]) == 3
+
+
+def test_configurations_differ_by_key_and_a_run_by_what_it_reached(tmp_path):
+    one = Run(make_run(tmp_path / "one", actor_train={"training_args": {"learning_rate": 2e-4}}, seed=1))
+    other = Run(make_run(tmp_path / "two"))
+    found = differences([one.config, other.config])
+    assert found == [["actor_train.training_args.learning_rate", "0.0002", "0.0001"], ["seed", "1", "–"]]
+    assert differences([one.config, one.config]) == []
+    assert reached(one) | {"tokens": 0} == {
+        "steps": 4, "seconds": 12.0, "tokens": 0, "first": 0.25, "best": 0.75, "best_s": 12.0, "last": 0.75, "reward": 0.04,
+        "gained": 0.5, "gained_per_s": pytest.approx(0.5 / 12),
+    }  # fmt: skip
