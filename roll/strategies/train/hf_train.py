@@ -226,6 +226,13 @@ class HFTrainStrategy(ABC):
             named = ((name, self._export_dtype(part)) for whole in merged for name, part in published(self._model_type, *whole))
         yield from make_buckets(named, bucket_bytes, self._ranks.rank, self._ranks.size)
 
+    @torch.no_grad()
+    def set_weights(self, weights: Mapping[str, Tensor]) -> None:
+        whole = {**weights, **fused(self._model_type, weights, self._shapes)}
+        if bad := [name for name, shape in self._shapes.items() if name not in whole or whole[name].shape != shape]:
+            raise ValueError(f"the weights are of another model: '{bad[0]}' is missing or of another shape")
+        self._set_weights(whole)
+
     def snapshot(self) -> Snapshot:
         trained = self._optimizer is not None
         moments = self._full_moments() if trained else ()
