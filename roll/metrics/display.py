@@ -225,16 +225,7 @@ def _summary_rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "validation", f"{before}{last['accuracy']:.3f} (step {last['step']})"
     yield from _incidents(summary)
     if groups := summary.get("groups"):
-        dropped = groups.get("dropped") or {}
-        counts = [
-            f"{groups[name]:,} {name.replace('_', ' ')}"
-            for name in ("admitted", "trained", "buffered", "in_flight")
-            if name in groups
-        ]
-        counts.append(f"{sum(dropped.values()):,} dropped" + (f" ({_listing(dropped)})" if dropped else ""))
-        if replayed := groups.get("replayed"):
-            counts.append(f"{replayed:,} times one was trained again")
-        yield "groups", ", ".join(counts)
+        yield "groups", ", ".join(_fates(groups))
     if staleness := summary.get("staleness"):
         yield "staleness", f"mean {staleness['mean']:.2f}, max {staleness['max']}, bound {staleness['bound']}"
     if idle := summary.get("idle_share"):
@@ -249,6 +240,16 @@ def _summary_rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "weight updates", f"{updates['count']}, pause {pauses}"
     if speed := summary.get("throughput"):
         yield "throughput", f"{speed['samples_per_s']:,.1f} samples/s, {speed['response_tokens_per_s']:,.0f} response tokens/s"
+
+
+def _fates(groups: dict[str, Any]) -> Iterator[str]:
+    for name in ("admitted", "trained", "buffered", "in_flight"):
+        if name in groups:
+            yield f"{groups[name]:,} {name.replace('_', ' ')}"
+    dropped = groups.get("dropped") or {}
+    yield f"{sum(dropped.values()):,} dropped" + (f" ({_listing(dropped)})" if dropped else "")
+    if replayed := groups.get("replayed"):
+        yield f"{replayed:,} times one was trained again"
 
 
 def _incidents(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
