@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -206,6 +207,15 @@ def print_summary(summary: dict[str, Any], run_dir: Path, console: Console | Non
     names = ("summary.json", "metrics.jsonl", "learning_curve.png", "samples.jsonl", "checkpoints")
     if present := [name for name in names if (run_dir / name).exists()]:
         console.print(Text(" " * 17 + "  ".join(present), LABEL), soft_wrap=True)
+        console.print(Text.assemble((f"{'see it':<17}", LABEL), f"{_command()} ui {run_dir}"), soft_wrap=True)
+
+
+def _command() -> str:
+    """`roll` as it can be typed here: an environment may not be active."""
+    beside = Path(sys.executable).with_name("roll")
+    if shutil.which("roll") or not beside.exists():
+        return "roll"
+    return os.path.relpath(beside) if beside.is_relative_to(Path.cwd()) else str(beside)
 
 
 def _summary_rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
