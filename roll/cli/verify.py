@@ -153,8 +153,11 @@ def _prompts(run: Run) -> Iterator[str]:
         for epoch, names in sorted(by_epoch.items())[:-1]:
             left_out = told.get(str(epoch), 0)
             if lost := len(whole - names) - left_out:
-                besides = f", besides {left_out} that pass rates left out" if left_out else ""
-                yield f"{lost} prompts of epoch {epoch} of domain {domain} were lost, e.g. {min(whole - names, default='')}{besides}"
+                of, besides = (
+                    f"epoch {epoch} of domain {domain}",
+                    f" besides {left_out} that pass rates left out" if left_out else "",
+                )
+                yield f"{lost} prompts of {of} were lost{besides}, e.g. {min(whole - names, default='none')}"
 
 
 def _samples(run: Run) -> Iterator[str]:
