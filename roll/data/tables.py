@@ -15,7 +15,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from roll.data.hub import asks_modelscope
+from roll.data.hub import asks_modelscope, fetch_data_set
 from roll.data.regular_file import open_regular
 
 Row = dict[str, Any]
@@ -35,13 +35,13 @@ def rows(path: Path) -> Iterator[Row]:
 
 
 def rows_of_hub(path: str, subset: str | None, split: str, revision: str | None) -> Iterator[Row]:
-    """The rows of a data set, which `datasets` fetches once to its cache, as `rows`. Code of a data set is never run. Raises
-    `ValueError`."""
-    if asks_modelscope() and not Path(path).exists():
-        raise ValueError("data sets are not fetched from ModelScope: name downloaded files as file_name, or unset USE_MODELSCOPE")
+    """The rows of a data set, which `datasets` fetches once to its cache, as `rows`; with `USE_MODELSCOPE=1` ModelScope's package
+    fetches it. Code of a data set is never run. Raises `ValueError`."""
     from datasets import load_dataset
 
     try:
+        if asks_modelscope() and not Path(path).exists():
+            path, revision = str(fetch_data_set(path, revision)), None
         found = load_dataset(path, subset, split=split, revision=revision)
     except Exception as error:  # boundary: the hub, the network and the formats each have errors of their own
         raise ValueError(f"{type(error).__name__}: {error}") from error
