@@ -33,7 +33,7 @@ class Place(NamedTuple):
 class Journal:
     def __init__(self, folder: Path, name: str) -> None:
         self._folder = folder
-        self._name = name
+        self.name = name
         self.damaged = 0
         """Lines that are no JSON object, or too long."""
         self.reached = 0
@@ -53,7 +53,7 @@ class Journal:
         """Takes the rows that are new. Returns whether anything has changed. Raises `OSError` or `ValueError` for what
         cannot be read, or is no file."""
         try:
-            file = open_inside(self._folder, self._name)
+            file = open_inside(self._folder, self.name)
         except FileNotFoundError:
             return self._restart()
         with file:
@@ -65,11 +65,11 @@ class Journal:
 
     def row_at(self, place: Place) -> Row:
         """Raises `ValueError` if the file has no such row any more."""
-        with open_inside(self._folder, self._name) as file:
+        with open_inside(self._folder, self.name) as file:
             file.seek(place.start)
             row = _parsed(file.read(place.size))
         if row is None:
-            raise ValueError(f"{self._name} was rewritten")
+            raise ValueError(f"{self.name} was rewritten")
         return row
 
     def _take_lines(self, file: BinaryIO) -> None:

@@ -93,6 +93,10 @@ def test_a_run_from_top_to_bottom_down_to_a_token(browser, tmp_path):
         page.locator("select[aria-label='colour of tokens']").select_option("ratio")
         colour = page.locator(".tokens span").nth(1).evaluate("node => node.style.background")
         assert colour.startswith("rgba(47, 111, 208")
+        page.locator("select[aria-label='colour of tokens']").select_option("advantage")
+        colour = page.locator(".tokens span").nth(1).evaluate("node => node.style.background")
+        assert colour == "rgba(46, 139, 87, 0.8)" and "advantage 0.25" in page.locator(".bar .legend").inner_text()
+        page.locator("select[aria-label='colour of tokens']").select_option("ratio")
         page.locator(".pointed a").click()
         with opened(browser, address, page.url.split("#")[1]) as again:
             again.wait_for_selector(".tokens .marked")

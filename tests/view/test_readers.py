@@ -239,3 +239,17 @@ def test_configurations_differ_by_key_and_a_run_by_what_it_reached(tmp_path):
         "steps": 4, "seconds": 12.0, "tokens": 0, "first": 0.25, "best": 0.75, "best_s": 12.0, "last": 0.75, "reward": 0.04,
         "gained": 0.5, "gained_per_s": pytest.approx(0.5 / 12),
     }  # fmt: skip
+
+
+def test_rollouts_that_go_on_in_another_file_are_read_and_those_of_a_file_that_went_are_forgotten(tmp_path):
+    folder = make_run(tmp_path / "one", steps=1, groups=1)
+    run = Run(folder)
+    lines(folder / "samples-000000000001000.jsonl", [sample(2, 9, 0), sample(2, 9, 1, reward=0.5)])
+    lines(folder / "samples-000000000001000.rolled-back.jsonl", [sample(3, 10, 0)])
+    assert list(run.content("2/9")["samples"][1].items())[:2] == [("index", 1), ("reward", 0.5)]
+    assert list(run.samples.groups) == ["1/0", "2/9"]
+    (folder / "samples.jsonl").unlink()
+    lines(folder / "samples-000000000002000.jsonl", [sample(4, 11, 0)])
+    run.look(run.samples)
+    assert list(run.samples.groups) == ["2/9", "4/11"] and run.samples.of(0, 1) is None
+    assert run.content("1/0") is None and run.content("4/11")["count"] == 1
