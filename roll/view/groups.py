@@ -119,8 +119,8 @@ class Fates(Journal):
             return
         uid = shown(row.get("prompt_uid"))
         given = row.get("rewards")
-        rewards = [found for one in given if (found := number(one)) is not None] if isinstance(given, list) else []
-        count = len(given) if isinstance(given, list) else 0
+        given = given if isinstance(given, list) else []
+        rewards, count = [found for one in given if (found := number(one)) is not None], len(given)
         tokens = number(row.get("tokens"))
         length = tokens / count if count and tokens is not None else None
         lag, domain = whole(row.get("lag")), intern(domain_of(uid))

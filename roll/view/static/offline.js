@@ -13,7 +13,7 @@ const ANSWERS = {
   funnel: (data, { run }) => data.funnel[run],
   compare: (data) => data.compare,
   group: (data, { run, key }) => data.group[run][key],
-  curves: (data, { run, name, since = -1 }) =>
+  curves: (data, { run, name = Object.keys(data.curves[run]), since = -1 }) =>
     Object.fromEntries([name].flat().map((one) => [one, after(data.curves[run][one] ?? { steps: [], values: [] }, since)])),
   prompt: (data, { uid, run }) => {
     const places = [run].flat().flatMap((name) =>
