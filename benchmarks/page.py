@@ -3,8 +3,8 @@
     python benchmarks/page.py first [--steps 5000] [--groups 100000] [--rollouts 40000] [--spans 1000000] [--tries 3]
     python benchmarks/page.py readers [--readers 50] [--steps 60] [--rounds 3]
 
-`first` writes a synthetic run of that size and opens it in chromium (Debian: `apt install chromium`; `pip install playwright`): until
-status and curves are drawn, until all is, and the frames while it is scrolled and its lanes are zoomed; with a server that has
+`first` writes a synthetic run of that size and opens it in chromium (Debian: `apt install chromium`; `pip install playwright`):
+until status and curves are drawn, until all is, and the frames while it is scrolled and its lanes are zoomed; with a server that has
 read nothing yet, and with one that has. `readers` trains the embedded task in one process, with and without so many
 connections that follow the run and ask for its curves, groups and lanes whenever a step is done, on the loopback interface.
 """
@@ -34,6 +34,8 @@ from urllib.parse import urlsplit
 from pipeline_run import ROOT, save_results
 from processes import PAGE
 
+Row = dict[str, Any]
+
 MOST_READERS = 200
 FRAMES = """async (act) => {
   const gaps = []; let before = performance.now(), on = true;
@@ -46,7 +48,8 @@ FRAMES = """async (act) => {
 SCROLL = """async () => { for (let y = 0; y < document.body.scrollHeight; y += 60) {
   scrollTo(0, y); await new Promise(requestAnimationFrame); } }"""
 ZOOM = """async () => { const canvas = document.querySelector("#time canvas"); canvas.scrollIntoView();
-  for (let i = 0; i < 60; i++) { canvas.dispatchEvent(new WheelEvent("wheel", {deltaY: i % 20 < 12 ? -100 : 100, cancelable: true}));
+  for (let i = 0; i < 60; i++) {
+  canvas.dispatchEvent(new WheelEvent("wheel", {deltaY: i % 20 < 12 ? -100 : 100, cancelable: true}));
   await new Promise(requestAnimationFrame); } }"""
 
 
@@ -83,7 +86,7 @@ def write_run(folder: Path, steps: int, groups: int, rollouts: int, spans: int) 
     named += [f"more/{number}" for number in range(72 - len(named))]
     with (folder / "metrics.jsonl").open("w") as file:
         for step in range(1, steps + 1):
-            row = {name: random.random() for name in named} | {"step": step, "time/elapsed_s": 3.0 * step}
+            row: Row = {name: random.random() for name in named} | {"step": step, "time/elapsed_s": 3.0 * step}
             file.write(json.dumps(row) + "\n")
     with (folder / "groups.jsonl").open("w") as file:
         for number in range(groups):

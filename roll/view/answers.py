@@ -59,7 +59,7 @@ def _curves(runs: Runs, question: Question) -> Any:
 def _groups(runs: Runs, question: Question) -> Any:
     selection = Selection.parsed(dict(question.given))
     page = _run(runs, question).page(selection)
-    return {"total": page.total, "rows": [row.plain() for row in page.rows], "histogram": page.histogram, "domains": page.domains}
+    return page._asdict() | {"rows": [row.plain() for row in page.rows]}
 
 
 def _clock(runs: Runs, question: Question) -> Any:

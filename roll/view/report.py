@@ -88,7 +88,8 @@ def _rows(runs: Runs, name: str, readable: Container[str]) -> dict[str, Any]:
     groups = runs.run(name).groups()
     chosen = spread(groups, MOST_ROWS) if len(groups) > MOST_ROWS else groups
     rows = [group.plain() | {"kept": group.key in readable} for group in chosen]
-    return {"rows": rows, "domains": sorted({group.domain for group in groups})}
+    domains, explorers = {group.domain for group in groups}, {group.explorer for group in groups}
+    return {"rows": rows, "domains": sorted(domains), "explorers": sorted(explorers - {""})}
 
 
 def spread(values: Sequence[Any], most: int) -> list[Any]:

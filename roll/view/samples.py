@@ -122,7 +122,8 @@ class _File(Journal):
 
 
 class Samples:
-    """samples.jsonl and the files that continue it. The rollouts of a group lie in one file."""
+    """samples.jsonl and the files that continue it, those of explorers included that are processes of their own. The rollouts of a
+    group lie in one file."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -139,7 +140,10 @@ class Samples:
 
     def look(self) -> bool:
         """As `Journal.look`. What lay in a file that has gone is forgotten."""
-        names = [part.path.name for part in parts(self._folder / "samples.jsonl")]
+        own = self._folder / "explorers"
+        explorers = [] if own.is_symlink() else [path for path in sorted(own.glob("*/")) if not path.is_symlink()]
+        places = [self._folder, *explorers]
+        names = [str(part.path.relative_to(self._folder)) for place in places for part in parts(place / "samples.jsonl")]
         gone = self._files.keys() - set(names)
         for name in gone:
             self.forget(name)
