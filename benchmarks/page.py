@@ -4,8 +4,8 @@
     python benchmarks/page.py readers [--readers 50] [--steps 60] [--rounds 3]
 
 `first` writes a synthetic run of that size and opens it in chromium (Debian: `apt install chromium`; `pip install playwright`):
-until status and curves are drawn, until all is, and the frames while it is scrolled and its lanes are zoomed; with a server that has
-read nothing yet, and with one that has. `readers` trains the embedded task in one process, with and without so many
+until status and curves are drawn, until all is, and the frames while it is scrolled and its lanes are zoomed; with a server that
+has read nothing yet, and with one that has. `readers` trains the embedded task in one process, with and without so many
 connections that follow the run and ask for its curves, groups and lanes whenever a step is done, on the loopback interface.
 """
 

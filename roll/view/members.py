@@ -56,7 +56,12 @@ class Members:
 
     def _row(self, member: tuple[Any, ...], work: tuple[Any, ...] | None, newest: int | None, now: float) -> dict[str, Any]:
         name, role, state, host, beat, served, devices = member
-        found = {"name": shown(name), "role": shown(role), "state": self._state(name, state, beat, now), "host": shown(host)}
+        found: dict[str, Any] = {
+            "name": shown(name),
+            "role": shown(role),
+            "state": self._state(name, state, beat, now),
+            "host": shown(host),
+        }
         if role == "trainer":
             return found
         done, recent, tokens, lag, *counts = work or (0, 0, 0, None, 0, 0, 0, 0)

@@ -106,7 +106,7 @@ class Run:
                 "idle": {shown(k): number(v) for k, v in mapping(summary.get("idle_share")).items()},
                 "roles": [{k: shown(v) if isinstance(v, str) else number(v) for k, v in mapping(role).items()}
                           for role in list_of(summary.get("roles"))],
-                "members": self._asked_members(self.members.rows, []),
+                "members": self._of_members(self.members.rows) or [],
                 "updates": {shown(k): number(v) for k, v in mapping(summary.get("weight_updates")).items()},
                 "events": self._events(summary),
                 "panels": panels(self.metrics.names()),
@@ -129,11 +129,11 @@ class Run:
     def groups(self) -> list[Group]:
         with self._grouping:
             self.look(self.fates, self.samples)
-            owners = self._asked_members(self.members.owners, {})
+            owners = self._of_members(self.members.owners)
             found = all_groups(self.fates, self.samples)
             if not owners:
                 return list(found)
-            return [group._replace(explorer=owners.get(group.group_id, "")) for group in found]
+            return [group._replace(explorer="" if group.group_id is None else owners.get(group.group_id, "")) for group in found]
 
     def page(self, selection: Selection) -> Page:
         return page(self.groups(), selection)
@@ -174,13 +174,13 @@ class Run:
             self.lanes.look()
             return self.lanes.picture(begin, end, width)
 
-    def _asked_members(self, ask: Callable[[], T], without: T) -> T:
+    def _of_members(self, ask: Callable[[], T]) -> T | None:
         self.problems.pop("members", None)
         try:
             return ask()
         except (OSError, ValueError) as error:
             self.problems["members"] = str(error)
-            return without
+            return None
 
     def _events(self, summary: Mapping[str, Any]) -> list[dict[str, str]]:
         """What somebody should know, the gravest first."""

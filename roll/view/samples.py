@@ -122,7 +122,7 @@ class _File(Journal):
 
 
 class Samples:
-    """samples.jsonl and the files that continue it, those of explorers included that are processes of their own. The rollouts of a
+    """samples.jsonl and the files that continue it, and those of explorers that are processes of their own. The rollouts of a
     group lie in one file."""
 
     def __init__(self, folder: Path) -> None:
