@@ -25,7 +25,7 @@ from roll.rollout.changes import Changes
 from roll.rollout.fleet import EngineState, Fleet, FleetLost
 from roll.strategies.infer.interface import EngineError, EngineStats, WeightUpdateMode
 from roll.weights.bucket import WeightManifest
-from roll.weights.directory import DirectoryWeightStore, WeightFolder
+from roll.weights.directory import DirectoryWeightStore, MemoryFolderStore, WeightFolder
 from roll.weights.store import BucketRef, KeptBucket, MemoryWeightStore, WeightSource
 
 logger = logging.getLogger(__name__)
@@ -284,7 +284,7 @@ def weight_store(config: PPOConfig) -> DirectoryWeightStore | MemoryWeightStore:
     """Where a trainer leaves its weights for engines of the same driver."""
     if config.model_update_transport == "checkpoint_dir":
         return DirectoryWeightStore(Path(config.shared_dir).resolve() / WEIGHTS)
-    return MemoryWeightStore()
+    return MemoryFolderStore() if config.model_update_transport == "shared_memory" else MemoryWeightStore()
 
 
 def engine_fleet(
