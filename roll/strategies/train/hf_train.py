@@ -68,7 +68,7 @@ class HFTrainStrategy(ABC):
         self._tokenizer = files.load_tokenizer(path)
         masters = spec.trained and spec.model.lora_target is None
         self._kept_dtype = torch.float32 if masters else self._compute_dtype
-        self._model = self._load_model(path, files.stored_dtype(path) if masters else self._compute_dtype)
+        self._model, wider = self._loaded(path, masters)
         self._hollow = files.hollow(self._model, self._kept_dtype)
         self._model.requires_grad_(masters).eval()
         self._adapters = self._add_adapters(context.seed)
@@ -82,6 +82,19 @@ class HFTrainStrategy(ABC):
         self._mixed = spec.trained and self._compute_dtype != torch.float32
         self._optimizer: torch.optim.AdamW | None = None
         self._place()
+        if wider:
+            with torch.no_grad():
+                self._set_weights(wider)
+
+    def _loaded(self, path: Path, masters: bool) -> tuple[PreTrainedModel, Mapping[str, Tensor]]:
+        """The model, and the weights that are wider in the files, for masters."""
+        if not masters:
+            return self._load_model(path, self._compute_dtype), {}
+        dtype, wider = files.stored_dtype(path)
+        model = self._load_model(path, dtype)
+        if wider - model.state_dict().keys():  # it has other names than the files
+            return self._load_model(path, torch.float32), {}
+        return model, {name: tensor for name, tensor in TensorFiles.of_model(path).items() if name in wider}
 
     def _add_adapters(self, seed: int) -> Adapters | None:
         model = self._spec.model
@@ -141,7 +154,12 @@ class HFTrainStrategy(ABC):
         """Replaces the optimiser's state by that after `step` steps."""
 
     @abstractmethod
-    def _move(self, device: torch.device) -> None: ...
+    def _free_device(self) -> None:
+        """Moves to the host's memory what it can of this rank's share."""
+
+    @abstractmethod
+    def _fill_device(self) -> None:
+        """Moves it back."""
 
     @abstractmethod
     def close(self) -> None:
@@ -267,11 +285,12 @@ class HFTrainStrategy(ABC):
 
     def offload(self) -> None:
         if self._device.type != "cpu":
-            self._move(torch.device("cpu"))
+            self._free_device()
+            torch.cuda.empty_cache()
 
     def reload(self) -> None:
         if self._device.type != "cpu":
-            self._move(self._device)
+            self._fill_device()
 
     # Shared by the divided forms
 

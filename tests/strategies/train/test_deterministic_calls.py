@@ -1,4 +1,4 @@
-"""`deterministic: true` on accelerators: torch refuses there what has no repeatable form. Here the calls of a step are looked at."""
+"""`deterministic: true` on accelerators: torch refuses there what has no repeatable form. Here a step's calls are looked at."""
 
 from dataclasses import replace
 

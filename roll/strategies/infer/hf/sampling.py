@@ -81,8 +81,8 @@ def inverse_cdf(weights: Tensor, uniforms: Tensor) -> Tensor:
 
 
 def running_sum(weights: Tensor, repeatable: bool) -> Tensor:
-    """[n, V] float64, of weights in [0, 1] whose sum is about 1. `repeatable`: as an accelerator's float sums are not, and torch's
-    deterministic mode refuses them; whole multiples of 2^-48 have the same sum in any order."""
+    """[n, V] float64, of weights in [0, 1] whose sum is at most about 1. `repeatable`: an accelerator's float sums are not, and
+    torch's deterministic mode refuses them; whole multiples of 2^-48 have the same sum in any order."""
     if not repeatable:
         return weights.cumsum(-1, dtype=torch.float64)
     return (weights.double() * _WHOLE).long().cumsum(-1).double() / _WHOLE

@@ -35,12 +35,12 @@ from roll.strategies.train.megatron.model import MakeStage, PolicyModel, build_s
 from roll.strategies.train.megatron.parallel import ModelParallel
 from roll.strategies.train.megatron.schedule import OfRows, PipelineSchedule
 from roll.strategies.train.megatron.stage_weights import Read, StageWeights
-from roll.strategies.train.megatron.storage_offload import StorageOffload
 from roll.strategies.train.megatron.supported import ParallelLayout
 from roll.strategies.train.optimizer import MOMENTS, scale_to_norm
 from roll.strategies.train.process import prepare_process, resolve_dtype
 from roll.strategies.train.snapshot import Share, Snapshot
 from roll.strategies.train.spec import TrainSpec
+from roll.strategies.train.storage_offload import StorageOffload
 from roll.strategies.train.tensor_files import FilesOf, TensorFiles, write_tensors
 from roll.weights.bucket import Bucket, make_buckets
 from roll.weights.host_copies import host_copies

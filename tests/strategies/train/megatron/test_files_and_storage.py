@@ -2,7 +2,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from roll.strategies.train.megatron.storage_offload import StorageOffload
+from roll.strategies.train.storage_offload import StorageOffload
 from roll.strategies.train.tensor_files import TensorFiles, write_tensors
 
 
