@@ -120,6 +120,12 @@ def _halves(config: PPOConfig) -> Iterator[Problem]:
 
 def _transport(config: PPOConfig) -> Iterator[Problem]:
     apart = config.mode in ("explore", "train")
+    if config.model_update_transport == "nccl":
+        shared = sorted(set(config.actor_train.devices) & set(config.actor_infer.devices))
+        why = f"mode is {config.mode}" if apart else f"both are on {shared}, and NCCL has one member a device" if shared else ""
+        if why:
+            message = f"needs trainers and engines on devices of their own, in one run: {why}"
+            yield Problem("model_update_transport", "nccl", message, "collective, or object_store")
     if config.model_update_transport == "shared_memory" and (apart or config.num_nodes > 1):
         why = f"mode is {config.mode}" if apart else f"num_nodes is {config.num_nodes}"
         fix = "object_store, or collective where many engines are on other nodes"

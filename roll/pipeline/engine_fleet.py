@@ -305,9 +305,10 @@ def engine_fleet(
     broadcast: Broadcast | None = None
     if config.model_update_transport == "collective" and isinstance(store, WeightFolder):
         broadcast = InvitedBroadcast(engines, store)
-    elif config.model_update_transport == "collective" and backend.isolated and "actor_train" in clusters:
+    elif config.model_update_transport in ("collective", "nccl") and backend.isolated and "actor_train" in clusters:
         address, timeout_s = backend.driver_address(), config.engine_health_timeout_s
-        broadcast = WeightBroadcast(clusters["actor_train"], engines, address, timeout_s)
+        device = "cuda:0" if config.model_update_transport == "nccl" else ""  # workers count their own devices
+        broadcast = WeightBroadcast(clusters["actor_train"], engines, address, timeout_s, device)
     return EngineFleet(
         engines,
         store,

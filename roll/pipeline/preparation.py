@@ -126,6 +126,8 @@ class Preparation:
         """`own_classes`: the code that the pipeline's own keys name, by key. Raises `ConfigError` at once for keys that
         contradict each other."""
         problems = check_config(config, inventory.count) or (list(_one_process(config)) if one_process else [])
+        if config.model_update_transport == "nccl" and inventory.kind == "cpu":
+            problems += [Problem("model_update_transport", "nccl", "there are no GPUs here", "collective, or object_store")]
         if problems:
             raise ConfigError(problems)
         self._devices = inventory.count
@@ -254,6 +256,9 @@ def _one_process(config: PPOConfig) -> Iterator[Problem]:
         if not isinstance(role, ActorInferConfig) and role.world_size > 1:
             message = f"{role.world_size} devices, but with --local one process is one training rank"
             yield Problem(f"{name}.device_mapping", role.device_mapping, message, "name one device, or leave --local out")
+    if config.model_update_transport == "nccl":
+        message = "with --local weights travel by reference"
+        yield Problem("model_update_transport", "nccl", message, "object_store, or leave --local out")
 
 
 def _check_policy_loss(config: PPOConfig, derived: Derived) -> None:

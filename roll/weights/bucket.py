@@ -16,7 +16,8 @@ from roll.weights.host_copies import HostCopies, Mark
 
 @dataclass(slots=True)
 class Bucket:
-    """Some of a model's tensors, on the CPU and contiguous, under their Hugging Face names."""
+    """Some of a model's tensors, contiguous, under their Hugging Face names; on the CPU, but for those that come from device to
+    device."""
 
     tensors: dict[str, Tensor]
     checksum: int
@@ -66,8 +67,8 @@ def checksum(tensors: dict[str, Tensor]) -> int:
 
 
 def as_bytes(tensor: Tensor) -> Tensor:
-    """[bytes] uint8, of a tensor on the CPU; a view of a contiguous one."""
-    return tensor.contiguous().reshape(-1).view(torch.uint8)
+    """[bytes] uint8, on the CPU; a view of a tensor that is there and contiguous."""
+    return tensor.cpu().contiguous().reshape(-1).view(torch.uint8)
 
 
 def _rebuild(parts: list[tuple[str, Any, str, tuple[int, ...]]], checked: int) -> Bucket:
