@@ -152,7 +152,7 @@ def _in_steps(config: PPOConfig) -> tuple[PPOConfig, list[str]]:
         return config, []
     data = config.actor_train.data_args
     try:
-        prompts = len(read_rows(data, only_tag=""))
+        prompts = sum(1 for _ in read_rows(data, only_tag=""))
     except PromptFileError as error:
         return config, [f"{error}: the number of steps is not known"]
     counted = f"{prompts:,} rows, those that prompt_length leaves out included"

@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from roll.configs.arguments import HFInferConfig
+from roll.configs.deepspeed import DeepSpeedConfig
+from roll.configs.dtype import BYTES, compute_dtype
 from roll.configs.engine_arguments import EngineArguments
 from roll.configs.lora_updates import adapter_updates
 from roll.configs.losses import POLICY_LOSSES, PolicyLossArgs, loss_args
 from roll.configs.ppo import PPOConfig
-from roll.configs.worker import TrainedConfig
+from roll.configs.worker import TrainedConfig, WorkerConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,3 +162,12 @@ def _requests_per_engine(config: PPOConfig, sequence_length: int) -> int:
 def _domain_shares(weights: Mapping[str, float]) -> dict[str, float]:
     total = sum(weights.values())
     return {domain: weight / total for domain, weight in weights.items()}
+
+
+def element_bytes(worker: WorkerConfig, accelerators: bool) -> int:
+    """Bytes of one number that the role computes with."""
+    options = worker.strategy_args.options
+    dtype = worker.model_args.dtype
+    if isinstance(options, DeepSpeedConfig):
+        dtype = options.computed_in(dtype)
+    return BYTES[compute_dtype(dtype, accelerators)]

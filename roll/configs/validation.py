@@ -46,6 +46,7 @@ def check_config(config: PPOConfig, device_count: int) -> list[Problem]:
         _lengths,
         _batch,
         _halves,
+        _transport,
         evaluation_problems,
         alarm_problems,
         _asynchrony,
@@ -118,6 +119,20 @@ def _halves(config: PPOConfig) -> Iterator[Problem]:
         yield Problem("explorer_name", config.explorer_name, f"has no effect with mode: {config.mode}", "remove it")
     if "/" in config.explorer_name or config.explorer_name in ("", ".", "..", "trainer"):
         yield Problem("explorer_name", config.explorer_name, "is no name of a folder of its own", "letters, digits, - and _")
+
+
+def _transport(config: PPOConfig) -> Iterator[Problem]:
+    apart = config.mode in ("explore", "train")
+    if config.model_update_transport == "nccl":
+        shared = sorted(set(config.actor_train.devices) & set(config.actor_infer.devices))
+        why = f"mode is {config.mode}" if apart else f"both are on {shared}, and NCCL has one member a device" if shared else ""
+        if why:
+            message = f"needs trainers and engines on devices of their own, in one run: {why}"
+            yield Problem("model_update_transport", "nccl", message, "collective, or object_store")
+    if config.model_update_transport == "shared_memory" and (apart or config.num_nodes > 1):
+        why = f"mode is {config.mode}" if apart else f"num_nodes is {config.num_nodes}"
+        fix = "object_store, or collective where many engines are on other nodes"
+        yield Problem("model_update_transport", "shared_memory", f"needs all roles on one machine, in one run: {why}", fix)
 
 
 def _asynchrony(config: PPOConfig) -> Iterator[Problem]:

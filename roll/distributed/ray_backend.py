@@ -342,6 +342,7 @@ class RayBackend:
             # All devices of a cluster's nodes count; of this machine, only the devices that are visible to the run.
             seen = os.environ.get("CUDA_VISIBLE_DEVICES") if self._private else None
             env["CUDA_VISIBLE_DEVICES"] = visible_devices(placement.local_devices, seen)
+            env["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"  # workers reserve none of Ray's GPUs, and Ray would hide all
         return env
 
     async def shutdown(self) -> None:

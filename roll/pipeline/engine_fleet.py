@@ -25,7 +25,7 @@ from roll.rollout.changes import Changes
 from roll.rollout.fleet import EngineState, Fleet, FleetLost
 from roll.strategies.infer.interface import EngineError, EngineStats, WeightUpdateMode
 from roll.weights.bucket import WeightManifest
-from roll.weights.directory import DirectoryWeightStore, WeightFolder
+from roll.weights.directory import DirectoryWeightStore, MemoryFolderStore, WeightFolder
 from roll.weights.store import BucketRef, MemoryWeightStore, WeightSource, as_argument
 
 logger = logging.getLogger(__name__)
@@ -305,7 +305,7 @@ def weight_store(config: PPOConfig) -> DirectoryWeightStore | MemoryWeightStore:
     """Where a trainer leaves its weights for engines of the same driver."""
     if config.model_update_transport == "checkpoint_dir":
         return DirectoryWeightStore(Path(config.shared_dir).resolve() / WEIGHTS)
-    return MemoryWeightStore()
+    return MemoryFolderStore() if config.model_update_transport == "shared_memory" else MemoryWeightStore()
 
 
 def engine_fleet(
@@ -326,9 +326,10 @@ def engine_fleet(
     broadcast: Broadcast | None = None
     if config.model_update_transport == "collective" and isinstance(store, WeightFolder):
         broadcast = InvitedBroadcast(engines, store)
-    elif config.model_update_transport == "collective" and backend.isolated and "actor_train" in clusters:
+    elif config.model_update_transport in ("collective", "nccl") and backend.isolated and "actor_train" in clusters:
         address, timeout_s = backend.driver_address(), config.engine_health_timeout_s
-        broadcast = WeightBroadcast(clusters["actor_train"], engines, address, timeout_s)
+        device = "cuda:0" if config.model_update_transport == "nccl" else ""  # workers count their own devices
+        broadcast = WeightBroadcast(clusters["actor_train"], engines, address, timeout_s, device)
     return EngineFleet(
         engines,
         store,

@@ -73,7 +73,7 @@ class RunRecord:
         write_whole(run_dir / "config.yaml", yaml.safe_dump(redact(written), sort_keys=False).encode())
         self.files = LiveFiles(run_dir, config.exp_name, derived.staleness_bound, prepared.lock)
         self.groups = GroupLog(run_dir)
-        self._samples = SampleLog(run_dir, config.rollout_log_per_step)
+        self._samples = SampleLog(run_dir, config.rollout_log_per_step, config.seed, round(config.rollout_log_limit_gb * 1e9))
         self.staleness = StalenessStats(derived.staleness_bound)
         if resumed is not None:
             self.staleness.restore(resumed["staleness"])

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 
 from roll.configs.arguments import FSDP2Config
 from roll.configs.deepspeed import DeepSpeedConfig
-from roll.configs.derived import Derived, optimizer_batch_size
-from roll.configs.dtype import BYTES, compute_dtype
+from roll.configs.derived import Derived, element_bytes, optimizer_batch_size
 from roll.configs.megatron import MegatronConfig
 from roll.configs.ppo import PPOConfig
 from roll.configs.units import MIB
@@ -137,15 +136,6 @@ def device_memory(roles: Sequence[RolePlan], memories: Sequence[RoleMemory]) -> 
 
 def _turn(of_role: Mapping[str, RoleMemory], names: Sequence[str], active: str) -> int:
     return of_role[active].awake + sum(of_role[name].asleep for name in names if name != active)
-
-
-def element_bytes(worker: WorkerConfig, accelerators: bool) -> int:
-    """Bytes of one number that the role computes with."""
-    options = worker.strategy_args.options
-    dtype = worker.model_args.dtype
-    if isinstance(options, DeepSpeedConfig):
-        dtype = options.computed_in(dtype)
-    return BYTES[compute_dtype(dtype, accelerators)]
 
 
 def _trainer(

@@ -172,6 +172,7 @@ class Groups(OneProcess):
                 oldest = min(sample.oldest_version for sample in group.samples)
                 fate = "trained" if group.group_id in first else "replayed"
                 self._ended(group, fate, "", lease.step + 1, lease.step - oldest)
+            self._source.settle()
             self._let_go()
             self._changed()
 
@@ -265,6 +266,8 @@ class Groups(OneProcess):
             "start_version": group.start_version,
             "lag": lag,
         }
+        if fate != "replayed":
+            self._source.ended(group)
         if self._journal is not None:
             rewards = [sample.reward for sample in group.samples if sample.begins_rollout]
             tokens = sum(len(sample.response_ids) for sample in group.samples)
