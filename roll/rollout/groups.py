@@ -71,9 +71,10 @@ class Groups(OneProcess):
         """Since when all groups lie ready that the next step lacks."""
         self._stopped = False
 
-    async def until(self, predicate: Callable[[], T]) -> T:
-        """The first true value that `predicate` returns; it is called now and after every change of any group."""
-        return await self.changes.until(predicate)
+    async def until(self, predicate: Callable[[], T], who: str = "", what: str = "") -> T:
+        """The first true value that `predicate` returns; it is called now and after every change of any group. `who`, `what`: see
+        `Changes`."""
+        return await self.changes.until(predicate, who, what)
 
     # -- the explorer's verbs -------------------------------------------------------------------------------------------
 

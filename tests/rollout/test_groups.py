@@ -9,7 +9,7 @@ import pytest
 from roll.data.sample import Prompt, Sample, VersionSpan
 from roll.metrics.trace import Trace
 from roll.rollout.admission import AccountingError, Admission
-from roll.rollout.changes import Closed
+from roll.rollout.changes import Changes, Closed
 from roll.rollout.groups import LEASE, START, Groups
 from roll.rollout.pipeline_depth import PipelineDepth
 from roll.rollout.progress import NoProgress, Progress
@@ -97,6 +97,24 @@ def test_a_lease_waits_says_for_what_and_takes_the_groups_in_the_order_of_admiss
         assert s.accounts.counts()["buffered"] == 3, "leased ones are buffered until they are trained"
 
     run(main)
+
+
+def test_a_wait_with_an_owner_says_what_for_as_long_as_it_lasts():
+    async def main():
+        changes, ready = Changes(), []
+        waiting = asyncio.ensure_future(changes.until(lambda: ready, "publish", "all engines serve version 1"))
+        await asyncio.sleep(0)
+        assert changes.waits == {"publish": "all engines serve version 1"}
+        ready.append(1)
+        changes.notify()
+        assert await waiting == [1] and changes.waits == {}
+        other = asyncio.ensure_future(changes.until(lambda: False, "publish", "ever"))
+        await asyncio.sleep(0)
+        other.cancel()
+        await asyncio.gather(other, return_exceptions=True)
+        assert changes.waits == {}, "a wait that is given up is over, too"
+
+    asyncio.run(main())
 
 
 def test_a_group_starts_as_soon_as_admission_has_room_and_not_before():
