@@ -153,9 +153,15 @@ def _prompts(run: Run) -> Iterator[str]:
             epochs[domain][int(epoch)].add(name)
     for domain, by_epoch in epochs.items():
         whole = set().union(*by_epoch.values())
+        told = (run.summary or {}).get("prompts_left_out", {}).get(domain, {})
         for epoch, names in sorted(by_epoch.items())[:-1]:
-            if names != whole:
-                yield f"{len(whole - names)} prompts of epoch {epoch} of domain {domain} were lost, e.g. {min(whole - names)}"
+            left_out = told.get(str(epoch), 0)
+            if lost := len(whole - names) - left_out:
+                of, besides = (
+                    f"epoch {epoch} of domain {domain}",
+                    f" besides {left_out} that pass rates left out" if left_out else "",
+                )
+                yield f"{lost} prompts of {of} were lost{besides}, e.g. {min(whole - names, default='none')}"
 
 
 def _samples(run: Run) -> Iterator[str]:
