@@ -92,7 +92,7 @@ def test_buckets_arrive_in_their_order_and_with_their_bits(monkeypatch):
 
 @pytest.mark.parametrize("at", [0, 4])
 def test_a_member_that_fails_in_mid_update_ends_its_part_and_its_group(monkeypatch, at):
-    (first, other), _, groups = members(monkeypatch, 2, {0: {at: "dies"}})
+    (first, _), _, groups = members(monkeypatch, 2, {0: {at: "dies"}})
     with pytest.raises(BroadcastError, match="member 0 of 2: NCCL error: remote process exited"):
         first.send(buckets())
     assert groups[0].aborted.wait(10) and groups[0].calls == at + 1, "nothing is sent after it"
