@@ -115,10 +115,15 @@ class BaseConfig:
         "Metrics that are watched while steps are trained, e.g. [{metric: actor/ess, below: 0.3, for_steps: 3, action: stop}]. "
         "With mode explore and train the trainer watches.",
     )
-    rollout_log_per_step: int = option(
+    rollout_log_per_step: int | Literal["all"] = option(
         8,
-        "Rollouts written to samples.jsonl each step, rounded up to whole groups; as many of groups that were dropped, and of "
-        "each validation set.",
+        "Rollouts written to samples.jsonl each step, rounded up to whole groups that are drawn by seed; as many of groups that "
+        "were dropped, and of each validation set.",
+        bounds=Bounds(ge=0),
+    )
+    rollout_log_limit_gb: float = option(
+        10.0,
+        "Gigabytes that samples.jsonl and the files that continue it may take; then the oldest file goes. 0 means any number.",
         bounds=Bounds(ge=0),
     )
 
@@ -195,9 +200,9 @@ class BaseConfig:
     )
     max_trainer_restarts: int = option(
         3,
-        "How many times in a run the trainer is started again when a rank of actor_train, critic or reference dies: from the "
-        "newest checkpoint (save_steps) or, while there is none, from the beginning. 0: the first death ends the run, as always "
-        "with --local and mode train.",
+        "How many times in a run the trainer is started again when a rank of actor_train, actor_log_prob, critic or reference "
+        "dies: from the newest checkpoint (save_steps) or, while there is none, from the beginning. 0: the first death ends the "
+        "run, as always with --local and mode train.",
         bounds=Bounds(ge=0),
     )
     synchronous_after_failures: int = option(

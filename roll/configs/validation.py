@@ -17,6 +17,7 @@ from roll.configs.dotted_path import DOTTED_PATH
 from roll.configs.engine_rules import engine_node_problems, engine_problems
 from roll.configs.evaluation_rules import evaluation_problems
 from roll.configs.fields import all_range_problems
+from roll.configs.log_prob_rules import log_prob_problems
 from roll.configs.lora_updates import lora_update_problems
 from roll.configs.loss_rules import loss_problems
 from roll.configs.megatron import MegatronConfig, megatron_problems
@@ -30,6 +31,7 @@ from roll.configs.worker import JudgingModelConfig, TrainedConfig, WorkerConfig
 _STRATEGIES_OF_ROLE: dict[str, tuple[str, ...]] = {
     "actor_train": TRAINING_STRATEGIES,
     "actor_infer": ENGINES,
+    "actor_log_prob": FROZEN_STRATEGIES,
     "reference": FROZEN_STRATEGIES,
     "critic": TRAINING_STRATEGIES,
 }
@@ -50,6 +52,7 @@ def check_config(config: PPOConfig, device_count: int) -> list[Problem]:
         _asynchrony,
         arrival_problems,
         loss_problems,
+        log_prob_problems,
         _critic,
         _roles,
         engine_problems,
@@ -244,7 +247,10 @@ def _lora(name: str, role: WorkerConfig) -> Iterator[Problem]:
             if value != default:
                 yield Problem(f"{key}.{option}", value, "has no effect without lora_target", "lora_target: all-linear")
         return
-    if name == "reference":
+    if name == "actor_log_prob":
+        message = "it takes what actor_train publishes, adapters too"
+        yield Problem(f"{key}.lora_target", model.lora_target, message, "remove it")
+    elif name == "reference":
         yield Problem(f"{key}.lora_target", model.lora_target, "the reference is the model without adapters", "remove it")
     elif name == "critic":
         yield Problem(f"{key}.lora_target", model.lora_target, "all weights of the critic are trained", "remove it")

@@ -240,6 +240,9 @@ def decisions(config: PPOConfig, derived: Derived) -> Iterator[str]:
     if config.mode == "bench":
         return
     chosen = "recomputed at the start of each step" if derived.recompute_old_logprobs else "the sampler's"
+    if config.actor_log_prob is not None:
+        behind = "with the newest version" if derived.log_prob_lag == 0 else "with the version before"
+        chosen = f"recomputed by actor_log_prob, {behind}"
     yield f"old log-probs: {chosen} ({derived.old_logprobs_reason})"
     if derived.scored_ahead:
         yield f"{' and '.join(derived.scored_ahead)}: one step ahead of actor_train, on devices of their own"

@@ -245,6 +245,13 @@ class HFTrainStrategy(ABC):
             named = ((name, self._export_dtype(part)) for whole in merged for name, part in published(self._model_type, *whole))
         yield from make_buckets(named, bucket_bytes, self._ranks.rank, self._ranks.size, host_copies(self._device))
 
+    @torch.no_grad()
+    def set_weights(self, weights: Mapping[str, Tensor]) -> None:
+        whole = Fused(weights, self._model_type, self._shapes)
+        if bad := [name for name, shape in self._shapes.items() if whole.shape(name) != shape]:
+            raise ValueError(f"the weights are of another model: '{bad[0]}' is missing or of another shape")
+        self._set_weights(whole)
+
     def snapshot(self) -> Snapshot:
         trained, (rank, ranks) = self._optimizer is not None, (self._ranks.rank, self._ranks.size)
         moments = self._full_moments() if trained else ()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -224,6 +224,10 @@ class MegatronStrategy:
                     masters.set_moment(moment, parameter, value, state.optimizer_step)
             files.restore_rng(files.rng_path(directory, self._parallel.rank), self._device)
         self._state = state
+
+    def set_weights(self, weights: Mapping[str, Tensor]) -> None:
+        self._check(Path(self._spec.model_path), lambda name: torch.empty_like(weights[name], device="meta"))
+        self._set_weights(weights.__getitem__)
 
     def offload(self) -> None:
         if self._device.type == "cpu":
