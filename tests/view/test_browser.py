@@ -142,7 +142,7 @@ def test_runs_are_compared(browser, tmp_path):
         assert "one" in legend and "two" in legend and "seconds" in legend
 
 
-def test_a_run_that_really_trains_comes_to_the_page_by_itself_and_then_crashes(browser, tmp_path):
+def test_a_run_that_really_trains_comes_to_the_page_by_itself_and_then_crashes(browser, embedded_task, tmp_path):
     """The page is opened before the first step, and nothing is pressed. The run's process is killed, and the page says so."""
     root = Path(__file__).parents[2]
     command = [sys.executable, "-m", "roll.cli.main", "demo", "rlvr", "--local", f"output_dir={tmp_path}", "exp_name=live"]
@@ -153,8 +153,12 @@ def test_a_run_that_really_trains_comes_to_the_page_by_itself_and_then_crashes(b
         "actor_train.training_args.per_device_train_batch_size=64",
     ]
     environment = os.environ | {"PYTHONPATH": str(root), "CI": "1"}
+    (tmp_path / "examples" / "embedded").mkdir(parents=True)
+    (tmp_path / "examples" / "embedded" / "cache").symlink_to(embedded_task)
     with (tmp_path / "log").open("w") as log:
-        run = subprocess.Popen(command, cwd=root, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+        run = subprocess.Popen(
+            command, cwd=tmp_path, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
         try:
             with served(tmp_path) as address:
                 runs = Runs([tmp_path])
