@@ -191,6 +191,12 @@ def served(folder: Path) -> Iterator[tuple[str, int]]:
         server.wait(30)
 
 
+def cpu_s(pid: int) -> float:
+    """Of all its threads so far."""
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
 def rss_mib(pid: int) -> float:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE / 2**20
 
@@ -202,10 +208,11 @@ def costs(options: argparse.Namespace) -> dict[str, Any]:
     """Step times alternate: a run nobody looks at, one that is followed."""
     if not 1 <= options.readers <= MOST_READERS:
         raise SystemExit(f"--readers {options.readers}: 1 to {MOST_READERS}, which is what a server takes")
-    alone, followed, seen, memory = [], [], [], []
+    alone, followed, seen, memory, spent = [], [], [], [], []
     for _ in range(options.rounds):
         alone.append(_trained(options.steps, 0)[0])
-        times, events, rss = _trained(options.steps, options.readers)
+        times, events, rss, cpu = _trained(options.steps, options.readers)
+        spent.append(cpu / options.steps)
         followed.append(times)
         seen.append(events)
         memory += rss
@@ -215,32 +222,34 @@ def costs(options: argparse.Namespace) -> dict[str, Any]:
         f"the same with {options.readers} readers": " ".join(f"{value:.3f}" for value in median[1]),
         "ratio of the medians": f"{statistics.median(median[1]) / statistics.median(median[0]):.3f}",
         "events that a reader got, fewest and most": " ".join(f"{min(each)}-{max(each)}" for each in seen),
+        "processor time of the server, s a step": " ".join(f"{value:.3f}" for value in spent),
         "memory of the server, MiB, first and last": " ".join(f"{value:.0f}" for value in memory),
         "load": f"{os.getloadavg()[0]:.1f}",
     }
 
 
-def _trained(steps: int, readers: int) -> tuple[list[float], list[int], list[float]]:
-    """Seconds of each step but the first five, events of each reader, and the server's memory when half of the run is over and
-    at its end."""
+def _trained(steps: int, readers: int) -> tuple[list[float], list[int], list[float], float]:
+    """Seconds of each step but the first five, events of each reader, the server's memory when half of the run is over and at its
+    end, and its processor time."""
     with tempfile.TemporaryDirectory() as place:
         command = [sys.executable, "-m", "roll.cli.main", "train", "rlvr", "--local", f"output_dir={place}", "exp_name=run"]
         command += [f"max_steps={steps}", "eval_steps=100000", "save_steps=100000", "track_with=none", "rollout_log_per_step=8"]
         environment = os.environ | {"PYTHONPATH": str(ROOT), "CI": "1"}
         with served(Path(place)) as (address, pid), (Path(place) / "console.txt").open("w") as console:
             run = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=console, stderr=subprocess.STDOUT)
-            memory: list[float] = []
+            memory = [rss_mib(pid)]
             crowd = Crowd(address, readers)
             while run.poll() is None:
                 time.sleep(0.5)
                 crowd.begin_if(Path(place) / "run/metrics.jsonl")
                 memory.append(rss_mib(pid))
             crowd.end()
+            cpu = cpu_s(pid)
             if run.returncode:
                 raise SystemExit((Path(place) / "console.txt").read_text()[-3000:])
         rows = [json.loads(line) for line in (Path(place) / "run/metrics.jsonl").read_text().splitlines()]
         times = [row["time/step_s"] + row["time/wait_for_batch_s"] for row in rows if "time/step_s" in row and row["step"] > 5]
-        return times, crowd.events, [memory[len(memory) // 2], memory[-1]] if readers else []
+        return times, crowd.events, [memory[len(memory) // 2], memory[-1]], cpu
 
 
 class Crowd:

@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run = Run(options.run)
     try:
         low, high = _range(options.step, int)
-        chosen = Selection(low, high, options.domain, options.fate, options.reason, options.prompt, kept=True)
+        chosen = Selection(low, high, options.domain, options.fate, options.reason, prompt=options.prompt, kept=True)
         rollouts = Rollouts(options.sort, options.descending, options.last, *_range(options.reward, float))
         if not options.run.is_dir():
             raise ValueError("there is no such folder")
