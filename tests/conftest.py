@@ -1,21 +1,41 @@
 """What tests of several rooms need, and what takes seconds to make."""
 
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from forked import ForkServer
+from made_models import of_all_processes, script
+from programs import RUN_IMPORTS, environment
 
-EMBEDDED = Path(__file__).parents[1] / "examples" / "embedded"
+from roll.metrics import learning_curve
 
 
 @pytest.fixture(scope="session")
 def embedded_task(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder that make_embedded.py makes, with a model that was taught for a moment only: its answers are any symbols."""
-    made = tmp_path_factory.mktemp("embedded") / "cache"
-    program = (
-        "import sys; from pathlib import Path; from make_embedded import Settings, make\n"
-        "make(Path(sys.argv[1]), settings=Settings(learn_steps=3, misprint_steps=1, batch_size=8))\n"
-    )
-    subprocess.run([sys.executable, "-c", program, str(made)], cwd=EMBEDDED, check=True, timeout=200)
+    maker = script("embedded", "make_embedded")
+    settings = maker.Settings(learn_steps=3, misprint_steps=1, batch_size=8)
+    made: Path = maker.make(of_all_processes(tmp_path_factory) / "embedded" / "cache", settings=settings)
     return made
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[ForkServer]:
+    """Starts whole runs as processes that find their imports made."""
+    server = ForkServer(environment() | {"HF_HUB_OFFLINE": "1"}, RUN_IMPORTS)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def no_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For runs in this process, of which hundreds would draw a learning curve, in a fifth of a second each. A test that looks at
+    the picture asks for `pictures`."""
+    if "pictures" not in request.fixturenames:
+        monkeypatch.setattr(learning_curve, "plot", lambda *_: False)
+
+
+@pytest.fixture
+def pictures() -> None:
+    """Runs draw theirs."""

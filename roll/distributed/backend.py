@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from roll.configs.dotted_path import Code
+from roll.distributed import collection
 from roll.distributed.devices import Inventory, Placement, detect
 from roll.distributed.ports import free_port
 from roll.distributed.process_memory import ProcessMemory
@@ -53,7 +54,8 @@ def import_object(path: Code) -> Any:
     if not module_name:
         raise ValueError(f"'{path}' is not a dotted path like package.module.Name")
     try:
-        module = importlib.import_module(module_name)
+        with collection.paused():
+            module = importlib.import_module(module_name)
     except Exception as error:  # boundary: a user's module may raise anything
         raise ValueError(f"'{path}' cannot be imported: {error}") from error
     if not hasattr(module, attribute):

@@ -23,11 +23,10 @@ END_S = 10.0
 
 
 class Watchdog:
-    """The driver's side."""
+    """The driver's side. The process starts with the first order: a run that is refused needs none."""
 
     def __init__(self) -> None:
-        command = [sys.executable, "-I", "-S", os.path.abspath(__file__)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
+        self._process: subprocess.Popen[bytes] | None = None
 
     def kills(self, pids: Iterable[int]) -> None:
         """Processes that must not outlive the driver. One whose number was given to another process meanwhile is spared."""
@@ -42,6 +41,8 @@ class Watchdog:
 
     def dismiss(self) -> None:
         """The driver ends in order. May be repeated."""
+        if self._process is None:
+            return
         self._send({"dismiss": True})
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
@@ -53,6 +54,9 @@ class Watchdog:
             self._process.wait()
 
     def _send(self, order: dict[str, Any]) -> None:
+        if self._process is None:
+            command = [sys.executable, "-I", "-S", os.path.abspath(__file__)]
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
         if self._process.stdin is not None and not self._process.stdin.closed:
             with contextlib.suppress(OSError):  # the watchdog was killed: nobody watches then, which is no reason to end the run
                 self._process.stdin.write(json.dumps(order).encode() + b"\n")

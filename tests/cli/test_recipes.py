@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from made_models import of_all_processes, script
 
 ROOT = Path(__file__).parents[2]
 GSM8K = ROOT / "examples" / "qwen2.5-gsm8k"
@@ -18,9 +19,12 @@ TRINITY = ROOT / "tests" / "configs" / "trinity_examples"
 SHOP = ROOT / "examples" / "tool_agent"
 
 
+def environment():
+    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+
+
 def program(*command, folder):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run([sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=280)
+    done = subprocess.run([sys.executable, *command], cwd=folder, env=environment(), capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -48,12 +52,13 @@ def write_sums(file):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["full", "lora"])
-def test_gsm8k_as_it_is_distributed(name, embedded_task, tmp_path):
+def test_gsm8k_as_it_is_distributed(name, embedded_task, forks, tmp_path):
     ends = write_sums(tmp_path / "sums.jsonl")
     # An answer of one symbol is right once in a while, whoever gives it.
     changes = ["max_steps=2", f"pretrain={embedded_task / 'model'}", "response_length=1", "rollout_log_per_step=1000"]
     changes += ["rewards.gsm8k.world_size=1", "rewards.gsm8k.max_concurrency=1"]
-    program("-m", "roll.cli.main", *command_in(GSM8K / "README.md", name), *changes, folder=tmp_path)
+    command = ["-m", "roll.cli.main", *command_in(GSM8K / "README.md", name), *changes]
+    forks.run(command, tmp_path, environment(), tmp_path / "log.txt")
     (run,) = (tmp_path / "output").glob("qwen*")
     assert ("lora" in run.name) == (name == "lora")
     assert json.loads((run / "summary.json").read_text())["steps"] == 2
@@ -88,7 +93,7 @@ def test_the_demo_of_explorers_and_a_trainer_ends_with_what_the_run_promises(emb
 
 
 @pytest.mark.slow
-def test_trinitys_files_of_explorer_and_trainer_run_as_they_are_printed(embedded_task, tmp_path, monkeypatch):
+def test_trinitys_files_of_explorer_and_trainer_run_as_they_are_printed(embedded_task, forks, tmp_path, monkeypatch):
     """Paths come by their variables. Smaller numbers, a processor instead of GPUs: by Trinity's keys, but for the engine."""
     write_sums(tmp_path / "train.jsonl")
     monkeypatch.setenv("TRINITY_MODEL_PATH", str(embedded_task / "model"))
@@ -101,15 +106,12 @@ def test_trinitys_files_of_explorer_and_trainer_run_as_they_are_printed(embedded
         "rollout_log_per_step=99",
     ]
     changes += ["rewards.gsm8k.max_concurrency=1", "project=p", "name=n"]
-    command = [sys.executable, "-m", "roll.cli.main", "train", "rlvr", "--local", "--config_path", str(TRINITY), "--config_name"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    command = ["-m", "roll.cli.main", "train", "rlvr", "--local", "--config_path", str(TRINITY), "--config_name"]
     logs = {name: tmp_path / f"{name}.log" for name in ("explorer", "trainer")}
     processes = {}
     for name, log in logs.items():
         with log.open("wb") as sink:
-            processes[name] = subprocess.Popen(
-                [*command, name, *changes], cwd=tmp_path, env=environment, stdout=sink, stderr=subprocess.STDOUT
-            )
+            processes[name] = forks.start([*command, name, *changes], tmp_path, environment(), sink)
     try:
         codes = {name: process.wait(280) for name, process in processes.items()}
     finally:
@@ -129,15 +131,14 @@ def test_trinitys_files_of_explorer_and_trainer_run_as_they_are_printed(embedded
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory):
     """A copy of the folder, as a user would make one, with a model that was taught for a moment only."""
+    maker = script("tool_agent", "make_model")
+    made = of_all_processes(tmp_path_factory) / "tool_agent" / "cache"
+    maker.make(made, settings=maker.Settings(episodes=100, learn_steps=60, batch_size=16))
     folder = tmp_path_factory.mktemp("tool") / "agent"
     folder.mkdir()
     for name in ("shop.py", "embedded.yaml"):
         shutil.copy(SHOP / name, folder)
-    source = (
-        "import sys; from pathlib import Path; from make_model import Settings, make\n"
-        "make(Path(sys.argv[1]), settings=Settings(episodes=100, learn_steps=60, batch_size=16))\n"
-    )
-    program("-c", source, str(folder / "cache"), folder=SHOP)
+    (folder / "cache").symlink_to(made)
     return folder
 
 
@@ -148,12 +149,12 @@ def test_the_shop_is_fit_to_train_in(shop):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["local", pytest.param("ray", marks=pytest.mark.ray)])
-def test_an_agent_calls_its_tool(where, shop, tmp_path):
+def test_an_agent_calls_its_tool(where, shop, forks, tmp_path):
     small = ["max_steps=2", "eval_steps=100", "val_env_manager.num_env_groups=8", "val_batch_size=8", "rollout_log_per_step=1000"]
     small += ["train_env_manager.group_filter_cls=null"]  # of so little teaching most groups would be dropped
     local = ["--local"] if where == "local" else []
     name = ["--config_path", ".", "--config_name", "embedded", *local, f"output_dir={tmp_path}"]
-    program("-m", "roll.cli.main", "train", "agentic", *name, *small, folder=shop)
+    forks.run(["-m", "roll.cli.main", "train", "agentic", *name, *small], shop, environment(), tmp_path / "log.txt")
     run = tmp_path / "shop_embedded"
     assert json.loads((run / "summary.json").read_text())["steps"] == 2
     steps = [row for row in rows(run / "metrics.jsonl") if "env/Shop/tool_calls" in row]

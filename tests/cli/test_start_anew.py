@@ -17,10 +17,13 @@ from roll.cli.main import main
 ROOT = Path(__file__).parents[2]
 
 
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+
+
 def roll(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
     command = [sys.executable, "-m", "roll.cli.main", *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=150)
+    return subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=150)
 
 
 def summary(folder: Path) -> dict[str, object]:
@@ -28,7 +31,7 @@ def summary(folder: Path) -> dict[str, object]:
 
 
 @pytest.mark.slow
-def test_what_init_makes_is_checked_and_trained_as_it_is(embedded_task, tmp_path):
+def test_what_init_makes_is_checked_and_trained_as_it_is(embedded_task, forks, tmp_path):
     made = roll("init", "mine", "--model", str(embedded_task / "model"), folder=tmp_path)
     assert made.returncode == 0, made.stderr
     folder = tmp_path / "mine"
@@ -36,8 +39,8 @@ def test_what_init_makes_is_checked_and_trained_as_it_is(embedded_task, tmp_path
     named = ("--config_path", ".", "--config_name", "mine")
     checked = roll("check", *named, folder=folder)
     assert checked.returncode == 0 and checked.stdout.startswith("mine: rlvr"), checked.stderr
-    trained = roll("train", "rlvr", *named, "--local", "max_steps=2", folder=folder)
-    assert trained.returncode == 0, trained.stdout + trained.stderr
+    train = ["-m", "roll.cli.main", "train", "rlvr", *named, "--local", "max_steps=2"]
+    forks.run(train, folder, environment(), tmp_path / "log.txt")
     assert summary(folder / "output" / "mine")["status"] == "finished"
     rows = [json.loads(line) for line in (folder / "output/mine/samples.jsonl").read_text().splitlines()]
     assert rows and all(row["reward"] is not None for row in rows), "the reward of reward.py has judged"
@@ -85,12 +88,11 @@ def test_init_makes_the_embedded_model_in_the_folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_demo_trains_the_model_that_is_there(embedded_task, tmp_path):
+def test_the_demo_trains_the_model_that_is_there(embedded_task, forks, tmp_path):
     (tmp_path / "examples" / "embedded").mkdir(parents=True)
     (tmp_path / "examples" / "embedded" / "cache").symlink_to(embedded_task)
-    done = roll("demo", "--local", "max_steps=2", "eval_steps=2", folder=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "making the embedded model" not in done.stdout
+    demo = ["-m", "roll.cli.main", "demo", "--local", "max_steps=2", "eval_steps=2"]
+    assert "making the embedded model" not in forks.run(demo, tmp_path, environment(), tmp_path / "log.txt")
     assert summary(tmp_path / "output" / "rlvr_embedded_async")["steps"] == 2
 
 

@@ -1,9 +1,7 @@
 """The embedded task's folder: complete or absent, the same every time, and in the form that the pipeline reads."""
 
 import asyncio
-import importlib.util
 import json
-import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import ModuleType
@@ -11,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from made_models import EXAMPLES, script
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from roll.cli.compose import compose
@@ -22,23 +21,10 @@ from roll.data.prompt_source import tokenize_prompts
 from roll.data.sample import Prompt, Sample
 from roll.pipeline.rlvr.rewards.function_reward_worker import worker_class
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-
-
-def script(name: str) -> ModuleType:
-    path = EXAMPLES / "embedded" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    sys.path.append(str(path.parent))  # the scripts import their neighbours
-    spec.loader.exec_module(module)
-    return module
-
 
 @pytest.fixture(scope="module")
 def maker() -> ModuleType:
-    return script("make_embedded")
+    return script("embedded", "make_embedded")
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +99,7 @@ def test_the_model_is_an_ordinary_checkpoint(made: Path) -> None:
 
 def test_the_rewards_of_three_domains_tell_right_from_misprinted(tmp_path: Path) -> None:
     """Rows as `make_domains.py` writes them, judged by the workers that the example names."""
-    maker = script("make_domains")
+    maker = script("embedded", "make_domains")
     maker.make(tmp_path / "made", settings=replace(maker.Settings(), learn_steps=2, misprint_steps=1, batch_size=8))
     config = load_config(RLVRConfig, compose(EXAMPLES / "config", "rlvr_domains_async"))
     rows = list(read_rows(DataArguments(file_name=str(tmp_path / "made" / "validation.jsonl"))))

@@ -29,23 +29,6 @@ BATCH = 4
 GROUP = 4
 STEPS = 12
 CHARACTERS = "0123456789+= "
-IMPORTS = (
-    "deepspeed",
-    "hydra",
-    "matplotlib.backends.backend_agg",
-    "ray",
-    "roll.cli.check",
-    "roll.cli.compose",
-    "roll.cli.train",
-    "roll.pipeline.agentic.agentic_pipeline",
-    "roll.pipeline.base_worker",
-    "roll.pipeline.rlvr.rlvr_pipeline",
-    "roll.pipeline.training_flow",
-    "roll.strategies.infer.hf.strategy",
-    "roll.strategies.train.fsdp2",
-    "transformers.models.qwen2.modeling_qwen2",
-)
-"""What a run imports."""
 LETTERS = "abcd=\n> "
 """What `fault_workers.Letters` shows and is answered in."""
 
@@ -297,13 +280,6 @@ Launch = Callable[..., Run]
 def environment() -> dict[str, str]:
     paths = f"{HERE}{os.pathsep}{REPO}"
     return os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
-
-
-@pytest.fixture(scope="session")
-def forks() -> Iterator[ForkServer]:
-    server = ForkServer(environment(), IMPORTS)
-    yield server
-    server.close()
 
 
 @pytest.fixture

@@ -1,4 +1,5 @@
-"""Workers that the fault tests name in their YAML (`worker_cls`). The folder `$FAULTS` is their telephone to the test."""
+"""Rewards and environments that the fault tests name in their YAML, and that import nothing heavy; trainers are in
+`fault_trainers.py`. The folder `$FAULTS` is their telephone to the test."""
 
 from __future__ import annotations
 
@@ -6,12 +7,11 @@ import asyncio
 import os
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from roll.data.sample import Sample
-from roll.pipeline.base_worker import TrainWorker
 from roll.pipeline.rlvr.rewards import reward_host
 from roll.pipeline.rlvr.rewards.reward_worker import RewardWorker
 
@@ -30,55 +30,6 @@ class EvenRewardWorker(RewardWorker):
     async def grade(self, sample: Sample) -> float:
         await asyncio.sleep(random.Random(f"{sample.prompt.uid}/{sample.index}").uniform(0.0, 0.03))
         return float(sum(int(c) for c in sample.response_text if c.isdigit()) % 2 == 0)
-
-
-class StuckInSave(TrainWorker):
-    """Stops in the middle of writing the checkpoint of step 6: the model is written, the optimiser is not."""
-
-    async def write(self, directory: str) -> None:
-        await super().write(directory)
-        if ".step-6." in directory:
-            (Path(directory) / "optimizer.safetensors").unlink()
-            await asyncio.to_thread(hang, "half-written")
-
-
-class SlowDisk(TrainWorker):
-    """Does not begin to write the checkpoint of step 2 before the test says so."""
-
-    async def write(self, directory: str) -> None:
-        if ".step-2." in directory:
-            await asyncio.to_thread(hang, "writing")
-        await super().write(directory)
-
-
-class StuckInStep(TrainWorker):
-    """Stops in the middle of step 3."""
-
-    calls = 0
-
-    def train(self, batches: Sequence[Any], *args: Any) -> list[dict[str, float]]:
-        self.calls += 1
-        if self.calls == 3:
-            hang("stuck")
-        return super().train(batches, *args)
-
-
-class StuckInEnd(TrainWorker):
-    """Stops when all steps are done, before the results are written."""
-
-    def close(self) -> None:
-        hang("ended")
-
-
-class SlowToStart(TrainWorker):
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        hang("starting")
-        super().__init__(*args, **kwargs)
-
-
-class CannotStart(TrainWorker):
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        raise KeyError("no such\nthing")
 
 
 class BlocksAlways(RewardWorker):

@@ -209,7 +209,7 @@ def test_long_prompts_and_those_of_a_domain_without_a_share_are_skipped_and_coun
 def test_worker_that_cannot_start_fails_the_run(world, tmp_path, capsys, monkeypatch):
     """That cannot be known before: exit code 1, a reason in one line, the details in a file."""
     monkeypatch.syspath_prepend(str(world.workers))
-    overrides = ("actor_train.worker_cls=fault_workers.CannotStart", f"output_dir={tmp_path}")
+    overrides = ("actor_train.worker_cls=fault_trainers.CannotStart", f"output_dir={tmp_path}")
     assert main(["--local", *world.arguments(*overrides)]) == 1
     out, err = capsys.readouterr()
     reason = "worker actor_train-0 cannot start: KeyError: 'no such\\nthing'"

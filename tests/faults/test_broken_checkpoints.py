@@ -17,6 +17,7 @@ from roll.cli import compose
 from roll.cli.compose import load_to_start
 from roll.cli.train import main
 from roll.distributed.backend import LocalBackend
+from roll.pipeline import preparation
 
 WRONG: list[Any] = [None, True, -1, 1.5, 10**400, "x", [], [[1]], {}, {"a": {"b": None}}]
 """In the place of every value there is."""
@@ -35,7 +36,7 @@ def finished(world, tmp_path_factory):
 
 
 @pytest.fixture
-def answer(world, finished, tmp_path, monkeypatch, capsys):
+def answer(world, finished, no_pictures, tmp_path, monkeypatch, capsys):
     """`answer(wish)`: what the command line says to the checkpoint in `tmp_path`; None if it goes on to start workers."""
     monkeypatch.syspath_prepend(str(world.workers))
 
@@ -47,7 +48,8 @@ def answer(world, finished, tmp_path, monkeypatch, capsys):
         return load_to_start(folder, name, overrides, compat=compat)
 
     monkeypatch.setattr(LocalBackend, "start", start)
-    # What takes longest is the same for each of hundreds of checkpoints: the configuration.
+    # What takes longest is the same for each of hundreds of checkpoints: the configuration, and the model, which stays whole.
+    monkeypatch.setattr(preparation, "open_model", functools.cache(preparation.open_model))
     monkeypatch.setattr(
         compose, "load_to_start", lambda folder, name, overrides, compat: load(folder, name, tuple(overrides), compat)
     )

@@ -34,7 +34,7 @@ def in_process(world, tmp_path, monkeypatch, capsys):
 
 
 def test_killed_while_saving(launch, in_process, accounts, tmp_path):
-    run = launch("actor_train.worker_cls=fault_workers.StuckInSave")
+    run = launch("actor_train.worker_cls=fault_trainers.StuckInSave")
     run.wait_for("half a checkpoint", (tmp_path / "half-written").exists)
     run.wait_for_steps(7)
     run.signal(signal.SIGKILL)

@@ -36,7 +36,7 @@ def test_engines_that_die_or_hang_are_replaced_and_no_group_is_lost_or_doubled(l
 @pytest.mark.timeout(600)
 def test_an_engine_that_dies_while_the_trainer_has_its_device_is_replaced(launch, accounts):
     """Trainer and engine share a device and take turns: it dies in the trainer's, and is to be woken a moment later."""
-    run = launch("actor_infer.device_mapping=0", "actor_train.worker_cls=fault_workers.StuckInStep", local=False)
+    run = launch("actor_infer.device_mapping=0", "actor_train.worker_cls=fault_trainers.StuckInStep", local=False)
     run.wait_for("the stuck step", (run.folder.parent / "stuck").exists)
     os.kill(run.worker("actor_infer-0"), signal.SIGKILL)
     (run.folder.parent / "released").touch()

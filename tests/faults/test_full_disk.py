@@ -80,7 +80,7 @@ def test_a_checkpoint_that_cannot_be_written_names_its_folder(tmp_path):
 
 def test_a_disk_that_is_full_while_a_checkpoint_is_written_behind_ends_the_run(launch, tmp_path):
     """The journals have room, the optimiser has none."""
-    run = launch("rollout_log_per_step=1", "actor_train.worker_cls=fault_workers.SlowDisk", piped=True)
+    run = launch("rollout_log_per_step=1", "actor_train.worker_cls=fault_trainers.SlowDisk", piped=True)
     run.wait_for("the writing", (tmp_path / "writing").exists)
     run.wait_for_steps(3)
     resource.prlimit(run.process.pid, resource.RLIMIT_FSIZE, (20_000, 20_000))

@@ -25,7 +25,7 @@ def test_a_step_that_hangs_is_explained(world, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("roll.pipeline.flow.Hangs", partial(Hangs, 2.0))
     run_dir = tmp_path / "output/run"
     threading.Thread(target=release_when_explained, args=(run_dir, tmp_path / "released"), daemon=True).start()
-    overrides = (f"output_dir={tmp_path / 'output'}", "actor_train.worker_cls=fault_workers.StuckInStep", "max_steps=4")
+    overrides = (f"output_dir={tmp_path / 'output'}", "actor_train.worker_cls=fault_trainers.StuckInStep", "max_steps=4")
     assert main(["--local", *world.arguments(*overrides)]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("train works on")]
     assert line.startswith("train works on step 3 for "), line

@@ -38,7 +38,7 @@ def test_stops_with_a_checkpoint_and_resumes(launch, accounts, number):
 
 
 def test_waits_for_the_checkpoint_that_is_being_written(launch):
-    run = launch("actor_train.worker_cls=fault_workers.SlowDisk")
+    run = launch("actor_train.worker_cls=fault_trainers.SlowDisk")
     run.wait_for("the writing", (run.folder.parent / "writing").exists)
     run.signal(signal.SIGINT)
     run.wait_for("the answer to the signal", lambda: "once more to stop at once" in run.output)
@@ -48,7 +48,7 @@ def test_waits_for_the_checkpoint_that_is_being_written(launch):
 
 
 def test_second_signal_gives_the_checkpoint_up_that_is_being_written(launch):
-    run = launch("actor_train.worker_cls=fault_workers.SlowDisk")
+    run = launch("actor_train.worker_cls=fault_trainers.SlowDisk")
     run.wait_for("the writing", (run.folder.parent / "writing").exists)
     run.signal(signal.SIGINT)
     run.wait_for("the answer to the first signal", lambda: "once more to stop at once" in run.output)
@@ -65,7 +65,7 @@ def test_second_signal_gives_the_checkpoint_up_that_is_being_written(launch):
 
 def test_second_signal_stops_at_once(launch):
     """Step 3 has begun and never ends: a first signal waits for it, a second one does not."""
-    run = launch("actor_train.worker_cls=fault_workers.StuckInStep")
+    run = launch("actor_train.worker_cls=fault_trainers.StuckInStep")
     run.wait_for("the stuck step", (run.folder.parent / "stuck").exists)
     run.signal(signal.SIGINT)
     run.wait_for("the answer to the first signal", lambda: "once more to stop at once" in run.output)
@@ -78,7 +78,7 @@ def test_second_signal_stops_at_once(launch):
 
 
 def test_signal_while_workers_start(launch):
-    run = launch("actor_train.worker_cls=fault_workers.SlowToStart")
+    run = launch("actor_train.worker_cls=fault_trainers.SlowToStart")
     run.wait_for("start", (run.folder.parent / "starting").exists)
     run.signal(signal.SIGINT)
     (run.folder.parent / "released").touch()

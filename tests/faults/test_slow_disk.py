@@ -14,7 +14,7 @@ SETTINGS = ("deterministic=true", "async_generation_ratio=0", "save_steps=2")
 def test_steps_are_trained_while_a_checkpoint_is_written(launch, tmp_path):
     whole = launch(*SETTINGS, "max_steps=2", "exp_name=whole")  # nothing is trained after this checkpoint
     assert whole.end() == 0, whole.output
-    run = launch(*SETTINGS, "max_steps=6", "actor_train.worker_cls=fault_workers.SlowDisk")
+    run = launch(*SETTINGS, "max_steps=6", "actor_train.worker_cls=fault_trainers.SlowDisk")
     run.wait_for("the writing", (tmp_path / "writing").exists)
     run.wait_for_steps(4)
     assert not list((run.dir / "checkpoints").glob("step-*"))

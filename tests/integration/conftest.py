@@ -215,6 +215,10 @@ def lab():
 
 
 @pytest.fixture(autouse=True)
+def _no_pictures(no_pictures): ...
+
+
+@pytest.fixture(autouse=True)
 def _torch_as_it_was():
     threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     torch.set_num_threads(1)

@@ -350,7 +350,7 @@ def test_a_run_without_validation_has_none(lab, make_config):
 # -- what a run leaves behind -------------------------------------------------------------------------------------------
 
 
-def test_the_folder_of_a_run(lab, make_config, with_validation):
+def test_the_folder_of_a_run(lab, make_config, with_validation, pictures):
     config = make_config(
         with_validation, max_steps=4, save_steps=1, max_ckpt_to_keep=2, rollout_log_per_step=5, async_generation_ratio=1
     )

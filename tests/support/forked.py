@@ -69,12 +69,26 @@ class ForkServer:
             self._process = subprocess.Popen(command, env=environment, pass_fds=[theirs.fileno()])
 
     def start(self, command: Sequence[str], folder: Path, environment: Mapping[str, str], output: IO[bytes]) -> Forked:
-        """Starts `command`, a script and its arguments, as `subprocess.Popen` does."""
+        """Starts `command` as `subprocess.Popen` does: a script, or -m and a module, and its arguments."""
         request = {"command": command, "folder": str(folder), "environment": dict(environment)}
         end, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             socket.send_fds(self._requests, [json.dumps(request).encode()], [output.fileno(), theirs.fileno()])
         return Forked(end)
+
+    def run(
+        self, command: Sequence[str], folder: Path, environment: Mapping[str, str], log: Path, timeout_s: float = 280.0
+    ) -> str:
+        """What it printed, which `log` has, too; it has to end well."""
+        with log.open("wb") as output:
+            process = self.start(command, folder, environment, output)
+        try:
+            code = process.wait(timeout_s)
+        finally:
+            process.kill()
+        told = log.read_text()
+        assert code == 0, told
+        return told
 
     def close(self) -> None:
         self._requests.close()
@@ -115,19 +129,28 @@ def keep(end: socket.socket) -> None:
 
 
 def become(command: Sequence[str], folder: str, environment: Mapping[str, str]) -> None:
-    """Runs a script as `python script.py` does."""
+    """Runs a script as `python script.py` does, or a module as `python -m module` does."""
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
+    named = environment.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[1:1] = [path for path in named if path and path not in sys.path]
+    if command[0] == "-m":
+        sys.argv = list(command[1:])
+        sys.path[0] = folder
+        runpy.run_module(command[1], run_name="__main__", alter_sys=True)
+        return
     sys.argv = list(command)
     sys.path[0] = os.path.dirname(command[0])
     runpy.run_path(command[0], run_name="__main__")
 
 
 if __name__ == "__main__":
+    gc.disable()
     for name in sys.argv[2:]:
         importlib.import_module(name)
     module, function, argument = WARMED
     getattr(importlib.import_module(module), function)(argument)
     gc.freeze()  # what was imported stays: no collection in a fork looks at it, and copies its pages
+    gc.enable()
     become(**serve(socket.socket(fileno=int(sys.argv[1]))))

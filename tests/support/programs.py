@@ -9,6 +9,23 @@ from pathlib import Path
 from forked import Forked, ForkServer
 
 _SUPPORT = Path(__file__).parent
+RUN_IMPORTS = (
+    "deepspeed",
+    "hydra",
+    "matplotlib.backends.backend_agg",
+    "ray",
+    "roll.cli.check",
+    "roll.cli.compose",
+    "roll.cli.train",
+    "roll.pipeline.agentic.agentic_pipeline",
+    "roll.pipeline.base_worker",
+    "roll.pipeline.rlvr.rlvr_pipeline",
+    "roll.pipeline.training_flow",
+    "roll.strategies.infer.hf.strategy",
+    "roll.strategies.train.fsdp2",
+    "transformers.models.qwen2.modeling_qwen2",
+)
+"""What a run imports."""
 
 
 def environment() -> dict[str, str]:

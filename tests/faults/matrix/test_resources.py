@@ -96,7 +96,7 @@ def test_no_room_for_a_checkpoint(launch, row, verified, failed_in_one_line, fin
 
 def test_no_room_for_the_summary(launch, row, verified, failed_in_one_line, finishes):
     line = row("rlvr", "disk full", "summary.json")
-    run = launch("max_steps=4", "actor_train.worker_cls=fault_workers.StuckInEnd", AUTO, piped=True)
+    run = launch("max_steps=4", "actor_train.worker_cls=fault_trainers.StuckInEnd", AUTO, piped=True)
     run.wait_for("end of the steps", (run.folder.parent / "ended").exists)
     line.begins()
     resource.prlimit(run.process.pid, resource.RLIMIT_FSIZE, (400, 400))

@@ -134,6 +134,10 @@ def lab():
 
 
 @pytest.fixture(autouse=True)
+def _no_pictures(no_pictures): ...
+
+
+@pytest.fixture(autouse=True)
 def _torch_as_it_was():
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
