@@ -43,6 +43,7 @@ class Span(NamedTuple):
 class TraceFile(NamedTuple):
     path: Path
     events: Sequence[str]
+    """Events as JSON, one or several together, with commas between them."""
     forgotten: int
 
     def write(self) -> None:
