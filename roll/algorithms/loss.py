@@ -103,33 +103,14 @@ def compute_loss(
             log-prob is not finite is left out and counted in `actor/behaviour_not_finite`.
         totals_tokens, totals_sequences: of the optimiser batch, over all micro-batches and ranks (see `aggregate`).
     """
-    mask, proximal, behaviour = batch.loss_mask, batch.proximal_logprobs, batch.behaviour_logprobs
-    variant = get_policy_loss(spec.pg_variant)
-    decoupled = proximal is not None and traits_of(variant).anchor == "step"
-    trained = logprobs.detach() if proximal is None else proximal
-    usable = mask & behaviour.isfinite()
-    inputs = LossInputs(logprobs, trained if decoupled else behaviour, batch.advantages, usable, batch.scores)
+    mask = batch.loss_mask
 
     def total(per_token: Tensor, chosen: Tensor = mask) -> Tensor:
         return aggregate(select(per_token, chosen), mask, spec.aggregation, totals_tokens, totals_sequences, spec.norm_length)
 
-    per_token, sums = variant(inputs, spec.args)
-    metrics = _ratio_metrics(inputs, behaviour)
-    metrics |= {f"actor/{name}": MeanMetric(value.detach(), mask.sum()) for name, value in sums.items()}
-    metrics |= mismatch_metrics(trained, behaviour, usable)
-    if batch.fresh_from is not None:
-        metrics |= engine_mismatch_metrics(trained, behaviour, usable, batch.fresh_from, spec.engines)
-    metrics["actor/behaviour_not_finite"] = MeanMetric((mask & ~usable).sum(), mask.sum())
-    correction = spec.correction
-    if decoupled and correction.weight is None:
-        correction = replace(correction, weight=DECOUPLED_WEIGHT)
-    if correction != Correction():
-        corrected = correct(trained, behaviour, usable, correction)
-        per_token, usable = per_token * corrected.weight, corrected.kept
-        metrics |= correction_metrics(corrected, mask)
-    pg_loss = total(per_token, usable)
-    loss = pg_loss
-    metrics["actor/pg_loss"] = SumMetric(pg_loss.detach())
+    per_token, usable, metrics = _policy_loss(logprobs, batch, spec)
+    loss = total(per_token, usable)
+    metrics["actor/pg_loss"] = SumMetric(loss.detach())
 
     if batch.reference_logprobs is not None:
         kl_loss = total(approx_kl(logprobs, batch.reference_logprobs.detach(), spec.kl_estimator, mask, spec.kl_clamp))
@@ -148,6 +129,31 @@ def compute_loss(
 
     metrics["actor/total_loss"] = SumMetric(loss.detach())
     return loss, metrics
+
+
+def _policy_loss(logprobs: Tensor, batch: Padded, spec: LossSpec) -> tuple[Tensor, Tensor, Metrics]:
+    """[B, T] the corrected loss of each token, [B, T] bool which tokens it holds for, and what there is to say of both."""
+    mask, proximal, behaviour = batch.loss_mask, batch.proximal_logprobs, batch.behaviour_logprobs
+    variant = get_policy_loss(spec.pg_variant)
+    decoupled = proximal is not None and traits_of(variant).anchor == "step"
+    trained = logprobs.detach() if proximal is None else proximal
+    usable = mask & behaviour.isfinite()
+    inputs = LossInputs(logprobs, trained if decoupled else behaviour, batch.advantages, usable, batch.scores)
+
+    per_token, sums = variant(inputs, spec.args)
+    metrics = _ratio_metrics(inputs, behaviour)
+    metrics |= {f"actor/{name}": MeanMetric(value.detach(), mask.sum()) for name, value in sums.items()}
+    metrics |= mismatch_metrics(trained, behaviour, usable)
+    if batch.fresh_from is not None:
+        metrics |= engine_mismatch_metrics(trained, behaviour, usable, batch.fresh_from, spec.engines)
+    metrics["actor/behaviour_not_finite"] = MeanMetric((mask & ~usable).sum(), mask.sum())
+    correction = spec.correction
+    if decoupled and correction.weight is None:
+        correction = replace(correction, weight=DECOUPLED_WEIGHT)
+    if correction == Correction():
+        return per_token, usable, metrics
+    corrected = correct(trained, behaviour, usable, correction)
+    return per_token * corrected.weight, corrected.kept, metrics | correction_metrics(corrected, mask)
 
 
 @torch.no_grad()

@@ -1,4 +1,5 @@
-"""`roll check`: what a configuration will do, or all that is wrong with it. Nothing starts, nothing heavy is imported."""
+"""`roll check`: what a configuration will do, or all that is wrong with it. Nothing starts, and nothing heavy is imported but for
+the places of own stages."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from roll.cli.embedded import missing_model
 from roll.cli.model_files import read_model_folder
 from roll.cli.options import OVERRIDES, Parser, complain, config_folder
 from roll.cli.page import fitted
+from roll.configs.agentic import AgenticConfig
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.redact import redact_at, redact_text
@@ -95,11 +97,22 @@ def _check(arguments: Sequence[str]) -> CheckResult:
     config, report = load(config_folder(options.config_path), options.config_name, overrides, compat=options.compat)
     machine = this_machine()
     problems = check_config(config, planned_devices(config, machine))
+    problems += [] if problems else [*_stages(config)]
     problems += [Problem(note.key, note.value, f"is not supported: {note.message}", where=note.where) for note in report.lacking]
     if problems:
         return CheckResult(None, report.located(problems), report)
     checked = check(config, machine, None if size is None else int(size * GIB))
     return CheckResult(replace(checked, remarks=(*checked.remarks, *_engine_here(config))), [], report)
+
+
+def _stages(config: PPOConfig) -> Iterator[Problem]:
+    """Where stages of the user's own stand. Their code is not looked for: it may be on another machine."""
+    if config.flow.stages:
+        from roll.pipeline.outline import misplaced
+        from roll.pipeline.training_flow import AsyncTrainingFlow
+
+        assert isinstance(config, RLVRConfig | AgenticConfig)
+        yield from misplaced(AsyncTrainingFlow(config).pipeline.kind, config, config.flow.stages)
 
 
 def planned_devices(config: PPOConfig, machine: Machine) -> int:
@@ -139,7 +152,7 @@ def _in_steps(config: PPOConfig) -> tuple[PPOConfig, list[str]]:
         return config, []
     data = config.actor_train.data_args
     try:
-        prompts = len(read_rows(data, only_tag=""))
+        prompts = sum(1 for _ in read_rows(data, only_tag=""))
     except PromptFileError as error:
         return config, [f"{error}: the number of steps is not known"]
     counted = f"{prompts:,} rows, those that prompt_length leaves out included"

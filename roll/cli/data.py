@@ -24,7 +24,7 @@ from roll.configs.visible import visible
 from roll.data.hub import asks_the_hub, with_fetched_models
 
 if TYPE_CHECKING:
-    from roll.data.prompt_source import TokenizedRow
+    from roll.data.stored_rows import TokenizedRow
 
 SHOWN, WORST = 3, 5
 """Prompts that are shown, and reference answers that earn less than the best."""
@@ -69,26 +69,27 @@ def _files(config: RLVRConfig) -> Iterator[tuple[str, DataArguments]]:
 def _inspect(config: RLVRConfig, name: str, data: DataArguments, graded: int) -> Iterator[str]:
     """Raises `ConfigError`."""
     from roll.data.prompt_file import read_rows
-    from roll.data.prompt_source import by_domain, tokenize_prompts
+    from roll.data.prompt_source import tokenize_prompts
+    from roll.data.reading import announced
     from roll.strategies.model_folder import load_tokenizer
 
     derived, key = derive(config), f"{name}.data_args"
     source = data.path or ", ".join(data.files)
     tags = derived.tag_to_domain
     try:
-        rows = read_rows(data, key, next(iter(tags)) if len(tags) == 1 else None)
+        rows = announced(read_rows(data, key, next(iter(tags)) if len(tags) == 1 else None), f"prompts of {source}")
         tokenizer = load_tokenizer(Path(config.model_folder(config.actor_train)))
         usable, skipped = tokenize_prompts(rows, tokenizer, data.template, derived.prompt_length, tags)
     except (OSError, ValueError) as error:
         raise ConfigError([Problem(key, source, str(error))]) from error
     left_out = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in skipped.items()) or "none left out"
-    yield f"{name}: {len(rows):,} rows of {source}; {left_out} (prompt_length {derived.prompt_length})"
+    yield f"{name}: {len(usable) + sum(skipped.values()):,} rows of {source}; {left_out} (prompt_length {derived.prompt_length})"
     if name == "actor_train":
         yield f"  an epoch is {len(usable) / config.rollout_batch_size:.4g} steps of {config.rollout_batch_size} prompts"
-    for domain, of_domain in sorted(by_domain(usable).items()):
+    for domain, of_domain in sorted(usable.by_domain().items()):
         yield ""
         yield from _domain(config, domain, of_domain, graded)
-    for row in usable[:SHOWN]:
+    for row in usable.rows[:SHOWN]:
         yield ""
         yield f"  {row.id} ({row.tag}), {len(row.input_ids)} tokens, ground truth {_short(row.ground_truth)}:"
         yield from (f"    | {line}" for line in row.text.splitlines())

@@ -64,7 +64,7 @@ def export(checkpoint: Path, output: Path, dtype: ComputeDtype) -> int:
 
 
 def _write(model: Path, folder: Path, dtype: ComputeDtype) -> int:
-    from roll.strategies.train.megatron.tensor_files import write_model
+    from roll.strategies.train.tensor_files import write_tensors
     from roll.weights.folder_files import INDEX, share_like
 
     for path in model.iterdir():
@@ -74,7 +74,7 @@ def _write(model: Path, folder: Path, dtype: ComputeDtype) -> int:
     config.pop("torch_dtype", None)  # the name that transformers gave the file before
     (folder / CONFIG).write_text(json.dumps({**config, "dtype": TORCH_NAMES[dtype]}, indent=2) + "\n")
     sizes: list[int] = []
-    write_model(folder, _tensors(model, TORCH_NAMES[dtype], sizes))
+    write_tensors(folder, _tensors(model, TORCH_NAMES[dtype], sizes))
     share_like(folder / CONFIG, folder)
     return sum(sizes)
 

@@ -57,6 +57,7 @@ def graph_of(flow: Flow, config: PPOConfig) -> Graph:
     names = {node.name for half in places.values() for place in half for node in place}
     edges += [Edge(name, store) for name, store in WRITES.items() if name in names]
     edges += [Edge(store, name) for name, store in READS.items() if name in names]
+    edges += [Edge("weights", stage.name) for stage in flow.stages if stage.role == "actor_log_prob"]
     if "admit" in names:
         edges.append(Edge("weights", "admit", "version served", dashed=True))
     told = tuple(f"{lock}: {' and '.join(roles)} take turns on {_devices(shared)}" for lock, roles, shared in locks)

@@ -22,6 +22,7 @@ from roll.configs.visible import visible
 
 if TYPE_CHECKING:
     from roll.data.sample import Trajectory
+    from roll.pipeline.agentic.env_manager.dialogue import Dialogue
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -86,18 +87,10 @@ async def _play(
     from roll.envs.host import EnvFailure, EnvHost
     from roll.envs.registry import make_env
     from roll.pipeline.agentic.env_manager.base import EnvManager, EpisodeTask, PolicyAnswer
-    from roll.pipeline.agentic.env_manager.dialogue import Dialogue
-    from roll.pipeline.opened_models import open_model
     from roll.strategies.infer.hf.strategy import HFInferStrategy
     from roll.strategies.infer.interface import GenerateRequest, SamplingParams
 
-    try:
-        tokenizer = open_model(model)
-        form = ("native" if tokenizer.chat_template else "none") if template == "auto" else template
-        dialogue = Dialogue(tokenizer, "native" if form == "native" else "none")
-    except (ValueError, OSError) as error:
-        fix = "a Hugging Face folder: config.json, tokenizer, *.safetensors"
-        raise ConfigError([Problem("--model", model, str(error), fix)]) from error
+    tokenizer, dialogue = _opened(model, template)
     made = make_env(env.env_type, env.env_config)
     made.close()
     engine = HFInferStrategy(model, max_running_requests=1, max_length=context)
@@ -124,6 +117,20 @@ async def _play(
     episodes = [sample.trajectory for sample in samples if sample.trajectory is not None]
     print(f"{env.env_type}, seed {seed}, {model}\n\n{_shown(episodes)}")
     return 0
+
+
+def _opened(model: str, template: str) -> tuple[Any, Dialogue]:
+    """Its tokenizer, and how it is talked to."""
+    from roll.pipeline.agentic.env_manager.dialogue import Dialogue
+    from roll.pipeline.opened_models import open_model
+
+    try:
+        tokenizer = open_model(model)
+        form = ("native" if tokenizer.chat_template else "none") if template == "auto" else template
+        return tokenizer, Dialogue(tokenizer, "native" if form == "native" else "none")
+    except (ValueError, OSError) as error:
+        fix = "a Hugging Face folder: config.json, tokenizer, *.safetensors"
+        raise ConfigError([Problem("--model", model, str(error), fix)]) from error
 
 
 def _shown(parts: Sequence[Trajectory]) -> str:

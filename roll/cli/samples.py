@@ -69,7 +69,7 @@ def _shown(run: Run, found: Sequence[tuple[KeptGroup, Kept]], full: bool, as_jso
     elif not full and not as_json:
         yield HEAD
     for group, kept in found:
-        row = run.samples.row_at(kept.place)
+        row = run.samples.row(group, kept)
         if as_json:
             yield json.dumps(row)
             continue

@@ -15,11 +15,14 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import yaml
+
+from roll.metrics.rotated_journal import part_before, parts
 
 Row = dict[str, Any]
 
@@ -39,7 +42,8 @@ class Run:
     """The fate of each."""
     replays: list[Row]
     """The further uses of those that were trained."""
-    samples: list[Row]
+    samples: list[Path]
+    """The files that hold them."""
     metrics: list[Row]
     summary: Row | None
     """While the run runs, or if it was killed, its figures may be older than the journals (`as_of`)."""
@@ -70,14 +74,14 @@ def read_run(folder: Path) -> Run:
     written = folder / "summary.json"
     summary = json.loads(written.read_text()) if written.is_file() else None
     checkpoints = sorted((folder / "checkpoints").glob("step-*/manifest.json"))
-    metrics, samples, groups = (_rows(folder / f"{name}.jsonl") for name in ("metrics", "samples", "groups"))
+    metrics, groups = (_rows(folder / f"{name}.jsonl") for name in ("metrics", "groups"))
     return Run(
         folder,
         math.ceil(config["async_generation_ratio"]),
         config.get("max_reuse", 1),
         [row for row in groups if row["fate"] != REPLAYED],
         [row for row in groups if row["fate"] == REPLAYED],
-        samples,
+        [part.path for part in parts(folder / "samples.jsonl")],
         metrics,
         summary,
         checkpoints,
@@ -149,14 +153,20 @@ def _prompts(run: Run) -> Iterator[str]:
             epochs[domain][int(epoch)].add(name)
     for domain, by_epoch in epochs.items():
         whole = set().union(*by_epoch.values())
+        told = (run.summary or {}).get("prompts_left_out", {}).get(domain, {})
         for epoch, names in sorted(by_epoch.items())[:-1]:
-            if names != whole:
-                yield f"{len(whole - names)} prompts of epoch {epoch} of domain {domain} were lost, e.g. {min(whole - names)}"
+            left_out = told.get(str(epoch), 0)
+            if lost := len(whole - names) - left_out:
+                of, besides = (
+                    f"epoch {epoch} of domain {domain}",
+                    f" besides {left_out} that pass rates left out" if left_out else "",
+                )
+                yield f"{lost} prompts of {of} were lost{besides}, e.g. {min(whole - names, default='none')}"
 
 
 def _samples(run: Run) -> Iterator[str]:
     start = {row["group_id"]: row["start_version"] for row in run.groups}
-    for row in run.samples:
+    for row in chain.from_iterable(map(_rows, run.samples)):
         who = f"sample {row['index']} of group {row['group_id']} (step {row['step']})"
         spans, length = row["versions"], len(row["response_ids"])
         if len(row["behaviour_logprobs"]) != length:
@@ -186,7 +196,9 @@ def _checkpoints(run: Run) -> Iterator[str]:
             before = Counter(row["group_id"] for row in rows)
             fates = sum(row["fate"] != REPLAYED for row in rows)
             digests = record.get("digests", {})
-            changed = [name for name in digests if _blake2b(run.folder / f"{name}.jsonl", record[name]) != digests[name]]
+            changed = [
+                name for name in digests if _blake2b(run.folder / f"{name}.jsonl", record[name]) not in (digests[name], None)
+            ]
         except (OSError, ValueError, KeyError, TypeError) as error:
             yield f"{folder.name}: {type(error).__name__}: {error}"
             continue
@@ -266,8 +278,12 @@ def _prefix(path: Path, size: int) -> list[Row]:
     return [json.loads(line) for line in path.read_bytes()[:size].splitlines()]
 
 
-def _blake2b(path: Path, size: int) -> str:
-    return hashlib.blake2b(path.read_bytes()[:size], digest_size=32).hexdigest()
+def _blake2b(path: Path, position: int) -> str | None:
+    """Of the file which has the byte before a position of a journal, up to there; None if that went, being one of the oldest."""
+    part = part_before(path, position)
+    if part is None and not parts(path):
+        raise FileNotFoundError(f"there is no {path.name}")
+    return part and hashlib.blake2b(part.path.read_bytes()[: position - part.start], digest_size=32).hexdigest()
 
 
 def _sha256(path: Path) -> str:

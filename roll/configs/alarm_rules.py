@@ -43,6 +43,7 @@ OF_SOME_RUNS: dict[str, tuple[str, ...]] = {
     "train_infer_correction or recomputed log-probs": (
         *("actor/is_weight_mean", "actor/is_weight_max", "actor/is_weight_ess", "actor/train_infer_final_mask_mean"),
     ),
+    "actor_log_prob": ("staleness/proximal_lag",),
     "a validation set": ("val/*", "val_correct/*", "eval/*"),
     "an agentic run": ("env/*",),
     "mode train": ("scheduler/explorers",),
@@ -77,6 +78,7 @@ def _of_this(config: PPOConfig) -> Iterator[str]:
         "adv_estimator gae": config.uses_critic,
         "value_clip": config.uses_critic and config.value_clip is not None,
         "train_infer_correction or recomputed log-probs": decoupled or corrects or correction.veto_threshold is not None,
+        "actor_log_prob": config.actor_log_prob is not None,
         "a validation set": bool(config.validation_sampling),
         "an agentic run": isinstance(config, AgenticConfig),
         "mode train": config.mode != "both",

@@ -140,8 +140,22 @@ class CurriculumConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PassRateConfig:
+    """From its first visit on, a prompt takes part in an epoch with probability least + (1 - least) 4 p (1 - p), p its measured
+    pass rate: what always passes, or never, teaches nothing."""
+
+    least: float = option(
+        0.25, "Probability of a prompt that always passes, or never: 0.25 asks it every fourth epoch.", bounds=Bounds(gt=0, le=1)
+    )
+    visits: int = option(2, "A prompt's pass rate is that of its last so many visits.", bounds=Bounds(ge=1))
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainDataArguments(DataArguments):
     curriculum: CurriculumConfig | None = option(None, "Which prompts of an epoch come first; null means a random order.")
+    pass_rate_curriculum: PassRateConfig | None = option(
+        None, "Which prompts an epoch leaves out, by the pass rates that this run has measured; null means none."
+    )
     domain_interleave_probs: dict[str, float] = option(
         {},
         "Relative share of each domain in a batch; empty means equal shares, and a domain left out is only validated.",

@@ -15,7 +15,7 @@ TrackerName = Literal["tensorboard", "wandb", "swanlab", "mlflow", "none"]
 StalenessPolicy = Literal["wait", "drop"]
 GroupsOrder = Literal["fifo", "newest"]
 WeightUpdateMode = Literal["interrupt", "in_flight", "drain"]
-WeightTransport = Literal["object_store", "collective", "checkpoint_dir"]
+WeightTransport = Literal["object_store", "shared_memory", "collective", "nccl", "checkpoint_dir"]
 Mode = Literal["both", "explore", "train", "bench"]
 
 COUNT = Bounds(ge=1)
@@ -115,10 +115,15 @@ class BaseConfig:
         "Metrics that are watched while steps are trained, e.g. [{metric: actor/ess, below: 0.3, for_steps: 3, action: stop}]. "
         "With mode explore and train the trainer watches.",
     )
-    rollout_log_per_step: int = option(
+    rollout_log_per_step: int | Literal["all"] = option(
         8,
-        "Rollouts written to samples.jsonl each step, rounded up to whole groups; as many of groups that were dropped, and of "
-        "each validation set.",
+        "Rollouts written to samples.jsonl each step, rounded up to whole groups that are drawn by seed; as many of groups that "
+        "were dropped, and of each validation set.",
+        bounds=Bounds(ge=0),
+    )
+    rollout_log_limit_gb: float = option(
+        10.0,
+        "Gigabytes that samples.jsonl and the files that continue it may take; then the oldest file goes. 0 means any number.",
         bounds=Bounds(ge=0),
     )
 
@@ -169,9 +174,12 @@ class BaseConfig:
     )
     model_update_transport: WeightTransport = option(
         "object_store",
-        "How weights travel. object_store: shared memory of the trainers' nodes, fetched by each engine through Ray; collective: "
-        "from there to all engines at once, a gloo broadcast by each of the trainers' ranks (both by reference with --local); "
-        "checkpoint_dir: safetensors in <output_dir>/<exp_name>/weights, which trainers and engines both have to see. With mode "
+        "How weights travel. object_store: shared memory of the trainers' nodes, fetched by each engine through Ray; "
+        "shared_memory: files in the memory of the one machine that all roles are on, which the trainer's ranks write and "
+        "engines map; collective: from the object store to all engines at once, a gloo broadcast by each of the trainers' ranks "
+        "(object_store and collective by reference with --local); nccl: the same broadcast from device to device, for roles on "
+        "devices of their own, experimental: not run on a GPU; checkpoint_dir: safetensors in "
+        "<output_dir>/<exp_name>/weights, which trainers and engines both have to see. With mode "
         "explore and train object_store is fetched by each engine over TCP, from the trainer's process (weights_address), and a "
         "broadcast is for the engines of all explorers that ask at about the same time.",
     )
@@ -192,9 +200,9 @@ class BaseConfig:
     )
     max_trainer_restarts: int = option(
         3,
-        "How many times in a run the trainer is started again when a rank of actor_train, critic or reference dies: from the "
-        "newest checkpoint (save_steps) or, while there is none, from the beginning. 0: the first death ends the run, as always "
-        "with --local and mode train.",
+        "How many times in a run the trainer is started again when a rank of actor_train, actor_log_prob, critic or reference "
+        "dies: from the newest checkpoint (save_steps) or, while there is none, from the beginning. 0: the first death ends the "
+        "run, as always with --local and mode train.",
         bounds=Bounds(ge=0),
     )
     synchronous_after_failures: int = option(

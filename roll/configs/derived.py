@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from roll.configs.arguments import HFInferConfig
+from roll.configs.deepspeed import DeepSpeedConfig
+from roll.configs.dtype import BYTES, compute_dtype
 from roll.configs.engine_arguments import EngineArguments
 from roll.configs.lora_updates import adapter_updates
 from roll.configs.losses import POLICY_LOSSES, PolicyLossArgs, loss_args
 from roll.configs.ppo import PPOConfig
-from roll.configs.worker import TrainedConfig
+from roll.configs.worker import TrainedConfig, WorkerConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,8 @@ class Derived:
     recompute_old_logprobs: bool
     """Log-probs are recomputed at the start of a step, and ratios taken to them."""
     old_logprobs_reason: str
+    log_prob_lag: int
+    """Versions by which the weights of actor_log_prob are behind the newest published one when they score a step's groups."""
     scored_ahead: tuple[str, ...]
     """Roles that score the next step's groups while a step trains."""
     adapter_updates: bool
@@ -91,6 +95,7 @@ def derive(config: PPOConfig) -> Derived:
         policy_loss=_policy_loss(config),
         recompute_old_logprobs=recompute,
         old_logprobs_reason=reason,
+        log_prob_lag=_log_prob_lag(config),
         scored_ahead=_scored_ahead(config),
         adapter_updates=adapters,
         adapter_updates_reason=adapters_reason,
@@ -126,13 +131,25 @@ def old_logprobs_recomputed(config: PPOConfig) -> tuple[bool, str]:
     return False, f"pg_variant {variant} takes its ratio to the sampler's"
 
 
+def scores_ahead(config: PPOConfig) -> bool:
+    """Whether the next step's groups can be complete while a step trains: below a ratio of 1 they never are."""
+    return config.async_generation_ratio >= 1
+
+
+def _log_prob_lag(config: PPOConfig) -> int:
+    role = config.actor_log_prob
+    if role is None:
+        return 0
+    return int(scores_ahead(config)) if role.lag == "auto" else role.lag
+
+
 def _scored_ahead(config: PPOConfig) -> tuple[str, ...]:
-    """Below a ratio of 1 the next step's groups are never complete while a step trains."""
     roles = config.roles()
-    if config.async_generation_ratio < 1 or "actor_train" not in roles:
+    if not scores_ahead(config) or "actor_train" not in roles:
         return ()
     policy = set(roles["actor_train"].devices)
-    return tuple(name for name in ("reference", "critic") if name in roles and policy.isdisjoint(roles[name].devices))
+    names = ("reference", "critic", *["actor_log_prob"] * _log_prob_lag(config))
+    return tuple(name for name in names if name in roles and policy.isdisjoint(roles[name].devices))
 
 
 def _requests_per_engine(config: PPOConfig, sequence_length: int) -> int:
@@ -145,3 +162,12 @@ def _requests_per_engine(config: PPOConfig, sequence_length: int) -> int:
 def _domain_shares(weights: Mapping[str, float]) -> dict[str, float]:
     total = sum(weights.values())
     return {domain: weight / total for domain, weight in weights.items()}
+
+
+def element_bytes(worker: WorkerConfig, accelerators: bool) -> int:
+    """Bytes of one number that the role computes with."""
+    options = worker.strategy_args.options
+    dtype = worker.model_args.dtype
+    if isinstance(options, DeepSpeedConfig):
+        dtype = options.computed_in(dtype)
+    return BYTES[compute_dtype(dtype, accelerators)]

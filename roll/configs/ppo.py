@@ -12,7 +12,15 @@ from roll.configs.correction import TrainInferCorrectionConfig
 from roll.configs.estimators import ESTIMATORS, AdvantageEstimator
 from roll.configs.fields import Bounds, option
 from roll.configs.losses import DUAL_CLIP, PG_CLIP, KLEstimator, KLLossEstimator, LossAggregation
-from roll.configs.worker import ActorInferConfig, ActorTrainConfig, CriticConfig, ReferenceConfig, RoleConfig, WorkerConfig
+from roll.configs.worker import (
+    ActorInferConfig,
+    ActorLogProbConfig,
+    ActorTrainConfig,
+    CriticConfig,
+    ReferenceConfig,
+    RoleConfig,
+    WorkerConfig,
+)
 
 MAIN_SET = "validation"
 """The validation set that the keys `validation` and `val_env_manager` describe; it comes first, and others have a name."""
@@ -104,6 +112,9 @@ class PPOConfig(BaseConfig, ABC):
     actor_infer: ActorInferConfig = option(
         ActorInferConfig(), "The engines that sample from it: one a device, or one for tensor x pipeline parallel devices."
     )
+    actor_log_prob: ActorLogProbConfig | None = option(
+        None, "A copy of the policy on devices of its own, which recomputes old log-probs; null: actor_train does."
+    )
     reference: ReferenceConfig | None = option(
         None, "The frozen policy of the KL terms; started only with use_kl_loss or add_token_level_kl."
     )
@@ -128,6 +139,7 @@ class PPOConfig(BaseConfig, ABC):
         roles: dict[str, RoleConfig | None] = {
             "actor_train": self.actor_train,
             "actor_infer": self.actor_infer,
+            "actor_log_prob": self.actor_log_prob,
             "reference": self.reference,
             "critic": self.critic,
         }

@@ -20,7 +20,7 @@ _TURNS = "compares the turns of multi-turn episodes; an RLVR response is one tur
 
 def rlvr_problems(config: RLVRConfig) -> Iterator[Problem]:
     yield from set_name_problems(config.validation_sets)
-    for rule in (_lengths, _advantages, _data, _epochs, _domains):
+    for rule in (_lengths, _advantages, _data, _pass_rates, _epochs, _domains):
         yield from rule(config)
 
 
@@ -87,6 +87,22 @@ def _prompts(key: str, data: DataArguments) -> Iterator[Problem]:
     if data.template == "none" and data.system_prompt is not None:
         message = "is never rendered: template none takes the prompt's text as it stands"
         yield Problem(f"{key}.system_prompt", data.system_prompt, message, "template: native, or remove it")
+
+
+def _pass_rates(config: RLVRConfig) -> Iterator[Problem]:
+    key, chosen = "actor_train.data_args.pass_rate_curriculum", config.actor_train.data_args.pass_rate_curriculum
+    if chosen is None or config.mode == "bench":
+        return
+    if config.groups_address is not None:
+        message = "is not kept in a database of groups: each explorer would measure for itself"
+        yield Problem(key, chosen, message, "one process: mode: both without groups_database; or remove it")
+    if config.total_epochs is not None:
+        message = "and pass_rate_curriculum are both given: how long an epoch is, is measured on the way"
+        yield Problem("total_epochs", config.total_epochs, message, "max_steps")
+    for domain, reward in config.rewards.items():
+        if reward.reward_model is not None:
+            message = f"rewards.{domain} has a reward_model, whose scores nobody passes or fails"
+            yield Problem(key, chosen, message, "remove one of the two")
 
 
 def _epochs(config: RLVRConfig) -> Iterator[Problem]:

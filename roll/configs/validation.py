@@ -17,6 +17,7 @@ from roll.configs.dotted_path import DOTTED_PATH
 from roll.configs.engine_rules import engine_node_problems, engine_problems
 from roll.configs.evaluation_rules import evaluation_problems
 from roll.configs.fields import all_range_problems
+from roll.configs.log_prob_rules import log_prob_problems
 from roll.configs.lora_updates import lora_update_problems
 from roll.configs.loss_rules import loss_problems
 from roll.configs.megatron import MegatronConfig, megatron_problems
@@ -30,6 +31,7 @@ from roll.configs.worker import JudgingModelConfig, TrainedConfig, WorkerConfig
 _STRATEGIES_OF_ROLE: dict[str, tuple[str, ...]] = {
     "actor_train": TRAINING_STRATEGIES,
     "actor_infer": ENGINES,
+    "actor_log_prob": FROZEN_STRATEGIES,
     "reference": FROZEN_STRATEGIES,
     "critic": TRAINING_STRATEGIES,
 }
@@ -44,11 +46,13 @@ def check_config(config: PPOConfig, device_count: int) -> list[Problem]:
         _lengths,
         _batch,
         _halves,
+        _transport,
         evaluation_problems,
         alarm_problems,
         _asynchrony,
         arrival_problems,
         loss_problems,
+        log_prob_problems,
         _critic,
         _roles,
         engine_problems,
@@ -115,6 +119,20 @@ def _halves(config: PPOConfig) -> Iterator[Problem]:
         yield Problem("explorer_name", config.explorer_name, f"has no effect with mode: {config.mode}", "remove it")
     if "/" in config.explorer_name or config.explorer_name in ("", ".", "..", "trainer"):
         yield Problem("explorer_name", config.explorer_name, "is no name of a folder of its own", "letters, digits, - and _")
+
+
+def _transport(config: PPOConfig) -> Iterator[Problem]:
+    apart = config.mode in ("explore", "train")
+    if config.model_update_transport == "nccl":
+        shared = sorted(set(config.actor_train.devices) & set(config.actor_infer.devices))
+        why = f"mode is {config.mode}" if apart else f"both are on {shared}, and NCCL has one member a device" if shared else ""
+        if why:
+            message = f"needs trainers and engines on devices of their own, in one run: {why}"
+            yield Problem("model_update_transport", "nccl", message, "collective, or object_store")
+    if config.model_update_transport == "shared_memory" and (apart or config.num_nodes > 1):
+        why = f"mode is {config.mode}" if apart else f"num_nodes is {config.num_nodes}"
+        fix = "object_store, or collective where many engines are on other nodes"
+        yield Problem("model_update_transport", "shared_memory", f"needs all roles on one machine, in one run: {why}", fix)
 
 
 def _asynchrony(config: PPOConfig) -> Iterator[Problem]:
@@ -229,7 +247,10 @@ def _lora(name: str, role: WorkerConfig) -> Iterator[Problem]:
             if value != default:
                 yield Problem(f"{key}.{option}", value, "has no effect without lora_target", "lora_target: all-linear")
         return
-    if name == "reference":
+    if name == "actor_log_prob":
+        message = "it takes what actor_train publishes, adapters too"
+        yield Problem(f"{key}.lora_target", model.lora_target, message, "remove it")
+    elif name == "reference":
         yield Problem(f"{key}.lora_target", model.lora_target, "the reference is the model without adapters", "remove it")
     elif name == "critic":
         yield Problem(f"{key}.lora_target", model.lora_target, "all weights of the critic are trained", "remove it")

@@ -97,11 +97,28 @@ class ActorInferConfig(WorkerConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReferenceConfig(WorkerConfig):
-    """The frozen policy of the KL loss."""
+class ScoringConfig(WorkerConfig):
+    """A role that computes log-probs, and trains nothing."""
 
     strategy_args: StrategyArguments = option(StrategyArguments(strategy_name="fsdp2_infer"), "Back end.")
     max_tokens_per_microbatch_in_infer: int = option(16384, "Tokens, padding included, of a micro-batch.", bounds=Bounds(ge=1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceConfig(ScoringConfig):
+    """The frozen policy of the KL loss."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorLogProbConfig(ScoringConfig):
+    """A copy of the policy that recomputes old log-probs in actor_train's place, and takes each version that is published."""
+
+    lag: int | Literal["auto"] = option(
+        "auto",
+        "0: it scores a step's groups with the newest version, for which the step waits. 1: with the one before, while the step "
+        "before trains. auto: 1 from async_generation_ratio 1 on, else 0.",
+        bounds=Bounds(ge=0, le=1),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,8 +130,8 @@ class CriticConfig(TrainedConfig):
     )
 
 
-RoleConfig = ActorTrainConfig | ActorInferConfig | ReferenceConfig | CriticConfig
-TrainingRole = ActorTrainConfig | ReferenceConfig | CriticConfig
+RoleConfig = ActorTrainConfig | ActorInferConfig | ActorLogProbConfig | ReferenceConfig | CriticConfig
+TrainingRole = ActorTrainConfig | ActorLogProbConfig | ReferenceConfig | CriticConfig
 """The roles that are ranks of a training back end, frozen ones included."""
 
 

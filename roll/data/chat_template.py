@@ -6,13 +6,16 @@ template that never ends, or writes without end, is one clear error.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from roll.configs.arguments import Template
 from roll.data.prompt_file import PromptFileError, PromptRow
@@ -25,7 +28,8 @@ if TYPE_CHECKING:
 LARGEST_TEMPLATE = 1 << 20
 """Characters."""
 START_LIMIT_S = 300.0
-"""Wall-clock time of the process besides that of its conversations. Generous: the machine may be busy."""
+"""Wall-clock time that each part of the conversations may take besides `ROW_LIMIT_S`: the process starts with the first.
+Generous: the machine may be busy."""
 ROW_LIMIT_S = 0.1
 """Wall-clock time of a conversation, in the mean."""
 TRIAL = [{"role": "user", "content": "1"}, {"role": "assistant", "content": "2"}, {"role": "user", "content": "3"}]
@@ -35,30 +39,55 @@ class TemplateError(ValueError):
     """A chat template that does not end, or is too large."""
 
 
+class Renderer:
+    """Makes texts of rows, a part of them at a time. `native`: the tokenizer's chat template, applied to a row's messages (or to
+    its prompt as the one message of a user), ending where the assistant's turn begins. `none`: a row's prompt as it stands.
+    `chatml`: see there."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, template: Template) -> None:
+        self._tokenizer, self._template = tokenizer, template
+        self._process: TemplateProcess | None = None
+
+    def __enter__(self) -> Renderer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.close()
+
+    def texts(self, rows: Sequence[PromptRow]) -> list[str]:
+        """One for each row. Raises `PromptFileError`, `TemplateError`."""
+        if self._template == "none":
+            for row in rows:
+                if row.prompt is None:
+                    raise PromptFileError(f"{row.where}: template none needs a prompt column, and the row has messages only")
+            return [row.prompt or "" for row in rows]
+        if self._template == "chatml":
+            return [chatml(conversation(row), row.where) for row in rows]
+        return self._native(rows)
+
+    def _native(self, rows: Sequence[PromptRow]) -> list[str]:
+        if not self._tokenizer.chat_template:
+            name = self._tokenizer.name_or_path
+            raise PromptFileError(
+                f"data_args.template: native, but the tokenizer of {name} has no chat template; use template: none"
+            )
+        if self._process is None:
+            self._process = TemplateProcess(self._tokenizer)
+        texts: list[str] = []
+        for row, answer in zip(rows, self._process.render([conversation(row) for row in rows]), strict=True):
+            if "text" not in answer:
+                raise PromptFileError(f"{row.where}: the tokenizer's chat template {answer['error']}")
+            if wrong := complaint(answer["text"]):
+                raise PromptFileError(f"{row.where}: the text that the tokenizer's chat template makes of the row {wrong}")
+            texts.append(answer["text"])
+        return texts
+
+
 def render(rows: Sequence[PromptRow], tokenizer: PreTrainedTokenizerBase, template: Template) -> list[str]:
-    """The prompts' texts. `native`: the tokenizer's chat template, applied to a row's messages (or to its prompt as the one
-    message of a user), ending where the assistant's turn begins. `none`: a row's prompt as it stands. `chatml`: see there. Raises
-    `PromptFileError`."""
-    if template == "none":
-        for row in rows:
-            if row.prompt is None:
-                raise PromptFileError(f"{row.where}: template none needs a prompt column, and the row has messages only")
-        return [row.prompt or "" for row in rows]
-    conversations = [conversation(row) for row in rows]
-    if template == "chatml":
-        return [chatml(messages, row.where) for messages, row in zip(conversations, rows, strict=True)]
-    if not tokenizer.chat_template:
-        raise PromptFileError(
-            f"data_args.template: native, but the tokenizer of {tokenizer.name_or_path} has no chat template; use template: none"
-        )
-    texts: list[str] = []
-    for row, answer in zip(rows, rendered_apart(tokenizer, conversations), strict=True):
-        if "text" not in answer:
-            raise PromptFileError(f"{row.where}: the tokenizer's chat template {answer['error']}")
-        if wrong := complaint(answer["text"]):
-            raise PromptFileError(f"{row.where}: the text that the tokenizer's chat template makes of the row {wrong}")
-        texts.append(answer["text"])
-    return texts
+    """The texts of a few rows; see `Renderer`."""
+    with Renderer(tokenizer, template) as renderer:
+        return renderer.texts(rows)
 
 
 def conversation(row: PromptRow) -> list[dict[str, Any]]:
@@ -84,28 +113,80 @@ def try_template(tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 def rendered_apart(tokenizer: Any, conversations: Sequence[list[dict[str, Any]]]) -> list[dict[str, str]]:
-    """`{"text": ...}` or `{"error": ...}` for each conversation; the list ends early with the one that ended the process.
-
-    Raises `TemplateError`."""
-    template = str(tokenizer.get_chat_template())
-    if len(template) > LARGEST_TEMPLATE:
-        message = f"has {len(template):,} characters, more than {LARGEST_TEMPLATE:,}"
-        raise TemplateError(f"the chat template of {tokenizer.name_or_path} {message}")
-    setup = {"template": template, "special": dict(tokenizer.special_tokens_map)}
-    asked = b"".join(json.dumps(item, default=str).encode() + b"\n" for item in (setup, *conversations))
-    command = [sys.executable, "-P", "-m", "roll.data.template_process"]
-    limit_s = START_LIMIT_S + ROW_LIMIT_S * len(conversations)
+    """As `TemplateProcess.render`."""
+    process = TemplateProcess(tokenizer)
     try:
-        done = subprocess.run(command, input=asked, capture_output=True, timeout=limit_s, env=_environment(), check=False)
-    except subprocess.TimeoutExpired:
-        raise TemplateError(f"the chat template of {tokenizer.name_or_path} takes more than {limit_s:.0f} s") from None
-    answers: list[dict[str, str]] = [json.loads(line) for line in done.stdout.splitlines(keepends=True) if line.endswith(b"\n")]
-    if done.returncode == -signal.SIGPROF:
-        answers.append({"error": f"takes more than {CPU_LIMIT_S:g} s for one conversation"})
-    elif done.returncode != 0:
-        last = (done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        answers.append({"error": f"ends its process: {last}"})
-    return answers
+        return process.render(conversations)
+    finally:
+        process.close()
+
+
+class TemplateProcess:
+    """Renders conversations in a process of its own, which stays until `close`."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        """Raises `TemplateError`."""
+        template = str(tokenizer.get_chat_template())
+        self._name = f"the chat template of {tokenizer.name_or_path}"
+        if len(template) > LARGEST_TEMPLATE:
+            raise TemplateError(f"{self._name} has {len(template):,} characters, more than {LARGEST_TEMPLATE:,}")
+        self._asked = [{"template": template, "special": dict(tokenizer.special_tokens_map)}]
+        self._limit_s = START_LIMIT_S
+        self._late = False
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `close`)
+        command = [sys.executable, "-P", "-m", "roll.data.template_process"]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, env=_environment()
+        )
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+        self._errors.close()
+
+    def render(self, conversations: Sequence[list[dict[str, Any]]]) -> list[dict[str, str]]:
+        """`{"text": ...}` or `{"error": ...}` for each conversation; the list ends early with the one that ended the process.
+
+        Raises `TemplateError`."""
+        sink, source = self._process.stdin, self._process.stdout
+        assert sink is not None and source is not None
+        asked = b"".join(json.dumps(item, default=str).encode() + b"\n" for item in (*self._asked, *conversations))
+        limit_s = self._limit_s + ROW_LIMIT_S * len(conversations)
+        writing = threading.Thread(target=_write, args=(sink, asked), daemon=True)  # answers are read meanwhile
+        watch = threading.Timer(limit_s, self._give_up)
+        writing.start()
+        watch.start()
+        try:
+            lines = [line for _ in conversations if (line := source.readline()).endswith(b"\n")]
+        finally:
+            watch.cancel()
+        self._asked = []
+        answers: list[dict[str, str]] = [json.loads(line) for line in lines]
+        if len(answers) < len(conversations):
+            answers.append({"error": self._ending(limit_s)})
+        writing.join()
+        return answers
+
+    def _give_up(self) -> None:
+        self._late = True
+        self._process.kill()
+
+    def _ending(self, limit_s: float) -> str:
+        """What ended the process."""
+        code = self._process.wait()
+        if self._late:
+            raise TemplateError(f"{self._name} takes more than {limit_s:.0f} s")
+        if code == -signal.SIGPROF:
+            return f"takes more than {CPU_LIMIT_S:g} s for one conversation"
+        self._errors.seek(0)
+        last = (self._errors.read().decode(errors="replace").strip().splitlines() or [f"exit code {code}"])[-1]
+        return f"ends its process: {last}"
+
+
+def _write(sink: IO[bytes], content: bytes) -> None:
+    with contextlib.suppress(OSError):  # the process has ended: whoever reads its answers says so
+        sink.write(content)
+        sink.flush()
 
 
 def _environment() -> dict[str, str]:

@@ -1,8 +1,10 @@
-"""Models by the names that they have on the Hugging Face hub: fetched once, before a run, to the hub's usual cache.
+"""Models by the names that they have on the Hugging Face hub: fetched once, before a run, to the hub's usual cache. (`datasets`
+fetches data sets.)
 
 A name is `owner/model` or `owner/model@revision`, where a folder of that name is not there. Only configuration, tokenizer and
 safetensors are fetched: no code, no pickles. The hub's own variables apply (`HF_HOME`, `HF_ENDPOINT`, `HF_TOKEN`,
-`HF_HUB_OFFLINE`). With `USE_MODELSCOPE=1` the names are ModelScope's, whose package then fetches to its own cache.
+`HF_HUB_OFFLINE`). With `USE_MODELSCOPE=1` the names are ModelScope's, those of data sets too, and its package fetches to its own
+cache.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ from roll.configs.worker import RewardConfig
 
 C = TypeVar("C", bound=PPOConfig)
 
+DATA_FILES = ("*.json", "*.jsonl", "*.csv", "*.tsv", "*.parquet", "*.arrow", "*.txt", "*.gz", "*.zst", "*.zip", "*.xz", "*.md")
+"""Of a data set: `README.md` says which of them are which subset and split."""
 FETCHED = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
 _NAME = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*/[\w.-]+)(@(?P<revision>[\w./-]+))?")
 
@@ -102,11 +106,27 @@ def asks_modelscope() -> bool:
 def _fetch_from_modelscope(repo: str, revision: str | None, local_files_only: bool = False) -> Path:
     try:
         from modelscope import snapshot_download
-    except ModuleNotFoundError as error:
-        missing = "USE_MODELSCOPE is set, but its package is not installed: pip install modelscope, or unset the variable"
-        raise ValueError(missing) from error
+    except ImportError as error:
+        raise ValueError(_no_modelscope(error)) from error
     options: dict[str, Any] = {"revision": revision, "allow_patterns": list(FETCHED), "local_files_only": local_files_only}
     return Path(snapshot_download(repo, **options))
+
+
+def fetch_data_set(repo: str, revision: str | None) -> Path:
+    """The folder in ModelScope's cache that holds the files of a data set, without code. Raises as `fetch`."""
+    try:
+        from modelscope import dataset_snapshot_download
+    except ImportError as error:
+        raise ValueError(_no_modelscope(error)) from error
+    folder = Path(dataset_snapshot_download(repo, revision=revision, allow_file_pattern=list(DATA_FILES)))
+    print(f"{repo} is ModelScope's, in {folder}")
+    return folder
+
+
+def _no_modelscope(error: ImportError) -> str:
+    if isinstance(error, ModuleNotFoundError):
+        return "USE_MODELSCOPE is set, but its package is not installed: pip install modelscope, or unset the variable"
+    return f"USE_MODELSCOPE is set, but its package is too old: pip install -U modelscope ({error})"
 
 
 def cached(name: str) -> Path | None:

@@ -1,8 +1,9 @@
 """Prompt files: JSON Lines, one prompt a line, or tables (CSV, Parquet, Arrow), one a row, with configurable column names.
 
-Invariant: every row that is returned is complete and well typed, and its identity is unique among all files read together. The
-first row that is not ends the reading with one error that names file, line and what is wrong. Only regular files are read, and
-no row may be longer, or nested deeper, than any that a run can use.
+Rows are read one after the other and none is kept, so a file may be larger than memory. Invariant: every row is complete and well
+typed, and its identity is unique among all files read together. The first row that is not well typed ends the reading with one
+error that names file, line and what is wrong; an identity that comes twice ends it behind the last row of its file. Only regular
+files are read, and no row may be longer, or nested deeper, than any that a run can use.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, ClassVar
 
 from roll.configs.arguments import DataArguments
 from roll.data import tables
+from roll.data.identities import Identities, digest
 from roll.data.regular_file import lines, open_regular
 from roll.data.well_formed import complaint
 
@@ -43,24 +45,48 @@ class PromptRow:
     """The other columns (difficulty, test cases, ...)."""
 
 
-def read_rows(data: DataArguments, key: str = "data_args", only_tag: str | None = None) -> list[PromptRow]:
+def read_rows(data: DataArguments, key: str = "data_args", only_tag: str | None = None) -> Iterator[PromptRow]:
     """All rows, in the order of files and lines. Blank lines are skipped. `key`: the configuration's name for `data`.
 
     A row without an id column is called "file:line", one with an id that an earlier file has "file:id". A row without a tag
     column has `data.default_tag`, else `only_tag`, and is refused if both are None. Raises `PromptFileError`."""
     only_tag = data.default_tag if data.default_tag is not None else only_tag
-    rows: dict[str, PromptRow] = {}
-    for source in [_File(Path(path)) for path in data.files] if data.path is None else [_DataSet(data.path, data)]:
-        taken = set(rows)
-        for row in _rows(source, data, key, only_tag):
-            if row.id in taken:  # files number their rows each for itself
-                row = replace(row, id=f"{source.name}:{row.id}")
-            if row.id in rows:
-                raise PromptFileError(f"{row.where}: {data.id} {row.id!r} is that of {rows[row.id].where} too")
-            rows[row.id] = row
-    if not rows:
+    seen, found = Identities(), False
+    for source in _sources(data):
+        for row in _identified(source, data, key, only_tag, seen):
+            found = True
+            yield row
+        if twice := seen.end_file():
+            _check_twice(data, key, only_tag, twice)
+    if not found:
         raise PromptFileError(f"{key}: no prompts in {data.path or ', '.join(data.files) or 'an empty list of files'}")
-    return list(rows.values())
+
+
+def _sources(data: DataArguments) -> list[_File | _DataSet]:
+    return [_File(Path(path)) for path in data.files] if data.path is None else [_DataSet(data.path, data)]
+
+
+def _identified(
+    source: _File | _DataSet, data: DataArguments, key: str, only_tag: str | None, seen: Identities
+) -> Iterator[PromptRow]:
+    for row in _rows(source, data, key, only_tag):
+        if seen.in_earlier_file(row.id):  # files number their rows each for itself
+            row = replace(row, id=f"{source.name}:{row.id}")
+        seen.add(row.id)
+        yield row
+
+
+def _check_twice(data: DataArguments, key: str, only_tag: str | None, twice: set[int]) -> None:
+    """Reads once more, for where the same id stands twice. `twice`: digests of ids; those of two ids may be the same. Raises
+    `PromptFileError`."""
+    seen, where = Identities(), dict[str, str]()
+    for source in _sources(data):
+        for row in _identified(source, data, key, only_tag, seen):
+            if row.id in where:
+                raise PromptFileError(f"{row.where}: {data.id} {row.id!r} is that of {where[row.id]} too")
+            if digest(row.id) in twice:
+                where[row.id] = row.where
+        seen.end_file()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,10 @@
 
 `Prompt` number k of a domain is row `k mod n` of epoch `k div n`, in an order that (seed, domain, epoch) and a curriculum, if
 there is one, decide; domains take turns so that at every moment each has had its share. The whole state is therefore one count
-for each domain, plus the prompts given back.
-Invariant: every row of a domain is served once in an epoch, and `restore(cursor())` continues as if nothing had happened.
+for each domain, plus the prompts given back. Where measured pass rates decide, they leave rows out of an epoch when it begins;
+then they are state, too, and so is what each domain's epoch leaves out.
+Invariant: every row of a domain is served once in an epoch, or at most once where pass rates decide, and `restore(cursor())`
+continues as if nothing had happened.
 """
 
 from __future__ import annotations
@@ -11,37 +13,30 @@ from __future__ import annotations
 import hashlib
 import math
 import random
+from array import array
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from roll.configs.arguments import CurriculumConfig, Template
-from roll.data.chat_template import conversation, encode, render
+from roll.data.chat_template import Renderer, conversation, encode
+from roll.data.identities import Positions, digest
+from roll.data.pass_rates import PassRates
 from roll.data.prompt_file import PromptFileError, PromptRow
-from roll.data.sample import Prompt
+from roll.data.sample import Prompt, SampleGroup
 from roll.data.seeding import derive_seed
+from roll.data.stored_rows import RowFile, TokenizedRow
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-@dataclass(frozen=True, slots=True)
-class TokenizedRow:
-    """A row that is ready to be served."""
-
-    id: str
-    domain: str
-    tag: str
-    text: str
-    input_ids: list[int]
-    ground_truth: str
-    extra: dict[str, Any] = field(default_factory=dict)
-    conversation: list[dict[str, Any]] = field(default_factory=list)
-
-    def prompt(self, epoch: int) -> Prompt:
-        uid = f"{self.domain}/{epoch}/{self.id}"
-        return Prompt(uid, self.input_ids, self.text, self.tag, self.domain, self.ground_truth, self.extra, self.conversation)
+TOKENIZED_AT_ONCE = 128
+"""Rows that are in memory at a time, while prompts are made of them."""
 
 
 def tokenize_prompts(
@@ -51,37 +46,41 @@ def tokenize_prompts(
     prompt_length: int,
     tag_to_domain: Mapping[str, str],
     with_conversation: Collection[str] = (),
-) -> tuple[list[TokenizedRow], dict[str, int]]:
+    folder: Path | None = None,
+) -> tuple[RowFile, dict[str, int]]:
     """The rows that can be used, in order, and how many cannot, by reason: "too_long" (more than `prompt_length` tokens), "empty"
-    (no token). `with_conversation`: the domains whose rewards read the messages. Raises `PromptFileError` for a tag that belongs
-    to no domain."""
-    rows = list(rows)
+    (no token). `with_conversation`: the domains whose rewards read the messages. `folder`: on whose disk the rows lie from now
+    on. Raises `PromptFileError` for a tag that belongs to no domain."""
+    usable, skipped = RowFile(folder), Counter[str]()
+    with Renderer(tokenizer, template) as renderer:
+        for part in _parts(rows, TOKENIZED_AT_ONCE):
+            _check_tags(part, tag_to_domain)
+            texts = renderer.texts(part)
+            for row, text, input_ids in zip(part, texts, encode(texts, tokenizer, template), strict=True):
+                if not input_ids:
+                    skipped["empty"] += 1
+                elif len(input_ids) > prompt_length:
+                    skipped["too_long"] += 1
+                else:
+                    domain = tag_to_domain[row.tag]
+                    told = conversation(row) if domain in with_conversation else []
+                    usable.add(TokenizedRow(row.id, domain, row.tag, text, input_ids, row.ground_truth, row.extra, told))
+    return usable, dict(skipped)
+
+
+def _parts(rows: Iterable[PromptRow], size: int) -> Iterator[list[PromptRow]]:
+    remaining = iter(rows)
+    while part := list(islice(remaining, size)):
+        yield part
+
+
+def _check_tags(rows: Iterable[PromptRow], tag_to_domain: Mapping[str, str]) -> None:
     for row in rows:
         if row.tag not in tag_to_domain:
             known = ", ".join(sorted(tag_to_domain)) or "none"
             raise PromptFileError(
                 f"{row.where}: tag {row.tag!r} of row {row.id!r} is in no rewards.*.tag_included; known: {known}"
             )
-    texts = render(rows, tokenizer, template)
-    usable: list[TokenizedRow] = []
-    skipped: Counter[str] = Counter()
-    for row, text, input_ids in zip(rows, texts, encode(texts, tokenizer, template), strict=True):
-        if not input_ids:
-            skipped["empty"] += 1
-        elif len(input_ids) > prompt_length:
-            skipped["too_long"] += 1
-        else:
-            domain = tag_to_domain[row.tag]
-            told = conversation(row) if domain in with_conversation else []
-            usable.append(TokenizedRow(row.id, domain, row.tag, text, input_ids, row.ground_truth, row.extra, told))
-    return usable, dict(skipped)
-
-
-def by_domain(rows: Iterable[TokenizedRow]) -> dict[str, list[TokenizedRow]]:
-    domains: dict[str, list[TokenizedRow]] = {}
-    for row in rows:
-        domains.setdefault(row.domain, []).append(row)
-    return domains
 
 
 class PromptSource:
@@ -91,9 +90,11 @@ class PromptSource:
         domain_probs: Mapping[str, float],
         seed: int,
         curriculum: CurriculumConfig | None = None,
+        pass_rates: PassRates | None = None,
     ) -> None:
-        """`domain_probs`: relative share of each domain; empty means equal shares. Raises `ValueError` if a domain has a share
-        and no rows, or rows and no share, and for a row that the curriculum does not find its number in."""
+        """`domain_probs`: relative share of each domain; empty means equal shares. `pass_rates`: leave rows out of an epoch.
+        Raises `ValueError` if a domain has a share and no rows, or rows and no share, and for a row that the curriculum does not
+        find its number in."""
         shares = dict(domain_probs) or dict.fromkeys(rows_by_domain, 1.0)
         if any("/" in domain for domain in shares):
             raise ValueError(f"a domain's name has no '/': {sorted(shares)}")
@@ -109,10 +110,14 @@ class PromptSource:
         self._curriculum = curriculum
         self._places = {domain: places(rows, curriculum) for domain, rows in self._rows.items()} if curriculum else {}
         self._data = {domain: _fingerprint(rows, self._places.get(domain)) for domain, rows in self._rows.items()}
-        self._row_of = {(domain, row.id): row for domain, served in self._rows.items() for row in served}
+        self._positions = {domain: Positions(digest(row.id) for row in rows) for domain, rows in self._rows.items()}
         self._served = dict.fromkeys(self._rows, 0)
         self._returned: deque[Prompt] = deque()
-        self._orders: dict[str, tuple[int, list[int]]] = {}
+        self._orders: dict[str, tuple[int, Sequence[int]]] = {}
+        self._pass_rates = pass_rates
+        self._epochs = {domain: Epoch(0, 0, ()) for domain in self._rows}
+        self.left_out: dict[str, dict[str, int]] = {domain: {} for domain in self._rows}
+        """Domain -> epoch -> how many rows pass rates left out of it; epochs that have all rows are not named."""
 
     def __len__(self) -> int:
         """Rows of one epoch, over all domains."""
@@ -123,14 +128,38 @@ class PromptSource:
             return self._returned.popleft()
         total = sum(self._served.values()) + 1
         domain = max(self._rows, key=lambda d: self._shares[d] * total - self._served[d])
-        epoch, position = divmod(self._served[domain], len(self._rows[domain]))
+        epoch, position = self._place(domain)
         self._served[domain] += 1
         return self._rows[domain][self._order(domain, epoch)[position]].prompt(epoch)
+
+    def ended(self, group: SampleGroup) -> None:
+        """The group of a prompt has met its fate; its samples may have rewards."""
+        rewarded = [sample for sample in group.samples if sample.reward is not None]
+        if self._pass_rates is not None and rewarded:
+            domain, _, row_id = group.prompt.uid.split("/", 2)
+            self._pass_rates.visited(domain, self._position(domain, row_id), sum(s.succeeded for s in rewarded), len(rewarded))
+
+    def settle(self) -> None:
+        """A step is trained: what was measured until now counts for epochs that begin later."""
+        if self._pass_rates is not None:
+            self._pass_rates.settle()
+
+    def metrics(self) -> dict[str, float]:
+        """Where pass rates decide: the prompts by how hard they are, and how many the present epoch of each domain leaves out."""
+        if self._pass_rates is None:
+            return {}
+        left_out = {f"pass_rate/left_out/{domain}": float(len(epoch.left_out)) for domain, epoch in self._epochs.items()}
+        return self._pass_rates.metrics(len(self)) | left_out
 
     def cursor(self, outstanding: Sequence[Prompt] = ()) -> dict[str, Any]:
         """The position, as plain JSON. `outstanding`: prompts that were served and are to be served again after `restore`."""
         returned = [prompt.uid for prompt in (*outstanding, *self._returned)]
-        return {"seed": self._seed, "data": self._data, "served": dict(self._served), "returned": returned}
+        position = {"seed": self._seed, "data": self._data, "served": dict(self._served), "returned": returned}
+        if self._pass_rates is None:
+            return position
+        epochs = {domain: [epoch.number, epoch.begun, list(epoch.left_out)] for domain, epoch in self._epochs.items()}
+        left_out = {domain: dict(counts) for domain, counts in self.left_out.items()}
+        return {**position, "epochs": epochs, "left_out": left_out, "pass_rates": self._pass_rates.state()}
 
     def restore(self, cursor: Mapping[str, Any]) -> None:
         """Continues from a `cursor()`. Raises `ValueError` if it speaks of another seed or other prompts."""
@@ -144,29 +173,70 @@ class PromptSource:
             raise ValueError(
                 f"the prompts of the domains {changed} are not those of the checkpoint (rows, template, tokenizer or curriculum)"
             )
+        if ("pass_rates" in cursor) != (self._pass_rates is not None):
+            how = "without" if self._pass_rates is not None else "with"
+            raise ValueError(f"the checkpoint was made {how} pass_rate_curriculum")
         self._served = dict(cursor["served"])
         returned = [uid.split("/", 2) for uid in cursor["returned"]]
-        self._returned = deque(self._row_of[domain, row_id].prompt(int(epoch)) for domain, epoch, row_id in returned)
+        self._returned = deque(
+            self._rows[domain][self._position(domain, row_id)].prompt(int(epoch)) for domain, epoch, row_id in returned
+        )
+        if self._pass_rates is not None:
+            self._epochs = {domain: Epoch(*epoch) for domain, epoch in cursor["epochs"].items()}
+            self.left_out = {domain: dict(epochs) for domain, epochs in cursor["left_out"].items()}
+            self._orders.clear()
+            self._pass_rates.restore(cursor["pass_rates"])
 
-    def _order(self, domain: str, epoch: int) -> list[int]:
+    def _position(self, domain: str, row_id: str) -> int:
+        rows = self._rows[domain]
+        for position in self._positions[domain].of(row_id):
+            if rows[position].id == row_id:
+                return position
+        raise LookupError(f"there is no prompt {row_id!r} in domain {domain}")
+
+    def _place(self, domain: str) -> tuple[int, int]:
+        """The epoch and the position in it of the domain's next prompt."""
+        served, rows = self._served[domain], len(self._rows[domain])
+        if self._pass_rates is None:
+            return divmod(served, rows)
+        epoch = self._epochs[domain]
+        if served - epoch.begun == rows - len(epoch.left_out):
+            left_out = self._pass_rates.left_out(domain, epoch.number + 1, rows)
+            epoch = self._epochs[domain] = Epoch(epoch.number + 1, served, left_out)
+            self.left_out[domain] |= {str(epoch.number): len(left_out)} if left_out else {}
+        return epoch.number, served - epoch.begun
+
+    def _order(self, domain: str, epoch: int) -> Sequence[int]:
         """The order of the rows in this epoch."""
         if self._orders.get(domain, (None,))[0] != epoch:
-            order = list(range(len(self._rows[domain])))
+            order = array("I", range(len(self._rows[domain])))
             chance = random.Random(derive_seed(self._seed, "epoch", domain, epoch))
             chance.shuffle(order)
             if self._curriculum is not None and epoch < self._curriculum.epochs:
                 spread, place = self._curriculum.spread, self._places[domain]
-                order.sort(key=lambda row: place[row] + spread * chance.uniform(-1, 1))
+                keys = array("d", (place[row] + spread * chance.uniform(-1, 1) for row in order))
+                order = array("I", np.asarray(order)[np.argsort(np.asarray(keys), kind="stable")].tobytes())
+            if left_out := set(self._epochs[domain].left_out):
+                order = array("I", (row for row in order if row not in left_out))
             self._orders[domain] = (epoch, order)
         return self._orders[domain][1]
 
 
-def places(rows: Sequence[TokenizedRow], curriculum: CurriculumConfig) -> list[float]:
+class Epoch(NamedTuple):
+    """Of a domain, where pass rates decide."""
+
+    number: int
+    begun: int
+    """Prompts of the domain that were served before."""
+    left_out: Sequence[int]
+    """Rows, ascending."""
+
+
+def places(rows: Sequence[TokenizedRow], curriculum: CurriculumConfig) -> array[float]:
     """Where in the epoch each row belongs, from 0 to 1; equally hard rows have the same place. Raises `ValueError`."""
-    hard = [_number(row, curriculum.column) for row in rows]
-    in_order = sorted(hard, reverse=curriculum.easiest == "high")
-    first = {number: position for position, number in reversed(list(enumerate(in_order)))}
-    return [first[number] / len(rows) for number in hard]
+    hard = np.asarray(array("d", (_number(row, curriculum.column) for row in rows)))
+    hard = -hard if curriculum.easiest == "high" else hard
+    return array("d", (np.searchsorted(np.sort(hard), hard, "left") / len(hard)).tobytes())
 
 
 def _number(row: TokenizedRow, column: str) -> float:
@@ -182,7 +252,12 @@ def _number(row: TokenizedRow, column: str) -> float:
 
 def _fingerprint(rows: Sequence[TokenizedRow], place: Sequence[float] | None) -> str:
     """A hash that changes if ids, order or tokens of the rows change, or their places in a curriculum."""
-    digest = hashlib.blake2b(repr(place).encode() if place is not None else b"", digest_size=8)
+    found = hashlib.blake2b(digest_size=8)
+    if place is not None:
+        found.update(b"[")
+        for position, number in enumerate(place):
+            found.update(f"{', ' if position else ''}{number!r}".encode())
+        found.update(b"]")
     for row in rows:
-        digest.update(repr((row.id, row.input_ids, row.ground_truth)).encode())
-    return digest.hexdigest()
+        found.update(repr((row.id, row.input_ids, row.ground_truth)).encode())
+    return found.hexdigest()

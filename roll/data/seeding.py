@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import hashlib
 
+SEEDS = 2**63
+
 
 def derive_seed(*parts: int | str) -> int:
     """A seed in [0, 2**63), a function of the parts alone: the same in every process, on every machine.

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import csv
 import io
+import mmap
 from collections.abc import Callable, Iterator
-from datetime import date, datetime, time
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from roll.data.hub import asks_modelscope
+from roll.data.hub import asks_modelscope, fetch_data_set
 from roll.data.regular_file import open_regular
 
 Row = dict[str, Any]
+
+AT_ONCE = 256
+"""Rows of a table that are in memory at a time."""
 
 
 def is_table(path: Path) -> bool:
@@ -31,18 +35,18 @@ def rows(path: Path) -> Iterator[Row]:
 
 
 def rows_of_hub(path: str, subset: str | None, split: str, revision: str | None) -> Iterator[Row]:
-    """The rows of a data set, which `datasets` fetches once to its cache, as `rows`. Code of a data set is never run. Raises
-    `ValueError`."""
-    if asks_modelscope() and not Path(path).exists():
-        raise ValueError("data sets are not fetched from ModelScope: name downloaded files as file_name, or unset USE_MODELSCOPE")
+    """The rows of a data set, which `datasets` fetches once to its cache, as `rows`; with `USE_MODELSCOPE=1` ModelScope's package
+    fetches it. Code of a data set is never run. Raises `ValueError`."""
     from datasets import load_dataset
 
     try:
+        if asks_modelscope() and not Path(path).exists():
+            path, revision = str(fetch_data_set(path, revision)), None
         found = load_dataset(path, subset, split=split, revision=revision)
     except Exception as error:  # boundary: the hub, the network and the formats each have errors of their own
         raise ValueError(f"{type(error).__name__}: {error}") from error
     # Pictures and sounds stay bytes, which are left out.
-    yield from map(_plain, (row for batch in found.with_format("arrow").iter(1000) for row in batch.to_pylist()))
+    yield from map(_plain, (row for batch in found.with_format("arrow").iter(AT_ONCE) for row in batch.to_pylist()))
 
 
 def _csv(file: BinaryIO) -> Iterator[Row]:
@@ -59,22 +63,24 @@ def _csv(file: BinaryIO) -> Iterator[Row]:
 def _parquet(file: BinaryIO) -> Iterator[Row]:
     from pyarrow.parquet import ParquetFile
 
-    for batch in ParquetFile(file).iter_batches():
+    for batch in ParquetFile(file).iter_batches(AT_ONCE):
         yield from map(_plain, batch.to_pylist())
 
 
 def _arrow(file: BinaryIO) -> Iterator[Row]:
-    """A file of record batches, or a stream of them, which `datasets` writes."""
-    from pyarrow import ArrowInvalid, ipc
+    """A file of record batches, or a stream of them, which `datasets` writes. The system pages it in and out: a batch may be as
+    large as the file."""
+    from pyarrow import ArrowInvalid, BufferReader, ipc, py_buffer
 
+    mapped = py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     try:
-        reader = ipc.open_file(file)
+        reader = ipc.open_file(BufferReader(mapped))
         batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
     except ArrowInvalid:
-        file.seek(0)
-        batches = iter(ipc.open_stream(file))
+        batches = iter(ipc.open_stream(BufferReader(mapped)))
     for batch in batches:
-        yield from map(_plain, batch.to_pylist())
+        for start in range(0, batch.num_rows, AT_ONCE):
+            yield from map(_plain, batch.slice(start, AT_ONCE).to_pylist())
 
 
 def _plain(row: Row) -> Row:
@@ -82,15 +88,17 @@ def _plain(row: Row) -> Row:
 
 
 def _holds_bytes(value: Any) -> bool:
-    return isinstance(value, bytes) or (isinstance(value, dict) and any(isinstance(each, bytes) for each in value.values()))
+    if isinstance(value, dict):
+        return any(map(_holds_bytes, value.values()))
+    return any(map(_holds_bytes, value)) if isinstance(value, list | tuple) else isinstance(value, bytes)
 
 
 def _value(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _value(each) for name, each in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):  # a map's entries are pairs
         return [_value(each) for each in value]
-    return str(value) if isinstance(value, date | datetime | time | Decimal) else value
+    return str(value) if isinstance(value, date | datetime | time | timedelta | Decimal) else value
 
 
 _READERS: dict[str, Callable[[BinaryIO], Iterator[Row]]] = {".csv": _csv, ".parquet": _parquet, ".arrow": _arrow}

@@ -1,4 +1,4 @@
-"""The child side of `rendered_apart`: `python -m roll.data.template_process`.
+"""The child side of `TemplateProcess`: `python -m roll.data.template_process`.
 
 A chat template comes with a model folder, and a program in it may loop for ever or fill the memory. So it runs here: the kernel
 ends the process when one conversation has taken `CPU_LIMIT_S` of its time, inside whatever call it is stuck, and its memory is
@@ -20,8 +20,6 @@ CPU_LIMIT_S = 2.0
 """For one conversation, which takes about a millisecond."""
 LONGEST_TEXT = 16 << 20
 """Characters of one conversation."""
-LONGEST_OUTPUT = 2 << 30
-"""Characters of all conversations together."""
 MEMORY_BYTES = 2 << 30
 """Above what the process has when it begins."""
 
@@ -43,13 +41,11 @@ def whole_conversation(item: dict[str, Any]) -> str:
 
 def answers(source: BinaryIO) -> Iterator[dict[str, str]]:
     setup = json.loads(source.readline())
-    room = LONGEST_OUTPUT
     for line in source:
         signal.setitimer(signal.ITIMER_PROF, CPU_LIMIT_S)
         answer = _answer(setup["template"], setup["special"], line)
         signal.setitimer(signal.ITIMER_PROF, 0)
-        room -= len(answer.get("text", ""))
-        yield answer if room >= 0 else {"error": f"writes more than {LONGEST_OUTPUT:,} characters for all conversations"}
+        yield answer
 
 
 def _answer(template: str, special: dict[str, Any], line: bytes) -> dict[str, str]:

@@ -67,6 +67,10 @@ class WorkerStartError(RuntimeError):
     """A worker that did not come up; says which, and why."""
 
 
+class NodeLost(WorkerStartError):
+    """A worker that cannot come up: its node is gone, and no other can take its place."""
+
+
 class WorkerHost:
     """Carries one worker in its process and runs its methods as described above."""
 

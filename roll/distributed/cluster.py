@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from roll.distributed.backend import Backend, BackendLost, Ref, WorkerDied, WorkerHandle, WorkerSpec, WorkerStartError
+from roll.distributed.backend import Backend, BackendLost, NodeLost, Ref, WorkerDied, WorkerHandle, WorkerSpec, WorkerStartError
 from roll.distributed.heartbeat import silence
 from roll.distributed.process_memory import ProcessMemory
 
@@ -220,6 +220,8 @@ async def _start(backend: Backend, spec: WorkerSpec, deadline_s: float) -> Worke
         raise WorkerStartError(f"worker {spec.name} is not ready after {deadline_s:.0f} s (worker_start_timeout)") from error
     except BackendLost:
         raise
+    except NodeLost as error:
+        raise NodeLost(f"worker {spec.name} cannot start: {error}") from error
     except Exception as error:  # boundary: the constructor of a worker, a user's too, may raise anything
         raise WorkerStartError(f"worker {spec.name} cannot start: {type(error).__name__}: {error}") from error
 

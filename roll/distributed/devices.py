@@ -75,6 +75,11 @@ def visible_devices(devices: Sequence[int], seen: str | None) -> str:
     return ",".join(names[device] if names else str(device) for device in devices)
 
 
+def torch_indices(devices: Sequence[str]) -> list[int]:
+    """The numbers of torch's devices: "cuda:2" is 2."""
+    return [int(device.partition(":")[2] or 0) for device in devices]
+
+
 def place(device_mapping: tuple[int, ...], inventory: Inventory, devices_per_worker: int = 1) -> list[Placement]:
     """One worker on each `devices_per_worker` consecutive entries of the mapping."""
     groups = [device_mapping[i : i + devices_per_worker] for i in range(0, len(device_mapping), devices_per_worker)]

@@ -62,6 +62,8 @@ class Calls:
         self._new: list[Call] = []
         self._open: dict[int, asyncio.Future[Any]] = {}
         self._exchanges: set[asyncio.Task[None]] = set()
+        self._under_way = 0
+        """Exchanges that have not come back. Tasks are no measure: two that end at one moment both see the other one."""
 
     async def call(self, method: str, *args: Any) -> Any:
         """The method's result. Raises what it raised, or what the line raises."""
@@ -87,13 +89,15 @@ class Calls:
         return not all(future.done() for future in self._open.values())
 
     def _begin(self, calls: Sequence[Call]) -> None:
+        self._under_way += 1
         exchange = asyncio.ensure_future(self._exchange(calls))
         self._exchanges.add(exchange)
         exchange.add_done_callback(self._exchanges.discard)
 
     async def _exchange(self, calls: Sequence[Call]) -> None:
+        """While a call is open, an exchange is under way or a call is about to begin one."""
         try:
-            answers: list[Answer] = pickle.loads(await self._line.exchange(pickle.dumps((self._name, calls))))
+            answers: list[Answer] = pickle.loads(await self._carry(calls))
         except Exception as error:  # boundary: anything may be among the arguments
             if isinstance(error, WorkerDied | BackendLost) or not calls:
                 self._fail(list(self._open), error)
@@ -105,8 +109,14 @@ class Calls:
         else:
             for answer in answers:
                 self._take(answer)
-        if self._waits and not self._new and len(self._exchanges) == 1:
+        if self._waits and not self._new and not self._under_way:
             self._begin([])
+
+    async def _carry(self, calls: Sequence[Call]) -> bytes:
+        try:
+            return await self._line.exchange(pickle.dumps((self._name, calls)))
+        finally:
+            self._under_way -= 1
 
     def _take(self, answer: Answer) -> None:
         future = self._open.get(answer.number)

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from roll.configs.problems import ConfigError, Problem
 from roll.distributed import collection, stacks
-from roll.distributed.backend import BackendLost, Ref, WorkerDied, WorkerHandle, WorkerHost, WorkerSpec
+from roll.distributed.backend import BackendLost, NodeLost, Ref, WorkerDied, WorkerHandle, WorkerHost, WorkerSpec
 from roll.distributed.child import same_imports
 from roll.distributed.devices import Inventory, Placement, detect, visible_devices
 from roll.distributed.exchange import Callers, Calls
@@ -27,13 +28,15 @@ from roll.distributed.ports import free_port
 from roll.distributed.process_memory import ProcessMemory, process_memory
 from roll.distributed.ray_instance import RayInstance
 from roll.distributed.ray_joined import JoinedRay
-from roll.distributed.ray_nodes import RayNode, cluster_inventory, live_nodes, run_nodes
+from roll.distributed.ray_nodes import RayNode, cluster_inventory, live_nodes, run_nodes, with_devices, without_devices
 from roll.distributed.surroundings import forwarded
 from roll.distributed.watchdog import Watchdog
 
 LOOPBACK = "127.0.0.1"
 CONCURRENT_CALLS = 10_000
 """Calls that one actor may have in progress. They are coroutines that wait for an engine or a reward: cheap."""
+NODE_VERDICT_S = 30.0
+"""For Ray to find that a node is gone: it was seen to take 17 to 24 s."""
 OTHER_NODE_S = 60.0
 """For what a process on another node has to find out, which starts first."""
 
@@ -230,13 +233,44 @@ class RayBackend:
             self._inventory = cluster_inventory(self._live, nodes, per_node)
         return self._inventory
 
-    def _node(self, number: int) -> RayNode:
+    def _nodes(self) -> list[RayNode]:
         self._connect()
         if not self._chosen:
             have = self._inventory
             assert have is not None, "workers before devices"
             self._chosen = self._live if self._private else run_nodes(self._live, have.kind, have.nodes, have.per_node)
-        return self._chosen[number]
+        return self._chosen
+
+    def _node(self, number: int) -> RayNode:
+        nodes = self._nodes()
+        return nodes[number] if self._private else self._live_node(number)
+
+    def _live_node(self, number: int) -> RayNode:
+        """The node of this number, or the one that has taken its place. Raises `NodeLost`."""
+        have, lost = self._inventory, self._chosen[number]
+        assert have is not None
+        node = with_devices(self._chosen, number, self._live_nodes(), have.kind, have.per_node)
+        if node is None:
+            raise NodeLost(f"node {number} of the run, {lost.address}, is gone, and the cluster has no other for it")
+        self._chosen[number] = node
+        return node
+
+    def _live_nodes(self) -> list[RayNode]:
+        return live_nodes(ray.nodes(), ray.get_runtime_context().get_node_id())
+
+    async def _is_gone(self, node: RayNode) -> bool:
+        """Whether a node is gone on which a worker has just died: Ray takes its time to know."""
+        deadline = time.monotonic() + NODE_VERDICT_S
+        while time.monotonic() < deadline and not self._private and node.id != ray.get_runtime_context().get_node_id():
+            if all(live.id != node.id for live in self._live_nodes()):
+                return True
+            await asyncio.sleep(1.0)
+        return False
+
+    def _node_of(self, placement: Placement) -> RayNode:
+        if placement.devices or self._private:
+            return self._node(placement.node)
+        return without_devices(self._nodes(), placement.node, self._live_nodes())
 
     def _connect(self) -> None:
         if self._live:
@@ -247,7 +281,7 @@ class RayBackend:
         self._ray.start()
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, listener)
-        self._live = live_nodes(ray.nodes(), ray.get_runtime_context().get_node_id())
+        self._live = self._live_nodes()
 
     def node_address(self, node: int) -> str:
         return LOOPBACK if self._private else self._node(node).address
@@ -263,7 +297,18 @@ class RayBackend:
         return LOOPBACK if self._private else str(ray.util.get_node_ip_address())
 
     async def start(self, spec: WorkerSpec) -> WorkerHandle:
-        node = self._node(spec.placement.node)
+        while True:
+            node = self._node_of(spec.placement)
+            try:
+                return await self._start(spec, node)
+            except WorkerDied:
+                if not await self._is_gone(node):
+                    raise
+                if spec.placement.devices:
+                    self._node_of(spec.placement)
+                    raise  # what the worker was told of its node is wrong elsewhere
+
+    async def _start(self, spec: WorkerSpec, node: RayNode) -> WorkerHandle:
         # The class has the worker's name, for Ray shows it in process titles and log lines.
         named = type(spec.name, (_Actor,), {})
         # No CPU or GPU is reserved: `device_mapping` alone places the workers, and overlapping roles share a device.
@@ -301,6 +346,7 @@ class RayBackend:
             # All devices of a cluster's nodes count; of this machine, only the devices that are visible to the run.
             seen = os.environ.get("CUDA_VISIBLE_DEVICES") if self._private else None
             env["CUDA_VISIBLE_DEVICES"] = visible_devices(placement.local_devices, seen)
+            env["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"  # workers reserve none of Ray's GPUs, and Ray would hide all
         return env
 
     async def shutdown(self) -> None:

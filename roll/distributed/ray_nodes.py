@@ -40,6 +40,23 @@ def run_nodes(nodes: Sequence[RayNode], kind: str, count: int, per_node: int) ->
     return fit[:count]
 
 
+def with_devices(chosen: Sequence[RayNode], number: int, live: Sequence[RayNode], kind: str, per_node: int) -> RayNode | None:
+    """The node that has the devices of node `number`: the one that was chosen for it or, if that is gone, a live one that is no
+    node of the run and has as many. None if there is none."""
+    if any(node.id == chosen[number].id for node in live):
+        return chosen[number]
+    taken = {node.id for node in chosen}
+    return next((node for node in live if node.id not in taken and (kind == "cpu" or node.accelerators >= per_node)), None)
+
+
+def without_devices(chosen: Sequence[RayNode], number: int, live: Sequence[RayNode]) -> RayNode:
+    """Where a worker goes that needs no device: to node `number`, or if that is gone to the next of the run that is not. One of
+    them is always there, the driver's."""
+    there = {node.id for node in live}
+    turned = [*chosen[number:], *chosen[:number]]
+    return next((node for node in turned if node.id in there), live[0])
+
+
 def cluster_inventory(nodes: Sequence[RayNode], count: int, per_node: int | None) -> Inventory:
     """The devices of a run of `count` nodes with `per_node` devices each (None: as many as all of them have). A cluster without
     accelerators has CPU slots."""

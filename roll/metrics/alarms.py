@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from roll.configs.alarms import AlarmConfig
@@ -27,6 +27,13 @@ class Alarms:
         self._in_a_row = [0] * len(self._rules)
         self._seen = [False] * len(self._rules)
         self.given: list[Alarm] = []
+
+    def take_over(self, before: Alarms, rows: Iterable[Mapping[str, Any]]) -> None:
+        """The run goes on where `rows`, the journal of the metrics that were not taken back, end. What is no number is null
+        there."""
+        for row in rows:
+            self.judge(row["step"], {name: math.nan if value is None else value for name, value in row.items()})
+        self.given = [alarm for alarm in self.given if alarm in before.given]
 
     @property
     def stop(self) -> Alarm | None:

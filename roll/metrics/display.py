@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -206,6 +207,15 @@ def print_summary(summary: dict[str, Any], run_dir: Path, console: Console | Non
     names = ("summary.json", "metrics.jsonl", "learning_curve.png", "samples.jsonl", "checkpoints")
     if present := [name for name in names if (run_dir / name).exists()]:
         console.print(Text(" " * 17 + "  ".join(present), LABEL), soft_wrap=True)
+        console.print(Text.assemble((f"{'see it':<17}", LABEL), f"{_command()} ui {run_dir}"), soft_wrap=True)
+
+
+def _command() -> str:
+    """`roll` as it can be typed here: an environment may not be active."""
+    beside = Path(sys.executable).with_name("roll")
+    if shutil.which("roll") or not beside.exists():
+        return "roll"
+    return os.path.relpath(beside) if beside.is_relative_to(Path.cwd()) else str(beside)
 
 
 def _summary_rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -225,16 +235,7 @@ def _summary_rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "validation", f"{before}{last['accuracy']:.3f} (step {last['step']})"
     yield from _incidents(summary)
     if groups := summary.get("groups"):
-        dropped = groups.get("dropped") or {}
-        counts = [
-            f"{groups[name]:,} {name.replace('_', ' ')}"
-            for name in ("admitted", "trained", "buffered", "in_flight")
-            if name in groups
-        ]
-        counts.append(f"{sum(dropped.values()):,} dropped" + (f" ({_listing(dropped)})" if dropped else ""))
-        if replayed := groups.get("replayed"):
-            counts.append(f"{replayed:,} times one was trained again")
-        yield "groups", ", ".join(counts)
+        yield "groups", ", ".join(_fates(groups))
     if staleness := summary.get("staleness"):
         yield "staleness", f"mean {staleness['mean']:.2f}, max {staleness['max']}, bound {staleness['bound']}"
     if idle := summary.get("idle_share"):
@@ -249,6 +250,16 @@ def _summary_rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "weight updates", f"{updates['count']}, pause {pauses}"
     if speed := summary.get("throughput"):
         yield "throughput", f"{speed['samples_per_s']:,.1f} samples/s, {speed['response_tokens_per_s']:,.0f} response tokens/s"
+
+
+def _fates(groups: dict[str, Any]) -> Iterator[str]:
+    for name in ("admitted", "trained", "buffered", "in_flight"):
+        if name in groups:
+            yield f"{groups[name]:,} {name.replace('_', ' ')}"
+    dropped = groups.get("dropped") or {}
+    yield f"{sum(dropped.values()):,} dropped" + (f" ({_listing(dropped)})" if dropped else "")
+    if replayed := groups.get("replayed"):
+        yield f"{replayed:,} times one was trained again"
 
 
 def _incidents(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:

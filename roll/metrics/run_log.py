@@ -87,6 +87,11 @@ class JournalFile:
         if self._hash is not None:
             self._hash.update(line)
 
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return self._end
+
     def position(self) -> int:
         """Size in bytes, with everything up to there on disk: what a checkpoint records."""
         os.fsync(self._file.fileno())

@@ -1,64 +1,76 @@
 """`samples.jsonl`: some groups of every step, whole, with the versions and log-probs that produced them, and what became of them.
 
-A group is written with all its responses, so that they can be compared: groups are added until `per_step` rollouts are reached.
+A group is written with all its responses, so that they can be compared. Which groups is drawn by seed: uniform, without
+replacement, and the same in whatever order groups come.
 """
 
 from __future__ import annotations
 
+import math
+from bisect import insort
 from collections.abc import Sequence
 from dataclasses import asdict
+from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from roll.data.sample import Sample, SampleGroup
 from roll.data.token_batch import TokenBatch
-from roll.metrics.run_log import JournalFile
+from roll.metrics.rotated_journal import RotatedJournal
+
+T = TypeVar("T")
 
 VALIDATION = "validation"
 
 
 class SampleLog:
-    def __init__(self, run_dir: Path, per_step: int) -> None:
+    def __init__(self, run_dir: Path, per_step: int | Literal["all"], seed: int = 0, most_bytes: int = 0) -> None:
         """`per_step`: rollouts of a step that are trained, and as many of those that are dropped before it, and of each
-        validation set, rounded up to whole groups. 0 writes none."""
-        if per_step < 0:
-            raise ValueError(f"per_step must be 0 or more, not {per_step}")
-        self.per_step = per_step
-        self._dropped = 0
-        """Rollouts of dropped groups that were written since the last step."""
-        self._journal = JournalFile(run_dir / "samples.jsonl")
+        validation set, rounded up to whole groups. 0 writes none. `most_bytes`: of all files, of which the oldest goes first; 0:
+        any number."""
+        self._rollouts = math.inf if per_step == "all" else per_step
+        if self._rollouts < 0:
+            raise ValueError(f"per_step must be 0 or more, or all, not {per_step}")
+        self._seed = seed
+        self._step = 0
+        self._dropped: Draw[tuple[SampleGroup, str]] = Draw(self._rollouts)
+        """Groups that were dropped while `_step` was in the making, with the reason. They are written when it is over."""
+        self._journal = RotatedJournal(run_dir / "samples.jsonl", most_bytes)
 
     def record(self, step: int, groups: Sequence[SampleGroup], batch: TokenBatch | None = None) -> int:
-        """Groups that `step` has trained, spread evenly over its groups. `batch`: their tensors, in the same order, with
-        advantages. Returns the number of samples written."""
-        self._dropped = 0
-        chosen = set(_spread(groups, self.per_step))
-        row, written = 0, 0
-        for position, group in enumerate(groups):
-            for sample in group.samples:
-                if position in chosen:
-                    trained = {} if batch is None else _trained(batch, row, sample)
-                    self._journal.append(as_row(step, "trained", group.group_id, sample) | trained)
-                    written += 1
-                row += 1
+        """Groups that `step` has trained. `batch`: their tensors, in the same order, with advantages. Returns the number of
+        samples written."""
+        self._write_dropped()
+        drawn: Draw[tuple[int, SampleGroup]] = Draw(self._rollouts)
+        first = written = 0
+        for group in groups:
+            drawn.offer(f"{self._seed}/{step}/{group.group_id}", len(group.samples), (first, group))
+            first += len(group.samples)
+        for first, group in sorted(drawn.take(), key=lambda one: one[0]):
+            rows = [as_row(step, "trained", group.group_id, sample) for sample in group.samples]
+            if batch is not None:
+                rows = [row | _trained(batch, first + i, group.samples[i]) for i, row in enumerate(rows)]
+            self._journal.append(rows)
+            written += len(rows)
         return written
 
     def record_dropped(self, step: int, group: SampleGroup, reason: str) -> None:
         """A group that was rolled out and then dropped while `step` was in the making."""
-        if self._dropped < self.per_step:
-            self._dropped += len(group.samples)
-            for sample in group.samples:
-                self._journal.append(as_row(step, f"dropped: {reason}", group.group_id, sample))
+        if step != self._step:
+            self._write_dropped()
+            self._step = step
+        self._dropped.offer(f"{self._seed}/{step}/{group.group_id}", len(group.samples), (group, reason))
 
     def record_validation(self, version: int, samples: Sequence[Sample]) -> None:
-        """Records samples of a validation set, in the order of their prompts."""
-        written: set[str] = set()
-        count = 0
+        """Samples of a validation set. The same prompts are drawn for every version."""
+        by_prompt: dict[str, list[Sample]] = {}
         for sample in samples:
-            if count < self.per_step or sample.prompt.uid in written:
-                written.add(sample.prompt.uid)
-                count += 1
-                self._journal.append(as_row(version, VALIDATION, None, sample))
+            by_prompt.setdefault(sample.prompt.uid, []).append(sample)
+        drawn: Draw[list[Sample]] = Draw(self._rollouts)
+        for uid, group in by_prompt.items():
+            drawn.offer(f"{self._seed}/{uid}", len(group), group)
+        for group in drawn.take():
+            self._journal.append([as_row(version, VALIDATION, None, sample) for sample in group])
 
     def position(self) -> int:
         return self._journal.position()
@@ -70,24 +82,53 @@ class SampleLog:
         return self._journal.rewind(position, digest)
 
     def close(self) -> None:
+        self._write_dropped()
         self._journal.close()
 
+    def _write_dropped(self) -> None:
+        for group, reason in self._dropped.take():
+            self._journal.append([as_row(self._step, f"dropped: {reason}", group.group_id, each) for each in group.samples])
 
-def _spread(groups: Sequence[SampleGroup], rollouts: int) -> list[int]:
-    """Positions of groups that together have at least so many rollouts, evenly over all of them."""
-    if not groups or not rollouts:
-        return []
-    each = max(1, sum(len(group.samples) for group in groups) // len(groups))
-    count = min(len(groups), -(-rollouts // each))
-    return [i * len(groups) // count for i in range(count)]
+
+class _Offer(NamedTuple, Generic[T]):
+    number: bytes
+    size: int
+    what: T
+
+
+class Draw(Generic[T]):
+    """Groups are offered one at a time; kept are those with the lowest numbers of a hash, as many as have so many rollouts
+    together (bottom-k sampling, Cohen and Kaplan 2007). No others are held meanwhile."""
+
+    def __init__(self, rollouts: float) -> None:
+        self._rollouts = rollouts
+        self._kept: list[_Offer[T]] = []
+        self._count = 0
+
+    def offer(self, name: str, size: int, what: T) -> None:
+        number = blake2b(name.encode(), digest_size=16).digest()
+        insort(self._kept, _Offer(number, size, what), key=lambda one: one.number)
+        self._count += size
+        while self._kept and self._count - self._kept[-1].size >= self._rollouts:
+            self._count -= self._kept.pop().size
+
+    def take(self) -> list[T]:
+        """What was drawn; the next draw begins."""
+        kept, self._kept, self._count = self._kept, [], 0
+        return [one.what for one in kept]
 
 
 def _trained(batch: TokenBatch, row: int, sample: Sample) -> dict[str, Any]:
-    """The trainer's values of a sample, of its response tokens."""
+    """The trainer's values of a sample, of its response tokens; where they are the same for all tokens, once."""
     stop = int(batch.offsets[row + 1])
     start = stop - len(sample.response_ids)
     mask, advantages = batch.loss_mask[start:stop], batch.advantages[start:stop]
-    figures: dict[str, Any] = {"advantage": float(advantages[mask].mean()) if bool(mask.any()) else None}
+    own = advantages[mask]
+    figures: dict[str, Any] = {"advantage": float(own.mean()) if len(own) else None}
+    if len(own) and bool((own != own[0]).any()):
+        figures["advantages"] = [round(value, 6) for value in advantages.tolist()]
+    if not bool(mask.all()):
+        figures["loss_mask"] = mask.tolist()
     if batch.proximal_logprobs is not None:
         figures["trainer_logprobs"] = [round(value, 6) for value in batch.proximal_logprobs[start:stop].tolist()]
     return figures

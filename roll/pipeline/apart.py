@@ -18,6 +18,7 @@ from roll.distributed.backend import Backend
 from roll.distributed.cluster import Cluster
 from roll.metrics.trace import Trace
 from roll.pipeline.engine_fleet import WEIGHTS, EngineFleet
+from roll.pipeline.policy_copy import PolicyCopy
 from roll.pipeline.schedule import StepSchedule
 from roll.pipeline.state import RunState
 from roll.pipeline.trainer import Trainer
@@ -103,10 +104,12 @@ def lost_versions(error: Exception) -> bool:
 class Publisher:
     """The trainer's side: versions are published for explorers to take when they are ready, and their validations recorded."""
 
-    def __init__(self, store: DirectoryWeightStore, state: RunState) -> None:
+    def __init__(self, store: DirectoryWeightStore, state: RunState, copy: PolicyCopy | None = None) -> None:
+        """`copy`: of the policy, that takes versions besides the explorers."""
         groups = state.groups
         assert isinstance(groups, SqlGroups), "the rules of `mode` see to it"
         self._store = store
+        self._copy = copy
         self._groups = groups
         self._state = state
         self._record = state.record
@@ -131,6 +134,8 @@ class Publisher:
     async def publish(self, weights: NewWeights) -> None:
         version = weights.manifest.version
         await self._store.publish(weights.manifest, weights.buckets)
+        if self._copy is not None:
+            self._copy.publish(version)
         await self._groups.set_published(version)
         self.stats.published += 1
         self.stats.bytes += weights.manifest.nbytes
@@ -150,8 +155,8 @@ class Publisher:
 
     async def _retain(self) -> None:
         """Explorers may be loading any version that is newer than the one they serve."""
-        newest = self._groups.admission.newest
-        await self._store.retain(range(min([newest, *self._groups.explorers.values()]), newest + 1))
+        newest, own = self._groups.admission.newest, self._copy.needed if self._copy is not None else frozenset()
+        await self._store.retain(range(min([newest, *self._groups.explorers.values(), *own]), newest + 1))
 
     async def _record_validations(self) -> None:
         self._known, results = await self._groups.validation_results(self._known)

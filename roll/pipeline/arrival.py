@@ -30,7 +30,7 @@ class TrainerOnArrival(Trainer):
     _idle_s = 0.0
 
     async def turn_of_scored(self, step: Step) -> None:
-        await self.turn(step)
+        await self.turn(step, "advantage")
 
     async def advantages(self, step: Step) -> Step:
         step.batch = await asyncio.to_thread(self._state.advantages.of_part, step.batch, step.lease.groups)

@@ -18,7 +18,7 @@ from typing import Any
 
 from roll.pipeline.manifest import MANIFEST, CheckpointError, parsed, read_json, read_manifest, seal, sync, verify
 from roll.pipeline.run_lock import RunLock, Superseded
-from roll.weights.folder_files import share_like
+from roll.weights.folder_files import share_like, write_index
 
 STATE = "pipeline.json"
 BUFFER = "buffer.jsonl"
@@ -94,6 +94,8 @@ class CheckpointStore:
         try:
             (partial / STATE).write_text(json.dumps(state, indent=1))
             (partial / BUFFER).write_text("".join(json.dumps(row) + "\n" for row in buffer))
+            for model in partial.glob("*/model"):
+                write_index(model)
             share_like(partial / STATE, partial)
             seal(partial, step, self._lock.token if self._lock is not None else 0)
         except FileNotFoundError:

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Container, Coroutine, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from roll.configs.ppo import PPOConfig
@@ -34,13 +35,15 @@ async def start_clusters(
     devices: DeviceLocks,
     only: Container[str] | None = None,
 ) -> dict[str, Cluster]:
-    """The started clusters by role: actor_train, actor_infer, reference and critic (if something uses them), and the pipeline's
-    `own` roles; of these `only` some, if that is given. With a checkpoint, trainers and engines start from it. From here on
-    `devices` has roles sleep and wake."""
+    """The started clusters by role: those of the configuration that something uses, and the pipeline's `own`; of these `only`
+    some, if that is given. With a checkpoint, trainers and engines start from it. From here on `devices` has roles sleep and
+    wake."""
     checkpoint, began = prepared.checkpoint, time.monotonic()
     specs = {**_specs(config, prepared, inventory, backend), **own}
     specs = {role: of_role for role, of_role in specs.items() if only is None or role in only}
-    loaded = {"actor_train": checkpoint.trainer, "critic": checkpoint.critic} if checkpoint is not None else {}
+    loaded: dict[str, Path] = {}
+    if checkpoint is not None:
+        loaded = {"actor_train": checkpoint.trainer, "actor_log_prob": checkpoint.trainer, "critic": checkpoint.critic}
     limits = {"start_s": config.worker_start_timeout, "heartbeat_s": config.heartbeat_timeout}
 
     async def start(role: str) -> Cluster:

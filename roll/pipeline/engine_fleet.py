@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from roll.configs.ppo import PPOConfig
-from roll.distributed.backend import Backend, WorkerDied, WorkerStartError
+from roll.distributed.backend import Backend, NodeLost, WorkerDied, WorkerStartError
 from roll.distributed.cluster import Cluster
 from roll.distributed.device_locks import DeviceLocks
 from roll.pipeline.preparation import Prepared
@@ -25,11 +25,13 @@ from roll.rollout.changes import Changes
 from roll.rollout.fleet import EngineState, Fleet, FleetLost
 from roll.strategies.infer.interface import EngineError, EngineStats, WeightUpdateMode
 from roll.weights.bucket import WeightManifest
-from roll.weights.directory import DirectoryWeightStore, WeightFolder
-from roll.weights.store import BucketRef, KeptBucket, MemoryWeightStore, WeightSource
+from roll.weights.directory import DirectoryWeightStore, MemoryFolderStore, WeightFolder
+from roll.weights.store import BucketRef, MemoryWeightStore, WeightSource, as_argument
 
 logger = logging.getLogger(__name__)
 
+NODE_LOOK_S = 5.0
+"""Between two looks for a node for an engine whose own is gone."""
 WEIGHTS = "weights"
 """The folder of versions in that of the run."""
 
@@ -86,6 +88,8 @@ class EngineFleet:
         self._weights = asyncio.Lock()
         """One exchange of weights at a time: an engine that comes up must not meet half an update."""
         self._down_since: dict[int, float] = {}
+        self._unplaced: set[int] = set()
+        """Engines whose nodes are gone."""
         self._devices = devices
         devices.on_turn(engines.role, self.sleep, self.wake)
         self.last_stats: list[EngineStats] = []
@@ -169,8 +173,7 @@ class EngineFleet:
 
     async def _pull(self, engine: int, version: int) -> WeightManifest:
         async def receive(version: int, bucket: BucketRef) -> None:
-            value = bucket.reference if isinstance(bucket, KeptBucket) else bucket
-            await self.engines.call(engine, "receive_bucket", version, value)
+            await self.engines.call(engine, "receive_bucket", version, as_argument(bucket))
 
         return await self.store.pull(version, receive)
 
@@ -212,12 +215,27 @@ class EngineFleet:
     async def _replace(self, engine: int) -> None:
         """The engine's process is gone. Requests may wait for it, and other roles for their end: it joins these requests."""
         self.report(engine, WorkerDied(f"worker {self.engines.workers[engine].name} died"))
-        async with self._devices.hold(self.engines.role, joins=True):
-            await self._restart(engine)
+        while not await self._placed(engine):
+            await asyncio.sleep(NODE_LOOK_S)
         if self.fleet.states[engine] is not EngineState.SERVING:  # it died meanwhile; the next call replaces it
             return
         self.recovered_s.append(asyncio.get_running_loop().time() - self._down_since.pop(engine))
         self._open(engine)
+
+    async def _placed(self, engine: int) -> bool:
+        """Whether the engine has a new worker. Without one the others serve on. Raises `FleetLost` if there are no others."""
+        try:
+            async with self._devices.hold(self.engines.role, joins=True):
+                await self._restart(engine)
+        except NodeLost as lost:
+            if self.fleet.lost:
+                raise FleetLost(f"no engine is left: {lost}") from lost
+            if engine not in self._unplaced:
+                self._unplaced.add(engine)
+                logger.warning("%s: the other engines serve on without engine %d, until there is a node for it", lost, engine)
+            return False
+        self._unplaced.discard(engine)
+        return True
 
     async def _restart(self, engine: int) -> None:
         reason: Exception = WorkerDied(f"worker {self.engines.workers[engine].name} died")
@@ -232,6 +250,9 @@ class EngineFleet:
                 async with self._weights:
                     await self._load(engine)
                 return
+            except NodeLost:
+                self.fleet.unplaced(engine)
+                raise
             except (*LOST, WorkerStartError, TimeoutError) as error:
                 reason = error
                 logger.warning("engine %d did not come back: %s", engine, error)
@@ -284,7 +305,7 @@ def weight_store(config: PPOConfig) -> DirectoryWeightStore | MemoryWeightStore:
     """Where a trainer leaves its weights for engines of the same driver."""
     if config.model_update_transport == "checkpoint_dir":
         return DirectoryWeightStore(Path(config.shared_dir).resolve() / WEIGHTS)
-    return MemoryWeightStore()
+    return MemoryFolderStore() if config.model_update_transport == "shared_memory" else MemoryWeightStore()
 
 
 def engine_fleet(
@@ -305,9 +326,10 @@ def engine_fleet(
     broadcast: Broadcast | None = None
     if config.model_update_transport == "collective" and isinstance(store, WeightFolder):
         broadcast = InvitedBroadcast(engines, store)
-    elif config.model_update_transport == "collective" and backend.isolated and "actor_train" in clusters:
+    elif config.model_update_transport in ("collective", "nccl") and backend.isolated and "actor_train" in clusters:
         address, timeout_s = backend.driver_address(), config.engine_health_timeout_s
-        broadcast = WeightBroadcast(clusters["actor_train"], engines, address, timeout_s)
+        device = "cuda:0" if config.model_update_transport == "nccl" else ""  # workers count their own devices
+        broadcast = WeightBroadcast(clusters["actor_train"], engines, address, timeout_s, device)
     return EngineFleet(
         engines,
         store,

@@ -33,7 +33,7 @@ class Flow:
         self.stages: list[Stage[Any, Any]] = []
         self.devices = devices
         self._clock = clock
-        self._waits = waits if waits is not None else {}
+        self.waits = waits if waits is not None else {}
         self._role_lanes: dict[str, Counter[LaneState]] = {}
 
     def join(self, half: Sequence[Stage[Any, Any]]) -> None:
@@ -74,7 +74,7 @@ class Flow:
         return 1.0 - self.ledger.share(role, self._clock()).get(LaneState.PROCESSING.value, 0.0)
 
     def lane_changed(self, stage: Stage[Any, Any], lane: int, old: LaneState, new: LaneState) -> None:
-        now, reason = self._clock(), self._waits.get(stage.name, "")
+        now, reason = self._clock(), self.waits.get(stage.name, "")
         self.ledger.enter(f"stage.{stage.name}", stage.state.value, now, reason)
         if not isinstance(stage, Beside):  # those that it waits for speak for themselves
             if new is LaneState.PROCESSING:

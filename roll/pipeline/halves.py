@@ -41,9 +41,10 @@ def halves(
 def training(trainer: Trainer, derived: Derived, roles: Container[str]) -> list[Stage[Any, Any]]:
     """From the groups to the weights of a step."""
     with_critic, with_reference = "critic" in roles, "reference" in roles
+    scorer = "actor_log_prob" if "actor_log_prob" in roles else "actor_train"
     scoring = [
         with_critic and GatedStage("value", trainer.values, trainer.turn_of_critic, role="critic"),
-        derived.recompute_old_logprobs and GatedStage("log_prob", trainer.log_probs, trainer.turn, role="actor_train"),
+        derived.recompute_old_logprobs and GatedStage("log_prob", trainer.log_probs, trainer.turn_of_log_probs, role=scorer),
         with_reference and GatedStage("reference", trainer.reference, trainer.turn_of_reference, role="reference"),
     ]
     update: list[Stage[Any, Any]] = [Stage("train", trainer.train, role="actor_train")]

@@ -48,7 +48,9 @@ class HangWatch:
                     where = f"stacks: {self._write(suspect.stage, loop)}"
                 except OSError as error:  # a full disk
                     where = f"its stacks cannot be written: {error}"
-                self._display.note(f"{sentence(suspect)}{silent}; {where}")
+                waits = self._flow.waits.get(suspect.stage)
+                why = f" and waits until {waits}" if waits else ""
+                self._display.note(f"{sentence(suspect)}{why}{silent}; {where}")
 
     def _silent(self, stage: str) -> str:
         """The call that is open longest, of the role that works for the stage if it has one."""

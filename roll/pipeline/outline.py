@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from roll.configs.derived import Derived, derive
 from roll.configs.ppo import PPOConfig
@@ -35,7 +36,17 @@ def outline(kind: type[Run], config: PPOConfig, own: Sequence[OwnStage]) -> Flow
     return flow
 
 
-def misplaced(kind: type[Run], config: PPOConfig, own: Sequence[OwnStage]) -> Iterator[Problem]:
+class Placed(Protocol):
+    """A stage of the user's own, or its block of the configuration."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def after(self) -> str: ...
+
+
+def misplaced(kind: type[Run], config: PPOConfig, own: Sequence[Placed]) -> Iterator[Problem]:
     """Stages of a name that is taken, or after one that is not there or hands nothing on. Those of a half that runs in another
     process are looked at, too."""
     derived = derive(config)

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from roll.algorithms.pg_variants.lookup import try_policy_loss
 from roll.algorithms.policy_loss import traits_of
 from roll.configs.arguments import GeneratingArguments
-from roll.configs.derived import Derived, derive
+from roll.configs.derived import Derived, derive, element_bytes
 from roll.configs.dotted_path import Code
 from roll.configs.flow import FlowConfig
 from roll.configs.megatron import MegatronConfig
@@ -41,6 +41,7 @@ from roll.rollout.tasks import TaskSource
 from roll.strategies.infer.installed_engine import engine_problems
 from roll.strategies.infer.interface import SamplingParams
 from roll.strategies.train.megatron.supported import ParallelLayout, check_folder
+from roll.weights.directory import check_room
 
 T = TypeVar("T")
 P = TypeVar("P", bound="Prepared")
@@ -125,6 +126,8 @@ class Preparation:
         """`own_classes`: the code that the pipeline's own keys name, by key. Raises `ConfigError` at once for keys that
         contradict each other."""
         problems = check_config(config, inventory.count) or (list(_one_process(config)) if one_process else [])
+        if config.model_update_transport == "nccl" and inventory.kind == "cpu":
+            problems += [Problem("model_update_transport", "nccl", "there are no GPUs here", "collective, or object_store")]
         if problems:
             raise ConfigError(problems)
         self._devices = inventory.count
@@ -157,6 +160,11 @@ class Preparation:
             collect(key, folder, partial(open_model, folder), "a Hugging Face folder: config.json, tokenizer, *.safetensors")
             for folder, key in _model_folders(config).items()
         ]
+        if config.model_update_transport == "shared_memory" and config.mode == "both" and tokenizers[0] is not None:
+            element = element_bytes(config.actor_train, inventory.kind == "cuda")
+            check_room_for = partial(check_room, Path(config.model_folder(config.actor_train)), element)
+            fix = "a larger /dev/shm (a container's --shm-size), or object_store"
+            collect("model_update_transport", "shared_memory", check_room_for, fix)
         for key, value, check in _divided_by_megatron(config, inventory.kind):
             collect(key, value, check, "sizes that divide the model, or another model or strategy_name")
         self._stages, self._callbacks = own_stages(config.flow, collect), _own_callbacks(config.flow, collect)
@@ -232,6 +240,9 @@ def decisions(config: PPOConfig, derived: Derived) -> Iterator[str]:
     if config.mode == "bench":
         return
     chosen = "recomputed at the start of each step" if derived.recompute_old_logprobs else "the sampler's"
+    if config.actor_log_prob is not None:
+        behind = "with the newest version" if derived.log_prob_lag == 0 else "with the version before"
+        chosen = f"recomputed by actor_log_prob, {behind}"
     yield f"old log-probs: {chosen} ({derived.old_logprobs_reason})"
     if derived.scored_ahead:
         yield f"{' and '.join(derived.scored_ahead)}: one step ahead of actor_train, on devices of their own"
@@ -248,6 +259,9 @@ def _one_process(config: PPOConfig) -> Iterator[Problem]:
         if not isinstance(role, ActorInferConfig) and role.world_size > 1:
             message = f"{role.world_size} devices, but with --local one process is one training rank"
             yield Problem(f"{name}.device_mapping", role.device_mapping, message, "name one device, or leave --local out")
+    if config.model_update_transport == "nccl":
+        message = "with --local weights travel by reference"
+        yield Problem("model_update_transport", "nccl", message, "object_store, or leave --local out")
 
 
 def _check_policy_loss(config: PPOConfig, derived: Derived) -> None:

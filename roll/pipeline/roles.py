@@ -14,7 +14,15 @@ from roll.configs.derived import Derived
 from roll.configs.dtype import TORCH_NAMES, compute_dtype
 from roll.configs.engine_arguments import EngineArguments
 from roll.configs.ppo import PPOConfig
-from roll.configs.worker import CriticConfig, JudgingModelConfig, RewardModelConfig, TrainedConfig, TrainingRole, WorkerConfig
+from roll.configs.worker import (
+    ActorLogProbConfig,
+    CriticConfig,
+    JudgingModelConfig,
+    RewardModelConfig,
+    TrainedConfig,
+    TrainingRole,
+    WorkerConfig,
+)
 from roll.distributed.backend import Backend, WorkerSpec
 from roll.distributed.devices import Inventory, Placement, place
 from roll.strategies.infer.interface import NO_VERSION
@@ -26,6 +34,7 @@ ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """Both names of the variable that torch's allocator reads."""
 TRAIN_WORKER = "roll.pipeline.base_worker.TrainWorker"
 CRITIC_WORKER = "roll.pipeline.critic_worker.CriticWorker"
+LOG_PROB_WORKER = "roll.pipeline.log_prob_worker.LogProbWorker"
 INFER_WORKER = "roll.pipeline.base_worker.InferWorker"
 
 
@@ -110,10 +119,22 @@ def train_specs(
             seed=config.seed,
             deterministic=config.deterministic,
         )
-        built_in = CRITIC_WORKER if isinstance(worker, CriticConfig) else TRAIN_WORKER
-        worker_cls, kwargs = worker.worker_cls or built_in, {"context": context, "spec": spec}
+        kwargs: dict[str, Any] = {"context": context, "spec": spec}
+        if isinstance(worker, ActorLogProbConfig) and derived.adapter_updates:
+            kwargs["adapters"] = _adapter_source(config)
+        worker_cls = worker.worker_cls or _built_in(worker)
         specs.append(WorkerSpec(f"{role}-{placement.rank}", worker_cls, placement, kwargs, environment))
     return specs
+
+
+def _built_in(worker: TrainingRole) -> str:
+    if isinstance(worker, CriticConfig):
+        return CRITIC_WORKER
+    return LOG_PROB_WORKER if isinstance(worker, ActorLogProbConfig) else TRAIN_WORKER
+
+
+def _adapter_source(config: PPOConfig, start: str | None = None) -> AdapterSource:
+    return AdapterSource(config.model_folder(config.actor_train), config.actor_train.model_args.lora_rank, start)
 
 
 def allocator(kind: str) -> dict[str, str]:
@@ -147,8 +168,7 @@ def infer_specs(
             "version": NO_VERSION if derived.engines_start_empty else version,
         }
         if derived.adapter_updates:
-            trained = config.actor_train.model_args
-            options["adapters"] = AdapterSource(config.model_folder(config.actor_train), trained.lora_rank, adapters)
+            options["adapters"] = _adapter_source(config, adapters)
         options |= _engine_options(config, worker.strategy_args, model, placement, inventory, backend)
         if isinstance(chosen, EngineArguments):
             options["sleeps"] = config.engines_share_devices

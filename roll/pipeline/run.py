@@ -39,11 +39,12 @@ from roll.pipeline.flow import Flow, one_line
 from roll.pipeline.halves import halves
 from roll.pipeline.hang_watch import HangWatch
 from roll.pipeline.hindsight import advice
+from roll.pipeline.policy_copy import PolicyCopy, policy_copy
 from roll.pipeline.preparation import Prepared, decisions
 from roll.pipeline.run_record import Counter
 from roll.pipeline.stage import Stage
 from roll.pipeline.state import RunState
-from roll.pipeline.summary import Parts, figures, of_evaluation
+from roll.pipeline.summary import Earlier, Parts, figures, of_evaluation
 from roll.pipeline.trainer import Trainer
 from roll.pipeline.trainer_restarts import TrainerRestarts
 from roll.pipeline.weight_broadcast import LOST
@@ -77,6 +78,7 @@ class Run(ABC):
         self._task: asyncio.Task[Any] | None = None
         self._parts: Parts | None = None
         """From the moment that all workers are up."""
+        self._earlier = Earlier(self.state.first_step)
 
     # -- what a kind of run gives -----------------------------------------------------------------------------------------
 
@@ -119,15 +121,20 @@ class Run(ABC):
         """The run goes on like one that is resumed: from its newest checkpoint or, while there is none, from its beginning."""
         checkpoint, anew = await asyncio.to_thread(self._prepared.newest_checkpoint), self._restarts.roles
         await self.state.groups.leave()
+        if self._parts is not None:
+            self._earlier.add(self._parts)
         self._parts = None
         self.state.record.interrupt()
         self._prepared = prepared = self._prepared.resumed(checkpoint)
-        self.state = RunState(self._config, prepared, self.advantages(self._config))
+        self.state = RunState(self._config, prepared, self.advantages(self._config), self.state.record)
         self.state.begins_anew = "actor_infer" not in anew
         display = self.state.record.display
         display.note(f"{died}: the run goes on from step {self.state.first_step}, as if it had been resumed")
         self._devices = device_locks(self._config)  # whoever stays shares none with those that start anew
-        clusters |= await start_clusters(self._config, prepared, {}, self.inventory, self.backend, display, self._devices, anew)
+        started = await start_clusters(self._config, prepared, {}, self.inventory, self.backend, display, self._devices, anew)
+        for role, cluster in started.items():
+            cluster.restarts = clusters[role].restarts
+        clusters |= started
         await settle({role: cluster for role, cluster in clusters.items() if role not in anew})
 
     async def _explore_and_train_once(self, clusters: Mapping[str, Cluster]) -> None:
@@ -135,9 +142,10 @@ class Run(ABC):
         await state.join()
         store, ledger = weight_store(config), self._ledger()
         engines = engine_fleet(config, self._prepared, clusters, state, self.backend, store, self._devices)
-        weights = WeightUpdates(engines, store, state.groups, state.schedule, state.record.files.trace)
+        copy = policy_copy(clusters, store, state, self._devices, ledger, derived.log_prob_lag)
+        weights = WeightUpdates(engines, store, state.groups, state.schedule, state.record.files.trace, copy)
         checkpoints = CheckpointWriter(state, clusters, ledger)
-        trainer = self._trainer(clusters, store, checkpoints)
+        trainer = self._trainer(clusters, store, checkpoints, copy)
         if derived.engines_start_empty or state.begins_anew:
             async with self._devices.hold("actor_train"):
                 first = await trainer.gather_weights(state.first_step)
@@ -150,7 +158,7 @@ class Run(ABC):
         train[-1].offer(state.first_step)
         self._begin(Parts(flow, engines, weights.stats, explorer), explorer)
         async with checkpoints:
-            watch = [engines.supervise(), weights.run(), checkpoints.watch(), *self._watched(clusters)]
+            watch = [engines.supervise(), weights.run(), checkpoints.watch(), *self._watched(clusters, copy)]
             await flow.run(until=train, watch=watch)
             await self._end(checkpoints, "critic" in clusters)
         with contextlib.suppress(*LOST):  # the run is over, whatever becomes of an engine now
@@ -165,15 +173,16 @@ class Run(ABC):
         store = published_weights(config, self.backend, clusters["actor_train"], state.first_step)
         ledger = self._ledger()
         checkpoints = CheckpointWriter(state, clusters, ledger)
-        trainer = self._trainer(clusters, store, checkpoints)
-        publisher = Publisher(store, state)
+        copy = policy_copy(clusters, store, state, self._devices, ledger, derived.log_prob_lag)
+        trainer = self._trainer(clusters, store, checkpoints, copy)
+        publisher = Publisher(store, state, copy)
         await publisher.begin(trainer, state.first_step)
 
         (train,) = halves(self.rollouts, config, derived, self._prepared.stages, None, trainer, publisher)
         flow = self._flow(ledger, train)
         self._begin(Parts(flow, None, publisher.stats, None), publisher)
         async with checkpoints:
-            watch = [publisher.record_validations(), checkpoints.watch(), *self._watched(clusters)]
+            watch = [publisher.record_validations(), checkpoints.watch(), *self._watched(clusters, copy)]
             await flow.run(until=train, watch=watch)
             await self._end(checkpoints, "critic" in clusters)
         if not self._ends_early:
@@ -244,9 +253,11 @@ class Run(ABC):
         engines.routing.append(explorer.routing)
         return explorer
 
-    def _trainer(self, clusters: Mapping[str, Cluster], store: WeightStore, checkpoints: CheckpointWriter) -> Trainer:
+    def _trainer(
+        self, clusters: Mapping[str, Cluster], store: WeightStore, checkpoints: CheckpointWriter, copy: PolicyCopy | None
+    ) -> Trainer:
         kind = TrainerOnArrival if self._config.train_on_arrival else Trainer
-        return kind(self._config, self._prepared.derived, self._loss, self.state, clusters, store, checkpoints)
+        return kind(self._config, self._prepared.derived, self._loss, self.state, clusters, store, checkpoints, copy)
 
     def _ledger(self) -> Ledger:
         return Ledger(time.monotonic(), self.state.record.files.trace)
@@ -260,16 +271,16 @@ class Run(ABC):
     def _begin(self, parts: Parts, counter: Counter) -> None:
         self._parts = parts
         self.state.record.begin(counter, parts.flow.ledger)
-        self._restarts.done()
+        self._restarts.done(self.state.first_step)
 
-    def _watched(self, clusters: Mapping[str, Cluster]) -> list[Coroutine[Any, Any, None]]:
+    def _watched(self, clusters: Mapping[str, Cluster], copy: PolicyCopy | None = None) -> list[Coroutine[Any, Any, None]]:
         assert self._parts is not None
         state = self.state
         record, flow = state.record, self._parts.flow
         shown = record.refresh(flow.ledger, list(clusters), state.groups)
         kept = record.files.keep(lambda: self._figures(record.running_s()) | {"roles": record.roles()}, flow.ledger)
         hangs = HangWatch(flow, clusters, record.run_dir / "stacks", record.display)
-        own = [state.groups.attend(), self._fallback.watch(clusters, state)]
+        own = [state.groups.attend(), self._fallback.watch(clusters, state), *([copy.follow()] if copy is not None else [])]
         return [shown, kept, record.memory.run(clusters), hangs.run(), *own, *watch_deaths(clusters)]
 
     async def _end(self, checkpoints: CheckpointWriter, with_critic: bool) -> None:
@@ -332,7 +343,7 @@ class Run(ABC):
 
     def _figures(self, wall_s: float) -> dict[str, Any]:
         """Those of the run so far."""
-        found = figures(self.state, wall_s, self._parts, self._restarts.seconds, self._fallback.since)
+        found = figures(self.state, wall_s, self._parts, self._earlier, self._restarts, self._fallback.since)
         if self.backend.isolated:  # halves that share a process are in each other's way, which no model knows
             found["advice"] = [*advice(self._config, self.state.record, self._parts, self.inventory.kind)]
         return of_evaluation(found, self._prepared.benched, self.state.record.results) if self._prepared.benched else found

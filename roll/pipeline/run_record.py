@@ -24,7 +24,7 @@ from roll.metrics.lessons import Lessons
 from roll.metrics.run_log import GroupLog, JournalFile, read_rows
 from roll.metrics.sample_log import SampleLog
 from roll.metrics.staleness import StalenessStats
-from roll.metrics.step_speed import StepSpeed
+from roll.metrics.step_speed import STAGE, StepSpeed
 from roll.metrics.trace import Span
 from roll.metrics.trackers import Status, make_trackers
 from roll.metrics.whole_file import write_whole
@@ -39,6 +39,9 @@ from roll.rollout.groups import LEASE, START, Groups
 logger = logging.getLogger(__name__)
 
 ACCURACY = "val_correct/all/mean"
+WAITING = "waiting"
+SOURCES = {"actor_train": LEASE, "actor_infer": START}
+"""Roles -> the stage that brings them their work."""
 REFRESH_S = 0.5
 """Time between two refreshes of the display."""
 
@@ -52,20 +55,25 @@ class RunRecord:
     """The folder `<output_dir>/<exp_name>`: config.yaml, the journals metrics.jsonl, samples.jsonl and groups.jsonl, and the
     `LiveFiles`; and the display."""
 
-    def __init__(self, config: PPOConfig, prepared: Prepared) -> None:
-        """What was written after the checkpoint that the run resumes from, if it continues in its folder, is rolled back."""
+    def __init__(self, config: PPOConfig, prepared: Prepared, before: RunRecord | None = None) -> None:
+        """What was written after the checkpoint that the run resumes from, if it continues in its folder, is rolled back.
+        `before`: the record of the same run that this one takes over from, when its trainer starts anew."""
         derived, resumed, written = prepared.derived, prepared.resumed_record, to_mapping(config)
         self.run_dir = run_dir = prepared.run_dir
         self._max_steps = len(prepared.benched) or config.max_steps
         self._counted = "model" if prepared.benched else "step"
-        self._started = self._began = time.monotonic()
+        self._made = self._began = time.monotonic()
+        self._run_began: float | None = None
+        """When the workers were up for the first time."""
+        self._started_s = 0.0
+        """How long that took."""
         self._counter: Counter | None = None
         self._ledger: Ledger | None = None
         self._speed: StepSpeed | None = None
         write_whole(run_dir / "config.yaml", yaml.safe_dump(redact(written), sort_keys=False).encode())
         self.files = LiveFiles(run_dir, config.exp_name, derived.staleness_bound, prepared.lock)
         self.groups = GroupLog(run_dir)
-        self._samples = SampleLog(run_dir, config.rollout_log_per_step)
+        self._samples = SampleLog(run_dir, config.rollout_log_per_step, config.seed, round(config.rollout_log_limit_gb * 1e9))
         self.staleness = StalenessStats(derived.staleness_bound)
         if resumed is not None:
             self.staleness.restore(resumed["staleness"])
@@ -94,15 +102,26 @@ class RunRecord:
         self.results: list[ValidationResult] = []
         """The validations of this process."""
         self.validation: list[tuple[int, float]] = [(row["step"], row[ACCURACY]) for row in rows if ACCURACY in row]
+        if before is not None:
+            self._take_over(before)
+
+    def _take_over(self, before: RunRecord) -> None:
+        """What counts from the beginning of the run. What was trained and is taken back was work all the same."""
+        self._run_began, self._started_s = before._run_began, before._started_s
+        self._lessons, self.memory = before._lessons, before.memory
+        self.samples, self.response_tokens = before.samples, before.response_tokens
+        self.alarms.take_over(before.alarms, read_rows(self.run_dir / "metrics.jsonl"))
 
     def begin(self, counter: Counter, ledger: Ledger) -> None:
         """The workers are up: from here the speed of the run is measured, and what `counter` counts is recorded, and the time
         that each stage works."""
-        self.display.note(f"started in {duration(time.monotonic() - self._started)}")
+        now = self._began = time.monotonic()
+        self.display.note(f"started in {duration(now - self._made)}")
         self._counter = counter
         self._ledger = ledger
-        self._speed = StepSpeed(ledger, time.monotonic())
-        self._began = time.monotonic()
+        self._speed = StepSpeed(ledger, now)
+        if self._run_began is None:
+            self._run_began, self._started_s = now, now - self._made
 
     @property
     def reached(self) -> str:
@@ -110,8 +129,8 @@ class RunRecord:
         return f"{self._counted} {self.step if self._counted == 'step' else len(self.results)}"
 
     def running_s(self) -> float:
-        """Seconds since `begin`, or since the record was made."""
-        return time.monotonic() - self._began
+        """Seconds since the run's first `begin`, or since the record was made."""
+        return time.monotonic() - (self._began if self._run_began is None else self._run_began)
 
     def state(self) -> dict[str, Any]:
         """Where the journals stand, for a checkpoint."""
@@ -140,7 +159,7 @@ class RunRecord:
         speed = self._speed.step(tokens, time.monotonic()) if self._speed is not None else {}
         row = {**metrics, **counts, **lags, **speed, "time/elapsed_s": self.running_s(), **self.memory.metrics()}
         self._trackers.log(self.step, row)
-        step_s = self.running_s() / (self.step - self._first_step)
+        step_s = (time.monotonic() - self._began) / (self.step - self._first_step)
         late = self.memory.warn((self._max_steps - self.step) * step_s, step_s)
         for warning in [*self._lessons.step(self.step, {**metrics, **counts}), *late]:
             logger.warning(warning)
@@ -196,20 +215,23 @@ class RunRecord:
         """Keeps the display up to date, as long as the run runs. The reward workers of all domains are one line."""
         roles = [*(role for role in roles if not role.startswith("rewards.")), "rewards"]
         while True:
-            waits = groups.changes.waits
-            waits_for = {"actor_train": waits.get(LEASE, ""), "actor_infer": waits.get(START, "")}
-            self.show(ledger, roles, waits_for, groups.admission.counts())
+            self.show(ledger, roles, groups.changes.waits, groups.admission.counts())
             await asyncio.sleep(REFRESH_S)
 
-    def show(self, ledger: Ledger, roles: list[str], waits_for: Mapping[str, str], groups: Mapping[str, Any]) -> None:
-        """`waits_for`: role -> what it lacks when it waits for input."""
-        now = time.monotonic()
-        present = [role for role in roles if role in ledger.names()]
+    def show(self, ledger: Ledger, roles: list[str], waits: Mapping[str, str], groups: Mapping[str, Any]) -> None:
+        """`waits`: see `Changes`. A stage that waits in the middle of its work, or for its turn, has a line of its own."""
+        now, names = time.monotonic(), ledger.names()
         lines = []
-        for role in present:
-            state, since, _ = ledger.current(role)
-            reason = waits_for.get(role, "") if state == LaneState.WAITING_INPUT.value else ""
-            lines.append(RoleLine(role, state, reason, now - since))
+        for role in roles:
+            if role in names:
+                state, since, _ = ledger.current(role)
+                reason = waits.get(SOURCES.get(role, ""), "") if state == LaneState.WAITING_INPUT.value else ""
+                lines.append(RoleLine(role, state, reason, now - since))
+        for stage, reason in waits.items():
+            if stage not in SOURCES.values() and (name := STAGE + stage) in names:
+                state, since, _ = ledger.current(name)
+                ledger.enter(name, state, now, reason)  # its span in the trace says so, too
+                lines.append(RoleLine(stage, WAITING, reason, now - since))
         self._roles = lines
         counts = {**groups, "dropped": sum(groups["dropped"].values())}
         self.display.update(replace(self._snapshot(), roles=lines, groups=counts))
@@ -217,13 +239,13 @@ class RunRecord:
     def _snapshot(self) -> RunSnapshot:
         """The snapshot without roles and groups."""
         step, first = (self.step, self._first_step) if self._counted == "step" else (len(self.results), 0)
-        running, done = time.monotonic() - self._began, step - first
+        running, done = self.running_s(), step - first
         return RunSnapshot(
             step=step,
             max_steps=self._max_steps,
             counted=self._counted,
             elapsed_s=running,
-            eta_s=running / done * (self._max_steps - step) if done else None,
+            eta_s=(time.monotonic() - self._began) / done * (self._max_steps - step) if done else None,
             reward=self._reward,
             validation=self.validation,
             validation_errors=self._validation_errors,
@@ -237,7 +259,7 @@ class RunRecord:
         seconds = max(wall_s, 1e-9)
         return {
             "steps": self.step,
-            "started_s": self._began - self._started,
+            "started_s": self._started_s,
             "validation": [{"step": step, "accuracy": accuracy} for step, accuracy in self.validation],
             "warnings": [*self._lessons.warnings, *self.memory.warnings],
             "alarms": [alarm._asdict() for alarm in self.alarms.given],

@@ -27,6 +27,10 @@ class StepSchedule:
         """The last step is published whatever its number: the run ends with all engines on the final weights."""
         return step % self.push_every == 0 or step == self.last_step
 
+    def newest_published(self, step: int) -> int:
+        """The newest published version when `step` steps are trained."""
+        return step // self.push_every * self.push_every
+
     def validates(self, version: int) -> bool:
         """`version` is one that is, or could be, published: what is due every so many steps waits for the next published one."""
         if self.validate_every is None or version in self.validated:

@@ -20,15 +20,15 @@ from roll.rollout.progress import Progress
 
 
 class RunState:
-    def __init__(self, config: PPOConfig, prepared: Prepared, advantages: Advantages) -> None:
-        """Starts from the checkpoint, if there is one."""
+    def __init__(self, config: PPOConfig, prepared: Prepared, advantages: Advantages, before: RunRecord | None = None) -> None:
+        """Starts from the checkpoint, if there is one. `before`: see `RunRecord`."""
         checkpoint = prepared.checkpoint
         self.first_step = self.saved_step = prepared.first_version
         spared = self.first_step if prepared.continues else None
         self.checkpoints = CheckpointStore(prepared.checkpoints, config.max_ckpt_to_keep, spared, prepared.lock)
         if prepared.continues:
             self.checkpoints.set_aside_after(self.first_step)
-        self.record = RunRecord(config, prepared)
+        self.record = RunRecord(config, prepared, before)
         self.callbacks = Callbacks(prepared.callbacks)
         self.schedule = StepSchedule(
             last_step=config.max_steps,

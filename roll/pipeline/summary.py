@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from roll.pipeline.benched_models import BenchedModel
@@ -11,12 +11,14 @@ from roll.pipeline.engine_fleet import EngineFleet
 from roll.pipeline.explorer import Explorer
 from roll.pipeline.flow import Flow
 from roll.pipeline.state import RunState
+from roll.pipeline.trainer_restarts import TrainerRestarts
 from roll.pipeline.validation import ValidationResult
 from roll.pipeline.weight_updates import UpdateStats
 
 OF_TRAINING = (
     "steps", "validation", "groups", "staleness", "throughput", "idle_share", "weight_updates", "resumed_from_step", "alarms",
-    "advice", "trainer_recovery_s", "synchronous_since",
+    "advice", "trainer_recovery_s", "trainer_resumed_from",
+    "synchronous_since",
 )  # fmt: skip
 """Figures of which a run that only evaluates has none."""
 
@@ -31,28 +33,73 @@ class Parts:
     explorer: Explorer | None
 
 
+COUNTED = ("reward_errors", "samples_without_reward", "environment_failures", "redundant_episodes_aborted")
+"""Figures of an explorer that begin at 0 with it."""
+
+
+@dataclass(slots=True)
+class Earlier:
+    """What counts in the whole run of the parts that a restart of the trainer has ended."""
+
+    first_step: int
+    """Where this process began."""
+    updates: UpdateStats = field(default_factory=UpdateStats)
+    recovered_s: list[float] = field(default_factory=list)
+    broadcasts: dict[str, int] = field(default_factory=dict)
+    explored: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, parts: Parts) -> None:
+        self.updates = self.updates.plus(parts.updates)
+        if parts.engines is not None:
+            self.recovered_s += parts.engines.recovered_s
+            self.broadcasts = self.and_broadcasts(parts.engines)
+        self.explored = self.and_explored(parts.explorer.figures() if parts.explorer is not None else {})
+
+    def and_broadcasts(self, engines: EngineFleet) -> dict[str, int]:
+        broadcast = engines.broadcast
+        return (
+            self.broadcasts if broadcast is None else _sum({"sent": broadcast.sent, "failed": broadcast.failed}, self.broadcasts)
+        )
+
+    def and_explored(self, figures: Mapping[str, Any]) -> dict[str, Any]:
+        return {**figures, **{name: _sum(self.explored[name], figures[name]) for name in COUNTED if name in self.explored}}
+
+
+def _sum(one: Any, other: Any) -> Any:
+    """Of two numbers, or of two dictionaries of numbers."""
+    if isinstance(one, dict):
+        return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
+    return one + other
+
+
 def figures(
-    state: RunState, wall_s: float, parts: Parts | None, trainer_recovery_s: Sequence[float], synchronous_since: int | None
+    state: RunState,
+    wall_s: float,
+    parts: Parts | None,
+    earlier: Earlier,
+    restarts: TrainerRestarts,
+    synchronous_since: int | None,
 ) -> dict[str, Any]:
-    """`parts`: None if the run ended before all workers were up. `trainer_recovery_s`: of each restart of the trainer.
-    `synchronous_since`: the step after which the run is not asynchronous any more."""
+    """`parts`: None if the run ended before all workers were up. `synchronous_since`: the step after which the run is not
+    asynchronous any more."""
     summary = {
         "wall_s": wall_s,
         **state.record.figures(wall_s),
         "groups": state.groups.admission.counts(),
         "idle_share": {},
         "engine_restarts": 0,
-        "engine_recovery_s": [],
-        "weight_updates": UpdateStats().summary(),
+        "engine_recovery_s": list(earlier.recovered_s),
+        "weight_updates": earlier.updates.summary(),
         "engines": [],
-        "trainer_recovery_s": list(trainer_recovery_s),
+        "trainer_recovery_s": list(restarts.seconds),
+        "trainer_resumed_from": list(restarts.resumed_from),
         "synchronous_since": synchronous_since,
-        "resumed_from_step": state.first_step,
+        "resumed_from_step": earlier.first_step,
     }
     if parts is None:
         return summary
     flow, engines = parts.flow, parts.engines
-    updates: dict[str, Any] = parts.updates.summary()
+    updates: dict[str, Any] = earlier.updates.plus(parts.updates).summary()
     here = {stage.role for stage in flow.stages}
     judging = [name for name in flow.ledger.names() if name.startswith("rewards.")]
     roles = [role for role in ("actor_train", "actor_infer") if role in here]
@@ -61,15 +108,15 @@ def figures(
         del summary["staleness"], summary["throughput"]
     summary["weight_updates"] = updates
     if engines is not None:
-        if engines.broadcast is not None:
-            updates["broadcasts"] = {"sent": engines.broadcast.sent, "failed": engines.broadcast.failed}
+        if broadcasts := earlier.and_broadcasts(engines):
+            updates["broadcasts"] = broadcasts
         summary["engine_restarts"] = engines.fleet.restarts
-        summary["engine_recovery_s"] = engines.recovered_s
+        summary["engine_recovery_s"] = [*earlier.recovered_s, *engines.recovered_s]
         summary["engines"] = [
             {"generated_tokens": e.generated_tokens, "prefill_tokens": e.prefill_tokens, "busy_s": e.busy_s}
             for e in engines.last_stats
         ]
-    return summary | (parts.explorer.figures() if parts.explorer is not None else {})
+    return summary | (earlier.and_explored(parts.explorer.figures()) if parts.explorer is not None else {})
 
 
 def of_evaluation(summary: dict[str, Any], models: Sequence[BenchedModel], results: Sequence[ValidationResult]) -> dict[str, Any]:

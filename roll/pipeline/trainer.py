@@ -5,7 +5,8 @@
 Stages side by side (`|`) work at the same time where devices allow it. The next step begins when the step before is trained, its
 accounts and metrics are written, and a snapshot is taken for its checkpoint. Roles that score on devices of their own
 (`Derived.scored_ahead`) run one step ahead: its groups are leased when the step before has begun. What changes with the
-weights, or goes into a checkpoint, waits for its turn all the same: no number depends on who runs ahead.
+weights, or goes into a checkpoint, waits for its turn all the same: no number depends on who runs ahead. Of actor_log_prob that
+holds, too: its weights are those of a version that the step's number tells.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from roll.metrics.mismatch import suspects
 from roll.pipeline import batch as batching
 from roll.pipeline.checkpoint_writer import CheckpointWriter
 from roll.pipeline.optimise import optimise
+from roll.pipeline.policy_copy import PolicyCopy
 from roll.pipeline.state import RunState
 from roll.rollout.changes import Closed
 from roll.rollout.lease import Lease
@@ -38,7 +40,7 @@ from roll.weights.gather import NewWeights, gather_weights
 from roll.weights.store import WeightStore
 
 MIB = 1 << 20
-DONE, CRITIC_UPDATED, GATHERED = "done", "critic updated", "gathered"
+DONE, CRITIC_UPDATED, GATHERED = "trained and written down", "learnt by the critic", "gathered as weights"
 
 logger = logging.getLogger(__name__)
 
@@ -75,8 +77,9 @@ class Trainer:
         clusters: Mapping[str, Cluster],
         store: WeightStore,
         checkpoints: CheckpointWriter,
+        copy: PolicyCopy | None = None,
     ) -> None:
-        """`store`: where new weights are gathered to."""
+        """`store`: where new weights are gathered to. `copy`: of the policy, that recomputes log-probs in its place."""
         self._config = config
         self._derived = derived
         # Explorers of other processes number their engines themselves, each from 0.
@@ -86,6 +89,7 @@ class Trainer:
         self._policy = clusters["actor_train"]
         self._critic = clusters.get("critic")
         self._reference = clusters.get("reference")
+        self._copy = copy
         self._store = store
         self._checkpoints = checkpoints
         self._next = state.first_step
@@ -99,33 +103,46 @@ class Trainer:
 
     async def lease(self) -> Step:
         """The next step, with its groups. Raises `Closed` after the last."""
-        await self._until(DONE, self._next - bool(self._derived.scored_ahead))
+        await self._until(DONE, self._next - bool(self._derived.scored_ahead), "lease")
         lease = await self._state.groups.lease(self._next, self.on_arrival)
         self._next += lease.last
         temperature = self._config.actor_infer.generating_args.temperature
-        return Step(lease, batching.token_batch(lease.groups, temperature, self._state.advantages.trains, lease.step))
+        compared = self._scored_with(lease.step)
+        return Step(lease, batching.token_batch(lease.groups, temperature, self._state.advantages.trains, compared))
+
+    def _scored_with(self, step: int) -> int:
+        """The version whose log-probs are compared with the sampler's."""
+        return step if self._copy is None else self._copy.version_for(step)
 
     # -- whose turn it is: one step may be ahead; it ends with `Closed` if the run stops before its turn has come --------------
 
-    async def turn(self, step: Step) -> None:
-        """The step before is trained and written down."""
-        await self._until(DONE, step.number)
+    async def turn(self, step: Step, stage: str) -> None:
+        """The step before is trained and written down. `stage`: who waits for that."""
+        await self._until(DONE, step.number, stage)
+
+    async def turn_of_log_probs(self, step: Step) -> None:
+        """The weights that the step starts from are trained, or a copy has its version."""
+        if "actor_log_prob" not in self._derived.scored_ahead:
+            await self.turn(step, "log_prob")
+        if self._copy is not None:
+            await self._copy.turn(step.number)
 
     async def turn_of_reference(self, step: Step) -> None:
         if "reference" not in self._derived.scored_ahead:
-            await self.turn(step)
+            await self.turn(step, "reference")
 
     async def turn_of_critic(self, step: Step) -> None:
         """The values of a step are those of the critic that has learnt from the step before."""
-        await self._until(CRITIC_UPDATED if "critic" in self._derived.scored_ahead else DONE, step.number)
+        await self._until(CRITIC_UPDATED if "critic" in self._derived.scored_ahead else DONE, step.number, "value")
 
     async def turn_of_policy(self, step: Step) -> None:
         """The weights that the step before has trained are gathered. A step that has come so far is trained, come what may."""
-        await self._state.groups.until(lambda: self._behind[GATHERED] >= step.number)
+        gathered = _named(GATHERED, step.number)
+        await self._state.groups.until(lambda: self._behind[GATHERED] >= step.number, "policy", gathered)
 
     async def turn_of_scored(self, step: Step) -> None:
         """`turn`. What the step and the one before waited for each other is known now: the groups' depth learns from it."""
-        await self.turn(step)
+        await self.turn(step, "advantage")
         lease, groups = step.lease, self._state.groups
         if groups.stopped and lease.leased_at < self._done_at:
             raise Closed
@@ -135,9 +152,9 @@ class Trainer:
             times = StepTimes(asked_at, lease.complete_at, lease.leased_at, step.scored_s, self._done_at)
             await groups.learn(times.wait_s, self._step_s, times.slack_s, lease.replays / len(lease.groups))
 
-    async def _until(self, part: str, count: int) -> None:
+    async def _until(self, part: str, count: int, stage: str) -> None:
         groups = self._state.groups
-        await groups.until(lambda: groups.stopped or self._behind[part] >= count)
+        await groups.until(lambda: groups.stopped or self._behind[part] >= count, stage, _named(part, count))
         if self._behind[part] < count:
             raise Closed
 
@@ -155,9 +172,11 @@ class Trainer:
         return step
 
     async def log_probs(self, step: Step) -> Step:
-        """Proximal log-probs: those of the weights that the step starts from."""
-        log_probs = await self._per_token(self._policy, "log_probs", step)
+        """Proximal log-probs: those of the weights that the step starts from, or of a copy's version."""
+        log_probs = await self._per_token(self._policy if self._copy is None else self._copy.cluster, "log_probs", step)
         step.batch = step.batch.with_(proximal_logprobs=log_probs)
+        if self._copy is not None and step.lease.last:
+            self._copy.scored(step.number)
         return step
 
     async def reference(self, step: Step) -> Step:
@@ -233,6 +252,8 @@ class Trainer:
                 "scheduler/replayed_groups": float(counts["replayed"]),
             }
         )
+        if self._copy is not None:
+            metrics["staleness/proximal_lag"] = float(step.number - self._scored_with(step.number))
         self._warn_of_mismatch(step)
         row = state.record.add_step(step.number, groups, step.batch, metrics)
         state.heed_alarms()
@@ -267,3 +288,8 @@ class Trainer:
             step.scored_at = time.monotonic()
             step.scored_s = max(step.scored_s, step.scored_at - begun_at)
         return batching.gather(parts, step.batch, ranks)
+
+
+def _named(part: str, count: int) -> str:
+    """That `count` steps have the part behind them, for people."""
+    return f"step {count} is {part}"

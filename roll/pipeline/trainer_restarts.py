@@ -13,10 +13,10 @@ import time
 from collections.abc import Collection, Mapping
 
 from roll.configs.ppo import PPOConfig
-from roll.distributed.backend import BackendLost, WorkerDied, WorkerStartError
+from roll.distributed.backend import BackendLost, NodeLost, WorkerDied, WorkerStartError
 from roll.distributed.cluster import Cluster
 
-TRAINER = frozenset({"actor_train", "critic", "reference"})
+TRAINER = frozenset({"actor_train", "actor_log_prob", "critic", "reference"})
 """The roles without which a step cannot end."""
 
 logger = logging.getLogger(__name__)
@@ -37,6 +37,8 @@ class TrainerRestarts:
         """`isolated`: workers are processes of their own, which can die."""
         self.seconds: list[float] = []
         """Of each restart, from the moment in which a rank was found dead until the run went on."""
+        self.resumed_from: list[int] = []
+        """The step that each began with."""
         self.roles = start_anew({role: worker.devices for role, worker in config.roles().items()})
         self._most = config.max_trainer_restarts if isolated else 0
         self._begun = 0
@@ -45,10 +47,11 @@ class TrainerRestarts:
 
     async def begin(self, clusters: Mapping[str, Cluster], error: Exception) -> str:
         """`error` has ended both halves, or the restart before. If a rank of the trainer is dead, that is why: all that starts
-        anew is ended, and what died is returned. Raises `error` otherwise, and `TrainersLost`."""
+        anew is ended, and what died is returned. Raises `error` otherwise, or if a node is lacking, and `TrainersLost`."""
         found_at = time.monotonic()
         died = isinstance(error, WorkerDied | WorkerStartError)
-        what = await _dead_rank(clusters) if self._most and (died or self._found_at is None) else None
+        again = self._most and not isinstance(error, NodeLost) and (died or self._found_at is None)
+        what = await _dead_rank(clusters) if again else None
         if what is None:
             raise error
         reason = " ".join(str(error).split())
@@ -60,9 +63,10 @@ class TrainerRestarts:
         await asyncio.gather(*(clusters[role].end() for role in self.roles))
         return what
 
-    def done(self) -> None:
-        """The run goes on, for the first time or again."""
+    def done(self, step: int) -> None:
+        """The run goes on from this step, for the first time or again."""
         if self._found_at is not None:
+            self.resumed_from.append(step)
             self.seconds.append(time.monotonic() - self._found_at)
             self._found_at = None
 

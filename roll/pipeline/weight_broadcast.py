@@ -39,10 +39,12 @@ class Broadcast(Protocol):
 
 
 class WeightBroadcast:
-    def __init__(self, trainers: Cluster, engines: Cluster, address: str, timeout_s: float) -> None:
-        """`address`: of the driver, where members find each other. `timeout_s`: for each of their exchanges."""
+    def __init__(self, trainers: Cluster, engines: Cluster, address: str, timeout_s: float, device: str = "") -> None:
+        """`address`: of the driver, where members find each other. `timeout_s`: for each of their exchanges. `device`: the one
+        of each member that they go through, as it counts its own; none: host memory."""
         self._trainers = trainers
         self._engines = engines
+        self._device = device
         self._address, self._timeout_s = address, timeout_s
         self.sent = self.failed = 0
 
@@ -65,7 +67,7 @@ class WeightBroadcast:
     async def _broadcast(
         self, rendezvous: Rendezvous, rank: int, version: int, share: Sequence[KeptBucket], engines: Sequence[int]
     ) -> bool:
-        first, *others = rendezvous.members(f"version-{version}/rank-{rank}", 1 + len(engines))
+        first, *others = rendezvous.members(f"version-{version}/rank-{rank}", 1 + len(engines), self._device)
         members = [
             asyncio.ensure_future(self._trainers.call(rank, "broadcast", first, *(bucket.reference for bucket in share))),
             *(

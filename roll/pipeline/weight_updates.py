@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from roll.data.sample import SampleGroup
 from roll.metrics.trace import Trace
 from roll.pipeline.engine_fleet import EngineFleet
+from roll.pipeline.policy_copy import PolicyCopy
 from roll.pipeline.schedule import StepSchedule
 from roll.rollout.groups import Groups
 from roll.rollout.weight_pulls import WeightPulls
@@ -27,6 +28,10 @@ class UpdateStats:
     """Loads, each by all the engines that were due."""
     bytes: int = 0
     pauses_s: list[float] = field(default_factory=list)
+
+    def plus(self, other: UpdateStats) -> UpdateStats:
+        pauses = [*self.pauses_s, *other.pauses_s]
+        return UpdateStats(self.published + other.published, self.count + other.count, self.bytes + other.bytes, pauses)
 
     def summary(self) -> dict[str, float]:
         pauses = self.pauses_s or [0.0]
@@ -93,7 +98,12 @@ class EngineUpdates:
         self.stats.bytes += self._engines.store.manifest(version).nbytes * len(pauses)
         self.stats.pauses_s += pauses
         self._pulls.end(engines)
-        await self._engines.store.retain(self._pulls.needed)
+        await self._engines.store.retain(self._needed)
+
+    @property
+    def _needed(self) -> frozenset[int]:
+        """Versions that the store has to keep."""
+        return self._pulls.needed
 
     async def _report_served(self) -> None:
         version = self._engines.fleet.version
@@ -106,9 +116,19 @@ class EngineUpdates:
 class WeightUpdates(EngineUpdates):
     """The trainer is in the same driver: it publishes here."""
 
-    def __init__(self, engines: EngineFleet, store: WeightStore, groups: Groups, schedule: StepSchedule, trace: Trace) -> None:
+    def __init__(
+        self,
+        engines: EngineFleet,
+        store: WeightStore,
+        groups: Groups,
+        schedule: StepSchedule,
+        trace: Trace,
+        copy: PolicyCopy | None = None,
+    ) -> None:
+        """`copy`: of the policy, that takes versions besides the engines."""
         super().__init__(engines, groups, schedule, trace)
         self._store = store
+        self._copy = copy
 
     async def publish(self, weights: NewWeights) -> int | None:
         """Returns the version when all engines serve it, or at once None if nobody has to wait for that."""
@@ -116,14 +136,20 @@ class WeightUpdates(EngineUpdates):
         awaited = self._schedule.awaits(version)
         with self._trace.during("publish", f"version {version}"):
             await self._store.publish(weights.manifest, weights.buckets)
+        if self._copy is not None:
+            self._copy.publish(version)
         self._pulls.publish(version, awaited)
         self.stats.published += 1
         if awaited:
             self._groups.changes.notify()
         else:
             await self._groups.set_published(version)
-        await self._store.retain(self._pulls.needed)
+        await self._store.retain(self._needed)
         if not awaited:
             return None
-        await self._groups.until(lambda: self._served >= version)
+        await self._groups.until(lambda: self._served >= version, "publish", f"all engines serve version {version}")
         return version
+
+    @property
+    def _needed(self) -> frozenset[int]:
+        return self._pulls.needed | (self._copy.needed if self._copy is not None else frozenset())

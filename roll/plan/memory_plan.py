@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 
 from roll.configs.arguments import FSDP2Config
 from roll.configs.deepspeed import DeepSpeedConfig
-from roll.configs.derived import Derived, optimizer_batch_size
-from roll.configs.dtype import BYTES, compute_dtype
+from roll.configs.derived import Derived, element_bytes, optimizer_batch_size
 from roll.configs.megatron import MegatronConfig
 from roll.configs.ppo import PPOConfig
 from roll.configs.units import MIB
-from roll.configs.worker import ActorTrainConfig, CriticConfig, ReferenceConfig, TrainedConfig, WorkerConfig
+from roll.configs.worker import ActorTrainConfig, CriticConfig, ScoringConfig, TrainedConfig, WorkerConfig
 from roll.plan import memory
 from roll.plan.counts import samples_per_rollout
 from roll.plan.devices import RolePlan
@@ -70,8 +69,8 @@ def host_memory(
     accelerators: bool,
 ) -> list[Part]:
     """Bytes of host memory on one node: the newest weights on their way to the engines (all of them if it has all the trainer's
-    ranks), what checkpoints are written from, if it has the first ranks, and what roles that take turns move off their
-    devices. Nothing if the trained model is unknown."""
+    ranks), those that actor_log_prob lacks, what checkpoints are written from, if it has the first ranks, and what roles that
+    take turns move off their devices. Nothing if the trained model is unknown."""
     trained = models[config.model_folder(config.actor_train)]
     if isinstance(trained, str):
         return []
@@ -82,6 +81,8 @@ def host_memory(
         f"{element} B × {trained.parameters:,} parameters, in {buckets} bucket{'s' * (buckets > 1)} of at most {limit:,} MiB"
     )
     parts = [Part("newest weights", size, formula)]
+    if config.actor_log_prob is not None:
+        parts.append(Part("older weights", size, "the version that actor_log_prob has not taken yet"))
     for name, worker in config.roles().items():
         model = models[config.model_folder(worker)]
         if isinstance(worker, ActorTrainConfig | CriticConfig) and not isinstance(model, str):
@@ -115,7 +116,7 @@ def role_memory(
             out.append(_trainer(config, derived, role, worker, with_adapters(model, worker), accelerators))
         elif isinstance(worker, CriticConfig):
             out.append(_critic(config, derived, role, worker, model, accelerators))
-        elif isinstance(worker, ReferenceConfig):
+        elif isinstance(worker, ScoringConfig):
             out.append(_frozen(config, derived, role, worker, model, accelerators))
         else:
             out.append(_engine(derived, role, worker, model, accelerators, device_bytes))
@@ -137,15 +138,6 @@ def _turn(of_role: Mapping[str, RoleMemory], names: Sequence[str], active: str) 
     return of_role[active].awake + sum(of_role[name].asleep for name in names if name != active)
 
 
-def element_bytes(worker: WorkerConfig, accelerators: bool) -> int:
-    """Bytes of one number that the role computes with."""
-    options = worker.strategy_args.options
-    dtype = worker.model_args.dtype
-    if isinstance(options, DeepSpeedConfig):
-        dtype = options.computed_in(dtype)
-    return BYTES[compute_dtype(dtype, accelerators)]
-
-
 def _trainer(
     config: PPOConfig, derived: Derived, role: RolePlan, worker: ActorTrainConfig, model: Model, accelerators: bool
 ) -> RoleMemory:
@@ -154,7 +146,7 @@ def _trainer(
     micro = _trained_microbatch(config, derived, role, worker)
     head = memory.head(model, layout, micro, element, train=True)
     passes = [Pass("training a micro-batch", (_activations(worker, model, layout, micro, element), head))]
-    if derived.recompute_old_logprobs:
+    if derived.recompute_old_logprobs and config.actor_log_prob is None:
         passes.append(_log_probs(config, derived, role, worker, model, layout, element))
     resident = memory.trained_weights(model, layout, element)
     return RoleMemory(role.role, tuple(resident), tuple(passes), *_asleep(worker, layout, resident, accelerators))
@@ -173,7 +165,7 @@ def _critic(
 
 
 def _asleep(
-    worker: ActorTrainConfig | CriticConfig | ReferenceConfig, layout: ModelLayout, resident: Sequence[Part], accelerators: bool
+    worker: ActorTrainConfig | CriticConfig | ScoringConfig, layout: ModelLayout, resident: Sequence[Part], accelerators: bool
 ) -> tuple[int, int]:
     """Bytes that stay on a device while another role has its turn, and those that wait on the host: weights and what the
     optimiser keeps. DeepSpeed's flat buffers stay, so of a trained model only the moments go, of a divided frozen one nothing."""
@@ -210,7 +202,7 @@ def _activations(
 
 
 def _frozen(
-    config: PPOConfig, derived: Derived, role: RolePlan, worker: ReferenceConfig, model: Model, accelerators: bool
+    config: PPOConfig, derived: Derived, role: RolePlan, worker: ScoringConfig, model: Model, accelerators: bool
 ) -> RoleMemory:
     element = element_bytes(worker, accelerators)
     layout = _layout(role, worker, element)
@@ -223,7 +215,7 @@ def _log_probs(
     config: PPOConfig,
     derived: Derived,
     role: RolePlan,
-    worker: ActorTrainConfig | ReferenceConfig,
+    worker: ActorTrainConfig | ScoringConfig,
     model: Model,
     layout: ModelLayout,
     element: int,

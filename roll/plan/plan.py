@@ -157,15 +157,20 @@ def _log_probs(config: PPOConfig, derived: Derived) -> LogProbs:
     engine = config.actor_infer.strategy_args.strategy_name
     behaviour = f"ℓ_b: {engine} records log_softmax(logits / {temperature:g}) of each token as it samples it"
     reason = derived.old_logprobs_reason
-    if derived.recompute_old_logprobs:
-        proximal = f"ℓ_p: actor_train recomputes them at the start of each step ({reason})"
-    else:
-        proximal = f"none ({reason})"
+    proximal = f"ℓ_p: {_proximal(config, derived)} ({reason})" if derived.recompute_old_logprobs else f"none ({reason})"
     if not config.uses_reference:
         return LogProbs(behaviour, proximal, "none (neither use_kl_loss nor add_token_level_kl)")
     users = [name for name in ("use_kl_loss", "add_token_level_kl") if getattr(config, name)]
     when = "once a step" if "reference" not in derived.scored_ahead else "while the step before trains"
     return LogProbs(behaviour, proximal, f"ℓ_r: the reference role, {when} ({' and '.join(users)})")
+
+
+def _proximal(config: PPOConfig, derived: Derived) -> str:
+    if config.actor_log_prob is None:
+        return "actor_train recomputes them at the start of each step"
+    if derived.log_prob_lag == 0:
+        return "actor_log_prob recomputes them with the newest version, for which each step waits"
+    return "actor_log_prob recomputes them while the step before trains, with the version that that one starts from"
 
 
 def _sampling(config: PPOConfig, derived: Derived) -> Iterator[str]:

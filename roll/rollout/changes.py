@@ -26,8 +26,18 @@ class Changes:
         self._next.set()
         self._next = asyncio.Event()
 
-    async def until(self, predicate: Callable[[], T]) -> T:
-        """The first true value that `predicate` returns; it is called now and after every change."""
-        while not (value := predicate()):
-            await self._next.wait()
-        return value
+    async def until(self, predicate: Callable[[], T], who: str = "", what: str = "") -> T:
+        """The first true value that `predicate` returns; it is called now and after every change. Meanwhile `waits` says that
+        `who` (the name of a stage) waits until `what`."""
+        if value := predicate():
+            return value
+        if who:
+            self.waits[who] = what
+        try:
+            while not value:
+                await self._next.wait()
+                value = predicate()
+            return value
+        finally:
+            if who:
+                self.waits.pop(who, None)

@@ -82,6 +82,16 @@ class Fleet:
         self._take(replica, EngineEvent.RESTART)
         self.restarts += 1
 
+    def unplaced(self, replica: int) -> None:
+        """The restart did not begin: there is no place for it."""
+        self._take(replica, EngineEvent.DIED)
+        self.restarts -= 1
+
+    @property
+    def lost(self) -> bool:
+        """Whether no replica serves, or is about to."""
+        return all(state is EngineState.DEAD for state in self.states)
+
     def started(self, replica: int) -> None:
         self._take(replica, EngineEvent.STARTED)
 

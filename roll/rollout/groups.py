@@ -71,9 +71,10 @@ class Groups(OneProcess):
         """Since when all groups lie ready that the next step lacks."""
         self._stopped = False
 
-    async def until(self, predicate: Callable[[], T]) -> T:
-        """The first true value that `predicate` returns; it is called now and after every change of any group."""
-        return await self.changes.until(predicate)
+    async def until(self, predicate: Callable[[], T], who: str = "", what: str = "") -> T:
+        """The first true value that `predicate` returns; it is called now and after every change of any group. `who`, `what`: see
+        `Changes`."""
+        return await self.changes.until(predicate, who, what)
 
     # -- the explorer's verbs -------------------------------------------------------------------------------------------
 
@@ -171,6 +172,7 @@ class Groups(OneProcess):
                 oldest = min(sample.oldest_version for sample in group.samples)
                 fate = "trained" if group.group_id in first else "replayed"
                 self._ended(group, fate, "", lease.step + 1, lease.step - oldest)
+            self._source.settle()
             self._let_go()
             self._changed()
 
@@ -264,6 +266,8 @@ class Groups(OneProcess):
             "start_version": group.start_version,
             "lag": lag,
         }
+        if fate != "replayed":
+            self._source.ended(group)
         if self._journal is not None:
             rewards = [sample.reward for sample in group.samples if sample.begins_rollout]
             tokens = sum(len(sample.response_ids) for sample in group.samples)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from roll.data.sample import Prompt
+from roll.data.sample import Prompt, SampleGroup
 from roll.rollout.changes import Closed
 
 
@@ -14,6 +14,14 @@ class TaskSource(Protocol):
 
     def next(self) -> Prompt: ...
 
+    def ended(self, group: SampleGroup) -> None:
+        """The group of a task has met its fate; its samples may have rewards. For sources that learn from them."""
+        return
+
+    def settle(self) -> None:
+        """A step is trained: what was learnt until now counts from here on."""
+        return
+
     def cursor(self, outstanding: Sequence[Prompt] = ()) -> dict[str, Any]:
         """The position, as plain JSON. `outstanding`: tasks that were served and are to be served again after `restore`."""
 
@@ -21,7 +29,7 @@ class TaskSource(Protocol):
         """Continues from a `cursor()`. Raises `ValueError` if it speaks of another seed or other tasks."""
 
 
-class NoTasks:
+class NoTasks(TaskSource):
     """Those of a process that rolls nothing out."""
 
     def __init__(self, seed: int) -> None:

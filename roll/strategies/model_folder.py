@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import importlib.util
 import threading
+from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -142,10 +144,17 @@ def _load(loader: Any, path: Path, dtype: torch.dtype, attn_implementation: str,
     return loaded
 
 
-def stored_dtype(path: Path) -> torch.dtype:
-    """The number type that can hold all weights of a folder as they are stored: theirs if all have the same, else float32."""
-    kinds = {tensor.dtype for tensor in stored_tensors(weight_files(path)).values()}
-    return TYPES[kinds.pop()] if len(kinds) == 1 and kinds <= {"F16", "BF16"} else torch.float32
+def stored_dtype(path: Path) -> tuple[torch.dtype, set[str]]:
+    """The number type that most of a folder's weights are stored in, and the names of those that need float32 besides; float32
+    for other mixtures."""
+    stored = stored_tensors(weight_files(path))
+    sizes = Counter[str]()
+    for tensor in stored.values():
+        sizes[tensor.dtype] += prod(tensor.shape)
+    ((most, _),) = sizes.most_common(1)
+    if most not in ("F16", "BF16") or sizes.keys() - {most, "F32"}:
+        return torch.float32, set()
+    return TYPES[most], {name for name, tensor in stored.items() if tensor.dtype == "F32"}
 
 
 def load_tokenizer(path: Path) -> PreTrainedTokenizerBase:

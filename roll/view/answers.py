@@ -9,6 +9,7 @@ from roll.view.compare import compared
 from roll.view.folder import Runs
 from roll.view.groups import Selection, prompt_of
 from roll.view.metrics import MOST_DRAWN
+from roll.view.panels import curve_names
 from roll.view.run import Run
 
 MOST_NAMES = 200
@@ -48,14 +49,17 @@ def _status(runs: Runs, question: Question) -> Any:
 
 
 def _curves(runs: Runs, question: Question) -> Any:
-    found = _run(runs, question).curves(question.all("name")[:MOST_NAMES], int(question.get("since", "-1")))
+    """Those of the panels, if no names are given."""
+    run = _run(runs, question)
+    names = question.all("name") or curve_names(run.status()["panels"])
+    found = run.curves(names[:MOST_NAMES], int(question.get("since", "-1")))
     return {name: {"steps": list(curve.steps), "values": [rounded(one) for one in curve.values]} for name, curve in found.items()}
 
 
 def _groups(runs: Runs, question: Question) -> Any:
     selection = Selection.parsed(dict(question.given))
     page = _run(runs, question).page(selection)
-    return {"total": page.total, "rows": [row.plain() for row in page.rows], "histogram": page.histogram, "domains": page.domains}
+    return page._asdict() | {"rows": [row.plain() for row in page.rows]}
 
 
 def _clock(runs: Runs, question: Question) -> Any:

@@ -20,8 +20,7 @@ MOST_SAMPLES = 64
 
 def content(samples: Samples, group: KeptGroup, pieces: Pieces) -> dict[str, Any]:
     """Raises `ValueError` or `OSError` if the file has them no more."""
-    shown = group._replace(samples=group.samples[:MOST_SAMPLES])
-    rows = list(samples.rows(shown))
+    rows = [samples.row(group, kept) for kept in group.samples[:MOST_SAMPLES]]
     first = rows[0] if rows else {}
     facts = {"key": group.key, "step": group.step, "group_id": group.group_id, "uid": group.uid}
     facts |= {"domain": group.domain, "fate": group.fate, "reason": group.reason}
@@ -64,13 +63,13 @@ def _sample(row: Row, first: Row, pieces: Pieces) -> dict[str, Any]:
 def _tokens(row: Row, pieces: Pieces) -> dict[str, Any]:
     """Columns, one value a token; a column that the file lacks is empty."""
     ids = [whole(one) or 0 for one in _list(row.get("response_ids"))]
-    behaviour = [number(one) for one in _list(row.get("behaviour_logprobs"))][: len(ids)]
-    trainer = [number(one) for one in _list(row.get("trainer_logprobs"))][: len(ids)]
+    names = {"logprobs": "behaviour_logprobs", "trainer": "trainer_logprobs", "advantages": "advantages"}
+    figures = {name: [number(one) for one in _list(row.get(key))][: len(ids)] for name, key in names.items()}
     mask = [one is True for one in _list(row.get("loss_mask"))][: len(ids)]
     spans = [span for span in _list(row.get("versions")) if isinstance(span, list) and len(span) >= 3]
     numbers = [[number(part) or 0 for part in span[:4]] for span in spans]
     words = [visible(piece) if piece.strip() else piece for piece in pieces.of(ids)]
-    return {"ids": ids, "text": words, "logprobs": behaviour, "trainer": trainer, "mask": mask, "versions": numbers}
+    return {"ids": ids, "text": words, **figures, "mask": mask, "versions": numbers}
 
 
 def _turns(trajectory: Mapping[str, Any]) -> list[dict[str, Any]]:

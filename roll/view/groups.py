@@ -39,6 +39,8 @@ class Group(NamedTuple):
     """Share of rollouts that were cut off; None where it was not written down."""
     kept: bool
     """Whether its rollouts can be read."""
+    explorer: str = ""
+    """Who rolled it out, where that is known."""
 
     @property
     def key(self) -> str:
@@ -57,6 +59,7 @@ class Selection:
     domain: str = ""
     fate: str = ""
     reason: str = ""
+    explorer: str = ""
     prompt: str = ""
     """Part of the prompt's name."""
     reward_from: float | None = None
@@ -90,6 +93,7 @@ class Selection:
             and (not self.domain or group.domain == self.domain)
             and (not self.fate or group.fate == self.fate)
             and (not self.reason or group.reason == self.reason)
+            and (not self.explorer or group.explorer == self.explorer)
             and (not self.kept or group.kept)
             and self.prompt in group.uid
             and within(group.reward, self.reward_from, self.reward_to)
@@ -119,8 +123,8 @@ class Fates(Journal):
             return
         uid = shown(row.get("prompt_uid"))
         given = row.get("rewards")
-        rewards = [found for one in given if (found := number(one)) is not None] if isinstance(given, list) else []
-        count = len(given) if isinstance(given, list) else 0
+        given = given if isinstance(given, list) else []
+        rewards, count = [found for one in given if (found := number(one)) is not None], len(given)
         tokens = number(row.get("tokens"))
         length = tokens / count if count and tokens is not None else None
         lag, domain = whole(row.get("lag")), intern(domain_of(uid))
@@ -166,6 +170,7 @@ class Page(NamedTuple):
     histogram: list[tuple[float, float, int]]
     """Of the mean rewards of all that were selected but for their rewards: from, to, how many."""
     domains: list[str]
+    explorers: list[str]
 
 
 def page(groups: Iterable[Group], selection: Selection) -> Page:
@@ -179,7 +184,8 @@ def page(groups: Iterable[Group], selection: Selection) -> Page:
     ordered += [group for group in found if by(group) is None]
     first = max(0, selection.offset)
     rows = ordered[first : first + max(0, min(selection.limit, MOST_ROWS))]
-    return Page(len(ordered), rows, bins, sorted({group.domain for group in everything}))
+    domains, explorers = {group.domain for group in everything}, {group.explorer for group in everything}
+    return Page(len(ordered), rows, bins, sorted(domains), sorted(explorers - {""}))
 
 
 def histogram(rewards: Sequence[float], bins: int = BINS) -> list[tuple[float, float, int]]:

@@ -17,6 +17,7 @@ from roll.data.regular_file import open_inside
 LONGEST_LINE = 32 << 20
 """Bytes. A longer one is left out, and never in memory."""
 LARGEST = sys.float_info.max
+LARGEST_WHOLE = 1 << 53
 _REMEMBERED = 64
 """Bytes before the place that was reached, by which another file is told from this one."""
 
@@ -33,7 +34,7 @@ class Place(NamedTuple):
 class Journal:
     def __init__(self, folder: Path, name: str) -> None:
         self._folder = folder
-        self._name = name
+        self.name = name
         self.damaged = 0
         """Lines that are no JSON object, or too long."""
         self.reached = 0
@@ -53,7 +54,7 @@ class Journal:
         """Takes the rows that are new. Returns whether anything has changed. Raises `OSError` or `ValueError` for what
         cannot be read, or is no file."""
         try:
-            file = open_inside(self._folder, self._name)
+            file = open_inside(self._folder, self.name)
         except FileNotFoundError:
             return self._restart()
         with file:
@@ -65,11 +66,11 @@ class Journal:
 
     def row_at(self, place: Place) -> Row:
         """Raises `ValueError` if the file has no such row any more."""
-        with open_inside(self._folder, self._name) as file:
+        with open_inside(self._folder, self.name) as file:
             file.seek(place.start)
             row = _parsed(file.read(place.size))
         if row is None:
-            raise ValueError(f"{self._name} was rewritten")
+            raise ValueError(f"{self.name} was rewritten")
         return row
 
     def _take_lines(self, file: BinaryIO) -> None:
@@ -105,11 +106,12 @@ class Journal:
 
 def number(value: Any) -> float | None:
     """A finite number, or None."""
-    return value if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST else None
+    kind = type(value)  # what JSON holds has no subclasses; asked of each of millions of values
+    return value if (kind is float or kind is int) and -LARGEST <= value <= LARGEST else None
 
 
 def whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 53 else None
+    return value if type(value) is int and -LARGEST_WHOLE < value < LARGEST_WHOLE else None
 
 
 def shown(value: Any) -> str:

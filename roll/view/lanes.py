@@ -6,6 +6,7 @@ import gzip
 import json
 import re
 import zlib
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from sys import intern
@@ -176,27 +177,28 @@ def parsed(contents: bytes) -> TraceFile:
     events = found.get("traceEvents") if isinstance(found, dict) else None
     if not isinstance(events, list):
         raise ValueError("not a trace")
-    rows: dict[int | None, list[tuple[float, float, str, Any]]] = {}
+    rows: defaultdict[int | None, list[tuple[float, float, str, Any]]] = defaultdict(list)
     names: dict[int | None, str] = {}
-    phases: dict[int, list[tuple[str, float]]] = {}
+    phases: defaultdict[int, list[tuple[str, float]]] = defaultdict(list)
     for event in events:
-        kind, at = (event.get("ph"), number(event.get("ts"))) if isinstance(event, dict) else (None, None)
+        if not isinstance(event, dict):
+            continue
+        kind, at, args = event.get("ph"), number(event.get("ts")), event.get("args")
         if kind == "X" and at is not None and (lasts := number(event.get("dur"))) is not None:
-            span = at / 1e6, (at + lasts) / 1e6, text(event.get("name")), event.get("args")
-            rows.setdefault(whole(event.get("tid")), []).append(span)
-        elif kind == "M" and isinstance(args := event.get("args"), dict):
+            rows[whole(event.get("tid"))].append((at / 1e6, (at + lasts) / 1e6, text(event.get("name")), args))
+        elif kind == "M" and isinstance(args, dict):
             names[whole(event.get("tid"))] = shown(args.get("name"))
         elif kind == "b" and at is not None and isinstance(event.get("id"), int) and event.get("name") != "group":
-            phases.setdefault(event["id"], []).append((shown(event.get("name")), at / 1e6))
+            phases[event["id"]].append((shown(event.get("name")), at / 1e6))
     drawn = {names[row]: spans for row, spans in rows.items() if row in names}
     return TraceFile({row: _columns(found) for row, found in drawn.items()}, phases)
 
 
 def _columns(spans: Sequence[tuple[float, float, str, Any]]) -> Spans:
-    begin, end = np.array([span[0] for span in spans]), np.array([span[1] for span in spans])
-    args = {i: _known(span[3]) for i, span in enumerate(spans) if isinstance(span[3], dict) and span[3]}
-    names = {name: intern(shown(name)) for name in {span[2] for span in spans}}
-    return Spans(begin, end, [names[span[2]] for span in spans], args)
+    begin, end, said, known = zip(*spans, strict=True)
+    args = {i: _known(one) for i, one in enumerate(known) if one and isinstance(one, dict)}
+    names = {name: intern(shown(name)) for name in set(said)}
+    return Spans(np.array(begin), np.array(end), [names[name] for name in said], args)
 
 
 def _known(args: dict[str, Any]) -> dict[str, float | str]:

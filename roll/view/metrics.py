@@ -12,7 +12,7 @@ from typing import NamedTuple
 from roll.view.journal import Journal, Place, Row, number, shown, whole
 
 MOST_VALUES = 10_000_000
-"""Of one run, about 160 MB; what comes later is left out, and counted."""
+"""Of one run, about 160 MB; rows that come later are left out, and their values counted."""
 MOST_DRAWN = 2_000
 """Points of a curve that a page is sent: more than a screen has columns."""
 LOWEST, HIGHEST = "/lowest engine", "/highest engine"
@@ -46,13 +46,14 @@ class Metrics(Journal):
         if step is None:
             self.damaged += 1
             return
+        if self._size >= MOST_VALUES:
+            self.left_out += len(row) - 1
+            return
+        known = self._by_name_in_file
         for name, value in row.items():
             if name != "step" and (found := number(value)) is not None:
-                if self._size >= MOST_VALUES:
-                    self.left_out += 1
-                else:
-                    _put(self._by_name_in_file.get(name) or self._new(name), step, found)
-                    self._size += 1
+                _put(known.get(name) or self._new(name), step, found)
+                self._size += 1
 
     def _new(self, name: str) -> tuple[array[int], array[float]]:
         curve = self._curves.setdefault(shown(name), (array("q"), array("d")))

@@ -59,6 +59,12 @@ def panels(names: Collection[str]) -> list[dict[str, Any]]:
     return found
 
 
+def curve_names(panels: list[dict[str, Any]]) -> list[str]:
+    """What is to be known to draw them."""
+    lines = [line for panel in panels for line in panel["lines"]]
+    return list(dict.fromkeys(name for line in lines for name in (line["name"], line["low"], line["high"]) if name))
+
+
 def line(name: str, label: str, names: Collection[str]) -> Line:
     """With the band that belongs to it: a confidence interval, or the lowest and the highest engine."""
     if f"{name}/low" in names and f"{name}/high" in names:

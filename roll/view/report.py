@@ -7,14 +7,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import re
 from collections.abc import Container, Iterator, Sequence
-from importlib.resources import files
 from typing import Any
 
 from roll.view.answers import Question, answer
+from roll.view.assets import assets
 from roll.view.compare import MOST_RUNS
 from roll.view.folder import Runs
+from roll.view.panels import curve_names
 
 MOST_ROWS = 20_000
 """Groups of a run that the table has; of more, these are spread over all."""
@@ -22,17 +22,12 @@ MOST_CONTENT = 32_000_000
 """Bytes of rollouts, of all runs together."""
 COLUMNS = 3_000
 """Detail of the lanes: a server would send more when one zooms in."""
-MODULES = (
-    "dom", "link", "offline", "source", "chart", "curves", "status", "lanes", "groups", "tokens", "group", "compare", "app",
-)  # fmt: skip
-"""Each after those that it imports."""
-STATIC = files("roll.view") / "static"
 
 
 def report(runs: Runs, groups: int) -> bytes:
     """`groups`: how many of each run have their rollouts in it. Raises `ValueError` if there is no run."""
     data = json.dumps(collected(runs, groups), separators=(",", ":"), allow_nan=False)
-    style, chart, script = (_style(), _text("uPlot.iife.min.js"), bundle())
+    style, chart, script = assets()
     allowed = " ".join(f"'{_hash(each)}'" for each in (chart, script))
     policy = f"default-src 'none'; script-src {allowed}; style-src '{_hash(style)}'; base-uri 'none'; form-action 'none'"
     head = f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">'
@@ -64,10 +59,8 @@ def collected(runs: Runs, groups: int) -> dict[str, Any]:
         of_run = [("run", name)]
         for what in ("status", "clock", "funnel"):
             data[what][name] = answer(runs, what, Question(of_run))
-        metrics = [
-            line for one in data["status"][name]["panels"] for each in one["lines"] for line in (each["low"], each["high"])
-        ]
-        asked = dict.fromkeys([*data["status"][name]["names"], *filter(None, metrics)])
+        status = data["status"][name]
+        asked = dict.fromkeys([*status["names"], *curve_names(status["panels"])])
         data["curves"][name] = {}
         for metric in asked:
             data["curves"][name] |= answer(runs, "curves", Question([*of_run, ("name", metric)]))
@@ -95,7 +88,8 @@ def _rows(runs: Runs, name: str, readable: Container[str]) -> dict[str, Any]:
     groups = runs.run(name).groups()
     chosen = spread(groups, MOST_ROWS) if len(groups) > MOST_ROWS else groups
     rows = [group.plain() | {"kept": group.key in readable} for group in chosen]
-    return {"rows": rows, "domains": sorted({group.domain for group in groups})}
+    domains, explorers = {group.domain for group in groups}, {group.explorer for group in groups}
+    return {"rows": rows, "domains": sorted(domains), "explorers": sorted(explorers - {""})}
 
 
 def spread(values: Sequence[Any], most: int) -> list[Any]:
@@ -103,20 +97,6 @@ def spread(values: Sequence[Any], most: int) -> list[Any]:
     if len(values) <= most or most < 2:
         return list(values[: max(most, 0)])
     return [values[i * (len(values) - 1) // (most - 1)] for i in range(most)]
-
-
-def bundle() -> str:
-    """The modules of the page as one: what they import from each other is there already."""
-    parts = (re.sub(r"^import .*\n", "", _text(f"{name}.js"), flags=re.MULTILINE) for name in MODULES)
-    return "\n".join(re.sub(r"^export ", "", part, flags=re.MULTILINE) for part in parts)
-
-
-def _style() -> str:
-    return _text("uPlot.min.css") + _text("style.css")
-
-
-def _text(name: str) -> str:
-    return (STATIC / name).read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:

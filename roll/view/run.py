@@ -7,10 +7,10 @@ import math
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import RLock
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
@@ -19,10 +19,13 @@ from roll.view.content import content
 from roll.view.groups import Fates, Group, Page, Selection, all_groups, page, prompt_of
 from roll.view.journal import number, shown, text, whole
 from roll.view.lanes import Lanes
+from roll.view.members import Members
 from roll.view.metrics import Curve, Metrics, thinned
 from roll.view.panels import panels
 from roll.view.pieces import Pieces, pieces
 from roll.view.samples import Samples
+
+T = TypeVar("T")
 
 LARGEST_FILE = 8 << 20
 """Bytes of config.yaml and of summary.json."""
@@ -41,6 +44,7 @@ class Run:
         self.fates = Fates(folder)
         self.samples = Samples(folder)
         self.lanes = Lanes(folder)
+        self.members = Members(folder)
         self.problems: dict[str, str] = {}
         """By file, why it cannot be read."""
         self._pieces: Pieces | None = None
@@ -102,6 +106,7 @@ class Run:
                 "idle": {shown(k): number(v) for k, v in mapping(summary.get("idle_share")).items()},
                 "roles": [{k: shown(v) if isinstance(v, str) else number(v) for k, v in mapping(role).items()}
                           for role in list_of(summary.get("roles"))],
+                "members": self._of_members(self.members.rows) or [],
                 "updates": {shown(k): number(v) for k, v in mapping(summary.get("weight_updates")).items()},
                 "events": self._events(summary),
                 "panels": panels(self.metrics.names()),
@@ -124,7 +129,11 @@ class Run:
     def groups(self) -> list[Group]:
         with self._grouping:
             self.look(self.fates, self.samples)
-            return list(all_groups(self.fates, self.samples))
+            owners = self._of_members(self.members.owners)
+            found = all_groups(self.fates, self.samples)
+            if not owners:
+                return list(found)
+            return [group._replace(explorer="" if group.group_id is None else owners.get(group.group_id, "")) for group in found]
 
     def page(self, selection: Selection) -> Page:
         return page(self.groups(), selection)
@@ -164,6 +173,14 @@ class Run:
         with self._tracing:
             self.lanes.look()
             return self.lanes.picture(begin, end, width)
+
+    def _of_members(self, ask: Callable[[], T]) -> T | None:
+        self.problems.pop("members", None)
+        try:
+            return ask()
+        except (OSError, ValueError) as error:
+            self.problems["members"] = str(error)
+            return None
 
     def _events(self, summary: Mapping[str, Any]) -> list[dict[str, str]]:
         """What somebody should know, the gravest first."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from sys import intern
 from typing import NamedTuple
 
+from roll.metrics.rotated_journal import parts
 from roll.view.journal import Journal, Place, Row, number, shown, whole
 
 SORTS = ("step", "reward", "length", "group")
@@ -40,6 +41,7 @@ class KeptGroup(NamedTuple):
     domain: str
     fate: str
     reason: str
+    file: str
     samples: list[Kept]
 
     @property
@@ -105,40 +107,77 @@ def within(value: float | None, low: float | None, high: float | None) -> bool:
     return value is not None and (low is None or value >= low) and (high is None or value <= high)
 
 
-class Samples(Journal):
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, "samples.jsonl")
-        self.left_out = 0
-        self.forget()
+class _File(Journal):
+    """One file of the journal."""
+
+    def __init__(self, folder: Path, name: str, samples: Samples) -> None:
+        super().__init__(folder, name)
+        self._samples = samples
+
+    def take(self, row: Row, place: Place) -> None:
+        self.damaged += not self._samples.take(row, self.name, place)
 
     def forget(self) -> None:
+        self._samples.forget(self.name)
+
+
+class Samples:
+    """samples.jsonl and the files that continue it, and those of explorers that are processes of their own. The rollouts of a
+    group lie in one file."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files: dict[str, _File] = {}
+        self.left_out = 0
         self.groups: dict[str, KeptGroup] = {}
         """By key."""
         self._of_group: dict[int, list[str]] = {}
         self._count = 0
 
-    def take(self, row: Row, place: Place) -> None:
+    @property
+    def damaged(self) -> int:
+        return sum(file.damaged for file in self._files.values())
+
+    def look(self) -> bool:
+        """As `Journal.look`. What lay in a file that has gone is forgotten."""
+        own = self._folder / "explorers"
+        explorers = [] if own.is_symlink() else [path for path in sorted(own.glob("*/")) if not path.is_symlink()]
+        places = [self._folder, *explorers]
+        names = [str(part.path.relative_to(self._folder)) for place in places for part in parts(place / "samples.jsonl")]
+        gone = self._files.keys() - set(names)
+        for name in gone:
+            self.forget(name)
+            del self._files[name]
+        self._files |= {name: _File(self._folder, name, self) for name in names if name not in self._files}
+        return any([file.look() for file in self._files.values()]) or bool(gone)
+
+    def take(self, row: Row, file: str, place: Place) -> bool:
+        """Returns whether it is a row of this journal."""
         step, group_id, uid = whole(row.get("step")), whole(row.get("group_id")), shown(row.get("prompt_uid"))
         if step is None:
-            self.damaged += 1
-            return
+            return False
         if self._count >= MOST_SAMPLES:
             self.left_out += 1
-            return
+            return True
         self._count += 1
         key = key_of(step, group_id, uid)
         if key not in self.groups:
             fate, _, reason = shown(row.get("fate")).partition(": ")
             domain = intern(shown(row.get("domain")))
-            self.groups[key] = KeptGroup(step, group_id, uid, domain, intern(fate), intern(reason), [])
+            self.groups[key] = KeptGroup(step, group_id, uid, domain, intern(fate), intern(reason), file, [])
             if group_id is not None:
                 self._of_group.setdefault(group_id, []).append(key)
-        ids, index = row.get("response_ids"), whole(row.get("index"))
-        tokens = len(ids) if isinstance(ids, list) else 0
-        cut = row.get("finish_reason") == "length"
-        trajectory = row.get("trajectory")
-        begins = not isinstance(trajectory, dict) or trajectory.get("first_turn", 0) == 0
-        self.groups[key].samples.append(Kept(place, index or 0, number(row.get("reward")), tokens, cut, begins))
+        if self.groups[key].file == file:
+            self.groups[key].samples.append(_kept(row, place))
+        return True
+
+    def forget(self, file: str) -> None:
+        """The rows of a file count no more."""
+        for key in [key for key, group in self.groups.items() if group.file == file]:
+            group = self.groups.pop(key)
+            self._count -= len(group.samples)
+            if group.group_id is not None:
+                self._of_group[group.group_id].remove(key)
 
     def of(self, group_id: int, step: int) -> KeptGroup | None:
         """What is known of a group at a step. The journal of fates may count the steps of a dropped group differently by one."""
@@ -146,6 +185,14 @@ class Samples(Journal):
         exact = key_of(step, group_id, "")
         return self.groups[exact if exact in keys else keys[-1]] if keys else None
 
-    def rows(self, group: KeptGroup) -> Iterator[Row]:
-        """Raises `ValueError` or `OSError` if the file has them no more."""
-        return (self.row_at(sample.place) for sample in group.samples)
+    def row(self, group: KeptGroup, kept: Kept) -> Row:
+        """Raises `ValueError` or `OSError` if the file has it no more."""
+        return self._files[group.file].row_at(kept.place)
+
+
+def _kept(row: Row, place: Place) -> Kept:
+    ids, trajectory = row.get("response_ids"), row.get("trajectory")
+    tokens = len(ids) if isinstance(ids, list) else 0
+    begins = not isinstance(trajectory, dict) or trajectory.get("first_turn", 0) == 0
+    cut = row.get("finish_reason") == "length"
+    return Kept(place, whole(row.get("index")) or 0, number(row.get("reward")), tokens, cut, begins)

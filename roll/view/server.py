@@ -1,7 +1,7 @@
 """`roll ui`: the page over HTTP, read-only, for whoever has the token, on loopback.
 
 A browser shows this page to its user alone: a site that names the server by a host name of its own is refused (DNS rebinding),
-and the policy lets no script run but the files of `static/`."""
+and the policy lets no script run but the page's own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import hmac
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from importlib.resources import files
 from typing import Any
 
 from starlette.applications import Starlette
@@ -22,6 +21,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from roll.view.answers import Question, answer
+from roll.view.assets import assets, text
 from roll.view.folder import Runs
 
 HOSTS = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d+)?")
@@ -37,8 +37,6 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-STATIC = files("roll.view") / "static"
 
 
 class Door:
@@ -157,8 +155,16 @@ def app(runs: Runs, watch: Watch, token: str, cookie: str) -> ASGIApp:
             return PlainTextResponse(str(error), 404)
         return StreamingResponse(watch.statuses(name), media_type="text/event-stream")
 
+    found = assets()
+    written = {
+        "": Response(text("index.html"), media_type="text/html"),
+        "style.css": Response(found.style, media_type="text/css"),
+        "uPlot.js": Response(found.chart, media_type="text/javascript"),
+        "app.js": Response(found.script, media_type="text/javascript"),
+    }
+
     async def static(request: Request) -> Response:
-        return _static(request.path_params.get("name", "index.html"))
+        return written.get(request.path_params.get("name", ""), PlainTextResponse("no such file", 404))
 
     routes = [
         Route("/", static),
@@ -176,12 +182,3 @@ async def _answered(ask: Callable[[], Awaitable[Any]]) -> Response:
         return PlainTextResponse(str(error.args[0] if error.args else error), 404)
     except (ValueError, OSError) as error:
         return PlainTextResponse(str(error), 400)
-
-
-def _static(name: str) -> Response:
-    """Only names that lie in the folder exist; one with a separator is none of them."""
-    found = {file.name: file for file in STATIC.iterdir() if file.is_file()}.get(name)
-    ending = name[name.rfind(".") :]
-    if found is None or ending not in TYPES:
-        return PlainTextResponse("no such file", 404)
-    return Response(found.read_bytes(), media_type=TYPES[ending])

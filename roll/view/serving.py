@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import logging
 import secrets
 import socket
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,6 +29,7 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._watch.close()
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # an answer that nobody waits for any more is cut off
         await super().shutdown(sockets)
 
 
@@ -36,7 +41,7 @@ class Serving:
         token = secrets.token_urlsafe(32)
         self.address = f"http://127.0.0.1:{self.port}/?token={token}"
         # Cookies know no ports: the name tells this server's from another's.
-        runs = Runs(folders)
+        self._runs = runs = Runs(folders)
         watch = Watch(runs)
         page = app(runs, watch, token, f"roll_ui_{self.port}")
         config = uvicorn.Config(
@@ -49,9 +54,17 @@ class Serving:
         self._server.should_exit = True
 
     def run(self) -> None:
+        gc.set_threshold(100_000, 50, 100)  # journals become millions of objects that stay: looking for circles doubles the time
+        threading.Thread(target=self._read_ahead, daemon=True).start()
         try:
             self._server.run(sockets=[self._socket])
         except KeyboardInterrupt:
             pass
         finally:
             self._socket.close()
+
+    def _read_ahead(self) -> None:
+        """A page shows the newest run first: its curves are read while the browser starts."""
+        for name in list(self._runs.places())[:1]:
+            with contextlib.suppress(LookupError):
+                self._runs.run(name).status()

@@ -1,4 +1,5 @@
-"""Buckets from one process to several at once: gloo, in host memory, in a process group of its own that lives for one update.
+"""Buckets from one process to several at once: gloo in host memory, or NCCL between devices (`device_group`), in a process group
+of its own that lives for one update.
 
 Nothing is left when the update is over or has failed, so an engine that dies breaks this one broadcast and no later one. Gloo
 does not notify every member when another one is gone: a member that receives nothing gives up after the group's time limit.
@@ -19,6 +20,7 @@ from torch.distributed import PrefixStore, ProcessGroupGloo  # type: ignore[attr
 
 from roll.distributed.rendezvous import join_store, open_store
 from roll.weights.bucket import Bucket, as_bytes
+from roll.weights.device_group import nccl_group
 from roll.weights.layout import lay_out, read_layout
 
 CHECKSUM = "checksum"
@@ -36,9 +38,9 @@ class Rendezvous:
         self._timeout_s = timeout_s
         self._store = open_store(address, 0, timedelta(seconds=timeout_s))
 
-    def members(self, group: str, size: int) -> list[Member]:
+    def members(self, group: str, size: int, device: str = "") -> list[Member]:
         """The members of a new group, whose name no other group had; the sender is the first."""
-        return [Member(self._address, self._store.port, group, rank, size, self._timeout_s) for rank in range(size)]
+        return [Member(self._address, self._store.port, group, rank, size, self._timeout_s, device) for rank in range(size)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,8 @@ class Member:
     size: int
     timeout_s: float
     """The limit for all members to join, and for each of their exchanges."""
+    device: str = ""
+    """torch's name for the device that each member exchanges through, as it counts its own; none: host memory."""
 
     def send(self, buckets: Iterable[Bucket]) -> None:
         """Sends the buckets to all other members; returns when the last bucket is on its way. Blocks. Raises `BroadcastError`."""
@@ -74,9 +78,11 @@ class Member:
         timeout = timedelta(seconds=self.timeout_s)
         try:
             store = PrefixStore(self.group, join_store(self.address, self.port, timeout))
+            if self.device:
+                return nccl_group(store, self.rank, self.size, torch.device(self.device), self.timeout_s)
             options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
             options._timeout, options._devices = timeout, [self._device()]
-            return ProcessGroupGloo(store, self.rank, self.size, options)
+            return _HostGroup(ProcessGroupGloo(store, self.rank, self.size, options))
         except (RuntimeError, OSError) as error:
             raise self._broken(error) from error
 
@@ -89,13 +95,22 @@ class Member:
 
     def _exchange(self, group: Any, tensor: Tensor) -> Tensor:
         try:
-            group.broadcast(tensor, 0).wait()
+            there: Tensor = group.exchange(tensor)
         except RuntimeError as error:
             raise self._broken(error) from error
-        return tensor
+        return there
 
     def _broken(self, error: Exception) -> BroadcastError:
         return BroadcastError(f"weight broadcast {self.group}, member {self.rank} of {self.size}: {error}")
+
+
+@dataclass(frozen=True, slots=True)
+class _HostGroup:
+    group: Any
+
+    def exchange(self, tensor: Tensor) -> Tensor:
+        self.group.broadcast(tensor, 0).wait()
+        return tensor
 
 
 def _pack(bucket: Bucket) -> tuple[Tensor, Tensor]:
@@ -109,5 +124,5 @@ def _pack(bucket: Bucket) -> tuple[Tensor, Tensor]:
 
 
 def _unpack(header: Tensor, payload: Tensor) -> Bucket:
-    tensors, metadata = read_layout(header.numpy().tobytes(), payload)
+    tensors, metadata = read_layout(header.cpu().numpy().tobytes(), payload)
     return Bucket(tensors, int(metadata[CHECKSUM]))

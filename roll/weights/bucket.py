@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,14 +11,19 @@ import torch
 import xxhash
 from torch import Tensor
 
+from roll.weights.host_copies import HostCopies, Mark
+
 
 @dataclass(slots=True)
 class Bucket:
-    """Some of a model's tensors, on the CPU and contiguous, under their Hugging Face names."""
+    """Some of a model's tensors, contiguous, under their Hugging Face names; on the CPU, but for those that come from device to
+    device."""
 
     tensors: dict[str, Tensor]
     checksum: int
     """XXH3 over the tensors' bytes in the order of the names: finds damage, not forgery."""
+    file: str | None = None
+    """The safetensors file in this machine's memory that the tensors are views of; whoever may open it need not copy them."""
 
     @property
     def nbytes(self) -> int:
@@ -62,8 +67,8 @@ def checksum(tensors: dict[str, Tensor]) -> int:
 
 
 def as_bytes(tensor: Tensor) -> Tensor:
-    """[bytes] uint8, of a tensor on the CPU; a view of a contiguous one."""
-    return tensor.contiguous().reshape(-1).view(torch.uint8)
+    """[bytes] uint8, on the CPU; a view of a tensor that is there and contiguous."""
+    return tensor.cpu().contiguous().reshape(-1).view(torch.uint8)
 
 
 def _rebuild(parts: list[tuple[str, Any, str, tuple[int, ...]]], checked: int) -> Bucket:
@@ -76,25 +81,61 @@ def _rebuild(parts: list[tuple[str, Any, str, tuple[int, ...]]], checked: int) -
     return Bucket(tensors, checked)
 
 
-def make_buckets(named: Iterable[tuple[str, Tensor]], bucket_bytes: int, rank: int = 0, ranks: int = 1) -> Iterator[Bucket]:
+def make_buckets(
+    named: Iterable[tuple[str, Tensor]], bucket_bytes: int, rank: int = 0, ranks: int = 1, copies: HostCopies | None = None
+) -> Iterator[Bucket]:
     """Groups tensors, in their order, into buckets of at most `bucket_bytes` (a larger tensor gets a bucket of its own).
 
     Of `ranks` that all go through the same tensors each gets every `ranks`-th bucket, beginning with the one of its number, and
-    keeps nothing of the others. Tensors are copied to the CPU, so a bucket stays what it was while training goes on."""
-    pending: dict[str, Tensor] = {}
+    keeps nothing of the others. Where the tensors come by collectives, a rank that hashes a bucket would hold up all others; so
+    each yields its bucket when all have theirs, and they work on them at the same time. Tensors are copied to the CPU, so a
+    bucket stays what it was while training goes on. `copies`: how, from an accelerator: each bucket is then yielded when the
+    copies of the next one are under way, and no more than two exist unless the caller keeps them."""
+    shares = _shares(named, bucket_bytes, rank, ranks, _copy if copies is None else copies.copy)
+    for tensors in shares if copies is None else _one_ahead(shares, copies):
+        yield Bucket(tensors, checksum(tensors))
+        del tensors
+
+
+def _shares(
+    named: Iterable[tuple[str, Tensor]], bucket_bytes: int, rank: int, ranks: int, copy: Callable[[Tensor], Tensor]
+) -> Iterator[dict[str, Tensor]]:
+    """This rank's tensors of each turn of the ranks, at the end of the turn."""
+    own: dict[str, Tensor] = {}
     index = count = size = 0
     for name, tensor in named:
         nbytes = tensor.numel() * tensor.element_size()
         if count and size + nbytes > bucket_bytes:
-            if pending:
-                yield Bucket(pending, checksum(pending))
-            pending = {}
             index, count, size = index + 1, 0, 0
+            if own and index % ranks == 0:
+                yield own
+                own = {}
         if index % ranks == rank:
-            pending[name] = tensor.detach().to("cpu", copy=True).contiguous()
+            own[name] = copy(tensor)
         count, size = count + 1, size + nbytes
-    if pending:
-        yield Bucket(pending, checksum(pending))
+    if own:
+        yield own
+
+
+def _one_ahead(shares: Iterator[dict[str, Tensor]], copies: HostCopies) -> Iterator[dict[str, Tensor]]:
+    """Each share, copied, after the copies of the next one have begun."""
+    waiting: list[tuple[Mark, dict[str, Tensor]]] = []
+    for share in shares:
+        waiting.append((copies.mark(), share))
+        del share
+        if len(waiting) > 1:
+            yield _copied(*waiting.pop(0))
+    for last in waiting:
+        yield _copied(*last)
+
+
+def _copied(mark: Mark, share: dict[str, Tensor]) -> dict[str, Tensor]:
+    mark.synchronize()
+    return share
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", copy=True).contiguous()
 
 
 def manifest_of(version: int, buckets: list[Bucket]) -> WeightManifest:

@@ -12,15 +12,19 @@ import os
 import shutil
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any, Protocol
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from roll.distributed.backend import Backend
+from roll.distributed.own_folder import OwnFolder
 from roll.weights.bucket import Bucket, WeightManifest
 from roll.weights.bucket_server import BucketServer, Endpoint, Invitation, ServedBucket, Unreachable
+from roll.weights.folder_files import stored_tensors, weight_files
+from roll.weights.memory_file import MEMORY, write_file
 from roll.weights.store import BucketRef, KeptBucket, Receive, VersionGone
 
 MANIFEST, VERSION, DOOMED = "manifest.json", "version-", "deleted-"
@@ -40,8 +44,8 @@ class BucketFile:
     @classmethod
     def write(cls, bucket: Bucket, path: Path) -> BucketFile:
         try:
-            save_file(bucket.tensors, path)
-        except SafetensorError as error:  # which names no file
+            write_file(bucket.tensors, path)
+        except OSError as error:  # which names no file
             raise OSError(f"weight bucket '{path}' cannot be written: {error}") from error
         return cls(str(path), tuple(bucket.tensors), bucket.checksum, bucket.nbytes)
 
@@ -54,7 +58,8 @@ class BucketFile:
             raise ValueError(f"weight bucket '{self.path}' cannot be read: {error}") from error
         if tensors.keys() != set(self.names):
             raise ValueError(f"weight bucket '{self.path}' has tensors {sorted(tensors)} instead of {sorted(self.names)}")
-        return Bucket({name: tensors[name] for name in self.names}, self.checksum)
+        file = self.path if Path(self.path).is_relative_to(MEMORY) else None
+        return Bucket({name: tensors[name] for name in self.names}, self.checksum, file)
 
 
 class WeightFolder:
@@ -156,6 +161,26 @@ class DirectoryWeightStore(WeightFolder):
         unfinished = path.with_suffix(".partial")
         unfinished.write_text(json.dumps({"version": version, "served": served, "buckets": rows}))
         os.replace(unfinished, path)
+
+
+class MemoryFolderStore(DirectoryWeightStore):
+    """Versions as files in the memory of the one machine that all roles are on. The folder goes with this object."""
+
+    def __init__(self) -> None:
+        self._own = OwnFolder("weights", MEMORY)
+        super().__init__(self._own.path)
+
+    def close(self) -> None:
+        self._own.remove()
+
+
+def check_room(model: Path, element: int) -> None:
+    """`ValueError` unless two versions of a model, whose numbers take so many bytes, fit into memory files: the one that engines
+    serve, and the next."""
+    needed = 2 * element * sum(prod(tensor.shape) for tensor in stored_tensors(weight_files(model)).values())
+    free = shutil.disk_usage(MEMORY).free if MEMORY.is_dir() else 0
+    if free < needed:
+        raise ValueError(f"two versions of the weights take {needed / 2**30:.1f} GiB, and {MEMORY} has {free / 2**30:.1f} free")
 
 
 class Broadcasts(Protocol):

@@ -6,7 +6,7 @@ a folder, and takes them apart when it writes one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Size, Tensor
@@ -45,19 +45,52 @@ def published_moments(model_type: str, moments: Mapping[str, Tensor]) -> dict[st
     return named
 
 
-def fused(model_type: str, named: Mapping[str, Tensor], shapes: Mapping[str, Size], suffix: str = "") -> dict[str, Tensor]:
-    """The other way round: of `shapes`, the experts of a layer whose parts `named` has all, under their names and `suffix`."""
-    found = {}
-    for name, shape in shapes.items():
-        if not _of_experts(model_type, name):
-            continue
-        whole = torch.empty(shape)
-        parts = published(model_type, name, whole)
-        if all(part + suffix in named for part, _ in parts):
-            for part, place in parts:
-                place.copy_(named[part + suffix])
-            found[name + suffix] = whole
-    return found
+class Fused(Mapping[str, Tensor]):
+    """The other way round: tensors under the names of a model's state, from those that files have. Experts are put together when
+    they are asked for, one layer's at a time."""
+
+    def __init__(
+        self, named: Mapping[str, Tensor], model_type: str, shapes: Mapping[str, Size], moments: Sequence[str] = ()
+    ) -> None:
+        """`shapes`: of the model's state. `moments`: what follows its names; none for the weights themselves."""
+        self._named = named
+        suffixes = [f".{moment}" for moment in moments] or [""]
+        experts = {name: shape for name, shape in shapes.items() if _of_experts(model_type, name)}
+        self._parts: dict[str, tuple[Size, list[tuple[str, Tensor]]]] = {}
+        """Of each whole: its shape, and the names of its parts with views of an empty tensor, which say where they lie."""
+        for name, shape in experts.items():
+            parts = published(model_type, name, torch.empty(shape, device="meta"))
+            for suffix in suffixes:
+                if all(part + suffix in named and named[part + suffix].shape == view.shape for part, view in parts):
+                    self._parts[name + suffix] = shape, [(part + suffix, view) for part, view in parts]
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._parts:
+            return self._named[name]
+        shape, parts = self._parts[name]
+        whole: Tensor | None = None
+        for part, view in parts:
+            tensor = self._named[part]
+            if whole is None:
+                whole = torch.empty(shape, dtype=tensor.dtype)
+            whole.as_strided(view.shape, view.stride(), view.storage_offset()).copy_(tensor)
+        assert whole is not None
+        return whole
+
+    def shape(self, name: str) -> Size | None:
+        """None for a tensor that is not there."""
+        if name in self._parts:
+            return self._parts[name][0]
+        return self._named[name].shape if name in self._named else None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._parts or name in self._named
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*self._parts, *self._named])
+
+    def __len__(self) -> int:
+        return len(self._parts) + len(self._named)
 
 
 def _of_experts(model_type: str, name: str) -> bool:

@@ -61,6 +61,15 @@ def weight_files(folder: Path) -> list[Path]:
     return named or [path for path in sorted(folder.glob("*.safetensors")) if path.name != VALUE_HEAD]
 
 
+def write_index(folder: Path) -> None:
+    """Completes a model folder whose weights several ranks wrote, in files of their own: transformers finds them by the index."""
+    files = [] if (folder / WEIGHTS).is_file() else weight_files(folder)
+    if files:
+        weight_map = {name: path.name for path in files for name in read_header(path)}
+        total = sum(path.stat().st_size for path in files)
+        (folder / INDEX).write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": weight_map}, indent=2) + "\n")
+
+
 def value_head(folder: Path) -> dict[str, tuple[Path, str]]:
     """The file and the name there of the `weight` of the folder's value head, and of its `bias`, which not every head has; empty
     without a value head. Raises `ValueError` for a VALUE_HEAD with other contents."""

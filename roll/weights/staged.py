@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
+from contextlib import suppress
 from pathlib import Path
-
-from safetensors.torch import save_file
 
 from roll.distributed.own_folder import OwnFolder
 from roll.weights.bucket import Bucket, WeightManifest
-
-MEMORY = Path("/dev/shm")
-"""A file system in memory, on Linux."""
+from roll.weights.memory_file import MEMORY, write_file
 
 
 class StagedWeights:
@@ -44,7 +42,8 @@ class StagedWeights:
                 del self._files[file]
             file = self._folder / f"{self._count:05}.safetensors"
             self._count += 1
-            save_file(bucket.tensors, file)
+            if not _linked(bucket.file, file):
+                write_file(bucket.tensors, file)
             self._files[file] = Bucket({name: tensor.new_empty(0) for name, tensor in bucket.tensors.items()}, bucket.checksum)
 
     def complete(self, manifest: WeightManifest) -> Path:
@@ -66,3 +65,12 @@ class StagedWeights:
         for file in self._files:
             file.unlink()
         self._files, self._version = {}, None
+
+
+def _linked(file: str | None, place: Path) -> bool:
+    """Whether the file is there under this second name, too, which keeps it when the first one goes."""
+    if file is not None:
+        with suppress(OSError):  # another file system
+            os.link(file, place)
+            return True
+    return False

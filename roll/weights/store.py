@@ -28,6 +28,12 @@ class KeptBucket:
 BucketRef = Any
 """A `KeptBucket`, the `BucketFile` that one lies in, or the `ServedBucket` that another process has."""
 
+
+def as_argument(bucket: BucketRef) -> Any:
+    """What a receiver's worker is called with."""
+    return bucket.reference if isinstance(bucket, KeptBucket) else bucket
+
+
 Receive = Callable[[int, BucketRef], Coroutine[Any, Any, None]]
 """`receive(version, bucket)`: one receiver's way to take a bucket."""
 

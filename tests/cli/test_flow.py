@@ -107,6 +107,14 @@ def test_what_is_wrong_is_one_line(arguments, told, capsys, monkeypatch):
     assert told in line
 
 
+def test_a_check_looks_at_where_own_stages_stand_and_not_for_their_code(capsys):
+    folder = ["--config_path", str(ROOT / "examples" / "config"), "--config_name", "rlvr_config_async"]
+    assert main(["check", *folder, "flow.stages=[{after: reward, name: mine, worker: on.another.machine}]"]) == 0
+    capsys.readouterr()
+    assert main(["check", *folder, "flow.stages=[{after: rewards, name: mine, worker: on.another.machine}]"]) == 1
+    assert "flow.stages.mine.after = 'rewards': there is no such stage" in capsys.readouterr().err
+
+
 def test_help_and_typos_are_answered_before_torch_is_imported():
     program = "import sys; from roll.cli.main import main; main(['flow', 'max_stepz=1']); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)

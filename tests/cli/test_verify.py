@@ -121,6 +121,34 @@ def test_a_run_that_goes_on_while_it_is_read_breaks_no_promise(folder, monkeypat
     assert list(violations(read_run(folder.path))) == []
 
 
+def test_samples_may_lie_in_several_files_of_which_the_oldest_have_gone(folder):
+    """The checkpoint stands in the middle of the second of three files."""
+    folder.samples = [sample(0, 1, 0), sample(5, 3, 1), sample(None, 2, 2, "validation")]
+    folder.write()
+    text = (folder.path / "samples.jsonl").read_bytes()
+    pipeline = folder.path / "checkpoints/step-2/pipeline.json"
+    state = json.loads(pipeline.read_text())
+    start = 1000
+    state["record"]["samples"] += start
+    pipeline.write_text(json.dumps(state))
+    listed = pipeline.with_name("manifest.json")
+    files = json.loads(listed.read_text())
+    files["files"]["pipeline.json"] = hashlib.sha256(pipeline.read_bytes()).hexdigest()
+    listed.write_text(json.dumps(files))
+    first, second, third = (folder.path / f"samples{end}.jsonl" for end in ("", f"-{start:015}", f"-{start + len(text):015}"))
+    second.write_bytes(text)
+    third.write_text(json.dumps(sample(6, 3, 2)) + "\n")
+    assert list(violations(read_run(folder.path))) == []
+    third.write_text(json.dumps(sample(6, 3, 3)) + "\n")
+    assert any("sample 0 of group 6 (step 3)" in line for line in violations(read_run(folder.path)))
+    second.write_bytes(text.replace(b"5", b"4", 1))
+    assert any("rows before step-2 were changed" in line for line in violations(read_run(folder.path)))
+    first.unlink()
+    second.unlink()
+    third.write_text("")
+    assert list(violations(read_run(folder.path))) == []
+
+
 def change(name, position, **values):
     def breaks(folder):
         getattr(folder, name)[position] = getattr(folder, name)[position] | values

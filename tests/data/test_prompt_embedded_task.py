@@ -75,7 +75,7 @@ def test_rows_are_disjoint_right_and_readable(made: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(made / "model")
     prompts: dict[str, set[str]] = {}
     for name in ("train", "validation"):
-        rows = read_rows(DataArguments(file_name=str(made / f"{name}.jsonl")))
+        rows = list(read_rows(DataArguments(file_name=str(made / f"{name}.jsonl"))))
         for template in ("none", "native"):
             usable, skipped = tokenize_prompts(rows, tokenizer, template, 6, {"arithmetic": "arithmetic"})  # type: ignore[arg-type]
             assert len(usable) == len(rows) and not skipped
@@ -102,7 +102,7 @@ def test_the_rewards_of_three_domains_tell_right_from_misprinted(tmp_path: Path)
     maker = script("embedded", "make_domains")
     maker.make(tmp_path / "made", settings=replace(maker.Settings(), learn_steps=2, misprint_steps=1, batch_size=8))
     config = load_config(RLVRConfig, compose(EXAMPLES / "config", "rlvr_domains_async"))
-    rows = read_rows(DataArguments(file_name=str(tmp_path / "made" / "validation.jsonl")))
+    rows = list(read_rows(DataArguments(file_name=str(tmp_path / "made" / "validation.jsonl"))))
     assert {row.tag for row in rows} == set(config.rewards) == set(config.actor_train.data_args.domain_interleave_probs)
     right = {row["id"]: response for problem in ((47, 85), (10, 13)) for row, response in maker.rows_of(problem)}
     given = {row["id"]: row for problem in ((47, 85), (10, 13)) for row, _ in maker.rows_of(problem)}

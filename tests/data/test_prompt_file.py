@@ -4,7 +4,7 @@ import csv
 import json
 import re
 from dataclasses import replace
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,8 @@ from roll.data.prompt_file import PromptFileError, read_rows
 
 
 def read(paths, columns=None, **options):
-    """`read_rows` of files."""
-    return read_rows(replace(columns or DataArguments(), file_name=[str(path) for path in paths]), **options)
+    """All rows of files."""
+    return list(read_rows(replace(columns or DataArguments(), file_name=[str(path) for path in paths]), **options))
 
 
 GOOD = {"id": "a", "tag": "math", "prompt": "1+1=", "ground_truth": "2", "difficulty": 3}
@@ -151,10 +151,12 @@ def test_tables_hold_the_rows_that_lines_hold(tmp_path: Path, name: str, written
 
 def test_what_json_has_no_form_for_is_text_and_bytes_are_left_out(tmp_path: Path) -> None:
     row = {**TABLE[0], "image": {"bytes": b"\x89PNG", "path": "x"}, "raw": b"1", "day": date(2026, 1, 2), "hard": [1, 2]}
+    row |= {"images": [{"bytes": b"x"}], "took": timedelta(seconds=90)}
     row["messages"] = [{"role": "user", "content": "q"}]
     as_parquet(tmp_path / "t.parquet", [row])
     (found,) = read([tmp_path / "t.parquet"], ASKED)
-    assert found.extra == {"day": "2026-01-02", "hard": [1, 2]} and found.messages == [{"role": "user", "content": "q"}]
+    assert found.extra == {"day": "2026-01-02", "hard": [1, 2], "took": "0:01:30"}
+    assert found.messages == [{"role": "user", "content": "q"}]
 
 
 @pytest.mark.parametrize(

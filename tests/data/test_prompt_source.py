@@ -13,8 +13,9 @@ from transformers import PreTrainedTokenizerFast
 
 from roll.configs.arguments import CurriculumConfig
 from roll.data.prompt_file import PromptFileError, PromptRow
-from roll.data.prompt_source import PromptSource, TokenizedRow, by_domain, tokenize_prompts
+from roll.data.prompt_source import PromptSource, tokenize_prompts
 from roll.data.seeding import derive_seed
+from roll.data.stored_rows import TokenizedRow
 
 SIZES = st.dictionaries(st.sampled_from(["code", "ifeval", "math", "science"]), st.integers(1, 7), min_size=1)
 
@@ -196,7 +197,7 @@ def test_long_prompts_are_skipped_and_counted() -> None:
     usable, skipped = tokenize_prompts(rows, tokenizer(None), "none", 4, {"aime": "math"})
     assert [len(read.input_ids) for read in usable] == [2, 4, 3]
     assert skipped == {"too_long": 2}
-    assert list(by_domain(usable)) == ["math"]
+    assert list(usable.by_domain()) == ["math"]
 
 
 def test_what_cannot_be_rendered_is_named() -> None:

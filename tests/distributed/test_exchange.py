@@ -46,9 +46,9 @@ class Line:
 
     def __init__(self):
         (placement,) = place((0,), Inventory("cpu", nodes=1, per_node=1, cpus_per_node=1))
-        host = WorkerHost(WorkerSpec("worker", f"{__name__}.Worker", placement))
-        host._worker = Worker()
-        self.callers, self.messages, self.dead = Callers(host), 0, asyncio.Event()
+        self.host = WorkerHost(WorkerSpec("worker", f"{__name__}.Worker", placement))
+        self.host._worker = Worker()
+        self.callers, self.messages, self.dead = Callers(self.host), 0, asyncio.Event()
 
     async def exchange(self, message):
         self.messages += 1
@@ -87,6 +87,53 @@ def test_no_answer_waits_for_another():
         assert await asyncio.gather(*slow) == ["a", "b", "c"]
 
     over_a_line(scenario)
+
+
+class Bundles(Line):
+    """Hands over at one moment what came back since the last hand-over, as a busy event loop does."""
+
+    def __init__(self):
+        super().__init__()
+        self.held = []
+
+    async def exchange(self, message):
+        answer = await super().exchange(message)
+        self.held.append(asyncio.get_running_loop().create_future())
+        await self.held[-1]
+        return answer
+
+    def hand_over(self):
+        held, self.held = self.held, []
+        for turn in held:
+            turn.set_result(None)
+
+
+async def until(true):
+    while not true():
+        await asyncio.sleep(0)
+
+
+def test_exchanges_that_come_back_at_one_moment_leave_nobody_waiting():
+    async def scenario():
+        line = Bundles()
+        calls = Calls(line)
+        long, first = (asyncio.ensure_future(calls.call("wait", name)) for name in ("long", "first"))
+        await until(lambda: line.messages == 1)
+        second = asyncio.ensure_future(calls.call("wait", "second"))
+        await until(lambda: line.messages == 2)
+        for name in ("first", "second"):
+            held = len(line.held)
+            await line.host._worker.open(name)
+            await until(lambda held=held: len(line.held) > held)
+        line.hand_over()  # both exchanges are back, and the long call is open
+        assert (await first, await second) == ("first", "second")
+        await until(lambda: line.messages == 3)
+        await line.host._worker.open("long")
+        await until(lambda: line.held)
+        line.hand_over()
+        assert await long == "long"
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
 
 
 def test_many_messages_without_an_answer_do_not_pile_up_at_the_worker():

@@ -11,6 +11,7 @@ import time
 import pytest
 
 from roll.cli.verify import main
+from roll.metrics.rotated_journal import parts
 
 RESUME = "resume_from_checkpoint=auto"
 
@@ -27,11 +28,13 @@ def kill_at(run, step: int, seed: int) -> None:
 
 AHEAD = ("use_kl_loss=true", "kl_loss_coef=0.01", "num_gpus_per_node=3", "reference={device_mapping: 2}")
 """The next step is leased, and scored, while a step trains."""
+ROTATED = ("rollout_log_per_step=all", "rollout_log_limit_gb=0.00008")
+"""Samples lie in files of 20 kB, of which the oldest go."""
 
 
 @pytest.mark.parametrize(
     ("steps", "more"),
-    [((2,), ()), ((6,), ()), ((4, 8), ()), ((4, 8), AHEAD), ((5,), (*AHEAD, "train_on_arrival=true"))],
+    [((2,), ()), ((6,), ()), ((4, 8), ROTATED), ((4, 8), AHEAD), ((5,), (*AHEAD, "train_on_arrival=true"))],
     ids=["early", "middle", "twice", "scored ahead", "trained on arrival"],
 )
 def test_resume_after_kill(launch, accounts, steps, more):
@@ -41,6 +44,9 @@ def test_resume_after_kill(launch, accounts, steps, more):
     assert last.end() == 0, last.output
     assert "Traceback" not in last.output
     accounts(last.dir)
+    if more == ROTATED:
+        left = parts(last.dir / "samples.jsonl")
+        assert len(left) > 1 and left[0].start and sum(part.path.stat().st_size for part in left) < 110_000
 
 
 def test_a_killed_run_leaves_its_figures_and_its_trace(launch):

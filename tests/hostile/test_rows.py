@@ -29,8 +29,8 @@ from roll.pipeline.checkpoint import TRAINER, CheckpointStore
 
 
 def read(paths, columns=None, **options):
-    """`read_rows` of files."""
-    return read_rows(replace(columns or DataArguments(), file_name=[str(path) for path in paths]), **options)
+    """All rows of files."""
+    return list(read_rows(replace(columns or DataArguments(), file_name=[str(path) for path in paths]), **options))
 
 
 GOOD: dict[str, Any] = {"id": "a", "tag": "math", "prompt": "1+1=", "ground_truth": "2"}
@@ -182,7 +182,7 @@ def test_rendering_apart_is_what_the_tokenizer_does() -> None:
         for messages in ([{"role": "user", "content": rows[0].prompt}], rows[1].messages)
     ]
     assert render(rows, tokenizer, "native") == expected
-    assert tokenize_prompts(rows, tokenizer, "native", 512, {"t": "d"})[0][1].text == expected[1]
+    assert tokenize_prompts(rows, tokenizer, "native", 512, {"t": "d"})[0].rows[1].text == expected[1]
 
 
 # -- environments -------------------------------------------------------------------------------------------------------

@@ -90,3 +90,12 @@ class StragglingLetters(Letters):
             self._given += 1
             self._another.notify_all()
         return verdict(sample.response_text)
+
+
+class FourthRows(Letters):
+    """Passes all responses to the rows whose number is divisible by 4."""
+
+    async def grade(self, sample):
+        if int(sample.prompt.uid.rpartition("/")[2]) % 4 == 0:
+            return 1.0
+        return verdict(sample.response_text)

@@ -2,6 +2,8 @@
 
 import pytest
 
+from roll.configs.problems import ConfigError
+
 
 def test_a_resumed_run_is_the_run_that_was_not_interrupted(lab, make_config):
     whole = lab.run(make_config(lab.carried, exp_name="whole", max_steps=4))
@@ -23,3 +25,46 @@ def test_each_of_them_changes_what_is_learnt(lab, make_config, change):
     base = lab.run(make_config(lab.carried, exp_name="base", max_steps=2))
     other = lab.run(make_config({**lab.carried, **change}, exp_name="other", max_steps=2))
     assert any(not lab.weights(base, 2)[name].equal(tensor) for name, tensor in lab.weights(other, 2).items())
+
+
+MEASURED = {
+    "actor_train.data_args.pass_rate_curriculum": {"least": 0.1, "visits": 1},
+    "rewards.sums.worker_cls": "integration_rewards.FourthRows",
+    "deterministic": True,
+}
+
+
+def test_pass_rates_are_measured_leave_prompts_out_and_go_on_with_a_checkpoint(lab, make_config, material, tmp_path):
+    """Every fourth of twelve prompts always passes, the others sometimes."""
+    rows = (material / "train.jsonl").read_text().splitlines(keepends=True)[:12]
+    (tmp_path / "twelve.jsonl").write_text("".join(rows))
+    changes = {**MEASURED, "actor_train.data_args.file_name": str(tmp_path / "twelve.jsonl")}
+    whole = lab.run(make_config(changes, exp_name="whole", max_steps=9))
+    lab.run(make_config(changes, exp_name="parts", max_steps=4, save_steps=4))
+    parts = lab.run_local(make_config(changes, exp_name="parts", max_steps=9, resume_from_checkpoint=True))
+    assert parts.summary["resumed_from_step"] == 4
+    trained = [row["prompt_uid"] for row in whole.rows("groups")]
+    assert trained == [row["prompt_uid"] for row in parts.rows("groups")] and len(set(trained)) == 36
+    always = [uid for uid in trained if int(uid.rpartition("/")[2]) % 4 == 0]
+    assert len(always) / len(trained) < 0.25, "its share without the curriculum"
+    measured = [
+        [{name: value for name, value in row.items() if name.startswith("pass_rate/")} for row in run.steps()]
+        for run in (whole, parts)
+    ]
+    assert measured[0] == measured[1]
+    last = measured[0][-1]
+    assert whole.summary["prompts_left_out"] == parts.summary["prompts_left_out"]
+    assert sum(whole.summary["prompts_left_out"]["sums"].values()) > 0, "and `roll verify` counts them"
+    assert last["pass_rate/new/prompts"] == 0 and last["pass_rate/always/prompts"] >= 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"total_epochs": 2.0, "max_steps": 500}, "how long an epoch is, is measured on the way"),
+        ({"groups_database": "sqlite:////tmp/none.db"}, "is not kept in a database of groups"),
+    ],
+)
+def test_where_pass_rates_cannot_decide_that_is_said(lab, make_config, changes, says):
+    with pytest.raises(ConfigError, match=says):
+        lab.run_local(make_config({**MEASURED, **changes}))

@@ -13,7 +13,7 @@ from train_specs import fsdp2_spec
 
 from roll.algorithms.loss import LossSpec, prepare_batch
 from roll.data.prompt_file import read_rows
-from roll.data.prompt_source import PromptSource, by_domain, tokenize_prompts
+from roll.data.prompt_source import PromptSource, tokenize_prompts
 from roll.data.sample import Sample, SampleGroup
 from roll.data.seeding import derive_seed
 from roll.pipeline.batch import optimiser_batches, token_batch, totals_of
@@ -66,7 +66,7 @@ async def sequential_loop(config, loss, optimiser_batch_size):
     rows = read_rows(config.actor_train.data_args)
     tags = {"odd": "sums", "even": "sums"}
     rows, _ = tokenize_prompts(rows, load_tokenizer(model), "none", config.prompt_length, tags)
-    prompts = PromptSource(by_domain(rows), {}, SEED)
+    prompts = PromptSource(rows.by_domain(), {}, SEED)
     trainer = FSDP2Strategy(RankContext(seed=SEED, deterministic=True), fsdp2_spec(model, learning_rate=0.003))
     engine = HFInferStrategy(model, max_running_requests=1, max_length=16, threads=1, deterministic=True)
     advantages = RLVRAdvantages(config)

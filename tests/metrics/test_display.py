@@ -237,7 +237,7 @@ def test_summary_names_outcome_figures_and_places(tmp_path):
     out = console(terminal=False, width=60)
     print_summary(summary, tmp_path, out)
     shown = text(out)
-    assert str(tmp_path) in shown  # unbroken
+    assert f"roll ui {tmp_path}\n" in shown  # unbroken
     flat = " ".join(shown.split())
     for part in (
         "failed: actor_infer died [rank 0]",

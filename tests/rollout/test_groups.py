@@ -9,7 +9,7 @@ import pytest
 from roll.data.sample import Prompt, Sample, VersionSpan
 from roll.metrics.trace import Trace
 from roll.rollout.admission import AccountingError, Admission
-from roll.rollout.changes import Closed
+from roll.rollout.changes import Changes, Closed
 from roll.rollout.groups import LEASE, START, Groups
 from roll.rollout.pipeline_depth import PipelineDepth
 from roll.rollout.progress import NoProgress, Progress
@@ -23,11 +23,18 @@ class Tasks:
     """A source that counts; `cursor` tells what is to be served again."""
 
     def __init__(self):
-        self.served = 0
+        self.served = self.settled = 0
+        self.learnt = []
 
     def next(self):
         self.served += 1
         return Prompt(f"d/0/{self.served - 1}", [1, 2], "ab", "t", "d", "truth", {"level": 3})
+
+    def ended(self, group):
+        self.learnt.append(group.prompt.uid)
+
+    def settle(self):
+        self.settled += 1
 
     def cursor(self, outstanding=()):
         return {"served": self.served, "again": [prompt.uid for prompt in outstanding]}
@@ -51,7 +58,8 @@ class Setting:
         self.journal = Journal()
         self.trace = Trace(Path("trace"), lambda: self.now)
         progress = Progress(2, most_dropped)
-        self.groups = Groups(self.accounts, self.depth, Tasks(), self.journal, self.trace, progress, lambda: self.now)
+        self.tasks = Tasks()
+        self.groups = Groups(self.accounts, self.depth, self.tasks, self.journal, self.trace, progress, lambda: self.now)
 
     async def start(self):
         group = await self.groups.start()
@@ -91,6 +99,24 @@ def test_a_lease_waits_says_for_what_and_takes_the_groups_in_the_order_of_admiss
     run(main)
 
 
+def test_a_wait_with_an_owner_says_what_for_as_long_as_it_lasts():
+    async def main():
+        changes, ready = Changes(), []
+        waiting = asyncio.ensure_future(changes.until(lambda: ready, "publish", "all engines serve version 1"))
+        await asyncio.sleep(0)
+        assert changes.waits == {"publish": "all engines serve version 1"}
+        ready.append(1)
+        changes.notify()
+        assert await waiting == [1] and changes.waits == {}
+        other = asyncio.ensure_future(changes.until(lambda: False, "publish", "ever"))
+        await asyncio.sleep(0)
+        other.cancel()
+        await asyncio.gather(other, return_exceptions=True)
+        assert changes.waits == {}, "a wait that is given up is over, too"
+
+    asyncio.run(main())
+
+
 def test_a_group_starts_as_soon_as_admission_has_room_and_not_before():
     async def main():
         s = Setting(ratio=0.0)
@@ -122,6 +148,7 @@ def test_leased_groups_stay_until_they_are_trained_and_each_has_one_row_in_the_j
         assert s.groups.buffered() == []
         late = await s.start()
         await s.groups.drop(late.group_id, "filter_std")
+        assert (s.tasks.learnt, s.tasks.settled) == (["d/0/0", "d/0/1", "d/0/2"], 1), "what came of each task, once"
         rows = [(row["group_id"], row["fate"], row["reason"], row["step"], row["lag"]) for row in s.journal.rows]
         assert rows == [(0, "trained", "", 1, 0), (1, "trained", "", 1, 0), (2, "dropped", "filter_std", 1, None)]
         assert [(row.pop("rewards"), row.pop("tokens")) for row in s.journal.rows] == [([1.0], 2)] * 3

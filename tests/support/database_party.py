@@ -14,6 +14,7 @@ from roll.rollout.progress import Progress
 from roll.rollout.sql.database import Database
 from roll.rollout.sql.groups import SqlGroups
 from roll.rollout.sql.joining import Member
+from roll.rollout.tasks import TaskSource
 
 B, STEPS = 2, 6
 
@@ -22,7 +23,7 @@ def run(main, seconds=20):
     asyncio.run(asyncio.wait_for(main, seconds))
 
 
-class Tasks:
+class Tasks(TaskSource):
     """Rows 0, 1, 2, ... of one task set."""
 
     def __init__(self):

@@ -4,11 +4,33 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch.distributed as dist
+from safetensors.torch import load_file
+from torch import Tensor
+
 from roll.strategies.train.interface import Checkpointed
+from roll.strategies.train.snapshot import Snapshot
+from roll.weights.folder_files import write_index
 
 
 def save(strategy: Checkpointed, folder: Path) -> None:
-    strategy.write(strategy.snapshot(), folder)
+    write(strategy, strategy.snapshot(), folder)
+
+
+def write(strategy: Checkpointed, snapshot: Snapshot, folder: Path) -> None:
+    """A rank's part; when all ranks are done the folder is complete."""
+    strategy.write(snapshot, folder)
+    if dist.is_initialized():
+        dist.barrier()
+    if snapshot.files_of.first:
+        write_index(folder / "model")
+    if dist.is_initialized():
+        dist.barrier()
+
+
+def saved(folder: Path, stem: str) -> dict[str, Tensor]:
+    """The tensors of a checkpoint's files, of however many ranks."""
+    return {name: tensor for path in folder.glob(f"{stem}*.safetensors") for name, tensor in load_file(path).items()}
 
 
 def contents(folder: Path) -> dict[str, bytes]:

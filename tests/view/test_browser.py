@@ -1,72 +1,25 @@
 """The page in a browser: what a reader sees and does, with no error in the console and no script of a model's."""
 
 import json
-import os
 import re
-import shutil
-import signal
-import subprocess
-import sys
-import threading
-from contextlib import contextmanager
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 
+import pages
 import pytest
+from explorer_files import with_explorers
+from pages import expect, opened, served
 from run_files import HOSTILE, fate, lines, make_run, metric, sample
 
 from roll.view.folder import Runs
 from roll.view.report import report
-from roll.view.serving import Serving
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install playwright")
-expect = sync_api.expect
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="needs chromium (Debian: apt install chromium)"),
-]
-PATIENCE_MS = 20_000
-expect.set_options(timeout=PATIENCE_MS)
+pytestmark = pages.NEEDED
 
 
 @pytest.fixture(scope="module")
 def browser():
-    with sync_api.sync_playwright() as playwright:
-        sandbox = [] if os.getuid() else ["--no-sandbox"]  # chromium refuses to run as root with it
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=sandbox)
-        yield browser
-        browser.close()
-
-
-@contextmanager
-def opened(browser, address, view="", **options):
-    """A page whose console stays silent, and which asks nobody else."""
-    context = browser.new_context(viewport={"width": 1200, "height": 900}, **options)
-    page, said = context.new_page(), []
-    page.set_default_timeout(PATIENCE_MS)
-    page.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: said.append(error.stack or str(error)))
-    page.on("dialog", lambda dialog: said.append(f"dialog: {dialog.message}") or dialog.dismiss())
-    origin = address.split("/?")[0]
-    page.on("request", lambda asked: said.append(asked.url) if not asked.url.startswith((origin, "data:")) else None)
-    page.goto(address)
-    if view:
-        page.goto(f"{origin}/#{view}" if address.startswith("http") else f"{address}#{view}")
-    yield page
-    context.close()
-    assert said == []
-
-
-@contextmanager
-def served(*folders):
-    serving = Serving(list(folders), 0)
-    thread = threading.Thread(target=serving.run)
-    thread.start()
-    try:
-        yield serving.address
-    finally:
-        serving.stop()
-        thread.join()
+    with pages.browser() as opened:
+        yield opened
 
 
 def test_a_run_from_top_to_bottom_down_to_a_token(browser, tmp_path):
@@ -93,6 +46,10 @@ def test_a_run_from_top_to_bottom_down_to_a_token(browser, tmp_path):
         page.locator("select[aria-label='colour of tokens']").select_option("ratio")
         colour = page.locator(".tokens span").nth(1).evaluate("node => node.style.background")
         assert colour.startswith("rgba(47, 111, 208")
+        page.locator("select[aria-label='colour of tokens']").select_option("advantage")
+        colour = page.locator(".tokens span").nth(1).evaluate("node => node.style.background")
+        assert colour == "rgba(46, 139, 87, 0.8)" and "advantage 0.25" in page.locator(".bar .legend").inner_text()
+        page.locator("select[aria-label='colour of tokens']").select_option("ratio")
         page.locator(".pointed a").click()
         with opened(browser, address, page.url.split("#")[1]) as again:
             again.wait_for_selector(".tokens .marked")
@@ -140,48 +97,6 @@ def test_runs_are_compared(browser, tmp_path):
         assert "actor_train.training_args.learning_rate" in shown and "0.0003" in shown and "gained a minute" in shown
         legend = page.locator('[data-title="critic/score/mean"] .u-legend').inner_text()
         assert "one" in legend and "two" in legend and "seconds" in legend
-
-
-def test_a_run_that_really_trains_comes_to_the_page_by_itself_and_then_crashes(browser, embedded_task, tmp_path):
-    """The page is opened before the first step, and nothing is pressed. The run's process is killed, and the page says so."""
-    root = Path(__file__).parents[2]
-    command = [sys.executable, "-m", "roll.cli.main", "demo", "rlvr", "--local", f"output_dir={tmp_path}", "exp_name=live"]
-    command += [
-        "max_steps=200",
-        "eval_steps=100",
-        "rollout_batch_size=8",
-        "actor_train.training_args.per_device_train_batch_size=64",
-    ]
-    environment = os.environ | {"PYTHONPATH": str(root), "CI": "1"}
-    (tmp_path / "examples" / "embedded").mkdir(parents=True)
-    (tmp_path / "examples" / "embedded" / "cache").symlink_to(embedded_task)
-    with (tmp_path / "log").open("w") as log:
-        run = subprocess.Popen(
-            command, cwd=tmp_path, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-        )
-        try:
-            with served(tmp_path) as address:
-                runs = Runs([tmp_path])
-                waited = threading.Event()
-                while "live" not in runs.places() and run.poll() is None:
-                    waited.wait(0.2)
-                assert run.poll() is None, (tmp_path / "log").read_text()
-                with opened(browser, address, "run=live") as page:
-                    reached = page.locator(".facts b").first
-                    expect(reached).to_have_text(re.compile(r"^([2-9]|\d\d+) of 200"), timeout=90_000)
-                    expect(reached).to_have_text(re.compile(r"^([5-9]|\d\d+) of 200"), timeout=60_000)
-                    expect(page.locator('[data-title="Reward"] .u-legend')).to_be_visible()
-                    assert page.locator("#status strong").inner_text() == "running"
-                    expect(page.locator("#status table")).to_contain_text("actor_train", timeout=60_000)
-                    os.killpg(run.pid, signal.SIGKILL)
-                    run.wait()
-                    expect(page.locator("#status strong")).to_have_text(re.compile("crashed|failed"))
-            metrics, groups = (runs.run("live").folder / name for name in ("metrics.jsonl", "groups.jsonl"))
-            assert '"time/elapsed_s": ' in metrics.read_text() and '"rewards": [' in groups.read_text()
-        finally:
-            if run.poll() is None:
-                os.killpg(run.pid, signal.SIGKILL)
-                run.wait()
 
 
 def test_half_a_line_is_waited_for(browser, tmp_path):
@@ -258,11 +173,20 @@ def test_a_report_needs_no_server(browser, tmp_path):
         assert page.locator("meta[http-equiv]").get_attribute("content").count("sha256-") == 3
 
 
-def test_it_can_be_read_on_a_telephone(browser, tmp_path):
-    make_run(tmp_path / "one", steps=2)
+def test_it_can_be_read_on_a_telephone_explorers_included(browser, tmp_path):
+    with ThreadPoolExecutor(1) as pool:  # the browser's loop runs in this thread
+        pool.submit(with_explorers, make_run(tmp_path / "one", steps=2)).result()
     with served(tmp_path) as address, opened(browser, address) as page:
         page.set_viewport_size({"width": 380, "height": 700})
         for view in ("run=one", "run=one&group=1%2F0"):
             page.goto(f"{address.split('/?')[0]}/#{view}")
             page.wait_for_selector(".samples article" if "group" in view else "table.groups tbody tr")
             assert page.evaluate("document.documentElement.scrollWidth") <= 380
+        page.keyboard.press("Escape")
+        first = page.locator("#status table tr", has_text="first")
+        assert "left" in first.inner_text()
+        first.locator("a").first.click()
+        page.wait_for_url(re.compile("explorer=first"))
+        expect(page.locator("table.groups tbody tr")).to_have_count(6)
+        first.locator("a", has_text="its page").click()
+        expect(page.locator(".top select")).to_have_value("one/explorers/first")

@@ -5,9 +5,11 @@ import os
 import socket
 
 import pytest
+from database_party import B
+from explorer_files import with_explorers
 from run_files import HOSTILE, fate, lines, make_run, metric, sample, trace
 
-from roll.view import groups, lanes, metrics, samples
+from roll.view import groups, lanes, members, metrics, samples
 from roll.view.compare import differences, reached
 from roll.view.groups import Selection, histogram, prompt_of
 from roll.view.metrics import Curve, Metrics, thinned
@@ -239,3 +241,46 @@ def test_configurations_differ_by_key_and_a_run_by_what_it_reached(tmp_path):
         "steps": 4, "seconds": 12.0, "tokens": 0, "first": 0.25, "best": 0.75, "best_s": 12.0, "last": 0.75, "reward": 0.04,
         "gained": 0.5, "gained_per_s": pytest.approx(0.5 / 12),
     }  # fmt: skip
+
+
+def test_rollouts_that_go_on_in_another_file_are_read_and_those_of_a_file_that_went_are_forgotten(tmp_path):
+    folder = make_run(tmp_path / "one", steps=1, groups=1)
+    run = Run(folder)
+    lines(folder / "samples-000000000001000.jsonl", [sample(2, 9, 0), sample(2, 9, 1, reward=0.5)])
+    lines(folder / "samples-000000000001000.rolled-back.jsonl", [sample(3, 10, 0)])
+    assert list(run.content("2/9")["samples"][1].items())[:2] == [("index", 1), ("reward", 0.5)]
+    assert list(run.samples.groups) == ["1/0", "2/9"]
+    (folder / "samples.jsonl").unlink()
+    lines(folder / "samples-000000000002000.jsonl", [sample(4, 11, 0)])
+    run.look(run.samples)
+    assert list(run.samples.groups) == ["2/9", "4/11"] and run.samples.of(0, 1) is None
+    assert run.content("1/0") is None and run.content("4/11")["count"] == 1
+
+
+def test_explorers_of_a_run_are_told_with_their_rates_versions_and_groups(tmp_path, monkeypatch):
+    folder = with_explorers(make_run(tmp_path / "one", steps=0))
+    run = Run(folder)
+    told = {row["name"]: row for row in run.status()["members"]}
+    assert told["first"]["state"] == "left" and told["first"]["groups"] == 2 * B and told["first"]["served"] == 1
+    assert told["first"]["trained"] == B and told["first"]["groups_per_s"] == pytest.approx(2 * B / 60)
+    assert told["second"]["groups"] == 1 and told["trainer"]["role"] == "trainer"
+    assert told["second"]["late"] == told["first"]["late"] + 1 == 1 and run.problems == {}
+    page = run.page(Selection(explorer="first"))
+    assert page.explorers == ["first", "second"] and [row.group_id for row in page.rows if row.group_id is not None] == [0, 1]
+    assert run.content("2/4")["reason"] == "equal", "what an explorer wrote down of a group that it dropped"
+    alive = members.Members(folder)
+    assert [alive._state("x", "alive", 5, at) for at in (0.0, 9.0, 11.0)] == ["alive", "alive", "silent"]
+    assert [alive._state("x", "alive", 6, at) for at in (12.0, 30.0)] == ["alive", "silent"]
+
+
+def test_a_database_that_is_none_or_a_link_is_a_problem_and_nothing_else(tmp_path):
+    folder = make_run(tmp_path / "one")
+    assert Run(folder).status()["members"] == []
+    (folder / "groups.db").write_text("no database" * 100)
+    broken = Run(folder)
+    assert broken.status()["members"] == [] and "groups.db: file is not a database" in broken.problems["members"]
+    assert broken.status()["step"] == 4 and broken.page(Selection()).total == 12
+    (folder / "groups.db").rename(tmp_path / "elsewhere.db")
+    (folder / "groups.db").symlink_to(tmp_path / "elsewhere.db")
+    linked = Run(folder)
+    assert linked.status()["members"] == [] and "is a link" in linked.problems["members"]

@@ -1,5 +1,8 @@
+import gc
 import itertools
 import pickle
+import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -7,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roll.weights.bucket import Bucket, checksum, make_buckets, manifest_of
+from roll.weights.host_copies import PinnedCopies, host_copies
 
 cloudpickle = pytest.importorskip("ray.cloudpickle", reason="the pickler that carries buckets between Ray's workers")
 TENSORS = {
@@ -117,3 +121,65 @@ def test_the_bytes_of_the_tensors_travel_out_of_band():
 def test_an_empty_model_has_no_bucket():
     assert list(make_buckets([], 10)) == []
     Bucket({}, checksum({})).verify()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=20), st.integers(4, 400), st.integers(2, 4))
+def test_the_ranks_stop_for_their_buckets_at_the_same_tensors(sizes, bound, ranks):
+    """They go through the tensors by collectives: who stopped earlier than the others would have them wait while it hashes."""
+    named = [(f"w{i}", torch.full((size,), float(i))) for i, size in enumerate(sizes)]
+
+    def stops(rank):
+        passed = []
+        tensors = (passed.append(each) or each for each in named)
+        return [len(passed) for _ in make_buckets(tensors, bound, rank, ranks)]
+
+    first, *others = (stops(rank) for rank in range(ranks))
+    assert all(first[: len(other)] == other for other in others) and all(len(first) - len(other) <= 1 for other in others)
+
+
+class NotedCopies:
+    """Copies whose bytes arrive only when their mark has been waited for."""
+
+    def __init__(self):
+        self.events, self.arriving, self.alive = [], [], weakref.WeakSet()
+
+    def copy(self, tensor):
+        there = torch.full_like(tensor, -1)
+        self.alive.add(there)
+        self.arriving.append((there, tensor.clone()))
+        self.events.append("copy")
+        return there
+
+    def mark(self):
+        number, arriving, self.arriving = self.events.count("mark"), self.arriving, []
+        self.events.append("mark")
+
+        def synchronize():
+            self.events.append(f"wait {number}")
+            for there, tensor in arriving:
+                there.copy_(tensor)
+
+        return SimpleNamespace(synchronize=synchronize)
+
+
+def test_the_next_bucket_is_copied_from_the_device_while_one_is_handed_over():
+    copies, weight = NotedCopies(), torch.arange(4.0)
+    buckets = make_buckets(((f"w{i}", weight + i) for i in range(4)), 16, copies=copies)
+    for i in range(4):
+        bucket = next(buckets)
+        copies.events.append(f"hand over {i}")
+        assert torch.equal(bucket.tensors[f"w{i}"], weight + i)
+        bucket.verify()
+        del bucket
+        gc.collect()
+        assert len(copies.alive) <= 2, "page-locked memory for two buckets is enough"
+    assert next(buckets, None) is None
+    ahead = ["copy", "mark"]
+    handed = [[f"wait {i}", f"hand over {i}"] for i in range(4)]
+    assert copies.events == [*ahead, *ahead, *handed[0], *ahead, *handed[1], *ahead, *handed[2], *handed[3]]
+
+
+def test_copies_go_through_page_locked_memory_where_there_is_a_device_and_nowhere_else():
+    assert host_copies(torch.device("cpu")) is None
+    assert isinstance(host_copies(torch.device("cuda:1")), PinnedCopies)

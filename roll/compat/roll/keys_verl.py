@@ -45,8 +45,9 @@ def _of_buckets(prefix: str) -> tuple[KeyRule, ...]:
 
 
 _DEVICES = (
-    "write the devices of each role: actor_train.device_mapping (log-probs are computed there, too), reference.device_mapping, "
-    "actor_infer.device_mapping; two halves of 8 are list(range(0,4)) and list(range(4,8))"
+    "write the devices of each role: actor_train.device_mapping, actor_log_prob.device_mapping (without that role actor_train "
+    "computes log-probs), reference.device_mapping, actor_infer.device_mapping; two halves of 8 are list(range(0,4)) and "
+    "list(range(4,8))"
 )
 _TWO_BUFFERS = "weights are always received while engines generate, and taken between two tokens"
 

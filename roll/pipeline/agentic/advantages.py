@@ -6,6 +6,7 @@ An episode counts once in every comparison, whether it became one sample (TrajEn
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -69,67 +70,67 @@ class AgenticAdvantages(Advantages):
         """[N] the advantage of each token's turn."""
         config, normalization = self._agentic, self._agentic.reward_normalization
         samples = [sample for group in groups for sample in group.samples]
-        of_sample = [_trajectory(sample) for sample in samples]
-        episodes = [
-            e for e, trajectory in zip(layout.episode_of_sample.tolist(), of_sample, strict=True) for _ in trajectory.turns
-        ]
-        turns = [turn for trajectory in of_sample for turn in trajectory.turns]
-        positions = [trajectory.first_turn + i for trajectory in of_sample for i in range(len(trajectory.turns))]
-        lasts = [trajectory.num_turns - 1 for trajectory in of_sample for _ in trajectory.turns]
-        episode_ids = torch.tensor(episodes)
-        tasks = layout.group_of_episode[episode_ids]
-        states: list[Hashable] = [turn.state_key for turn in turns]
-        if (config.adv_estimator == "gigpo" or normalization.grouping == "state") and not all(states):
+        turns = _turns(samples, layout)
+        if (config.adv_estimator == "gigpo" or normalization.grouping == "state") and not all(turns.states or ()):
             raise ValueError(
                 "adv_estimator: turns are compared at equal states, and an environment does not report its state: "
                 "its reset and step have to give info['state_key'], a text that is equal exactly for equal states"
             )
-        earned = torch.tensor([turn.reward for turn in turns], dtype=torch.float32)
         mean: Scope | None = normalization.norm_mean_type
         if config.adv_estimator == "agentic_reinforce" and (normalization.norm_mean_type or normalization.norm_std_type):
             # A normalisation is of whole episodes: the last turn of an episode earns the normalised score.
-            ended = torch.tensor([p == last for p, last in zip(positions, lasts, strict=True)])
-            earned = torch.where(ended, rewards[episode_ids], 0.0)
+            turns = replace(turns, rewards=torch.where(_last_turns(samples), rewards[turns.episode_ids], 0.0))
         elif config.adv_estimator == "step_reinforce":
-            tasks = self._compared_turns(layout, episode_ids, tasks, states)
+            turns = replace(turns, task_ids=self._compared_turns(layout, turns))
         elif config.adv_estimator == "gigpo":
             mean = mean or "group"
-        values = step_advantages(
-            Turns(
-                rewards=earned,
-                episode_ids=episode_ids,
-                positions=torch.tensor(positions),
-                task_ids=tasks,
-                states=states,
-            ),
-            config.adv_estimator,
-            TurnArgs(
-                gamma=config.step_reward_gamma,
-                mean=mean,
-                std=normalization.norm_std_type,
-                episode_weight=config.episode_reward_weight,
-                step_weight=config.step_reward_weight,
-            ),
+        arguments = TurnArgs(
+            gamma=config.step_reward_gamma,
+            mean=mean,
+            std=normalization.norm_std_type,
+            episode_weight=config.episode_reward_weight,
+            step_weight=config.step_reward_weight,
         )
-        return _on_tokens(batch, samples, values)
+        return _on_tokens(batch, samples, step_advantages(turns, config.adv_estimator, arguments))
 
-    def _compared_turns(self, layout: _Layout, episode_ids: Tensor, tasks: Tensor, states: Sequence[Hashable]) -> Tensor:
+    def _compared_turns(self, layout: _Layout, turns: Turns) -> Tensor:
         """[K] turns with equal numbers are compared with each other."""
         grouping = self._agentic.reward_normalization.grouping
         if grouping == "batch":
-            return torch.zeros_like(tasks)
+            return torch.zeros_like(turns.task_ids)
         if grouping == "tags":
-            return layout.tag_of_episode[episode_ids]
+            return layout.tag_of_episode[turns.episode_ids]
         if grouping == "traj_group_id":
-            return tasks
+            return turns.task_ids
         numbers: dict[tuple[int, Hashable], int] = {}
-        keys = zip(tasks.tolist(), states, strict=True)
+        keys = zip(turns.task_ids.tolist(), turns.states or (), strict=True)
         return torch.tensor([numbers.setdefault(key, len(numbers)) for key in keys])
 
 
 def _trajectory(sample: Sample) -> Trajectory:
     assert sample.trajectory is not None, "a sample of an agentic run has a trajectory"
     return sample.trajectory
+
+
+def _turns(samples: Sequence[Sample], layout: _Layout) -> Turns:
+    """The turns of the samples in their order, with what each earned."""
+    of_sample = [_trajectory(sample) for sample in samples]
+    turns = [turn for trajectory in of_sample for turn in trajectory.turns]
+    lengths = torch.tensor([len(trajectory.turns) for trajectory in of_sample])
+    episode_ids = layout.episode_of_sample.repeat_interleave(lengths)
+    return Turns(
+        rewards=torch.tensor([turn.reward for turn in turns], dtype=torch.float32),
+        episode_ids=episode_ids,
+        positions=torch.tensor([t.first_turn + i for t in of_sample for i in range(len(t.turns))]),
+        task_ids=layout.group_of_episode[episode_ids],
+        states=[turn.state_key for turn in turns],
+    )
+
+
+def _last_turns(samples: Sequence[Sample]) -> Tensor:
+    """[K] whether a turn is the last of its episode."""
+    of_sample = [_trajectory(sample) for sample in samples]
+    return torch.tensor([t.first_turn + i == t.num_turns - 1 for t in of_sample for i in range(len(t.turns))])
 
 
 def _layout(batch: TokenBatch, groups: Sequence[SampleGroup]) -> _Layout:

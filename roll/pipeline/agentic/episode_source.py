@@ -12,6 +12,7 @@ from typing import Any
 
 from roll.data.sample import Prompt
 from roll.data.seeding import derive_seed
+from roll.rollout.tasks import TaskSource
 
 SEEDS = 2**31
 """Seeds are below this: many environments take 32 bits only."""
@@ -23,7 +24,7 @@ def environment(seed: int, purpose: str, tag: str, number: int) -> Prompt:
     return Prompt(f"{purpose}/{tag}/{number}", [], "", tag, tag, "", {"env_seed": env_seed})
 
 
-class EpisodeSource:
+class EpisodeSource(TaskSource):
     def __init__(self, weights: Mapping[str, float], configured: Mapping[str, str], seed: int, purpose: str = "train") -> None:
         """`weights`: how often each tag comes, relative to the others. `configured`: tag -> what its environments depend on, as
         text; a checkpoint of others is refused. Raises `ValueError` without a tag."""

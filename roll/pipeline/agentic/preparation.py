@@ -48,16 +48,7 @@ def prepare(config: AgenticConfig, inventory: Inventory, one_process: bool = Fal
     if shared.tokenizer is not None:
         key = "actor_train.data_args.template"
         dialogue = collect(key, template, lambda: Dialogue(shared.tokenizer, template), "native or none")
-    instructions: dict[str, str] = {}
-    for tag, env in envs.items():
-        rules: str | None = collect(f"custom_envs.{tag}.env_type", env.env_type, partial(_rules, env, tag), "")
-        if rules is not None:
-            instructions[tag] = rules
-            collect(f"custom_envs.{tag}.env_type", env.env_type, partial(_try_reset, env, tag), "roll env-check says more")
-            if dialogue is not None:
-                key = f"custom_envs.{tag}.agent_template"
-                fix = "{observation}, {turn_idx}, {step_count}, {actions_left}, {max_response_length}, {suffix}, {instructions}"
-                collect(key, env.agent_template, partial(_try_templates, config, tag, dialogue, rules), fix)
+    instructions = {tag: rules for tag in envs if (rules := _tried(config, tag, dialogue, shared)) is not None}
     group_filter: GroupFilter | None = None
     if (path := config.train_env_manager.group_filter_cls) is not None:
         key = "train_env_manager.group_filter_cls"
@@ -73,6 +64,19 @@ def prepare(config: AgenticConfig, inventory: Inventory, one_process: bool = Fal
         validation=[_validation_set(config, name, configured, shared) for name in config.validations],
         tokenizer_folder=folder,
     )
+
+
+def _tried(config: AgenticConfig, tag: str, dialogue: Dialogue | None, shared: Preparation) -> str | None:
+    """The instructions of an environment that was made, reset and put into words; None if it cannot even be made."""
+    env, collect = config.custom_envs[tag], shared.collect
+    rules: str | None = collect(f"custom_envs.{tag}.env_type", env.env_type, partial(_rules, env, tag), "")
+    if rules is not None:
+        collect(f"custom_envs.{tag}.env_type", env.env_type, partial(_try_reset, env, tag), "roll env-check says more")
+        if dialogue is not None:
+            fix = "{observation}, {turn_idx}, {step_count}, {actions_left}, {max_response_length}, {suffix}, {instructions}"
+            trial = partial(_try_templates, config, tag, dialogue, rules)
+            collect(f"custom_envs.{tag}.agent_template", env.agent_template, trial, fix)
+    return rules
 
 
 def environment_workers(config: AgenticConfig, inventory: Inventory) -> int:

@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from roll.configs.rlvr import RLVRConfig
+from roll.data.prompt_source import PromptSource
 from roll.data.sample import Sample, SampleGroup
 from roll.metrics.advice import ENGINES, Places
 from roll.pipeline.explorer import Explorer
@@ -40,6 +41,7 @@ class RLVRExplorer(Explorer):
         self._with_greedy = config.uses_greedy_baseline
         self._sampling = sampling_params(generating, derived.max_new_tokens, tokenizer)
         self._skipped = prepared.skipped
+        self._source = prepared.source
 
     async def generate(self, group: SampleGroup) -> SampleGroup | None:
         """The `n` responses of a group, and its greedy one if that is asked for; None if the group is dropped meanwhile."""
@@ -84,9 +86,14 @@ class RLVRExplorer(Explorer):
         limits = self._client.limits
         return Places(sum(limits), ENGINES, len(limits) if min(limits) >= self._allowed else 0)
 
+    def counts(self) -> dict[str, float]:
+        """With a curriculum by pass rate: the prompts by how hard they are, and what an epoch leaves out."""
+        return self._source.metrics() if isinstance(self._source, PromptSource) else {}
+
     def figures(self) -> dict[str, Any]:
         return {
             "prompts_skipped": self._skipped,
+            "prompts_left_out": self._source.left_out if isinstance(self._source, PromptSource) else {},
             "reward_errors": dict(self._rewards.errors),
             "reward_worker_deaths": self._rewards.deaths,
             "samples_without_reward": dict(self._rewards.dropped),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -11,9 +13,12 @@ from roll.configs.arguments import DataArguments
 from roll.configs.ppo import set_key
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.rlvr import RLVRConfig
+from roll.data.pass_rates import PassRates
 from roll.data.prompt_file import read_rows
-from roll.data.prompt_source import PromptSource, TokenizedRow, by_domain, tokenize_prompts
+from roll.data.prompt_source import PromptSource, tokenize_prompts
+from roll.data.reading import announced
 from roll.data.sample import Prompt
+from roll.data.stored_rows import RowFile, StoredRows, TokenizedRow
 from roll.distributed.devices import Inventory
 from roll.pipeline.collector import Collector
 from roll.pipeline.opened_models import open_classifier, open_model
@@ -48,25 +53,26 @@ def prepare(config: RLVRConfig, inventory: Inventory, one_process: bool = False)
     if config.mode == "train" and config.total_epochs is None:
         return RLVRPrepared(**shared.common(NoTasks(config.seed), {}), validation=[], skipped={})
     read, skipped = _prompts("actor_train", config.actor_train.data_args, shared, collect)
-    train = [row for row in read if row.domain in derived.domain_shares]
-    if len(train) < len(read):
-        skipped["no_share"] = len(read) - len(train)
+    train = {domain: rows for domain, rows in read.by_domain().items() if domain in derived.domain_shares}
+    usable = sum(map(len, train.values()))
+    if usable < len(read):
+        skipped["no_share"] = len(read) - usable
     if config.total_epochs is not None:
         collect.raise_if_any()
-        _count_epochs(config, len(train), shared)
+        _count_epochs(config, usable, shared)
     if config.mode == "train":
         return RLVRPrepared(**shared.common(NoTasks(config.seed), {}), validation=[], skipped={})
     validation, left_out = _validation(config, shared)
     source: PromptSource | None = collect(
         "actor_train.data_args.file_name",
         config.actor_train.data_args.file_name,
-        lambda: PromptSource(by_domain(train), derived.domain_shares, config.seed, config.actor_train.data_args.curriculum),
+        lambda: _source(config, train, derived.domain_shares),
         "every domain needs prompts and a share, and with a curriculum every prompt its number",
     )
     shared.restore(source)
     collect.raise_if_any()
     assert source is not None
-    _try_rewards(config, [row.prompt(0) for row in train], collect)
+    _try_rewards(config, [rows[0].prompt(0) for rows in train.values()], collect)
     filters = {
         domain: group_filter for domain in config.rewards if (group_filter := _filter(config, domain, collect)) is not None
     }
@@ -74,11 +80,18 @@ def prepare(config: RLVRConfig, inventory: Inventory, one_process: bool = False)
     return RLVRPrepared(**shared.common(source, filters), validation=validation, skipped=skipped | left_out)
 
 
+def _source(config: RLVRConfig, rows: Mapping[str, Sequence[TokenizedRow]], shares: Mapping[str, float]) -> PromptSource:
+    data = config.actor_train.data_args
+    measured = PassRates(data.pass_rate_curriculum, config.seed) if data.pass_rate_curriculum is not None else None
+    return PromptSource(rows, shares, config.seed, data.curriculum, measured)
+
+
 def _validation(config: RLVRConfig, shared: Preparation) -> tuple[list[ValidationSet], dict[str, int]]:
     """All sets, and how many of their rows are left out, by set and reason. Raises `ConfigError` with what was found so far."""
-    rows, skipped = dict[str, list[TokenizedRow]](), dict[str, int]()
+    rows, skipped = dict[str, StoredRows](), dict[str, int]()
     for name, each in config.validations.items():
-        rows[name], left_out = _prompts(set_key(name), each.data_args, shared, shared.collect)
+        read, left_out = _prompts(set_key(name), each.data_args, shared, shared.collect)
+        rows[name] = read.rows
         skipped |= {f"{name}: {reason}": count for reason, count in left_out.items()}
     shared.collect.raise_if_any()
     sets = []
@@ -113,30 +126,30 @@ def _count_epochs(config: RLVRConfig, prompts: int, shared: Preparation) -> None
     shared.settle(in_steps)
 
 
-def _prompts(
-    role: str, data: DataArguments, shared: Preparation, collect: Collector
-) -> tuple[list[TokenizedRow], dict[str, int]]:
+def _prompts(role: str, data: DataArguments, shared: Preparation, collect: Collector) -> tuple[RowFile, dict[str, int]]:
+    """The prompts that can be used, on the disk of the run's folder, and how many cannot, by reason."""
     key = f"{role}.data_args.{'file_name' if data.path is None else 'path'}"
     value = data.file_name if data.path is None else data.path
-    fix = "name files whose rows have the columns of data_args"
     tokenizer, derived = shared.tokenizer, shared.derived
     only_tag = next(iter(derived.tag_to_domain)) if len(derived.tag_to_domain) == 1 else None
     assert isinstance(shared.config, RLVRConfig)
     told = {domain for domain, reward in shared.config.rewards.items() if reward.reward_model is not None}
-    rows = collect(key, value, lambda: read_rows(data, f"{role}.data_args", only_tag), fix)
-    if rows is None or tokenizer is None:
-        return [], {}
+    folder = shared.run_dir if os.access(shared.run_dir, os.W_OK) else None
 
-    def tokenize() -> tuple[list[TokenizedRow], dict[str, int]]:
+    def tokenize() -> tuple[RowFile, dict[str, int]]:
         length, domains = derived.prompt_length, derived.tag_to_domain
-        usable, skipped = tokenize_prompts(rows, tokenizer, data.template, length, domains, told)
-        if not usable:
+        rows = announced(read_rows(data, f"{role}.data_args", only_tag), f"prompts of {data.path or ', '.join(data.files)}")
+        if tokenizer is None:
+            deque(rows, maxlen=0)  # what is wrong with them is told together with what is wrong with the tokenizer
+            return RowFile(), {}
+        usable, skipped = tokenize_prompts(rows, tokenizer, data.template, length, domains, told, folder)
+        if not len(usable):
             why = ", ".join(f"{count} {reason}" for reason, count in skipped.items())
-            raise ValueError(f"none of {len(rows)} prompts can be used: {why} (prompt_length {derived.prompt_length})")
+            raise ValueError(f"none of {sum(skipped.values())} prompts can be used: {why} (prompt_length {length})")
         return usable, skipped
 
-    fix = "correct the rows, or prompt_length, or rewards.<domain>.tag_included"
-    return collect(key, value, tokenize, fix) or ([], {})
+    fix = "name files whose rows have the columns of data_args, and fit prompt_length and rewards.<domain>.tag_included"
+    return collect(key, value, tokenize, fix) or (RowFile(), {})
 
 
 def _filter(config: RLVRConfig, domain: str, collect: Collector) -> GroupFilter | None:

@@ -2,9 +2,12 @@
 
 model/                  Hugging Face folder: config, generation config, tokenizer, float32 master weights (LoRA: merged)
 adapter/                LoRA only: the adapters' float32 master weights, as peft reads them
-optimizer.safetensors   full (unsharded) AdamW moments, `<parameter>.exp_avg` and `<parameter>.exp_avg_sq`
+optimizer.safetensors   AdamW moments, `<parameter>.exp_avg` and `<parameter>.exp_avg_sq`
 trainer.json            counters
 rng-<rank>.safetensors  state of each rank's random generators
+
+Of several ranks each writes files of its own, `model-<rank>-<number>.safetensors` and `optimizer-<rank>.safetensors`, with whole
+tensors, so that any number of ranks reads them; `folder_files.write_index` then completes the model's folder.
 """
 
 from __future__ import annotations
@@ -19,8 +22,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.core_model_loading import revert_weight_conversion
 
 from roll.strategies.model_folder import check_model_folder, load_model, load_tokenizer, stored_dtype
+from roll.strategies.train.tensor_files import FilesOf, write_tensors
+from roll.weights.experts import FUSED, published
 
 __all__ = [
     "MODEL",
@@ -28,9 +34,11 @@ __all__ = [
     "TRAINER",
     "TrainerState",
     "check_model_folder",
+    "divisible",
     "hollow",
     "load_model",
     "load_tokenizer",
+    "optimizer_files",
     "restore_rng",
     "rng_path",
     "rng_state",
@@ -39,7 +47,8 @@ __all__ = [
 ]
 
 MODEL = "model"
-OPTIMIZER = "optimizer.safetensors"
+OPTIMIZER = "optimizer"
+"""The stem of its files."""
 TRAINER = "trainer.json"
 
 
@@ -66,10 +75,39 @@ def hollow(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
     return copy.deepcopy(model, {id(tensor): torch.empty_like(tensor, dtype=kind, device="meta") for tensor, kind in kinds})
 
 
-def write_model(path: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, weights: dict[str, Tensor]) -> None:
-    """A Hugging Face folder with these weights. `model`: may be `hollow`."""
-    model.save_pretrained(path, state_dict=weights)
-    tokenizer.save_pretrained(path)
+def optimizer_files(directory: Path) -> list[Path]:
+    """`ValueError` if there is none."""
+    if not (found := sorted(directory.glob(f"{OPTIMIZER}*.safetensors"))):
+        raise ValueError(f"checkpoint '{directory}' has no {OPTIMIZER}*.safetensors")
+    return found
+
+
+def write_model(
+    path: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, weights: dict[str, Tensor], files_of: FilesOf
+) -> None:
+    """A Hugging Face folder with these weights, or a rank's part of it. `model`: may be `hollow`."""
+    path.mkdir(exist_ok=True)
+    if files_of.ranks > 1 and divisible(model):
+        kind = str(model.config.model_type)
+        write_tensors(path, (part for whole in weights.items() for part in published(kind, *whole)), files_of)
+        if files_of.first:
+            model.config.dtype, model.config.architectures = str(model.dtype).removeprefix("torch."), [type(model).__name__]
+            model.config.save_pretrained(path)
+            if model.can_generate():
+                model.generation_config.save_pretrained(path)
+    elif files_of.first:
+        model.save_pretrained(path, state_dict=weights)
+    if files_of.first:
+        tokenizer.save_pretrained(path)
+
+
+def divisible(model: PreTrainedModel) -> bool:
+    """Whether ranks can write files of the tensors that they have: transformers' files of the architecture have the names and
+    tensors of the model's state, or experts one by one."""
+    state = model.state_dict()
+    if model._keys_to_ignore_on_save:
+        return False
+    return model.config.model_type in FUSED or revert_weight_conversion(model, dict(state)).keys() == state.keys()
 
 
 def rng_path(directory: Path, rank: int) -> Path:

@@ -20,6 +20,7 @@ from roll.strategies.train.hf_train import HFTrainStrategy
 from roll.strategies.train.interface import BatchTotals, Checkpointed, RankContext
 from roll.strategies.train.logprobs import predictor_columns
 from roll.strategies.train.spec import TrainSpec
+from roll.strategies.train.tensor_files import FilesOf
 from roll.strategies.train.value_head import load_value_model, write_value_model
 
 
@@ -59,8 +60,8 @@ class _ValueModel(HFTrainStrategy):
     def _load_model(self, path: Path, dtype: torch.dtype) -> PreTrainedModel:
         return load_value_model(path, dtype, self._spec.model.attn_implementation)
 
-    def _write_model(self, path: Path, weights: dict[str, Tensor]) -> None:
-        write_value_model(path, self._hollow, self._tokenizer, weights)
+    def _write_model(self, path: Path, weights: dict[str, Tensor], files_of: FilesOf) -> None:
+        write_value_model(path, self._hollow, self._tokenizer, weights, files_of)
 
 
 class FSDP2Critic(_ValueModel, FSDP2Strategy):

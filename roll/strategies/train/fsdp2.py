@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from roll.strategies.train.hf_train import HFTrainStrategy
 from roll.strategies.train.interface import BatchTotals
 from roll.strategies.train.optimizer import MOMENTS, scale_to_norm
 from roll.strategies.train.sharding import local, reshard
+from roll.strategies.train.storage_offload import StorageOffload
 
 
 class FSDP2Strategy(HFTrainStrategy):
@@ -30,6 +32,7 @@ class FSDP2Strategy(HFTrainStrategy):
         if self._kept_dtype == torch.float32:  # its own part alone becomes wider than what is stored
             nn.Module.to(self._model, torch.float32)
         self._optimizer = self._make_optimizer()
+        self._offloaded = StorageOffload()
         self._parts: list[Metrics] = []
         """Of the gradients that have been added and not been stepped on."""
 
@@ -92,12 +95,14 @@ class FSDP2Strategy(HFTrainStrategy):
                     **{moment: self._ranks.like(full[f"{name}.{moment}"], parameter) for moment in MOMENTS},
                 }
 
-    def _move(self, device: torch.device) -> None:
-        nn.Module.to(self._model, device)
-        if self._optimizer is not None:
-            for state in self._optimizer.state.values():
-                state.update({key: value.to(device) for key, value in state.items()})
-        torch.cuda.empty_cache()
+    def _free_device(self) -> None:
+        states = self._optimizer.state.values() if self._optimizer is not None else ()
+        moments = (state[moment] for state in states for moment in MOMENTS if moment in state)
+        held = chain(self._model.parameters(), self._model.buffers(), moments)
+        self._offloaded.offload(local(tensor.detach()) for tensor in held)
+
+    def _fill_device(self) -> None:
+        self._offloaded.reload()
 
     def close(self) -> None:
         self._ranks.close()

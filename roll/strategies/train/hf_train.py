@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -29,11 +28,13 @@ from roll.strategies.train.process import prepare_process, resolve_dtype
 from roll.strategies.train.rank_microbatches import rank_microbatches
 from roll.strategies.train.scoring_head import ScoringHead
 from roll.strategies.train.sharding import Ranks
-from roll.strategies.train.snapshot import Snapshot
+from roll.strategies.train.snapshot import AllOnFirst, Share, Snapshot
 from roll.strategies.train.spec import Optimisation, TrainSpec
+from roll.strategies.train.tensor_files import FilesOf, TensorFiles
 from roll.weights.adapter import BaseWeights, with_base
 from roll.weights.bucket import Bucket, make_buckets
-from roll.weights.experts import fused, published, published_moments
+from roll.weights.experts import Fused, published, published_moments
+from roll.weights.host_copies import host_copies
 
 if TYPE_CHECKING:
     from roll.strategies.train.lora import Adapters
@@ -67,7 +68,7 @@ class HFTrainStrategy(ABC):
         self._tokenizer = files.load_tokenizer(path)
         masters = spec.trained and spec.model.lora_target is None
         self._kept_dtype = torch.float32 if masters else self._compute_dtype
-        self._model = self._load_model(path, files.stored_dtype(path) if masters else self._compute_dtype)
+        self._model, wider = self._loaded(path, masters)
         self._hollow = files.hollow(self._model, self._kept_dtype)
         self._model.requires_grad_(masters).eval()
         self._adapters = self._add_adapters(context.seed)
@@ -81,6 +82,19 @@ class HFTrainStrategy(ABC):
         self._mixed = spec.trained and self._compute_dtype != torch.float32
         self._optimizer: torch.optim.AdamW | None = None
         self._place()
+        if wider:
+            with torch.no_grad():
+                self._set_weights(wider)
+
+    def _loaded(self, path: Path, masters: bool) -> tuple[PreTrainedModel, Mapping[str, Tensor]]:
+        """The model, and the weights that are wider in the files, for masters."""
+        if not masters:
+            return self._load_model(path, self._compute_dtype), {}
+        dtype, wider = files.stored_dtype(path)
+        model = self._load_model(path, dtype)
+        if wider - model.state_dict().keys():  # it has other names than the files
+            return self._load_model(path, torch.float32), {}
+        return model, {name: tensor for name, tensor in TensorFiles.of_model(path).items() if name in wider}
 
     def _add_adapters(self, seed: int) -> Adapters | None:
         model = self._spec.model
@@ -140,7 +154,12 @@ class HFTrainStrategy(ABC):
         """Replaces the optimiser's state by that after `step` steps."""
 
     @abstractmethod
-    def _move(self, device: torch.device) -> None: ...
+    def _free_device(self) -> None:
+        """Moves to the host's memory what it can of this rank's share."""
+
+    @abstractmethod
+    def _fill_device(self) -> None:
+        """Moves it back."""
 
     @abstractmethod
     def close(self) -> None:
@@ -224,22 +243,31 @@ class HFTrainStrategy(ABC):
         else:
             merged = self._adapters.merged(named) if self._adapters else named
             named = ((name, self._export_dtype(part)) for whole in merged for name, part in published(self._model_type, *whole))
-        yield from make_buckets(named, bucket_bytes, self._ranks.rank, self._ranks.size)
+        yield from make_buckets(named, bucket_bytes, self._ranks.rank, self._ranks.size, host_copies(self._device))
+
+    @torch.no_grad()
+    def set_weights(self, weights: Mapping[str, Tensor]) -> None:
+        whole = Fused(weights, self._model_type, self._shapes)
+        if bad := [name for name, shape in self._shapes.items() if whole.shape(name) != shape]:
+            raise ValueError(f"the weights are of another model: '{bad[0]}' is missing or of another shape")
+        self._set_weights(whole)
 
     def snapshot(self) -> Snapshot:
-        trained = self._optimizer is not None
+        trained, (rank, ranks) = self._optimizer is not None, (self._ranks.rank, self._ranks.size)
         moments = self._full_moments() if trained else ()
         state = self._state if trained else None
-        return Snapshot.take(self._ranks.rank, self._device, self._full_weights(), moments, state)
+        # Adapters are merged with their weights, and are one file.
+        divided = self._adapters is None and files.divisible(self._hollow)
+        share = Share(rank, ranks) if divided else AllOnFirst(rank, ranks)
+        return Snapshot.take(FilesOf(rank, ranks), share, self._device, self._full_weights(), moments, state)
 
     def write(self, snapshot: Snapshot, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        if snapshot.rank == 0:
-            weights = dict(snapshot.weights)
-            if self._adapters:
-                self._adapters.save(directory, weights)
-                weights = dict(self._adapters.merged(iter(weights.items())))
-            self._write_model(directory / files.MODEL, weights)
+        weights = dict(snapshot.weights)
+        if self._adapters and weights:
+            self._adapters.save(directory, weights)
+            weights = dict(self._adapters.merged(iter(weights.items())))
+        self._write_model(directory / files.MODEL, weights, snapshot.files_of)
         snapshot.write_training(directory, published_moments(self._model_type, snapshot.moments))
 
     @torch.no_grad()
@@ -249,15 +277,14 @@ class HFTrainStrategy(ABC):
         trained = self._optimizer is not None
         state = files.TrainerState.read(directory / files.TRAINER) if trained else self._state
         source, expected = self._saved_weights(directory)
-        if bad := [name for name, shape in expected.items() if name not in source or source[name].shape != shape]:
+        if bad := [name for name, shape in expected.items() if source.shape(name) != shape]:
             raise ValueError(f"checkpoint '{directory}' is of another model: '{bad[0]}' is missing or of another shape")
-        moments = load_file(directory / files.OPTIMIZER) if trained and state.optimizer_step else {}
-        for moment in MOMENTS:
-            moments |= fused(self._model_type, moments, self._shapes, f".{moment}")
-        wanted = {f"{name}.{moment}" for name in self._trained_names() for moment in MOMENTS} if moments else set()
-        if lost := sorted(wanted - moments.keys()):
+        saved = TensorFiles(*(files.optimizer_files(directory) if trained and state.optimizer_step else ()))
+        moments = Fused(saved, self._model_type, self._shapes, MOMENTS)
+        wanted = {f"{name}.{moment}" for name in self._trained_names() for moment in MOMENTS} if len(saved) else set()
+        if lost := sorted(name for name in wanted if name not in moments):
             raise ValueError(f"checkpoint '{directory}' has no '{lost[0]}': other weights were trained (lora_target)")
-        self._set_weights({name: source[name] for name in expected})
+        self._set_weights(source)
         if trained:
             self._set_moments(moments, state.optimizer_step)
             files.restore_rng(files.rng_path(directory, self._ranks.rank), self._device)
@@ -265,11 +292,12 @@ class HFTrainStrategy(ABC):
 
     def offload(self) -> None:
         if self._device.type != "cpu":
-            self._move(torch.device("cpu"))
+            self._free_device()
+            torch.cuda.empty_cache()
 
     def reload(self) -> None:
         if self._device.type != "cpu":
-            self._move(self._device)
+            self._fill_device()
 
     # Shared by the divided forms
 
@@ -291,15 +319,19 @@ class HFTrainStrategy(ABC):
     def _trained_names(self) -> list[str]:
         return [name for name, _ in self._named_tensors(trained_only=True)]
 
-    def _saved_weights(self, directory: Path) -> tuple[Mapping[str, Tensor], dict[str, torch.Size]]:
+    def _saved_weights(self, directory: Path) -> tuple[Fused, dict[str, torch.Size]]:
         """What a checkpoint holds, and the names and shapes that this model takes from it."""
         if self._adapters:
-            trained = set(self._trained_names())
-            return self._adapters.load(directory), {name: shape for name, shape in self._shapes.items() if name in trained}
-        return self._load_model(directory / files.MODEL, torch.float32).state_dict(), self._shapes
+            trained = {name: self._shapes[name] for name in self._trained_names()}
+            return Fused(self._adapters.load(directory), self._model_type, trained), trained
+        saved = Fused(TensorFiles.of_model(directory / files.MODEL), self._model_type, self._shapes)
+        if not all(name in saved for name in self._shapes):  # transformers, or a value head, has other names in files
+            whole = self._load_model(directory / files.MODEL, torch.float32).state_dict()
+            saved = Fused(whole, self._model_type, self._shapes)
+        return saved, self._shapes
 
-    def _write_model(self, path: Path, weights: dict[str, Tensor]) -> None:
-        files.write_model(path, self._hollow, self._tokenizer, weights)
+    def _write_model(self, path: Path, weights: dict[str, Tensor], files_of: FilesOf) -> None:
+        files.write_model(path, self._hollow, self._tokenizer, weights, files_of)
 
     @property
     def _model_type(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -68,6 +68,10 @@ class TrainStrategy(Checkpointed, Protocol):
     def export_weights(self, bucket_bytes: int) -> Iterator[Bucket]:
         """Hugging Face-named weights. A collective: every rank must exhaust it, and gets a share of the buckets (possibly none);
         together they are the model, each tensor once."""
+
+    def set_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Replaces the weights of a frozen model by those that `export_weights` of another strategy has given, merged and whole,
+        on every rank. `ValueError`, and nothing changes, unless they are this model's."""
 
 
 @runtime_checkable

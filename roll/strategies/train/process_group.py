@@ -14,15 +14,17 @@ from roll.strategies.train.interface import RankContext
 
 def init_process_group(context: RankContext, device: torch.device, timeout: timedelta) -> None:
     """Starts the default process group: NCCL on GPUs, gloo elsewhere. Rank 0 listens on `master_addr`; a single rank listens
-    nowhere."""
+    nowhere. NCCL connects right away, on this device: later it would guess one, and a rank that cannot be reached would be found
+    in the middle of the first step."""
     store: Any
     if context.world_size == 1:
         store = dist.HashStore()  # type: ignore[attr-defined]
     else:
         find = open_store if context.rank == 0 else join_store
         store = find(context.master_addr, context.master_port, timeout)
-    backend = "nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, store=store, rank=context.rank, world_size=context.world_size, timeout=timeout)
+    backend, bound = ("nccl", device) if device.type == "cuda" else ("gloo", None)
+    size = context.world_size
+    dist.init_process_group(backend, store=store, rank=context.rank, world_size=size, timeout=timeout, device_id=bound)
 
 
 def ensure_group_of_one(device: torch.device) -> None:

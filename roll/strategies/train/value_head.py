@@ -17,6 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from roll.strategies.train import checkpoint_files as files
 from roll.strategies.train.scoring_head import changed_after_the_head
+from roll.strategies.train.tensor_files import FilesOf
 from roll.weights.folder_files import VALUE_HEAD, value_head
 
 
@@ -63,9 +64,12 @@ def load_value_model(path: Path, dtype: torch.dtype, attn_implementation: str) -
     return model
 
 
-def write_value_model(path: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, weights: dict[str, Tensor]) -> None:
-    """`weights`: whole, under the names of the model's `state_dict`."""
+def write_value_model(
+    path: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, weights: dict[str, Tensor], files_of: FilesOf
+) -> None:
+    """`weights`: whole tensors, or a rank's share of them, under the names of the model's `state_dict`."""
     prefix = next(name for name, module in model.named_modules() if isinstance(module, ValueHead)) + "."
+    files.write_model(path, model, tokenizer, {n: t for n, t in weights.items() if not n.startswith(prefix)}, files_of)
     head = {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
-    files.write_model(path, model, tokenizer, {n: t for n, t in weights.items() if not n.startswith(prefix)})
-    save_file(head, path / VALUE_HEAD)
+    if head:
+        save_file(head, path / VALUE_HEAD)

@@ -66,7 +66,7 @@ class App {
   }
 
   openRun(run) {
-    const status = new Status(), curves = new Curves(run), lanes = new Lanes(run);
+    const status = new Status(run, this.runs.map((one) => one.name)), curves = new Curves(run), lanes = new Lanes(run);
     this.groups = new Groups(run);
     fill(this.main, status.node, curves.node, lanes.node, this.groups.node);
     let step;

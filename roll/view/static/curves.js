@@ -11,7 +11,8 @@ export const X = { step: "step", seconds: "seconds", tokens: "response tokens" }
 export class Curves {
   constructor(run) {
     this.run = run;
-    this.known = {};
+    this.known = null;
+    this.first = ask("curves", { run }); // those of the panels, at once
     this.places = new Map();
     this.grid = el("div", { class: "charts" });
     this.search = el("input", { type: "search", placeholder: "find a metric  ( / )", id: "metric", "aria-label": "find a metric", list: "metrics", onchange: () => this.add() });
@@ -21,13 +22,15 @@ export class Curves {
   }
 
   async update(status) {
+    const begun = this.known !== null;
+    this.known ??= await this.first;
     this.status = status;
     if (this.names.childElementCount !== status.names.length) fill(this.names, status.names.map((name) => el("option", { value: name })));
     const extra = link().getAll("metric").slice(0, MOST_SHOWN).map((name) => ({ title: name, lines: [lineOf(name, status.names)], bound: false, extra: true }));
     const panels = [...status.panels, ...extra];
     const names = [...new Set(panels.flatMap((panel) => panel.lines.flatMap((line) => [line.name, line.low, line.high])))].filter(Boolean);
     const fresh = names.filter((name) => !(name in this.known));
-    const old = names.filter((name) => name in this.known);
+    const old = begun ? names.filter((name) => name in this.known) : [];
     const since = Math.min(...old.map((name) => this.known[name].steps.at(-1) ?? -1));
     const [first, more, clock] = await Promise.all([
       fresh.length ? ask("curves", { run: this.run, name: fresh }) : {},

@@ -4,7 +4,7 @@ import { duration, el, figure, fill, table } from "./dom.js";
 import { listed } from "./groups.js";
 import { go, link, linked, note } from "./link.js";
 import { ask } from "./source.js";
-import { MODES, Tokens, legend } from "./tokens.js";
+import { MODES, Tokens, largest, legend } from "./tokens.js";
 
 const SHORT = 4000;
 
@@ -32,6 +32,7 @@ export class Group {
     const facts = [["step", group.step], ["group", group.group_id], ["fate", group.fate + (group.reason ? `: ${group.reason}` : "")], ["domain", group.domain], ["prompt", group.uid], ["rollouts", group.rollouts]];
     this.strips = [];
     this.last = null;
+    this.scale = largest(group.samples);
     fill(this.node,
       el("p", { class: "bar" }, back, el("button", { title: "[", onclick: () => this.step(-1) }, "‹ group"), el("button", { title: "]", onclick: () => this.step(1) }, "group ›"), this.mode, this.legend),
       el("p", {}, facts.map(([label, value]) => el("span", { class: "tag" }, `${label} `, el("bdi", {}, figure(value))))),
@@ -47,7 +48,7 @@ export class Group {
 
   sample(sample, i) {
     const marked = link().get("sample") === String(i) ? Number(link().get("token") ?? -1) : -1;
-    const strip = new Tokens(sample.tokens, (token) => this.point(i, token), marked >= 0 ? marked : null);
+    const strip = new Tokens(sample, this.scale, (token) => this.point(i, token), marked >= 0 ? marked : null);
     this.strips.push(strip);
     const parts = Object.entries(sample.reward_parts).map(([name, value]) => el("span", { class: "tag" }, el("bdi", {}, name), ` ${figure(value)}`));
     return el("article", {},
@@ -62,14 +63,14 @@ export class Group {
   point(i, token) {
     if (token === null) return;
     this.last = [i, token];
-    const figures = [["rollout", i], ["token", token.i], ["id", token.id], ["version", token.version], ["engine", token.engine], ["log-prob", token.logprob], ["trainer", token.trainer], ["trainer / engine", token.ratio], ["trained", token.own ? "yes" : "no"]];
+    const figures = [["rollout", i], ["token", token.i], ["id", token.id], ["version", token.version], ["engine", token.engine], ["log-prob", token.logprob], ["trainer", token.trainer], ["trainer / engine", token.ratio], ["advantage", token.advantage], ["trained", token.own ? "yes" : "no"]];
     fill(this.pointed, el("code", {}, el("bdi", {}, JSON.stringify(token.text))), figures.map(([label, value]) => el("span", {}, `${label} `, el("b", {}, figure(value)))), el("a", { href: linked({ sample: i, token: token.i }) }, "link"));
   }
 
   colour() {
     for (const strip of this.strips) strip.colour(this.mode.value);
     if (this.last) this.point(...this.last);
-    fill(this.legend, legend(this.mode.value, this.all).map(([label, tone]) => {
+    fill(this.legend, legend(this.mode.value, this.all, this.scale).map(([label, tone]) => {
       const mark = el("i");
       mark.style.background = tone;
       return el("span", {}, mark, label);

@@ -5,8 +5,8 @@ import { go, link, linked, note } from "./link.js";
 import { ask } from "./source.js";
 
 const LIMIT = 50;
-const FILTERS = ["step_from", "step_to", "domain", "fate", "reason", "prompt", "reward_from", "reward_to", "kept"];
-const COLUMNS = [["step", "step"], ["group_id", "group"], ["uid", "prompt"], ["domain", "domain"], ["fate", "fate"], ["reason", "reason"], ["lag", "lag"], ["reward", "reward"], ["rollouts", "rollouts"], ["length", "length"], ["cut", "cut off"], ["kept", "text"]];
+const FILTERS = ["step_from", "step_to", "domain", "fate", "reason", "explorer", "prompt", "reward_from", "reward_to", "kept"];
+const COLUMNS = [["step", "step"], ["group_id", "group"], ["uid", "prompt"], ["domain", "domain"], ["explorer", "explorer"], ["fate", "fate"], ["reason", "reason"], ["lag", "lag"], ["reward", "reward"], ["rollouts", "rollouts"], ["length", "length"], ["cut", "cut off"], ["kept", "text"]];
 const NUMBERS = new Set(["step", "group_id", "lag", "reward", "rollouts", "length", "cut"]);
 
 // The keys of the rows that were shown last: the group view goes on among them.
@@ -20,10 +20,10 @@ export class Groups {
     this.rows = el("div", {});
     this.chosen = 0;
     this.fields = Object.fromEntries(["step_from", "step_to", "prompt"].map((name) => [name, el("input", { type: name === "prompt" ? "search" : "number", placeholder: name.replace("_", " "), "aria-label": name.replace("_", " "), onchange: (event) => this.filter({ [name]: event.target.value }) })]));
-    this.domain = el("select", { "aria-label": "domain", onchange: () => this.filter({ domain: this.domain.value }) });
+    this.choices = Object.fromEntries(["domain", "explorer"].map((name) => [name, el("select", { "aria-label": name, onchange: (event) => this.filter({ [name]: event.target.value }) })]));
     this.kept = el("input", { type: "checkbox", onchange: () => this.filter({ kept: this.kept.checked ? "true" : null }) });
     this.node = el("section", { id: "groups" }, el("h2", {}, "Groups"), this.funnel, el("h3", {}, "Mean reward of a group"), this.bins,
-      el("p", { class: "bar" }, Object.values(this.fields), this.domain, el("label", {}, this.kept, " with text"), el("button", { onclick: () => this.filter(Object.fromEntries(FILTERS.map((name) => [name, null]))) }, "all")), this.rows);
+      el("p", { class: "bar" }, Object.values(this.fields), Object.values(this.choices), el("label", {}, this.kept, " with text"), el("button", { onclick: () => this.filter(Object.fromEntries(FILTERS.map((name) => [name, null]))) }, "all")), this.rows);
   }
 
   filter(changes) {
@@ -42,8 +42,12 @@ export class Groups {
     listed.keys = page.rows.filter((row) => row.kept).map((row) => row.key);
     for (const [name, field] of Object.entries(this.fields)) if (field !== document.activeElement) field.value = asked[name] ?? "";
     this.kept.checked = asked.kept === "true";
-    if (this.domain.childElementCount !== page.domains.length + 1) fill(this.domain, el("option", { value: "" }, "all domains"), page.domains.map((name) => el("option", { value: name }, name)));
-    this.domain.value = asked.domain ?? "";
+    for (const [name, select] of Object.entries(this.choices)) {
+      const known = page[`${name}s`];
+      if (select.childElementCount !== known.length + 1) fill(select, el("option", { value: "" }, `all ${name}s`), known.map((one) => el("option", { value: one }, one)));
+      select.value = asked[name] ?? "";
+      select.hidden = known.length === 0;
+    }
     this.drawFunnel(funnel, asked);
     this.drawBins(page.histogram, asked);
     this.drawRows(asked);
@@ -73,8 +77,9 @@ export class Groups {
 
   drawRows(asked) {
     const { total, rows } = this.page, by = asked.sort ?? "step", down = asked.descending === "true", offset = Number(asked.offset ?? 0);
-    const head = COLUMNS.map(([name, label]) => el("th", { "aria-sort": by === name ? (down ? "descending" : "ascending") : "none" }, el("button", { onclick: () => this.filter({ sort: name, descending: by === name && !down ? "true" : null }) }, label, by === name ? (down ? " ↓" : " ↑") : "")));
-    const body = rows.map((row) => COLUMNS.map(([name]) => {
+    const columns = COLUMNS.filter(([name]) => name !== "explorer" || this.page.explorers.length);
+    const head = columns.map(([name, label]) => el("th", { "aria-sort": by === name ? (down ? "descending" : "ascending") : "none" }, el("button", { onclick: () => this.filter({ sort: name, descending: by === name && !down ? "true" : null }) }, label, by === name ? (down ? " ↓" : " ↑") : "")));
+    const body = rows.map((row) => columns.map(([name]) => {
       if (name === "kept") return row.kept ? el("a", { href: linked({ group: row.key }, ["run"]) }, "open") : "";
       return el("td", { class: NUMBERS.has(name) ? "number" : "" }, name === "cut" ? share(row[name]) : el("bdi", {}, figure(row[name])));
     }));

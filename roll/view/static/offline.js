@@ -13,7 +13,7 @@ const ANSWERS = {
   funnel: (data, { run }) => data.funnel[run],
   compare: (data) => data.compare,
   group: (data, { run, key }) => data.group[run][key],
-  curves: (data, { run, name, since = -1 }) =>
+  curves: (data, { run, name = Object.keys(data.curves[run]), since = -1 }) =>
     Object.fromEntries([name].flat().map((one) => [one, after(data.curves[run][one] ?? { steps: [], values: [] }, since)])),
   prompt: (data, { uid, run }) => {
     const places = [run].flat().flatMap((name) =>
@@ -40,11 +40,11 @@ function means(group) {
   return { reward: mean(group.samples.filter((one) => !one.turn).map((one) => one.reward).filter((one) => one !== null)), length: mean(group.samples.map((one) => one.tokens.ids.length)) };
 }
 
-function selected({ rows, domains }, params) {
+function selected({ rows, domains, explorers }, params) {
   const number = (name) => (params[name] === undefined || params[name] === "" ? null : Number(params[name]));
   const [from, to, low, high] = ["step_from", "step_to", "reward_from", "reward_to"].map(number);
   const same = (row, name) => !params[name] || row[name] === params[name];
-  const wide = rows.filter((row) => (from === null || row.step >= from) && (to === null || row.step <= to) && ["domain", "fate", "reason"].every((name) => same(row, name))
+  const wide = rows.filter((row) => (from === null || row.step >= from) && (to === null || row.step <= to) && ["domain", "fate", "reason", "explorer"].every((name) => same(row, name))
     && (!params.prompt || row.uid.includes(params.prompt)) && (!params.kept || row.kept));
   const found = wide.filter((row) => (low === null || (row.reward !== null && row.reward >= low)) && (high === null || (row.reward !== null && row.reward <= high)));
   const by = params.sort || "step";
@@ -52,7 +52,7 @@ function selected({ rows, domains }, params) {
   const none = (row) => row[by] === null;
   found.sort((a, b) => none(a) - none(b) || way * ((a[by] > b[by]) - (a[by] < b[by])));
   const offset = Number(params.offset || 0);
-  return { total: found.length, rows: found.slice(offset, offset + Number(params.limit || 50)), domains, histogram: histogram(wide.map((row) => row.reward).filter((one) => one !== null)) };
+  return { total: found.length, rows: found.slice(offset, offset + Number(params.limit || 50)), domains, explorers, histogram: histogram(wide.map((row) => row.reward).filter((one) => one !== null)) };
 }
 
 function histogram(rewards, bins = 20) {

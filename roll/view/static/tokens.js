@@ -3,12 +3,12 @@
 import { colour, el, figure, fill } from "./dom.js";
 
 const AT_ONCE = 2000;
-export const MODES = { none: "plain text", version: "policy version", logprob: "log-prob of the engine", ratio: "trainer / engine", mask: "loss mask" };
+export const MODES = { none: "plain text", version: "policy version", logprob: "log-prob of the engine", ratio: "trainer / engine", advantage: "advantage", mask: "loss mask" };
 
 export class Tokens {
-  // `show` is told about the token under the pointer, null where there is none.
-  constructor(tokens, show, marked) {
-    Object.assign(this, { tokens, show, marked });
+  // `show` is told about the token under the pointer, null where there is none. `scale`: the largest advantage of the group.
+  constructor({ tokens, advantage }, scale, show, marked) {
+    Object.assign(this, { tokens, advantage, scale, show, marked });
     this.versions = versionsOf(tokens);
     this.node = el("div", { class: "tokens", onpointerover: (event) => this.point(event), onclick: (event) => this.point(event), onpointerleave: () => show(null) });
     this.more = el("button", { onclick: () => this.grow() });
@@ -39,7 +39,7 @@ export class Tokens {
   }
 
   paint(node, i) {
-    node.style.background = background(this.mode, this.figures(i));
+    node.style.background = background(this.mode, this.figures(i), this.scale);
     node.classList.toggle("not", this.mode === "mask" && this.tokens.mask.length > 0 && !this.tokens.mask[i]);
   }
 
@@ -51,29 +51,41 @@ export class Tokens {
   figures(i) {
     const engine = this.tokens.logprobs[i] ?? null, trainer = this.tokens.trainer[i] ?? null;
     const own = this.tokens.mask.length ? this.tokens.mask[i] : true;
-    return { version: this.versions[i]?.[0] ?? null, engine: this.versions[i]?.[1] ?? null, logprob: own ? engine : null, trainer: own ? trainer : null, ratio: own && engine !== null && trainer !== null ? Math.exp(trainer - engine) : null, own };
+    const advantage = this.tokens.advantages.length ? this.tokens.advantages[i] : this.advantage;
+    return { version: this.versions[i]?.[0] ?? null, engine: this.versions[i]?.[1] ?? null, logprob: own ? engine : null, trainer: own ? trainer : null, ratio: own && engine !== null && trainer !== null ? Math.exp(trainer - engine) : null, advantage: own ? advantage ?? null : null, own };
   }
 }
 
 // The versions that occur, and what stands for each kind of colour.
-export function legend(mode, all) {
+export function legend(mode, all, scale) {
   if (mode === "version") {
     const versions = [...new Set(all.flatMap((tokens) => tokens.versions.map((span) => span[2])))].sort((a, b) => a - b);
     return versions.map((version) => ["version " + version, `${colour(version)}66`]);
   }
   if (mode === "logprob") return [0, -1, -3, -6].map((logprob) => [`log-prob ${logprob}`, background(mode, { logprob })]);
   if (mode === "ratio") return [0.5, 0.8, 1, 1.25, 2].map((ratio) => [`ratio ${ratio}`, background(mode, { ratio })]);
-  if (mode === "mask") return [["trained", background(mode, { own: true })], ["an environment's, not trained", "transparent"]];
+  if (mode === "advantage") return scale ? [-1, -0.5, 0, 0.5, 1].map((part) => [`advantage ${figure(part * scale)}`, background(mode, { advantage: part * scale }, scale)]) : [["no advantage was written down", "transparent"]];
+  if (mode === "mask") return [["trained", background(mode, { own: true })], ["not trained: an environment's, or masked", "transparent"]];
   return [];
 }
 
-function background(mode, { version, logprob, ratio, own }) {
+// The largest advantage of some rollouts, of either sign; 0 if none is known.
+export function largest(samples) {
+  let most = 0;
+  for (const { advantage, tokens } of samples) for (const one of [advantage, ...tokens.advantages]) most = Math.max(most, Math.abs(one ?? 0));
+  return most;
+}
+
+// The sign is a hue, the size its strength; from 1 on it is full.
+function signed(part, down, up) {
+  return `rgba(${part < 0 ? down : up}, ${(Math.min(1, Math.abs(part)) * 0.8).toFixed(3)})`;
+}
+
+function background(mode, { version, logprob, ratio, advantage, own }, scale) {
   if (mode === "version" && version !== null && version !== undefined) return `${colour(version)}66`;
   if (mode === "logprob" && logprob !== null && logprob !== undefined) return `rgba(217, 116, 43, ${Math.min(0.85, -logprob / 7).toFixed(3)})`;
-  if (mode === "ratio" && ratio !== null && ratio !== undefined) {
-    const off = Math.max(-1, Math.min(1, Math.log(ratio) / Math.log(2)));
-    return off < 0 ? `rgba(47, 111, 208, ${(-off * 0.8).toFixed(3)})` : `rgba(208, 58, 47, ${(off * 0.8).toFixed(3)})`;
-  }
+  if (mode === "ratio" && ratio !== null && ratio !== undefined) return signed(Math.log2(ratio), "47, 111, 208", "208, 58, 47");
+  if (mode === "advantage" && scale && advantage !== null && advantage !== undefined) return signed(advantage / scale, "208, 58, 47", "46, 139, 87");
   return mode === "mask" && own ? "rgba(46, 139, 87, 0.25)" : "transparent";
 }
 

@@ -1,5 +1,5 @@
 """One of two ranks that load a model and a checkpoint: `host_memory_program.py MODEL CHECKPOINT OUT RANK PORT`. Writes how
-many bytes the process gained at its peak, first by starting, then by resuming."""
+many bytes the process gained at its peak: by starting, by resuming, and by taking what a checkpoint is written from."""
 
 import json
 import sys
@@ -29,8 +29,11 @@ def main(model: str, checkpoint: str, out: str, rank: int, port: int) -> None:
     strategy = make_train_strategy(context, spec)
     started, before = status("VmHWM") - before, restart()
     strategy.load(Path(checkpoint))
-    resumed = status("VmHWM") - before
-    Path(out, f"{rank}.json").write_text(json.dumps({"started": started, "resumed": resumed}))
+    resumed, before = status("VmHWM") - before, restart()
+    snapshot = strategy.snapshot()
+    gained = {"started": started, "resumed": resumed, "snapshot": status("VmHWM") - before}
+    strategy.write(snapshot, Path(out, "saved"))
+    Path(out, f"{rank}.json").write_text(json.dumps(gained))
     strategy.close()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
-from saving import save
+from saving import save, write
 from train_specs import train_spec
 
 from roll.algorithms.loss import LossSpec
@@ -110,7 +110,7 @@ def run_layout(layout: str, model: str, out: Path, rank: int) -> None:
         train = in_parts if step == 1 and isinstance(strategy, AccumulatingStrategy) else strategy.__class__.train_step
         metrics.append(train(strategy, batch.select(shares[rank]), LOSS, totals(batch)))
     snapshot = strategy.snapshot()
-    strategy.write(snapshot, folder / "checkpoint")
+    write(strategy, snapshot, folder / "checkpoint")
     result |= {f"trained/{name}": tensor for name, tensor in exported(strategy, 2000).items()}
     broken = make_batch(3)
     broken.advantages[-1] = torch.nan
@@ -120,7 +120,7 @@ def run_layout(layout: str, model: str, out: Path, rank: int) -> None:
     batch = make_batch(3)
     strategy.train_step(batch.select(SHARES[0][rank]), LOSS, totals(batch))
     result |= {f"continued/{name}": tensor for name, tensor in exported(strategy).items()}
-    strategy.write(snapshot, folder / "written-later")
+    write(strategy, snapshot, folder / "written-later")
     save_file(result, folder / f"tensors-{rank}.safetensors")
     (folder / f"metrics-{rank}.json").write_text(json.dumps(metrics))
     strategy.close()

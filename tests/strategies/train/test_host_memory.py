@@ -37,8 +37,8 @@ def folders(tmp_path_factory):
 
 
 def test_a_rank_holds_its_share_and_reads_little_more(folders, tmp_path):
-    """Bytes a parameter of the whole model. A rank's share of two is 2 for masters and 4 for moments, and what it reads of the
-    files is half of them: 1 of the model, 2 and 4 of the checkpoint. Whole tensors would be twice as much on every rank."""
+    """Bytes a parameter of the whole model. A rank's share of two is 2 for masters and 4 for moments; of the files it reads half,
+    1 of the model, and of a checkpoint one tensor at a time. A snapshot is 6, and what gathers a tensor 2 to 3."""
     folder, parameters = folders
     port = str(free_port())
     command = [sys.executable, str(PROGRAM), str(folder / "model"), str(folder / "checkpoint"), str(tmp_path)]
@@ -55,7 +55,11 @@ def test_a_rank_holds_its_share_and_reads_little_more(folders, tmp_path):
     for rank in range(2):
         gained = json.loads((tmp_path / f"{rank}.json").read_text())
         assert gained["started"] < 4.5 * parameters
-        assert gained["resumed"] < 14 * parameters
+        assert gained["resumed"] < 6 * parameters
+        assert gained["snapshot"] < 11 * parameters
+    written = [file for rank in range(2) for file in (tmp_path / "saved").rglob(f"*-0000{rank}*.safetensors")]
+    sizes = [file.stat().st_size for file in written]
+    assert len(sizes) == 4 and sum(sizes) >= 12 * parameters and max(sizes) < 5.5 * parameters
 
 
 def test_stage_3_divides_parameter_by_parameter(model_path, monkeypatch):

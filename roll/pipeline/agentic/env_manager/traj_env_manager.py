@@ -2,8 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
 from roll.data.sample import Sample, VersionSpan
-from roll.pipeline.agentic.env_manager.base import AskPolicy, Environment, EnvManager, EpisodeTask, PromptTooLong, Record
+from roll.pipeline.agentic.env_manager.base import (
+    AskPolicy,
+    Environment,
+    EnvManager,
+    EpisodeTask,
+    PolicyAnswer,
+    PromptTooLong,
+    Record,
+)
+
+
+@dataclass
+class Response:
+    """What follows an episode's first message: answers of the policy, and between them messages, which are not trained."""
+
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    mask: list[bool] = field(default_factory=list)
+    versions: list[VersionSpan] = field(default_factory=list)
+
+    def answered(self, answer: PolicyAnswer) -> None:
+        offset = len(self.ids)
+        self.versions += [span._replace(start=span.start + offset, stop=span.stop + offset) for span in answer.versions]
+        self.ids += answer.token_ids
+        self.logprobs += answer.logprobs
+        self.mask += [True] * len(answer.token_ids)
+
+    def told(self, tokens: Sequence[int]) -> None:
+        self.ids += tokens
+        self.logprobs += [0.0] * len(tokens)
+        self.mask += [False] * len(tokens)
 
 
 class TrajEnvManager(EnvManager):
@@ -17,40 +50,29 @@ class TrajEnvManager(EnvManager):
         prompt_ids = self.dialogue.first(system, text)
         if len(prompt_ids) >= self.context:
             raise PromptTooLong(f"{len(prompt_ids)} tokens, sequence_length is {self.context}")
-        response_ids: list[int] = []
-        logprobs: list[float] = []
-        mask: list[bool] = []
-        versions: list[VersionSpan] = []
-        stopped = True
+        response = Response()
         while True:
-            answer = await self.act([*prompt_ids, *response_ids], record, ask)
-            offset = len(response_ids)
-            versions += [span._replace(start=span.start + offset, stop=span.stop + offset) for span in answer.versions]
-            response_ids += answer.token_ids
-            logprobs += answer.logprobs
-            mask += [True] * len(answer.token_ids)
-            stopped = answer.stopped
+            answer = await self.act([*prompt_ids, *response.ids], record, ask)
+            response.answered(answer)
             observation, info = await self.react(env, record, observation, info, answer)
             if record.end is not None:
                 break
-            more = self.dialogue.following(self.message(record, observation, info), response_ids[-1])
-            if len(prompt_ids) + len(response_ids) + len(more) >= self.context:
+            more = self.dialogue.following(self.message(record, observation, info), response.ids[-1])
+            if len(prompt_ids) + len(response.ids) + len(more) >= self.context:
                 record.end = "context"
                 break
-            response_ids += more
-            logprobs += [0.0] * len(more)
-            mask += [False] * len(more)
+            response.told(more)
         return [
             Sample(
                 prompt=self.prompt(task, prompt_ids, system + text),
                 index=task.index,
-                response_ids=response_ids,
-                behaviour_logprobs=logprobs,
-                versions=versions,
-                finish_reason="length" if record.end == "context" or not stopped else "stop",
+                response_ids=response.ids,
+                behaviour_logprobs=response.logprobs,
+                versions=response.versions,
+                finish_reason="length" if record.end == "context" or not answer.stopped else "stop",
                 response_text="\n".join(turn.action for turn in record.turns),
                 reward=record.score,
-                loss_mask=mask,
+                loss_mask=response.mask,
                 trajectory=record.trajectory(record.turns, 0, env),
             )
         ]

@@ -20,7 +20,8 @@ def program_of(response: str) -> str | None:
             if inside is not None:
                 inside.append(line)
         elif inside is None:
-            language, inside, fenced = line.strip().strip("`").strip().lower(), [], True
+            words = line.strip().strip("`").lower().split()  # behind the language there may be more: python title="x.py"
+            language, inside, fenced = words[0] if words else "", [], True
         else:
             if language in _PYTHON:
                 blocks.append("".join(inside))

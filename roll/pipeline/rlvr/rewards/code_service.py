@@ -1,9 +1,9 @@
 """Tests run by a service that speaks as SandboxFusion does: POST {"code", "language", "stdin", ...}; what it printed
 comes back.
 
-What a program prints is compared here. Tests that are code run after the solution, in its process: there a solution can override
-what they compare with, which the sandbox of this machine prevents. It cannot end them early: a word that it does not know has to
-come out at the end.
+What a program prints, or a function returns, is compared here. Tests that are code run after the solution, in its process: there
+a solution can override what they compare with, which the sandbox of this machine prevents. It cannot just end early: a word
+has to come out at the end, which is drawn for each program. A solution that reads its own file finds it there, and the tests too.
 """
 
 from __future__ import annotations

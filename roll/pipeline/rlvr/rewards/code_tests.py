@@ -11,6 +11,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from roll.pipeline.rlvr.rewards.sandbox.tested import tests_something
+
 COLUMNS = ("test_cases", "tests", "test_list", "input_output", "test")
 """Where a row may have its tests; else its ground truth does."""
 _INPUTS, _OUTPUTS = ("stdin", "input"), ("expected_stdout", "expected_output", "output")
@@ -62,9 +64,10 @@ def _one_of(case: Mapping[str, Any], names: tuple[str, ...]) -> Any:
 
 
 def _code(tests: list[str], calls: str) -> dict[str, Any]:
-    if not any(test.strip() for test in tests):
-        raise ValueError("it has no tests")
-    return {"kind": "code", "tests": tests, "calls": calls}
+    """Lines among the tests that test nothing are left out: whatever the solution, they would pass."""
+    if kept := [test for test in tests if tests_something(test, calls)]:
+        return {"kind": "code", "tests": kept, "calls": calls}
+    raise ValueError("it has no tests: nothing asserts, or nothing runs what does (test_... functions; check, with entry_point)")
 
 
 def _programs(pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
@@ -85,6 +88,8 @@ def _calls(function: str, pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
     cases = []
     for given, expected in pairs:
         as_text = isinstance(given, str)
+        if isinstance(given, Mapping):
+            raise ValueError("an input is an object; it has to be a list of the arguments, or text with one of them a line")
         arguments = [json.loads(line) for line in given.splitlines() if line.strip()] if as_text else list(given)
         value = json.loads(expected) if as_text and isinstance(expected, str) else expected
         cases.append([arguments, value])

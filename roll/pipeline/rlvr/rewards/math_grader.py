@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from math_verify import parse, verify
+from sympy.core.cache import clear_cache
 
 from roll.pipeline.rlvr.rewards.math_answer import boxes, final_answer
 from roll.pipeline.rlvr.rewards.math_objections import objection
@@ -51,7 +52,10 @@ def grade(item: dict[str, Any]) -> float:
     try:
         with processor_time(item.get("limit_s")):
             return float(_is_right(gold, ground_truth, item["response"][-LONGEST_RESPONSE:]))
-    except (OutOfTime, MemoryError, RecursionError):
+    except (OutOfTime, RecursionError):
+        return 0.0
+    except MemoryError:
+        clear_cache()  # the next answer finds the memory that this one has filled SymPy's caches with
         return 0.0
 
 

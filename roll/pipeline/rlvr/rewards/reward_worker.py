@@ -7,16 +7,21 @@ error with a reason, never a number.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import math
+import threading
 from collections.abc import Mapping, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
-from roll.data.sample import Sample
+from roll.data.sample import JUDGED, Sample
 
 Grade: TypeAlias = float | tuple[float, Mapping[str, float]]
 """A reward, or a reward and the parts that it was made of, by name."""
+MOST_STUCK = 16
+"""Calls of a plain `grade` that may be left behind, besides those that judge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,7 @@ class RewardWorker:
             known = ", ".join(sorted(self.reads)) or "none"
             raise ValueError(f"reward_args.{min(unknown)} is not read by {type(self).__name__}; known: {known}")
         self._free = asyncio.Semaphore(self.max_concurrency)
+        self._threads: set[threading.Thread] = set()
 
     async def start(self) -> None:
         """Gets ready ahead of the first sample. Raises if the worker can never grade."""
@@ -81,9 +87,22 @@ class RewardWorker:
             if inspect.iscoroutinefunction(self.grade):
                 answer = await self.grade(sample)
             else:
-                answer = await asyncio.to_thread(self.grade, sample)  # type: ignore[arg-type]
+                answer = await self._in_thread(sample)
                 answer = await answer if inspect.isawaitable(answer) else answer
         return _result(answer)
+
+    async def _in_thread(self, sample: Sample) -> Any:
+        """What a plain `grade` returns, in a thread of its own: one that never comes back costs no other sample its thread, and
+        does not keep the process from ending."""
+        self._threads = {thread for thread in self._threads if thread.is_alive()}
+        if (stuck := len(self._threads) - self.max_concurrency) >= MOST_STUCK:
+            raise RuntimeError(f"{stuck} calls of grade have not come back: it has to end, whatever the sample")
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Any] = loop.create_future()
+        thread = threading.Thread(target=copy_context().run, args=(_answer, self.grade, sample, loop, answer), daemon=True)
+        self._threads.add(thread)
+        thread.start()
+        return await answer
 
     async def compute_rewards(self, samples: Sequence[Sample]) -> list[RewardResult]:
         """One result a sample, in order."""
@@ -107,4 +126,16 @@ def _result(answer: Any) -> RewardResult:
     except (TypeError, ValueError) as error:
         shown = f"{type(answer).__name__} {answer!r}"[:100]
         raise TypeError(f"grade must return a finite number, or (number, {{name: number}}), not {shown}") from error
+    if odd := [name for name, part in numbers.items() if name == JUDGED or not math.isfinite(part)]:
+        raise TypeError(f"grade must not return {numbers[odd[0]]} as the part {odd[0]!r}: parts are finite, {JUDGED!r} is taken")
     return RewardResult(value=number, parts=numbers)
+
+
+def _answer(grade: Any, sample: Sample, loop: asyncio.AbstractEventLoop, answer: asyncio.Future[Any]) -> None:
+    """Calls `grade`, and tells the loop what came of it, if it still waits for that."""
+    try:
+        told, value = answer.set_result, grade(sample)
+    except BaseException as error:  # boundary: a user's code; who waits raises it
+        told, value = answer.set_exception, error
+    with contextlib.suppress(RuntimeError):  # the loop has closed
+        loop.call_soon_threadsafe(lambda: None if answer.done() else told(value))

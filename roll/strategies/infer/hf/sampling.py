@@ -15,6 +15,8 @@ from torch import Tensor
 
 from roll.strategies.infer.interface import SamplingParams
 
+_WHOLE = float(1 << 48)
+
 
 @dataclass(slots=True)
 class BatchSampling:
@@ -70,12 +72,20 @@ def sample(logits: Tensor, params: BatchSampling, uniforms: Tensor) -> tuple[Ten
 
 def inverse_cdf(weights: Tensor, uniforms: Tensor) -> Tensor:
     """[n], the first index at which the running sum of `weights` [n, V] (not negative, any sum) exceeds `uniforms` [n] x sum."""
-    running = weights.cumsum(-1, dtype=torch.float64)
+    running = running_sum(weights, repeatable=weights.device.type != "cpu")
     total = running[:, -1:]
     below_total = torch.nextafter(total, torch.zeros_like(total))  # u x total may round up to total, which no index exceeds
     target = torch.minimum(uniforms[:, None] * total, below_total)
     index = torch.searchsorted(running, target, right=True)[:, 0]
     return index.clamp_(max=weights.shape[1] - 1)  # only for weights that are not finite, which the caller will notice
+
+
+def running_sum(weights: Tensor, repeatable: bool) -> Tensor:
+    """[n, V] float64, of weights in [0, 1] whose sum is at most about 1. `repeatable`: an accelerator's float sums are not, and
+    torch's deterministic mode refuses them; whole multiples of 2^-48 have the same sum in any order."""
+    if not repeatable:
+        return weights.cumsum(-1, dtype=torch.float64)
+    return (weights.double() * _WHOLE).long().cumsum(-1).double() / _WHOLE
 
 
 def truncate(probs: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
@@ -84,7 +94,7 @@ def truncate(probs: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     most = int(top_k.max())
     ordered, index = probs.topk(most, -1) if most < probs.shape[1] else probs.sort(-1, descending=True)
     ordered = ordered.masked_fill(torch.arange(ordered.shape[1], device=probs.device) >= top_k, 0.0)
-    running = ordered.cumsum(-1, dtype=torch.float64)
+    running = running_sum(ordered, repeatable=probs.device.type != "cpu")
     before = running - ordered
     ordered = ordered.masked_fill((before >= top_p * running[:, -1:]) & (before > 0), 0.0)
     return torch.zeros_like(probs).scatter_(1, index, ordered)

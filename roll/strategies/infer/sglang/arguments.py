@@ -109,7 +109,7 @@ def server_arguments(
 ) -> dict[str, Any]:
     """All arguments of a server: the user's laid over our defaults, and the arguments that only this project sets. `sleeps`:
     it takes turns on its devices."""
-    kind, _, first = devices[0].partition(":")
+    kind = devices[0].partition(":")[0]
     defaults: dict[str, Any] = {"load_format": "safetensors"}
     if kind == "cpu":
         # No CPU kernels are published: attention is torch's. The cache has room for what may run, instead of half the memory.
@@ -121,7 +121,7 @@ def server_arguments(
         **{name: value for name, value in given.items() if name not in STRATEGY_KEYS},
         "model_path": model_path,
         "device": kind,
-        "base_gpu_id": int(first) if first else None,
+        "base_gpu_id": None if kind == "cpu" else 0,  # the server sees its own devices only
         "tp_size": len(devices),
         "dtype": dtype,
         "random_seed": seed,

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 from roll.distributed.child import end_process, start_process
+from roll.distributed.devices import torch_indices, visible_devices
 from roll.distributed.own_folder import OwnFolder, temporary_files_in
 from roll.distributed.ports import free_port
 from roll.strategies.infer.foreign.interpreter import environment
@@ -41,9 +43,12 @@ def command_line(arguments: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def server_environment(device: str, threads: int) -> dict[str, str]:
+def server_environment(devices: Sequence[str], threads: int) -> dict[str, str]:
+    """`devices`: as this process counts them; the server counts its own from 0."""
     env = environment() | {"OMP_NUM_THREADS": str(threads)}
-    if device == "cpu":
+    if devices[0] != "cpu":
+        env["CUDA_VISIBLE_DEVICES"] = visible_devices(torch_indices(devices), os.environ.get("CUDA_VISIBLE_DEVICES"))
+    else:
         env |= {
             "SGLANG_USE_CPU_ENGINE": "1",
             "PYTHONPATH": str(CPU_SHIMS),
@@ -54,7 +59,7 @@ def server_environment(device: str, threads: int) -> dict[str, str]:
 
 
 class SGLangServer:
-    def __init__(self, python: str, arguments: Mapping[str, Any], device: str, threads: int, timeout_s: float) -> None:
+    def __init__(self, python: str, arguments: Mapping[str, Any], devices: Sequence[str], threads: int, timeout_s: float) -> None:
         """Starts `python -m sglang.launch_server` on a free loopback port and waits until it serves. Raises `ServerFailed`."""
         port, key = free_port(), secrets.token_hex(32)
         self.url = f"http://127.0.0.1:{port}"
@@ -68,7 +73,7 @@ class SGLangServer:
         keys.write_text(json.dumps({"api-key": key, "admin-api-key": key}))
         words = command_line({**arguments, "host": "127.0.0.1", "port": port, "config": keys})
         with self._log.open("wb") as log:
-            variables = server_environment(device, threads) | temporary_files_in(self._folder.path)
+            variables = server_environment(devices, threads) | temporary_files_in(self._folder.path)
             self._process = start_process(python, _LAUNCH, words, variables, ends_by=signal.SIGTERM, output=log)
         try:
             self._wait_until_ready(timeout_s)

@@ -73,7 +73,7 @@ class SGLangInferStrategy:
         vocab_size: int = AutoConfig.from_pretrained(model_path).get_text_config().vocab_size
         self._desk = Desk(RequestBounds(vocab_size, max_length), max_running_requests)
         self._tokenizer: Tokenizer = AutoTokenizer.from_pretrained(model_path)
-        self._server = SGLangServer(python, arguments, arguments["device"], threads, timeout_s)
+        self._server = SGLangServer(python, arguments, devices, threads, timeout_s)
         self._client = self._server.client()
         # The trainer's tensors may be twice as wide as the folder's.
         self._staged = StagedWeights(2 * sum(file.stat().st_size for file in self._model_path.glob("*.safetensors")))

@@ -15,7 +15,7 @@ from typing import Any
 
 from roll.configs.engine_arguments import EngineArguments
 from roll.distributed import collection
-from roll.distributed.devices import visible_devices
+from roll.distributed.devices import torch_indices, visible_devices
 from roll.distributed.own_folder import OwnFolder, temporary_files_in
 from roll.strategies.infer.interface import EngineError
 
@@ -62,8 +62,7 @@ def engine_environment(devices: Sequence[str], threads: int | None, arguments: M
         if arguments.get("enforce_eager"):
             env["TORCHDYNAMO_DISABLE"] = "1"  # a helper for log-probs is compiled all the same: 20 s at the first request
     else:
-        indices = [int(device.partition(":")[2] or 0) for device in devices]
-        env["CUDA_VISIBLE_DEVICES"] = visible_devices(indices, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        env["CUDA_VISIBLE_DEVICES"] = visible_devices(torch_indices(devices), os.environ.get("CUDA_VISIBLE_DEVICES"))
     return env
 
 

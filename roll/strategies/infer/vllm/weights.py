@@ -48,7 +48,8 @@ class ReceivedWeights:
         """Name of a tied weight -> checksum of what came under it."""
 
     def receive(self, version: int, bucket: Bucket) -> None:
-        """Copies a bucket aside. `ValueError` if it is corrupt or does not fit the model; nothing is kept then.
+        """Keeps a bucket, by a copy unless its file can be kept. `ValueError` if it is corrupt or does not fit the model; nothing
+        is kept then.
 
         A bucket of another version than the one before begins a new set; what was received of the other one is forgotten."""
         bucket.verify()
@@ -67,9 +68,8 @@ class ReceivedWeights:
                 raise ValueError(f"weights {sorted(tied)} are tied in the model but differ")
             for names in [held for held in self._parts if not set(held).isdisjoint(bucket.tensors)]:
                 os.close(self._parts.pop(names).file)
-            renamed = {self._aliases.get(name, name): tensor for name, tensor in bucket.tensors.items()}
             self._tied = tied
-            self._parts[tuple(bucket.tensors)] = _Part(bucket.checksum, write_memory_file(renamed))
+            self._parts[tuple(bucket.tensors)] = _Part(bucket.checksum, self._file(bucket))
 
     def take(self, manifest: WeightManifest) -> list[str]:
         """Paths of the files that hold this version's weights, valid until `forget`. `ValueError` unless exactly what the
@@ -91,6 +91,11 @@ class ReceivedWeights:
         for part in self._parts.values():
             os.close(part.file)
         self._version, self._parts, self._tied = None, {}, {}
+
+    def _file(self, bucket: Bucket) -> int:
+        if bucket.file is not None and self._aliases.keys().isdisjoint(bucket.tensors):
+            return os.open(bucket.file, os.O_RDONLY)
+        return write_memory_file({self._aliases.get(name, name): tensor for name, tensor in bucket.tensors.items()})
 
     def _tied_names(self) -> Sequence[str]:
         return [*self._aliases.keys(), *self._aliases.values()]

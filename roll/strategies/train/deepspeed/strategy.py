@@ -136,14 +136,19 @@ class DeepSpeedStrategy(HFTrainStrategy):
     def _trained_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         return ((name, parameter) for name, parameter in self._model.named_parameters() if parameter.requires_grad)
 
-    def _move(self, device: torch.device) -> None:
-        """Moves the moments, half or more of the memory. DeepSpeed's flat buffers stay: parameters are views into them; to free
+    def _free_device(self) -> None:
+        """The moments, half or more of the memory. DeepSpeed's flat buffers stay: parameters are views into them; to free
         more, let `offload_optimizer` keep masters and moments in host memory for good."""
         if self._zero is not None:
-            self._zero.move_moments(device if device.type == "cpu" else None)
+            self._zero.move_moments(torch.device("cpu"))
         elif self._engine is None:
-            nn.Module.to(self._model, device)
-        torch.cuda.empty_cache()
+            nn.Module.to(self._model, "cpu")
+
+    def _fill_device(self) -> None:
+        if self._zero is not None:
+            self._zero.move_moments(None)
+        elif self._engine is None:
+            nn.Module.to(self._model, self._device)
 
     def close(self) -> None:
         if self._engine is not None:

@@ -22,7 +22,7 @@ from roll.strategies.train.megatron.context import Predictors
 from roll.strategies.train.megatron.model import ModelStage
 from roll.strategies.train.megatron.stage_weights import Read
 from roll.strategies.train.megatron.strategy import MegatronStrategy
-from roll.strategies.train.megatron.tensor_files import TensorFiles, write_model
+from roll.strategies.train.tensor_files import FilesOf, TensorFiles, write_tensors
 from roll.strategies.train.value_head import ValueHead, saved_head
 from roll.weights.folder_files import VALUE_HEAD
 
@@ -68,7 +68,7 @@ class MegatronCritic(MegatronStrategy):
         self._check(folder, lambda name: torch.empty_like(head[name]) if name in head else body.meta(name))
         return lambda name: head[name] if name in head else body.read(name)
 
-    def _write_weights(self, folder: Path, weights: dict[str, Tensor]) -> None:
-        write_model(folder, ((name, tensor) for name, tensor in weights.items() if not name.startswith(_HEAD)))
-        head = {name.removeprefix(_HEAD): tensor for name, tensor in weights.items() if name.startswith(_HEAD)}
-        save_file(head, folder / VALUE_HEAD)
+    def _write_weights(self, folder: Path, weights: dict[str, Tensor], files_of: FilesOf) -> None:
+        write_tensors(folder, ((name, tensor) for name, tensor in weights.items() if not name.startswith(_HEAD)), files_of)
+        if head := {name.removeprefix(_HEAD): tensor for name, tensor in weights.items() if name.startswith(_HEAD)}:
+            save_file(head, folder / VALUE_HEAD)

@@ -70,6 +70,9 @@ class ModelParallel:
             raise ValueError(f"this process is already part of {stands} over {dist.get_world_size()} ranks")
         ModelParallel._users += 1
         self.stage = self.pipeline_group.rank()
+        self.stage_ranks = context.world_size // layout.pipeline
+        """Ranks that have a part of this rank's stage, or all of it."""
+        self.rank_in_stage = context.rank % self.stage_ranks
         self.place = ShardPosition(
             layout.tensor,
             self.tensor_group.rank(),

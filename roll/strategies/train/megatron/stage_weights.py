@@ -1,4 +1,4 @@
-"""The parameters of a divided model as whole Hugging Face tensors: gathered on rank 0 one at a time, or read from them."""
+"""The parameters of a divided model as whole Hugging Face tensors: gathered one at a time, or read from them."""
 
 from __future__ import annotations
 
@@ -18,28 +18,19 @@ Read = Callable[[str], Tensor]
 
 
 class StageWeights:
-    """The parameters of this rank's stage. Only the first ranks of the stages know those of other stages."""
+    """The parameters of this rank's stage."""
 
     def __init__(self, weights: WeightMap, model: nn.Module, parallel: ModelParallel) -> None:
         self._weights, self._parallel = weights, parallel
         self._pieces: list[tuple[Piece, nn.Parameter]] = list(weights.pieces(model))
-        own = [(piece, parameter.shape) for piece, parameter in self._pieces]
-        stages: list[list[tuple[Piece, torch.Size]] | None] = [None] * parallel.layout.pipeline
-        dist.all_gather_object(stages, own, group=parallel.pipeline_group)
-        self._stages = [stage or [] for stage in stages]
 
-    def gather(self, value: Value, dtype: torch.dtype, by_stage: bool = False) -> Iterator[tuple[str, Tensor]]:
-        """Whole tensors of `dtype`, tied ones once, each on its device until the next is asked for: all on rank 0, or `by_stage`
-        on the first rank of the stage that has them; nothing on other ranks, which must exhaust the iterator all the same.
-        `value` is asked on every rank, for it may be a collective."""
-        for stage, pieces in enumerate(self._stages):
-            for index, (piece, shape) in enumerate(pieces):
-                local = None
-                if stage == self._parallel.stage:
-                    # `value` is also called for a copy: it may reduce over the data-parallel ranks.
-                    local = value(self._pieces[index][1]).to(dtype)
-                if not piece.copy:
-                    yield from self._collect(stage, piece, shape, dtype, local, by_stage)
+    def gather(self, value: Value, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+        """Whole tensors of the stage, of `dtype`, tied ones once, one after another, on every rank of the stage. A collective of
+        these ranks; `value` may be one, too."""
+        for piece, parameter in self._pieces:
+            local = value(parameter).to(dtype)  # also of a copy
+            if not piece.copy:
+                yield from self._whole(piece, local)
 
     def check(self, meta: Read) -> None:
         """Raises `ValueError` if a tensor is missing or of another shape; those of `meta` need no contents."""
@@ -57,32 +48,13 @@ class StageWeights:
             shard = self._weights.shard(piece, [read(name) for name in piece.names])
             yield parameter, shard.to(parameter.device, torch.float32)
 
-    def _collect(
-        self, stage: int, piece: Piece, shape: torch.Size, dtype: torch.dtype, local: Tensor | None, by_stage: bool
-    ) -> Iterator[tuple[str, Tensor]]:
-        """Gathers a weight from the ranks of the stage that divide it, then (unless `by_stage`) sends it from the first of them
-        to rank 0."""
-        parallel = self._parallel
-        group = parallel.divides(piece.of_expert)
-        if parallel.replicas(piece.of_expert).rank() != 0:
-            return
-        divided = group.size() if piece.dim is not None or piece.of_expert else 1
-        shards = [local] if local is not None else []
-        if local is not None and divided > 1:
-            shards = [torch.empty_like(local) for _ in range(divided)] if group.rank() == 0 else []
-            dist.gather(local.contiguous(), shards or None, group=group, group_dst=0)
-        if group.rank() != 0:
-            return
-        if stage != 0 and not by_stage:
-            if parallel.stage == stage:
-                for shard in shards:
-                    dist.send(shard.contiguous(), group=parallel.pipeline_group, group_dst=0)
-            elif parallel.stage == 0:
-                shards = [torch.empty(shape, dtype=dtype, device=parallel.device) for _ in range(divided)]
-                for shard in shards:
-                    dist.recv(shard, group=parallel.pipeline_group, group_src=stage)
-        if shards if by_stage else parallel.rank == 0:
-            of_ranks = piece.by_expert_rank or (piece.names,)
-            count = len(shards) // len(of_ranks)
-            for index, names in enumerate(of_ranks):
-                yield from zip(names, self._weights.unshard(piece, shards[index * count : (index + 1) * count]), strict=True)
+    def _whole(self, piece: Piece, local: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """The tensors of a parameter, from the ranks of the stage that divide it."""
+        group, shards = self._parallel.divides(piece.of_expert), [local]
+        if group.size() > 1 and (piece.dim is not None or piece.of_expert):
+            shards = [torch.empty_like(local, memory_format=torch.contiguous_format) for _ in range(group.size())]
+            dist.all_gather(shards, local.contiguous(), group=group)
+        of_ranks = piece.by_expert_rank or (piece.names,)
+        count = len(shards) // len(of_ranks)
+        for index, names in enumerate(of_ranks):
+            yield from zip(names, self._weights.unshard(piece, shards[index * count : (index + 1) * count]), strict=True)

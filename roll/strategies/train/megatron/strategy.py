@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -35,14 +35,15 @@ from roll.strategies.train.megatron.model import MakeStage, PolicyModel, build_s
 from roll.strategies.train.megatron.parallel import ModelParallel
 from roll.strategies.train.megatron.schedule import OfRows, PipelineSchedule
 from roll.strategies.train.megatron.stage_weights import Read, StageWeights
-from roll.strategies.train.megatron.storage_offload import StorageOffload
 from roll.strategies.train.megatron.supported import ParallelLayout
-from roll.strategies.train.megatron.tensor_files import TensorFiles, write_model
 from roll.strategies.train.optimizer import MOMENTS, scale_to_norm
 from roll.strategies.train.process import prepare_process, resolve_dtype
-from roll.strategies.train.snapshot import Snapshot
+from roll.strategies.train.snapshot import Share, Snapshot
 from roll.strategies.train.spec import TrainSpec
+from roll.strategies.train.storage_offload import StorageOffload
+from roll.strategies.train.tensor_files import FilesOf, TensorFiles, write_tensors
 from roll.weights.bucket import Bucket, make_buckets
+from roll.weights.host_copies import host_copies
 
 
 class MegatronStrategy:
@@ -183,23 +184,25 @@ class MegatronStrategy:
         }
 
     def export_weights(self, bucket_bytes: int) -> Iterator[Bucket]:
-        """Exports weights in the type that layers compute in, tied weights once. The first rank of each stage exports the stage's
-        weights."""
-        yield from make_buckets(self._weights.gather(nn.Parameter.detach, self._compute_dtype, by_stage=True), bucket_bytes)
+        """Exports weights in the type that layers compute in, tied weights once; the ranks of a stage share its buckets."""
+        parallel, named = self._parallel, self._weights.gather(nn.Parameter.detach, self._compute_dtype)
+        copies = host_copies(self._device)
+        yield from make_buckets(named, bucket_bytes, parallel.rank_in_stage, parallel.stage_ranks, copies)
 
     def snapshot(self) -> Snapshot:
-        masters = self._masters
+        parallel, masters = self._parallel, self._masters
         weights = self._weights.gather(masters.weight if masters else nn.Parameter.detach, torch.float32)
         state = self._state if masters else None
-        return Snapshot.take(self._parallel.rank, self._device, weights, self._full_moments(), state)
+        files_of = FilesOf(parallel.rank, parallel.layout.pipeline * parallel.stage_ranks)
+        share = Share(parallel.rank_in_stage, parallel.stage_ranks)
+        return Snapshot.take(files_of, share, self._device, weights, self._full_moments(), state)
 
     def write(self, snapshot: Snapshot, directory: Path) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        if snapshot.rank == 0:
-            folder = directory / files.MODEL
-            folder.mkdir(exist_ok=True)
+        folder = directory / files.MODEL
+        folder.mkdir(parents=True, exist_ok=True)
+        if snapshot.files_of.first:
             self._save_description(folder)
-            self._write_weights(folder, snapshot.weights)
+        self._write_weights(folder, snapshot.weights, snapshot.files_of)
         snapshot.write_training(directory, snapshot.moments)
 
     @torch.no_grad()
@@ -210,7 +213,7 @@ class MegatronStrategy:
         state = files.TrainerState.read(directory / files.TRAINER) if masters is not None else self._state
         weights = self._open_weights(directory / files.MODEL)
         kinds = MOMENTS if masters is not None and state.optimizer_step else ()
-        moments = TensorFiles(*([directory / files.OPTIMIZER] if kinds else []))
+        moments = TensorFiles(*(files.optimizer_files(directory) if kinds else []))
         for moment in kinds:
             self._check(directory, partial(moments.meta, suffix=f".{moment}"))
         self._set_weights(weights)
@@ -221,6 +224,10 @@ class MegatronStrategy:
                     masters.set_moment(moment, parameter, value, state.optimizer_step)
             files.restore_rng(files.rng_path(directory, self._parallel.rank), self._device)
         self._state = state
+
+    def set_weights(self, weights: Mapping[str, Tensor]) -> None:
+        self._check(Path(self._spec.model_path), lambda name: torch.empty_like(weights[name], device="meta"))
+        self._set_weights(weights.__getitem__)
 
     def offload(self) -> None:
         if self._device.type == "cpu":
@@ -268,8 +275,8 @@ class MegatronStrategy:
                 for name, tensor in self._weights.gather(partial(self._masters.moment, moment), torch.float32):
                     yield f"{name}.{moment}", tensor
 
-    def _write_weights(self, folder: Path, weights: dict[str, Tensor]) -> None:
-        write_model(folder, weights.items())
+    def _write_weights(self, folder: Path, weights: dict[str, Tensor], files_of: FilesOf) -> None:
+        write_tensors(folder, weights.items(), files_of)
 
     def _save_description(self, folder: Path) -> None:
         """Writes all files of a Hugging Face folder but its weights."""

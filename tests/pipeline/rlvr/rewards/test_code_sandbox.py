@@ -126,7 +126,7 @@ def test_a_test_that_cannot_be_made_is_no_judgement() -> None:
     graded = results(
         [
             sample(ADD, ["import no_such_module\nassert add(1, 2) == 3"]),
-            sample(ADD, ["def test_it(capsys): pass"]),
+            sample(ADD, ["def test_it(capsys): assert add(1, 2) == 3"]),
             sample(ADD, ["assert add(1, 2 =="]),
             sample(ADD, ""),
             # What the solution raises is its own affair.
@@ -152,6 +152,7 @@ def test_partial_credit_is_the_share_of_tests() -> None:
         ("<think>```python\na\n```</think>", None),
         ("```python\na\n```</think>```\nb\n```", "b\n"),
         ("```cpp\na\n```", None),
+        ('```Python title="x.py"\na\n```', "a\n"),
         ("```python\na", None),
         ("print(1)", "print(1)"),
         ("", None),

@@ -3,16 +3,20 @@
 import asyncio
 import math
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import sympy
+from sympy.core.cache import CACHE
 
 from roll.data.sample import Prompt, Sample
+from roll.pipeline.rlvr.rewards import math_grader
 from roll.pipeline.rlvr.rewards.exact_match_reward_worker import ExactMatchRewardWorker
 from roll.pipeline.rlvr.rewards.math_grader import grade
 from roll.pipeline.rlvr.rewards.math_rule_reward_worker import MathRuleRewardWorker, answer_text
-from roll.pipeline.rlvr.rewards.reward_worker import RewardResult, RewardWorker
+from roll.pipeline.rlvr.rewards.reward_worker import Grade, RewardResult, RewardWorker
 from roll.pipeline.rlvr.rewards.timed_pool import TimedPool
 
 CONFIG = {"timeout_s": 5.0, "max_concurrency": 2, "reward_args": {}}
@@ -206,6 +210,55 @@ def test_failures_of_a_judge_are_errors_and_never_numbers() -> None:
     assert results[2].error == "ConnectionError: refused"
     assert "not finite" in (results[3].error or "")
     assert judge.most == 3
+
+
+class Stuck(RewardWorker):
+    """A plain method, which comes back for one ground truth only."""
+
+    done = threading.Event()
+
+    def grade(self, sample: Sample) -> float:  # type: ignore[override]
+        if sample.prompt.ground_truth != "quick":
+            self.done.wait()
+        return 1.0
+
+
+def test_a_plain_method_that_never_comes_back_costs_no_other_sample() -> None:
+    worker = Stuck({**CONFIG, "timeout_s": 0.2, "max_concurrency": 8})
+    try:
+        found = rewards(worker, [sample("", "slow")] * 16)
+        assert {result.error for result in found} == {"timeout"}
+        worker.timeout_s = 60.0  # a busy machine may start a thread late
+        assert rewards(worker, [sample("", "quick")] * 4) == [RewardResult(1.0)] * 4
+        worker.timeout_s = 0.2
+        assert {result.error for result in rewards(worker, [sample("", "slow")] * 8)} == {"timeout"}
+        (refused,) = rewards(worker, [sample("", "quick")])
+        assert refused.error == "RuntimeError: 16 calls of grade have not come back: it has to end, whatever the sample"
+    finally:
+        Stuck.done.set()
+
+
+@pytest.mark.parametrize("parts", [{"part": math.nan}, {"part": math.inf}, {"judged": 1.0}])
+def test_a_part_is_a_finite_number_and_none_passes_for_the_judgement(parts: dict[str, float]) -> None:
+    """`judged` decides whether a sample has succeeded."""
+
+    class WithParts(RewardWorker):
+        async def grade(self, sample: Sample) -> Grade:
+            return 0.0, parts
+
+    (found,) = rewards(WithParts(CONFIG), [sample("", "")])
+    assert found.value is None and "parts are finite" in (found.error or "")
+
+
+def test_an_answer_that_fills_the_memory_leaves_none_of_it_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fills(*_: object) -> bool:
+        for i in range(300):
+            sympy.cos(sympy.Integer(i) + sympy.Symbol("x"))
+        raise MemoryError
+
+    monkeypatch.setattr(math_grader, "_is_right", fills)
+    assert grade({"response": "1", "ground_truth": "1"}) == 0.0
+    assert sum(cached.cache_info().currsize for cached in CACHE) < 100
 
 
 def test_a_result_is_a_value_or_an_error() -> None:

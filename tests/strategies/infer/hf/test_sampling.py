@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roll.strategies.infer.hf.sampling import BatchSampling, inverse_cdf, sample, seeded_uniforms, truncate
+from roll.strategies.infer.hf.sampling import BatchSampling, inverse_cdf, running_sum, sample, seeded_uniforms, truncate
 from roll.strategies.infer.interface import SamplingParams
 
 CPU = torch.device("cpu")
@@ -100,3 +100,12 @@ def test_a_row_does_not_depend_on_its_company() -> None:
 
 def test_number_i_of_a_seed_does_not_depend_on_how_many_are_drawn() -> None:
     assert seeded_uniforms(5, 100)[:7] == seeded_uniforms(5, 7)
+
+
+def test_the_sum_that_accelerators_repeat_is_the_sum() -> None:
+    """Float sums differ there from call to call, and torch's deterministic mode refuses them."""
+    weights = torch.randn(3, 152_000, generator=torch.Generator().manual_seed(0)).mul(3).softmax(-1)
+    exact, whole = running_sum(weights, repeatable=False), running_sum(weights, repeatable=True)
+    assert whole.dtype == torch.float64 and float((whole - exact).abs().max()) < 152_000 * 2**-48
+    shuffled = torch.randperm(weights.shape[1], generator=torch.Generator().manual_seed(1))
+    assert torch.equal(running_sum(weights[:, shuffled], repeatable=True)[:, -1], whole[:, -1]), "the order does not matter"

@@ -311,7 +311,7 @@ def test_memory_is_released_and_taken_again(engine):
 @real
 def test_a_wrong_argument_is_answered_with_the_end_of_the_log():
     with pytest.raises(ServerFailed, match=r"before it was ready(.|\n)*no-such-flag"):
-        SGLangServer(PYTHON, {"model_path": "/nowhere", "no_such_flag": 1}, "cpu", 1, 100.0)
+        SGLangServer(PYTHON, {"model_path": "/nowhere", "no_such_flag": 1}, ["cpu"], 1, 100.0)
 
 
 @real
@@ -377,4 +377,4 @@ def test_arguments_become_flags():
 
 def test_a_missing_interpreter_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="no-python"):
-        SGLangServer(str(tmp_path / "no-python"), {}, "cpu", 1, 5.0)
+        SGLangServer(str(tmp_path / "no-python"), {}, ["cpu"], 1, 5.0)

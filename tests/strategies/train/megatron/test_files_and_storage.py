@@ -2,15 +2,15 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from roll.strategies.train.megatron.storage_offload import StorageOffload
-from roll.strategies.train.megatron.tensor_files import TensorFiles, write_model
+from roll.strategies.train.storage_offload import StorageOffload
+from roll.strategies.train.tensor_files import TensorFiles, write_tensors
 
 
 def test_large_models_are_written_in_several_files_with_an_index(family_models, tmp_path):
     source = family_models / "qwen3-untied"
     tensors = load_file(source / "model.safetensors")
     (tmp_path / "config.json").write_text((source / "config.json").read_text())
-    write_model(tmp_path, tensors.items(), shard_bytes=5000)
+    write_tensors(tmp_path, tensors.items(), shard_bytes=5000)
     sizes = [path.stat().st_size for path in tmp_path.glob("*.safetensors")]
     assert len(sizes) > 2 and max(sizes) < 10000
     model = AutoModelForCausalLM.from_pretrained(tmp_path)

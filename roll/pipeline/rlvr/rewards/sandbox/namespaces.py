@@ -11,18 +11,21 @@ import struct
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 NOBODY = 65534
 """Who a process becomes that is root: limits on processes do not hold for root."""
 _NEWNS, _NEWIPC, _NEWUSER, _NEWPID, _NEWNET, _NEWUTS = 0x20000, 0x8000000, 0x10000000, 0x20000000, 0x40000000, 0x4000000
-_NOSUID, _NODEV, _BIND, _REC, _PRIVATE, _DETACH = 2, 4, 4096, 16384, 1 << 18, 2
+_NOSUID, _NODEV, _BIND, _MOVE, _REC, _PRIVATE, _DETACH = 2, 4, 4096, 8192, 16384, 1 << 18, 2
 _SET_PDEATHSIG, _CAPBSET_DROP, _SET_NO_NEW_PRIVS, _SET_CHILD_SUBREAPER = 1, 24, 38, 36
 _MOUNT_SETATTR, _RECURSIVE, _ATTR_RDONLY = 442, 0x8000, 1
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _CAPABILITIES_V3 = 0x20080522
 _SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/etc/ld.so.cache", "/etc/localtime")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
+_OWN_TMP = "/own_tmp"
+"""Where a program's /tmp is prepared."""
 _MOUNT_POINT = "/sys"
 """Where the new root is built: a folder that exists everywhere and that nothing is taken from."""
 
@@ -80,7 +83,13 @@ def isolate_program(tmp_bytes: int) -> None:
     """A /tmp and IPC of its own for this process; its next child is the first of a new process namespace."""
     _done("unshare", _libc.unshare(_NEWNS | _NEWIPC | _NEWPID))
     options = f"size={tmp_bytes},nr_inodes=1024,mode=0777"
-    _mount("tmpfs", "/tmp", "tmpfs", _NOSUID | _NODEV, options)
+    _mount("tmpfs", _OWN_TMP, "tmpfs", _NOSUID | _NODEV, options)
+    for path in _below_tmp():  # Python itself may lie there
+        if not path.is_symlink():
+            target = Path(_OWN_TMP) / path.relative_to("/tmp")
+            target.mkdir(parents=True, exist_ok=True)
+            _mount(str(path), str(target), None, _BIND | _REC, None)
+    _mount(_OWN_TMP, "/tmp", None, _MOVE, None)
 
 
 def end_with_parent(signal: int) -> None:
@@ -105,7 +114,8 @@ def _new_root() -> None:
     _mount("none", "/", None, _REC | _PRIVATE, None)
     _mount("tmpfs", _MOUNT_POINT, "tmpfs", _NOSUID | _NODEV, "size=1m,mode=0755")
     root = Path(_MOUNT_POINT)
-    (root / "tmp").mkdir()
+    for name in ("/tmp", _OWN_TMP):
+        (root / name[1:]).mkdir()
     for source in visible():
         target = root / source.relative_to("/")
         if source.is_symlink():
@@ -134,6 +144,11 @@ def visible() -> Iterator[Path]:
         if path.exists() and not any(path == other or other in path.parents for other in seen):
             seen.append(path)
             yield path
+
+
+@cache
+def _below_tmp() -> tuple[Path, ...]:
+    return tuple(path for path in visible() if Path("/tmp") in path.parents)
 
 
 def _mount(source: str, target: str, kind: str | None, flags: int, options: str | None) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from roll.distributed.child import end_process, same_imports, start_process
 from roll.pipeline.rlvr.rewards.sandbox.limits import Limits
+from roll.pipeline.rlvr.rewards.sandbox.system_calls import MACHINES
 
 _FORKER = "from roll.pipeline.rlvr.rewards.sandbox.forker import main; main(int(sys.argv[1]))"
 START_S, END_S = 60.0, 5.0
@@ -48,6 +49,9 @@ class Sandbox:
         """Raises `SandboxFailed` if programs cannot be shut in at all."""
         if sys.platform != "linux":
             raise SandboxFailed("programs are shut in on Linux only; give reward_args.code_url, a SandboxFusion service")
+        if (machine := os.uname().machine) not in MACHINES:
+            known = " and ".join(MACHINES)
+            raise SandboxFailed(f"system calls are filtered on {known}, not on {machine}; give reward_args.code_url")
         self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             fd = theirs.fileno()
@@ -65,8 +69,14 @@ class Sandbox:
     def run(self, programs: Sequence[Program], output: int, limits: Limits) -> Ending:
         """Runs the programs side by side until the last one has ended. `output`: the descriptor that they write to, at its other
         end; it is closed."""
+        try:
+            return self._run(programs, output, limits)
+        finally:
+            os.close(output)
+
+    def _run(self, programs: Sequence[Program], output: int, limits: Limits) -> Ending:
         deadline = time.monotonic() + limits.wall_s
-        numbers = [self._start(program, limits) for program in programs]
+        numbers = self._start_all(programs, limits)
         endings: dict[int, int] = {}
         collected, exceeded = bytearray(), ""
         waiting = select.poll()
@@ -89,8 +99,14 @@ class Sandbox:
                 elif len(collected) > limits.output_kb << 10:
                     exceeded = "output"
         self._end([number for number in numbers if number not in endings], endings)
-        os.close(output)
         return Ending(bytes(collected), endings[numbers[-1]], exceeded)
+
+    def _start_all(self, programs: Sequence[Program], limits: Limits) -> list[int]:
+        try:
+            return [self._start(program, limits) for program in programs]
+        finally:
+            for descriptor in {each for program in programs for each in program.descriptors}:
+                os.close(descriptor)
 
     def _start(self, program: Program, limits: Limits) -> int:
         self._number += 1
@@ -99,8 +115,6 @@ class Sandbox:
             socket.send_fds(self._connection, [json.dumps(message).encode()], list(program.descriptors))
         except OSError as error:
             raise SandboxFailed(f"its forker has ended: {error}") from None
-        for descriptor in set(program.descriptors):
-            os.close(descriptor)
         return self._number
 
     def _end(self, numbers: Sequence[int], endings: dict[int, int]) -> None:

@@ -18,15 +18,34 @@ _NUMBER_AT, _MACHINE_AT, _FIRST_ARGUMENT_AT = 0, 4, 16
 _OTHER_ABI = 0x40000000
 _NEW_NAMESPACES = 0x7E020000
 _CLONE3 = 435
-_MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+"""What a machine calls itself -> AUDIT_ARCH_..., of linux/audit.h: a call of another architecture's table ends the program."""
 _CLONE = {"x86_64": 56, "aarch64": 220}
-_FORBIDDEN = {
-    # socket, ptrace, process_vm_readv/writev, unshare, setns, shmget, msgget, semget, memfd_create, keyctl, bpf, perf_event_open,
-    # userfaultfd
-    "x86_64": (41, 101, 310, 311, 272, 308, 29, 68, 64, 319, 250, 321, 298, 323),
-    "aarch64": (198, 117, 270, 271, 97, 268, 194, 186, 190, 279, 219, 280, 241, 282),
+FORBIDDEN = {
+    # arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h
+    "socket": {"x86_64": 41, "aarch64": 198},
+    "ptrace": {"x86_64": 101, "aarch64": 117},
+    "process_vm_readv": {"x86_64": 310, "aarch64": 270},
+    "process_vm_writev": {"x86_64": 311, "aarch64": 271},
+    "unshare": {"x86_64": 272, "aarch64": 97},
+    "setns": {"x86_64": 308, "aarch64": 268},
+    "shmget": {"x86_64": 29, "aarch64": 194},
+    "msgget": {"x86_64": 68, "aarch64": 186},
+    "semget": {"x86_64": 64, "aarch64": 190},
+    "memfd_create": {"x86_64": 319, "aarch64": 279},
+    "keyctl": {"x86_64": 250, "aarch64": 219},
+    "bpf": {"x86_64": 321, "aarch64": 280},
+    "perf_event_open": {"x86_64": 298, "aarch64": 241},
+    "userfaultfd": {"x86_64": 323, "aarch64": 282},
 }
-_FORBIDDEN_EVERYWHERE = (425, 426, 427, 438, 447)  # io_uring_*, pidfd_getfd, memfd_secret
+FORBIDDEN_EVERYWHERE = {
+    # Calls from 424 on have one number on all machines.
+    "io_uring_setup": 425,
+    "io_uring_enter": 426,
+    "io_uring_register": 427,
+    "pidfd_getfd": 438,
+    "memfd_secret": 447,
+}
 
 
 class NoFilter(OSError):
@@ -36,24 +55,24 @@ class NoFilter(OSError):
 def forbid() -> None:
     """From now on, for this process. It must have given up new rights before. Raises `NoFilter`."""
     machine = os.uname().machine
-    if machine not in _MACHINES:
+    if machine not in MACHINES:
         raise NoFilter(f"no filter of system calls for {machine}")
-    code = b"".join(struct.pack("=HBBI", *step) for step in _program(machine))
+    code = b"".join(struct.pack("=HBBI", *step) for step in steps_for(machine))
     steps = ctypes.create_string_buffer(code, len(code))
     program = struct.pack("@HP", len(code) // 8, ctypes.addressof(steps))
     if ctypes.CDLL(None, use_errno=True).prctl(_SET_SECCOMP, _MODE_FILTER, program, 0, 0) != 0:
         raise NoFilter(f"no filter of system calls: {os.strerror(ctypes.get_errno())}")
 
 
-def _program(machine: str) -> Iterator[tuple[int, int, int, int]]:
-    """Steps (operation, jump if true, jump if false, value)."""
+def steps_for(machine: str) -> Iterator[tuple[int, int, int, int]]:
+    """The filter as a program of the kernel's BPF machine: (operation, jump if true, jump if false, value)."""
     yield _LOAD, 0, 0, _MACHINE_AT
-    yield _EQUAL, 1, 0, _MACHINES[machine]
+    yield _EQUAL, 1, 0, MACHINES[machine]
     yield _RETURN, 0, 0, _KILL
     yield _LOAD, 0, 0, _NUMBER_AT
     yield _AT_LEAST, 0, 1, _OTHER_ABI
     yield _RETURN, 0, 0, _ERRNO | _EPERM
-    for number in (*_FORBIDDEN[machine], *_FORBIDDEN_EVERYWHERE):
+    for number in (*(of[machine] for of in FORBIDDEN.values()), *FORBIDDEN_EVERYWHERE.values()):
         yield _EQUAL, 0, 1, number
         yield _RETURN, 0, 0, _ERRNO | _EPERM
     yield _EQUAL, 0, 1, _CLONE3  # its flags are out of reach; without it, the C library calls clone

@@ -7,6 +7,7 @@ data set's; it is shut in as a solution is.
 
 from __future__ import annotations
 
+import builtins
 import json
 import math
 import os
@@ -18,6 +19,7 @@ from typing import Any
 from roll.pipeline.rlvr.rewards.sandbox import prelude
 from roll.pipeline.rlvr.rewards.sandbox.peer import Peer, PeerGone, error_class
 from roll.pipeline.rlvr.rewards.sandbox.solution import NAME
+from roll.pipeline.rlvr.rewards.sandbox.tested import asked_of_solution
 
 
 class Unable(Exception):
@@ -79,12 +81,19 @@ def _tested(peer: Peer, message: dict[str, Any]) -> tuple[int, str]:
     try:
         names, errors = peer.ask(0, "names")
         names |= {name: error_class(types_) for name, types_ in errors.items()}
+        names = {name: value for name, value in names.items() if name.isidentifier() and not name.startswith("__")}
     except Exception as error:  # boundary: what the solution says
         return 0, f"the solution cannot be loaded: {_shown(error)}"
     for test in message["tests"]:
         try:
             _run(test, names, message["calls"])
             passed += 1
+        except ModuleNotFoundError as error:
+            if error.name is not None and error.name != NAME:  # the solution's own have no name, or it lacks one
+                raise Unable(str(error)) from error
+            why = why or _shown(error)
+            if not message["go_on"]:
+                break
         except Unable:
             raise
         except (Exception, SystemExit) as error:  # boundary: a test fails by any exception
@@ -96,20 +105,25 @@ def _tested(peer: Peer, message: dict[str, Any]) -> tuple[int, str]:
 
 def _run(test: str, names: dict[str, Any], calls: str) -> None:
     """A test's own lines, then each of its functions test_..., then check(candidate) if it has one."""
-    module = types.ModuleType(NAME)
-    vars(module).update(names)
-    sys.modules[NAME] = module
-    space = {**prelude.names(), **names, "__name__": "tests"}
+    prelude_names = prelude.names()
+    known = prelude_names | vars(builtins)
     try:
+        asked = asked_of_solution(test, known, calls)
         code = compile(test, "tests.py", "exec")
     except SyntaxError as error:
         raise Unable(f"a test is no Python: {error}") from error
-    try:
-        exec(code, space)  # in the sandbox
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name == NAME:  # raised by the solution, or its lack of a name
-            raise
+    except ValueError as error:
         raise Unable(str(error)) from error
+    if asked and not asked & names.keys():
+        raise AssertionError(f"it does not define {min(asked)}")
+    # Python's own names are the tests' own: a solution's `abs` or `sorted` decides nothing.
+    theirs = {name: value for name, value in names.items() if name in asked or name not in known}
+    module = types.ModuleType(NAME)
+    vars(module).update(names, __all__=list(theirs))
+    sys.modules[NAME] = module
+    own = {name: value for name, value in prelude_names.items() if name not in asked}
+    space = {**own, **theirs, "__name__": "tests"}
+    exec(code, space)  # in the sandbox
     for name, value in list(space.items()):
         if name.startswith("test") and isinstance(value, types.FunctionType):
             for arguments in _parameters(value):
@@ -123,14 +137,26 @@ def _parameters(test: Any) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = [{}]
     for mark in getattr(test, "pytestmark", []):
         if mark.name == "parametrize":
-            given = mark.args[0]
+            given, values = _of_mark(*mark.args, **mark.kwargs)
             names = [name.strip() for name in given.split(",")] if isinstance(given, str) else list(given)
-            values = [each if len(names) > 1 else (each,) for each in mark.args[1]]
-            rows = [row | dict(zip(names, each, strict=True)) for row in rows for each in values]
+            rows = [row | dict(zip(names, _row(each, len(names)), strict=True)) for row in rows for each in values]
     required = test.__code__.co_argcount - len(test.__defaults__ or ())
+    if not rows:
+        raise Unable(f"{test.__name__} is given no parameters")
     if lacking := [name for name in test.__code__.co_varnames[:required] if name not in rows[0]]:
         raise Unable(f"{test.__name__} asks for the fixture {lacking[0]}")
     return rows
+
+
+def _of_mark(argnames: Any, argvalues: Any, **_: Any) -> tuple[Any, Any]:
+    return argnames, argvalues
+
+
+def _row(given: Any, names: int) -> Any:
+    """The values of as many names, as they are or as pytest.param."""
+    if type(given).__name__ == "ParameterSet":
+        return given.values
+    return given if names > 1 else (given,)
 
 
 def _shown(error: BaseException) -> str:

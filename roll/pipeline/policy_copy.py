@@ -1,0 +1,96 @@
+"""The role actor_log_prob: a copy of the policy that takes published versions and scores steps in actor_train's place.
+
+Which version scores a step follows from the step's number alone, never from who was faster: the newest that is published when
+`step - lag` steps are trained. With lag 0 a step waits for it; with lag 1 it is there while the step before trains.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+
+from roll.distributed.cluster import Cluster
+from roll.distributed.device_locks import DeviceLocks
+from roll.metrics.ledger import BUSY, Ledger
+from roll.metrics.step_speed import STAGE
+from roll.pipeline.state import RunState
+from roll.rollout.changes import Closed
+from roll.weights.store import BucketRef, WeightSource, as_argument
+
+ROLE = "actor_log_prob"
+LOADING = STAGE + "log_prob_load"
+
+
+def policy_copy(
+    clusters: Mapping[str, Cluster], store: WeightSource, state: RunState, devices: DeviceLocks, ledger: Ledger, lag: int
+) -> PolicyCopy | None:
+    """None where the run has no such role."""
+    return PolicyCopy(clusters[ROLE], store, state, devices, ledger, lag) if ROLE in clusters else None
+
+
+class PolicyCopy:
+    def __init__(
+        self, cluster: Cluster, store: WeightSource, state: RunState, devices: DeviceLocks, ledger: Ledger, lag: int
+    ) -> None:
+        """`state`: of a run whose workers have begun with the weights of its first step. `ledger`: gets the seconds of loading.
+        `lag`: see above."""
+        self.cluster = cluster
+        self._store = store
+        self._groups = state.groups
+        self._schedule = state.schedule
+        self._devices = devices
+        self._ledger = ledger
+        self._lag = lag
+        self._first = self._version = self._published = self._next = state.first_step
+        """The version that the workers began with, the one that they have, the newest published one, and the step that is to be
+        scored next."""
+
+    def version_for(self, step: int) -> int:
+        """The version that scores the step. A run that begins, or is resumed, has none older than the one it starts from."""
+        return max(self._first, self._schedule.newest_published(step - self._lag))
+
+    @property
+    def needed(self) -> frozenset[int]:
+        """Versions that the store has to keep."""
+        wanted = self.version_for(self._next)
+        return frozenset({wanted} - {self._version})
+
+    def publish(self, version: int) -> None:
+        """The version can be pulled."""
+        self._published = version
+        self._groups.changes.notify()
+
+    async def turn(self, step: int) -> None:
+        """The workers have the version that scores the step. Raises `Closed` if the run stops before."""
+        wanted, groups = self.version_for(step), self._groups
+        loaded = f"{self.cluster.role} has version {wanted}"
+        await groups.until(lambda: groups.stopped or self._version == wanted, "log_prob", loaded)
+        if self._version != wanted:
+            raise Closed
+
+    def scored(self, step: int) -> None:
+        """Of the step nothing is left to score."""
+        self._next = step + 1
+        self._groups.changes.notify()
+
+    async def follow(self) -> None:
+        """Runs as long as the run does."""
+        while True:
+            await self._groups.until(lambda: self._version < self.version_for(self._next) <= self._published)
+            async with self._devices.hold(self.cluster.role):
+                await self._load(self.version_for(self._next))
+            self._groups.changes.notify()
+
+    async def _load(self, version: int) -> None:
+        self._ledger.enter(LOADING, BUSY, time.monotonic())
+        ranks = range(len(self.cluster))
+
+        async def receive(version: int, bucket: BucketRef) -> None:
+            value = as_argument(bucket)
+            await asyncio.gather(*(self.cluster.call(rank, "receive_bucket", version, value) for rank in ranks))
+
+        manifest = await self._store.pull(version, receive)
+        await self.cluster.call_all("take_weights", manifest)
+        self._version = version
+        self._ledger.enter(LOADING, "idle", time.monotonic())
