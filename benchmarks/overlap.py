@@ -46,6 +46,8 @@ class ScriptedReward(ExactMatchRewardWorker):
     """`spread: constant` takes `mean_s`; `group`: up to `mean_s`, all samples of a group the same; `tail`: one sample in a
     hundred takes 20 times `mean_s`."""
 
+    reads = frozenset({"mean_s", "spread"})
+
     async def grade(self, sample: Sample) -> float:
         mean_s, spread = float(self.reward_args["mean_s"]), self.reward_args["spread"]
         if spread == "group":

@@ -10,8 +10,8 @@ Random weights of the Qwen2 architecture, in float32 on CPUs and bfloat16 on GPU
 one for the engine; each size and engine with a trainer and Ray of its own: 500M needs 16 GB.
 
     python benchmarks/weight_update.py [--size 1M 50M 500M] [--engines hf_infer vllm sglang] [--modes interrupt in_flight drain]
-        [--transports object_store collective checkpoint_dir apart] [--ranks 1] [--updates 5] [--slots 16] [--bucket_mb 256]
-        [--sglang PYTHON] [--vllm PYTHON]
+        [--transports object_store shared_memory collective checkpoint_dir apart] [--ranks 1] [--updates 5] [--slots 16]
+        [--bucket_mb 256] [--sglang PYTHON] [--vllm PYTHON]
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from roll.rollout.fleet import Fleet
 from roll.strategies.infer.interface import WeightUpdateMode
 from roll.strategies.train.interface import RankContext
 from roll.strategies.train.spec import TrainSpec
-from roll.weights.directory import DirectoryWeightStore, ServedWeightStore
+from roll.weights.directory import DirectoryWeightStore, MemoryFolderStore, ServedWeightStore
 from roll.weights.gather import gather_weights
 from roll.weights.store import MemoryWeightStore, WeightStore
 
@@ -54,6 +54,7 @@ DEADLINE_S = 900.0
 SLOTS_AND_UPDATES = {"1M": (16, 5), "50M": (16, 5), "500M": (8, 2), "1.5B": (8, 2), "7B": (8, 2)}
 """By default."""
 APART = "apart"
+TRANSPORTS = (*(each for each in get_args(WeightTransport) if each != "nccl"), APART)
 ENGINES = ("hf_infer", "vllm", "sglang")
 MIB = 1 << 20
 
@@ -152,6 +153,8 @@ async def copy_rate(nbytes: int) -> float:
 def make_store(transport: str, folder: Path, backend: RayBackend) -> WeightStore:
     if transport == APART:
         return ServedWeightStore(folder, -1, backend.driver_address(), backend)
+    if transport == "shared_memory":
+        return MemoryFolderStore()
     return DirectoryWeightStore(folder) if transport == "checkpoint_dir" else MemoryWeightStore()
 
 
@@ -207,9 +210,7 @@ def main() -> None:
     parser.add_argument("--size", nargs="+", choices=SIZES, default=["1M", "50M"])
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=["hf_infer", "vllm"])
     parser.add_argument("--modes", nargs="+", choices=get_args(WeightUpdateMode), default=get_args(WeightUpdateMode))
-    parser.add_argument(
-        "--transports", nargs="+", choices=(*get_args(WeightTransport), APART), default=(*get_args(WeightTransport), APART)
-    )
+    parser.add_argument("--transports", nargs="+", choices=TRANSPORTS, default=TRANSPORTS)
     parser.add_argument("--ranks", type=int, default=1, help="of the trainer, which share the buckets")
     parser.add_argument("--updates", type=int, help="by default 5, of 500M 2")
     parser.add_argument("--slots", type=int, help="requests that run; by default 16, with 500M 8")

@@ -18,6 +18,11 @@ from typing import Any
 
 def plain(value: Any) -> Any:
     """`value` as strict JSON can hold it: tensor and array scalars become numbers, NaN and infinities None."""
+    kind = type(value)
+    if kind is int or kind is str or kind is bool:  # most are
+        return value
+    if kind is float:
+        return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

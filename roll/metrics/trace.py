@@ -13,17 +13,20 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from roll.metrics.run_log import plain
 from roll.metrics.whole_file import write_whole
 
 FILE_BYTES = 4_000_000
 """A file that has grown beyond this is not continued. It is compressed to about a tenth."""
+TOGETHER = 256
+"""Events that are encoded at once."""
 WAITING_FILES = 4
 """Full files that may wait to be written; more, on a disk that stays full, are forgotten."""
 
 
+Event: TypeAlias = dict[str, Any]
 _ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 
 
@@ -60,6 +63,7 @@ class Trace:
         self._rows: dict[str, int] = {}
         self._groups: dict[int, list[tuple[str, float]]] = {}
         """The phases of each live group, and when they began."""
+        self._fresh: list[Event] = []
         self._events: list[str] = []
         self._size = 0
         self._number = 0
@@ -90,24 +94,33 @@ class Trace:
 
     def files(self, open_spans: Iterable[Span] = ()) -> list[TraceFile]:
         """Those that are full, and the newest as it is now, with live groups and `open_spans` drawn up to now."""
+        self._encode()
         drawn = [event for span in open_spans for event in self._drawn(span)]
         for group_id, phases in self._groups.items():
             drawn += self._track(group_id, phases, {"fate": "live"})
-        return [*self.full, TraceFile(self._path, [*self._names(), *self._events, *drawn], self._forgotten)]
+        return [*self.full, TraceFile(self._path, self._texts(drawn), self._forgotten)]
 
     def written(self, files: Sequence[TraceFile]) -> None:
         """These are on disk."""
         self.full = [file for file in self.full if file not in files]
 
-    def _add(self, events: Sequence[str]) -> None:
-        self._events += events
-        self._size += sum(map(len, events))
+    def _add(self, events: Sequence[Event]) -> None:
+        self._fresh += events
+        if len(self._fresh) >= TOGETHER:
+            self._encode()
+
+    def _encode(self) -> None:
+        """Events are cheaper to encode together."""
+        if self._fresh:
+            self._events.append(_encoded(self._fresh))
+            self._size += len(self._events[-1])
+            self._fresh = []
         if self._size < self._file_bytes:
             return
         if len(self.full) == WAITING_FILES:
             self._forgotten += 1
             del self.full[0]
-        self.full.append(TraceFile(self._path, [*self._names(), *self._events], self._forgotten))
+        self.full.append(TraceFile(self._path, self._texts(), self._forgotten))
         self._events, self._size, self._path = [], 0, self._next_path()
 
     def _next_path(self) -> Path:
@@ -117,16 +130,17 @@ class Trace:
             if not path.exists():  # or the run that is resumed wrote it
                 return path
 
-    def _names(self) -> list[str]:
-        return [_event("M", "thread_name", tid, args={"name": row}) for row, tid in self._rows.items()]
+    def _texts(self, drawn: Sequence[Event] = ()) -> list[str]:
+        names = [_event("M", "thread_name", tid, args={"name": row}) for row, tid in self._rows.items()]
+        return [*([_encoded(names)] if names else []), *self._events, *([_encoded(drawn)] if drawn else [])]
 
-    def _drawn(self, span: Span) -> list[str]:
+    def _drawn(self, span: Span) -> list[Event]:
         tid = self._rows.setdefault(span.row, len(self._rows))
         begin, end = self._micros(span.begin), self._micros(span.end)
         return [_event("X", span.name, tid, ts=begin, dur=round(end - begin, 1), args=plain(span.args))]
 
-    def _track(self, group_id: int, phases: Sequence[tuple[str, float]], facts: Mapping[str, Any]) -> list[str]:
-        def border(ph: str, name: str, at: float, **more: Any) -> str:
+    def _track(self, group_id: int, phases: Sequence[tuple[str, float]], facts: Mapping[str, Any]) -> list[Event]:
+        def border(ph: str, name: str, at: float, **more: Any) -> Event:
             return _event(ph, name, 0, cat="group", id=group_id, ts=self._micros(at), **more)
 
         now = self._clock()
@@ -143,5 +157,10 @@ class Trace:
         return round(1e6 * (at - self._zero), 1)
 
 
-def _event(ph: str, name: str, tid: int, **more: Any) -> str:
-    return _ENCODER.encode({"ph": ph, "name": name, "pid": 0, "tid": tid, **more})
+def _event(ph: str, name: str, tid: int, **more: Any) -> Event:
+    return {"ph": ph, "name": name, "pid": 0, "tid": tid, **more}
+
+
+def _encoded(events: Sequence[Event]) -> str:
+    """The events as JSON, without the brackets of a list."""
+    return _ENCODER.encode(events)[1:-1]

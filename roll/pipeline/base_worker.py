@@ -35,15 +35,17 @@ class CheckpointedWorker:
         """Takes what the next `write` writes."""
         self._snapshot = self.strategy.snapshot()
 
-    async def write(self, directory: str) -> None:
-        """Writes the snapshot beside the training, in a thread of the event loop's pool, and lets go of it. Raises `OSError`,
-        naming the folder, if the disk is full, say."""
+    async def write(self, directory: str) -> list[str]:
+        """Writes the snapshot beside the training, in a thread of the event loop's pool, and lets go of it. Returns the files of
+        tensors that lie in the folder then, as this machine sees it. Raises `OSError`, naming the folder, if the disk is full,
+        say."""
         snapshot, self._snapshot = self._snapshot, None
         assert snapshot is not None, "write before snapshot"
         try:
             await asyncio.to_thread(self.strategy.write, snapshot, Path(directory))
         except SafetensorError as error:  # which names no file
             raise OSError(f"the checkpoint cannot be written: {directory}: {error}") from error
+        return [str(path) for path in Path(directory).rglob("*.safetensors")]
 
     def load(self, directory: str) -> None:
         self.strategy.load(Path(directory))

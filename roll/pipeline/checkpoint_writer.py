@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -86,7 +88,7 @@ class CheckpointWriter:
         with self._busy("checkpoint_write"):
             folder = await asyncio.to_thread(self._state.checkpoints.begin, step)
             writing = (cluster.call_all("write", str(folder / part)) for part, cluster in self._clusters.items())
-            await asyncio.gather(*writing)
+            _check_seen(chain.from_iterable(chain.from_iterable(await asyncio.gather(*writing))))
             await asyncio.to_thread(self._state.checkpoints.commit, step, state, rows)
             await self._state.groups.saved(self._state.saved_step)
         self._state.saved_step = step
@@ -98,3 +100,10 @@ class CheckpointWriter:
             yield
         finally:
             self._ledger.enter(STAGE + what, "idle", time.monotonic())
+
+
+def _check_seen(files: Iterable[str]) -> None:
+    """`OSError` for a file that another machine keeps to itself: the checkpoint would lack it."""
+    if hidden := next((file for file in files if not Path(file).is_file()), None):
+        reason = "output_dir has to be on a file system that all machines see"
+        raise OSError(f"the checkpoint cannot be completed: {hidden} was written on another machine: {reason}")

@@ -14,6 +14,7 @@ from typing import Any
 from roll.distributed.device_locks import DeviceLocks
 from roll.metrics.hangs import Hangs
 from roll.metrics.ledger import Ledger
+from roll.metrics.step_speed import STAGE
 from roll.pipeline.beside import Beside
 from roll.pipeline.items import item_name
 from roll.pipeline.stage import Channel, LaneState, Stage, combined
@@ -35,6 +36,8 @@ class Flow:
         self._clock = clock
         self.waits = waits if waits is not None else {}
         self._role_lanes: dict[str, Counter[LaneState]] = {}
+        self._entered: dict[str, tuple[LaneState, str]] = {}
+        """What the ledger was told last, by name."""
 
     def join(self, half: Sequence[Stage[Any, Any]]) -> None:
         """Adds the stages, and joins each to the next by a channel of one item."""
@@ -75,7 +78,7 @@ class Flow:
 
     def lane_changed(self, stage: Stage[Any, Any], lane: int, old: LaneState, new: LaneState) -> None:
         now, reason = self._clock(), self.waits.get(stage.name, "")
-        self.ledger.enter(f"stage.{stage.name}", stage.state.value, now, reason)
+        self._enter(STAGE + stage.name, stage.state, now, reason)
         if not isinstance(stage, Beside):  # those that it waits for speak for themselves
             if new is LaneState.PROCESSING:
                 self.hangs.began(stage.name, lane, stage.items[lane], now)
@@ -88,7 +91,13 @@ class Flow:
             lanes[old] -= 1
         lanes[new] += 1
         state = combined(lanes)
-        self.ledger.enter(stage.role, state.value, now, reason if state is new else "")
+        self._enter(stage.role, state, now, reason if state is new else "")
+
+    def _enter(self, name: str, state: LaneState, now: float, reason: str) -> None:
+        """Tells the ledger what it does not know: with many lanes most changes are none of the whole."""
+        if self._entered.get(name) != (state, reason):
+            self._entered[name] = (state, reason)
+            self.ledger.enter(name, state.value, now, reason)
 
     def _add(self, stage: Stage[Any, Any]) -> None:
         stage.listener = self

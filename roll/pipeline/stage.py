@@ -82,7 +82,10 @@ MOST_ACTIVE_FIRST = (
 
 def combined(lanes: Counter[LaneState]) -> LaneState:
     """The state of a stage (or of a role with several stages): that of its most active lane."""
-    return next((state for state in MOST_ACTIVE_FIRST if lanes.get(state)), LaneState.IDLE)
+    for state in MOST_ACTIVE_FIRST:
+        if lanes.get(state):
+            return state
+    return LaneState.IDLE
 
 
 class Channel(Generic[In]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -69,8 +70,8 @@ def host_memory(
     accelerators: bool,
 ) -> list[Part]:
     """Bytes of host memory on one node: the newest weights on their way to the engines (all of them if it has all the trainer's
-    ranks), those that actor_log_prob lacks, what checkpoints are written from, if it has the first ranks, and what roles that
-    take turns move off their devices. Nothing if the trained model is unknown."""
+    ranks), those that actor_log_prob lacks, its ranks' part of what checkpoints are written from (adapters: all of it, if it has
+    the first rank), and what roles that take turns move off their devices. Nothing if the trained model is unknown."""
     trained = models[config.model_folder(config.actor_train)]
     if isinstance(trained, str):
         return []
@@ -87,12 +88,19 @@ def host_memory(
         model = models[config.model_folder(worker)]
         if isinstance(worker, ActorTrainConfig | CriticConfig) and not isinstance(model, str):
             taken = memory.snapshot(with_adapters(model, worker), element_bytes(worker, accelerators))
+            own, ranks = _most_on_a_node(worker.devices, per_node), len(worker.devices)
+            if worker.model_args.lora_target is None and own < ranks:
+                taken = replace(taken, bytes=taken.bytes * own // ranks, formula=f"{taken.formula}, {own} of {ranks} ranks")
             parts.append(replace(taken, name=f"{name} snapshot"))
     for role, each in zip(roles, memories, strict=True):
         if role.shares_with and each.moved:
-            count = max(sum(device // per_node == node for device in role.devices) for node in range(config.num_nodes))
+            count = _most_on_a_node(role.devices, per_node)
             parts.append(Part(f"{role.role} asleep", each.moved * count, f"moved off {count} devices"))
     return parts
+
+
+def _most_on_a_node(devices: Sequence[int], per_node: int) -> int:
+    return max(Counter(device // per_node for device in devices).values())
 
 
 def role_memory(

@@ -57,7 +57,8 @@ class Completion:
         self.finish_reason = result.finish_reason
         # The text of one call is the engine's; a response made in several calls is decoded (and cut) as a whole at the end.
         self.text = result.text if offset == 0 else None
-        self.request = replace(self.request, partial_ids=tuple(self.token_ids))
+        if result.finish_reason == "abort":
+            self.request = replace(self.request, partial_ids=tuple(self.token_ids))
 
 
 class RolloutClient:

@@ -92,8 +92,6 @@ class Run:
             found = {
                 "state": state,
                 "reason": reason,
-                "host": shown(summary.get("host")),
-                "changed": changed,
                 "step": last_step(self.metrics),
                 "max_steps": whole(config.get("max_steps")),
                 "elapsed_s": number(summary.get("wall_s")),
@@ -102,12 +100,10 @@ class Run:
                 "staleness": last.get("staleness/mean"),
                 "reward": last.get("critic/score/mean"),
                 "validation": last.get("val_correct/all/mean"),
-                "groups": _counts(summary),
                 "idle": {shown(k): number(v) for k, v in mapping(summary.get("idle_share")).items()},
                 "roles": [{k: shown(v) if isinstance(v, str) else number(v) for k, v in mapping(role).items()}
                           for role in list_of(summary.get("roles"))],
                 "members": self._of_members(self.members.rows) or [],
-                "updates": {shown(k): number(v) for k, v in mapping(summary.get("weight_updates")).items()},
                 "events": self._events(summary),
                 "panels": panels(self.metrics.names()),
                 "names": self.metrics.names(),
@@ -198,7 +194,7 @@ class Run:
         alarms = [alarm for alarm in list_of(summary.get("alarms")) if isinstance(alarm, dict)]
         found += [{"level": "error", "text": f"alarm: {shown(alarm.get('text'))}"} for alarm in alarms]
         found += [{"level": "warning", "text": shown(warning)} for warning in list_of(summary.get("warnings"))]
-        return found
+        return found + [{"level": "advice", "text": shown(line)} for line in list_of(summary.get("advice"))]
 
 
 def state_of(summary: Mapping[str, Any], changed: float) -> tuple[str, str]:

@@ -16,13 +16,13 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from roll.view.answers import Question, answer
 from roll.view.assets import assets, text
 from roll.view.folder import Runs
+from roll.view.shared import Shared
 
 HOSTS = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d+)?")
 LOOK_S = 1.0
@@ -140,10 +140,10 @@ def _status_event(runs: Runs, name: str) -> bytes:
 
 
 def app(runs: Runs, watch: Watch, token: str, cookie: str) -> ASGIApp:
+    shared = Shared(runs)
 
     async def asked(request: Request) -> Response:
-        question = Question(request.query_params.multi_items())
-        return await _answered(lambda: run_in_threadpool(answer, runs, request.path_params["what"], question))
+        return await _answered(lambda: shared.answer(request.path_params["what"], request.query_params.multi_items()))
 
     async def stream(request: Request) -> Response:
         name = request.query_params.get("run", "")
@@ -175,9 +175,9 @@ def app(runs: Runs, watch: Watch, token: str, cookie: str) -> ASGIApp:
     return Door(Starlette(routes=routes), token, cookie)
 
 
-async def _answered(ask: Callable[[], Awaitable[Any]]) -> Response:
+async def _answered(ask: Callable[[], Awaitable[bytes]]) -> Response:
     try:
-        return JSONResponse(await ask())
+        return Response(await ask(), media_type="application/json")
     except LookupError as error:
         return PlainTextResponse(str(error.args[0] if error.args else error), 404)
     except (ValueError, OSError) as error:

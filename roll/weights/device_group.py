@@ -56,6 +56,7 @@ class DeviceGroup:
             self._group.broadcast(there, 0).wait()
             if self._device.type == "cuda":
                 torch.cuda.current_stream(self._device).synchronize()
+                there.record_stream(torch.cuda.default_stream(self._device))  # where it is read, and must not be reused before
         return there
 
 

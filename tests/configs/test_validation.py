@@ -89,6 +89,18 @@ def filtered(**config):
             "nothing is served",
         ),
         ({"mode": "train", "weights_address": "0.0.0.0"}, "weights_address", "would not know"),
+        (
+            {"mode": "train", "model_update_transport": "shared_memory"},
+            "model_update_transport",
+            "one machine, in one run: mode is",
+        ),
+        ({"num_nodes": 2, "model_update_transport": "shared_memory"}, "model_update_transport", "num_nodes is 2"),
+        ({"mode": "train", "model_update_transport": "nccl"}, "model_update_transport", "mode is train"),
+        (
+            {"model_update_transport": "nccl", "actor_infer": {"device_mapping": "0"}, "actor_train": {"device_mapping": "0"}},
+            "model_update_transport",
+            "both are on [0], and NCCL has one member a device",
+        ),
         ({"response_length": None}, "response_length", "response_length or sequence_length"),
         ({"sequence_length": 20}, "sequence_length", "prompt_length 16 + response_length 8 = 24 > sequence_length 20"),
         ({"response_length": None, "sequence_length": 16}, "sequence_length", "16 - prompt_length 16 = 0"),

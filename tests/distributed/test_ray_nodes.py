@@ -4,7 +4,7 @@ import pytest
 
 from roll.configs.problems import ConfigError
 from roll.distributed.ray_backend import RayBackend
-from roll.distributed.ray_nodes import cluster_inventory, live_nodes, run_nodes
+from roll.distributed.ray_nodes import cluster_inventory, live_nodes, run_nodes, with_devices, without_devices
 from roll.distributed.surroundings import forwarded
 
 
@@ -49,6 +49,17 @@ def test_a_cluster_without_gpus_has_slots_of_cpus_and_its_head_counts():
     assert [each.id for each in run_nodes(nodes, "cpu", 2, 2)] == ["b", "a"]
     with pytest.raises(ConfigError, match="the Ray cluster has 2 live nodes"):
         cluster_inventory(nodes, 3, None)
+
+
+def test_a_node_that_is_gone_has_a_spare_one_in_its_place_and_what_needs_no_device_goes_on_where_it_can():
+    head, cc, bb, aa = live_nodes(LISTED, own="zz")
+    chosen = [cc, bb]
+    assert with_devices(chosen, 1, [head, cc, bb, aa], "cuda", 4) == bb
+    assert with_devices(chosen, 1, [head, cc, aa], "cuda", 4) == aa
+    assert with_devices(chosen, 1, [head, cc, aa], "cuda", 8) is None, "the spare one has 4 accelerators, the head none"
+    assert with_devices(chosen, 1, [head, cc], "cpu", 2) == head
+    assert without_devices(chosen, 1, [head, cc, aa]) == cc
+    assert without_devices(chosen, 0, [head, aa]) == head
 
 
 def test_a_ray_of_the_runs_own_is_one_node(monkeypatch):

@@ -15,20 +15,21 @@ from roll.pipeline.base_worker import TrainWorker
 class StuckInSave(TrainWorker):
     """Stops in the middle of writing the checkpoint of step 6: the model is written, the optimiser is not."""
 
-    async def write(self, directory: str) -> None:
-        await super().write(directory)
+    async def write(self, directory: str) -> list[str]:
+        written = await super().write(directory)
         if ".step-6." in directory:
             (Path(directory) / "optimizer.safetensors").unlink()
             await asyncio.to_thread(hang, "half-written")
+        return written
 
 
 class SlowDisk(TrainWorker):
     """Does not begin to write the checkpoint of step 2 before the test says so."""
 
-    async def write(self, directory: str) -> None:
+    async def write(self, directory: str) -> list[str]:
         if ".step-2." in directory:
             await asyncio.to_thread(hang, "writing")
-        await super().write(directory)
+        return await super().write(directory)
 
 
 class StuckInStep(TrainWorker):

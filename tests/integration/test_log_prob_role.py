@@ -10,6 +10,7 @@ from roll.distributed.devices import Inventory
 THREE_SLOTS = Inventory("cpu", nodes=1, per_node=3, cpus_per_node=3)
 RECOMPUTED = {"old_logprobs": "recompute", "save_steps": 1, "max_ckpt_to_keep": 10, "rollout_log_per_step": 64}
 ROLE = RECOMPUTED | {"actor_log_prob.device_mapping": "2"}
+SHARED = {"model_update_transport": "shared_memory"}
 ADAPTERS = {"actor_train.model_args.lora_target": "all-linear", "actor_train.training_args.learning_rate": 0.05}
 
 
@@ -57,9 +58,9 @@ def test_waited_for_they_are_those_of_the_weights_that_the_step_starts_from(lab,
         assert one["trainer_logprobs"] == pytest.approx(other["trainer_logprobs"], abs=2e-6)
 
 
-@pytest.mark.parametrize("adapters", [{}, ADAPTERS], ids=["whole", "adapters"])
-def test_while_the_step_before_trains_they_are_one_version_old_and_the_alarm_compares_like_with_like(lab, make_config, adapters):
-    config = make_config(ROLE | adapters, async_generation_ratio=1, max_steps=4)
+@pytest.mark.parametrize("sent", [{}, SHARED, ADAPTERS], ids=["whole", "shared memory", "adapters"])
+def test_while_the_step_before_trains_they_are_one_version_old_and_the_alarm_compares_like_with_like(lab, make_config, sent):
+    config = make_config(ROLE | sent, async_generation_ratio=1, max_steps=4)
     run = finished(lab, config)
     assert [row["staleness/proximal_lag"] for row in run.steps()] == [0, 1, 1, 1]
     assert_scored_with(run, lambda step: max(0, step - 1), config.pretrain)

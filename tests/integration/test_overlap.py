@@ -9,6 +9,7 @@ from overlap_workers import CALLS
 
 from roll.distributed.backend import LocalBackend
 from roll.distributed.devices import Inventory
+from roll.pipeline import run_record
 from roll.pipeline.rlvr.preparation import prepare
 from roll.pipeline.rlvr.rlvr_pipeline import RLVRRun
 
@@ -91,3 +92,19 @@ def test_a_run_that_is_stopped_leaves_the_step_that_is_ahead_to_the_one_that_res
     )
     third = {row["group_id"] for row in run.rows("groups") if row["step"] == 3 and row["fate"] == "trained"}
     assert third <= ahead
+
+
+def test_a_wait_for_engines_is_shown_with_its_reason(lab, make_config, monkeypatch):
+    monkeypatch.setattr(run_record, "REFRESH_S", 0.0)
+    shown = {}
+    show = run_record.RunRecord.show
+
+    def noted(record, *args):
+        show(record, *args)
+        for line in record.roles():
+            shown.setdefault(line["name"], set()).add((line["state"], line["reason"]))
+
+    monkeypatch.setattr(run_record.RunRecord, "show", noted)
+    finished(lab, make_config(max_steps=3))
+    assert any(reason.endswith(" of 4 groups") for _, reason in shown["actor_train"]), shown["actor_train"]
+    assert ("waiting", "all engines serve version 1") in shown["publish"]

@@ -1,6 +1,7 @@
 """The bytes' way from the trainer's ranks to an engine, by each transport, in this process and between processes."""
 
 import asyncio
+import gc
 import shutil
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from train_specs import fsdp2_spec
 
+from roll.configs.problems import ConfigError
 from roll.distributed.backend import LocalBackend, WorkerSpec
 from roll.distributed.cluster import Cluster
 from roll.distributed.device_locks import DeviceLocks
@@ -15,6 +17,7 @@ from roll.distributed.devices import Inventory, place
 from roll.distributed.ports import free_port
 from roll.pipeline import roles
 from roll.pipeline.engine_fleet import EngineFleet
+from roll.pipeline.rlvr.preparation import prepare
 from roll.pipeline.weight_broadcast import BroadcastDesk, InvitedBroadcast, WeightBroadcast
 from roll.rollout.changes import Changes
 from roll.rollout.fleet import Fleet
@@ -22,6 +25,7 @@ from roll.strategies.infer.interface import GenerateRequest, SamplingParams
 from roll.strategies.train.interface import RankContext
 from roll.weights.directory import DirectoryWeightStore, ServedWeightStore
 from roll.weights.gather import gather_weights
+from roll.weights.memory_file import MEMORY
 from roll.weights.store import MemoryWeightStore
 
 BUCKET_BYTES = 1500
@@ -216,6 +220,19 @@ def test_a_whole_run_by_broadcast(lab, make_config):
     assert run.summary["status"] == "finished", run.summary["reason"]
     lab.check_accounts(run, config)
     assert run.summary["weight_updates"]["broadcasts"] == {"sent": 4, "failed": 0}
+
+
+def test_a_whole_run_over_the_memory_of_the_machine(lab, make_config):
+    before = set(MEMORY.glob("roll-weights-*"))
+    run = lab.run(make_config(max_steps=4, async_generation_ratio=1, model_update_transport="shared_memory"))
+    assert run.summary["weight_updates"]["count"] == 4
+    gc.collect()
+    assert set(MEMORY.glob("roll-weights-*")) <= before, "the memory is given back"
+
+
+def test_nccl_is_refused_where_there_are_no_gpus(lab, make_config):
+    with pytest.raises(ConfigError, match="model_update_transport = 'nccl': there are no GPUs here"):
+        prepare(make_config(model_update_transport="nccl"), lab.inventory)
 
 
 def test_a_whole_run_over_a_folder(lab, make_config):

@@ -1,11 +1,18 @@
 """Workers die in the middle of a run, and the run goes on: what was trained after the newest checkpoint is trained again."""
 
+import asyncio
+
 import integration_stages
 import pytest
 from mortal_workers import MortalBackend
 
 from roll.cli.verify import read_run, violations
+from roll.distributed.backend import LocalBackend
+from roll.distributed.devices import Inventory
+from roll.pipeline.rlvr.preparation import prepare
+from roll.pipeline.rlvr.rlvr_pipeline import RLVRRun
 
+THREE_SLOTS = Inventory("cpu", nodes=1, per_node=3, cpus_per_node=3)
 TRAINS, REWARDS, GENERATES = ("actor_train-0", "train"), ("rewards.sums-0", "compute_rewards"), ("actor_infer-0", "generate")
 
 
@@ -17,7 +24,7 @@ def test_a_run_whose_trainer_died_is_the_run_whose_trainer_did_not(lab, make_con
     parts = lab.start(config, MortalBackend({TRAINS: {4}}))
     assert parts.summary["status"] == "finished", parts.summary["reason"]
     lab.check_accounts(parts, config)
-    assert parts.summary["resumed_from_step"] == goes_back_to
+    assert parts.summary["trainer_resumed_from"] == [goes_back_to]
     assert len(parts.summary["trainer_recovery_s"]) == 1
     expected, found = lab.weights(whole, 4), lab.weights(parts, 4)
     assert all(found[name].equal(tensor) for name, tensor in expected.items())
@@ -38,6 +45,62 @@ def test_trainers_die_more_than_once_in_an_asynchronous_run(lab, make_config, wi
     validated = [each["step"] for each in run.summary["validation"]]
     assert validated == sorted(set(validated)), "no version is validated twice"
     assert {0, 6, 7, 8} <= set(validated), "one that was being validated when a trainer died may be left out, no later one"
+
+
+def test_the_figures_of_a_run_whose_trainer_died_are_those_of_the_whole_run(lab, make_config):
+    always = {"metric": "actor_train/lr", "above": 0, "for_steps": 1, "action": "warn"}
+    config = make_config({"alarms": [always]}, max_steps=6, save_steps=2, async_generation_ratio=1)
+    run = lab.start(config, MortalBackend({TRAINS: {4}, GENERATES: {2}}))
+    summary = run.summary
+    assert summary["status"] == "finished", summary["reason"]
+    assert (summary["steps"], summary["resumed_from_step"], summary["trainer_resumed_from"]) == (6, 0, [2])
+    assert summary["weight_updates"]["published"] == 7, "three before the death, and those of the steps 3 to 6"
+    assert summary["engine_restarts"] == len(summary["engine_recovery_s"]) == 1, "the engine died before the trainer did"
+    assert [alarm["step"] for alarm in summary["alarms"]] == [1]
+    assert summary["wall_s"] > sum(row["time/step_s"] for row in run.steps())
+
+
+@pytest.mark.parametrize("role", ["actor_train-0", "actor_log_prob-0"])
+def test_groups_in_a_database_outlive_a_death_of_the_trainer(lab, make_config, tmp_path, role):
+    own = {"actor_log_prob.device_mapping": "2", "old_logprobs": "recompute"} if role.startswith("actor_log_prob") else {}
+    database = {"groups_database": f"sqlite:///{tmp_path / 'groups.db'}", "save_steps": 2, "async_generation_ratio": 1}
+    config = make_config(database | own, max_steps=6)
+    method = "log_probs" if own else "train"
+    run = lab.start(config, MortalBackend({(role, method): {4}}), THREE_SLOTS)
+    assert run.summary["status"] == "finished", run.summary["reason"]
+    assert list(violations(read_run(run.run_dir))) == []
+    assert len(run.summary["trainer_recovery_s"]) == 1 and run.summary["steps"] == 6
+    assert [row["step"] for row in run.steps()] == list(range(1, 7))
+
+
+@pytest.mark.parametrize("database", [False, True])
+def test_a_signal_while_the_trainer_starts_anew_ends_the_run_which_can_be_resumed(lab, make_config, tmp_path, database):
+    groups = {"groups_database": f"sqlite:///{tmp_path / 'groups.db'}"} if database else {}
+    config = make_config(groups, max_steps=4, save_steps=1, async_generation_ratio=1)
+
+    class Signalled(MortalBackend):
+        """Has the run get a signal in the moment in which the trainer's second worker starts."""
+
+        run = None
+
+        async def start(self, spec):
+            if spec.name == TRAINS[0] and self.calls[TRAINS]:
+                self.run.interrupt()
+            return await super().start(spec)
+
+    backend = Signalled({TRAINS: {3}})
+    prepared = prepare(config, lab.inventory)
+    backend.run = RLVRRun(config, prepared, lab.inventory, backend)
+    summary = asyncio.run(backend.run.run())
+    assert summary["status"] == "interrupted" and summary["reason"].startswith("stopped at once by a signal after step ")
+    assert list(violations(read_run(prepared.run_dir))) == []
+    run = lab.start(
+        make_config(groups, max_steps=4, save_steps=1, async_generation_ratio=1, resume_from_checkpoint=True), LocalBackend()
+    )
+    assert run.summary["status"] == "finished", run.summary["reason"]
+    assert run.summary["resumed_from_step"] == summary["steps"] >= 1
+    assert list(violations(read_run(run.run_dir))) == []
+    assert [row["step"] for row in run.steps()] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("most", [0, 1])

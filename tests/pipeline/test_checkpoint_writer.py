@@ -26,14 +26,15 @@ class Rank:
         self.writes = asyncio.Event()
         self.gate = asyncio.Event()
         self.error: Exception | None = None
+        self.elsewhere = False
 
-    async def call(self, method: str, *args: str) -> None:
-        await getattr(self, method)(*args)
+    async def call(self, method: str, *args: str) -> list[str] | None:
+        return await getattr(self, method)(*args)
 
     async def snapshot(self) -> None:
         self.taken = self.weights
 
-    async def write(self, directory: str) -> None:
+    async def write(self, directory: str) -> list[str]:
         taken = self.taken
         self.writes.set()
         await self.gate.wait()
@@ -41,6 +42,7 @@ class Rank:
             raise self.error
         Path(directory).mkdir(parents=True, exist_ok=True)
         (Path(directory) / "weights").write_text(str(taken))
+        return [f"{directory}/weights", *([f"{directory}/of-another-node"] if self.elsewhere else [])]
 
 
 class World:
@@ -131,6 +133,21 @@ def test_what_keeps_one_from_being_written_ends_the_run_at_once_and_is_found_by_
             with pytest.raises(OSError, match="No space left"):
                 await asyncio.wait_for(waiting, 10)
         assert world.written() == [] and world.state.saved_step == 0
+
+    asyncio.run(scenario())
+
+
+def test_files_that_another_machine_keeps_to_itself_make_no_checkpoint(world):
+    """Every rank writes a part: without a file system that all machines see the driver would seal what it sees."""
+
+    async def scenario() -> None:
+        world.train()
+        world.ranks["actor_train"].elsewhere = True
+        world.open()
+        await world.writer.begin()
+        with pytest.raises(OSError, match=r"of-another-node was written on another machine: output_dir has to be on"):
+            await world.writer.settle()
+        assert world.written() == []
 
     asyncio.run(scenario())
 

@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
-from roll.distributed.backend import WorkerDied, WorkerStartError
+from roll.distributed.backend import NodeLost, WorkerDied, WorkerStartError
 from roll.distributed.cluster import Cluster
 from roll.distributed.device_locks import DeviceLocks
+from roll.pipeline import engine_fleet
 from roll.pipeline.engine_fleet import EngineFleet
 from roll.rollout.changes import Changes
 from roll.rollout.fleet import EngineState, Fleet, FleetLost
@@ -181,6 +182,35 @@ def test_restarts_that_fail_say_why_and_leave_no_process_behind():
         [error] = failed.value.exceptions
         assert isinstance(error, FleetLost) and str(error).endswith("are used up; the last time: no model folder")
         assert cannot_load.gone.is_set()
+
+    run(main())
+
+
+def test_an_engine_without_a_node_stays_away_while_another_serves_and_comes_back_with_a_node(monkeypatch):
+    async def main():
+        monkeypatch.setattr(engine_fleet, "NODE_LOOK_S", 0.0)
+        successor = Engine()
+        fleet = make_fleet(
+            [Engine(), Engine()], [NodeLost("node 1 is gone"), NodeLost("node 1 is gone"), successor], max_restarts=1
+        )
+        back = asyncio.Event()
+        fleet.routing.append(Routes(back))
+        fleet.engines.workers[1].kill()
+        await supervised(fleet, back.wait())
+        assert fleet.engines.workers[1] is successor and fleet.fleet.serving == [0, 1]
+        assert fleet.fleet.restarts == 1, "looking for a node is no restart"
+
+    run(main())
+
+
+def test_when_the_last_engines_node_is_gone_the_run_ends_and_names_it():
+    async def main():
+        fleet = make_fleet([Engine()], [NodeLost("worker actor_infer-0 cannot start: node 1 of the run, 10.0.0.3, is gone")])
+        fleet.engines.workers[0].kill()
+        with pytest.raises(BaseExceptionGroup) as failed:
+            await fleet.supervise()
+        [error] = failed.value.exceptions
+        assert isinstance(error, FleetLost) and "no engine is left" in str(error) and "10.0.0.3" in str(error)
 
     run(main())
 

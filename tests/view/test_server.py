@@ -10,7 +10,7 @@ import httpx
 import pytest
 from run_files import HOSTILE, fate, lines, make_run, metric, sample
 
-from roll.view import server
+from roll.view import server, shared
 from roll.view.folder import MOST_OPEN, Runs
 from roll.view.server import app
 
@@ -205,6 +205,30 @@ def test_fifty_readers_of_a_run_that_is_running_see_each_step_and_cost_one_look(
     assert all(set(range(4, last + 1)) <= set(steps) for steps in seen)
     assert not watch._tasks and not watch._news and not watch._watchers
     assert len(looks) < 50 * last
+
+
+def test_what_fifty_readers_ask_at_once_is_worked_out_once_until_a_file_changes(folder, monkeypatch):
+    asked, real = [], shared.answer
+    monkeypatch.setattr(shared, "answer", lambda runs, what, question: asked.append(what) or real(runs, what, question))
+    questions = {"curves": [("run", "one")], "groups": [("run", "one"), ("limit", "5")], "lanes": [("run", "one")]}
+
+    async def all_ask(answers, token):
+        return await asyncio.gather(
+            *(answers.answer(what, [*given, ("token", f"{token}{i}")]) for what, given in questions.items() for i in range(50))
+        )
+
+    async def ask_twice():
+        answers = shared.Shared(Runs([folder]))
+        first = await all_ask(answers, "a")
+        lines(folder / "one/metrics.jsonl", [metric(5)])
+        second = await all_ask(answers, "b")
+        with pytest.raises(LookupError):
+            await answers.answer("curves", [("run", "none")])
+        return first, second
+
+    first, second = asyncio.run(asyncio.wait_for(ask_twice(), 60))
+    assert sorted(asked) == ["curves", "curves", "groups", "lanes"]
+    assert first[0] != second[0] and first[50:] == second[50:] and json.loads(second[49])["time/step_s"]["steps"][-1] == 5
 
 
 def test_a_watcher_that_goes_ends_the_looking(folder, monkeypatch):

@@ -73,9 +73,8 @@ def prepare(config: RLVRConfig, inventory: Inventory, one_process: bool = False)
     collect.raise_if_any()
     assert source is not None
     _try_rewards(config, [rows[0].prompt(0) for rows in train.values()], collect)
-    filters = {
-        domain: group_filter for domain in config.rewards if (group_filter := _filter(config, domain, collect)) is not None
-    }
+    found = {domain: _filter(config, domain, collect) for domain in config.rewards}
+    filters = {domain: group_filter for domain, group_filter in found.items() if group_filter is not None}
     collect.raise_if_any()
     return RLVRPrepared(**shared.common(source, filters), validation=validation, skipped=skipped | left_out)
 

@@ -19,7 +19,7 @@ class App {
     this.note = el("p", { class: "note", role: "alert", hidden: true });
     this.picker = el("select", { "aria-label": "run", onchange: () => go({ run: this.picker.value }, []) });
     this.help = el("dialog", {}, el("h2", {}, "Keys"), el("dl", {}, KEYS.map(([key, what]) => [el("dt", {}, key), el("dd", {}, what)])), el("form", { method: "dialog" }, el("button", {}, "close")));
-    document.body.append(el("header", { class: "top" }, el("b", {}, "roll"), this.picker, el("nav", {}, SECTIONS.map((name) => el("a", { href: "#", onclick: (event) => { event.preventDefault(); this.section(name); } }, name))),
+    document.body.append(el("header", { class: "top" }, el("h1", {}, "roll"), this.picker, el("nav", {}, SECTIONS.map((name) => el("a", { href: "#", onclick: (event) => { event.preventDefault(); this.section(name); } }, name))),
       el("button", { onclick: () => this.compare() }, "compare"), el("button", { title: "light or dark", onclick: () => this.theme() }, "◐"), el("button", { title: "keys", onclick: () => this.help.showModal() }, "?")), this.note, this.main, this.help);
     addEventListener("keydown", (event) => this.key(event));
     addEventListener("unhandledrejection", (event) => { event.preventDefault(); this.say(event.reason?.message ?? String(event.reason)); });

@@ -2,7 +2,7 @@
 
 import { Charts } from "./chart.js";
 import { X, over, overTime } from "./curves.js";
-import { colour, duration, el, figure, fill, table } from "./dom.js";
+import { breath, colour, duration, el, figure, fill, table } from "./dom.js";
 import { go, link, note } from "./link.js";
 import { ask } from "./source.js";
 
@@ -53,14 +53,18 @@ export class Compare {
   async draw() {
     const x = link().get("x") ?? "step";
     const names = [...new Set([...ALWAYS.filter((name) => this.compared.names.includes(name)), ...link().getAll("metric")])];
-    const curves = await Promise.all(this.chosen.map((run) => ask("curves", { run, name: names })));
+    const { chosen, clocks } = this;
+    const curves = await Promise.all(chosen.map((run) => ask("curves", { run, name: names })));
     fill(this.grid, names.map((name) => {
       if (!this.places.has(name)) this.places.set(name, el("figure", { class: "chart", data: { title: name } }));
       return this.places.get(name);
     }));
+    const mine = (this.drawing = {});
     for (const name of names) {
-      const lines = this.chosen.map((run, i) => ({ label: run, x: overTime(curves[i][name].steps, this.clocks[i], x), y: curves[i][name].values, colour: colour(i) })).filter((line) => line.x.length);
+      if (mine !== this.drawing) return; // it is drawn anew meanwhile
+      const lines = chosen.map((run, i) => ({ label: run, x: overTime(curves[i][name].steps, clocks[i], x), y: curves[i][name].values, colour: colour(i) })).filter((line) => line.x.length);
       this.charts.show(this.places.get(name), { title: name, lines, xs: X[x] });
+      await breath();
     }
   }
 

@@ -1,7 +1,7 @@
 // The dozen charts of one run, and any other metric by its name.
 
 import { Charts } from "./chart.js";
-import { el, fill } from "./dom.js";
+import { breath, el, fill } from "./dom.js";
 import { go, link, note } from "./link.js";
 import { ask } from "./source.js";
 
@@ -52,7 +52,12 @@ export class Curves {
       if (!this.places.has(panel.title)) this.places.set(panel.title, el("figure", { class: "chart", data: { title: panel.title } }));
       return this.places.get(panel.title);
     }));
-    for (const panel of this.panels) this.drawPanel(panel, x);
+    const mine = (this.drawing = {});
+    for (const panel of this.panels) {
+      if (mine !== this.drawing) return; // it is drawn anew meanwhile
+      this.drawPanel(panel, x);
+      await breath();
+    }
   }
 
   drawPanel(panel, x) {

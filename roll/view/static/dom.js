@@ -56,3 +56,8 @@ export function style(name) {
 export function colour(n) {
   return style(`--line-${n % 8}`);
 }
+
+// The browser may show what there is, and hear the reader, before work goes on.
+export function breath() {
+  return new Promise((resume) => setTimeout(resume));
+}

@@ -4,8 +4,8 @@ import { colour, duration, el, figure, fill, share, style, table } from "./dom.j
 import { link, note } from "./link.js";
 import { ask } from "./source.js";
 
-const ROW = 20, LABELS = 150, AXIS = 18;
-const STATES = { busy: "--good", idle: "--rule", done: "--rule", "waiting for input": "--warn", "waiting for output": "--wait", "waiting for a device": "--bad" };
+const ROW = 20, LABELS = 156, AXIS = 18;
+const STATES = { busy: "--good", idle: "--rule", done: "--rule", "waiting for input": "--input", "waiting for output": "--output", "waiting for a device": "--bad" };
 
 export class Lanes {
   constructor(run) {
@@ -69,7 +69,7 @@ export class Lanes {
     picture.rows.forEach((row, i) => {
       const y = AXIS + i * ROW;
       at.fillStyle = style("--ink");
-      at.fillText(row.name.slice(0, 24), 0, y + ROW / 2);
+      at.fillText(row.name.slice(0, 26), 0, y + ROW / 2);
       for (const [begin, end, what] of row.spans) {
         const left = Math.max(LABELS, LABELS + (begin - from) * scale), right = Math.min(width, LABELS + (end - from) * scale);
         if (right < LABELS || left > width) continue;

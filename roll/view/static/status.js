@@ -3,6 +3,7 @@
 import { duration, el, figure, fill, share, table } from "./dom.js";
 import { linked } from "./link.js";
 
+const LEVELS = { error: "bad", warning: "warn", advice: "" };
 const GRAVE = { failed: "bad", crashed: "bad", silent: "warn", interrupted: "warn", unknown: "warn" };
 
 export class Status {
@@ -25,7 +26,7 @@ export class Status {
     fill(this.node,
       el("p", { class: "state" }, el("strong", { class: GRAVE[status.state] ?? "good" }, status.state), status.reason && el("bdi", {}, ` ${status.reason}`)),
       el("div", { class: "facts" }, facts.map(([label, value, note]) => el("div", {}, el("span", { class: "soft" }, label), el("b", {}, value), el("span", { class: "soft" }, note)))),
-      status.events.length > 0 && el("ul", { class: "events" }, status.events.map((event) => el("li", { class: event.level === "error" ? "bad" : "warn" }, el("bdi", {}, event.text)))),
+      status.events.length > 0 && el("ul", { class: "events" }, status.events.map((event) => el("li", { class: LEVELS[event.level] }, el("bdi", {}, event.text)))),
       status.roles.length > 0 && table(["who", "does", "for", "waits for"], status.roles.map((role) => [role.name, role.state, duration(role.since_s), el("bdi", {}, role.reason ?? "")])),
       status.members.length > 0 && this.members(status.members));
   }

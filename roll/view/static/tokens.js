@@ -64,7 +64,7 @@ export function legend(mode, all, scale) {
   }
   if (mode === "logprob") return [0, -1, -3, -6].map((logprob) => [`log-prob ${logprob}`, background(mode, { logprob })]);
   if (mode === "ratio") return [0.5, 0.8, 1, 1.25, 2].map((ratio) => [`ratio ${ratio}`, background(mode, { ratio })]);
-  if (mode === "advantage") return scale ? [-1, -0.5, 0, 0.5, 1].map((part) => [`advantage ${figure(part * scale)}`, background(mode, { advantage: part * scale }, scale)]) : [["no advantage was written down", "transparent"]];
+  if (mode === "advantage") return scale ? [-1, -0.5, 0, 0.5, 1].map((part) => [`advantage ${figure(part * scale)}`, background(mode, { advantage: part * scale }, scale)]) : [["every advantage is 0, or none was written down", "transparent"]];
   if (mode === "mask") return [["trained", background(mode, { own: true })], ["not trained: an environment's, or masked", "transparent"]];
   return [];
 }

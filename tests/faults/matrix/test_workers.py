@@ -16,6 +16,7 @@ OVERRIDES = (f"heartbeat_timeout={SILENCE_S}", "rpc_timeout=600", "save_steps=2"
 RANKS = ("num_gpus_per_node=3", "actor_train.device_mapping='0,2'", "actor_train.training_args.per_device_train_batch_size=8")
 SHARED = ("actor_train.device_mapping='0,1'", "actor_train.training_args.per_device_train_batch_size=8")
 REFERENCE = ("num_gpus_per_node=3", "use_kl_loss=true", "kl_loss_coef=0.01", "reference.device_mapping='2'")
+LOG_PROB = ("num_gpus_per_node=3", "old_logprobs=recompute", "actor_log_prob.device_mapping='2'")
 CRITIC = (
     "num_gpus_per_node=3",
     "adv_estimator=gae",
@@ -29,6 +30,7 @@ TRAINER = {
     "rlvr/actor_train-0": (),
     "rlvr/actor_train-1 of 2": RANKS,
     "rlvr/actor_train-1 beside an engine": SHARED,
+    "rlvr/actor_log_prob-0": LOG_PROB,
     "rlvr/reference-0": REFERENCE,
     "rlvr/critic-0": CRITIC,
     "agentic/actor_train-0": (),
@@ -87,9 +89,9 @@ def test_the_trainer_goes_on_from_its_newest_checkpoint(strike, verified, who, n
     if number == signal.SIGSTOP:
         assert f"has not answered for {SILENCE_S} s (heartbeat_timeout): it was killed" in run.output
     assert len(summary["trainer_recovery_s"]) == 1 and summary["engine_restarts"] == 0
-    assert before - 4 <= summary["resumed_from_step"] <= before + 2
+    assert before - 4 <= summary["trainer_resumed_from"][0] <= before + 2
     line.outcome = (
-        f"back from step {before} to {summary['resumed_from_step']} in {summary['trainer_recovery_s'][0]:.1f} s; finished"
+        f"back from step {before} to {summary['trainer_resumed_from'][0]} in {summary['trainer_recovery_s'][0]:.1f} s; finished"
     )
 
 

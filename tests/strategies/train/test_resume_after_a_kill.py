@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from saving import saved
 
 from roll.distributed.ports import free_port
 from roll.pipeline.checkpoint import CheckpointError, CheckpointStore
@@ -63,14 +63,14 @@ def test_the_next_steps_are_those_of_the_uninterrupted_run(out, layout):
         assert mine == pytest.approx(theirs, rel=1e-4, abs=1e-6)
 
 
-@pytest.mark.parametrize("file", ["model/model.safetensors", "optimizer.safetensors"])
-def test_weights_and_moments_end_where_those_of_the_uninterrupted_run_do(out, layout, file):
-    got, expected = (load_file(out / layout / run / file) for run in ("resumed", "uninterrupted"))
-    saved = load_file(out / layout / f"step-{SETUP.SAVED}/trainer" / file)
-    assert got.keys() == expected.keys() == saved.keys()
+@pytest.mark.parametrize(("folder", "stem"), [("model", "model"), ("", "optimizer")])
+def test_weights_and_moments_end_where_those_of_the_uninterrupted_run_do(out, layout, folder, stem):
+    runs = ("resumed", "uninterrupted", f"step-{SETUP.SAVED}/trainer")
+    got, expected, before = (saved(out / layout / run / folder, stem) for run in runs)
+    assert got.keys() == expected.keys() == before.keys()
     for name, tensor in expected.items():
         if NOISE not in name:
             # Relative to the tensor's largest value: the order of additions differs between two ranks and one.
             torch.testing.assert_close(got[name], tensor, rtol=0, atol=1e-5 * float(tensor.abs().max()), msg=name)
-            assert not torch.equal(saved[name], tensor), f"{name} did not move: the test is blind"
+            assert not torch.equal(before[name], tensor), f"{name} did not move: the test is blind"
     assert json.loads((out / layout / "resumed/trainer.json").read_text()) == {"optimizer_step": SETUP.STEPS, "skipped_steps": 0}
