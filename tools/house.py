@@ -13,6 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1] / "roll"
 SPINE = (
     "pipeline/run.py",
+    "pipeline/running.py",
     "pipeline/halves.py",
     "pipeline/flow.py",
     "rollout/groups.py",

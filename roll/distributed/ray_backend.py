@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from roll.distributed.process_memory import ProcessMemory, process_memory
 from roll.distributed.ray_instance import RayInstance
 from roll.distributed.ray_joined import JoinedRay
 from roll.distributed.ray_nodes import RayNode, cluster_inventory, live_nodes, run_nodes, with_devices, without_devices
+from roll.distributed.ray_tasks import task_on
 from roll.distributed.surroundings import forwarded
 from roll.distributed.watchdog import Watchdog
 
@@ -39,13 +40,6 @@ NODE_VERDICT_S = 30.0
 """For Ray to find that a node is gone: it was seen to take 17 to 24 s."""
 OTHER_NODE_S = 60.0
 """For what a process on another node has to find out, which starts first."""
-
-
-def task_on(node: str, function: Callable[..., Any]) -> Any:
-    """The function as a task of Ray on that node."""
-    there = NodeAffinitySchedulingStrategy(node, soft=False)
-    task: Any = ray.remote(function)
-    return task.options(num_cpus=0, scheduling_strategy=there, runtime_env={"env_vars": same_imports()})
 
 
 class RayHandle:

@@ -14,39 +14,33 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
 import time
-import traceback
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 from roll.configs.ppo import PPOConfig
-from roll.distributed.backend import Backend, WorkerSpec
+from roll.distributed.backend import Backend
 from roll.distributed.cluster import Cluster
 from roll.distributed.devices import Inventory
 from roll.metrics.ledger import Ledger
 from roll.pipeline import roles
-from roll.pipeline.advantages import Advantages
 from roll.pipeline.arrival import TrainerOnArrival
-from roll.pipeline.callbacks import CallbackError
 from roll.pipeline.checkpoint_writer import CheckpointWriter
 from roll.pipeline.clusters import device_locks, settle, start_clusters, watch_deaths
 from roll.pipeline.engine_fleet import EngineFleet, engine_fleet, weight_store
 from roll.pipeline.explorer import Explorer
-from roll.pipeline.fallback import Fallback
-from roll.pipeline.flow import Flow, one_line
+from roll.pipeline.flow import Flow
 from roll.pipeline.halves import halves
 from roll.pipeline.hang_watch import HangWatch
-from roll.pipeline.hindsight import advice
 from roll.pipeline.policy_copy import PolicyCopy, policy_copy
-from roll.pipeline.preparation import Prepared, decisions
+from roll.pipeline.preparation import Prepared
 from roll.pipeline.run_record import Counter
+from roll.pipeline.running import Running
 from roll.pipeline.stage import Stage
 from roll.pipeline.state import RunState
-from roll.pipeline.summary import Earlier, Parts, figures, of_evaluation
+from roll.pipeline.summary import Parts
 from roll.pipeline.trainer import Trainer
-from roll.pipeline.trainer_restarts import TrainerRestarts
 from roll.pipeline.weight_broadcast import LOST
 from roll.pipeline.weight_updates import EngineUpdates, WeightUpdates
 from roll.weights.store import WeightStore
@@ -54,42 +48,14 @@ from roll.weights.store import WeightStore
 logger = logging.getLogger(__name__)
 
 
-class Run(ABC):
+class Run(Running):
     """`await Run(...).run()` returns the summary, which is also in summary.json. Errors end as status "failed"."""
 
-    def __init__(
-        self,
-        config: PPOConfig,
-        prepared: Prepared,
-        inventory: Inventory,
-        backend: Backend,
-    ) -> None:
-        self.inventory = inventory
-        self.backend = backend
-        self.state = RunState(config, prepared, self.advantages(config))
-        self._config = config
-        self._prepared = prepared
+    def __init__(self, config: PPOConfig, prepared: Prepared, inventory: Inventory, backend: Backend) -> None:
+        super().__init__(config, prepared, inventory, backend)
         self._loss = roles.loss_spec(config, prepared.derived)
-        self._devices = device_locks(config)
-        self._restarts = TrainerRestarts(config, backend.isolated)
-        self._fallback = Fallback(config.synchronous_after_failures)
-        self._interrupted = False
-        self._stopped_by = ""
-        self._task: asyncio.Task[Any] | None = None
-        self._parts: Parts | None = None
-        """From the moment that all workers are up."""
-        self._earlier = Earlier(self.state.first_step)
 
     # -- what a kind of run gives -----------------------------------------------------------------------------------------
-
-    @abstractmethod
-    def own_specs(self) -> Mapping[str, Sequence[WorkerSpec]]:
-        """The workers of roles that only this kind of run has."""
-
-    @staticmethod
-    @abstractmethod
-    def advantages(config: Any) -> Advantages:
-        """Those of a run that begins."""
 
     @staticmethod
     @abstractmethod
@@ -101,6 +67,10 @@ class Run(ABC):
         self, clusters: Mapping[str, Cluster], engines: EngineFleet, weights: EngineUpdates, ledger: Ledger
     ) -> Explorer:
         """Makes the explorer, when all workers are up. `ledger`: for what no stage accounts for."""
+
+    async def work(self, clusters: dict[str, Cluster]) -> None:
+        modes = {"both": self._explore_and_train, "train": self._train, "explore": self._explore, "bench": self._bench}
+        await modes[self._config.mode](clusters)
 
     # -- the page -------------------------------------------------------------------------------------------------------
 
@@ -296,85 +266,3 @@ class Run(ABC):
             async with devices.hold("actor_train"):
                 await checkpoints.begin()
             await checkpoints.settle()
-
-    # -- running --------------------------------------------------------------------------------------------------------
-
-    async def run(self) -> dict[str, Any]:
-        loop = asyncio.get_running_loop()
-        with contextlib.suppress(NotImplementedError, RuntimeError):
-            # Not on Windows, and not outside the main thread.
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.add_signal_handler(number, self.interrupt)
-        self._task = asyncio.current_task()
-        display, status, reason = self.state.record.display, "finished", ""
-        try:
-            for line in decisions(self._config, self._prepared.derived):
-                display.note(line)
-            own = self.own_specs() if self._config.mode != "train" else {}
-            parts = (own, self.inventory, self.backend, display, self._devices)
-            clusters = await start_clusters(self._config, self._prepared, *parts)
-            modes = {"both": self._explore_and_train, "train": self._train, "explore": self._explore, "bench": self._bench}
-            await modes[self._config.mode](clusters)
-            if why := f"alarm: {alarm.text}" if (alarm := self.state.record.alarms.stop) is not None else self._stopped_by:
-                status, reason = "stopped", why
-            if self._interrupted:
-                status, reason = "interrupted", f"stopped by a signal after {self.state.record.reached}"
-        except asyncio.CancelledError:
-            if not self._interrupted:
-                raise
-            status, reason = "interrupted", f"stopped at once by a signal after {self.state.record.reached}"
-        except Exception as error:  # boundary: a role may raise anything, which is the run's one-line reason
-            status, reason = "failed", one_line(error)
-            with contextlib.suppress(OSError):  # a full disk may be the reason itself
-                (self._prepared.run_dir / "traceback.txt").write_text(traceback.format_exc())
-        finally:
-            self._task = None
-            wall_s = self.state.record.running_s()
-            await self._leave(status, reason)
-            await self.backend.shutdown()
-        summary = {"status": status, "reason": reason} | self._figures(wall_s)
-        try:
-            await self.state.callbacks.call("on_run_end", summary)
-        except CallbackError as error:
-            if status != "failed":  # the first reason counts
-                summary |= {"status": "failed", "reason": one_line(error)}
-        self.state.record.finish(summary)
-        return summary
-
-    def _figures(self, wall_s: float) -> dict[str, Any]:
-        """Those of the run so far."""
-        found = figures(self.state, wall_s, self._parts, self._earlier, self._restarts, self._fallback.since)
-        if self.backend.isolated:  # halves that share a process are in each other's way, which no model knows
-            found["advice"] = [*advice(self._config, self.state.record, self._parts, self.inventory.kind)]
-        return of_evaluation(found, self._prepared.benched, self.state.record.results) if self._prepared.benched else found
-
-    async def _leave(self, status: str, reason: str) -> None:
-        """The other processes of the run, if there are any, learn that this one takes part no longer. An interrupted trainer may
-        come back; explorers wait for it."""
-        try:
-            if self._config.mode != "explore" and status != "interrupted":
-                await self.state.groups.conclude(status, reason)
-            await self.state.groups.leave()
-        except Exception as error:  # boundary: the run is over, and has its own reason
-            logger.warning("the database of groups cannot be reached: %s", one_line(error))
-
-    @property
-    def _ends_early(self) -> bool:
-        """Whether the run can go on later from where it ends: it leaves what lies ready in its last checkpoint."""
-        return self._interrupted or self.state.record.alarms.stop is not None
-
-    def interrupt_from_thread(self) -> None:
-        """`interrupt`, called on another thread than the run's."""
-        if (task := self._task) is not None:
-            task.get_loop().call_soon_threadsafe(self.interrupt)
-
-    def interrupt(self) -> None:
-        """Ends the run after the step that is being trained, with a checkpoint; at once, without one, if that was asked for
-        before or workers are only just starting."""
-        if self._interrupted or self._parts is None:
-            if self._task is not None:
-                self._task.cancel()
-        else:
-            self.state.record.display.note("stopping after this step; once more to stop at once")
-        self._interrupted = True
-        self.state.groups.stop()

@@ -110,13 +110,17 @@ def figures(
     if engines is not None:
         if broadcasts := earlier.and_broadcasts(engines):
             updates["broadcasts"] = broadcasts
-        summary["engine_restarts"] = engines.fleet.restarts
-        summary["engine_recovery_s"] = [*earlier.recovered_s, *engines.recovered_s]
-        summary["engines"] = [
-            {"generated_tokens": e.generated_tokens, "prefill_tokens": e.prefill_tokens, "busy_s": e.busy_s}
-            for e in engines.last_stats
-        ]
+        summary |= _of_engines(engines, earlier)
     return summary | (earlier.and_explored(parts.explorer.figures()) if parts.explorer is not None else {})
+
+
+def _of_engines(engines: EngineFleet, earlier: Earlier) -> dict[str, Any]:
+    counted = [
+        {"generated_tokens": stats.generated_tokens, "prefill_tokens": stats.prefill_tokens, "busy_s": stats.busy_s}
+        for stats in engines.last_stats
+    ]
+    recovered_s = [*earlier.recovered_s, *engines.recovered_s]
+    return {"engine_restarts": engines.fleet.restarts, "engine_recovery_s": recovered_s, "engines": counted}
 
 
 def of_evaluation(summary: dict[str, Any], models: Sequence[BenchedModel], results: Sequence[ValidationResult]) -> dict[str, Any]:

@@ -72,8 +72,7 @@ class Groups(OneProcess):
         self._stopped = False
 
     async def until(self, predicate: Callable[[], T], who: str = "", what: str = "") -> T:
-        """The first true value that `predicate` returns; it is called now and after every change of any group. `who`, `what`: see
-        `Changes`."""
+        """See `Changes.until`: the predicate is called now and after every change of any group."""
         return await self.changes.until(predicate, who, what)
 
     # -- the explorer's verbs -------------------------------------------------------------------------------------------
