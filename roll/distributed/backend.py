@@ -85,6 +85,7 @@ class WorkerHost:
         self._worker = await loop.run_in_executor(self._thread, lambda: cls(**self._spec.kwargs))
         if hasattr(self._worker, "start"):
             await self.call("start")
+        collection.spare_what_is_there()
 
     async def call(self, method: str, *args: Any) -> Any:
         bound = getattr(self._worker, method)

@@ -19,7 +19,7 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from roll.configs.problems import ConfigError, Problem
-from roll.distributed import collection, stacks
+from roll.distributed import stacks
 from roll.distributed.backend import BackendLost, NodeLost, Ref, WorkerDied, WorkerHandle, WorkerHost, WorkerSpec
 from roll.distributed.child import same_imports
 from roll.distributed.devices import Inventory, Placement, detect, visible_devices
@@ -166,10 +166,6 @@ class _Actor(WorkerHost):
     def __init__(self, spec: WorkerSpec) -> None:
         super().__init__(spec)
         self._callers = Callers(self)
-
-    async def start(self) -> None:
-        await super().start()
-        collection.spare_what_is_there()
 
     async def exchange(self, message: bytes) -> bytes:
         return await self._callers.exchange(message)

@@ -9,31 +9,11 @@ import shlex
 from pathlib import Path
 
 import pytest
-from forked import ForkServer
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(path for path in (ROOT / "docs_roll/tutorials").glob("*.md") if path.name != "index.md")
 BLOCK = re.compile(r'^```(\w*)(?: title="([^"]+)")?\n(.*?)^```', re.DOTALL | re.MULTILINE)
-IMPORTS = (
-    "roll.cli.check",
-    "roll.cli.compose",
-    "roll.cli.train",
-    "roll.pipeline.agentic.agentic_pipeline",
-    "roll.pipeline.base_worker",
-    "roll.pipeline.rlvr.rlvr_pipeline",
-    "roll.strategies.infer.hf.strategy",
-    "roll.strategies.train.fsdp2",
-    "roll.view.report",
-    "transformers.models.qwen2.modeling_qwen2",
-)
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("tutorials")]
-
-
-@pytest.fixture(scope="module")
-def forks():
-    server = ForkServer(environment(), IMPORTS)
-    yield server
-    server.close()
 
 
 def environment():
