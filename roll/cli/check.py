@@ -218,7 +218,7 @@ def _plain_problem(problem: Problem) -> dict[str, Any]:
     return dict(_open(asdict(problem) | {"value": plain}))
 
 
-def _open(data: Any) -> Any:
+def _open(data: object) -> Any:
     """A problem or a note as data, without secrets."""
     if not isinstance(data, dict):
         return data

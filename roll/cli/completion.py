@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import is_dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Literal, get_args, get_origin
 
 from roll.cli.main import COMMANDS
 from roll.cli.options import DEFAULT_FOLDER, Parser, complain, config_folder
@@ -131,7 +131,7 @@ def _options(command: str) -> Iterator[str]:
     yield from re.findall(r"^ +(?:-\w, )?(--[\w-]+)", shown.getvalue(), re.MULTILINE)
 
 
-def _overrides(cls: Any, typed: str) -> Iterator[str]:
+def _overrides(cls: object, typed: str) -> Iterator[str]:
     """Keys of the schema, a level at a time, and the values of a key that has a list of them."""
     sign = typed[:1] if typed[:1] in ("+", "~") else ""
     key, equals, _ = typed[len(sign) :].partition("=")
@@ -148,11 +148,11 @@ def _overrides(cls: Any, typed: str) -> Iterator[str]:
             yield from (f"{name}={value}" for value in names_or_path(cls, item.name) or _values(hint))
 
 
-def _is_block(hint: Any) -> bool:
+def _is_block(hint: object) -> bool:
     return any(is_dataclass(member) for member in (hint, *get_args(hint)))
 
 
-def _values(hint: Any) -> Iterator[str]:
+def _values(hint: object) -> Iterator[str]:
     if hint is bool:
         yield from ("true", "false")
     elif get_origin(hint) is Literal:

@@ -65,7 +65,7 @@ def load(
 
 
 def understand(
-    mapping: dict[str, Any], references: set[str], included: set[str], where: dict[str, str], compat: bool
+    mapping: dict[str, object], references: set[str], included: set[str], where: dict[str, str], compat: bool
 ) -> tuple[RLVRConfig | AgenticConfig, LoadReport]:
     """`load` of a composed file. `references`: top-level keys that `${...}` names. `included`: those that the files of the
     defaults list write. `where`: `file:line` by key."""

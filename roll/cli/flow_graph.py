@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from roll.configs.ppo import PPOConfig
 from roll.pipeline.beside import Beside
 from roll.pipeline.flow import Flow
 from roll.pipeline.own_stage import OwnStage
-from roll.pipeline.stage import SourceStage, Stage
+from roll.pipeline.stage import AnyStage, SourceStage
 from roll.pipeline.state import new_admission
 
 TITLES = {"admit": "explorer", "lease": "trainer", "served": "validation"}
@@ -64,7 +64,7 @@ def graph_of(flow: Flow, config: PPOConfig) -> Graph:
     return Graph(places, _stores(config), tuple(edges), told)
 
 
-def _halves(flow: Flow) -> Iterator[Iterator[Stage[Any, Any]]]:
+def _halves(flow: Flow) -> Iterator[Iterator[AnyStage]]:
     """A stage without an input channel begins a half."""
     inner = {stage for each in flow.stages if isinstance(each, Beside) for stage in each.stages}
     outer = [stage for stage in flow.stages if stage not in inner]
@@ -89,11 +89,11 @@ def _locks(devices: Mapping[str, frozenset[int]]) -> list[_Lock]:
     return [(f"lock {number}", list(roles), frozenset(on)) for number, (roles, on) in enumerate(shared.items(), 1)]
 
 
-def _place(stage: Stage[Any, Any], devices: Mapping[str, frozenset[int]], locks: Sequence[_Lock]) -> list[Node]:
+def _place(stage: AnyStage, devices: Mapping[str, frozenset[int]], locks: Sequence[_Lock]) -> list[Node]:
     return [_node(each, devices, locks) for each in (stage.stages if isinstance(stage, Beside) else [stage])]
 
 
-def _node(stage: Stage[Any, Any], devices: Mapping[str, frozenset[int]], locks: Sequence[_Lock]) -> Node:
+def _node(stage: AnyStage, devices: Mapping[str, frozenset[int]], locks: Sequence[_Lock]) -> Node:
     role = stage.role
     kind: Literal["source", "own", "stage"] = "stage"
     kind = "source" if isinstance(stage, SourceStage) else "own" if isinstance(stage, OwnStage) else kind
@@ -103,7 +103,7 @@ def _node(stage: Stage[Any, Any], devices: Mapping[str, frozenset[int]], locks: 
     return Node(stage.name, kind, tuple(lines), ", ".join(lock for lock, roles, _ in locks if role in roles))
 
 
-def _channels(half: Sequence[Stage[Any, Any]]) -> Iterator[Edge]:
+def _channels(half: Sequence[AnyStage]) -> Iterator[Edge]:
     """From each stage of a place to each of the next, with the capacity of the channel between the places."""
     for one, following in itertools.pairwise(half):
         assert one.outputs is not None and one.outputs is following.inputs

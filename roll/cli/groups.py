@@ -120,7 +120,7 @@ def _sample(sample: Sample) -> dict[str, Any]:
     }
 
 
-def table(rows: Sequence[dict[str, Any]]) -> list[str]:
+def table(rows: Sequence[dict[str, object]]) -> list[str]:
     if not rows:
         return ["no such group"]
     cells = [[_shown(row[name]) for name in COLUMNS] for row in rows]
@@ -129,7 +129,7 @@ def table(rows: Sequence[dict[str, Any]]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     return "" if value is None else f"{value:.3g}" if isinstance(value, float) else visible(str(value))
 
 

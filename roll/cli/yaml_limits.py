@@ -121,7 +121,7 @@ def _refusal(shown: str, event: yaml.Event, message: str, fix: str = "") -> Conf
     return ConfigError([Problem("config_name", shown, message, fix, where=f"{shown}:{mark.line + 1}")])
 
 
-def check_references(composed: Mapping[str, Any]) -> None:
+def check_references(composed: Mapping[str, object]) -> None:
     """Raises `ConfigError` for `${...}` that refer to each other in a circle, or double each other's text again and again.
 
     `composed`: the configuration before they are resolved."""
@@ -162,7 +162,7 @@ def _absolute(target: str, key: str) -> str:
     return ".".join([*parts[: max(len(parts) - dots, 0)], name])
 
 
-def _leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:
+def _leaves(value: object, key: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping):
         for name, item in value.items():
             yield from _leaves(item, f"{key}.{name}" if key else str(name))

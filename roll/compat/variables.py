@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from roll.compat.roll.surface import TOP_LEVEL
 from roll.configs.schema import hints
@@ -14,7 +13,7 @@ from roll.configs.schema import hints
 _REFERENCE = re.compile(r"\$\{\s*([\w-]+)(?:[.\[][^{}:]*)?\s*\}")
 
 
-def references_in(value: Any) -> set[str]:
+def references_in(value: object) -> set[str]:
     """The top-level keys that `${...}` names anywhere in an unresolved configuration."""
     if isinstance(value, Mapping):
         return set[str]().union(*map(references_in, value.values()))
@@ -23,7 +22,7 @@ def references_in(value: Any) -> set[str]:
     return set(_REFERENCE.findall(value)) if isinstance(value, str) else set()
 
 
-def variables_of(mapping: Mapping[str, Any], cls: Any, references: Collection[str], included: Collection[str]) -> set[str]:
+def variables_of(mapping: Mapping[str, object], cls: object, references: Collection[str], included: Collection[str]) -> set[str]:
     """Keys that are neither of this project nor of ROLL, and that something refers to or an included file brings.
 
     `included`: top-level keys of the files in the defaults list. One that is spelt almost like a key that is not given is none:

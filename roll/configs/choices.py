@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from roll.configs.agentic import AgenticConfig
 from roll.configs.estimators import ESTIMATORS
 from roll.configs.losses import POLICY_LOSSES
 
 
-def names_or_path(cls: Any, key: str) -> tuple[str, ...]:
+def names_or_path(cls: object, key: str) -> tuple[str, ...]:
     """The built-in names of `key` in a configuration of class `cls`; empty if the key is of another kind."""
     if key == "pg_variant":
         return tuple(POLICY_LOSSES)

@@ -12,6 +12,6 @@ Code: TypeAlias = str | Callable[..., Any]
 """A function or a class of a user's, by its dotted path; in Python also itself."""
 
 
-def dotted_path(thing: Any) -> str:
+def dotted_path(thing: object) -> str:
     """The name of a function or a class; of anything else that can be called, its text."""
     return f"{thing.__module__}.{thing.__qualname__}" if hasattr(thing, "__qualname__") else str(thing)

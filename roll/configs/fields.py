@@ -62,12 +62,12 @@ def required(help: str) -> Any:
     return field(metadata={"help": help, "bounds": FINITE})
 
 
-def default_of(item: Field[Any]) -> Any:
+def default_of(item: Field[object]) -> Any:
     """The default value, or `MISSING`."""
     return item.default_factory() if item.default_factory is not MISSING else item.default
 
 
-def range_problems(item: Field[Any], value: Any, key: str) -> Iterator[Problem]:
+def range_problems(item: Field[object], value: object, key: str) -> Iterator[Problem]:
     """Numbers of one field (also inside a list or a dict) that lie out of its range."""
     bounds: Bounds = item.metadata["bounds"]
     numbers = {key: value}

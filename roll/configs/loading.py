@@ -25,7 +25,7 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?\.
 _SCALAR_NAMES = {bool: "true or false", int: "an integer", float: "a number", str: "text", types.NoneType: "null"}
 
 
-def load_config(cls: type[T], mapping: Mapping[str, Any]) -> T:
+def load_config(cls: type[T], mapping: Mapping[str, object]) -> T:
     """An instance of the dataclass `cls`. Raises `ConfigError` with every problem found."""
     loader = _Loader(cls)
     config = loader.load(cls, mapping, "", None)
@@ -40,7 +40,7 @@ def to_mapping(config: Any) -> dict[str, Any]:
     return {item.name: _plain(getattr(config, item.name)) for item in fields(config)}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return to_mapping(value)
     if isinstance(value, Mapping):
@@ -70,7 +70,7 @@ def load_lenient(cls: type[T], mapping: Mapping[str, Any]) -> tuple[T, Leniency]
 
 
 class _Loader:
-    def __init__(self, root: type[Any], leniency: Leniency | None = None) -> None:
+    def __init__(self, root: type[object], leniency: Leniency | None = None) -> None:
         self.root = root
         self.leniency = leniency
         self.problems: list[Problem] = []
@@ -109,7 +109,7 @@ class _Loader:
             return None
         return cls(**values) if base is None else replace(base, **values)
 
-    def _not_offered(self, hint: Any, value: Any, path: str) -> bool:
+    def _not_offered(self, hint: object, value: object, path: str) -> bool:
         """Whether the last problem is a text that is none of the key's choices; if so it is no problem any more."""
         own = isinstance(value, str) and self.problems[-1].key == path
         if own and any(isinstance(choice, str) for choice in _choices(hint)):
@@ -117,7 +117,7 @@ class _Loader:
             return True
         return False
 
-    def convert(self, hint: Any, value: Any, key: str, default: Any = None) -> Any:
+    def convert(self, hint: object, value: object, key: str, default: object = None) -> Any:
         """`value` as the type `hint`; a mapping is laid over `default` if that is a dataclass instance."""
         origin = get_origin(hint)
         if hint is Any:
@@ -141,7 +141,7 @@ class _Loader:
         self.problems.append(Problem(key, value, f"must be {_describe(hint)}", _fix(hint, value)))
         return None
 
-    def convert_union(self, hint: Any, value: Any, key: str, default: Any) -> Any:
+    def convert_union(self, hint: object, value: object, key: str, default: object) -> Any:
         """The member with the shape of the value speaks for the union, so that nested problems keep their own key."""
         members = get_args(hint)
         shapes = (dict,) if isinstance(value, Mapping) else (list,) if isinstance(value, list) else ()
@@ -158,7 +158,7 @@ class _Loader:
         return None
 
 
-def _advice(name: str, known: list[str], root: type[Any]) -> str:
+def _advice(name: str, known: list[str], root: type[object]) -> str:
     """A key spelt like one of this block, or a key of that name in another block."""
     nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
     if nearest:
@@ -183,7 +183,7 @@ def _describe(hint: Any) -> str:
     return "a function" if origin is Callable else _SCALAR_NAMES[hint]
 
 
-def _fix(hint: Any, value: Any) -> str:
+def _fix(hint: object, value: object) -> str:
     if hint is int and isinstance(value, float) and value.is_integer():
         return f"write {int(value)}"
     if value is None and (is_dataclass(hint) or get_origin(hint) in (dict, list)):
@@ -193,7 +193,7 @@ def _fix(hint: Any, value: Any) -> str:
     return f"did you mean {nearest[0]}?" if nearest else ""
 
 
-def _choices(hint: Any) -> list[Any]:
+def _choices(hint: object) -> list[Any]:
     if get_origin(hint) is Literal:
         return list(get_args(hint))
     if get_origin(hint) in (Union, types.UnionType):

@@ -44,7 +44,7 @@ _NUMBER = re.compile(r"[+-]?\d{1,12}(\.\d+)?")
 _INSIDE_TEXT = (_URL_PASSWORD, _URL_USER, _URL_PARAMETER, _ASSIGNMENT, _HEADER, _BEARER)
 
 
-def redact(value: Any) -> Any:
+def redact(value: object) -> Any:
     """A copy of a nested config in which values under keys like `api_key`, `hf_token`, `authorization`, `password` read `***`.
 
     Under a name with "token" or "key", which are also words of language models, only text is a secret (`max_new_tokens: 64`
@@ -64,13 +64,13 @@ def redact_text(text: str) -> str:
     return text
 
 
-def redact_at(path: str, value: Any) -> Any:
+def redact_at(path: str, value: object) -> Any:
     """`redact` of the value of a key that is given by its dotted path: `***` if one of the path's names says secret."""
     names = [name for name in re.split(r"[.\[\]\s]+", path.lstrip("+~-")) if name and not name.isdigit()]
     return HIDDEN if any(is_secret(name, value) for name in names) else redact(value)
 
 
-def secrets(value: Any) -> Iterator[str]:
+def secrets(value: object) -> Iterator[str]:
     """The texts that `redact` hides."""
     if isinstance(value, Mapping):
         named = _named_value(value)
@@ -85,7 +85,7 @@ def secrets(value: Any) -> Iterator[str]:
             yield from (found["hidden"] for found in pattern.finditer(value) if _hides(found) and found["hidden"] != HIDDEN)
 
 
-def is_secret(name: str, value: Any) -> bool:
+def is_secret(name: str, value: object) -> bool:
     """Whether a value is a secret because of the name it has."""
     if value is None or isinstance(value, bool) or value == "":
         return False
@@ -96,7 +96,7 @@ def is_secret(name: str, value: Any) -> bool:
     return bool(counted) and not _OPEN_WORDS & {*words} and not _is_number(value)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     if isinstance(value, list | tuple):
         return all(_is_number(item) for item in value)
     return isinstance(value, int | float) or (
@@ -114,20 +114,20 @@ def _hides(found: re.Match[str]) -> bool:
     return not generic and is_secret(name, found["hidden"].strip("'\""))
 
 
-def _named_value(value: Mapping[Any, Any]) -> str:
+def _named_value(value: Mapping[object, object]) -> str:
     """The key of what is hidden in `{name: API_KEY, value: ...}`; empty if that is no secret."""
     name = value.get("name", value.get("key"))
     return "value" if isinstance(name, str) and "value" in value and is_secret(name, value["value"]) else ""
 
 
-def _after_options(value: Sequence[Any]) -> set[int]:
+def _after_options(value: Sequence[object]) -> set[int]:
     """Positions in a list like `[--api-key, ...]` of what the option before them makes a secret."""
     pairs = enumerate(pairwise(value), start=1)
     options = {i: (option, item) for i, (option, item) in pairs if isinstance(option, str) and re.fullmatch(r"--?[\w-]+", option)}
     return {i for i, (option, item) in options.items() if is_secret(option, item)}
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _texts(value: object) -> Iterator[str]:
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list | tuple):

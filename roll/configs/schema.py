@@ -9,7 +9,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 
 @cache
-def hints(cls: Any) -> dict[str, Any]:
+def hints(cls: object) -> dict[str, Any]:
     """Resolved type of each field."""
     return get_type_hints(cls)
 
@@ -27,7 +27,7 @@ def walk(cls: Any, prefix: str = "") -> Iterator[tuple[str, Field[Any], Any]]:
                 yield from walk(member, inner)
 
 
-def count_keys(cls: Any, mapping: Mapping[str, Any]) -> int:
+def count_keys(cls: object, mapping: Mapping[str, object]) -> int:
     """How many keys of `mapping` have a field of `cls` and a value of their own; blocks count by what is in them."""
     count = 0
     for name in hints(cls).keys() & mapping.keys():

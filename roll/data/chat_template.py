@@ -94,7 +94,7 @@ def conversation(row: PromptRow) -> list[dict[str, Any]]:
     return row.messages or [{"role": "user", "content": row.prompt}]
 
 
-def chatml(messages: Sequence[Mapping[str, Any]], where: str) -> str:
+def chatml(messages: Sequence[Mapping[str, object]], where: str) -> str:
     """Each message between <|im_start|> with its role and <|im_end|>, then the beginning of the assistant's: no system prompt is
     added, as the templates of some models do. Raises `PromptFileError`."""
     if not all(isinstance(message.get("role"), str) and isinstance(message.get("content"), str) for message in messages):

@@ -151,7 +151,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any] | None]:
             yield content
 
 
-def _checked(content: dict[str, Any], where: str) -> dict[str, Any]:
+def _checked(content: dict[str, object], where: str) -> dict[str, Any]:
     for column, value in content.items():
         for what, text in (("the name of column", column), ("column", value)):
             if wrong := complaint(text):
@@ -170,7 +170,7 @@ def _json(text: bytes | str, where: str, what: str) -> Any:
         raise PromptFileError(f"{where}: {name}nested too deep") from None
 
 
-def _row(content: dict[str, Any], columns: DataArguments, where: str, default_id: str, only_tag: str | None) -> PromptRow:
+def _row(content: dict[str, object], columns: DataArguments, where: str, default_id: str, only_tag: str | None) -> PromptRow:
     prompt = content.get(columns.prompt)
     if prompt is not None and not isinstance(prompt, str):
         raise PromptFileError(f"{where}: {columns.prompt} is a {_kind(prompt)}, not text")
@@ -197,7 +197,7 @@ def _row(content: dict[str, Any], columns: DataArguments, where: str, default_id
     )
 
 
-def _text(content: dict[str, Any], column: str, where: str) -> str:
+def _text(content: dict[str, object], column: str, where: str) -> str:
     """A text or a number, as text."""
     if column not in content:
         raise PromptFileError(f"{where}: column {column!r} is missing; it has {_names(content)}")
@@ -207,7 +207,7 @@ def _text(content: dict[str, Any], column: str, where: str) -> str:
     return str(value)
 
 
-def _messages(value: Any, column: str, where: str) -> list[dict[str, Any]] | None:
+def _messages(value: object, column: str, where: str) -> list[dict[str, Any]] | None:
     """A list of chat messages, given as such or as JSON text."""
     if isinstance(value, str):
         value = _json(value, where, column)
@@ -223,7 +223,7 @@ def _messages(value: Any, column: str, where: str) -> list[dict[str, Any]] | Non
     return value
 
 
-def _led_by(system: str, messages: list[dict[str, Any]] | None, prompt: str | None) -> list[dict[str, Any]] | None:
+def _led_by(system: str, messages: list[dict[str, object]] | None, prompt: str | None) -> list[dict[str, Any]] | None:
     """The row's messages, or its prompt as a user's, behind the system message; a row that has one of its own keeps that."""
     if messages is None and prompt is not None:
         messages = [{"role": "user", "content": prompt}]
@@ -232,7 +232,7 @@ def _led_by(system: str, messages: list[dict[str, Any]] | None, prompt: str | No
     return [{"role": "system", "content": system}, *messages]
 
 
-def _contents(messages: list[dict[str, Any]]) -> Iterator[str]:
+def _contents(messages: list[dict[str, object]]) -> Iterator[str]:
     """The texts of messages; a content may be a list of parts."""
     for message in messages:
         parts = message["content"] if isinstance(message["content"], list) else [message["content"]]
@@ -242,10 +242,10 @@ def _contents(messages: list[dict[str, Any]]) -> Iterator[str]:
                 yield text
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     names = {dict: "JSON object", list: "list", str: "text", bool: "boolean", int: "number", float: "number", type(None): "null"}
     return names[type(value)] if value != [] else "list without elements"
 
 
-def _names(content: dict[str, Any]) -> str:
+def _names(content: dict[str, object]) -> str:
     return ", ".join(map(repr, content)) or "no columns"

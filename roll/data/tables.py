@@ -87,13 +87,13 @@ def _plain(row: Row) -> Row:
     return {name: _value(value) for name, value in row.items() if not _holds_bytes(value)}
 
 
-def _holds_bytes(value: Any) -> bool:
+def _holds_bytes(value: object) -> bool:
     if isinstance(value, dict):
         return any(map(_holds_bytes, value.values()))
     return any(map(_holds_bytes, value)) if isinstance(value, list | tuple) else isinstance(value, bytes)
 
 
-def _value(value: Any) -> Any:
+def _value(value: object) -> Any:
     if isinstance(value, dict):
         return {name: _value(each) for name, each in value.items()}
     if isinstance(value, list | tuple):  # a map's entries are pairs

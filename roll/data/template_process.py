@@ -48,7 +48,7 @@ def answers(source: BinaryIO) -> Iterator[dict[str, str]]:
         yield answer
 
 
-def _answer(template: str, special: dict[str, Any], line: bytes) -> dict[str, str]:
+def _answer(template: str, special: dict[str, object], line: bytes) -> dict[str, str]:
     try:
         text = render(template, special, json.loads(line))
     except Exception as error:  # boundary: a template may raise anything

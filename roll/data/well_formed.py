@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 DEEPEST = 64
 """Levels of lists and mappings inside a value."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def complaint(value: Any) -> str:
+def complaint(value: object) -> str:
     """What is wrong with a value made of mappings, lists and scalars; empty if nothing is."""
     waiting = [(value, 0)]
     while waiting:

@@ -87,7 +87,7 @@ class WorkerHost:
             await self.call("start")
         collection.spare_what_is_there()
 
-    async def call(self, method: str, *args: Any) -> Any:
+    async def call(self, method: str, *args: object) -> Any:
         bound = getattr(self._worker, method)
         if inspect.iscoroutinefunction(bound):
             return await bound(*args)
@@ -104,10 +104,10 @@ class WorkerHandle(Protocol):
     killable: bool
     """Whether it has a process of its own."""
 
-    async def call(self, method: str, *args: Any) -> Any:
+    async def call(self, method: str, *args: object) -> Any:
         """The method's result. Raises what it raised, or `WorkerDied`."""
 
-    async def call_for_reference(self, method: str, *args: Any) -> tuple[Ref, Any]:
+    async def call_for_reference(self, method: str, *args: object) -> tuple[Ref, Any]:
         """Calls a method that returns (value, info); leaves the value where it was made and returns (reference, info). The
         reference is passed to other workers' methods, which get the value."""
 
@@ -165,10 +165,10 @@ class LocalHandle:
         self.name = name
         self._host = host
 
-    async def call(self, method: str, *args: Any) -> Any:
+    async def call(self, method: str, *args: object) -> Any:
         return await self._host.call(method, *args)
 
-    async def call_for_reference(self, method: str, *args: Any) -> tuple[Ref, Any]:
+    async def call_for_reference(self, method: str, *args: object) -> tuple[Ref, Any]:
         value, info = await self._host.call(method, *args)
         return value, info
 

@@ -104,7 +104,7 @@ class Child:
     def __init__(
         self,
         handler: str,
-        *arguments: Any,
+        *arguments: object,
         environment: Mapping[str, str],
         python: str = sys.executable,
         side_by_side: bool = False,
@@ -147,12 +147,12 @@ class Child:
         if "error" in answer:
             raise CallFailed(answer["error"], answer["text"])
 
-    async def ask(self, limit_s: float | None, method: str, *arguments: Any) -> Any:
+    async def ask(self, limit_s: float | None, method: str, *arguments: object) -> Any:
         """What the method returns. Raises `CallFailed` and `ChildDied`. If there is no answer within the limit (`TimeoutError`),
         or the caller is cancelled, the child is killed."""
         return await self._within(limit_s, self.call(method, *arguments))
 
-    async def call(self, method: str, *arguments: Any) -> Any:
+    async def call(self, method: str, *arguments: object) -> Any:
         """`ask` without a limit; cancelling the caller cancels the method."""
         number = next(self._numbers)
         try:
@@ -178,7 +178,7 @@ class Child:
                 answer.set_exception(ChildDied(self.ending))
         return self.ending
 
-    async def _within(self, limit_s: float | None, call: Coroutine[Any, Any, Any]) -> Any:
+    async def _within(self, limit_s: float | None, call: Coroutine[object, object, object]) -> Any:
         try:
             async with asyncio.timeout(limit_s):
                 return await call
@@ -218,7 +218,7 @@ class Child:
 class ChildPool:
     """Children of one kind that wait for work. One that has ended is replaced when the next is needed."""
 
-    def __init__(self, handler: str, *arguments: Any, environment: Mapping[str, str]) -> None:
+    def __init__(self, handler: str, *arguments: object, environment: Mapping[str, str]) -> None:
         """Takes the same arguments as `Child`."""
         self._handler, self._arguments, self._environment = handler, arguments, environment
         self._idle: list[Child] = []
@@ -279,7 +279,7 @@ def main(descriptor: int) -> None:
             _send(stream, _answer(handler, call))
 
 
-def _answer(handler: Any, call: Message) -> bytes:
+def _answer(handler: object, call: Message) -> bytes:
     try:
         return _line({"call": call["call"], "value": getattr(handler, call["method"])(*call["arguments"])})
     except (Exception, SystemExit) as error:  # boundary: whatever a method raises is its answer
@@ -318,7 +318,7 @@ def _line(message: Message) -> bytes:
     return line
 
 
-def _as_json(value: Any) -> Any:
+def _as_json(value: object) -> Any:
     """numpy's numbers are numbers."""
     if hasattr(value, "item") and getattr(value, "size", 1) == 1:
         return value.item()

@@ -38,7 +38,7 @@ class Cluster:
         workers: Sequence[WorkerHandle],
         deadline_s: float,
         shard_of: Sequence[int] | None = None,
-        restart: Callable[[int], Coroutine[Any, Any, WorkerHandle]] | None = None,
+        restart: Callable[[int], Coroutine[object, object, WorkerHandle]] | None = None,
         heartbeat_s: float = 0.0,
     ) -> None:
         """`deadline_s`: the most that any one call may take (`rpc_timeout`); a worker that takes longer is killed, if it can be.
@@ -86,11 +86,11 @@ class Cluster:
         """Data-parallel size: the parts a batch is divided into."""
         return max(self.shard_of) + 1
 
-    async def call(self, rank: int, method: str, *args: Any) -> Any:
+    async def call(self, rank: int, method: str, *args: object) -> Any:
         """The method on one worker."""
         return await self._in_time(rank, method, self.workers[rank].call(method, *args))
 
-    async def call_all(self, method: str, *args: Any) -> list[Any]:
+    async def call_all(self, method: str, *args: object) -> list[Any]:
         """The same call on every rank; results by rank."""
         return list(await asyncio.gather(*(self.call(rank, method, *args) for rank in range(len(self)))))
 
@@ -103,7 +103,7 @@ class Cluster:
         results = await asyncio.gather(*calls)
         return [results[self.shard_of.index(shard)] for shard in range(self.num_shards)]
 
-    async def call_for_reference(self, rank: int, method: str, *args: Any) -> tuple[Ref, Any]:
+    async def call_for_reference(self, rank: int, method: str, *args: object) -> tuple[Ref, Any]:
         """Calls a method that returns (value, info): the value stays where it was made, and (its reference, info) is returned."""
         return await self._in_time(rank, method, self.workers[rank].call_for_reference(method, *args))
 
@@ -153,7 +153,7 @@ class Cluster:
         """Kills workers that hang, for callers that find dead workers by calling them. Never ends."""
         await self._for_all(self._kill_silent)
 
-    async def _for_all(self, watcher: Callable[[int], Coroutine[Any, Any, None]]) -> None:
+    async def _for_all(self, watcher: Callable[[int], Coroutine[object, object, None]]) -> None:
         watching = [asyncio.ensure_future(watcher(rank)) for rank in range(len(self))]
         try:
             await asyncio.gather(*watching)
@@ -195,7 +195,7 @@ class Cluster:
                 while worker is self.workers[rank]:  # until somebody puts another worker in its place
                     await asyncio.sleep(1.0)
 
-    async def _in_time(self, rank: int, method: str, answer: Coroutine[Any, Any, T]) -> T:
+    async def _in_time(self, rank: int, method: str, answer: Coroutine[object, object, T]) -> T:
         this, worker = object(), self.workers[rank]
         self._open[this] = OpenCall(worker.name, method, time.monotonic())
         try:

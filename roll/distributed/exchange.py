@@ -65,7 +65,7 @@ class Calls:
         self._under_way = 0
         """Exchanges that have not come back. Tasks are no measure: two that end at one moment both see the other one."""
 
-    async def call(self, method: str, *args: Any) -> Any:
+    async def call(self, method: str, *args: object) -> Any:
         """The method's result. Raises what it raised, or what the line raises."""
         loop = asyncio.get_running_loop()
         if not self._new:

@@ -90,7 +90,7 @@ class RayHandle:
     async def died(self) -> None:
         await self._first(asyncio.ensure_future(self._wait_forever()))
 
-    async def _first(self, event: asyncio.Future[Any]) -> None:
+    async def _first(self, event: asyncio.Future[object]) -> None:
         """Waits for the event, not longer than Ray lives. Raises `BackendLost`."""
         events = {event}
         if self._life is not None:

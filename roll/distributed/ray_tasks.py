@@ -11,7 +11,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from roll.distributed.child import same_imports
 
 
-def task_on(node: str, function: Callable[..., Any]) -> Any:
+def task_on(node: str, function: Callable[..., object]) -> Any:
     """The function as a task of Ray on that node."""
     there = NodeAffinitySchedulingStrategy(node, soft=False)
     task: Any = ray.remote(function)

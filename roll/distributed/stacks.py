@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any
+from typing import IO
 
 LIMIT_S = 5.0
 """For an answer, which takes milliseconds unless the process is stopped."""
@@ -62,7 +62,7 @@ def tasks(loop: asyncio.AbstractEventLoop) -> str:
     return "\n".join(f"  {count} x {place}" for place, count in places.most_common())
 
 
-def _chain(awaited: Any) -> list[str]:
+def _chain(awaited: object) -> list[str]:
     frames: list[str] = []
     while awaited is not None:
         frame: FrameType | None = getattr(awaited, "cr_frame", None) or getattr(awaited, "gi_frame", None)

@@ -35,7 +35,7 @@ class Watchdog:
     def removes(self, folder: Path) -> None:
         self._send({"remove": str(folder.absolute())})
 
-    def amends(self, path: Path, where: Mapping[str, Any], values: Mapping[str, Any], error: str) -> None:
+    def amends(self, path: Path, where: Mapping[str, object], values: Mapping[str, object], error: str) -> None:
         """A JSON file gets `values`, if it has those of `where` by then, whatever else it has; `error` goes to standard error."""
         self._send({"amend": str(path.absolute()), "where": where, "values": values, "error": error})
 
@@ -53,7 +53,7 @@ class Watchdog:
             self._process.kill()
             self._process.wait()
 
-    def _send(self, order: dict[str, Any]) -> None:
+    def _send(self, order: dict[str, object]) -> None:
         if self._process is None:
             command = [sys.executable, "-I", "-S", os.path.abspath(__file__)]
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
@@ -101,7 +101,7 @@ def serve(source: BinaryIO) -> None:
             print(order["error"], file=sys.stderr)
 
 
-def _amend(path: str, where: dict[str, Any], values: dict[str, Any]) -> None:
+def _amend(path: str, where: dict[str, object], values: dict[str, object]) -> None:
     aside = f"{path}.{os.getpid()}"
     with contextlib.suppress(OSError, ValueError):
         found = json.loads(Path(path).read_text())

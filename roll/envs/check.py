@@ -86,13 +86,13 @@ class EnvReport:
         return not self.errors
 
 
-def check_env(env_type: str, env_config: Mapping[str, Any], episodes: int = 20, seed: int = 0) -> EnvReport:
+def check_env(env_type: str, env_config: Mapping[str, object], episodes: int = 20, seed: int = 0) -> EnvReport:
     """Plays each agent for `episodes` episodes with seeds derived from `seed`. Raises `ConfigError` if the environment cannot be
     made; later failures are in the report."""
     return asyncio.run(_check(env_type, env_config, episodes, seed))
 
 
-async def _check(env_type: str, env_config: Mapping[str, Any], episodes: int, seed: int) -> EnvReport:
+async def _check(env_type: str, env_config: Mapping[str, object], episodes: int, seed: int) -> EnvReport:
     env = make_env(env_type, env_config)
     seeds = [derive_seed("env-check", seed, i) for i in range(episodes)]
     rng = random.Random(seed)
@@ -152,7 +152,7 @@ async def play(env: Any, seed: int, policy: Policy, most_turns: int = MOST_TURNS
     return Episode(seed, turns, observation, end, success, trouble, frozenset(missing), reset_s, steps_s)
 
 
-async def _replayed(env_type: str, env_config: Mapping[str, Any], episodes: Sequence[Episode]) -> list[Episode]:
+async def _replayed(env_type: str, env_config: Mapping[str, object], episodes: Sequence[Episode]) -> list[Episode]:
     """The same seeds and actions, in another instance and in the opposite order: nothing may depend on the history."""
     env = make_env(env_type, env_config)
     again = []

@@ -31,7 +31,7 @@ class EnvProcess:
         with contextlib.suppress(Exception):  # boundary: an environment may raise anything in close, and no caller waits for it
             env.close()
 
-    def _awaited(self, value: Any) -> Any:
+    def _awaited(self, value: object) -> Any:
         return self._runner.run(_result(value)) if inspect.isawaitable(value) else value
 
 

@@ -18,7 +18,7 @@ from roll.rollout.environment_failure import EnvFailure
 
 
 class EnvExecutor(Protocol):
-    async def call(self, method: str, argument: Any, limit_s: float | None) -> Any:
+    async def call(self, method: str, argument: object, limit_s: float | None) -> Any:
         """The unchecked result of `method` of the environment. Raises `EnvFailure`; the executor cannot be used again then."""
 
     async def leave(self) -> None:
@@ -35,11 +35,11 @@ class LoopExecutor:
 
     is_stuck = False
 
-    def __init__(self, env_type: str, env_config: Mapping[str, Any]) -> None:
+    def __init__(self, env_type: str, env_config: Mapping[str, object]) -> None:
         self._env_type, self._env_config = env_type, env_config
         self._env: Any = None
 
-    async def call(self, method: str, argument: Any, limit_s: float | None) -> Any:
+    async def call(self, method: str, argument: object, limit_s: float | None) -> Any:
         try:
             if self._env is None:
                 self._env = make_env(self._env_type, self._env_config)
@@ -63,7 +63,7 @@ class ThreadExecutor:
     """Runs an environment in a daemon thread. A call that outlives its limit cannot be stopped: its thread is left behind, with
     the environment, and ends when the call does."""
 
-    def __init__(self, env_type: str, env_config: Mapping[str, Any]) -> None:
+    def __init__(self, env_type: str, env_config: Mapping[str, object]) -> None:
         self._env_type, self._env_config = env_type, env_config
         self._requests: queue.SimpleQueue[tuple[str, Any, asyncio.Future[Any]] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -73,7 +73,7 @@ class ThreadExecutor:
     def is_stuck(self) -> bool:
         return self._busy and self._thread is not None and self._thread.is_alive()
 
-    async def call(self, method: str, argument: Any, limit_s: float | None) -> Any:
+    async def call(self, method: str, argument: object, limit_s: float | None) -> Any:
         loop = asyncio.get_running_loop()
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, args=(loop,), name="environment", daemon=True)
@@ -107,7 +107,7 @@ class ThreadExecutor:
                 env.close()
 
 
-def _settle(answer: asyncio.Future[Any], value: Any, failure: EnvFailure | None) -> None:
+def _settle(answer: asyncio.Future[object], value: object, failure: EnvFailure | None) -> None:
     if answer.done():  # given up meanwhile
         return
     if failure is None:
@@ -116,7 +116,7 @@ def _settle(answer: asyncio.Future[Any], value: Any, failure: EnvFailure | None)
         answer.set_exception(failure)
 
 
-async def _within(limit_s: float | None, answer: Awaitable[Any]) -> Any:
+async def _within(limit_s: float | None, answer: Awaitable[object]) -> Any:
     """The answer. Raises `EnvFailure` at the limit; a `TimeoutError` of the environment's own stays what it is."""
     try:
         async with asyncio.timeout(limit_s) as limit:

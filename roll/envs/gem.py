@@ -25,7 +25,7 @@ MODULUS = 2**32
 class GemEnv:
     thread_safe = False  # see above: the global generators
 
-    def __init__(self, env_id: str, success_reward: float = 1.0, **env_args: Any) -> None:
+    def __init__(self, env_id: str, success_reward: float = 1.0, **env_args: object) -> None:
         """`env_id`: GEM's name. `success_reward`: an episode whose last reward is at least this is a success (GEM's games pay 1
         for a win). Other keys are handed to the environment, which itself decides about unknown ones. Raises `ConfigError`."""
         try:
@@ -72,7 +72,7 @@ class GemEnv:
         finally:
             self._random_state = kept  # a sample is no part of the game
 
-    def _with_key(self, info: dict[str, Any], observation: str) -> dict[str, Any]:
+    def _with_key(self, info: dict[str, object], observation: str) -> dict[str, Any]:
         """The observation with a `state_key`: what the agent sees, because GEM reports no state; many games draw their board in
         the suffix."""
         return {"state_key": f"{observation}\n{info['suffix']}", **info}

@@ -27,7 +27,7 @@ class GymnasiumEnv(NamedActionGame):
     def __init__(
         self,
         env_id: str,
-        env_kwargs: Mapping[str, Any] | None = None,
+        env_kwargs: Mapping[str, object] | None = None,
         actions: Sequence[str] | None = None,
         instructions: str | None = None,
         digits: int = 3,
@@ -98,7 +98,7 @@ class GymnasiumEnv(NamedActionGame):
         self._game.close()
 
 
-def _made(env_id: str, env_kwargs: dict[str, Any], max_steps: int | None) -> Any:
+def _made(env_id: str, env_kwargs: dict[str, object], max_steps: int | None) -> Any:
     """Raises `ConfigError`: no such environment, or one that text cannot play."""
     if max_steps is not None and max_steps < 1:
         raise ConfigError([Problem("max_steps", max_steps, "must be >= 1")])
@@ -120,7 +120,7 @@ def _made(env_id: str, env_kwargs: dict[str, Any], max_steps: int | None) -> Any
     return game
 
 
-def _unwritable(space: Any) -> str:
+def _unwritable(space: object) -> str:
     """The part of an observation that is no text; empty if there is none."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return next((flaw for flaw in map(_unwritable, _parts(space).values()) if flaw), "")

@@ -18,7 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from roll.configs.agentic import EnvExecution
 from roll.configs.problems import ConfigError, Problem
@@ -56,7 +56,7 @@ class EnvHost:
         self._handles: set[EnvHandle] = set()
         self._left_behind: list[EnvExecutor] = []
 
-    async def open(self, tag: str, env_type: str, env_config: Mapping[str, Any]) -> EnvHandle:
+    async def open(self, tag: str, env_type: str, env_config: Mapping[str, object]) -> EnvHandle:
         """A place for one environment. It is made at the first `reset`, so opening is cheap. Raises `ConfigError` if `env_type`
         names no environment, or if its constructor does not take the keys of `env_config`."""
         handle = EnvHandle(self, tag, env_type, env_config)
@@ -79,7 +79,7 @@ class EnvHost:
         self._left_behind = [executor for executor in self._left_behind if executor.is_stuck]
         return len(self._left_behind)
 
-    def executor(self, env_type: str, env_config: Mapping[str, Any], on_loop: bool) -> EnvExecutor:
+    def executor(self, env_type: str, env_config: Mapping[str, object], on_loop: bool) -> EnvExecutor:
         if self.execution == "process":
             return ProcessExecutor(self._pool, env_type, env_config)
         if self.execution == "inline" or on_loop:
@@ -100,7 +100,7 @@ class EnvHost:
 class EnvHandle:
     """One environment, as its caller sees it."""
 
-    def __init__(self, host: EnvHost, tag: str, env_type: str, env_config: Mapping[str, Any]) -> None:
+    def __init__(self, host: EnvHost, tag: str, env_type: str, env_config: Mapping[str, object]) -> None:
         cls = env_class(env_type, f"custom_envs.{tag}.env_type")
         problems = config_problems(cls, env_config, f"custom_envs.{tag}.env_config")
         if host.execution == "thread" and not is_thread_safe(cls):
@@ -145,7 +145,7 @@ class EnvHandle:
         """Id of the environment's process, if it has a process now."""
         return self._executor.pid if isinstance(self._executor, ProcessExecutor) else None
 
-    async def _call(self, method: str, argument: int | str, checked: Callable[[Any], T]) -> T:
+    async def _call(self, method: str, argument: int | str, checked: Callable[[object], T]) -> T:
         """Calls the environment when a place is free, and returns its checked answer. A failure, or the caller's cancellation,
         ends the episode and discards the instance."""
         place = self._host.place(self.tag)

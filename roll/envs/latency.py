@@ -10,7 +10,7 @@ import asyncio
 import math
 import random
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import cast
 
 from roll.configs.problems import ConfigError, Problem
 from roll.data.seeding import derive_seed
@@ -25,7 +25,7 @@ class LatencyEnv:
     def __init__(
         self,
         env_type: str,
-        env_config: Mapping[str, Any] | None = None,
+        env_config: Mapping[str, object] | None = None,
         mean_s: float = 0.1,
         sigma: float = 1.0,
         hang_share: float = 0.0,

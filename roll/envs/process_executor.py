@@ -41,13 +41,13 @@ class ProcessPool(ChildPool):
 class ProcessExecutor:
     is_stuck = False
 
-    def __init__(self, pool: ProcessPool, env_type: str, env_config: Mapping[str, Any]) -> None:
+    def __init__(self, pool: ProcessPool, env_type: str, env_config: Mapping[str, object]) -> None:
         self._pool = pool
         self._recipe = [env_type, dict(env_config)]
         self._child: Child | None = None
         self._busy = False
 
-    async def call(self, method: str, argument: Any, limit_s: float | None) -> Any:
+    async def call(self, method: str, argument: object, limit_s: float | None) -> Any:
         if self._child is None:
             self._child = await self._pool.make(self._recipe)
         self._busy = True

@@ -54,7 +54,7 @@ def env_class(env_type: str, key: str = "env_type") -> type[Any]:
     return found
 
 
-def make_env(env_type: str, env_config: Mapping[str, Any], key: str = "env_config") -> AnyTextEnv:
+def make_env(env_type: str, env_config: Mapping[str, object], key: str = "env_config") -> AnyTextEnv:
     """An environment of its own. Raises `ConfigError` about `key` if it cannot be made of this configuration."""
     cls = env_class(env_type, key.replace("env_config", "env_type"))
     if problems := config_problems(cls, env_config, key):
@@ -73,7 +73,7 @@ def make_env(env_type: str, env_config: Mapping[str, Any], key: str = "env_confi
     return env
 
 
-def config_problems(cls: type[Any], env_config: Mapping[str, Any], key: str = "env_config") -> list[Problem]:
+def config_problems(cls: type[object], env_config: Mapping[str, object], key: str = "env_config") -> list[Problem]:
     """Keys that the constructor does not take, and keys that it needs and does not get."""
     parameters = inspect.signature(cls).parameters
     known = [name for name, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
@@ -90,7 +90,7 @@ def config_problems(cls: type[Any], env_config: Mapping[str, Any], key: str = "e
     return problems
 
 
-def _flaw(cls: Any) -> str:
+def _flaw(cls: object) -> str:
     if not isinstance(cls, type):
         return "it is not a class"
     methods = {name: getattr(cls, name, None) for name in ("reset", "step", "close")}

@@ -18,7 +18,7 @@ from roll.rollout.environment import Reset, Step
 
 class VerifiersEnv:
     def __init__(
-        self, taskset: str, taskset_args: dict[str, Any] | None = None, max_tasks: int = 10_000, success_reward: float = 1.0
+        self, taskset: str, taskset_args: dict[str, object] | None = None, max_tasks: int = 10_000, success_reward: float = 1.0
     ) -> None:
         """`taskset`: name of an installed taskset package. `taskset_args`: its configuration. `max_tasks`: tasks that are loaded;
         seeds are spread over them. `success_reward`: an answer with at least this reward is a success. Raises `ConfigError`."""

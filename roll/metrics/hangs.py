@@ -37,7 +37,7 @@ class Hangs:
         self._told: dict[str, tuple[int, float]] = {}
         """Stage -> the lane and the beginning of its last suspect."""
 
-    def began(self, stage: str, lane: int, item: Any, now: float) -> None:
+    def began(self, stage: str, lane: int, item: object, now: float) -> None:
         self._working[stage, lane] = now, item
 
     def ended(self, stage: str, lane: int, now: float) -> None:

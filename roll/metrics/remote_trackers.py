@@ -46,12 +46,12 @@ class TrackedRun:
 
 
 class TensorBoardTracker:
-    def __init__(self, run: TrackedRun, **kwargs: Any) -> None:
+    def __init__(self, run: TrackedRun, **kwargs: object) -> None:
         tensorboard = load("tensorboard", "torch.utils.tensorboard")
         defaults = {"log_dir": str(run.run_dir / "tensorboard"), "purge_step": run.last_step + 1}
         self._writer = tensorboard.SummaryWriter(**(defaults | kwargs))
 
-    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+    def log(self, step: int, metrics: Mapping[str, object]) -> None:
         for name, value in scalars(metrics):
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
@@ -61,7 +61,7 @@ class TensorBoardTracker:
 
 
 class WandbTracker:
-    def __init__(self, run: TrackedRun, **kwargs: Any) -> None:
+    def __init__(self, run: TrackedRun, **kwargs: object) -> None:
         wandb = load("wandb")
         if api_key := kwargs.pop("api_key", None):
             kwargs["settings"] = wandb.Settings(api_key=api_key)
@@ -73,7 +73,7 @@ class WandbTracker:
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
 
-    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+    def log(self, step: int, metrics: Mapping[str, object]) -> None:
         self._run.log({"step": step, **dict(scalars(metrics))})
 
     def finish(self, status: str) -> None:
@@ -94,7 +94,7 @@ class SwanlabTracker:
         self._swanlab.init(**(defaults | kwargs), config=dict(run.config))
         run.remember_id("swanlab", run_id)
 
-    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+    def log(self, step: int, metrics: Mapping[str, object]) -> None:
         self._swanlab.log(dict(scalars(metrics)), step=step)
 
     def finish(self, status: str) -> None:
@@ -131,7 +131,7 @@ class MlflowTracker:
         for start in range(0, len(params), self.BATCH):
             self._client.log_batch(self._id, params=params[start : start + self.BATCH])
 
-    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+    def log(self, step: int, metrics: Mapping[str, object]) -> None:
         now_ms = int(time.time() * 1000)
         # MLflow refuses names with this character.
         named = [(name.replace("@", "_at_"), value) for name, value in scalars(metrics)]
@@ -157,7 +157,7 @@ def _missing(tracker: str) -> TrackerError:
     return TrackerError(f"track_with: {tracker} needs a package that is not installed; `pip install {tracker}` or leave it out")
 
 
-def scalars(metrics: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+def scalars(metrics: Mapping[str, object]) -> Iterator[tuple[str, float]]:
     """The numbers among the metrics; those of a nested mapping are named `outer/inner`."""
     for name, value in _leaves(metrics, "/"):
         if hasattr(value, "item"):
@@ -166,7 +166,7 @@ def scalars(metrics: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
             yield name, float(value)
 
 
-def _leaves(tree: Mapping[str, Any], separator: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(tree: Mapping[str, object], separator: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in tree.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, separator, f"{prefix}{name}{separator}")

@@ -49,7 +49,7 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
             yield row
 
 
-def _line(row: Mapping[str, Any]) -> bytes:
+def _line(row: Mapping[str, object]) -> bytes:
     """Readable UTF-8; where a text has a lone surrogate, which UTF-8 cannot hold, JSON's escapes."""
     try:
         return json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n"

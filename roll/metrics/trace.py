@@ -77,7 +77,7 @@ class Trace:
         self._add(self._drawn(span))
 
     @contextmanager
-    def during(self, row: str, name: str, **args: Any) -> Iterator[None]:
+    def during(self, row: str, name: str, **args: object) -> Iterator[None]:
         """A span from now to the end of the block, unless the block raises."""
         begin = self._clock()
         yield
@@ -87,7 +87,7 @@ class Trace:
         """The group's track begins with its first phase."""
         self._groups.setdefault(group_id, []).append((phase, self._clock()))
 
-    def end_group(self, group_id: int, facts: Mapping[str, Any]) -> None:
+    def end_group(self, group_id: int, facts: Mapping[str, object]) -> None:
         """The group has met its fate; `facts` about it are shown with it. One of which this process has done nothing has no
         track here."""
         if phases := self._groups.pop(group_id, None):
@@ -140,8 +140,8 @@ class Trace:
         begin, end = self._micros(span.begin), self._micros(span.end)
         return [_event("X", span.name, tid, ts=begin, dur=round(end - begin, 1), args=plain(span.args))]
 
-    def _track(self, group_id: int, phases: Sequence[tuple[str, float]], facts: Mapping[str, Any]) -> list[Event]:
-        def border(ph: str, name: str, at: float, **more: Any) -> Event:
+    def _track(self, group_id: int, phases: Sequence[tuple[str, float]], facts: Mapping[str, object]) -> list[Event]:
+        def border(ph: str, name: str, at: float, **more: object) -> Event:
             return _event(ph, name, 0, cat="group", id=group_id, ts=self._micros(at), **more)
 
         now = self._clock()
@@ -158,7 +158,7 @@ class Trace:
         return round(1e6 * (at - self._zero), 1)
 
 
-def _event(ph: str, name: str, tid: int, **more: Any) -> Event:
+def _event(ph: str, name: str, tid: int, **more: object) -> Event:
     return {"ph": ph, "name": name, "pid": 0, "tid": tid, **more}
 
 

@@ -31,7 +31,7 @@ Status = Literal["finished", "stopped", "failed", "interrupted"]
 
 
 class Tracker(Protocol):
-    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+    def log(self, step: int, metrics: Mapping[str, object]) -> None:
         """Values are numbers, or mappings of numbers (histograms). A step may be logged in several parts."""
 
     def finish(self, status: Status) -> None:
@@ -52,7 +52,7 @@ class JsonlTracker:
     def __init__(self, run_dir: Path) -> None:
         self._journal = JournalFile(run_dir / "metrics.jsonl")
 
-    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+    def log(self, step: int, metrics: Mapping[str, object]) -> None:
         self._journal.append({"step": step, **metrics})
 
     def position(self) -> int:
@@ -107,7 +107,7 @@ class Background:
         except Exception as error:  # boundary: a foreign package may raise anything, which becomes one line
             raise TrackerError(f"track_with: {name} cannot start: {describe(error, self._hidden)}") from None
 
-    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+    def log(self, step: int, metrics: Mapping[str, object]) -> None:
         self._put((step, metrics))
 
     def finish(self, status: Status) -> None:
@@ -116,7 +116,7 @@ class Background:
         if self.alive and self._thread.is_alive():
             self._switch_off(f"still had steps to send {self.FINISH_S:.0f} s after the end")
 
-    def _put(self, job: tuple[int, Mapping[str, Any]] | Status) -> None:
+    def _put(self, job: tuple[int, Mapping[str, object]] | Status) -> None:
         if not self.alive:
             return
         try:
@@ -158,7 +158,7 @@ class Trackers:
     def digest(self) -> str:
         return self.jsonl.digest()
 
-    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+    def log(self, step: int, metrics: Mapping[str, object]) -> None:
         metrics = dict(metrics)
         self.jsonl.log(step, metrics)
         for tracker in self.others:
@@ -174,8 +174,8 @@ def make_trackers(
     names: Iterable[str],
     run_dir: Path,
     exp_name: str,
-    config: Mapping[str, Any],
-    kwargs: Mapping[str, Any] | None = None,
+    config: Mapping[str, object],
+    kwargs: Mapping[str, object] | None = None,
     last_step: int = -1,
     position: int = 0,
     digest: str | None = None,

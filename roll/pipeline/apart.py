@@ -11,7 +11,6 @@ import logging
 import time
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
 
 from roll.configs.ppo import PPOConfig
 from roll.distributed.backend import Backend
@@ -77,7 +76,7 @@ class SharedWeights(WeightFolder):
             await asyncio.sleep(RETRY_S)
 
 
-async def attended(groups: SqlGroups, *works: Coroutine[Any, Any, object]) -> None:
+async def attended(groups: SqlGroups, *works: Coroutine[object, object, object]) -> None:
     """Works until the first of these is done, while this process goes on taking part in the run."""
     tasks = [asyncio.ensure_future(each) for each in (*works, groups.attend())]
     try:

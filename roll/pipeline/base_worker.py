@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -114,7 +113,7 @@ class TrainWorker(CheckpointedWorker):
 class InferWorker:
     """An engine of actor_infer."""
 
-    def __init__(self, strategy_name: str, options: dict[str, Any]) -> None:
+    def __init__(self, strategy_name: str, options: dict[str, object]) -> None:
         self.strategy: InferStrategy = make_infer_strategy(strategy_name, options)
         self._broadcast: Member | None = None
         """What is being received."""

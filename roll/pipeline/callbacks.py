@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal
+from typing import Literal
 
 from roll.data.sample import SampleGroup
 
@@ -26,7 +26,7 @@ class Callback:
     def on_group(self, group: SampleGroup, reason: str | None) -> None:
         """A group was rolled out and judged. `reason`: why it is not to be trained; None if it is. Where the explorer runs."""
 
-    def on_run_end(self, summary: Mapping[str, Any]) -> None:
+    def on_run_end(self, summary: Mapping[str, object]) -> None:
         """The run is over, whatever ended it: `summary` is that of summary.json."""
 
 
@@ -39,7 +39,7 @@ class Callbacks:
         self._callbacks = callbacks
         self._thread = ThreadPoolExecutor(1, "callbacks")
 
-    async def call(self, event: Event, *told: Any) -> None:
+    async def call(self, event: Event, *told: object) -> None:
         """Returns when all have been told. Raises `CallbackError`."""
         for callback in self._callbacks:
             if getattr(type(callback), event) is getattr(Callback, event):
@@ -50,7 +50,7 @@ class Callbacks:
                 raise CallbackError(f"{type(callback).__qualname__}.{event}: {type(error).__name__}: {error}") from error
 
 
-def make_callback(cls: Any) -> Callback:
+def make_callback(cls: object) -> Callback:
     """Raises `ValueError`."""
     if not (isinstance(cls, type) and issubclass(cls, Callback)):
         raise ValueError(f"{cls!r} is no subclass of Callback")

@@ -86,7 +86,7 @@ class CheckpointStore:
         (partial / TRAINER).mkdir(parents=True)
         return partial
 
-    def commit(self, step: int, state: dict[str, Any], buffer: list[dict[str, Any]]) -> Path:
+    def commit(self, step: int, state: dict[str, object], buffer: list[dict[str, object]]) -> Path:
         """Completes what `begin` began; from here on the checkpoint exists. Older ones beyond `keep` are removed.
 
         Raises `Superseded` if another run owns the folder now."""

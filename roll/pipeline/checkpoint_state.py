@@ -66,7 +66,7 @@ def resumable(store: CheckpointStore, config: PPOConfig) -> Checkpoint | None:
     return checkpoint
 
 
-def _problems(value: Any, shape: Any, name: str) -> Iterator[str]:
+def _problems(value: object, shape: Any, name: str) -> Iterator[str]:
     if isinstance(shape, str):
         if not _is(shape, value):
             yield f"{name} is {shown(value)}, not {shape}"

@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from roll.distributed.backend import BackendLost
 from roll.distributed.cluster import Cluster
@@ -84,7 +83,7 @@ class CheckpointWriter:
             await asyncio.wait([self._writing])
             self._writing.result()
 
-    async def _write(self, step: int, state: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    async def _write(self, step: int, state: dict[str, object], rows: list[dict[str, object]]) -> None:
         with self._busy("checkpoint_write"):
             folder = await asyncio.to_thread(self._state.checkpoints.begin, step)
             writing = (cluster.call_all("write", str(folder / part)) for part, cluster in self._clusters.items())

@@ -17,7 +17,7 @@ from roll.metrics.ledger import Ledger
 from roll.metrics.step_speed import STAGE
 from roll.pipeline.beside import Beside
 from roll.pipeline.items import item_name
-from roll.pipeline.stage import Channel, LaneState, Stage, combined
+from roll.pipeline.stage import AnyStage, Channel, LaneState, combined
 
 
 class FlowError(RuntimeError):
@@ -31,7 +31,7 @@ class Flow:
         """`waits`: the name of a stage -> what it waits for now, in words for people; it is read at every change of state."""
         self.ledger = ledger
         self.hangs = Hangs()
-        self.stages: list[Stage[Any, Any]] = []
+        self.stages: list[AnyStage] = []
         self.devices = devices
         self._clock = clock
         self.waits = waits if waits is not None else {}
@@ -39,7 +39,7 @@ class Flow:
         self._entered: dict[str, tuple[LaneState, str]] = {}
         """What the ledger was told last, by name."""
 
-    def join(self, half: Sequence[Stage[Any, Any]]) -> None:
+    def join(self, half: Sequence[AnyStage]) -> None:
         """Adds the stages, and joins each to the next by a channel of one item."""
         for one, following in itertools.pairwise(half):
             channel: Channel[Any] = Channel(1)
@@ -49,7 +49,7 @@ class Flow:
             for inner in stage.stages if isinstance(stage, Beside) else ():
                 self._add(inner)
 
-    async def run(self, until: Sequence[Stage[Any, Any]], watch: Sequence[Coroutine[Any, Any, None]] = ()) -> None:
+    async def run(self, until: Sequence[AnyStage], watch: Sequence[Coroutine[object, object, None]] = ()) -> None:
         """Runs all stages until those of `until` are done, then stops the others. The coroutines of `watch` run beside them and
         only ever end by raising."""
         tasks = {asyncio.create_task(stage.run(), name=stage.name): stage for stage in self.stages}
@@ -76,7 +76,7 @@ class Flow:
             return 1.0
         return 1.0 - self.ledger.share(role, self._clock()).get(LaneState.PROCESSING.value, 0.0)
 
-    def lane_changed(self, stage: Stage[Any, Any], lane: int, old: LaneState, new: LaneState) -> None:
+    def lane_changed(self, stage: AnyStage, lane: int, old: LaneState, new: LaneState) -> None:
         now, reason = self._clock(), self.waits.get(stage.name, "")
         self._enter(STAGE + stage.name, stage.state, now, reason)
         if not isinstance(stage, Beside):  # those that it waits for speak for themselves
@@ -99,7 +99,7 @@ class Flow:
             self._entered[name] = (state, reason)
             self.ledger.enter(name, state.value, now, reason)
 
-    def _add(self, stage: Stage[Any, Any]) -> None:
+    def _add(self, stage: AnyStage) -> None:
         stage.listener = self
         if stage.role in self.devices.table.devices:
             stage.devices = self.devices

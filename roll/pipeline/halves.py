@@ -9,10 +9,10 @@ from roll.configs.derived import Derived
 from roll.configs.ppo import PPOConfig
 from roll.pipeline.beside import beside
 from roll.pipeline.own_stage import OwnStage, insert
-from roll.pipeline.stage import GatedStage, SourceStage, Stage
+from roll.pipeline.stage import AnyStage, GatedStage, SourceStage, Stage
 from roll.pipeline.trainer import Trainer
 
-Rollouts = Callable[[Any, Any], list[Stage[Any, Any]]]
+Rollouts = Callable[[Any, Any], list[AnyStage]]
 """Of the configuration and the explorer: from an admitted group to one whose samples have rewards."""
 
 
@@ -24,9 +24,9 @@ def halves(
     explorer: Any,
     trainer: Any,
     weights: Any,
-) -> list[list[Stage[Any, Any]]]:
+) -> list[list[AnyStage]]:
     """The stages that `mode` has, with the user's own among them. None is read of a part that the mode lacks."""
-    found: list[list[Stage[Any, Any]]] = []
+    found: list[list[AnyStage]] = []
     if config.mode in ("both", "explore"):
         found.append([SourceStage("admit", explorer.next), *rollouts(config, explorer), Stage("keep", explorer.keep)])
     if config.mode in ("both", "train"):
@@ -38,7 +38,7 @@ def halves(
     return [insert(half, own, explorer) for half in found]
 
 
-def training(trainer: Trainer, derived: Derived, roles: Container[str]) -> list[Stage[Any, Any]]:
+def training(trainer: Trainer, derived: Derived, roles: Container[str]) -> list[AnyStage]:
     """From the groups to the weights of a step."""
     with_critic, with_reference = "critic" in roles, "reference" in roles
     scorer = "actor_log_prob" if "actor_log_prob" in roles else "actor_train"
@@ -47,7 +47,7 @@ def training(trainer: Trainer, derived: Derived, roles: Container[str]) -> list[
         derived.recompute_old_logprobs and GatedStage("log_prob", trainer.log_probs, trainer.turn_of_log_probs, role=scorer),
         with_reference and GatedStage("reference", trainer.reference, trainer.turn_of_reference, role="reference"),
     ]
-    update: list[Stage[Any, Any]] = [Stage("train", trainer.train, role="actor_train")]
+    update: list[AnyStage] = [Stage("train", trainer.train, role="actor_train")]
     if with_critic:
         # The critic first: where the two take turns, the policy has the devices when its weights are gathered.
         critic = Stage("critic", trainer.update_critic, role="critic")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from roll.data.sample import SampleGroup
 from roll.pipeline.trainer import Step
 from roll.weights.gather import NewWeights
 
 
-def item_name(item: Any) -> str:
+def item_name(item: object) -> str:
     match item:
         case SampleGroup():
             return f"group {item.group_id}"

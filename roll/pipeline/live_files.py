@@ -52,7 +52,7 @@ class LiveFiles:
         self._failed: set[str] = set()
         """What is not up to date."""
 
-    async def keep(self, figures: Callable[[], dict[str, Any]], ledger: Ledger) -> None:
+    async def keep(self, figures: Callable[[], dict[str, object]], ledger: Ledger) -> None:
         """Runs as long as the run does. `figures`: those of the run so far. Raises `Superseded`."""
         head = running(self._lock.owner.started if self._lock is not None else "")
         due, picture_due = 0.0, time.monotonic() + FIRST_PICTURE_S / SHARE
@@ -72,7 +72,7 @@ class LiveFiles:
             if now >= picture_due:
                 picture_due = now + await asyncio.to_thread(self._rewrite, PICTURE, [self._draw]) / SHARE
 
-    def finish(self, summary: dict[str, Any] | None, ledger: Ledger | None) -> None:
+    def finish(self, summary: dict[str, object] | None, ledger: Ledger | None) -> None:
         """The last contents. A run whose summary cannot be written has failed, and `summary` says so; None: the run goes on, with
         files of its own. Raises `Superseded`."""
         with self._writing:
@@ -126,7 +126,7 @@ def announce_running(run_dir: Path, started: str) -> dict[str, Any]:
     return announced
 
 
-def write_summary(run_dir: Path, summary: dict[str, Any]) -> None:
+def write_summary(run_dir: Path, summary: dict[str, object]) -> None:
     """If it cannot be written, `summary` becomes that of a run which failed for this reason, if for no other before."""
     path = run_dir / SUMMARY
     try:

@@ -96,7 +96,7 @@ def is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """A value for a message of one line."""
     if isinstance(value, dict | list):
         return f"a {type(value).__name__} of {len(value)}"

@@ -19,7 +19,7 @@ from roll.configs.flow import OwnStageConfig
 from roll.data.sample import SampleGroup
 from roll.distributed.backend import import_object
 from roll.pipeline.beside import Beside
-from roll.pipeline.stage import Stage
+from roll.pipeline.stage import AnyStage, Stage
 from roll.rollout.groups import Groups
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -43,8 +43,8 @@ class Dropping(Protocol):
     async def drop(self, group: SampleGroup, reason: str, detail: str) -> None: ...
 
 
-class OwnStage(Stage[Any, Any]):
-    def __init__(self, work: Stage[Any, Any], after: str) -> None:
+class OwnStage(AnyStage):
+    def __init__(self, work: AnyStage, after: str) -> None:
         """`work`: whose `process` is the work; `after`: the name of the stage that this one follows."""
         super().__init__(work.name, role=work.role, lanes=work.lanes)
         self.work = work
@@ -98,7 +98,7 @@ def own_stage(block: OwnStageConfig) -> OwnStage:
     return create_role_state_machine(block.name, worker, after=block.after, lanes=block.lanes, args=block.args)
 
 
-def insert(half: list[Stage[Any, Any]], own: Iterable[OwnStage], explorer: Dropping | None = None) -> list[Stage[Any, Any]]:
+def insert(half: list[AnyStage], own: Iterable[OwnStage], explorer: Dropping | None = None) -> list[AnyStage]:
     """The half with those of the stages that follow one of it, each made anew. Several that follow the same keep their order."""
     stages = list(half)
     for stage in own:
@@ -111,12 +111,12 @@ def insert(half: list[Stage[Any, Any]], own: Iterable[OwnStage], explorer: Dropp
     return stages
 
 
-def names(stage: Stage[Any, Any]) -> list[str]:
+def names(stage: AnyStage) -> list[str]:
     """The names of what stands at a place of a half: stages side by side are at the same."""
     return [stage.name, *(inner.name for inner in stage.stages)] if isinstance(stage, Beside) else [stage.name]
 
 
-def _made(cls: type[Any], args: Mapping[str, Any]) -> Stage[Any, Any]:
+def _made(cls: type[Any], args: Mapping[str, Any]) -> AnyStage:
     if not issubclass(cls, Stage) or cls.process is Stage.process or not inspect.iscoroutinefunction(cls.process):
         raise ValueError(f"{cls.__qualname__} is no subclass of Stage with a coroutine `async def process(self, item)`")
     try:

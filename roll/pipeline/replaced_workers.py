@@ -32,7 +32,7 @@ class ReplacedWorkers:
         self._replacing = [asyncio.Lock() for _ in range(len(cluster))]
         self._deaths_in_a_row = 0
 
-    async def call(self, rank: int, method: str, *args: Any) -> Any:
+    async def call(self, rank: int, method: str, *args: object) -> Any:
         """Raises `Replaced` if the worker dies over it (another is in its place by then), and `WorkersLost`."""
         async with self._replacing[rank]:  # one that is being replaced is not ready yet
             worker = self.cluster.workers[rank]

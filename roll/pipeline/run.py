@@ -37,7 +37,7 @@ from roll.pipeline.policy_copy import PolicyCopy, policy_copy
 from roll.pipeline.preparation import Prepared
 from roll.pipeline.run_record import Counter
 from roll.pipeline.running import Running
-from roll.pipeline.stage import Stage
+from roll.pipeline.stage import AnyStage
 from roll.pipeline.state import RunState
 from roll.pipeline.summary import Parts
 from roll.pipeline.trainer import Trainer
@@ -59,7 +59,7 @@ class Run(Running):
 
     @staticmethod
     @abstractmethod
-    def rollouts(config: Any, explorer: Any) -> list[Stage[Any, Any]]:
+    def rollouts(config: Any, explorer: Any) -> list[AnyStage]:
         """From an admitted group to one whose samples have rewards."""
 
     @abstractmethod
@@ -232,7 +232,7 @@ class Run(Running):
     def _ledger(self) -> Ledger:
         return Ledger(time.monotonic(), self.state.record.files.trace)
 
-    def _flow(self, ledger: Ledger, *halves: Sequence[Stage[Any, Any]]) -> Flow:
+    def _flow(self, ledger: Ledger, *halves: Sequence[AnyStage]) -> Flow:
         flow = Flow(ledger, self._devices, time.monotonic, self.state.groups.changes.waits)
         for half in halves:
             flow.join(half)

@@ -182,7 +182,7 @@ class RunRecord:
             self._alarm_log.append(alarm._asdict())
             self.display.note(f"alarm: {alarm.text}{': the run stops' if alarm.action == 'stop' else ''}")
 
-    def _trace_step(self, seconds: float, **facts: Any) -> None:
+    def _trace_step(self, seconds: float, **facts: object) -> None:
         now, facts = time.monotonic(), {**facts, "reward": self._reward, "lag": self._lag}
         self.files.trace.add(Span("steps", f"step {self.step}", now - seconds, now, facts))
 

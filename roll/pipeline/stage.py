@@ -129,7 +129,7 @@ class Channel(Generic[In]):
 
 
 class Listener(Protocol):
-    def lane_changed(self, stage: Stage[Any, Any], lane: int, old: LaneState, new: LaneState) -> None:
+    def lane_changed(self, stage: AnyStage, lane: int, old: LaneState, new: LaneState) -> None:
         """A lane of the stage went from one state to another. What it works on is in the stage's `items`."""
 
 
@@ -235,6 +235,10 @@ class Stage(Generic[In, Out]):
         async with self.devices.hold(self.role):
             acquired()
             return await self.process(item)
+
+
+AnyStage = Stage[Any, Any]
+"""Whatever goes in and out: who joins, runs and watches stages does not look at their items."""
 
 
 class GatedStage(Stage[In, Out]):

@@ -61,7 +61,7 @@ class Earlier:
             self.broadcasts if broadcast is None else _sum({"sent": broadcast.sent, "failed": broadcast.failed}, self.broadcasts)
         )
 
-    def and_explored(self, figures: Mapping[str, Any]) -> dict[str, Any]:
+    def and_explored(self, figures: Mapping[str, object]) -> dict[str, Any]:
         return {**figures, **{name: _sum(self.explored[name], figures[name]) for name in COUNTED if name in self.explored}}
 
 
@@ -123,7 +123,9 @@ def _of_engines(engines: EngineFleet, earlier: Earlier) -> dict[str, Any]:
     return {"engine_restarts": engines.fleet.restarts, "engine_recovery_s": recovered_s, "engines": counted}
 
 
-def of_evaluation(summary: dict[str, Any], models: Sequence[BenchedModel], results: Sequence[ValidationResult]) -> dict[str, Any]:
+def of_evaluation(
+    summary: dict[str, object], models: Sequence[BenchedModel], results: Sequence[ValidationResult]
+) -> dict[str, Any]:
     """The figures of a run that evaluates models, and nothing else."""
     by_version = {result.version: result for result in results}
     evaluation = [

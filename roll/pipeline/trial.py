@@ -6,13 +6,12 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any
 
 START_S = 10.0
 """Seconds that what is tried may take to start, besides the time limit of what it then does."""
 
 
-def try_aside(make: Callable[[], Coroutine[Any, Any, None]], limit_s: float) -> None:
+def try_aside(make: Callable[[], Coroutine[object, object, None]], limit_s: float) -> None:
     """Raises what the coroutine raises, and `TimeoutError` if it takes longer than the limit, even where it blocks its loop: its
     thread is then left behind, and ends with the process at the latest."""
     outcome: Future[None] = Future()

@@ -75,7 +75,7 @@ def is_async(env: Any) -> bool:
     return inspect.iscoroutinefunction(env.step)
 
 
-def is_thread_safe(env: Any) -> bool:
+def is_thread_safe(env: object) -> bool:
     """Whether environments of this class may run in several threads of one process. One that uses state of the whole process
     (the global random generator, the working directory) says `thread_safe = False`, and gets processes or the event loop."""
     return bool(getattr(env, "thread_safe", True))

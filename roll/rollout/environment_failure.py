@@ -29,7 +29,7 @@ class EnvFailure(Exception):
         return EnvFailure, (self.kind, self.message)
 
 
-def checked_reset(answer: Any) -> Reset:
+def checked_reset(answer: object) -> Reset:
     """Raises `EnvFailure`."""
     if not (isinstance(answer, (tuple, list)) and len(answer) == 2):
         raise EnvFailure("exception", f"reset must return (observation, info), not {_shown(answer)}")
@@ -52,26 +52,26 @@ def checked_step(answer: Any) -> Step:
     return _text("step", observation), reward, bool(terminated), bool(truncated), _info("step", info)
 
 
-def _text(method: str, observation: Any) -> str:
+def _text(method: str, observation: object) -> str:
     if not isinstance(observation, str):
         raise EnvFailure("exception", f"the observation of {method} must be text, not {_shown(observation)}")
     _check(f"the observation of {method}", observation)
     return observation
 
 
-def _info(method: str, info: Any) -> dict[str, Any]:
+def _info(method: str, info: object) -> dict[str, Any]:
     if not isinstance(info, dict):
         raise EnvFailure("exception", f"the info of {method} must be a dict, not {_shown(info)}")
     _check(f"the info of {method}", info)
     return info
 
 
-def _check(what: str, value: Any) -> None:
+def _check(what: str, value: object) -> None:
     """Raises `EnvFailure` unless the value can be stored: it becomes part of journals and checkpoints."""
     if wrong := complaint(value):
         raise EnvFailure("exception", f"{what} {wrong}")
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     text = f"{type(value).__name__} {value!r}"
     return text if len(text) <= 100 else text[:97] + "..."

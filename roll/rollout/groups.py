@@ -95,7 +95,7 @@ class Groups(OneProcess):
                 self._changed()
             return group
 
-    async def while_live(self, group_id: int, work: Coroutine[Any, Any, T]) -> T | None:
+    async def while_live(self, group_id: int, work: Coroutine[object, object, T]) -> T | None:
         """What `work` returns; None if the group is dropped before, which cancels it."""
         if not self.is_live(group_id):
             work.close()

@@ -33,7 +33,7 @@ class OneProcess:
         """Whether it is this process that validates `version`."""
         return True
 
-    async def report_validation(self, version: int, result: Mapping[str, Any]) -> None:
+    async def report_validation(self, version: int, result: Mapping[str, object]) -> None:
         """The validation of `version` is over."""
 
     async def saved(self, step: int) -> None:

@@ -48,7 +48,7 @@ def time_of(clock: Mapping[int, tuple[float, float]], step: int) -> float | None
     return clock[step][0] if step in clock else 0.0 if step == 0 else None
 
 
-def differences(configs: list[dict[str, Any]]) -> list[list[str]]:
+def differences(configs: list[dict[str, object]]) -> list[list[str]]:
     """`[key, value in each]` of the keys whose values are not all equal."""
     flat = [dict(flattened(config)) for config in configs]
     keys = list(dict.fromkeys(key for one in flat for key in one))
@@ -56,7 +56,7 @@ def differences(configs: list[dict[str, Any]]) -> list[list[str]]:
     return [[shown(key), *map(shown, values)] for key, values in rows if len(set(values)) > 1]
 
 
-def flattened(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def flattened(config: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     waiting: list[tuple[str, Any]] = [("", config)]
     seen = 0
     while waiting and seen < MOST_KEYS:

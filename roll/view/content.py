@@ -33,7 +33,7 @@ def content(samples: Samples, group: KeptGroup, pieces: Pieces) -> dict[str, Any
     }
 
 
-def shown_text(value: Any) -> str:
+def shown_text(value: object) -> str:
     said = text(value)
     cut = f"\n[{len(said) - MOST_TEXT:,} more characters]" if len(said) > MOST_TEXT else ""
     return visible(said[:MOST_TEXT], keep="\n\t") + cut
@@ -72,7 +72,7 @@ def _tokens(row: Row, pieces: Pieces) -> dict[str, Any]:
     return {"ids": ids, "text": words, **figures, "mask": mask, "versions": numbers}
 
 
-def _turns(trajectory: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _turns(trajectory: Mapping[str, object]) -> list[dict[str, Any]]:
     return [
         {
             "observation": shown_text(turn.get("observation")),
@@ -87,9 +87,9 @@ def _turns(trajectory: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _list(value: Any) -> Sequence[Any]:
+def _list(value: object) -> Sequence[Any]:
     return value if isinstance(value, list) else []

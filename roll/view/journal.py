@@ -114,7 +114,7 @@ def whole(value: Any) -> int | None:
     return value if type(value) is int and -LARGEST_WHOLE < value < LARGEST_WHOLE else None
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """A short text or name, as a page or a terminal shows it."""
     return visible(text(value))
 

@@ -201,7 +201,7 @@ def _columns(spans: Sequence[tuple[float, float, str, Any]]) -> Spans:
     return Spans(np.array(begin), np.array(end), [names[name] for name in said], args)
 
 
-def _known(args: dict[str, Any]) -> dict[str, float | str]:
+def _known(args: dict[str, object]) -> dict[str, float | str]:
     return {shown(name): shown(value) if (figure := number(value)) is None else figure for name, value in args.items()}
 
 

@@ -16,7 +16,7 @@ HALF = "\N{REPLACEMENT CHARACTER}"
 
 
 class Pieces:
-    def __init__(self, tokenizer: Any | None) -> None:
+    def __init__(self, tokenizer: object | None) -> None:
         """Without a tokenizer a token is shown by its number."""
         self._tokenizer = tokenizer
 

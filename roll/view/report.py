@@ -92,7 +92,7 @@ def _rows(runs: Runs, name: str, readable: Container[str]) -> dict[str, Any]:
     return {"rows": rows, "domains": sorted(domains), "explorers": sorted(explorers - {""})}
 
 
-def spread(values: Sequence[Any], most: int) -> list[Any]:
+def spread(values: Sequence[object], most: int) -> list[Any]:
     """At most so many, evenly over all of them, the first and the last included."""
     if len(values) <= most or most < 2:
         return list(values[: max(most, 0)])

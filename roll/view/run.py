@@ -178,7 +178,7 @@ class Run:
             self.problems["members"] = str(error)
             return None
 
-    def _events(self, summary: Mapping[str, Any]) -> list[dict[str, str]]:
+    def _events(self, summary: Mapping[str, object]) -> list[dict[str, str]]:
         """What somebody should know, the gravest first."""
         found = [{"level": "error", "text": shown(problem)} for problem in self.problems.values()]
         for journal in (self.metrics, self.fates, self.samples):
@@ -197,7 +197,7 @@ class Run:
         return found + [{"level": "advice", "text": shown(line)} for line in list_of(summary.get("advice"))]
 
 
-def state_of(summary: Mapping[str, Any], changed: float) -> tuple[str, str]:
+def state_of(summary: Mapping[str, object], changed: float) -> tuple[str, str]:
     """State and reason: what the summary says, and `crashed` if the process that it names is gone. `changed`: when the run last
     wrote something."""
     state, reason = shown(summary.get("status")), shown(summary.get("reason"))
@@ -211,7 +211,7 @@ def state_of(summary: Mapping[str, Any], changed: float) -> tuple[str, str]:
     return state, reason
 
 
-def left_s(summary: Mapping[str, Any], max_steps: int | None) -> float | None:
+def left_s(summary: Mapping[str, object], max_steps: int | None) -> float | None:
     """Seconds to the end, if all steps take as long as those of this process did."""
     wall, step, first = (number(summary.get(key)) for key in ("wall_s", "steps", "resumed_from_step"))
     done = (step or 0) - (first or 0)
@@ -223,11 +223,11 @@ def last_step(metrics: Metrics) -> int | None:
     return steps[-1] if len(steps) else None
 
 
-def mapping(value: Any) -> Mapping[str, Any]:
+def mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def list_of(value: Any) -> list[Any]:
+def list_of(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 

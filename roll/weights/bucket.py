@@ -71,7 +71,7 @@ def as_bytes(tensor: Tensor) -> Tensor:
     return tensor.cpu().contiguous().reshape(-1).view(torch.uint8)
 
 
-def _rebuild(parts: list[tuple[str, Any, str, tuple[int, ...]]], checked: int) -> Bucket:
+def _rebuild(parts: list[tuple[str, object, str, tuple[int, ...]]], checked: int) -> Bucket:
     with warnings.catch_warnings():
         # The array is read-only shared memory; receivers only copy from it.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")

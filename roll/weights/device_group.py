@@ -60,7 +60,7 @@ class DeviceGroup:
         return there
 
 
-def nccl_group(store: Any, rank: int, size: int, device: torch.device, timeout_s: float) -> DeviceGroup:
+def nccl_group(store: object, rank: int, size: int, device: torch.device, timeout_s: float) -> DeviceGroup:
     """It is joined in the first exchange. Raises `RuntimeError` where torch has no NCCL."""
     import torch.distributed as dist
 

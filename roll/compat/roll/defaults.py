@@ -30,7 +30,7 @@ DEFAULTS: tuple[tuple[str, Any, str], ...] = (
 )
 
 
-def other_defaults(config: Any, mapping: Mapping[str, Any]) -> list[Note]:
+def other_defaults(config: object, mapping: Mapping[str, object]) -> list[Note]:
     """A note for each key of DEFAULTS that `config` has and `mapping`, what was written, has not."""
     return [
         Note(".".join(path), ours, f"the default here; ROLL's is {theirs!r}: {why}")

@@ -37,7 +37,7 @@ _VALUE_MODELS = ("trl", "auto_token_classification")
 _NOT_YET = tuple(name for name in _STRATEGIES if name not in choices(StrategyArguments, "strategy_name"))
 
 
-def _names_towers_only(value: Any, block: Siblings) -> bool:
+def _names_towers_only(value: object, block: Siblings) -> bool:
     prefixes = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else []
     return bool(prefixes) and all(isinstance(each, str) and each.strip().startswith(_TOWERS) for each in prefixes)
 

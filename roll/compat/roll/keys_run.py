@@ -23,7 +23,7 @@ from roll.compat.roll.rule import (
 _SETS_ITS_OWN_NORM = ("grpo", "gigpo")
 
 
-def _gspo(value: Any, block: Siblings) -> dict[str, Any]:
+def _gspo(value: object, block: Siblings) -> dict[str, Any]:
     """ROLL clips the sequence's ratio with the clip of PPO."""
     both = block.get("pg_clip", 0.2)
     ranged = bool(block.get("use_pg_clip_range"))
@@ -31,7 +31,7 @@ def _gspo(value: Any, block: Siblings) -> dict[str, Any]:
     return {"actor_train.pg_variant": "gspo", "actor_train.gspo_clip_low": low, "actor_train.gspo_clip_high": high}
 
 
-def _old_reward_norm(value: Any, block: Siblings) -> dict[str, Any]:
+def _old_reward_norm(value: object, block: Siblings) -> dict[str, Any]:
     value = None if value == "None" else value  # as ROLL's RAFT++ example has it
     shift, scale = bool(block.get("reward_shift")), bool(block.get("reward_scale"))
     return {"norm_mean_type": None if scale and not shift else value, "norm_std_type": None if shift and not scale else value}
@@ -53,16 +53,16 @@ def _old_mask(level: str, ratio: bool) -> Any:
     return filters
 
 
-def _old_is_weight(value: Any, block: Siblings) -> dict[str, Any]:
+def _old_is_weight(value: object, block: Siblings) -> dict[str, Any]:
     bound = block.get("rollout_importance_sampling_ratio_upper_bound", 1.2)
     return {"train_infer_correction.is_weight.enabled": True, "train_infer_correction.is_weight.upper_bound": bound}
 
 
-def _is_on(value: Any, block: Siblings) -> bool:
+def _is_on(value: object, block: Siblings) -> bool:
     return bool(value)
 
 
-def _records_only(value: Any, block: Siblings) -> bool:
+def _records_only(value: object, block: Siblings) -> bool:
     if not isinstance(value, Mapping):
         return value is None
     return value.get("enable", False) in (False, None) or value.get("mode", "dump") == "dump"

@@ -10,7 +10,7 @@ _ACTOR, _ROLLOUT, _TRAINER = "actor_rollout_ref.", "actor_rollout_ref.rollout.",
 _SENT, _LOADED = "param_update_preduce_bucket_size_mb", "param_update_consume_bucket_size_mb"
 
 
-def _count(value: Any, block: Siblings) -> bool:
+def _count(value: object, block: Siblings) -> bool:
     return type(value) is int and value >= 1
 
 

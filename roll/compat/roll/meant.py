@@ -22,7 +22,7 @@ class Meant:
     note: str
 
 
-def meant(mapping: Mapping[str, Any], written: Mapping[str, Any], agentic: bool) -> Iterator[Meant]:
+def meant(mapping: Mapping[str, object], written: Mapping[str, object], agentic: bool) -> Iterator[Meant]:
     """`mapping`: after the rules of keys.py. `written`: before them."""
     if agentic:
         yield from _validation(mapping, written)
@@ -32,7 +32,7 @@ def meant(mapping: Mapping[str, Any], written: Mapping[str, Any], agentic: bool)
                 yield from _templates(("custom_envs", name), env)
 
 
-def _validation(mapping: Mapping[str, Any], written: Mapping[str, Any]) -> Iterator[Meant]:
+def _validation(mapping: Mapping[str, object], written: Mapping[str, object]) -> Iterator[Meant]:
     """ROLL has a val_env_manager by default, which plays its Sokoban."""
     steps, environments = written.get("eval_steps"), mapping.get("custom_envs")
     if mapping.get("val_env_manager") is not None or (type(steps) is int and steps <= 0):
@@ -48,7 +48,7 @@ def _validation(mapping: Mapping[str, Any], written: Mapping[str, Any]) -> Itera
             yield Meant((key,), mapping[key], DROP, note)
 
 
-def _templates(path: tuple[str, ...], env: Mapping[str, Any]) -> Iterator[Meant]:
+def _templates(path: tuple[str, ...], env: Mapping[str, object]) -> Iterator[Meant]:
     """In a system template ROLL takes braces literally, and it adds an environment's rules by itself."""
     system, turn = env.get("agent_system_template") or "", env.get("agent_template", "{observation}")
     config = env.get("env_config")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from math import isclose, sqrt
-from typing import Any
 
 from roll.compat.roll.reading import Path, Reading, Reads, blocks, number, whole
 from roll.compat.roll.readings_agentic import AGENTIC
@@ -22,7 +21,7 @@ MATH = "roll.pipeline.rlvr.rewards.math_rule_reward_worker.MathRuleRewardWorker"
 K3_CLAMP = 10.0
 
 
-def read_as_roll(mapping: Mapping[str, Any], cls: Any) -> Translation:
+def read_as_roll(mapping: Mapping[str, object], cls: object) -> Translation:
     """`mapping`, as ROLL's users write it for the dataclass `cls`, with ROLL's meaning."""
     result = Translation(copy.deepcopy(dict(mapping)))
     pipeline = "rlvr" if cls is RLVRConfig else "agentic"
@@ -48,29 +47,29 @@ def read_as_roll(mapping: Mapping[str, Any], cls: Any) -> Translation:
     return result
 
 
-def _told(source: Path, path: Path, value: Any) -> str:
+def _told(source: Path, path: Path, value: object) -> str:
     """What is read instead, by its path from the block that the key was written in."""
     block = len(source) - 1
     return str(value) if path == source else f"{'.'.join(path[block:] if path[:block] == source[:-1] else path)}: {value}"
 
 
-def _dual_clip(mapping: Mapping[str, Any]) -> Reads:
+def _dual_clip(mapping: Mapping[str, object]) -> Reads:
     clip = number(mapping.get("pg_clip", 0.2))
     if mapping.get("dual_clip_loss") is True and clip is not None and clip > 0:
         yield ("dual_clip_loss",), {("dual_clip_c",): round(1 + 2 * clip, 12)}
 
 
-def _clamped_kl(mapping: Mapping[str, Any]) -> Reads:
+def _clamped_kl(mapping: Mapping[str, object]) -> Reads:
     if mapping.get("use_kl_loss") is True:
         yield ("use_kl_loss",), {("kl_loss_clamp",): K3_CLAMP}
 
 
-def _topr(mapping: Mapping[str, Any]) -> Reads:
+def _topr(mapping: Mapping[str, object]) -> Reads:
     if value_at(mapping, ("actor_train", "pg_variant")) == "topr":
         yield ("actor_train", "pg_variant"), {("actor_train", "topr_ratio_level"): "token"}
 
 
-def _lengths(mapping: Mapping[str, Any]) -> Reads:
+def _lengths(mapping: Mapping[str, object]) -> Reads:
     """ROLL overwrites what generation is told with the room that the lengths leave."""
     prompt, sequence = whole(mapping.get("prompt_length"), 1024), whole(mapping.get("sequence_length"))
     response = sequence - prompt if prompt is not None and sequence is not None else whole(mapping.get("response_length"))
@@ -91,12 +90,12 @@ def _lengths(mapping: Mapping[str, Any]) -> Reads:
             yield path, {path: DROP}
 
 
-def _every_prompt(mapping: Mapping[str, Any]) -> Reads:
+def _every_prompt(mapping: Mapping[str, object]) -> Reads:
     if mapping.get("val_batch_size") is not None:
         yield ("val_batch_size",), {("val_batch_size",): DROP}
 
 
-def _shares(mapping: Mapping[str, Any]) -> Reads:
+def _shares(mapping: Mapping[str, object]) -> Reads:
     path = ("actor_train", "data_args", "domain_interleave_probs")
     written, batch = value_at(mapping, path), whole(mapping.get("rollout_batch_size"), 128)
     shares = {name: number(share) for name, share in written.items()} if isinstance(written, Mapping) else {}
@@ -109,7 +108,7 @@ def _shares(mapping: Mapping[str, Any]) -> Reads:
         yield path, {path: {name: float(count) for name, count in zip(shares, counts, strict=True)}}
 
 
-def _filters(mapping: Mapping[str, Any]) -> Reads:
+def _filters(mapping: Mapping[str, object]) -> Reads:
     size = whole(mapping.get("num_return_sequences_in_group"), RLVRConfig.num_return_sequences_in_group)
     for path, block in blocks(mapping, "rewards"):
         chosen = block.get("query_filter_config")
@@ -128,7 +127,7 @@ def _filters(mapping: Mapping[str, Any]) -> Reads:
                 yield (*key, "std_threshold"), {(*key, "std_threshold"): threshold * sqrt((size - 1) / size)}
 
 
-def _math(mapping: Mapping[str, Any]) -> Reads:
+def _math(mapping: Mapping[str, object]) -> Reads:
     for path, block in blocks(mapping, "rewards"):
         if block.get("worker_cls") == MATH:
             yield (*path, "worker_cls"), {(*path, "reward_args", "answer_part"): "conclusion"}

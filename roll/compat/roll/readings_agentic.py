@@ -14,24 +14,24 @@ SOKOBAN_STEP = -0.1
 """What every move costs; ROLL's game has no key for it."""
 
 
-def _estimator(mapping: Mapping[str, Any]) -> Reads:
+def _estimator(mapping: Mapping[str, object]) -> Reads:
     if mapping.get("adv_estimator") in ("grpo", "agentic_reinforce"):
         yield ("adv_estimator",), {("adv_estimator",): "reinforce"}
 
 
-def _grouping(mapping: Mapping[str, Any]) -> Reads:
+def _grouping(mapping: Mapping[str, object]) -> Reads:
     written = mapping.get("reward_normalization")
     if isinstance(written, Mapping) and written and mapping.get("adv_estimator") != "gigpo":
         yield ("reward_normalization",), {("reward_normalization", "grouping"): "batch"}
 
 
-def _validation_sampling(mapping: Mapping[str, Any]) -> Reads:
+def _validation_sampling(mapping: Mapping[str, object]) -> Reads:
     path = ("val_env_manager", "generating_args")
     if value_at(mapping, path) is not None and value_at(mapping, ("actor_infer", "generating_args")) is not None:
         yield path, {path: DROP}
 
 
-def _games(mapping: Mapping[str, Any], name: str) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+def _games(mapping: Mapping[str, object], name: str) -> Iterator[tuple[Path, Mapping[str, Any]]]:
     """Path and env_config of the environments of this type."""
     for path, block in blocks(mapping, "custom_envs"):
         config = block.get("env_config") or {}
@@ -39,13 +39,13 @@ def _games(mapping: Mapping[str, Any], name: str) -> Iterator[tuple[Path, Mappin
             yield path, config
 
 
-def _dialogue(mapping: Mapping[str, Any]) -> Reads:
+def _dialogue(mapping: Mapping[str, object]) -> Reads:
     path = ("actor_train", "data_args", "template")
     if value_at(mapping, path) not in (None, "native"):
         yield path, {path: DROP}
 
 
-def _sokoban_defaults(mapping: Mapping[str, Any]) -> Reads:
+def _sokoban_defaults(mapping: Mapping[str, object]) -> Reads:
     for path, config in _games(mapping, "sokoban"):
         theirs = {"dim_room": [10, 10], "num_boxes": 4, "max_steps": 20}
         left_out = {(*path, "env_config", key): value for key, value in theirs.items() if config.get(key) is None}
@@ -53,7 +53,7 @@ def _sokoban_defaults(mapping: Mapping[str, Any]) -> Reads:
             yield (*path, "env_type"), left_out
 
 
-def _sokoban_penalty(mapping: Mapping[str, Any]) -> Reads:
+def _sokoban_penalty(mapping: Mapping[str, object]) -> Reads:
     for path, config in _games(mapping, "sokoban"):
         key = (*path, "env_config", "format_penalty")
         penalty = number(config.get("format_penalty", 0.0))
@@ -61,13 +61,13 @@ def _sokoban_penalty(mapping: Mapping[str, Any]) -> Reads:
             yield key if "format_penalty" in config else (*path, "env_type"), {key: round(penalty + SOKOBAN_STEP, 12)}
 
 
-def _slippery(mapping: Mapping[str, Any]) -> Reads:
+def _slippery(mapping: Mapping[str, object]) -> Reads:
     for path, config in _games(mapping, "frozen_lake"):
         if config.get("is_slippery") is None:
             yield (*path, "env_type"), {(*path, "env_config", "is_slippery"): True}
 
 
-def _second_group(mapping: Mapping[str, Any]) -> Reads:
+def _second_group(mapping: Mapping[str, object]) -> Reads:
     for name in ("sokoban", "frozen_lake"):
         for path, config in _games(mapping, name):
             key = (*path, "env_config", "action_pattern")

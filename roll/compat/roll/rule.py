@@ -62,7 +62,7 @@ class KeyRule:
         """Whether the rule is unnecessary as soon as a field of that name exists."""
         return self.absent or self.when is None
 
-    def about(self, value: Any, block: Siblings) -> bool:
+    def about(self, value: object, block: Siblings) -> bool:
         return self.when is None or self.when(value, block)
 
 
@@ -79,7 +79,7 @@ def lacking(path: str, note: str) -> KeyRule:
     return KeyRule(path, "lacking", note)
 
 
-def off_or_lacking(path: str, off: tuple[Any, ...], note: str) -> tuple[KeyRule, KeyRule]:
+def off_or_lacking(path: str, off: tuple[object, ...], note: str) -> tuple[KeyRule, KeyRule]:
     """A switch that may stand there as long as it is off."""
     harmless = "it changes nothing as it stands"
     return (
@@ -88,7 +88,9 @@ def off_or_lacking(path: str, off: tuple[Any, ...], note: str) -> tuple[KeyRule,
     )
 
 
-def value_read_as(path: str, values: tuple[Any, ...], to: Any, note: str, *, unless: tuple[Any, str] | None = None) -> KeyRule:
+def value_read_as(
+    path: str, values: tuple[object, ...], to: object, note: str, *, unless: tuple[object, str] | None = None
+) -> KeyRule:
     """Some values of a key that is here mean another one. `unless`: (class, field) that may accept them itself by now."""
     name = f".{path.rpartition('.')[2]}"
     accepted = choices(*unless) if unless else ()
@@ -96,14 +98,14 @@ def value_read_as(path: str, values: tuple[Any, ...], to: Any, note: str, *, unl
     return KeyRule(path, "alias", note, lambda v, b: {name: to}, lambda v, b: any(v is m or v == m for m in meant), _shown(meant))
 
 
-def _shown(values: tuple[Any, ...]) -> str:
+def _shown(values: tuple[object, ...]) -> str:
     """The value as YAML writes it. 1 and 1.0 are one value."""
     words = {None: "null", True: "true", False: "false"}
     texts = [words[value] if value is None or isinstance(value, bool) else str(value) for value in values]
     return ", ".join(dict.fromkeys(text.removesuffix(".0") for text in texts))
 
 
-def choices(cls: Any, field: str) -> tuple[Any, ...]:
+def choices(cls: object, field: str) -> tuple[Any, ...]:
     """The values of a `Literal` field."""
     hint = hints(cls)[field]
     return get_args(hint) if get_args(hint) else ()

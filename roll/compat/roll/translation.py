@@ -56,8 +56,8 @@ class _Hit:
 
 
 def translate(
-    mapping: Mapping[str, Any],
-    cls: Any,
+    mapping: Mapping[str, object],
+    cls: object,
     *,
     has_class: Callable[[str], bool] = lambda path: True,
     has_environment: Callable[[str], bool] = lambda name: True,
@@ -86,7 +86,7 @@ def translate(
     return result
 
 
-def _apply(hits: list[_Hit], cls: Any, result: Translation) -> bool:
+def _apply(hits: list[_Hit], cls: object, result: Translation) -> bool:
     """Removes the keys that the rules are about, then writes the keys that are read instead. Returns whether anything changed."""
     written = copy.deepcopy(result.mapping)
     notes = {"alias": result.aliased, "without effect": result.without_effect, "lacking": result.lacking}
@@ -111,7 +111,7 @@ def _apply(hits: list[_Hit], cls: Any, result: Translation) -> bool:
     return bool(hits)
 
 
-def _hits(mapping: Mapping[str, Any], cls: Any, above: tuple[str, ...]) -> Iterator[_Hit]:
+def _hits(mapping: Mapping[str, object], cls: object, above: tuple[str, ...]) -> Iterator[_Hit]:
     """Rules that apply, the outer key before the inner; what a rule takes away is not looked into."""
     chosen = {name: _rule(mapping, cls, (*above, str(name))) for name in mapping}
     written = {name: rule.to(mapping[name], mapping) for name, rule in chosen.items() if rule}
@@ -131,7 +131,7 @@ def _hits(mapping: Mapping[str, Any], cls: Any, above: tuple[str, ...]) -> Itera
                 yield from _hits(value, inner, path)
 
 
-def _rule(block: Mapping[str, Any], cls: Any, path: tuple[str, ...]) -> KeyRule | None:
+def _rule(block: Mapping[str, object], cls: object, path: tuple[str, ...]) -> KeyRule | None:
     """The first rule about a key of `block`, whose dataclass is `cls`."""
     name, known = path[-1], has_field(cls, path[-1:])
     for rule in _BY_NAME.get(name, ()):
@@ -141,7 +141,7 @@ def _rule(block: Mapping[str, Any], cls: Any, path: tuple[str, ...]) -> KeyRule 
 
 
 def _absent(
-    block: Mapping[str, Any], above: tuple[str, ...], has_class: Callable[[str], bool], has_environment: Callable[[str], bool]
+    block: Mapping[str, object], above: tuple[str, ...], has_class: Callable[[str], bool], has_environment: Callable[[str], bool]
 ) -> Iterator[Note]:
     """Classes of ROLL and environments that are not here. Their keys stay: the file loads, but cannot start."""
     for name, value in block.items():
@@ -154,7 +154,7 @@ def _absent(
             yield Note(".".join(path), value, "there is no such environment; write the dotted path of your own class")
 
 
-def _unwanted_nulls(block: Mapping[str, Any], cls: Any, above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+def _unwanted_nulls(block: Mapping[str, object], cls: object, above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
     for item in fields(cls) if is_dataclass(cls) else ():
         value, hint, path = block.get(item.name), hints(cls)[item.name], (*above, item.name)
         if item.name in block and value is None and hint is not Any and type(None) not in get_args(hint):
@@ -167,13 +167,13 @@ def _unwanted_nulls(block: Mapping[str, Any], cls: Any, above: tuple[str, ...]) 
                     yield from _unwanted_nulls(entry, inner, path if name is None else (*path, str(name)))
 
 
-def _block(cls: Any, name: str) -> Any:
+def _block(cls: object, name: str) -> Any:
     """The dataclass of the block (or of the named blocks) `name`, if it is one."""
     hint = hints(cls)[name]
     return next((member for member in (hint, *get_args(hint)) if is_dataclass(member)), None)
 
 
-def _chosen_block(cls: Any, name: str, block: Mapping[str, Any]) -> Any:
+def _chosen_block(cls: Any, name: str, block: Mapping[str, object]) -> Any:
     """The dataclass of a block, as `_block` finds it; a free mapping whose keys another key of the block chooses has the class of
     that choice."""
     item = next(item for item in fields(cls) if item.name == name)
@@ -182,11 +182,11 @@ def _chosen_block(cls: Any, name: str, block: Mapping[str, Any]) -> Any:
     return (schemas.get(chosen) if isinstance(chosen, str) else None) if selector else _block(cls, name)
 
 
-def _is_named(cls: Any, name: str) -> bool:
+def _is_named(cls: object, name: str) -> bool:
     return get_origin(hints(cls)[name]) is dict
 
 
-def has_field(cls: Any, path: tuple[str, ...]) -> bool:
+def has_field(cls: object, path: tuple[str, ...]) -> bool:
     """Whether the dataclass tree has this key. Whatever is below a free mapping is there; `cls` None has no key."""
     if not path or cls is None:
         return not path
@@ -205,20 +205,20 @@ def _target(target: str, source: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(target.split("."))
 
 
-def value_at(mapping: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+def value_at(mapping: Mapping[str, object], path: tuple[str, ...]) -> Any:
     value: Any = mapping
     for name in path:
         value = value.get(name) if isinstance(value, Mapping) else None
     return value
 
 
-def remove(mapping: dict[str, Any], path: tuple[str, ...]) -> None:
+def remove(mapping: dict[str, object], path: tuple[str, ...]) -> None:
     block = value_at(mapping, path[:-1])
     if isinstance(block, dict):
         block.pop(path[-1], None)
 
 
-def _prune(mapping: dict[str, Any], path: tuple[str, ...], cls: Any) -> None:
+def _prune(mapping: dict[str, object], path: tuple[str, ...], cls: object) -> None:
     """Removes a block that rules have emptied, if it has no field."""
     if path and not has_field(cls, path) and value_at(mapping, path) == {}:
         remove(mapping, path)

@@ -38,19 +38,19 @@ def is_untrained(path: str, file: File) -> bool:
     return file.get("mode") == "bench" and any(path == key or path.startswith(f"{key}.") for key in OF_TRAINING)
 
 
-def _models(value: Any, file: File) -> Mapping[str, Any]:
+def _models(value: object, file: File) -> Mapping[str, Any]:
     root = run_folder(at(file, "checkpoint_root_dir", "./checkpoints"), file)
     return {"mode": value, "bench_checkpoints": ["pretrain", f"{root}/{at(file, 'name', 'rft')}"]}
 
 
-def _are_sets(value: Any, file: File) -> bool:
+def _are_sets(value: object, file: File) -> bool:
     """Whether each of them is a file of mathematics, or of what the tasks of training are rewarded for."""
     if not isinstance(value, list) or not all(isinstance(each, Mapping) and _is_set(each, file) for each in value):
         return False
     return len({_name(each) for each in value}) == len(value)
 
 
-def _is_set(given: Mapping[str, Any], file: File) -> bool:
+def _is_set(given: Mapping[str, object], file: File) -> bool:
     columns, sampling = given.get("format") or {}, given.get("rollout_args") or {}
     if not isinstance(columns, Mapping) or not isinstance(sampling, Mapping):
         return False

@@ -25,15 +25,15 @@ def is_count(value: Any) -> bool:
     return type(value) is int and value >= 1
 
 
-def is_text(value: Any, file: File) -> bool:
+def is_text(value: object, file: File) -> bool:
     return isinstance(value, str) and value != ""
 
 
-def is_one_of(*values: Any) -> Any:
+def is_one_of(*values: object) -> Any:
     return lambda value, file: value in values
 
 
-def run_folder(value: Any, file: File) -> str:
+def run_folder(value: object, file: File) -> str:
     """The folder of runs. `value`: of checkpoint_root_dir."""
     return "/".join(str(part) for part in (value, file.get("project"), file.get("group")) if part)
 
@@ -53,7 +53,7 @@ def batches_ahead(file: File) -> int:
     return interval + offset if is_count(interval) and type(offset) is int else 0
 
 
-def is_apart(value: Any, file: File) -> bool:
+def is_apart(value: object, file: File) -> bool:
     """Whether explorer and trainer are processes of their own."""
     return file.get("mode") in ("explore", "train")
 

@@ -70,7 +70,7 @@ def _whole(file: File, *paths: str) -> int | None:
     return product
 
 
-def _devices(value: Any, file: File) -> Mapping[str, Any]:
+def _devices(value: object, file: File) -> Mapping[str, Any]:
     """Engines have as many devices as they name; a trainer of its own has all, one beside engines the others."""
     there = _whole(file, "cluster.node_num", "cluster.gpu_per_node") or 0
     engines = _whole(file, "explorer.rollout_model.engine_num", "explorer.rollout_model.tensor_parallel_size") or 0
@@ -82,7 +82,7 @@ def _devices(value: Any, file: File) -> Mapping[str, Any]:
     return found | ({"actor_infer.device_mapping": explorer} if mode != "train" else {})
 
 
-def _batch(value: Any, file: File) -> Mapping[str, Any]:
+def _batch(value: object, file: File) -> Mapping[str, Any]:
     """A step has one optimiser step of all its samples."""
     size = at(file, "algorithm.repeat_times", 1)
     tasks = tasks_of_a_batch(file)
@@ -93,22 +93,22 @@ def _batch(value: Any, file: File) -> Mapping[str, Any]:
     return found
 
 
-def _one_batch(value: Any, file: File) -> bool:
+def _one_batch(value: object, file: File) -> bool:
     """Whether what a step trains is what a batch of tasks gives."""
     size, tasks = at(file, "algorithm.repeat_times", 1), at(file, "buffer.batch_size")
     fits = is_count(value) and is_count(size) and value % size == 0
     return fits and (tasks is None or tasks * size == value)
 
 
-def _task_data(value: Any, file: File) -> Mapping[str, Any]:
+def _task_data(value: object, file: File) -> Mapping[str, Any]:
     return {f"actor_train.data_args.{name}": each for name, each in task_data(at(file, TASKS)).items()}
 
 
-def _reward(value: Any, file: File) -> Mapping[str, Any]:
+def _reward(value: object, file: File) -> Mapping[str, Any]:
     return {f"rewards.{str(at(file, f'{TASKS}.name', 'tasks')).replace('.', '_')}.worker_cls": MATH_REWARD}
 
 
-def _run_folder(value: Any, file: File) -> Mapping[str, Any]:
+def _run_folder(value: object, file: File) -> Mapping[str, Any]:
     return {"output_dir": run_folder(value, file)}
 
 
@@ -116,7 +116,7 @@ def _database(value: Any, file: File) -> Mapping[str, Any]:
     return {"groups_database": value.replace("postgresql://", "postgresql+psycopg://", 1)}
 
 
-def _decided(value: Any, file: File) -> bool:
+def _decided(value: object, file: File) -> bool:
     return file.get("max_steps") is not None or at(file, "buffer.total_steps") is not None
 
 
@@ -124,7 +124,7 @@ def _tasks_have(name: str) -> Any:
     return lambda value, file: at(file, f"{TASKS}.rollout_args.{name}") is not None
 
 
-def _context(value: Any, file: File) -> Mapping[str, Any]:
+def _context(value: object, file: File) -> Mapping[str, Any]:
     response, given = at(file, "model.max_response_tokens"), at(file, "model.max_prompt_tokens")
     return {"sequence_length": value} | ({"prompt_length": value - response} if is_count(response) and given is None else {})
 

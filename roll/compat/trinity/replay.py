@@ -11,7 +11,7 @@ EXPERIENCES = "buffer.trainer_input.experience_buffer"
 _BUFFER = f"{EXPERIENCES}.replay_buffer"
 
 
-def replays(value: Any, file: File) -> bool:
+def replays(value: object, file: File) -> bool:
     """Whether groups are trained again; only an offset leaves places for it. `value`: of `enable`."""
     interval = at(file, "synchronizer.sync_interval", 1)
     later = is_count(interval) and batches_ahead(file) > 1 + interval

@@ -21,7 +21,7 @@ _PART = "part of weight_push_interval and weight_pull_interval"
 _OTHER = "another sync_style than fixed"
 
 
-def _interval(value: Any, file: File) -> Mapping[str, Any]:
+def _interval(value: object, file: File) -> Mapping[str, Any]:
     ahead = batches_ahead(file) - 1
     return {"weight_push_interval": value, _BOUND: ahead, "async_pipeline_depth": "auto" if replays_anything(file) else ahead}
 
@@ -32,22 +32,22 @@ def _intervals(file: File) -> tuple[Any, Any]:
     return at(file, "synchronizer.trainer_sync_interval", both), at(file, "synchronizer.explorer_sync_interval", both)
 
 
-def _by_explorer(value: Any, file: File) -> Mapping[str, Any]:
+def _by_explorer(value: object, file: File) -> Mapping[str, Any]:
     return {"weight_push_interval": 1, "weight_pull_interval": _intervals(file)[1] * tasks_of_a_batch(file)}
 
 
-def _by_trainer(value: Any, file: File) -> Mapping[str, Any]:
+def _by_trainer(value: object, file: File) -> Mapping[str, Any]:
     return {**_by_explorer(value, file), "weight_push_interval": _intervals(file)[0]}
 
 
-def _in_flight(value: Any, file: File) -> Mapping[str, Any]:
+def _in_flight(value: object, file: File) -> Mapping[str, Any]:
     return {"weight_push_interval": _intervals(file)[0], "weight_update_mode": "in_flight"}
 
 
 def _bounded(*styles: str) -> Callable[[Any, File], bool]:
     """Whether the style is one of these, and the rest of the file says what it needs."""
 
-    def holds(value: Any, file: File) -> bool:
+    def holds(value: object, file: File) -> bool:
         numbers = (*_intervals(file), tasks_of_a_batch(file))
         given = file.get(_BOUND) is not None and all(map(is_count, numbers))
         return at(file, "synchronizer.sync_style") in styles and given

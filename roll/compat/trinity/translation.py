@@ -19,11 +19,11 @@ for _each in RULES:
     _BY_PATH[_each.path].append(_each)
 
 
-def is_trinity(mapping: Mapping[str, Any]) -> bool:
+def is_trinity(mapping: Mapping[str, object]) -> bool:
     return any(isinstance(mapping.get(block), Mapping) for block in IDENTIFYING)
 
 
-def translate(mapping: Mapping[str, Any]) -> Translation:
+def translate(mapping: Mapping[str, object]) -> Translation:
     """A file of Trinity's, with keys of this project among it, which count where both say something."""
     file: dict[str, Any] = copy.deepcopy(dict(mapping))
     theirs = {key for key in file if key in SCALARS or (key in BLOCKS and isinstance(file[key], Mapping | None))}
@@ -45,7 +45,7 @@ def translate(mapping: Mapping[str, Any]) -> Translation:
     return result
 
 
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+def _leaves(value: object, path: str) -> Iterator[tuple[str, Any]]:
     """What is known as a whole, or has nothing below it."""
     if isinstance(value, Mapping) and value and path not in _BY_PATH:
         for name, inner in value.items():
@@ -54,7 +54,9 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def _apply(path: str, value: Any, why: str, file: Mapping[str, Any], ours: Mapping[str, Any], result: Translation) -> None:
+def _apply(
+    path: str, value: object, why: str, file: Mapping[str, object], ours: Mapping[str, object], result: Translation
+) -> None:
     rule = next((rule for rule in _BY_PATH.get(path, ()) if rule.about(value, file)), None)
     if is_untrained(path, file):
         rule = UNTRAINED

@@ -17,7 +17,7 @@ from roll.pipeline.agentic.preparation import AgenticPrepared, environment_worke
 from roll.pipeline.engine_fleet import EngineFleet
 from roll.pipeline.pipeline import Pipeline
 from roll.pipeline.run import Run
-from roll.pipeline.stage import Stage
+from roll.pipeline.stage import AnyStage, Stage
 from roll.pipeline.weight_updates import EngineUpdates
 
 ROLE = "environments"
@@ -53,7 +53,7 @@ class AgenticRun(Run):
         return AgenticAdvantages(config)
 
     @staticmethod
-    def rollouts(config: AgenticConfig, explorer: Any) -> list[Stage[Any, Any]]:
+    def rollouts(config: AgenticConfig, explorer: Any) -> list[AnyStage]:
         return [Stage("episodes", explorer.play, role="actor_infer", lanes=config.train_env_manager.num_env_groups)]
 
     async def explorer(

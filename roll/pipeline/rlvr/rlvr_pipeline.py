@@ -17,7 +17,7 @@ from roll.pipeline.rlvr.explorer import RLVRExplorer
 from roll.pipeline.rlvr.preparation import RLVRPrepared, prepare
 from roll.pipeline.rlvr.rewards.rewards import Rewards, reward_specs
 from roll.pipeline.run import Run
-from roll.pipeline.stage import Stage
+from roll.pipeline.stage import AnyStage, Stage
 from roll.pipeline.state import new_admission
 from roll.pipeline.weight_updates import EngineUpdates
 from roll.rollout.rollout import RolloutClient
@@ -47,7 +47,7 @@ class RLVRRun(Run):
         return RLVRAdvantages(config)
 
     @staticmethod
-    def rollouts(config: RLVRConfig, explorer: Any) -> list[Stage[Any, Any]]:
+    def rollouts(config: RLVRConfig, explorer: Any) -> list[AnyStage]:
         lanes = new_admission(config, 0).most_live
         return [
             Stage("generate", explorer.generate, role="actor_infer", lanes=lanes),

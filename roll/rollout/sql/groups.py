@@ -249,7 +249,7 @@ class SqlGroups(Groups):
         self.known = run.seq if known is None else known
         self._write_fates()
 
-    def _learn_group(self, row: Row[Any]) -> None:
+    def _learn_group(self, row: Row[object]) -> None:
         """Brings one group to where its row is; it may have gone several steps since."""
         admission = self.admission
         if row.id >= admission.next_group_id:
@@ -291,7 +291,7 @@ class SqlGroups(Groups):
         self._fates += [fate_of(row, outline(row)) for row in [*book.ended, *book.replayed]]
         self._write_fates()
 
-    def _follow(self, run: Row[Any]) -> None:
+    def _follow(self, run: Row[object]) -> None:
         admission = self.admission
         admission.version, admission.newest, admission.next_step = run.version, run.newest, run.next_step
         if not self._member.trains:
@@ -324,7 +324,7 @@ class SqlGroups(Groups):
                 self._statements.append(claimed)
         return claimed is not None
 
-    async def report_validation(self, version: int, result: Mapping[str, Any]) -> None:
+    async def report_validation(self, version: int, result: Mapping[str, object]) -> None:
         async with self._transaction():
             self._statements.append(validations.report(version, result, self._seq))
 

@@ -160,13 +160,13 @@ class Leave:
         _serve_oldest(connection)
 
 
-def check_may_join(connection: Connection, contract: Mapping[str, Any]) -> None:
+def check_may_join(connection: Connection, contract: Mapping[str, object]) -> None:
     """Before a process takes part, perhaps before there is anything to take part in. Raises `ContractError`."""
     if (run := _begun(connection)) is not None:
         check_contract(run, contract)
 
 
-def check_contract(run: Row[Any], contract: Mapping[str, Any]) -> None:
+def check_contract(run: Row[object], contract: Mapping[str, object]) -> None:
     """Raises `ContractError`."""
     if run.layout > LAYOUT:
         raise ContractError(
@@ -213,7 +213,7 @@ def give_back(connection: Connection, group_id: int, seq: int) -> None:
     connection.execute(update(tasks).where(tasks.c.task_set == group.task_set).values(seq=seq, cursor=json.dumps(cursor)))
 
 
-def _drop(connection: Connection, rows: Sequence[Row[Any]], reason: str, seq: int) -> None:
+def _drop(connection: Connection, rows: Sequence[Row[object]], reason: str, seq: int) -> None:
     version = connection.execute(select(runs.c.version)).scalar_one()
     for row in rows:
         fate = {"seq": seq, "state": "dropped", "reason": reason, "step": version + 1, "lag": None, "ended_at": time.time()}

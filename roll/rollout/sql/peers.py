@@ -9,7 +9,6 @@ batch alone if another, not found dead yet, does nothing.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
 
 from sqlalchemy import Row
 
@@ -19,7 +18,7 @@ from roll.rollout.sql.joining import Member
 class Peers:
     """The processes that are alive, as they were seen last."""
 
-    def __init__(self, rows: Sequence[Row[Any]] = ()) -> None:
+    def __init__(self, rows: Sequence[Row[object]] = ()) -> None:
         self._alive = [row for row in rows if row.state == "alive"]
 
     def beats(self) -> dict[str, tuple[int, int]]:

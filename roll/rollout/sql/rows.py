@@ -101,12 +101,12 @@ def ended(fate: Fate, seq: int) -> Executable:
     return update(groups).where(groups.c.id == fate.group.group_id).values(row)
 
 
-def outline(row: Row[Any]) -> SampleGroup:
+def outline(row: Row[object]) -> SampleGroup:
     """A group of another process, without its samples."""
     return SampleGroup(row.id, row.start_version, Prompt(row.prompt_uid, [], "", row.domain, row.domain, ""))
 
 
-def fate_of(row: Row[Any], group: SampleGroup) -> Fate:
+def fate_of(row: Row[object], group: SampleGroup) -> Fate:
     return Fate(group, row.state, row.reason, row.step, row.lag)
 
 

@@ -22,7 +22,7 @@ def claim(connection: Connection, version: int, member: str, seq: int) -> Execut
     return insert(validations).values(version=version, seq=seq, member=member)
 
 
-def report(version: int, result: Mapping[str, Any], seq: int) -> Executable:
+def report(version: int, result: Mapping[str, object], seq: int) -> Executable:
     return update(validations).where(validations.c.version == version).values(seq=seq, result=json.dumps(result))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from roll.configs.arguments import StrategyArguments
 from roll.configs.problems import MISSING_VALUE, Problem
@@ -34,7 +33,7 @@ def engine_problems(key: str, chosen: StrategyArguments) -> list[Problem]:
     ]
 
 
-def _complaint(key: str, value: Any, check: Callable[[], Any], fix: str) -> list[Problem]:
+def _complaint(key: str, value: object, check: Callable[[], object], fix: str) -> list[Problem]:
     try:
         check()
     except ValueError as error:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from roll.strategies.score import make_scorer
 
 
 class ScorerHost:
-    def __init__(self, strategy_name: str, options: dict[str, Any]) -> None:
+    def __init__(self, strategy_name: str, options: dict[str, object]) -> None:
         self._scorer = make_scorer(strategy_name, options)
         self.close = self._scorer.close
 

@@ -136,7 +136,7 @@ class EnvManager(ABC):
         return answer
 
     async def react(
-        self, env: Environment, record: Record, observation: str, info: dict[str, Any], answer: PolicyAnswer
+        self, env: Environment, record: Record, observation: str, info: dict[str, object], answer: PolicyAnswer
     ) -> tuple[str, dict[str, Any]]:
         """The environment's turn: takes the answer, and records the turn and, if it was the last, how the episode ended."""
         following, reward, terminated, truncated, after = await env.step(answer.text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from roll.data.sample import Sample
 from roll.pipeline.rlvr.rewards.code_answer import program_of
@@ -28,7 +28,7 @@ class CodeSandboxRewardWorker(RewardWorker):
     reads = frozenset({"use_local", "code_url", "partial_credit", *(field.name for field in fields(Limits))} - {"wall_s"})
     keeps_time_limit: ClassVar[bool] = True
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Mapping[str, object]) -> None:
         super().__init__(config)
         arguments = self.reward_args
         self._partial = bool(arguments.get("partial_credit"))

@@ -86,7 +86,7 @@ def _prints(expected: str, printed: str) -> bool:
     return same_output(printed, expected)
 
 
-def _returns(word: str, expected: Any, printed: str) -> bool:
+def _returns(word: str, expected: object, printed: str) -> bool:
     try:
         return same(json.loads(printed.rpartition(word)[2]), expected)
     except (ValueError, RecursionError):

@@ -18,7 +18,7 @@ COLUMNS = ("test_cases", "tests", "test_list", "input_output", "test")
 _INPUTS, _OUTPUTS = ("stdin", "input"), ("expected_stdout", "expected_output", "output")
 
 
-def tests_of(row: Mapping[str, Any], ground_truth: str) -> dict[str, Any]:
+def tests_of(row: Mapping[str, object], ground_truth: str) -> dict[str, Any]:
     """{"kind": "program", "cases": [[stdin, stdout]]}, {"kind": "function", "function", "cases": [[arguments, value]]} or
     {"kind": "code", "tests": [code], "calls": what check() gets}. Raises `ValueError` if there are none."""
     given = _parsed(next((row[name] for name in COLUMNS if row.get(name)), ground_truth))
@@ -45,7 +45,7 @@ def tests_of(row: Mapping[str, Any], ground_truth: str) -> dict[str, Any]:
     return _programs(pairs)
 
 
-def _parsed(tests: Any) -> Any:
+def _parsed(tests: object) -> Any:
     """JSON where it is JSON that is not a number or a text."""
     if isinstance(tests, str):
         try:
@@ -56,7 +56,7 @@ def _parsed(tests: Any) -> Any:
     return tests
 
 
-def _one_of(case: Mapping[str, Any], names: tuple[str, ...]) -> Any:
+def _one_of(case: Mapping[str, object], names: tuple[str, ...]) -> Any:
     for name in names:
         if name in case:
             return case[name]
@@ -70,13 +70,13 @@ def _code(tests: list[str], calls: str) -> dict[str, Any]:
     raise ValueError("it has no tests: nothing asserts, or nothing runs what does (test_... functions; check, with entry_point)")
 
 
-def _programs(pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
+def _programs(pairs: list[tuple[object, object]]) -> dict[str, Any]:
     if not pairs:
         raise ValueError("it has no tests")
     return {"kind": "program", "cases": [[_text(given), _text(expected)] for given, expected in pairs]}
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """Of the lines of an input, or of an output."""
     return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
 

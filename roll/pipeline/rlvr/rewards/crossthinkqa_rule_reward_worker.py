@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from roll.data.sample import Sample
 from roll.pipeline.rlvr.rewards.choice_answer import boxed_choice, choice_of, right_choice
@@ -25,7 +24,7 @@ class CrossThinkQARuleRewardWorker(RewardWorker):
 
     reads = frozenset({"reward_type", "response_length_penalty_coef"})
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Mapping[str, object]) -> None:
         super().__init__(config)
         kind = self.reward_args.get("reward_type") or "soft"
         if kind not in REWARDS:

@@ -19,5 +19,5 @@ class Grader:
         module, _, name = target.partition(":")
         self._function = getattr(importlib.import_module(module), name)
 
-    def grade(self, item: Any) -> Any:
+    def grade(self, item: object) -> Any:
         return self._function(item)

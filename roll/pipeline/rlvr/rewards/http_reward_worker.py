@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from roll.data.sample import Sample
 from roll.pipeline.rlvr.rewards.json_service import JsonService
@@ -16,7 +15,7 @@ class HTTPRewardWorker(RewardWorker):
 
     reads = frozenset({"url", "per_second"})
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Mapping[str, object]) -> None:
         super().__init__(config)
         if not self.reward_args.get("url"):
             raise ValueError("reward_args.url is missing: where the service is")

@@ -22,7 +22,7 @@ class GeneralRuleRewardWorker(RewardWorker):
 
     reads = frozenset({"reward_type"})
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Mapping[str, object]) -> None:
         super().__init__(config)
         self._kind = self.reward_args.get("reward_type") or "strict"
         if self._kind not in ("strict", "loose", "soft"):
@@ -40,7 +40,7 @@ class GeneralRuleRewardWorker(RewardWorker):
         return (share if self._kind == "soft" else float(all(followed))), {"followed": share}
 
 
-def instructions_of(row: Mapping[str, Any], ground_truth: str) -> list[Instruction]:
+def instructions_of(row: Mapping[str, object], ground_truth: str) -> list[Instruction]:
     """From the columns instruction_id_list and kwargs, as IFEval has them, in the row or as JSON in the ground truth; or from a
     ground truth {"func_name": ..., arguments}. Raises `ValueError` if there is none."""
     given = row if row.get("instruction_id_list") else _parsed(ground_truth)
@@ -55,7 +55,7 @@ def instructions_of(row: Mapping[str, Any], ground_truth: str) -> list[Instructi
     raise ValueError("the row has no instruction_id_list and the ground truth no func_name")
 
 
-def _parsed(value: Any) -> Any:
+def _parsed(value: object) -> Any:
     return json.loads(value) if isinstance(value, str) else value
 
 

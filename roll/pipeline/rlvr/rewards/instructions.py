@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
 
 _WORD = re.compile(r"\w+")
 _SENTENCE_END = re.compile(r"[.!?]+[\"')\]]*(?=\s|$)")
@@ -194,7 +193,7 @@ OPEN_INSTRUCT: dict[str, Check] = {
 }
 
 
-def follows(text: str, instruction: str, arguments: dict[str, Any]) -> bool:
+def follows(text: str, instruction: str, arguments: dict[str, object]) -> bool:
     """Arguments that are null, or that the instruction does not have, are left out, as data sets give every instruction all of
     them. An empty text follows nothing. Raises `ValueError` for an instruction that is not there or lacks an argument."""
     check = IFEVAL.get(instruction) or OPEN_INSTRUCT.get(instruction)

@@ -36,12 +36,12 @@ class JsonService:
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def ask(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def ask(self, body: Mapping[str, object]) -> dict[str, Any]:
         """Raises `ServiceFailed`."""
         answer: dict[str, Any] = await self.ask_until(body, lambda answer: answer)
         return answer
 
-    async def ask_until(self, body: Mapping[str, Any], read: Callable[[dict[str, Any]], Any]) -> Any:
+    async def ask_until(self, body: Mapping[str, object], read: Callable[[dict[str, object]], object]) -> Any:
         """What `read` makes of the answer; the service is asked again while `read` raises `Busy`. Raises `ServiceFailed`."""
         why, pause_s = "", FIRST_PAUSE_S
         for attempt in range(ATTEMPTS):

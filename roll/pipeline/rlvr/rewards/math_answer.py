@@ -82,7 +82,7 @@ def boxes(text: str) -> list[Box]:
     return found
 
 
-def _answer(response: str, match: re.Match[str], values: list[Any]) -> FinalAnswer:
+def _answer(response: str, match: re.Match[str], values: list[object]) -> FinalAnswer:
     inside = boxes(match[0])
     before, after = response[: match.start()], response[match.end() :]
     if inside:

@@ -38,7 +38,7 @@ _PLAIN_EQUATION = re.compile(r"(?:^|[\s($])(-?\d+(?:\.\d+)?)\s*$")
 _SHORT_WORDS = {"no", "on", "up", "to", "if", "or", "by", "in", "at", "so", "we", "he", "go", "is", "it"}
 
 
-def objection(gold: Any, ground_truth: str, answer: FinalAnswer) -> str:
+def objection(gold: object, ground_truth: str, answer: FinalAnswer) -> str:
     """The objection to an answer; empty if there is none. `gold`: the meaning of the ground truth, None if it is only text."""
     for name, found in (
         ("another word", _other_word(ground_truth, answer)),
@@ -92,7 +92,7 @@ def _box_in_box(answer: FinalAnswer) -> bool:
     return bool(re.search(r"[0-9A-Za-z]", re.sub(r"^[^0-9]*=", "", around)))
 
 
-def _false_equation(gold: Any, answer: FinalAnswer) -> bool:
+def _false_equation(gold: object, answer: FinalAnswer) -> bool:
     """The last side of an equation is compared, so each other side that is a number must equal the last one."""
     if isinstance(gold, Eq | And):
         return False
@@ -108,7 +108,7 @@ def _false_equation(gold: Any, answer: FinalAnswer) -> bool:
     return not verify(parse(plain[1], parsing_timeout=None), answer.values, timeout_seconds=None)
 
 
-def _sides(value: Any) -> list[Any]:
+def _sides(value: object) -> list[Any]:
     if isinstance(value, Eq):
         return [value.lhs, value.rhs]
     if isinstance(value, And):
@@ -117,7 +117,7 @@ def _sides(value: Any) -> list[Any]:
     return []
 
 
-def _equal(last: Any, other: Any, text: str) -> bool:
+def _equal(last: object, other: object, text: str) -> bool:
     """A decimal fraction may be the other side, rounded."""
     if verify([last], [other], timeout_seconds=None):
         return True
@@ -176,15 +176,15 @@ def _dropped(text: str) -> bool:
     return bool(re.search(r"[0-9+*/-]|\\times|\\div", rest))
 
 
-def _repeats(gold: Any, value: Any) -> bool:
+def _repeats(gold: object, value: object) -> bool:
     """Finds repeated members: 1, 2, 1, 2 is not the set of 1 and 2, unless the ground truth lists a member twice itself."""
     return _doubles(value) > _doubles(gold)
 
 
-def _doubles(value: Any) -> int:
+def _doubles(value: object) -> int:
     listed = list(_listed(value))
     return len(listed) - len(set(listed))
 
 
-def _listed(value: Any) -> Iterator[Any]:
+def _listed(value: object) -> Iterator[Any]:
     yield from getattr(value, "_unsorted_args", ()) if type(value).__name__ == "FiniteSet" else ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from roll.data.sample import Sample
 from roll.pipeline.rlvr.rewards.reward_worker import RewardWorker
@@ -21,7 +21,7 @@ class MathRuleRewardWorker(RewardWorker):
     reads = frozenset({"answer_part"})
     keeps_time_limit: ClassVar[bool] = True
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Mapping[str, object]) -> None:
         super().__init__(config)
         part = self.reward_args.get("answer_part", "response")
         if part not in ANSWER_PARTS:

@@ -17,7 +17,7 @@ LONGEST_RANGE = 100_000
 """Terms of a sum or a product with finite limits."""
 
 
-def is_too_large(value: Any) -> bool:
+def is_too_large(value: object) -> bool:
     """Whether some part of an expression has more digits, or terms, than a final answer ever needs."""
     try:
         return _digits(value) > MOST_DIGITS
@@ -25,7 +25,7 @@ def is_too_large(value: Any) -> bool:
         return True
 
 
-def _digits(value: Any) -> float:
+def _digits(value: object) -> float:
     """An upper estimate of the logarithm of the largest number that comes up; infinite where there is no end in sight."""
     if isinstance(value, MatrixBase):
         return max((_digits(entry) for entry in value.flat()), default=0.0)
@@ -54,7 +54,7 @@ def _digits(value: Any) -> float:
     return max(parts, default=0.0)
 
 
-def _magnitude(digits: float, value: Any) -> float:
+def _magnitude(digits: float, value: object) -> float:
     """The size of a number of so many digits; 1 for what has variables, and for fractions below."""
     if isinstance(value, Integer | Rational | Float):
         return max(abs(float(value)), 1.0) if digits < 300 else math.inf

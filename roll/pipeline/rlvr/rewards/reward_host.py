@@ -41,7 +41,7 @@ class RewardStuck(RuntimeError):
 
 
 class RewardHost:
-    def __init__(self, config: Mapping[str, Any], shaping: ShapingConfig | None = None, longest_response: int = 0) -> None:
+    def __init__(self, config: Mapping[str, object], shaping: ShapingConfig | None = None, longest_response: int = 0) -> None:
         """`config`: that of the domain; `worker_cls` is the worker to carry. `longest_response`: in tokens, for the shaping."""
         self._config = config
         self._shaping = shaping
@@ -163,7 +163,7 @@ class GradingThread:
         frame = sys._current_frames().get(self._thread.ident or 0)
         return f"{frame.f_code.co_qualname} ({frame.f_code.co_filename}:{frame.f_lineno})" if frame else "an unknown place"
 
-    def _call(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
+    def _call(self, coroutine: Coroutine[object, object, T]) -> asyncio.Future[T]:
         return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self._loop))
 
     # -- on the thread ---------------------------------------------------------------------------------------------------

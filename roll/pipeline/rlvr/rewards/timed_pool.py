@@ -35,7 +35,7 @@ class TimedPool:
         for grader in await asyncio.gather(*(self._grader() for _ in range(self._processes))):
             self._pool.give_back(grader)
 
-    async def run(self, item: Any) -> Any:
+    async def run(self, item: object) -> Any:
         """The function's value. Raises `TimeoutError` at the limit, and `GraderError` if the function raised or its process
         ended."""
         async with self._places:

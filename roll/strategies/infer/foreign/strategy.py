@@ -40,7 +40,7 @@ class OtherInterpreterEngine:
     host = "roll.strategies.infer.foreign.host:EngineHost"
     """What the process there makes of a strategy's name and options."""
 
-    def __init__(self, python: str, strategy_name: str, options: Mapping[str, Any]) -> None:
+    def __init__(self, python: str, strategy_name: str, options: Mapping[str, object]) -> None:
         """Starts the engine and waits until it is ready. `options` as those of the strategy's class. What that raises is raised
         here; `EngineError` if the process ends instead."""
         self._what = f"the {strategy_name} engine in {python}"
@@ -72,7 +72,7 @@ class OtherInterpreterEngine:
         await self._child.kill(CLOSING_S)
         self._path.remove()
 
-    async def _call(self, method: str, *arguments: Any) -> Any:
+    async def _call(self, method: str, *arguments: object) -> Any:
         """Cancelling it cancels the call there."""
         if self._closed:
             raise EngineClosed("the inference engine was closed")

@@ -217,7 +217,7 @@ class HFInferStrategy:
             if done.set_running_or_notify_cancel():
                 self._perform(action, done)
 
-    def _perform(self, action: Callable[[], None], done: Future[Any]) -> None:
+    def _perform(self, action: Callable[[], None], done: Future[object]) -> None:
         try:
             action()
         except ValueError as refusal:

@@ -68,7 +68,7 @@ def check_interpreter(python: str | None) -> Path:
     return Path(seen["folder"])
 
 
-def check_argument(python: str | None, name: str, value: Any) -> None:
+def check_argument(python: str | None, name: str, value: object) -> None:
     """`ValueError` with the reason if the user may not give this argument this value."""
     if name in STRATEGY_KEYS:
         return
@@ -97,7 +97,7 @@ def argument_names(python: str | None) -> frozenset[str]:
 
 def server_arguments(
     model_path: str,
-    given: Mapping[str, Any],
+    given: Mapping[str, object],
     *,
     devices: Sequence[str],
     dtype: str,

@@ -31,7 +31,7 @@ class ServerFailed(EngineError):
     """The server did not come up, or is gone; the message ends with its log's last lines."""
 
 
-def command_line(arguments: Mapping[str, Any]) -> list[str]:
+def command_line(arguments: Mapping[str, object]) -> list[str]:
     """`{"tp_size": 2, "disable_radix_cache": True}` -> `--tp-size 2 --disable-radix-cache`. None and False leave a flag out."""
     words: list[str] = []
     for name, value in arguments.items():

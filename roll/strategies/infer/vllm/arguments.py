@@ -95,7 +95,7 @@ def require_installed() -> None:
         raise ValueError(f"{error}; {INSTALL}") from None
 
 
-def check_argument(python: str | None, name: str, value: Any) -> None:
+def check_argument(python: str | None, name: str, value: object) -> None:
     """`ValueError` with the reason if the user may not give this engine argument this value. `python`: the interpreter that has
     vLLM; None: the present one."""
     if name in STRATEGY_KEYS:
@@ -183,7 +183,7 @@ def pooling_arguments(model_path: str, given: Mapping[str, Any], *, max_tokens: 
     }
 
 
-def _refuse_others(given: Mapping[str, Any]) -> None:
+def _refuse_others(given: Mapping[str, object]) -> None:
     for name, value in given.items():
         try:
             check_argument(None, name, value)

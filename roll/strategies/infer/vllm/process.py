@@ -41,7 +41,9 @@ def engine_folder() -> OwnFolder:
     return OwnFolder("vllm", Path(above) if above else None)
 
 
-def engine_environment(devices: Sequence[str], threads: int | None, arguments: Mapping[str, Any], folder: Path) -> dict[str, str]:
+def engine_environment(
+    devices: Sequence[str], threads: int | None, arguments: Mapping[str, object], folder: Path
+) -> dict[str, str]:
     """Variables of an engine on these torch devices. Logging is left alone if the user has set it."""
     env = temporary_files_in(folder) | {
         "VLLM_RPC_BASE_PATH": str(folder),

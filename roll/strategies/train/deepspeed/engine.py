@@ -32,7 +32,7 @@ def prepare_deepspeed(device: torch.device) -> None:
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
-def engine_config(zero: dict[str, Any], bf16: bool, max_grad_norm: float) -> dict[str, Any]:
+def engine_config(zero: dict[str, object], bf16: bool, max_grad_norm: float) -> dict[str, Any]:
     """The JSON that DeepSpeed gets. Nothing in it scales the gradient: see `DeepSpeedStrategy._backward`."""
     config: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": 1,
@@ -59,7 +59,7 @@ def place_whole(model: nn.Module, device: torch.device, dtype: torch.dtype) -> N
     nn.Module.to(model, device)
 
 
-def place_divided(model: nn.Module, device: torch.device, dtype: torch.dtype, config: dict[str, Any]) -> None:
+def place_divided(model: nn.Module, device: torch.device, dtype: torch.dtype, config: dict[str, object]) -> None:
     """Divides a model over the ranks, parameter by parameter, as stage 3 wants it: no device, and no rank in `dtype`, ever holds
     more than one of them whole."""
     import deepspeed

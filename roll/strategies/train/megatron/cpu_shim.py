@@ -51,7 +51,7 @@ MODULES = (
 class _StandIn(ModuleType):
     """A module that answers some names itself and passes on all others."""
 
-    def __init__(self, real: ModuleType, **own: Any) -> None:
+    def __init__(self, real: ModuleType, **own: object) -> None:
         super().__init__(real.__name__)
         self.__dict__.update(own, _real=real)
 
@@ -114,7 +114,7 @@ def install() -> None:
         logger.warning("no GPU: CUDA names in %d modules of megatron-core are answered for the CPU", len(changed))
 
 
-def _as_moved(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
+def _as_moved(tensor: object, as_numpy: bool = False, record_stream: bool = False) -> Any:
     return tensor.numpy() if as_numpy and isinstance(tensor, Tensor) else tensor
 
 
@@ -127,7 +127,7 @@ def mark_parameters(model: nn.Module) -> None:
 
 def _on_cpu(constructor: Callable[..., Tensor]) -> Callable[..., Tensor]:
     @functools.wraps(constructor)
-    def construct(*args: Any, **kwargs: Any) -> Tensor:
+    def construct(*args: object, **kwargs: object) -> Tensor:
         if str(kwargs.get("device")).startswith("cuda"):
             kwargs["device"] = CPU
         return constructor(*args, **kwargs)

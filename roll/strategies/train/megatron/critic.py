@@ -6,7 +6,6 @@ Checkpoints and folders are those of the other critics (`value_head`): the model
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
@@ -33,7 +32,7 @@ _HEAD = "lm_head."
 class ValueModel(ModelStage):
     """The last stage returns values [R], float32. Every tensor-parallel rank has the whole head."""
 
-    def __init__(self, config: TransformerConfig, hf_config: Any, layers: TransformerBlockSubmodules) -> None:
+    def __init__(self, config: TransformerConfig, hf_config: object, layers: TransformerBlockSubmodules) -> None:
         super().__init__(config, hf_config, layers, tied=False)
         if self.post_process:
             del self.output_layer

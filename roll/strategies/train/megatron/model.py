@@ -33,7 +33,7 @@ class RMSNorm(nn.RMSNorm):
     """RMSNorm whose weight is marked if its gradient must be summed over the tensor-parallel ranks, each of which sees some
     tokens."""
 
-    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-6, **_: Any) -> None:
+    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-6, **_: object) -> None:
         super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
         self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
 
@@ -41,12 +41,12 @@ class RMSNorm(nn.RMSNorm):
 class CausalAttention(nn.Module):
     """softmax(q kᵀ / √d) v over what precedes, by torch's fused kernels. Padding is on the right: no token sees it."""
 
-    def __init__(self, config: TransformerConfig, **_: Any) -> None:
+    def __init__(self, config: TransformerConfig, **_: object) -> None:
         super().__init__()
         self._grouped = config.num_query_groups != config.num_attention_heads
         self._context_group = parallel_state.get_context_parallel_group()
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> Tensor:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, *_: object, **__: object) -> Tensor:
         """[T, B, H, D], [T, B, G, D], [T, B, G, D] -> [T, B, H·D]."""
         q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
         if self._context_group.size() > 1:
@@ -85,7 +85,7 @@ class ModelStage(GPTModel):  # type: ignore[misc]
         """[R, H] -> [R, ..]"""
         raise NotImplementedError
 
-    def _postprocess(self, hidden_states: Tensor, *_: Any, loss_mask: Predictors, **__: Any) -> Tensor:
+    def _postprocess(self, hidden_states: Tensor, *_: object, loss_mask: Predictors, **__: object) -> Tensor:
         if not self.post_process:
             return hidden_states
         if self.config.sequence_parallel:
@@ -192,7 +192,7 @@ def _mixture(hf_config: Any) -> dict[str, Any]:
     }
 
 
-def build_stage(config: TransformerConfig, hf_config: Any, make: MakeStage) -> ModelStage:
+def build_stage(config: TransformerConfig, hf_config: object, make: MakeStage) -> ModelStage:
     """Builds the layers of this rank, on the CPU; their weights are not read yet."""
     kinds = {mixture: _layer(config, mixture) for mixture in set(mixture_layers(hf_config))}
     first = get_transformer_layer_offset(config)

@@ -74,7 +74,7 @@ class ParallelLayout:
             )
 
 
-def rope_type(hf_config: Any) -> str:
+def rope_type(hf_config: object) -> str:
     parameters = getattr(hf_config, "rope_parameters", None) or {}
     return str(parameters.get("rope_type", "default"))
 

@@ -49,13 +49,13 @@ def _error(message: dict[str, Any]) -> Exception:
 
 
 class Peer:
-    def __init__(self, connection: socket.socket, root: Any, may_ask: frozenset[str]) -> None:
+    def __init__(self, connection: socket.socket, root: object, may_ask: frozenset[str]) -> None:
         """`root` is the object with handle 0, `may_ask` what the other side may ask."""
         self._stream: BufferedRWPair = connection.makefile("rwb")
         self._objects: list[Any] = [root]
         self._may_ask = may_ask
 
-    def ask(self, handle: int, method: str, *arguments: Any, **named: Any) -> Any:
+    def ask(self, handle: int, method: str, *arguments: object, **named: object) -> Any:
         """Raises what was raised over there, as far as Python knows the exception, and `PeerGone`. Lists, dicts and sets among
         the arguments are changed as they were over there."""
         encoded = [to_json(each, self._export) for each in arguments]
@@ -99,7 +99,7 @@ class Peer:
         except Exception as error:  # boundary: whatever the asked object raises is its answer
             return {"error": [cls.__name__ for cls in type(error).__mro__], "text": str(error)[:1000]}
 
-    def _export(self, value: Any) -> Any:
+    def _export(self, value: object) -> Any:
         if isinstance(value, Remote):
             return {"yours": value.roll_handle}
         self._objects.append(value)
@@ -110,7 +110,7 @@ class Peer:
             return self._objects[handle["yours"]]
         return Remote(self, int(handle["mine"]))
 
-    def _write(self, message: dict[str, Any]) -> None:
+    def _write(self, message: dict[str, object]) -> None:
         try:
             self._stream.write(json.dumps(message).encode() + b"\n")
             self._stream.flush()
@@ -137,16 +137,16 @@ class Remote:
     def __init__(self, peer: Peer, handle: int) -> None:
         self.__dict__.update(roll_peer=peer, roll_handle=handle)
 
-    def roll_ask(self, method: str, *arguments: Any, **named: Any) -> Any:
+    def roll_ask(self, method: str, *arguments: object, **named: object) -> Any:
         return self.roll_peer.ask(self.roll_handle, method, *arguments, **named)
 
     def __getattr__(self, name: str) -> Any:
         return self.roll_ask("getattr", name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         self.roll_ask("setattr", name, value)
 
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
+    def __call__(self, *arguments: object, **named: object) -> Any:
         return self.roll_ask("call", *arguments, **named)
 
     def __eq__(self, other: object) -> bool:
@@ -179,25 +179,25 @@ class Remote:
     def __next__(self) -> Any:
         return self.roll_ask("next")
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> Any:
         return self.roll_ask("getitem", key)
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: object, value: object) -> None:
         self.roll_ask("setitem", key, value)
 
-    def __delitem__(self, key: Any) -> None:
+    def __delitem__(self, key: object) -> None:
         self.roll_ask("delitem", key)
 
-    def __add__(self, other: Any) -> Any:
+    def __add__(self, other: object) -> Any:
         return self.roll_ask("add", other) if isinstance(other, Remote) else NotImplemented
 
-    def __sub__(self, other: Any) -> Any:
+    def __sub__(self, other: object) -> Any:
         return self.roll_ask("sub", other) if isinstance(other, Remote) else NotImplemented
 
-    def __mul__(self, other: Any) -> Any:
+    def __mul__(self, other: object) -> Any:
         return self.roll_ask("mul", other)
 
-    def __lt__(self, other: Any) -> Any:
+    def __lt__(self, other: object) -> Any:
         return self.roll_ask("lt", other) if isinstance(other, Remote) else NotImplemented
 
 

@@ -43,7 +43,7 @@ def main() -> None:
 class Loaded:
     """What can be asked of a solution as a whole."""
 
-    def __init__(self, module: types.ModuleType, given: dict[str, Any]) -> None:
+    def __init__(self, module: types.ModuleType, given: dict[str, object]) -> None:
         self._module, self._given = module, given
 
     def names(self) -> tuple[dict[str, Any], dict[str, list[str]]]:

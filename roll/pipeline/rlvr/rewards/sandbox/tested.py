@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 TOOLS = frozenset(
     (
@@ -67,7 +66,7 @@ def _runs(statement: ast.stmt, calls: str) -> bool:
     return any(isinstance(node, ast.Assert | ast.Raise | ast.Call) for node in ast.walk(statement))
 
 
-def asked_of_solution(test: str, known: Mapping[str, Any], calls: str) -> frozenset[str]:
+def asked_of_solution(test: str, known: Mapping[str, object], calls: str) -> frozenset[str]:
     """Those of Python's names that the test takes from the solution, which has to define one of them, if there are any; of other
     names there is no doubt. `known`: Python's names and what they stand for. Raises `SyntaxError`, and `ValueError` if the test
     asks nothing of the solution."""

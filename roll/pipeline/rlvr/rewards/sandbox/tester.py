@@ -148,7 +148,7 @@ def _parameters(test: Any) -> list[dict[str, Any]]:
     return rows
 
 
-def _of_mark(argnames: Any, argvalues: Any, **_: Any) -> tuple[Any, Any]:
+def _of_mark(argnames: object, argvalues: object, **_: object) -> tuple[Any, Any]:
     return argnames, argvalues
 
 
