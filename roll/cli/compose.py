@@ -42,7 +42,7 @@ ROLLS_DEVICES_PER_NODE = 8
 __all__ = ["compose", "load", "load_to_start", "to_mapping"]
 
 
-def compose(config_path: str | Path, config_name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
+def compose(config_path: str | Path, config_name: str, overrides: Sequence[str] = ()) -> dict[str, object]:
     """The composed YAML as plain values, with `${...}` resolved and without Hydra's own node.
 
     An override is `key=value`, `+key=value` or `~key`; a value that is no Hydra value (`0-3,6`, `list(range(0,4))`) is text.

@@ -162,7 +162,7 @@ def _absolute(target: str, key: str) -> str:
     return ".".join([*parts[: max(len(parts) - dots, 0)], name])
 
 
-def _leaves(value: object, key: str) -> Iterator[tuple[str, Any]]:
+def _leaves(value: object, key: str) -> Iterator[tuple[str, object]]:
     if isinstance(value, Mapping):
         for name, item in value.items():
             yield from _leaves(item, f"{key}.{name}" if key else str(name))

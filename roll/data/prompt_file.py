@@ -101,7 +101,7 @@ class _File:
     def name(self) -> str:
         return self.path.name
 
-    def contents(self) -> Iterator[dict[str, Any] | None]:
+    def contents(self) -> Iterator[dict[str, object] | None]:
         return tables.rows(self.path) if tables.is_table(self.path) else _lines(self.path)
 
 
@@ -114,7 +114,7 @@ class _DataSet:
     def __str__(self) -> str:
         return ":".join(filter(None, (self.name, self.data.subset_name, self.data.split)))
 
-    def contents(self) -> Iterator[dict[str, Any] | None]:
+    def contents(self) -> Iterator[dict[str, object] | None]:
         return tables.rows_of_hub(self.name, self.data.subset_name, self.data.split, self.data.revision)
 
 
@@ -135,7 +135,7 @@ def _rows(source: _File | _DataSet, data: DataArguments, key: str, only_tag: str
         raise PromptFileError(f"{key}: cannot read {source}: {' '.join(str(error).split())}") from error
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any] | None]:
+def _lines(path: Path) -> Iterator[dict[str, object] | None]:
     """What each line holds; None for a blank one."""
     with open_regular(path) as file:
         for number, line in enumerate(lines(file, LARGEST_ROW), start=1):
@@ -151,7 +151,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any] | None]:
             yield content
 
 
-def _checked(content: dict[str, object], where: str) -> dict[str, Any]:
+def _checked(content: dict[str, object], where: str) -> dict[str, object]:
     for column, value in content.items():
         for what, text in (("the name of column", column), ("column", value)):
             if wrong := complaint(text):
@@ -159,7 +159,7 @@ def _checked(content: dict[str, object], where: str) -> dict[str, Any]:
     return content
 
 
-def _json(text: bytes | str, where: str, what: str) -> Any:
+def _json(text: bytes | str, where: str, what: str) -> object:
     """`what`: the column that holds the text, empty for the whole row."""
     name = f"{what} is " if what else ""
     try:
@@ -207,7 +207,7 @@ def _text(content: dict[str, object], column: str, where: str) -> str:
     return str(value)
 
 
-def _messages(value: object, column: str, where: str) -> list[dict[str, Any]] | None:
+def _messages(value: object, column: str, where: str) -> list[dict[str, object]] | None:
     """A list of chat messages, given as such or as JSON text."""
     if isinstance(value, str):
         value = _json(value, where, column)
@@ -223,7 +223,7 @@ def _messages(value: object, column: str, where: str) -> list[dict[str, Any]] | 
     return value
 
 
-def _led_by(system: str, messages: list[dict[str, object]] | None, prompt: str | None) -> list[dict[str, Any]] | None:
+def _led_by(system: str, messages: list[dict[str, object]] | None, prompt: str | None) -> list[dict[str, object]] | None:
     """The row's messages, or its prompt as a user's, behind the system message; a row that has one of its own keeps that."""
     if messages is None and prompt is not None:
         messages = [{"role": "user", "content": prompt}]

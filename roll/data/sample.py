@@ -179,7 +179,7 @@ class SampleGroup:
         return cls(row["group_id"], row["start_version"], prompt, samples, baseline)
 
 
-def _sample_to_json(shared: Prompt, sample: Sample) -> dict[str, Any]:
+def _sample_to_json(shared: Prompt, sample: Sample) -> dict[str, object]:
     row = {name: getattr(sample, name) for name in Sample.__slots__}
     row["versions"] = [list(span) for span in sample.versions]
     row["trajectory"] = None if sample.trajectory is None else asdict(sample.trajectory)

@@ -93,7 +93,7 @@ def _holds_bytes(value: object) -> bool:
     return any(map(_holds_bytes, value)) if isinstance(value, list | tuple) else isinstance(value, bytes)
 
 
-def _value(value: object) -> Any:
+def _value(value: object) -> object:
     if isinstance(value, dict):
         return {name: _value(each) for name, each in value.items()}
     if isinstance(value, list | tuple):  # a map's entries are pairs

@@ -178,7 +178,7 @@ class Child:
                 answer.set_exception(ChildDied(self.ending))
         return self.ending
 
-    async def _within(self, limit_s: float | None, call: Coroutine[object, object, object]) -> Any:
+    async def _within(self, limit_s: float | None, call: Coroutine[object, object, object]) -> object:
         try:
             async with asyncio.timeout(limit_s):
                 return await call
@@ -318,7 +318,7 @@ def _line(message: Message) -> bytes:
     return line
 
 
-def _as_json(value: object) -> Any:
+def _as_json(value: object) -> object:
     """numpy's numbers are numbers."""
     if hasattr(value, "item") and getattr(value, "size", 1) == 1:
         return value.item()

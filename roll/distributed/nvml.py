@@ -32,7 +32,7 @@ def visible_memory() -> list[int]:
 
 
 @contextmanager
-def _library() -> Iterator[Any]:
+def _library() -> Iterator[object]:
     try:
         library = ctypes.CDLL(_LIBRARY)
     except OSError:

@@ -55,7 +55,7 @@ class RayHandle:
         self._process: tuple[str, int, int | None] | None = None
         """Node and process of the worker, once it runs, and where it writes its stacks."""
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Another worker may have the handle, which watches nothing there."""
         return RayHandle, (self._actor, self.name)
 

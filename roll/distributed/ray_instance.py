@@ -186,7 +186,7 @@ def _patiently(others: set[int]) -> Iterator[None]:
     that was started lives. `others`: children of this process that are not Ray's."""
     ask = services.get_node
 
-    def get_node(*args: object, **kwargs: object) -> Any:
+    def get_node(*args: object, **kwargs: object) -> object:
         end = time.monotonic() + START_S
         while True:
             try:

@@ -163,7 +163,7 @@ async def _replayed(env_type: str, env_config: Mapping[str, object], episodes: S
     return again[::-1]
 
 
-async def _maybe_awaited(answer: Any) -> Any:
+async def _maybe_awaited(answer: Any) -> object:
     return await answer if inspect.isawaitable(answer) else answer
 
 
@@ -213,7 +213,7 @@ def _report(episodes: Sequence[Episode]) -> AgentReport:
     )
 
 
-def as_mapping(report: EnvReport) -> dict[str, Any]:
+def as_mapping(report: EnvReport) -> dict[str, object]:
     """The report as plain values, for `--json`."""
     return {"ok": report.ok, **asdict(report)}
 

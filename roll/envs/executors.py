@@ -116,7 +116,7 @@ def _settle(answer: asyncio.Future[object], value: object, failure: EnvFailure |
         answer.set_exception(failure)
 
 
-async def _within(limit_s: float | None, answer: Awaitable[object]) -> Any:
+async def _within(limit_s: float | None, answer: Awaitable[object]) -> object:
     """The answer. Raises `EnvFailure` at the limit; a `TimeoutError` of the environment's own stays what it is."""
     try:
         async with asyncio.timeout(limit_s) as limit:

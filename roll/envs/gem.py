@@ -72,7 +72,7 @@ class GemEnv:
         finally:
             self._random_state = kept  # a sample is no part of the game
 
-    def _with_key(self, info: dict[str, object], observation: str) -> dict[str, Any]:
+    def _with_key(self, info: dict[str, object], observation: str) -> dict[str, object]:
         """The observation with a `state_key`: what the agent sees, because GEM reports no state; many games draw their board in
         the suffix."""
         return {"state_key": f"{observation}\n{info['suffix']}", **info}

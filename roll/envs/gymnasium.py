@@ -131,7 +131,7 @@ def _unwritable(space: object) -> str:
     return str(space)[:200]
 
 
-def _parts(space: Any) -> dict[str, Any]:
+def _parts(space: Any) -> dict[str, object]:
     if isinstance(space, spaces.Dict):
         return {str(name): part for name, part in space.spaces.items()}
     return {str(i): part for i, part in enumerate(space.spaces)}

@@ -31,7 +31,7 @@ class Hangs:
 
     def __init__(self, floor_s: float = FLOOR_S) -> None:
         self.floor_s = floor_s
-        self._working: dict[tuple[str, int], tuple[float, Any]] = {}
+        self._working: dict[tuple[str, int], tuple[float, object]] = {}
         """Stage and lane -> since when it works, and on what."""
         self._recent: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT))
         self._told: dict[str, tuple[int, float]] = {}
@@ -48,7 +48,7 @@ class Hangs:
         """Of each stage, the item that it works on longest, if that is too long. An item is returned once, and no other of its
         stage as long as the stage works on it: what holds it up holds up the others, too."""
         working = sorted(list(self._working.items()), key=lambda entry: entry[1][0])
-        oldest: dict[str, tuple[int, float, Any]] = {}
+        oldest: dict[str, tuple[int, float, object]] = {}
         for (stage, lane), (since, item) in working:
             oldest.setdefault(stage, (lane, since, item))
             if self._told.get(stage) == (lane, since):

@@ -166,7 +166,7 @@ def scalars(metrics: Mapping[str, object]) -> Iterator[tuple[str, float]]:
             yield name, float(value)
 
 
-def _leaves(tree: Mapping[str, object], separator: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(tree: Mapping[str, object], separator: str, prefix: str = "") -> Iterator[tuple[str, object]]:
     for name, value in tree.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, separator, f"{prefix}{name}{separator}")

@@ -118,13 +118,13 @@ class Draw(Generic[T]):
         return [one.what for one in kept]
 
 
-def _trained(batch: TokenBatch, row: int, sample: Sample) -> dict[str, Any]:
+def _trained(batch: TokenBatch, row: int, sample: Sample) -> dict[str, object]:
     """The trainer's values of a sample, of its response tokens; where they are the same for all tokens, once."""
     stop = int(batch.offsets[row + 1])
     start = stop - len(sample.response_ids)
     mask, advantages = batch.loss_mask[start:stop], batch.advantages[start:stop]
     own = advantages[mask]
-    figures: dict[str, Any] = {"advantage": float(own.mean()) if len(own) else None}
+    figures: dict[str, object] = {"advantage": float(own.mean()) if len(own) else None}
     if len(own) and bool((own != own[0]).any()):
         figures["advantages"] = [round(value, 6) for value in advantages.tolist()]
     if not bool(mask.all()):
@@ -134,7 +134,7 @@ def _trained(batch: TokenBatch, row: int, sample: Sample) -> dict[str, Any]:
     return figures
 
 
-def as_row(step: int, fate: str, group_id: int | None, sample: Sample) -> dict[str, Any]:
+def as_row(step: int, fate: str, group_id: int | None, sample: Sample) -> dict[str, object]:
     """What a person reads first comes first. `fate`: trained, dropped with the reason, or validation."""
     prompt = sample.prompt
     row: dict[str, Any] = {

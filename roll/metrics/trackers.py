@@ -93,7 +93,7 @@ class Background:
         self.name = name
         self.alive = True
         self._hidden = [text for text in hidden if len(text) > 3]
-        self._jobs: queue.Queue[tuple[int, Mapping[str, Any]] | Status] = queue.Queue(self.PENDING)
+        self._jobs: queue.Queue[tuple[int, Mapping[str, object]] | Status] = queue.Queue(self.PENDING)
         started: Future[Tracker] = Future()
         self._thread = threading.Thread(target=self._work, args=(make, started), name=f"tracker-{name}", daemon=True)
         self._thread.start()

@@ -16,7 +16,7 @@ TEXTS = "texts"
 NUMBER = "a number"
 OBJECT = "an object"
 
-SHAPE: dict[str, Any] = {
+SHAPE: dict[str, object] = {
     "admission": {"next_group_id": COUNT, "trained": COUNT, "dropped": COUNTS},
     "cursor": {"seed": COUNT, "served": COUNTS, "returned": TEXTS},
     "record": {"step": COUNT, "groups": COUNT, "samples": COUNT, "staleness": {"samples": LAGS, "tokens": LAGS}},

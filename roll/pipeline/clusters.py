@@ -11,7 +11,6 @@ import time
 from collections.abc import Container, Coroutine, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from roll.configs.ppo import PPOConfig
 from roll.configs.worker import ActorInferConfig
@@ -104,7 +103,7 @@ async def settle(stayed: Mapping[str, Cluster]) -> None:
         await stayed["actor_infer"].call_all("abort")
 
 
-def watch_deaths(clusters: Mapping[str, Cluster]) -> list[Coroutine[Any, Any, None]]:
+def watch_deaths(clusters: Mapping[str, Cluster]) -> list[Coroutine[object, object, None]]:
     """They run as long as the run does. A rank of the trainer that dies is noticed even when nobody calls it, and ends both
     halves; other workers are replaced by those who call them. Engines have a fleet that watches them."""
     others = {role: cluster for role, cluster in clusters.items() if role != "actor_infer"}

@@ -13,7 +13,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict
 from statistics import fmean
-from typing import Any
 
 from roll.data.sample import Sample, SampleGroup
 from roll.metrics.advice import Places
@@ -105,6 +104,6 @@ class Explorer(ABC):
         """Running totals of this half, for the metrics of each step."""
         return {}
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> dict[str, object]:
         """Figures of the run so far, for summary.json."""
         return {}

@@ -9,7 +9,6 @@ import asyncio
 import itertools
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any
 
 from roll.distributed.device_locks import DeviceLocks
 from roll.metrics.hangs import Hangs
@@ -42,7 +41,7 @@ class Flow:
     def join(self, half: Sequence[AnyStage]) -> None:
         """Adds the stages, and joins each to the next by a channel of one item."""
         for one, following in itertools.pairwise(half):
-            channel: Channel[Any] = Channel(1)
+            channel: Channel[object] = Channel(1)
             one.outputs, following.inputs = channel, channel
         for stage in half:
             self._add(stage)

@@ -118,7 +118,7 @@ def running(started: str) -> dict[str, Any]:
     return {"status": "running", "reason": "", "host": socket.gethostname(), "pid": os.getpid(), "started": started}
 
 
-def announce_running(run_dir: Path, started: str) -> dict[str, Any]:
+def announce_running(run_dir: Path, started: str) -> dict[str, object]:
     """From here on summary.json says that the run runs, not how an earlier one ended. Returns what it will say until the end,
     whatever else it says. Raises `OSError`."""
     announced = running(started)

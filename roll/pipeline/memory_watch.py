@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any
 
 from roll.distributed.cluster import Cluster
 from roll.distributed.process_memory import ProcessMemory, process_memory
@@ -73,6 +72,6 @@ class MemoryWatch:
         self.warnings += new
         return new
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> dict[str, object]:
         """The last values of the metrics, and the largest."""
         return {name.removeprefix("memory/"): {"last": value, "peak": self._peak[name]} for name, value in self.metrics().items()}

@@ -243,7 +243,7 @@ class Run(Running):
         self.state.record.begin(counter, parts.flow.ledger)
         self._restarts.done(self.state.first_step)
 
-    def _watched(self, clusters: Mapping[str, Cluster], copy: PolicyCopy | None = None) -> list[Coroutine[Any, Any, None]]:
+    def _watched(self, clusters: Mapping[str, Cluster], copy: PolicyCopy | None = None) -> list[Coroutine[object, object, None]]:
         assert self._parts is not None
         state = self.state
         record, flow = state.record, self._parts.flow

@@ -254,7 +254,7 @@ class RunRecord:
             tokens_per_s=self.response_tokens / running if running and self.response_tokens else None,
         )
 
-    def figures(self, wall_s: float) -> dict[str, Any]:
+    def figures(self, wall_s: float) -> dict[str, object]:
         """Steps, validation, staleness and throughput, for summary.json."""
         seconds = max(wall_s, 1e-9)
         return {

@@ -46,7 +46,7 @@ class Earlier:
     updates: UpdateStats = field(default_factory=UpdateStats)
     recovered_s: list[float] = field(default_factory=list)
     broadcasts: dict[str, int] = field(default_factory=dict)
-    explored: dict[str, Any] = field(default_factory=dict)
+    explored: dict[str, object] = field(default_factory=dict)
 
     def add(self, parts: Parts) -> None:
         self.updates = self.updates.plus(parts.updates)
@@ -61,7 +61,7 @@ class Earlier:
             self.broadcasts if broadcast is None else _sum({"sent": broadcast.sent, "failed": broadcast.failed}, self.broadcasts)
         )
 
-    def and_explored(self, figures: Mapping[str, object]) -> dict[str, Any]:
+    def and_explored(self, figures: Mapping[str, object]) -> dict[str, object]:
         return {**figures, **{name: _sum(self.explored[name], figures[name]) for name in COUNTED if name in self.explored}}
 
 
@@ -79,7 +79,7 @@ def figures(
     earlier: Earlier,
     restarts: TrainerRestarts,
     synchronous_since: int | None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """`parts`: None if the run ended before all workers were up. `synchronous_since`: the step after which the run is not
     asynchronous any more."""
     summary = {
@@ -114,7 +114,7 @@ def figures(
     return summary | (earlier.and_explored(parts.explorer.figures()) if parts.explorer is not None else {})
 
 
-def _of_engines(engines: EngineFleet, earlier: Earlier) -> dict[str, Any]:
+def _of_engines(engines: EngineFleet, earlier: Earlier) -> dict[str, object]:
     counted = [
         {"generated_tokens": stats.generated_tokens, "prefill_tokens": stats.prefill_tokens, "busy_s": stats.busy_s}
         for stats in engines.last_stats
@@ -125,7 +125,7 @@ def _of_engines(engines: EngineFleet, earlier: Earlier) -> dict[str, Any]:
 
 def of_evaluation(
     summary: dict[str, object], models: Sequence[BenchedModel], results: Sequence[ValidationResult]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """The figures of a run that evaluates models, and nothing else."""
     by_version = {result.version: result for result in results}
     evaluation = [
@@ -136,7 +136,7 @@ def of_evaluation(
     return {name: value for name, value in summary.items() if name not in OF_TRAINING} | {"evaluation": evaluation}
 
 
-def _plain(result: ValidationResult) -> dict[str, Any]:
+def _plain(result: ValidationResult) -> dict[str, object]:
     """Set -> part -> figure -> value, low, high, prompts."""
     return {
         name: {part: {figure: estimate._asdict() for figure, estimate in found.items()} for part, found in parts.items()}

@@ -25,7 +25,7 @@ class EnvFailure(Exception):
         self.message = message
         super().__init__(f"{kind}: {message}")
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return EnvFailure, (self.kind, self.message)
 
 
@@ -59,7 +59,7 @@ def _text(method: str, observation: object) -> str:
     return observation
 
 
-def _info(method: str, info: object) -> dict[str, Any]:
+def _info(method: str, info: object) -> dict[str, object]:
     if not isinstance(info, dict):
         raise EnvFailure("exception", f"the info of {method} must be a dict, not {_shown(info)}")
     _check(f"the info of {method}", info)

@@ -40,11 +40,11 @@ def answer(runs: Runs, what: str, question: Question) -> Any:
     return QUESTIONS[what](runs, question)
 
 
-def _runs(runs: Runs, question: Question) -> Any:
+def _runs(runs: Runs, question: Question) -> object:
     return [{"name": name, "changed": place.stat().st_mtime} for name, place in runs.places().items()]
 
 
-def _status(runs: Runs, question: Question) -> Any:
+def _status(runs: Runs, question: Question) -> object:
     return _run(runs, question).status()
 
 
@@ -56,20 +56,20 @@ def _curves(runs: Runs, question: Question) -> Any:
     return {name: {"steps": list(curve.steps), "values": [rounded(one) for one in curve.values]} for name, curve in found.items()}
 
 
-def _groups(runs: Runs, question: Question) -> Any:
+def _groups(runs: Runs, question: Question) -> object:
     selection = Selection.parsed(dict(question.given))
     page = _run(runs, question).page(selection)
     return page._asdict() | {"rows": [row.plain() for row in page.rows]}
 
 
-def _clock(runs: Runs, question: Question) -> Any:
+def _clock(runs: Runs, question: Question) -> object:
     """`[step, seconds, tokens]`, as many as a chart has points."""
     found = [[step, round(seconds, 3), round(tokens)] for step, (seconds, tokens) in _run(runs, question).clock().items()]
     every = max(1, -(-len(found) // MOST_DRAWN))
     return found[::every] + (found[-1:] if (len(found) - 1) % every else [])
 
 
-def _funnel(runs: Runs, question: Question) -> Any:
+def _funnel(runs: Runs, question: Question) -> object:
     return _run(runs, question).funnel()
 
 
@@ -80,19 +80,19 @@ def _group(runs: Runs, question: Question) -> Any:
     return found
 
 
-def _prompt(runs: Runs, question: Question) -> Any:
+def _prompt(runs: Runs, question: Question) -> object:
     """The same prompt at other steps, and in the runs that are named besides."""
     uid = question.get("uid")
     found = [{"run": name, **one} for name in question.all("run") for one in runs.run(name).same_prompt(uid)]
     return {"prompt": prompt_of(uid), "total": len(found), "places": found[:MOST_PLACES]}
 
 
-def _lanes(runs: Runs, question: Question) -> Any:
+def _lanes(runs: Runs, question: Question) -> object:
     width = int(question.get("width", "1000"))
     return _run(runs, question).picture(question.time("from"), question.time("to"), width)
 
 
-def _compare(runs: Runs, question: Question) -> Any:
+def _compare(runs: Runs, question: Question) -> object:
     return compared({name: runs.run(name) for name in question.all("run")})
 
 
@@ -105,7 +105,7 @@ def rounded(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-QUESTIONS: Mapping[str, Callable[[Runs, Question], Any]] = {
+QUESTIONS: Mapping[str, Callable[[Runs, Question], object]] = {
     "runs": _runs,
     "status": _status,
     "curves": _curves,

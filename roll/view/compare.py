@@ -57,7 +57,7 @@ def differences(configs: list[dict[str, object]]) -> list[list[str]]:
 
 
 def flattened(config: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    waiting: list[tuple[str, Any]] = [("", config)]
+    waiting: list[tuple[str, object]] = [("", config)]
     seen = 0
     while waiting and seen < MOST_KEYS:
         seen += 1

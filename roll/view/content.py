@@ -60,7 +60,7 @@ def _sample(row: Row, first: Row, pieces: Pieces) -> dict[str, Any]:
     return found
 
 
-def _tokens(row: Row, pieces: Pieces) -> dict[str, Any]:
+def _tokens(row: Row, pieces: Pieces) -> dict[str, object]:
     """Columns, one value a token; a column that the file lacks is empty."""
     ids = [whole(one) or 0 for one in _list(row.get("response_ids"))]
     names = {"logprobs": "behaviour_logprobs", "trainer": "trainer_logprobs", "advantages": "advantages"}
@@ -87,9 +87,9 @@ def _turns(trajectory: Mapping[str, object]) -> list[dict[str, Any]]:
     ]
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
+def _mapping(value: object) -> Mapping[str, object]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _list(value: object) -> Sequence[Any]:
+def _list(value: object) -> Sequence[object]:
     return value if isinstance(value, list) else []

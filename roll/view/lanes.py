@@ -151,7 +151,7 @@ class Lanes:
         """What became of a group, and when."""
         return next((found for _, file in list(self._files.values()) if (found := file.phases.get(group_id))), [])
 
-    def picture(self, begin: float | None, end: float | None, width: int) -> dict[str, Any]:
+    def picture(self, begin: float | None, end: float | None, width: int) -> dict[str, object]:
         first, last = self.borders()
         start, stop = max(first, first if begin is None else begin), min(last, last if end is None else end)
         stop = max(stop, start + 1e-6)

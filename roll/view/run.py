@@ -59,7 +59,7 @@ class Run:
     def summary(self) -> dict[str, Any]:
         return self._whole_file("summary.json", json.loads)
 
-    def _whole_file(self, name: str, parse: Any) -> dict[str, Any]:
+    def _whole_file(self, name: str, parse: Any) -> dict[str, object]:
         """Empty, with a problem, where the file says nothing."""
         self.problems.pop(name, None)
         try:
@@ -134,7 +134,7 @@ class Run:
     def page(self, selection: Selection) -> Page:
         return page(self.groups(), selection)
 
-    def funnel(self) -> dict[str, Any]:
+    def funnel(self) -> dict[str, object]:
         """Fates with their reasons, as the journal has them; what is under way, as the summary says."""
         with self._grouping:
             self.look(self.fates)
@@ -157,7 +157,7 @@ class Run:
         phases = self.lanes.phases(group.group_id) if group.group_id is not None else []
         return found | {"phases": phases}
 
-    def same_prompt(self, uid: str) -> list[dict[str, Any]]:
+    def same_prompt(self, uid: str) -> list[dict[str, object]]:
         """Where the prompt occurs whose rollouts can be read, in any epoch."""
         with self._grouping:
             self.look(self.samples)
@@ -165,7 +165,7 @@ class Run:
             groups = [group for group in self.samples.groups.values() if prompt_of(group.uid) == wanted]
         return [{"key": g.key, "step": g.step, "fate": g.fate, "reward": g.reward, "length": g.length} for g in groups]
 
-    def picture(self, begin: float | None, end: float | None, width: int) -> dict[str, Any]:
+    def picture(self, begin: float | None, end: float | None, width: int) -> dict[str, object]:
         with self._tracing:
             self.lanes.look()
             return self.lanes.picture(begin, end, width)
@@ -227,7 +227,7 @@ def mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def list_of(value: object) -> list[Any]:
+def list_of(value: object) -> list[object]:
     return value if isinstance(value, list) else []
 
 

@@ -74,7 +74,7 @@ class Member:
             header = self._exchange(group, torch.empty(header_bytes, dtype=torch.uint8))
             yield _unpack(header, self._exchange(group, torch.empty(payload_bytes, dtype=torch.uint8)))
 
-    def _join(self) -> Any:
+    def _join(self) -> object:
         timeout = timedelta(seconds=self.timeout_s)
         try:
             store = PrefixStore(self.group, join_store(self.address, self.port, timeout))

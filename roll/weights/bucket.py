@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 import xxhash
@@ -29,7 +28,7 @@ class Bucket:
     def nbytes(self) -> int:
         return sum(t.numel() * t.element_size() for t in self.tensors.values())
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         # As plain byte arrays the tensors travel out of band: through Ray's store they are shared memory, not copies.
         parts = [(n, as_bytes(t).numpy(), str(t.dtype).removeprefix("torch."), tuple(t.shape)) for n, t in self.tensors.items()]
         return _rebuild, (parts, self.checksum)

@@ -72,7 +72,7 @@ def nccl_group(store: object, rank: int, size: int, device: torch.device, timeou
     return DeviceGroup(made(store, rank, size, options), device, timeout_s)
 
 
-def _own_stream(device: torch.device) -> AbstractContextManager[Any]:
+def _own_stream(device: torch.device) -> AbstractContextManager[object]:
     if device.type != "cuda":
         return nullcontext()
     torch.cuda.set_device(device)  # of this thread

@@ -100,7 +100,7 @@ class WeightFolder:
     def _read(self, version: int) -> dict[str, Any]:
         """Raises `VersionGone`, and `Unreachable` for a version that is not there yet."""
         try:
-            published: dict[str, Any] = json.loads((self._of(version) / MANIFEST).read_text())
+            published: dict[str, object] = json.loads((self._of(version) / MANIFEST).read_text())
         except FileNotFoundError:
             if self.latest() <= version:  # the same: it has just come
                 raise Unreachable(f"version {version} is not in {self._folder} yet") from None

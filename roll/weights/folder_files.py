@@ -141,7 +141,7 @@ def _indexed(folder: Path) -> list[Path]:
     return files
 
 
-def _object(content: bytes, path: Path) -> dict[str, Any]:
+def _object(content: bytes, path: Path) -> dict[str, object]:
     try:
         value = json.loads(content)
     except ValueError as error:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,7 +45,7 @@ def lay_out(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = 
     """Lays tensors out in the order of their names, but wider types before narrower ones, so that each tensor is aligned.
     `ValueError` if one is of a type that is not in `CODES`."""
     ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())
-    entries: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
+    entries: dict[str, object] = {METADATA: dict(metadata)} if metadata else {}
     end = 0
     for name, tensor in ordered:
         if tensor.dtype not in CODES:

@@ -29,7 +29,7 @@ BucketRef = Any
 """A `KeptBucket`, the `BucketFile` that one lies in, or the `ServedBucket` that another process has."""
 
 
-def as_argument(bucket: BucketRef) -> Any:
+def as_argument(bucket: BucketRef) -> object:
     """What a receiver's worker is called with."""
     return bucket.reference if isinstance(bucket, KeptBucket) else bucket
 

@@ -43,7 +43,7 @@ def differences_of(config: PPOConfig, written: Written) -> list[Note]:
     return [Note(key, _value(config, written, key), each.note) for each in DIFFERENCES for key in each.keys(config, written)]
 
 
-def _value(config: object, written: Written, key: str) -> Any:
+def _value(config: object, written: Written, key: str) -> object:
     path = tuple(key.split("."))
     for name in path:
         config = config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)

@@ -23,7 +23,7 @@ from roll.compat.roll.rule import (
 _SETS_ITS_OWN_NORM = ("grpo", "gigpo")
 
 
-def _gspo(value: object, block: Siblings) -> dict[str, Any]:
+def _gspo(value: object, block: Siblings) -> dict[str, object]:
     """ROLL clips the sequence's ratio with the clip of PPO."""
     both = block.get("pg_clip", 0.2)
     ranged = bool(block.get("use_pg_clip_range"))
@@ -31,7 +31,7 @@ def _gspo(value: object, block: Siblings) -> dict[str, Any]:
     return {"actor_train.pg_variant": "gspo", "actor_train.gspo_clip_low": low, "actor_train.gspo_clip_high": high}
 
 
-def _old_reward_norm(value: object, block: Siblings) -> dict[str, Any]:
+def _old_reward_norm(value: object, block: Siblings) -> dict[str, object]:
     value = None if value == "None" else value  # as ROLL's RAFT++ example has it
     shift, scale = bool(block.get("reward_shift")), bool(block.get("reward_scale"))
     return {"norm_mean_type": None if scale and not shift else value, "norm_std_type": None if shift and not scale else value}
@@ -53,7 +53,7 @@ def _old_mask(level: str, ratio: bool) -> Any:
     return filters
 
 
-def _old_is_weight(value: object, block: Siblings) -> dict[str, Any]:
+def _old_is_weight(value: object, block: Siblings) -> dict[str, object]:
     bound = block.get("rollout_importance_sampling_ratio_upper_bound", 1.2)
     return {"train_infer_correction.is_weight.enabled": True, "train_infer_correction.is_weight.upper_bound": bound}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any
 
 from roll.compat.roll.rule import (
     DEAD_IN_ROLL,
@@ -39,7 +38,7 @@ def _has_devices(value: object, block: Siblings) -> bool:
     return block.get("device_mapping") is not None
 
 
-def _judging_model(devices: object, block: Siblings) -> dict[str, Any]:
+def _judging_model(devices: object, block: Siblings) -> dict[str, object]:
     """The blocks of a role as the one block that they are here."""
     model, strategy, sampling = (block.get(name) or {} for name in ("model_args", "strategy_args", "generating_args"))
     options = dict(strategy.get("strategy_config") or {})
@@ -61,7 +60,7 @@ def _is_classifier(block: Siblings) -> bool:
     return block.get("worker_cls") in (_CLASSIFIER, _REWARD_MODEL_WORKER)
 
 
-def _method(value: object, block: Siblings) -> dict[str, Any]:
+def _method(value: object, block: Siblings) -> dict[str, object]:
     mean = "group" if value in ("mean", "mean_std") else None
     return {".norm_mean_type": mean, ".norm_std_type": "group" if value == "mean_std" else None}
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from roll.compat.roll.rule import KeyRule, Siblings, ignored, lacking, renamed
 
 _ACTOR, _ROLLOUT, _TRAINER = "actor_rollout_ref.", "actor_rollout_ref.rollout.", "trainer."
@@ -14,7 +12,7 @@ def _count(value: object, block: Siblings) -> bool:
     return type(value) is int and value >= 1
 
 
-def _interval(value: int, block: Siblings) -> dict[str, Any]:
+def _interval(value: int, block: Siblings) -> dict[str, object]:
     """The same number of batches is sampled by one version as between two of them is trained."""
     return {"weight_push_interval": value, "async_generation_ratio": value - 1, "async_pipeline_depth": value - 1}
 

@@ -17,7 +17,7 @@ class Meant:
     path: tuple[str, ...]
     value: Any
     """As it was written; None where nothing was."""
-    target: Any
+    target: object
     """What to write instead; `DROP` for nothing."""
     note: str
 

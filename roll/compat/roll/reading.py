@@ -20,7 +20,7 @@ class Reading:
     """The values or files that it is about, as text for the page."""
     note: str
     """ROLL's meaning."""
-    reads: Callable[[Mapping[str, Any]], Reads]
+    reads: Callable[[Mapping[str, object]], Reads]
     pipelines: tuple[str, ...] = ("rlvr", "agentic")
 
 
@@ -39,7 +39,7 @@ def whole(value: Any, default: int | None = None) -> int | None:
     return default if value is None else value if type(value) is int else None
 
 
-def blocks(mapping: Mapping[str, object], name: str) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+def blocks(mapping: Mapping[str, object], name: str) -> Iterator[tuple[Path, Mapping[str, object]]]:
     """The named blocks of a key."""
     entries = mapping.get(name)
     for each, block in entries.items() if isinstance(entries, Mapping) else ():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from roll.compat.roll.action_pattern import only_group
 from roll.compat.roll.reading import Path, Reading, Reads, blocks, number
@@ -31,7 +30,7 @@ def _validation_sampling(mapping: Mapping[str, object]) -> Reads:
         yield path, {path: DROP}
 
 
-def _games(mapping: Mapping[str, object], name: str) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+def _games(mapping: Mapping[str, object], name: str) -> Iterator[tuple[Path, Mapping[str, object]]]:
     """Path and env_config of the environments of this type."""
     for path, block in blocks(mapping, "custom_envs"):
         config = block.get("env_config") or {}

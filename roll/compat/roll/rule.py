@@ -105,7 +105,7 @@ def _shown(values: tuple[object, ...]) -> str:
     return ", ".join(dict.fromkeys(text.removesuffix(".0") for text in texts))
 
 
-def choices(cls: object, field: str) -> tuple[Any, ...]:
+def choices(cls: object, field: str) -> tuple[object, ...]:
     """The values of a `Literal` field."""
     hint = hints(cls)[field]
     return get_args(hint) if get_args(hint) else ()

@@ -51,7 +51,7 @@ class _Hit:
     path: tuple[str, ...]
     value: Any
     rule: KeyRule
-    targets: Mapping[str, Any]
+    targets: Mapping[str, object]
     """What the rule writes instead."""
 
 
@@ -167,13 +167,13 @@ def _unwanted_nulls(block: Mapping[str, object], cls: object, above: tuple[str, 
                     yield from _unwanted_nulls(entry, inner, path if name is None else (*path, str(name)))
 
 
-def _block(cls: object, name: str) -> Any:
+def _block(cls: object, name: str) -> object:
     """The dataclass of the block (or of the named blocks) `name`, if it is one."""
     hint = hints(cls)[name]
     return next((member for member in (hint, *get_args(hint)) if is_dataclass(member)), None)
 
 
-def _chosen_block(cls: Any, name: str, block: Mapping[str, object]) -> Any:
+def _chosen_block(cls: Any, name: str, block: Mapping[str, object]) -> object:
     """The dataclass of a block, as `_block` finds it; a free mapping whose keys another key of the block chooses has the class of
     that choice."""
     item = next(item for item in fields(cls) if item.name == name)
@@ -205,7 +205,7 @@ def _target(target: str, source: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(target.split("."))
 
 
-def value_at(mapping: Mapping[str, object], path: tuple[str, ...]) -> Any:
+def value_at(mapping: Mapping[str, object], path: tuple[str, ...]) -> object:
     value: Any = mapping
     for name in path:
         value = value.get(name) if isinstance(value, Mapping) else None

@@ -66,7 +66,7 @@ def _name(given: Mapping[str, Any]) -> str:
     return str(given["name"]).replace(".", "_").replace("/", "_")
 
 
-def _sets(value: Any, file: File) -> Mapping[str, Any]:
+def _sets(value: Any, file: File) -> Mapping[str, object]:
     found: dict[str, Any] = {}
     for given in value:
         key, columns, sampling = f"validation_sets.{_name(given)}", given.get("format") or {}, given.get("rollout_args") or {}

@@ -39,7 +39,7 @@ SCALARS = (
 IDENTIFYING = ("buffer", "explorer", "synchronizer")
 """A file with one of these blocks is Trinity's; a scalar of such a name, or another block, may be somebody's variable."""
 
-LEFT_OUT: dict[str, Any] = {
+LEFT_OUT: dict[str, object] = {
     "mode": "both",
     "checkpoint_root_dir": "./checkpoints",
     "name": "rft",
@@ -100,7 +100,7 @@ def _one_batch(value: object, file: File) -> bool:
     return fits and (tasks is None or tasks * size == value)
 
 
-def _task_data(value: object, file: File) -> Mapping[str, Any]:
+def _task_data(value: object, file: File) -> Mapping[str, object]:
     return {f"actor_train.data_args.{name}": each for name, each in task_data(at(file, TASKS)).items()}
 
 
@@ -108,7 +108,7 @@ def _reward(value: object, file: File) -> Mapping[str, Any]:
     return {f"rewards.{str(at(file, f'{TASKS}.name', 'tasks')).replace('.', '_')}.worker_cls": MATH_REWARD}
 
 
-def _run_folder(value: object, file: File) -> Mapping[str, Any]:
+def _run_folder(value: object, file: File) -> Mapping[str, object]:
     return {"output_dir": run_folder(value, file)}
 
 

@@ -21,12 +21,12 @@ _PART = "part of weight_push_interval and weight_pull_interval"
 _OTHER = "another sync_style than fixed"
 
 
-def _interval(value: object, file: File) -> Mapping[str, Any]:
+def _interval(value: object, file: File) -> Mapping[str, object]:
     ahead = batches_ahead(file) - 1
     return {"weight_push_interval": value, _BOUND: ahead, "async_pipeline_depth": "auto" if replays_anything(file) else ahead}
 
 
-def _intervals(file: File) -> tuple[Any, Any]:
+def _intervals(file: File) -> tuple[object, object]:
     """The trainer's and the explorer's, in steps and in batches."""
     both = at(file, "synchronizer.sync_interval", 1)
     return at(file, "synchronizer.trainer_sync_interval", both), at(file, "synchronizer.explorer_sync_interval", both)
@@ -36,15 +36,15 @@ def _by_explorer(value: object, file: File) -> Mapping[str, Any]:
     return {"weight_push_interval": 1, "weight_pull_interval": _intervals(file)[1] * tasks_of_a_batch(file)}
 
 
-def _by_trainer(value: object, file: File) -> Mapping[str, Any]:
+def _by_trainer(value: object, file: File) -> Mapping[str, object]:
     return {**_by_explorer(value, file), "weight_push_interval": _intervals(file)[0]}
 
 
-def _in_flight(value: object, file: File) -> Mapping[str, Any]:
+def _in_flight(value: object, file: File) -> Mapping[str, object]:
     return {"weight_push_interval": _intervals(file)[0], "weight_update_mode": "in_flight"}
 
 
-def _bounded(*styles: str) -> Callable[[Any, File], bool]:
+def _bounded(*styles: str) -> Callable[[object, File], bool]:
     """Whether the style is one of these, and the rest of the file says what it needs."""
 
     def holds(value: object, file: File) -> bool:

@@ -45,7 +45,7 @@ def translate(mapping: Mapping[str, object]) -> Translation:
     return result
 
 
-def _leaves(value: object, path: str) -> Iterator[tuple[str, Any]]:
+def _leaves(value: object, path: str) -> Iterator[tuple[str, object]]:
     """What is known as a whole, or has nothing below it."""
     if isinstance(value, Mapping) and value and path not in _BY_PATH:
         for name, inner in value.items():

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 from roll.configs.agentic import AgenticConfig
 from roll.data.sample import Prompt, Sample, SampleGroup
@@ -88,7 +87,7 @@ class AgenticExplorer(Explorer):
         deaths = {"env/worker_deaths": float(coordinators.cluster.restarts)}
         return failures | deaths | {"env/redundant_aborted": float(coordinators.aborted)}
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> dict[str, object]:
         return {
             "environment_failures": dict(self._coordinators.failures),
             "environment_worker_deaths": self._coordinators.cluster.restarts,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any
 
 from roll.configs.rlvr import RLVRConfig
 from roll.data.prompt_source import PromptSource
@@ -90,7 +89,7 @@ class RLVRExplorer(Explorer):
         """With a curriculum by pass rate: the prompts by how hard they are, and what an epoch leaves out."""
         return self._source.metrics() if isinstance(self._source, PromptSource) else {}
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> dict[str, object]:
         return {
             "prompts_skipped": self._skipped,
             "prompts_left_out": self._source.left_out if isinstance(self._source, PromptSource) else {},

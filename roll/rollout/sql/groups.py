@@ -328,7 +328,7 @@ class SqlGroups(Groups):
         async with self._transaction():
             self._statements.append(validations.report(version, result, self._seq))
 
-    async def validation_results(self, after: int) -> tuple[int, list[dict[str, Any]]]:
+    async def validation_results(self, after: int) -> tuple[int, list[dict[str, object]]]:
         """The number of the last change that is known here, and the results that were reported after change `after`."""
         known = self.known
         return known, await self._database.read(partial(validations.results, after=after, until=known))

@@ -123,7 +123,7 @@ class Join:
             connection.execute(update(members).where(members.c.name == member.name).values(row))
         return member
 
-    def _new_run(self) -> dict[str, Any]:
+    def _new_run(self) -> dict[str, object]:
         return {
             "id": 1,
             "layout": LAYOUT,

@@ -20,7 +20,7 @@ class News:
 
     run: Row[Any]
     groups: Sequence[Row[Any]]
-    members: Sequence[Row[Any]]
+    members: Sequence[Row[object]]
     task: Row[Any] | None
     """The task set's row, if others changed it."""
 
@@ -30,7 +30,7 @@ class Book:
     """Everything that a process needs to know when it begins."""
 
     run: Row[Any]
-    live: Sequence[Row[Any]]
+    live: Sequence[Row[object]]
     dropped: Mapping[str, int]
     last_id: int
     task: Row[Any] | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Protocol
 
 from roll.configs.base import WeightUpdateMode as WeightUpdateMode  # re-exported as part of this interface
 from roll.data.sample import FinishReason, VersionSpan
@@ -45,7 +45,7 @@ class SamplingParams:
     `enable_deterministic_inference`, else it is left out: it would cost speed. A request resumed from `partial_ids` draws other
     numbers there.)"""
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """There are many, and dataclasses that are frozen with slots look every field up to be pickled."""
         return SamplingParams, _PARAMS(self)
 
@@ -63,7 +63,7 @@ class GenerateRequest:
     priority: int = 1
     """Lower is admitted first: 0 validation, 1 training."""
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return GenerateRequest, _REQUEST(self)
 
 

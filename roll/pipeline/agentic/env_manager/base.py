@@ -137,7 +137,7 @@ class EnvManager(ABC):
 
     async def react(
         self, env: Environment, record: Record, observation: str, info: dict[str, object], answer: PolicyAnswer
-    ) -> tuple[str, dict[str, Any]]:
+    ) -> tuple[str, dict[str, object]]:
         """The environment's turn: takes the answer, and records the turn and, if it was the last, how the episode ended."""
         following, reward, terminated, truncated, after = await env.step(answer.text)
         record.turns.append(

@@ -56,21 +56,21 @@ def _parsed(tests: object) -> Any:
     return tests
 
 
-def _one_of(case: Mapping[str, object], names: tuple[str, ...]) -> Any:
+def _one_of(case: Mapping[str, object], names: tuple[str, ...]) -> object:
     for name in names:
         if name in case:
             return case[name]
     raise ValueError(f"a test case has none of {', '.join(names)}")
 
 
-def _code(tests: list[str], calls: str) -> dict[str, Any]:
+def _code(tests: list[str], calls: str) -> dict[str, object]:
     """Lines among the tests that test nothing are left out: whatever the solution, they would pass."""
     if kept := [test for test in tests if tests_something(test, calls)]:
         return {"kind": "code", "tests": kept, "calls": calls}
     raise ValueError("it has no tests: nothing asserts, or nothing runs what does (test_... functions; check, with entry_point)")
 
 
-def _programs(pairs: list[tuple[object, object]]) -> dict[str, Any]:
+def _programs(pairs: list[tuple[object, object]]) -> dict[str, object]:
     if not pairs:
         raise ValueError("it has no tests")
     return {"kind": "program", "cases": [[_text(given), _text(expected)] for given, expected in pairs]}

@@ -94,7 +94,7 @@ def _answer(response: str, match: re.Match[str], values: list[object]) -> FinalA
     return FinalAnswer(values, envelope[1].strip() if envelope else match[0].strip(), before, after)
 
 
-def _candidates(response: str) -> Iterator[list[tuple[re.Match[str], Any]]]:
+def _candidates(response: str) -> Iterator[list[tuple[re.Match[str], object]]]:
     """Candidates by kind of place, the most significant kind first; within a kind the rightmost candidate first."""
     patterns = [
         (pattern, target, priority) for of_target, target in get_extraction_regexes(_TARGETS) for pattern, priority in of_target

@@ -108,7 +108,7 @@ def _false_equation(gold: object, answer: FinalAnswer) -> bool:
     return not verify(parse(plain[1], parsing_timeout=None), answer.values, timeout_seconds=None)
 
 
-def _sides(value: object) -> list[Any]:
+def _sides(value: object) -> list[object]:
     if isinstance(value, Eq):
         return [value.lhs, value.rhs]
     if isinstance(value, And):
@@ -186,5 +186,5 @@ def _doubles(value: object) -> int:
     return len(listed) - len(set(listed))
 
 
-def _listed(value: object) -> Iterator[Any]:
+def _listed(value: object) -> Iterator[object]:
     yield from getattr(value, "_unsorted_args", ()) if type(value).__name__ == "FiniteSet" else ()

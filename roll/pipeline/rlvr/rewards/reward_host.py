@@ -99,7 +99,7 @@ class GradingThread:
         self._made: Future[RewardWorker] = Future()
         self._judging: set[object] = set()
         """The tickets of the samples that are being judged."""
-        self._tickets: WeakKeyDictionary[asyncio.Task[Any], object] = WeakKeyDictionary()
+        self._tickets: WeakKeyDictionary[asyncio.Task[object], object] = WeakKeyDictionary()
         """Task -> the ticket of the sample that it, or the task that made it, judges."""
         self._culprit: object = None
         """The ticket of the sample in which the loop is stuck; None if that is not known."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 
-def inspect_packages(module: str, distributions: list[str], needs: list[str]) -> dict[str, Any]:
+def inspect_packages(module: str, distributions: list[str], needs: list[str]) -> dict[str, object]:
     """What is installed in this interpreter: the folder of a module and the version of the first of these distributions that is
     installed (each None if there is none), those of `needs` that cannot be imported, and Python's own version."""
     spec = importlib.util.find_spec(module)

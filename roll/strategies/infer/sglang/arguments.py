@@ -10,7 +10,6 @@ import difflib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from roll.configs.engine_arguments import SLEEP_MODE
 from roll.strategies.infer.foreign.interpreter import inspect_interpreter
@@ -106,11 +105,11 @@ def server_arguments(
     max_running_requests: int,
     version: int,
     sleeps: bool,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """All arguments of a server: the user's laid over our defaults, and the arguments that only this project sets. `sleeps`:
     it takes turns on its devices."""
     kind = devices[0].partition(":")[0]
-    defaults: dict[str, Any] = {"load_format": "safetensors"}
+    defaults: dict[str, object] = {"load_format": "safetensors"}
     if kind == "cpu":
         # No CPU kernels are published: attention is torch's. The cache has room for what may run, instead of half the memory.
         defaults |= {"attention_backend": "torch_native", "max_total_tokens": max_running_requests * (max_length + 1)}

@@ -145,7 +145,7 @@ def engine_arguments(
 
     `ValueError` for an argument that is not the user's, and for a model that vLLM cannot run on a CPU."""
     _refuse_others(given)
-    defaults: dict[str, Any] = {"enable_prefix_caching": True, "use_tqdm_on_load": False, "load_format": "safetensors"}
+    defaults: dict[str, object] = {"enable_prefix_caching": True, "use_tqdm_on_load": False, "load_format": "safetensors"}
     if cpu:
         defaults |= _cpu_defaults(model, dtype, max_length, max_running_requests)
     elif sleeps:
@@ -191,7 +191,7 @@ def _refuse_others(given: Mapping[str, object]) -> None:
             raise ValueError(f"strategy_config.{name} {error}") from None
 
 
-def _cpu_defaults(model: Any, dtype: str, max_length: int, max_running_requests: int) -> dict[str, Any]:
+def _cpu_defaults(model: Any, dtype: str, max_length: int, max_running_requests: int) -> dict[str, object]:
     """Compiling for a CPU takes minutes, and a cache of known size spares the forward pass that measures the memory left."""
     size = getattr(model, "head_dim", None) or model.hidden_size // model.num_attention_heads
     if size not in CPU_HEAD_SIZES:

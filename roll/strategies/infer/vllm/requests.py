@@ -16,12 +16,12 @@ from roll.strategies.infer.interface import EngineError, GenerateRequest, Genera
 from roll.strategies.infer.stop_strings import StopStringMatcher, Tokenizer, response_text
 
 
-def vllm_prompt(request: GenerateRequest, version: int) -> dict[str, Any]:
+def vllm_prompt(request: GenerateRequest, version: int) -> dict[str, object]:
     """`version` is that of the weights that will read the prompt: a prefix cached under other weights has another salt."""
     return {"prompt_token_ids": [*request.prompt_ids, *request.partial_ids], "cache_salt": str(version)}
 
 
-def vllm_sampling(request: GenerateRequest, limit: int) -> Any:
+def vllm_sampling(request: GenerateRequest, limit: int) -> object:
     """vLLM's sampling parameters for `limit` more tokens. With stop strings the outputs come token by token, and are searched
     here."""
     ours = request.sampling

@@ -25,7 +25,7 @@ class PolicySampler(Sampler):  # type: ignore[misc]
 
     vLLM's own modes leave out the temperature (raw) or renormalise over what top_p and top_k keep (processed)."""
 
-    def forward(self, logits: Tensor, sampling_metadata: Any, *args: object, **kwargs: object) -> Any:
+    def forward(self, logits: Tensor, sampling_metadata: Any, *args: object, **kwargs: object) -> object:
         self._temperature: Tensor | None = sampling_metadata.temperature  # None if all rows are greedy
         return super().forward(logits, sampling_metadata, *args, **kwargs)
 

@@ -32,7 +32,7 @@ def prepare_deepspeed(device: torch.device) -> None:
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
-def engine_config(zero: dict[str, object], bf16: bool, max_grad_norm: float) -> dict[str, Any]:
+def engine_config(zero: dict[str, object], bf16: bool, max_grad_norm: float) -> dict[str, object]:
     """The JSON that DeepSpeed gets. Nothing in it scales the gradient: see `DeepSpeedStrategy._backward`."""
     config: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": 1,

@@ -27,7 +27,6 @@ import logging
 import sys
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -55,7 +54,7 @@ class _StandIn(ModuleType):
         super().__init__(real.__name__)
         self.__dict__.update(own, _real=real)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._real, name)
 
 
@@ -114,7 +113,7 @@ def install() -> None:
         logger.warning("no GPU: CUDA names in %d modules of megatron-core are answered for the CPU", len(changed))
 
 
-def _as_moved(tensor: object, as_numpy: bool = False, record_stream: bool = False) -> Any:
+def _as_moved(tensor: object, as_numpy: bool = False, record_stream: bool = False) -> object:
     return tensor.numpy() if as_numpy and isinstance(tensor, Tensor) else tensor
 
 

@@ -177,7 +177,7 @@ def transformer_config(
     )
 
 
-def _mixture(hf_config: Any) -> dict[str, Any]:
+def _mixture(hf_config: Any) -> dict[str, object]:
     """No token is dropped, and no loss balances the experts: the policy's loss is the same in every back end."""
     return {
         "num_moe_experts": hf_config.num_experts,

@@ -48,7 +48,7 @@ class PipelineSchedule:
 
     def _step(
         self, of_rows: OfRows[T], entropy: EntropyMode, data: Iterator[Padded], model: nn.Module
-    ) -> tuple[Tensor, Callable[..., Any]]:
+    ) -> tuple[Tensor, Callable[..., object]]:
         micro = next(data)
         at = self._share.predictors(micro, entropy)
         # GPTModel hands its loss mask on to the head.
