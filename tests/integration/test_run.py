@@ -4,6 +4,7 @@ import gzip
 import itertools
 import json
 import math
+import os
 from collections import Counter, defaultdict
 from dataclasses import replace
 
@@ -178,10 +179,21 @@ def test_what_is_dropped_for_a_failed_judgement_is_chosen_by_domain(lab, make_co
     assert failed * attempts <= errors <= (failed + 8) * attempts and run.summary["samples_without_reward"] == {}
 
 
+SGLANG = os.environ.get("SGLANG_PYTHON")
+NEEDS_SGLANG = [pytest.mark.skipif(SGLANG is None, reason="needs SGLANG_PYTHON (make test-sglang)"), pytest.mark.sglang]
+
+
 @pytest.mark.timeout(300)
-@pytest.mark.xdist_group("vllm")
-@pytest.mark.parametrize("engine", ["hf_infer", "vllm"])
-def test_a_judge_on_a_device_of_its_own(lab, make_config, tmp_path, engine):
+@pytest.mark.parametrize(
+    ("engine", "options"),
+    [
+        ("hf_infer", {}),
+        pytest.param("vllm", {}, marks=pytest.mark.xdist_group("vllm")),
+        pytest.param("sglang", {"python": SGLANG}, marks=NEEDS_SGLANG),
+    ],
+    ids=["hf_infer", "vllm", "sglang"],
+)
+def test_a_judge_on_a_device_of_its_own(lab, make_config, tmp_path, engine, options):
     """A model that says yes whatever it is asked: its logits are all equal, and the first of them is taken."""
     if engine == "vllm":
         pytest.importorskip("vllm", reason="needs requirements/vllm.txt")
@@ -200,7 +212,7 @@ def test_a_judge_on_a_device_of_its_own(lab, make_config, tmp_path, engine):
             "model_name_or_path": str(folder),
             "device_mapping": "2",
             "max_length": 128,
-            "strategy_args": {"strategy_name": engine},
+            "strategy_args": {"strategy_name": engine, "strategy_config": options},
             "generating_args": {"temperature": 0.0, "max_new_tokens": 1},
         },
     }

@@ -60,17 +60,22 @@ class Forked:
         return self.returncode
 
 
+LEFT_BY_RAY = ("RAY_AUTH_MODE",)
+"""What a Ray that was started in this process leaves in its environment. Ray reads it when it is imported, which a fork has behind
+it, and takes for read what is set: its processes would ask for a token that the fork does not send."""
+
+
 class ForkServer:
     def __init__(self, environment: Mapping[str, str], imports: Sequence[str]) -> None:
         """`imports`: the modules that the scripts find imported."""
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             command = [sys.executable, __file__, str(theirs.fileno()), *imports]
-            self._process = subprocess.Popen(command, env=environment, pass_fds=[theirs.fileno()])
+            self._process = subprocess.Popen(command, env=_given(environment), pass_fds=[theirs.fileno()])
 
     def start(self, command: Sequence[str], folder: Path, environment: Mapping[str, str], output: IO[bytes]) -> Forked:
         """Starts `command` as `subprocess.Popen` does: a script, or -m and a module, and its arguments."""
-        request = {"command": command, "folder": str(folder), "environment": dict(environment)}
+        request = {"command": command, "folder": str(folder), "environment": _given(environment)}
         end, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             socket.send_fds(self._requests, [json.dumps(request).encode()], [output.fileno(), theirs.fileno()])
@@ -116,6 +121,10 @@ def serve(requests: socket.socket) -> dict[str, Any]:
                     break
             except ChildProcessError:
                 break
+
+
+def _given(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name not in LEFT_BY_RAY}
 
 
 def keep(end: socket.socket) -> None:
