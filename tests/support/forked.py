@@ -61,8 +61,8 @@ class Forked:
 
 
 LEFT_BY_RAY = ("RAY_AUTH_MODE",)
-"""What a Ray that was started in this process leaves in its environment. Ray reads it when it is imported, which a fork has behind
-it, and takes for read what is set: its processes would ask for a token that the fork does not send."""
+"""What a Ray that was started in this process leaves in its environment. Ray reads it when it is imported, which a fork has
+behind it, and takes for read what is set: its processes would ask for a token that the fork does not send."""
 
 
 class ForkServer:
