@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import hashlib
 from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from itertools import chain, pairwise
 
 
 def digest(text: str) -> int:
@@ -22,20 +20,22 @@ class Identities:
     """The ids of several files that are read one after the other."""
 
     def __init__(self) -> None:
-        self._earlier: NDArray[np.uint64] = np.empty(0, np.uint64)
+        self._earlier = array("Q")
+        """Ascending."""
         self._present = array("Q")
 
     def add(self, text: str) -> None:
         self._present.append(digest(text))
 
     def in_earlier_file(self, text: str) -> bool:
-        return _holds(self._earlier, digest(text))
+        wanted = digest(text)
+        place = bisect_left(self._earlier, wanted)
+        return place < len(self._earlier) and self._earlier[place] == wanted
 
     def end_file(self) -> set[int]:
         """The digests that have come twice by now."""
-        everything = np.sort(np.concatenate([self._earlier, np.asarray(self._present, np.uint64)]))
-        self._earlier, self._present = everything, array("Q")
-        return set(everything[1:][everything[1:] == everything[:-1]].tolist())
+        self._earlier, self._present = array("Q", sorted(chain(self._earlier, self._present))), array("Q")
+        return {one for one, following in pairwise(self._earlier) if one == following}
 
 
 class Positions:
@@ -43,17 +43,11 @@ class Positions:
 
     def __init__(self, digests: Iterable[int]) -> None:
         """`digests`: of the texts, in their order."""
-        given = np.asarray(array("Q", digests), np.uint64)
-        self._order: NDArray[np.intp] = np.argsort(given, kind="stable")
-        self._sorted = given[self._order]
+        given = array("Q", digests)
+        self._order = array("Q", sorted(range(len(given)), key=given.__getitem__))
+        self._sorted = array("Q", (given[position] for position in self._order))
 
     def of(self, text: str) -> list[int]:
         """The positions that may be the text's."""
-        wanted: Any = np.uint64(digest(text))
-        begin, end = np.searchsorted(self._sorted, wanted, "left"), np.searchsorted(self._sorted, wanted, "right")
-        return [int(position) for position in self._order[begin:end]]
-
-
-def _holds(ascending: NDArray[np.uint64], value: int) -> bool:
-    place = int(np.searchsorted(ascending, np.uint64(value)))
-    return place < len(ascending) and int(ascending[place]) == value
+        wanted = digest(text)
+        return list(self._order[bisect_left(self._sorted, wanted) : bisect_right(self._sorted, wanted)])

@@ -128,6 +128,7 @@ def test_tied_weights_and_a_critics_missing_head_are_no_gaps(good: Path, tmp_pat
     import torch
     from safetensors.torch import load_file
 
+    from roll.strategies.train.tensor_files import FilesOf
     from roll.strategies.train.value_head import write_value_model
     from roll.weights.folder_files import WEIGHTS
 
@@ -136,7 +137,7 @@ def test_tied_weights_and_a_critics_missing_head_are_no_gaps(good: Path, tmp_pat
     untied.save_pretrained(tmp_path / "untied")
     numbered_tokenizer(30).save_pretrained(tmp_path / "untied")
     critic = load_value_model(tmp_path / "untied", torch.float32, "sdpa")
-    write_value_model(tmp_path / "critic", critic, numbered_tokenizer(30), dict(critic.state_dict()))
+    write_value_model(tmp_path / "critic", critic, numbered_tokenizer(30), dict(critic.state_dict()), FilesOf())
     assert complaint(tmp_path / "critic") == ""
     load_value_model(tmp_path / "critic", torch.float32, "sdpa")
     (tmp_path / "critic" / "value_head.safetensors").unlink()
