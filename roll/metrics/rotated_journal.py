@@ -52,7 +52,7 @@ class RotatedJournal:
 
     def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Writes the rows into one file. Raises as `JournalFile.append`."""
-        if self._journal.size >= self._part_bytes:
+        if rows and self._journal.size >= self._part_bytes:  # no file without a row: a position is of the file before it
             self._begin_next()
         for row in rows:
             self._journal.append(row)

@@ -51,6 +51,18 @@ def test_it_goes_back_to_any_position_and_keeps_what_it_cuts(before, after, per_
         journal.close()
 
 
+def test_a_step_without_rows_begins_no_file(tmp_path):
+    """A checkpoint's digest would be that of the empty file, and its position one of the file before."""
+    journal = RotatedJournal(tmp_path / "samples.jsonl", 0, part_bytes=ROW)
+    journal.append(rows(1))
+    journal.append([])
+    position, digest = journal.position(), journal.digest()
+    journal.append(rows(2))
+    assert len(parts(tmp_path / "samples.jsonl")) == 2
+    assert journal.rewind(position, digest) == 1 and written(tmp_path / "samples.jsonl") == [1]
+    journal.close()
+
+
 def test_the_oldest_files_go_and_rows_of_one_group_stay_together(tmp_path):
     path = tmp_path / "samples.jsonl"
     journal = RotatedJournal(path, 12 * ROW)

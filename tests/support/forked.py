@@ -89,6 +89,9 @@ class ForkServer:
             process = self.start(command, folder, environment, output)
         try:
             code = process.wait(timeout_s)
+        except subprocess.TimeoutExpired as error:
+            error.output = log.read_text(errors="replace")  # which conftest.py shows
+            raise
         finally:
             process.kill()
         told = log.read_text()

@@ -1,10 +1,9 @@
 """Programs and their tests: what passes, what fails, and what is no judgement."""
 
-import asyncio
 import json
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from subprocess import TimeoutExpired, run
@@ -12,8 +11,8 @@ from sys import executable
 from typing import Any
 
 import pytest
+from code_samples import CONFIG, results, sample
 
-from roll.data.sample import Prompt, Sample
 from roll.pipeline.rlvr.rewards import code_judge, json_service
 from roll.pipeline.rlvr.rewards.code_answer import program_of
 from roll.pipeline.rlvr.rewards.code_judge import same_output
@@ -22,26 +21,6 @@ from roll.pipeline.rlvr.rewards.code_tests import tests_of as read_tests
 from roll.pipeline.rlvr.rewards.reward_worker import RewardResult
 from roll.pipeline.rlvr.rewards.sandbox import landlock, sandbox
 from roll.pipeline.rlvr.rewards.sandbox.limits import Limits
-
-CONFIG: dict[str, Any] = {"timeout_s": 6.0, "max_concurrency": 2, "reward_args": {}}
-
-
-def sample(source: str, tests: Any, **row: Any) -> Sample:
-    prompt = Prompt("code/0/1", [1], "?", "code", "code", "", {"test_cases": tests, **row})
-    return Sample(prompt, 0, [2], [0.0], [], "stop", response_text=f"<think>hm</think>\n```python\n{source}\n```\n")
-
-
-def results(samples: Sequence[Sample], **arguments: Any) -> list[RewardResult]:
-    async def main() -> list[RewardResult]:
-        worker = CodeSandboxRewardWorker({**CONFIG, "reward_args": arguments})
-        await worker.start()
-        try:
-            return await worker.compute_rewards(samples)
-        finally:
-            await worker.close()
-
-    return asyncio.run(main())
-
 
 DOUBLE = "print(int(input()) * 2)"
 ADD = "def add(a, b):\n    return a + b"

@@ -1,42 +1,20 @@
 """Tests that are code: whose names they use, what runs them, and where their Python lies."""
 
-import asyncio
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from subprocess import run
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from code_samples import results, sample
 
-from roll.data.sample import Prompt, Sample
 from roll.pipeline.rlvr.rewards import code_judge
-from roll.pipeline.rlvr.rewards.code_sandbox_reward_worker import CodeSandboxRewardWorker
 from roll.pipeline.rlvr.rewards.code_tests import tests_of as read_tests
-from roll.pipeline.rlvr.rewards.reward_worker import RewardResult
 from roll.pipeline.rlvr.rewards.sandbox import sandbox
 from roll.pipeline.rlvr.rewards.sandbox.limits import Limits
-
-
-def sample(source: str, tests: Any, **row: Any) -> Sample:
-    prompt = Prompt("code/0/1", [1], "?", "code", "code", "", {"test_cases": tests, **row})
-    return Sample(prompt, 0, [2], [0.0], [], "stop", response_text=f"```python\n{source}\n```\n")
-
-
-def results(samples: Sequence[Sample]) -> list[RewardResult]:
-    async def main() -> list[RewardResult]:
-        worker = CodeSandboxRewardWorker({"timeout_s": 6.0, "max_concurrency": 2, "reward_args": {}})
-        await worker.start()
-        try:
-            return await worker.compute_rewards(samples)
-        finally:
-            await worker.close()
-
-    return asyncio.run(main())
-
 
 ADD = "def add(a, b):\n    return a + b"
 ABS = "def f(x): return 99\ndef abs(x): return 0\n"

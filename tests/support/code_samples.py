@@ -1,0 +1,30 @@
+"""Responses that are programs, and what the code worker says of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from roll.data.sample import Prompt, Sample
+from roll.pipeline.rlvr.rewards.code_sandbox_reward_worker import CodeSandboxRewardWorker
+from roll.pipeline.rlvr.rewards.reward_worker import RewardResult
+
+CONFIG: dict[str, Any] = {"timeout_s": 6.0, "max_concurrency": 2, "reward_args": {}}
+
+
+def sample(source: str, tests: Any, **row: Any) -> Sample:
+    prompt = Prompt("code/0/1", [1], "?", "code", "code", "", {"test_cases": tests, **row})
+    return Sample(prompt, 0, [2], [0.0], [], "stop", response_text=f"<think>hm</think>\n```python\n{source}\n```\n")
+
+
+def results(samples: Sequence[Sample], **arguments: Any) -> list[RewardResult]:
+    async def main() -> list[RewardResult]:
+        worker = CodeSandboxRewardWorker({**CONFIG, "reward_args": arguments})
+        await worker.start()
+        try:
+            return await worker.compute_rewards(samples)
+        finally:
+            await worker.close()
+
+    return asyncio.run(main())
