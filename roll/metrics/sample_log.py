@@ -82,8 +82,11 @@ class SampleLog:
         return self._journal.rewind(position, digest)
 
     def close(self) -> None:
-        self._write_dropped()
-        self._journal.close()
+        """Writes what it still has. Raises as `JournalFile.append` does, and is closed then, too."""
+        try:
+            self._write_dropped()
+        finally:
+            self._journal.close()
 
     def _write_dropped(self) -> None:
         for group, reason in self._dropped.take():

@@ -284,7 +284,10 @@ class RunRecord:
         """Writes the files for the last time, closes everything, and says where the results are."""
         for metric in self.alarms.never_seen if self.step > self._first_step else ():
             summary["warnings"].append(f"alarms: no step and no validation had {metric}: nothing was watched")
-        self._close(summary["status"])
+        try:
+            self._close(summary["status"])
+        except (OSError, RuntimeError) as error:  # the run has its own reason, which may be the same one
+            summary["warnings"].append(f"not everything could be written at the end: {error}")
         try:
             self.files.finish(summary, self._ledger)
         except Superseded:
@@ -295,9 +298,9 @@ class RunRecord:
         self.display.close()
         self._trackers.finish(status)
         self.groups.close()
-        self._samples.close()
         if self._alarm_log is not None:
             self._alarm_log.close()
+        self._samples.close()
 
 
 def archive_previous(run_dir: Path) -> Path | None:

@@ -21,12 +21,14 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
+    GenerationConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 from transformers.utils import logging
 from transformers.utils.logging import disable_progress_bar
 
+from roll.strategies.experts_kernel import choose_experts_kernel
 from roll.weights.folder_files import CONFIG, Stored, check_entries, read_json, stored_tensors, value_head, weight_files
 from roll.weights.layout import TYPES
 
@@ -99,11 +101,27 @@ def load_config(path: Path) -> Any:
         raise ValueError(f"{path / CONFIG} cannot be used: {_without_advice(error)}") from error
 
 
-def load_model(path: Path, dtype: torch.dtype, attn_implementation: str, without_head: bool = False) -> PreTrainedModel:
-    """A causal LM on the CPU, from safetensors in a local folder. `without_head`: its own head may be missing there.
+def load_model(
+    path: Path,
+    dtype: torch.dtype,
+    attn_implementation: str,
+    without_head: bool = False,
+    state: dict[str, torch.Tensor] | None = None,
+) -> PreTrainedModel:
+    """A causal LM on the CPU, from safetensors in a local folder. `without_head`: its own head may be missing there. `state`: in
+    place of the files' tensors, under the model's own names; what is of `dtype` becomes the model's, without a copy.
 
-    Raises `ValueError` if other tensors are."""
-    return _load(AutoModelForCausalLM, path, dtype, attn_implementation, without_head)
+    Raises `ValueError` if other tensors are missing."""
+    if state is None:
+        return _load(AutoModelForCausalLM, path, dtype, attn_implementation, without_head)
+    check_entries(path)
+    config = load_config(path)
+    mapping: Any = AutoModelForCausalLM._model_mapping
+    options = {"config": config, "state_dict": state, "dtype": dtype, "attn_implementation": attn_implementation}
+    model = _made(mapping[type(config)], None, path, without_head, options)
+    if (path / "generation_config.json").is_file():
+        model.generation_config = GenerationConfig.from_pretrained(path, local_files_only=True)
+    return model
 
 
 def classifier_config(path: Path) -> Any:
@@ -127,19 +145,18 @@ def load_classifier(path: Path, dtype: torch.dtype, attn_implementation: str) ->
 def _load(loader: Any, path: Path, dtype: torch.dtype, attn_implementation: str, without_head: bool = False) -> PreTrainedModel:
     check_entries(path)
     weight_files(path)
+    options = {"dtype": dtype, "attn_implementation": attn_implementation, "local_files_only": True, "use_safetensors": True}
+    return _made(loader, path, path, without_head, options)
+
+
+def _made(loader: Any, source: Path | None, path: Path, without_head: bool, options: dict[str, Any]) -> PreTrainedModel:
     disable_progress_bar()  # a progress bar would be drawn over the run's own display
     with _quiet():
         model, info = loader.from_pretrained(
-            path,
-            dtype=dtype,
-            attn_implementation=attn_implementation,
-            local_files_only=True,
-            use_safetensors=True,
-            trust_remote_code=False,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,
+            source, trust_remote_code=False, output_loading_info=True, ignore_mismatched_sizes=True, **options
         )
     _refuse_incomplete(path, model, info, without_head)
+    choose_experts_kernel(model)
     loaded: PreTrainedModel = model
     return loaded
 

@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+import msgspec
+
 from roll.configs.visible import visible
 from roll.data.regular_file import open_inside
 
@@ -123,9 +125,17 @@ def text(value: Any) -> str:
     return value if isinstance(value, str) else "" if value is None else json.dumps(value)
 
 
+def from_json(contents: bytes) -> object:
+    """Of JSON as Python writes it, four times as fast as Python reads it. Raises `ValueError` or `RecursionError`."""
+    try:
+        return msgspec.json.decode(contents)
+    except (msgspec.MsgspecError, UnicodeError):  # NaN, infinities, halves of surrogates, or no JSON at all
+        return json.loads(contents)
+
+
 def _parsed(line: bytes) -> Row | None:
     try:
-        row = json.loads(line)
+        row = from_json(line)
     except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) else None

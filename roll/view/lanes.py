@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import re
 import zlib
 from collections import defaultdict
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from roll.data.regular_file import open_inside
 from roll.metrics.ledger import BUSY
-from roll.view.journal import number, shown, text, whole
+from roll.view.journal import from_json, number, shown, text, whole
 
 LARGEST_FILE = 64 << 20
 """Bytes of one trace file, unpacked; `roll.metrics.trace` ends one far below."""
@@ -173,7 +172,7 @@ def parsed(contents: bytes) -> TraceFile:
     """Raises `ValueError` if it is no trace."""
     if len(contents) > LARGEST_FILE:
         raise ValueError(f"more than {LARGEST_FILE:,} bytes")
-    found = json.loads(contents)
+    found = from_json(contents)
     events = found.get("traceEvents") if isinstance(found, dict) else None
     if not isinstance(events, list):
         raise ValueError("not a trace")

@@ -13,8 +13,8 @@ from roll.view.journal import Journal, Place, Row, number, shown, whole
 
 MOST_VALUES = 10_000_000
 """Of one run, about 160 MB; rows that come later are left out, and their values counted."""
-MOST_DRAWN = 2_000
-"""Points of a curve that a page is sent: more than a screen has columns."""
+MOST_DRAWN = 1_000
+"""Points of a curve that a page is sent: more than a chart has columns."""
 LOWEST, HIGHEST = "/lowest engine", "/highest engine"
 """Behind the name of a metric that is measured of each engine (`name/0`, `name/1`, ...): the envelope over engines."""
 ELAPSED, STEP_S, WAIT_S, SPEED = "time/elapsed_s", "time/step_s", "time/wait_for_batch_s", "throughput/response_tokens_per_s"

@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import re
-import shlex
 import subprocess
 import sys
 from dataclasses import asdict
@@ -76,18 +75,6 @@ def test_an_engine_that_this_machine_cannot_start_is_remarked_upon(engine, told,
         pytest.skip("needs requirements/vllm.txt")
     assert main(["--config_name", "rlvr_config_async", f"++actor_infer.strategy_args={engine}"]) == 0
     assert f"  ! a run on this machine would be refused: actor_infer.strategy_args.{told}" in capsys.readouterr().out
-
-
-def commands_in(page):
-    return [shlex.split(line)[2:] for line in page.read_text().splitlines() if line.startswith("roll check ")]
-
-
-@pytest.mark.parametrize("page", sorted((ROOT / "examples").glob("qwen*/README.md")), ids=lambda path: path.parent.name)
-def test_the_commands_of_an_examples_readme_work(page, capsys):
-    commands = commands_in(page)
-    assert commands
-    for arguments in commands:
-        assert main(arguments) == 0, capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

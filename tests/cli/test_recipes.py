@@ -148,12 +148,10 @@ def test_the_shop_is_fit_to_train_in(shop):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", ["local", pytest.param("ray", marks=pytest.mark.ray)])
-def test_an_agent_calls_its_tool(where, shop, forks, tmp_path):
+def test_an_agent_calls_its_tool(shop, forks, tmp_path):
     small = ["max_steps=2", "eval_steps=100", "val_env_manager.num_env_groups=8", "val_batch_size=8", "rollout_log_per_step=1000"]
     small += ["train_env_manager.group_filter_cls=null"]  # of so little teaching most groups would be dropped
-    local = ["--local"] if where == "local" else []
-    name = ["--config_path", ".", "--config_name", "embedded", *local, f"output_dir={tmp_path}"]
+    name = ["--config_path", ".", "--config_name", "embedded", "--local", f"output_dir={tmp_path}"]
     forks.run(["-m", "roll.cli.main", "train", "agentic", *name, *small], shop, environment(), tmp_path / "log.txt")
     run = tmp_path / "shop_embedded"
     assert json.loads((run / "summary.json").read_text())["steps"] == 2

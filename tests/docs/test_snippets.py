@@ -1,91 +1,18 @@
-"""What README and the documentation print can be typed: commands, options, keys of configurations, pieces of Python.
+"""The pieces of YAML, JSON and Python that README and the documentation print work. Commands: test_commands.py; tutorials, with
+their files: test_tutorials.py."""
 
-Commands are parsed and their configurations loaded; starting them is the business of the commands' own tests. A line with a
-placeholder (`...`, `DIR`, `<head>`, `my_...`) is only looked at as far as it is meant literally.
-"""
-
-import re
-import shlex
-from pathlib import Path
+import json
 
 import pytest
 import yaml
+from printed import BLOCK, PAGES, ROOT, blocks
 
 from roll.cli.compose import compose, load
-from roll.cli.main import COMMANDS
-from roll.cli.options import config_folder
 from roll.configs.agentic import AgenticConfig
 from roll.configs.loading import load_config
 from roll.configs.pipelines import pipeline_of
-from roll.configs.problems import ConfigError
 from roll.configs.rlvr import RLVRConfig
 from roll.pipeline.pipeline import Pipeline
-
-ROOT = Path(__file__).parents[2]
-PAGES = [
-    ROOT / "README.md",
-    ROOT / "CONTRIBUTING.md",
-    *sorted((ROOT / "docs_roll").rglob("*.md")),
-    *sorted((ROOT / "examples").rglob("*.md")),
-    ROOT / "benchmarks/README.md",
-]
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
-PLACEHOLDER = re.compile(r"\.\.\.|DIR|<\w+>|my_(configs|run|sets)|\$")
-START = re.compile(r"(?:\S*python |bash |roll |make )")
-LOADED = {"train": "rlvr_config_async", "check": "rlvr_config_async", "flow": "rlvr_config_async"}
-
-
-def blocks(*languages):
-    return [(page, block[2]) for page in PAGES for block in BLOCK.finditer(page.read_text()) if block[1] in languages]
-
-
-def commands():
-    for page, block in blocks("", "bash"):
-        folder = ROOT
-        for line in block.replace("\\\n", " ").splitlines():
-            line = re.sub(r"^(\$ |(?:[A-Z_]+=\S+ )+)", "", line.strip())
-            if line.startswith("cd examples/"):
-                folder = ROOT / line.split()[1]
-            elif START.match(line):
-                yield pytest.param(folder, shlex.split(line, comments=True), id=f"{page.relative_to(ROOT)}: {line[:60]}")
-
-
-@pytest.mark.parametrize(("folder", "words"), list(commands()))
-def test_a_printed_command_is_one(folder, words, monkeypatch):
-    monkeypatch.chdir(folder)
-    program, rest = words[0], words[1:]
-    if program == "make":
-        targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-        assert rest[0] in targets
-    elif program == "bash":
-        assert Path(rest[0]).is_file()
-    elif program == "roll":
-        assert rest[0] in COMMANDS
-        if rest[0] in LOADED:
-            check_configuration([word for word in rest[1:] if word not in ("rlvr", "agentic")], LOADED[rest[0]])
-    else:
-        script = Path(rest[0])
-        if not script.is_file():  # python -m
-            pytest.skip("no script of the project")
-        if script.name.startswith("start_"):
-            name = "agent_val_frozen_lake_async" if "agentic" in script.name else "rlvr_config_async"
-            check_configuration(rest[1:], name)
-        else:
-            source = "".join(file.read_text() for file in script.parent.glob("*.py"))
-            unknown = [option for option in re.findall(r"--[a-z][\w-]*", " ".join(rest)) if f'"{option}"' not in source]
-            assert not [option for option in unknown if option != "--help"]
-
-
-def check_configuration(words, name):
-    """The configuration loads with all its overrides."""
-    options = {word: words[i + 1] for i, word in enumerate(words) if word in ("--config_path", "--config_name", "--svg")}
-    values = set(options.values())
-    if any(PLACEHOLDER.search(word) for word in (*options.values(), words[0] if words else "")) or "--compat" in words:
-        pytest.skip("a configuration of the reader's own")
-    overrides = [word for word in words if "=" in word and word not in values and not PLACEHOLDER.search(word)]
-    overrides += [word for word in words if word.startswith("~")]
-    folder = config_folder(options.get("--config_path", "examples/config"))
-    load(folder, options.get("--config_name", name), overrides)
 
 
 @pytest.mark.parametrize(
@@ -111,6 +38,11 @@ def merged(whole, piece):
     return whole | {key: merged(whole.get(key), value) for key, value in piece.items()}
 
 
+@pytest.mark.parametrize(("page", "text"), blocks("json"), ids=lambda part: getattr(part, "stem", ""))
+def test_a_printed_row_is_one(page, text):
+    assert all(json.loads(line) for line in text.splitlines())
+
+
 @pytest.mark.parametrize("page", sorted({page for page, _ in blocks("python")}), ids=lambda page: page.name)
 def test_a_page_of_python_runs_from_top_to_bottom(page, monkeypatch):
     """Up to the run itself, which has tests of its own; `config` is the reader's."""
@@ -123,6 +55,6 @@ def test_a_page_of_python_runs_from_top_to_bottom(page, monkeypatch):
     assert len(started) == page.read_text().count(".run()  #") + page.read_text().count(".run()\n```")
 
 
-def test_a_wrong_key_is_found():
-    with pytest.raises(ConfigError, match="actor_tran"):
-        check_configuration(["actor_tran.pg_variant=ppo"], "rlvr_config_async")
+def test_a_block_is_of_a_kind_that_is_tested_or_is_text():
+    tested = {"", "bash", "python", "yaml", "json", "mermaid"}  # commands, code, configurations, rows; test_flow.py
+    assert {block[1] for page in PAGES for block in BLOCK.findall(page.read_text())} == tested | {"text"}

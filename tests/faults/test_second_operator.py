@@ -42,8 +42,9 @@ def test_a_run_that_was_asleep_while_another_took_its_folder_over(launch, accoun
     other.wait_for_steps(len(other.steps()) + 3)
     sleeper.signal(signal.SIGCONT)
     assert sleeper.end() == 1, sleeper.output
-    (line,) = [line for line in sleeper.output.splitlines() if line.startswith("error: ")]
-    assert "another process writes to it" in line or "was taken over by process" in line
+    errors = [line for line in sleeper.output.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1, sleeper.output
+    assert "another process writes to it" in errors[0] or "was taken over by process" in errors[0]
     assert "Traceback" not in sleeper.output
     assert other.summary()["status"] == "running"
     other.wait_for_steps(len(other.steps()) + 3)

@@ -68,13 +68,12 @@ def test_two_runs_follow_each_other_in_one_process_and_the_first_is_moved_aside(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("local", [True, pytest.param(False, marks=pytest.mark.ray)], ids=["local", "ray"])
-def test_the_documented_script_trains(embedded_task, forks, tmp_path, local):
+def test_the_documented_script_trains(embedded_task, forks, tmp_path):
     (tmp_path / "examples" / "embedded").mkdir(parents=True)
     (tmp_path / "examples" / "embedded" / "cache").symlink_to(embedded_task)
     text = (ROOT / "examples" / "train_in_python.py").read_text()
     assert len(text.splitlines()) <= 30
-    (tmp_path / "script.py").write_text(text.replace("max_steps=20", "max_steps=2").replace("local=True", f"local={local}"))
+    (tmp_path / "script.py").write_text(text.replace("max_steps=20", "max_steps=2"))
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     told = forks.run([str(tmp_path / "script.py")], tmp_path, environment, tmp_path / "log.txt")
     assert "finished" in told.splitlines(), told

@@ -63,10 +63,10 @@ def test_engines_that_load_every_m_groups_load_less_often_and_end_on_the_last_ve
 
 
 @pytest.mark.ray
-def test_the_same_with_every_worker_in_a_process_of_its_own(lab, make_config):
+def test_the_same_by_broadcast_with_every_worker_in_a_process_of_its_own(lab, make_config):
     from roll.distributed.ray_backend import RayBackend
 
-    config = pulling(make_config, weight_push_interval=2, weight_pull_interval=4)
+    config = pulling(make_config, weight_push_interval=2, weight_pull_interval=4, model_update_transport="collective")
     run = lab.start(config, RayBackend(THREE_SLOTS), THREE_SLOTS)
     assert run.summary["status"] == "finished", run.summary["reason"]
     lab.check_accounts(run, config)

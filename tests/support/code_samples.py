@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
+
+from judged import judged
 
 from roll.data.sample import Prompt, Sample
 from roll.pipeline.rlvr.rewards.code_sandbox_reward_worker import CodeSandboxRewardWorker
@@ -19,12 +20,4 @@ def sample(source: str, tests: Any, **row: Any) -> Sample:
 
 
 def results(samples: Sequence[Sample], **arguments: Any) -> list[RewardResult]:
-    async def main() -> list[RewardResult]:
-        worker = CodeSandboxRewardWorker({**CONFIG, "reward_args": arguments})
-        await worker.start()
-        try:
-            return await worker.compute_rewards(samples)
-        finally:
-            await worker.close()
-
-    return asyncio.run(main())
+    return judged(CodeSandboxRewardWorker({**CONFIG, "reward_args": arguments}), samples)

@@ -13,6 +13,7 @@ RUN_IMPORTS = (
     "deepspeed",
     "hydra",
     "matplotlib.backends.backend_agg",
+    "matplotlib.figure",
     "ray",
     "roll.cli.check",
     "roll.cli.compose",

@@ -2,7 +2,7 @@
 
 import torch
 
-from roll.weights.experts import Fused, published
+from roll.weights.experts import Fused, published, whole_shapes
 
 E, INNER, HIDDEN = 5, 3, 4
 PREFIX = "model.layers.0.mlp.experts"
@@ -52,3 +52,24 @@ def test_a_part_that_is_missing_or_of_another_shape_makes_no_whole():
     other[f"{PREFIX}.0.up_proj.weight"] = torch.zeros(1, HIDDEN)
     for named in (lacking, other):
         assert Fused(named, "qwen3_moe", SHAPES).shape(f"{PREFIX}.gate_up_proj") is None
+
+
+def test_some_experts_are_read_without_the_others():
+    named = files()
+    fused = Fused(named, "qwen3_moe", SHAPES)
+    for name, tensor in WHOLE.items():
+        for begin, end in ((0, 2), (2, 4), (4, 4)):
+            assert torch.equal(fused.rows(name, begin, end), tensor[begin:end])
+    named.read.clear()
+    fused.rows(f"{PREFIX}.gate_up_proj", 3, 4)
+    assert set(named.read) == {f"{PREFIX}.3.gate_proj.weight", f"{PREFIX}.3.up_proj.weight"}
+
+
+def test_files_tell_the_shapes_of_the_wholes():
+    shapes = {name: tensor.shape for name, tensor in files().items()}
+    experts = {name: shape for name, shape in SHAPES.items() if ".experts." in name}
+    assert whole_shapes("qwen3_moe", shapes) == experts and whole_shapes("qwen2", shapes) == {}
+    fused = Fused(files(), "qwen3_moe", experts)
+    assert fused.experts == experts and fused.parts == shapes.keys() - {"model.norm.weight"}
+    far = shapes | {f"{PREFIX}.{10**9}.up_proj.weight": torch.Size((INNER, HIDDEN))}
+    assert whole_shapes("qwen3_moe", far)[f"{PREFIX}.gate_up_proj"][0] == E + 1

@@ -87,7 +87,7 @@ def write_model(
 ) -> None:
     """A Hugging Face folder with these weights, or a rank's part of it. `model`: may be `hollow`."""
     path.mkdir(exist_ok=True)
-    if files_of.ranks > 1 and divisible(model):
+    if divisible(model):
         kind = str(model.config.model_type)
         write_tensors(path, (part for whole in weights.items() for part in published(kind, *whole)), files_of)
         if files_of.first:

@@ -57,8 +57,8 @@ class _ValueModel(HFTrainStrategy):
         chosen = said[rows, torch.searchsorted(columns, predictors)]
         return said.new_zeros(micro.tokens.shape).index_put((rows, predictors + 1), chosen)
 
-    def _load_model(self, path: Path, dtype: torch.dtype) -> PreTrainedModel:
-        return load_value_model(path, dtype, self._spec.model.attn_implementation)
+    def _load_model(self, path: Path, dtype: torch.dtype, state: dict[str, Tensor] | None = None) -> PreTrainedModel:
+        return load_value_model(path, dtype, self._spec.model.attn_implementation, state)
 
     def _write_model(self, path: Path, weights: dict[str, Tensor], files_of: FilesOf) -> None:
         write_value_model(path, self._hollow, self._tokenizer, weights, files_of)

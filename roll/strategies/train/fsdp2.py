@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import chain
 
 import torch
@@ -18,6 +18,7 @@ from roll.strategies.train.interface import BatchTotals
 from roll.strategies.train.optimizer import MOMENTS, scale_to_norm
 from roll.strategies.train.sharding import local, reshard
 from roll.strategies.train.storage_offload import StorageOffload
+from roll.weights.experts import Fused
 
 
 class FSDP2Strategy(HFTrainStrategy):
@@ -80,19 +81,19 @@ class FSDP2Strategy(HFTrainStrategy):
                 if moment in self._optimizer.state[parameter]:
                     yield f"{name}.{moment}", self._ranks.full(self._optimizer.state[parameter][moment])
 
-    def _set_weights(self, full: Mapping[str, Tensor]) -> None:
+    def _set_weights(self, full: Fused) -> None:
         for name, tensor in self._named_tensors():
             if name in full:
-                local(tensor.detach()).copy_(self._ranks.part(full[name], tensor))
+                local(tensor.detach()).copy_(self._ranks.part(full, name, tensor))
 
-    def _set_moments(self, full: Mapping[str, Tensor], step: int) -> None:
+    def _set_moments(self, full: Fused, step: int) -> None:
         assert self._optimizer is not None
         self._optimizer.state.clear()
         for name, parameter in self._model.named_parameters():
             if step and parameter.requires_grad:
                 self._optimizer.state[parameter] = {
                     "step": torch.tensor(float(step), device=self._device),
-                    **{moment: self._ranks.like(full[f"{name}.{moment}"], parameter) for moment in MOMENTS},
+                    **{moment: self._ranks.like(full, f"{name}.{moment}", parameter) for moment in MOMENTS},
                 }
 
     def _free_device(self) -> None:

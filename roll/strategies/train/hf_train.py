@@ -23,6 +23,7 @@ from roll.data.token_batch import Padded, TokenBatch
 from roll.strategies.train import checkpoint_files as files
 from roll.strategies.train.interface import BatchTotals, RankContext
 from roll.strategies.train.logprobs import EntropyMode, predictor_columns, token_logprobs
+from roll.strategies.train.model_files import ModelFiles
 from roll.strategies.train.optimizer import MOMENTS, make_adamw
 from roll.strategies.train.process import prepare_process, resolve_dtype
 from roll.strategies.train.rank_microbatches import rank_microbatches
@@ -68,7 +69,7 @@ class HFTrainStrategy(ABC):
         self._tokenizer = files.load_tokenizer(path)
         masters = spec.trained and spec.model.lora_target is None
         self._kept_dtype = torch.float32 if masters else self._compute_dtype
-        self._model, wider = self._loaded(path, masters)
+        self._model, later = self._loaded(path, masters)
         self._hollow = files.hollow(self._model, self._kept_dtype)
         self._model.requires_grad_(masters).eval()
         self._adapters = self._add_adapters(context.seed)
@@ -82,19 +83,19 @@ class HFTrainStrategy(ABC):
         self._mixed = spec.trained and self._compute_dtype != torch.float32
         self._optimizer: torch.optim.AdamW | None = None
         self._place()
-        if wider:
-            with torch.no_grad():
-                self._set_weights(wider)
+        assert later.experts.keys() <= self._shapes.keys(), "experts would stay empty"
+        with torch.no_grad():
+            self._set_weights(later)
 
-    def _loaded(self, path: Path, masters: bool) -> tuple[PreTrainedModel, Mapping[str, Tensor]]:
-        """The model, and the weights that are wider in the files, for masters."""
-        if not masters:
-            return self._load_model(path, self._compute_dtype), {}
-        dtype, wider = files.stored_dtype(path)
-        model = self._load_model(path, dtype)
+    def _loaded(self, path: Path, masters: bool) -> tuple[PreTrainedModel, Fused]:
+        """The model, and the weights that it gets when it is divided: experts, and for masters what is wider in the files."""
+        stored = ModelFiles(path)
+        dtype, wider = files.stored_dtype(path) if masters else (self._compute_dtype, set())
+        model = self._load_model(path, dtype, stored.state(dtype))
+        wider -= stored.fused
         if wider - model.state_dict().keys():  # it has other names than the files
-            return self._load_model(path, torch.float32), {}
-        return model, {name: tensor for name, tensor in TensorFiles.of_model(path).items() if name in wider}
+            return self._load_model(path, torch.float32, stored.state(torch.float32)), stored.later()
+        return model, stored.later(wider)
 
     def _add_adapters(self, seed: int) -> Adapters | None:
         model = self._spec.model
@@ -111,10 +112,10 @@ class HFTrainStrategy(ABC):
         training = self._spec.optimisation
         return None if training is None else make_adamw(self._model.parameters(), training.arguments)
 
-    def _load_model(self, path: Path, dtype: torch.dtype) -> PreTrainedModel:
-        """Loads the model from a Hugging Face folder, on the CPU. In the type that it is stored in, weights are the files' own
-        memory: what a rank does not read of them takes none, and the ranks of a machine share what they read."""
-        return files.load_model(path, dtype, self._spec.model.attn_implementation)
+    def _load_model(self, path: Path, dtype: torch.dtype, state: dict[str, Tensor] | None = None) -> PreTrainedModel:
+        """Loads the model from a Hugging Face folder, on the CPU, or of the `state` that `ModelFiles` says. In the type that they
+        are stored in, weights are the files' own memory, which the ranks of a machine share."""
+        return files.load_model(path, dtype, self._spec.model.attn_implementation, state=state)
 
     # How the ranks divide the model
 
@@ -146,11 +147,11 @@ class HFTrainStrategy(ABC):
         """A collective: `<parameter>.<moment>`, whole, one at a time; nothing before the first step."""
 
     @abstractmethod
-    def _set_weights(self, full: Mapping[str, Tensor]) -> None:
+    def _set_weights(self, full: Fused) -> None:
         """Replaces the tensors of these names, on every rank."""
 
     @abstractmethod
-    def _set_moments(self, full: Mapping[str, Tensor], step: int) -> None:
+    def _set_moments(self, full: Fused, step: int) -> None:
         """Replaces the optimiser's state by that after `step` steps."""
 
     @abstractmethod
@@ -256,16 +257,16 @@ class HFTrainStrategy(ABC):
         trained, (rank, ranks) = self._optimizer is not None, (self._ranks.rank, self._ranks.size)
         moments = self._full_moments() if trained else ()
         state = self._state if trained else None
-        # Adapters are merged with their weights, and are one file.
-        divided = self._adapters is None and files.divisible(self._hollow)
-        share = Share(rank, ranks) if divided else AllOnFirst(rank, ranks)
+        divided = Share(rank, ranks) if self._adapters is None else self._adapters.share(rank, ranks)
+        share = divided if files.divisible(self._hollow) else AllOnFirst(rank, ranks)
         return Snapshot.take(FilesOf(rank, ranks), share, self._device, self._full_weights(), moments, state)
 
     def write(self, snapshot: Snapshot, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         weights = dict(snapshot.weights)
-        if self._adapters and weights:
-            self._adapters.save(directory, weights)
+        if self._adapters:
+            if snapshot.files_of.first:
+                self._adapters.save(directory, weights)
             weights = dict(self._adapters.merged(iter(weights.items())))
         self._write_model(directory / files.MODEL, weights, snapshot.files_of)
         snapshot.write_training(directory, published_moments(self._model_type, snapshot.moments))

@@ -15,6 +15,7 @@ from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from roll.strategies.train.snapshot import Share
 from roll.weights import adapter
 
 ADAPTER = "adapter"
@@ -58,18 +59,17 @@ class Adapters:
 
     def merged(self, named: Iterator[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
         """Converts the adapted model's whole tensors to merged ones, [out, in] float32 where adapted, under the names that the
-        model has without adapters. Holds one layer at a time."""
+        model has without adapters. Holds one layer at a time, and leaves out adapters whose layer is not there."""
         pending: dict[str, Tensor] = {}
         for name, tensor in named:
             if name.endswith(f"{_BASE}weight"):
                 pending[name.removesuffix(f"{_BASE}weight")] = tensor
-            elif name.endswith(_A):
-                pending[name] = tensor
-            elif name.endswith(_B):
-                path = name.removesuffix(_B)
-                yield f"{path}.weight", adapter.merge(pending.pop(path), pending.pop(path + _A), self.scale * tensor.float())
-            else:
+            elif not _is_adapter(name):
                 yield name.replace(_BASE, "."), tensor
+            elif (path := _layer(name)) in pending and name.endswith(_A):
+                pending[name] = tensor
+            elif path in pending:
+                yield f"{path}.weight", adapter.merge(pending.pop(path), pending.pop(path + _A), self.scale * tensor.float())
 
     def alone(self, named: Iterator[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
         """Converts the adapters' whole tensors to the tensors of a weight update."""
@@ -78,6 +78,9 @@ class Adapters:
                 yield name.replace(_A, adapter.A), tensor.float()
             elif name.endswith(_B):
                 yield name.replace(_B, adapter.B), self.scale * tensor.float()
+
+    def share(self, rank: int, ranks: int) -> Share:
+        return _Share(rank, ranks)
 
     def save(self, directory: Path, tensors: Mapping[str, Tensor]) -> None:
         """Writes the adapted model's whole float32 tensors as a folder that peft (and engines that serve adapters) can read."""
@@ -101,5 +104,21 @@ class Adapters:
         return {name.removeprefix(_PEFT_PREFIX).replace(".weight", ".default.weight"): t for name, t in tensors.items()}
 
 
+class _Share(Share):
+    """What is merged stays together; the first rank has all adapters besides, for they are one file."""
+
+    def _mine(self, name: str, tensor: Tensor) -> bool:
+        return super()._mine(name, tensor) or (self._rank == 0 and _is_adapter(name))
+
+    def _layer(self, name: str) -> str:
+        path = _layer(name)
+        return path if path != name else super()._layer(name)
+
+
 def _is_adapter(name: str) -> bool:
     return name.endswith((_A, _B))
+
+
+def _layer(name: str) -> str:
+    """The path of the adapted layer that a tensor, or a moment of one, is of; the whole name of any other."""
+    return name.partition(_BASE)[0].partition(_A)[0].partition(_B)[0]

@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor
 from roll.strategies.train.interface import RankContext
 from roll.strategies.train.process_group import ensure_group_of_one, init_process_group
 from roll.strategies.train.value_head import ValueHead
+from roll.weights.experts import Fused
 
 
 class Ranks:
@@ -71,16 +72,17 @@ class Ranks:
         """The whole tensor that this rank holds a shard of."""
         return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
-    def part(self, full: Tensor, pattern: Tensor) -> Tensor:
-        """What this rank holds of a full tensor that is divided as `pattern` is; a view."""
+    def part(self, full: Fused, name: str, pattern: Tensor) -> Tensor:
+        """What this rank holds of one of these full tensors, divided as `pattern` is; no more of it is read."""
         if not isinstance(pattern, DTensor):
-            return full
-        parts = full.chunk(self.size)  # FSDP2 divides the first dimension
-        return parts[self.rank] if self.rank < len(parts) else full[:0]
+            return full[name]
+        length = pattern.shape[0]  # FSDP2 divides the first dimension, as `chunk` does
+        each = -(-length // self.size)
+        return full.rows(name, min(self.rank * each, length), min((self.rank + 1) * each, length))
 
-    def like(self, full: Tensor, pattern: Tensor) -> Tensor:
-        """A copy of a full tensor, with the sharding, device and type of `pattern`. No communication."""
-        own = self.part(full, pattern).to(pattern.device, pattern.dtype, copy=True)
+    def like(self, full: Fused, name: str, pattern: Tensor) -> Tensor:
+        """A copy of one of these full tensors, with the sharding, device and type of `pattern`. No communication."""
+        own = self.part(full, name, pattern).to(pattern.device, pattern.dtype, copy=True)
         if not isinstance(pattern, DTensor):
             return own
         return DTensor.from_local(

@@ -54,7 +54,7 @@ class Snapshot:
 
 
 class Share:
-    """Divides tensors that ranks go through together: those of the next module are for the rank that has the fewest bytes."""
+    """Divides tensors that ranks go through together: those of the next layer are for the rank that has the fewest bytes."""
 
     def __init__(self, rank: int, ranks: int) -> None:
         self._rank = rank
@@ -66,10 +66,12 @@ class Share:
         return {n: tensor.detach().to("cpu", copy=True).contiguous() for n, tensor in named if self._mine(n, tensor)}
 
     def _mine(self, name: str, tensor: Tensor) -> bool:
-        module = name.rpartition(".")[0]
-        owner = self._owners.setdefault(module, self._bytes.index(min(self._bytes)))
+        owner = self._owners.setdefault(self._layer(name), self._bytes.index(min(self._bytes)))
         self._bytes[owner] += tensor.nbytes
         return owner == self._rank
+
+    def _layer(self, name: str) -> str:
+        return name.rpartition(".")[0]
 
 
 class AllOnFirst(Share):

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Size, Tensor
 
-from roll.weights.folder_files import WEIGHTS, weight_files, write_index
+from roll.weights.folder_files import WEIGHTS, read_header, weight_files, write_index
 
 SHARD_BYTES = 4 << 30
 """Files of a folder hold at most this much; a smaller model is one file."""
@@ -21,11 +21,14 @@ STEM = WEIGHTS.removesuffix(".safetensors")
 class TensorFiles(Mapping[str, Tensor]):
     """The tensors of files by name, each mapped from its file when it is asked for: what is not read of it takes no memory."""
 
-    def __init__(self, *paths: Path) -> None:
+    def __init__(self, *paths: Path, only: Collection[str] | None = None) -> None:
+        """`only`: of all tensors these. Raises `ValueError` for a damaged header."""
         self._files: dict[str, Path] = {}
+        self.shapes: dict[str, Size] = {}
         for path in paths:
-            with safe_open(path, framework="pt") as file:
-                self._files.update(dict.fromkeys(file.keys(), path))
+            for name, tensor in read_header(path).items():
+                if only is None or name in only:
+                    self._files[name], self.shapes[name] = path, Size(tensor.shape)
 
     def __getitem__(self, name: str) -> Tensor:
         with safe_open(self._files[name], framework="pt") as file:
@@ -42,9 +45,12 @@ class TensorFiles(Mapping[str, Tensor]):
         return len(self._files)
 
     @classmethod
-    def of_model(cls, folder: Path) -> TensorFiles:
+    def of_model(cls, folder: Path, only: Collection[str] | None = None) -> TensorFiles:
         """The weights of a Hugging Face folder."""
-        return cls(*weight_files(folder))
+        return cls(*weight_files(folder), only=only)
+
+    def shape(self, name: str) -> Size:
+        return self.shapes[name]
 
     def read(self, name: str, suffix: str = "") -> Tensor:
         """The tensor that is stored as `name` and `suffix`."""
@@ -52,9 +58,7 @@ class TensorFiles(Mapping[str, Tensor]):
 
     def meta(self, name: str, suffix: str = "") -> Tensor:
         """A tensor of the same shape as `read` returns, without contents."""
-        stored = name + suffix
-        with safe_open(self._files[stored], framework="pt") as file:
-            return torch.empty(file.get_slice(stored).get_shape(), device="meta")
+        return torch.empty(self.shapes[name + suffix], device="meta")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,8 @@ def write_tensors(
     size = 0
 
     def flush() -> None:
-        written.append(folder / files_of.named(STEM, len(written) + 1))
+        # Other ranks list what lies in the folder meanwhile: a file of tensors that was seen must stay.
+        written.append(folder / f"{files_of.named(STEM, len(written) + 1)}.part")
         save_file(pending, written[-1], metadata={"format": "pt"})
         pending.clear()
 
@@ -96,7 +101,7 @@ def write_tensors(
         size += tensor.nbytes
     if pending:
         flush()
-    if len(written) == 1:
-        written[0].rename(folder / files_of.named(STEM))
+    for number, part in enumerate(written, start=1):
+        part.rename(folder / files_of.named(STEM, number if len(written) > 1 else None))
     if files_of.ranks == 1:
         write_index(folder)

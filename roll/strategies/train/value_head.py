@@ -48,13 +48,16 @@ def saved_head(path: Path, hidden: int) -> dict[str, Tensor] | None:
     return saved
 
 
-def load_value_model(path: Path, dtype: torch.dtype, attn_implementation: str) -> PreTrainedModel:
-    """Loads a value model from the folder of a causal LM, whose head is left out, or from the folder of a value model.
+def load_value_model(
+    path: Path, dtype: torch.dtype, attn_implementation: str, state: dict[str, Tensor] | None = None
+) -> PreTrainedModel:
+    """Loads a value model from the folder of a causal LM, whose head is left out, or from the folder of a value model. `state`:
+    see `load_model`.
 
     Raises:
         ValueError: the model changes what its head says, or the folder's value head is of another width.
     """
-    model = files.load_model(path, dtype, attn_implementation, without_head=bool(value_head(path)))
+    model = files.load_model(path, dtype, attn_implementation, without_head=bool(value_head(path)), state=state)
     if (name := changed_after_the_head(model)) is not None:
         raise ValueError(f"model '{path}' changes the output of its head ({name} in config.json), and cannot be a critic")
     head = ValueHead(model.get_output_embeddings().weight.shape[1])

@@ -54,7 +54,7 @@ def test_no_room_for_the_configuration(launch, row, verified, finishes):
     assert first.end() == 0, first.output
     kept = {path.name: path.read_bytes() for path in first.dir.iterdir() if path.is_file()}
     line.begins()
-    run = launch(*ENDLESS, before=limited(resource.RLIMIT_FSIZE, 400), piped=True)
+    run = launch(*ENDLESS, before=limited(resource.RLIMIT_FSIZE, 5000), piped=True)  # prompts have room
     assert "config.yaml: File too large" in one_error(run, 2)
     line.ends("refused in one line")
     assert {path.name: path.read_bytes() for path in run.dir.iterdir() if path.is_file()} == kept
@@ -198,13 +198,14 @@ def test_no_descriptor_in_the_middle(launch, row, verified, failed_in_one_line, 
 def test_no_descriptor_and_asked_to_stop(launch, row, verified, failed_in_one_line, finishes):
     """The last checkpoint cannot be written: the run has failed, and is resumed from the one before."""
     line = row("rlvr", "descriptors", "exhausted, then SIGTERM")
-    run = launch(*ENDLESS, "save_steps=4", piped=True)
-    run.wait_for_checkpoint(4)
+    run = launch(*ENDLESS, "save_steps=8", piped=True)
+    run.wait_for_checkpoint(8)
+    run.wait_for_steps(9)  # which is in no checkpoint
     line.begins()
     exhaust(run.process.pid)
     run.signal(signal.SIGTERM)
     failed_in_one_line(run, "Too many open files")
     line.ends("failed in one line")
     verified(run.dir)
-    finishes(4)
+    finishes(8)
     line.outcome += "; resumed, finished"

@@ -129,3 +129,30 @@ def test_after_failures_the_run_goes_on_synchronously(strike, verified):
     summary = finished(run, verified)
     assert summary["synchronous_since"] is not None and "goes on synchronously" in run.output
     line.outcome = f"replaced once; synchronous since step {summary['synchronous_since']}; finished"
+
+
+@pytest.mark.parametrize("who", ["rlvr", "agentic"])
+def test_a_signal_while_the_trainer_starts_anew_ends_the_run_which_is_resumed(launch, row, verified, who):
+    line = row(who, "actor_train-0, then the driver", "SIGKILL, then SIGTERM")
+    agentic, given = who == "agentic", ("resume_from_checkpoint=auto", "save_steps=1")
+    run = launch("max_steps=100000", *given, local=False, agentic=agentic)
+    run.wait_for_steps(3, 400)
+    run.wait_for_checkpoint(2)
+    line.begins()
+    os.kill(run.worker("actor_train-0"), signal.SIGKILL)
+    run.wait_for_output("the run goes on from step")  # its workers are starting now
+    run.signal(signal.SIGTERM)
+    assert run.end(240) == 130, run.output
+    assert "Traceback" not in run.output, run.output
+    line.ends("the run ended")
+    summary = run.summary()
+    assert summary["status"] == "interrupted" and summary["reason"].startswith("stopped at once by a signal after step ")
+    verified(run.dir)
+    run.leaves_nothing()
+    again = launch(f"max_steps={summary['steps'] + 4}", *given, local=False, agentic=agentic)
+    assert again.end(400) == 0, again.output
+    resumed = again.summary()
+    assert (resumed["status"], resumed["steps"]) == ("finished", summary["steps"] + 4)
+    assert resumed["resumed_from_step"] == summary["steps"]
+    verified(again.dir)
+    line.outcome = f"ended within its restart; resumed from step {resumed['resumed_from_step']}, finished"

@@ -237,6 +237,16 @@ def test_a_trainer_that_dies_goes_on_from_the_checkpoint_with_the_coordinators_t
         assert run.rows("groups") == whole.rows("groups")
 
 
+@pytest.mark.parametrize("policy", ["retry", "drop_group"])
+def test_a_coordinator_that_dies_is_replaced_and_its_groups_are_played_again_or_dropped(lab, make_config, policy):
+    config = make_config({"custom_envs.letters.on_env_failure": policy}, max_steps=3, async_generation_ratio=1)
+    run = lab.start(config, MortalBackend({("environments-0", "play_group"): {3}}))
+    assert run.summary["status"] == "finished", run.summary["reason"]
+    assert run.summary["environment_worker_deaths"] == 1
+    assert list(violations(read_run(run.run_dir))) == []
+    assert ("environment_worker_died" in run.summary["groups"]["dropped"]) == (policy == "drop_group")
+
+
 def test_a_run_goes_on_where_its_checkpoint_was_written(lab, make_config):
     whole = lab.run(make_config(VALIDATION, max_steps=4, save_steps=2, deterministic=True, exp_name="whole"))
     lab.run(make_config(VALIDATION, max_steps=2, save_steps=2, deterministic=True, exp_name="parts"))

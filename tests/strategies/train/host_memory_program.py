@@ -1,14 +1,16 @@
-"""One of two ranks that load a model and a checkpoint: `host_memory_program.py MODEL CHECKPOINT OUT RANK PORT`. Writes how
-many bytes the process gained at its peak: by starting, by resuming, and by taking what a checkpoint is written from."""
+"""One of two ranks that load a mixture of experts, then a model and a checkpoint of it: `host_memory_program.py FOLDER OUT RANK
+PORT PORT`. Writes how many bytes a process gained at its peak: by starting, by resuming, and by taking what a checkpoint is
+written from."""
 
 import json
+import multiprocessing
 import sys
 from pathlib import Path
 
 from train_specs import fsdp2_spec
 
 from roll.strategies.train import make_train_strategy
-from roll.strategies.train.interface import RankContext
+from roll.strategies.train.interface import RankContext, TrainStrategy
 
 
 def status(name: str) -> int:
@@ -22,20 +24,34 @@ def restart() -> int:
     return status("VmRSS")
 
 
-def main(model: str, checkpoint: str, out: str, rank: int, port: int) -> None:
-    spec = fsdp2_spec(model, dtype="bf16")
-    context = RankContext(rank=rank, world_size=2, master_port=port)
+def start(model: Path, rank: int, port: int) -> tuple[TrainStrategy, int]:
     before = restart()
-    strategy = make_train_strategy(context, spec)
-    started, before = status("VmHWM") - before, restart()
-    strategy.load(Path(checkpoint))
+    strategy = make_train_strategy(RankContext(rank=rank, world_size=2, master_port=port), fsdp2_spec(model, dtype="bf16"))
+    return strategy, status("VmHWM") - before
+
+
+def load_mixture(folder: Path, out: Path, rank: int, port: int) -> None:
+    strategy, started = start(folder / "mixture", rank, port)
+    (out / f"mixture-{rank}.json").write_text(json.dumps({"started": started}))
+    strategy.write(strategy.snapshot(), out / "mixture")
+    strategy.close()
+
+
+def main(folder: Path, out: Path, rank: int, port: int, other_port: int) -> None:
+    # A process of its own leaves no memory behind that the next model would find.
+    mixture = multiprocessing.get_context("fork").Process(target=load_mixture, args=(folder, out, rank, port))
+    mixture.start()
+    mixture.join()
+    strategy, started = start(folder / "model", rank, other_port)
+    before = restart()
+    strategy.load(folder / "checkpoint")
     resumed, before = status("VmHWM") - before, restart()
     snapshot = strategy.snapshot()
     gained = {"started": started, "resumed": resumed, "snapshot": status("VmHWM") - before}
-    strategy.write(snapshot, Path(out, "saved"))
-    Path(out, f"{rank}.json").write_text(json.dumps(gained))
+    strategy.write(snapshot, out / "saved")
+    (out / f"{rank}.json").write_text(json.dumps(gained))
     strategy.close()
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4], int(sys.argv[4]), int(sys.argv[5]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), *map(int, sys.argv[3:]))

@@ -155,7 +155,8 @@ def main(model: str, families: str, out: str, rank: int, port: int, layouts: lis
     for stage in (2, 3):
         run_frozen(stage, model, Path(out), rank)
     for family in sorted(Path(families).iterdir()):
-        round_trip(family, Path(out), rank)
+        if "of_three" not in family.name:  # Megatron's
+            round_trip(family, Path(out), rank)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 from programs import environment
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tiny_models import numbered_tokenizer, tiny_qwen2
 from train_specs import train_spec
+from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from roll.distributed.ports import free_port
 from roll.strategies.train import make_train_strategy
@@ -19,11 +20,24 @@ from roll.strategies.train.interface import RankContext
 
 PROGRAM = Path(__file__).with_name("host_memory_program.py")
 SIZES = {"hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 6, "tie_word_embeddings": False}
+MIXTURE = {
+    "hidden_size": 512,
+    "moe_intermediate_size": 512,
+    "num_experts": 16,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+}
+
+
+def parameters_of(model):
+    return sum(p.numel() for p in model.parameters())
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """A model in bf16, a checkpoint of it, and the number of its parameters."""
+    """A model in bf16, a checkpoint of it, and a mixture of experts in bf16; the numbers of parameters of both."""
     folder = tmp_path_factory.mktemp("memory")
     model = tiny_qwen2(12_000, num_attention_heads=12, num_key_value_heads=2, **SIZES)
     tokenizer = numbered_tokenizer(37)
@@ -33,18 +47,20 @@ def folders(tmp_path_factory):
     moments = {f"{n}.{moment}": torch.zeros(p.shape) for n, p in model.named_parameters() for moment in ("exp_avg", "exp_avg_sq")}
     save_file(moments, folder / "checkpoint" / "optimizer.safetensors")
     TrainerState(optimizer_step=3).write(folder / "checkpoint" / "trainer.json")
-    return folder, sum(p.numel() for p in model.parameters())
+    mixture = Qwen3MoeForCausalLM(Qwen3MoeConfig(vocab_size=37, **MIXTURE)).bfloat16()
+    mixture.save_pretrained(folder / "mixture")
+    tokenizer.save_pretrained(folder / "mixture")
+    return folder, parameters_of(model), parameters_of(mixture)
 
 
 def test_a_rank_holds_its_share_and_reads_little_more(folders, tmp_path):
     """Bytes a parameter of the whole model. A rank's share of two is 2 for masters and 4 for moments; of the files it reads half,
-    1 of the model, and of a checkpoint one tensor at a time. A snapshot is 6, and what gathers a tensor 2 to 3."""
-    folder, parameters = folders
-    port = str(free_port())
-    command = [sys.executable, str(PROGRAM), str(folder / "model"), str(folder / "checkpoint"), str(tmp_path)]
-    ranks = [
-        subprocess.Popen([*command, str(rank), port], env=environment(), stderr=subprocess.PIPE, text=True) for rank in range(2)
-    ]
+    1 of the model, and of a checkpoint or of experts one tensor at a time. A snapshot is 6, and what gathers a tensor 2 to 3."""
+    folder, parameters, in_mixture = folders
+    ports = [str(free_port()) for _ in range(2)]
+    commands = [[sys.executable, str(PROGRAM), str(folder), str(tmp_path), str(rank), *ports] for rank in range(2)]
+    returned = environment() | {"MALLOC_MMAP_THRESHOLD_": "1000000"}  # so that no heap keeps memory that was freed
+    ranks = [subprocess.Popen(command, env=returned, stderr=subprocess.PIPE, text=True) for command in commands]
     try:
         for rank in ranks:
             _, errors = rank.communicate(timeout=200)
@@ -57,9 +73,14 @@ def test_a_rank_holds_its_share_and_reads_little_more(folders, tmp_path):
         assert gained["started"] < 4.5 * parameters
         assert gained["resumed"] < 6 * parameters
         assert gained["snapshot"] < 11 * parameters
+        mixture = json.loads((tmp_path / f"mixture-{rank}.json").read_text())
+        assert mixture["started"] < 3.8 * in_mixture
     written = [file for rank in range(2) for file in (tmp_path / "saved").rglob(f"*-0000{rank}*.safetensors")]
     sizes = [file.stat().st_size for file in written]
     assert len(sizes) == 4 and sum(sizes) >= 12 * parameters and max(sizes) < 5.5 * parameters
+    stored = load_file(folder / "mixture" / "model.safetensors")
+    masters = {name: t for file in (tmp_path / "mixture" / "model").glob("*.safetensors") for name, t in load_file(file).items()}
+    assert masters.keys() == stored.keys() and all(torch.equal(masters[name], stored[name].float()) for name in stored)
 
 
 def test_stage_3_divides_parameter_by_parameter(model_path, monkeypatch):

@@ -6,7 +6,7 @@ The optimiser is torch's AdamW, handed to DeepSpeed: its own CPU Adam would need
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ from roll.strategies.train.hf_train import HFTrainStrategy
 from roll.strategies.train.interface import RankContext
 from roll.strategies.train.optimizer import MOMENTS, scale_to_norm
 from roll.strategies.train.spec import TrainSpec
+from roll.weights.experts import Fused
 
 
 class DeepSpeedStrategy(HFTrainStrategy):
@@ -112,7 +113,7 @@ class DeepSpeedStrategy(HFTrainStrategy):
                 elif self._optimizer is not None and moment in self._optimizer.state[parameter]:
                     yield f"{name}.{moment}", self._optimizer.state[parameter][moment]
 
-    def _set_weights(self, full: Mapping[str, Tensor]) -> None:
+    def _set_weights(self, full: Fused) -> None:
         for name, tensor in self._named_tensors():
             if name in full:
                 value = full[name].to(self._device)
@@ -121,7 +122,7 @@ class DeepSpeedStrategy(HFTrainStrategy):
                 else:
                     set_computed(tensor, value)
 
-    def _set_moments(self, full: Mapping[str, Tensor], step: int) -> None:
+    def _set_moments(self, full: Fused, step: int) -> None:
         if self._zero is not None:
             self._zero.set_step(step)
         for name, parameter in self._trained_parameters():

@@ -4,11 +4,11 @@ import asyncio
 import math
 import sys
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import sympy
+from judged import judged
 from sympy.core.cache import CACHE
 
 from roll.data.sample import Prompt, Sample
@@ -25,17 +25,6 @@ CONFIG = {"timeout_s": 5.0, "max_concurrency": 2, "reward_args": {}}
 def sample(response: str, ground_truth: str) -> Sample:
     prompt = Prompt("math/0/1", [1], "?", "math", "math", ground_truth)
     return Sample(prompt, 0, [2], [0.0], [], "stop", response_text=response)
-
-
-def rewards(worker: RewardWorker, samples: Sequence[Sample]) -> list[RewardResult]:
-    async def main() -> list[RewardResult]:
-        await worker.start()
-        try:
-            return await worker.compute_rewards(samples)
-        finally:
-            await worker.close()
-
-    return asyncio.run(main())
 
 
 @pytest.mark.parametrize(
@@ -82,7 +71,7 @@ def test_the_answer_is_what_follows_the_thinking() -> None:
 def test_the_answer_may_be_looked_for_in_the_conclusion_alone() -> None:
     worker = MathRuleRewardWorker(CONFIG | {"reward_args": {"answer_part": "conclusion"}})
     graded = [sample(text, "13") for text in ("it is 13", "1 + 12\n\nso 13", "so 13\n\n12", "<think>12</think>13")]
-    assert [result.value for result in rewards(worker, graded)] == [0.0, 1.0, 0.0, 1.0]
+    assert [result.value for result in judged(worker, graded)] == [0.0, 1.0, 0.0, 1.0]
     with pytest.raises(ValueError, match=r"answer_part 'end' is none of response, conclusion"):
         MathRuleRewardWorker(CONFIG | {"reward_args": {"answer_part": "end"}})
 
@@ -104,7 +93,7 @@ SOLVED = [
 
 def test_a_worked_solution_ends_with_its_answer() -> None:
     """GSM8K's ground truth, as it is distributed. A reward is tried on the whole of it, so that must be no error."""
-    graded = rewards(MathRuleRewardWorker(CONFIG), [sample(text, case[0]) for case in SOLVED for text in (*case[1:], case[0])])
+    graded = judged(MathRuleRewardWorker(CONFIG), [sample(text, case[0]) for case in SOLVED for text in (*case[1:], case[0])])
     for i, (truth, right, wrong) in enumerate(SOLVED):
         one, zero, tried = graded[3 * i : 3 * i + 3]
         assert (one.value, zero.value, tried.error) == (1.0, 0.0, None), (truth, right, wrong)
@@ -117,7 +106,7 @@ def test_math_rewards_through_the_pool() -> None:
         sample("<think>13</think>12", "13"),
         sample("13", ""),
     ]
-    results = rewards(MathRuleRewardWorker(CONFIG), graded)
+    results = judged(MathRuleRewardWorker(CONFIG), graded)
     assert [result.value for result in results] == [1.0, 1.0, 0.0, None]
     assert "ground truth '' is not a mathematical expression" in (results[3].error or "")
 
@@ -125,7 +114,7 @@ def test_math_rewards_through_the_pool() -> None:
 def test_an_answer_that_cannot_be_evaluated_in_time_is_wrong() -> None:
     """SymPy would work on this for hours. The group is kept."""
     explosive = r"\boxed{(x+y+z+w)^{4000}}"
-    results = rewards(MathRuleRewardWorker({**CONFIG, "timeout_s": 3.0}), [sample(explosive, "17"), sample("17", "17")])
+    results = judged(MathRuleRewardWorker({**CONFIG, "timeout_s": 3.0}), [sample(explosive, "17"), sample("17", "17")])
     assert results == [RewardResult(value=0.0), RewardResult(value=1.0)]
 
 
@@ -165,7 +154,7 @@ def test_whose_fault_a_missing_judgement_is(
     monkeypatch.syspath_prepend(str(tmp_path))
     worker = MathRuleRewardWorker(CONFIG)
     worker._pool = TimedPool(1, 1.5, f"judges_under_test:{judge}")
-    assert rewards(worker, [sample("16", "17")]) == [expected]
+    assert judged(worker, [sample("16", "17")]) == [expected]
 
 
 def test_a_reward_that_exits_is_an_error_of_that_reward() -> None:
@@ -175,13 +164,13 @@ def test_a_reward_that_exits_is_an_error_of_that_reward() -> None:
                 sys.exit("done here")
             return 1.0
 
-    results = rewards(Leaving(CONFIG), [sample("go", ""), sample("stay", "")])
+    results = judged(Leaving(CONFIG), [sample("go", ""), sample("stay", "")])
     assert results == [RewardResult(error="SystemExit: done here"), RewardResult(value=1.0)]
 
 
 def test_exact_match() -> None:
     graded = [sample(" 46\n", "46"), sample("64", "46"), sample("", "46"), sample("46 46", "46")]
-    assert [result.value for result in rewards(ExactMatchRewardWorker(CONFIG), graded)] == [1.0, 0.0, 0.0, 0.0]
+    assert [result.value for result in judged(ExactMatchRewardWorker(CONFIG), graded)] == [1.0, 0.0, 0.0, 0.0]
 
 
 class Judge(RewardWorker):
@@ -204,7 +193,7 @@ class Judge(RewardWorker):
 
 def test_failures_of_a_judge_are_errors_and_never_numbers() -> None:
     judge = Judge({"timeout_s": 0.2, "max_concurrency": 3})
-    results = rewards(judge, [sample(text, "") for text in ("0.25", "hang", "raise", "nan", "-1", "0", "0")])
+    results = judged(judge, [sample(text, "") for text in ("0.25", "hang", "raise", "nan", "-1", "0", "0")])
     assert [result.value for result in results] == [0.25, None, None, None, -1.0, 0.0, 0.0]
     assert results[1].error == "timeout"
     assert results[2].error == "ConnectionError: refused"
@@ -226,13 +215,13 @@ class Stuck(RewardWorker):
 def test_a_plain_method_that_never_comes_back_costs_no_other_sample() -> None:
     worker = Stuck({**CONFIG, "timeout_s": 0.2, "max_concurrency": 8})
     try:
-        found = rewards(worker, [sample("", "slow")] * 16)
+        found = judged(worker, [sample("", "slow")] * 16)
         assert {result.error for result in found} == {"timeout"}
         worker.timeout_s = 60.0  # a busy machine may start a thread late
-        assert rewards(worker, [sample("", "quick")] * 4) == [RewardResult(1.0)] * 4
+        assert judged(worker, [sample("", "quick")] * 4) == [RewardResult(1.0)] * 4
         worker.timeout_s = 0.2
-        assert {result.error for result in rewards(worker, [sample("", "slow")] * 8)} == {"timeout"}
-        (refused,) = rewards(worker, [sample("", "quick")])
+        assert {result.error for result in judged(worker, [sample("", "slow")] * 8)} == {"timeout"}
+        (refused,) = judged(worker, [sample("", "quick")])
         assert refused.error == "RuntimeError: 16 calls of grade have not come back: it has to end, whatever the sample"
     finally:
         Stuck.done.set()
@@ -246,7 +235,7 @@ def test_a_part_is_a_finite_number_and_none_passes_for_the_judgement(parts: dict
         async def grade(self, sample: Sample) -> Grade:
             return 0.0, parts
 
-    (found,) = rewards(WithParts(CONFIG), [sample("", "")])
+    (found,) = judged(WithParts(CONFIG), [sample("", "")])
     assert found.value is None and "parts are finite" in (found.error or "")
 
 

@@ -395,7 +395,8 @@ def test_a_cancelled_call_leaves_the_engine(lab: Any, served: Served) -> None:
 
 
 def engine_processes() -> list[Any]:
-    return [child for child in psutil.Process().children() if "EngineCore" in child.name() or "EngineCore" in child.cmdline()[0]]
+    living = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+    return [child for child in living if "EngineCore" in child.name() or "EngineCore" in child.cmdline()[0]]
 
 
 def test_the_death_of_the_engine_reaches_every_pending_and_later_call(lab: Any, served: Served) -> None:
