@@ -29,9 +29,12 @@ def test_what_is_stored_wider_keeps_its_bits_and_the_rest_its_memory(mixed, monk
     """A model that is loaded in float32 for some norms would be whole in the memory of each rank, in twice its size."""
     folder, norms = mixed
     load, types = checkpoint_files.load_model, []
-    monkeypatch.setattr(
-        checkpoint_files, "load_model", lambda path, dtype, *more: (types.append(dtype), load(path, dtype, *more))[1]
-    )
+
+    def seen(path, dtype, *more, **named):
+        types.append(dtype)
+        return load(path, dtype, *more, **named)
+
+    monkeypatch.setattr(checkpoint_files, "load_model", seen)
     strategy = FSDP2Strategy(RankContext(), fsdp2_spec(folder))
     assert types == [torch.bfloat16] and stored_dtype(folder) == (torch.bfloat16, norms.keys())
     masters = strategy.snapshot().weights
