@@ -1,5 +1,5 @@
 """One of two ranks that load a mixture of experts, then a model and a checkpoint of it: `host_memory_program.py FOLDER OUT RANK
-PORT PORT`. Writes how many bytes a process gained at its peak: by starting, by resuming, and by taking what a checkpoint is
+PORT PORT PORT`. Writes how many bytes a process gained at its peak: by starting, by resuming, and by taking what a checkpoint is
 written from."""
 
 import json
@@ -30,19 +30,20 @@ def start(model: Path, rank: int, port: int) -> tuple[TrainStrategy, int]:
     return strategy, status("VmHWM") - before
 
 
-def load_mixture(folder: Path, out: Path, rank: int, port: int) -> None:
+def load_mixture(folder: Path, out: Path, rank: int, first_port: int, port: int) -> None:
+    start(folder / "tiny", rank, first_port)[0].close()  # a fork has not touched the libraries' pages yet
     strategy, started = start(folder / "mixture", rank, port)
     (out / f"mixture-{rank}.json").write_text(json.dumps({"started": started}))
     strategy.write(strategy.snapshot(), out / "mixture")
     strategy.close()
 
 
-def main(folder: Path, out: Path, rank: int, port: int, other_port: int) -> None:
+def main(folder: Path, out: Path, rank: int, *ports: int) -> None:
     # A process of its own leaves no memory behind that the next model would find.
-    mixture = multiprocessing.get_context("fork").Process(target=load_mixture, args=(folder, out, rank, port))
+    mixture = multiprocessing.get_context("fork").Process(target=load_mixture, args=(folder, out, rank, *ports[:2]))
     mixture.start()
     mixture.join()
-    strategy, started = start(folder / "model", rank, other_port)
+    strategy, started = start(folder / "model", rank, ports[2])
     before = restart()
     strategy.load(folder / "checkpoint")
     resumed, before = status("VmHWM") - before, restart()

@@ -24,7 +24,6 @@ MIXTURE = {
     "hidden_size": 512,
     "moe_intermediate_size": 512,
     "num_experts": 16,
-    "num_hidden_layers": 4,
     "num_attention_heads": 8,
     "num_key_value_heads": 2,
     "head_dim": 64,
@@ -37,7 +36,7 @@ def parameters_of(model):
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """A model in bf16, a checkpoint of it, and a mixture of experts in bf16; the numbers of parameters of both."""
+    """A model in bf16, a checkpoint of it, and two mixtures of experts in bf16; the numbers of parameters of the first and the last."""
     folder = tmp_path_factory.mktemp("memory")
     model = tiny_qwen2(12_000, num_attention_heads=12, num_key_value_heads=2, **SIZES)
     tokenizer = numbered_tokenizer(37)
@@ -47,9 +46,10 @@ def folders(tmp_path_factory):
     moments = {f"{n}.{moment}": torch.zeros(p.shape) for n, p in model.named_parameters() for moment in ("exp_avg", "exp_avg_sq")}
     save_file(moments, folder / "checkpoint" / "optimizer.safetensors")
     TrainerState(optimizer_step=3).write(folder / "checkpoint" / "trainer.json")
-    mixture = Qwen3MoeForCausalLM(Qwen3MoeConfig(vocab_size=37, **MIXTURE)).bfloat16()
-    mixture.save_pretrained(folder / "mixture")
-    tokenizer.save_pretrained(folder / "mixture")
+    for target, layers in ((folder / "tiny", 1), (folder / "mixture", 4)):
+        mixture = Qwen3MoeForCausalLM(Qwen3MoeConfig(vocab_size=37, num_hidden_layers=layers, **MIXTURE)).bfloat16()
+        mixture.save_pretrained(target)
+        tokenizer.save_pretrained(target)
     return folder, parameters_of(model), parameters_of(mixture)
 
 
@@ -57,7 +57,7 @@ def test_a_rank_holds_its_share_and_reads_little_more(folders, tmp_path):
     """Bytes a parameter of the whole model. A rank's share of two is 2 for masters and 4 for moments; of the files it reads half,
     1 of the model, and of a checkpoint or of experts one tensor at a time. A snapshot is 6, and what gathers a tensor 2 to 3."""
     folder, parameters, in_mixture = folders
-    ports = [str(free_port()) for _ in range(2)]
+    ports = [str(free_port()) for _ in range(3)]
     commands = [[sys.executable, str(PROGRAM), str(folder), str(tmp_path), str(rank), *ports] for rank in range(2)]
     returned = environment() | {"MALLOC_MMAP_THRESHOLD_": "1000000"}  # so that no heap keeps memory that was freed
     ranks = [subprocess.Popen(command, env=returned, stderr=subprocess.PIPE, text=True) for command in commands]
@@ -74,7 +74,7 @@ def test_a_rank_holds_its_share_and_reads_little_more(folders, tmp_path):
         assert gained["resumed"] < 6 * parameters
         assert gained["snapshot"] < 11 * parameters
         mixture = json.loads((tmp_path / f"mixture-{rank}.json").read_text())
-        assert mixture["started"] < 3.8 * in_mixture
+        assert mixture["started"] < 3.2 * in_mixture
     written = [file for rank in range(2) for file in (tmp_path / "saved").rglob(f"*-0000{rank}*.safetensors")]
     sizes = [file.stat().st_size for file in written]
     assert len(sizes) == 4 and sum(sizes) >= 12 * parameters and max(sizes) < 5.5 * parameters
