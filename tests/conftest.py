@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from forked import ForkServer
+from forked import FORKS, RAY_WORKER, ForkServer
 from made_models import of_all_processes, script
 from programs import RUN_IMPORTS, environment
 
@@ -26,6 +26,13 @@ def forks() -> Iterator[ForkServer]:
     server = ForkServer(environment() | {"HF_HUB_OFFLINE": "1"}, RUN_IMPORTS)
     yield server
     server.close()
+
+
+@pytest.fixture
+def forked_workers(forks: ForkServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a Ray that the test starts in this process."""
+    monkeypatch.setenv(FORKS, forks.address)
+    monkeypatch.setattr("ray._private.ray_constants.SETUP_WORKER_FILENAME", RAY_WORKER)
 
 
 @pytest.fixture

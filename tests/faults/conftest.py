@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import yaml
-from forked import Forked, ForkServer
+from forked import Forked, ForkServer, stands_for
 from tiny_models import symbol_tokenizer, tiny_qwen2
 
 from roll.cli.verify import GIVEN_BACK, read_run, violations
@@ -159,12 +159,13 @@ def process_table() -> dict[int, tuple[int, str]]:
 
 
 def descendants(pid: int) -> dict[int, str]:
-    """pid -> title of the process's children, their children, and so on."""
+    """pid -> title of the process's children, their children, and so on. A forked worker of Ray is a child of its place."""
     table = process_table()
     found: dict[int, str] = {}
     parents = {pid}
     while parents:
         children = {child: title for child, (parent, title) in table.items() if parent in parents}
+        children |= {other: table[other][1] for parent in parents if (other := stands_for(parent)) in table}
         found |= children
         parents = set(children)
     return found
@@ -285,8 +286,9 @@ def environment() -> dict[str, str]:
 @pytest.fixture
 def launch(world: World, forks: ForkServer, tmp_path: Path) -> Iterator[Launch]:
     """`launch(*overrides, local=True)` starts the example script; whatever still runs at the end of the test is killed. `piped`:
-    the log is written by another process, whatever becomes of this one's files. `agentic`: agents instead of prompts. `before`
-    is called in the new process before Python begins there, which it does from nothing then."""
+    the log is written by another process, whatever becomes of this one's files. `agentic`: agents instead of prompts. `forked`:
+    from an interpreter that has made its imports, as are Ray's workers then. `before` is called in a process that is not, before
+    Python begins there."""
     runs: list[Run] = []
 
     def start(
@@ -294,6 +296,7 @@ def launch(world: World, forks: ForkServer, tmp_path: Path) -> Iterator[Launch]:
         local: bool = True,
         piped: bool = False,
         agentic: bool = False,
+        forked: bool = True,
         before: Callable[[], object] | None = None,
     ) -> Run:
         log = tmp_path / f"log-{len(runs)}.txt"
@@ -306,7 +309,7 @@ def launch(world: World, forks: ForkServer, tmp_path: Path) -> Iterator[Launch]:
             writer = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=sink) if piped else None
             output = writer.stdin if writer is not None and writer.stdin is not None else sink
             process: subprocess.Popen[bytes] | Forked
-            if before is None:
+            if forked and before is None:
                 process = forks.start(command, REPO, given, output)
             else:
                 process = subprocess.Popen(

@@ -3,6 +3,8 @@ interpreter of its own spends seconds on torch and transformers.
 
     test → server   where the script is, its arguments and environment; a file for its output, a socket for its end
     server → keeper → script    forks; the keeper waits for the script, and tells the test its process id and its exit code
+
+A driver that starts Ray gets its workers in the same way (ray_worker.py).
 """
 
 from __future__ import annotations
@@ -12,18 +14,26 @@ import importlib
 import json
 import os
 import runpy
+import select
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 WARMED = ("transformers.conversion_mapping", "get_checkpoint_conversion_mapping", "qwen2")
 """A function that compiles hundreds of patterns when it is first called, and what it is called with."""
-LONGEST = 1 << 18
+LONGEST = 1 << 17
 """Bytes of a request."""
+RAY_WORKER = str(Path(__file__).with_name("ray_worker.py"))
+"""Ray joins the name of what begins its workers to its own folder's, and so finds this file."""
+FORKS = "TESTS_FORK_SERVER"
+"""The variable with the address of the server that a process was forked from."""
+STANDS_FOR = "for "
+"""A process of this name, and a process id behind it, is the place of another."""
 
 
 class Forked:
@@ -33,6 +43,13 @@ class Forked:
         self._end = end
         self.pid = int(end.recv(16))
         self.returncode: int | None = None
+
+    @classmethod
+    def asked_of(cls, server: socket.socket, request: Mapping[str, object], output: IO[Any]) -> Forked:
+        end, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            socket.send_fds(server, [json.dumps(request).encode()], [output.fileno(), theirs.fileno()])
+        return cls(end)
 
     def poll(self) -> int | None:
         return self._code(0)
@@ -60,26 +77,23 @@ class Forked:
         return self.returncode
 
 
-LEFT_BY_RAY = ("RAY_AUTH_MODE",)
-"""What a Ray that was started in this process leaves in its environment. Ray reads it when it is imported, which a fork has
-behind it, and takes for read what is set: its processes would ask for a token that the fork does not send."""
-
-
 class ForkServer:
     def __init__(self, environment: Mapping[str, str], imports: Sequence[str]) -> None:
         """`imports`: the modules that the scripts find imported."""
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            command = [sys.executable, __file__, str(theirs.fileno()), *imports]
-            self._process = subprocess.Popen(command, env=_given(environment), pass_fds=[theirs.fileno()])
+        self._folder = tempfile.TemporaryDirectory(prefix="forks-")
+        self.address = os.path.join(self._folder.name, "server")
+        with theirs, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as workers:
+            workers.bind(self.address)
+            passed = [theirs.fileno(), workers.fileno()]
+            command = [sys.executable, __file__, *map(str, passed), *imports]
+            self._process = subprocess.Popen(command, env={**environment, FORKS: self.address}, pass_fds=passed)
 
     def start(self, command: Sequence[str], folder: Path, environment: Mapping[str, str], output: IO[bytes]) -> Forked:
         """Starts `command` as `subprocess.Popen` does: a script, or -m and a module, and its arguments."""
-        request = {"command": command, "folder": str(folder), "environment": _given(environment)}
-        end, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            socket.send_fds(self._requests, [json.dumps(request).encode()], [output.fileno(), theirs.fileno()])
-        return Forked(end)
+        given = {**environment, FORKS: self.address}
+        request = {"command": command, "folder": str(folder), "environment": given}
+        return Forked.asked_of(self._requests, request, output)
 
     def run(
         self, command: Sequence[str], folder: Path, environment: Mapping[str, str], log: Path, timeout_s: float = 280.0
@@ -101,16 +115,19 @@ class ForkServer:
     def close(self) -> None:
         self._requests.close()
         self._process.wait()
+        self._folder.cleanup()
 
 
-def serve(requests: socket.socket) -> dict[str, Any]:
+def serve(requests: socket.socket, workers: socket.socket) -> dict[str, Any]:
     """Returns in the processes of the scripts, with their requests."""
     while True:
-        message, fds, *_ = socket.recv_fds(requests, LONGEST, 2)
+        asked, *_ = select.select([requests, workers], [], [])[0]
+        message, fds, *_ = socket.recv_fds(asked, LONGEST, 2)
         if not message:
             sys.exit()
         if os.fork() == 0:
             requests.close()
+            workers.close()
             keep(socket.socket(fileno=fds[1]))
             os.dup2(fds[0], 1)
             os.dup2(fds[0], 2)
@@ -126,8 +143,13 @@ def serve(requests: socket.socket) -> dict[str, Any]:
                 break
 
 
-def _given(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name not in LEFT_BY_RAY}
+def stands_for(pid: int) -> int | None:
+    """The worker whose place the process is."""
+    try:
+        name = Path(f"/proc/{pid}/comm").read_text()
+    except OSError:
+        return None
+    return int(name.removeprefix(STANDS_FOR)) if name.startswith(STANDS_FOR) else None
 
 
 def keep(end: socket.socket) -> None:
@@ -145,6 +167,8 @@ def become(command: Sequence[str], folder: str, environment: Mapping[str, str]) 
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
+    if "ray" in sys.modules:
+        _with_ray()
     named = environment.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[1:1] = [path for path in named if path and path not in sys.path]
     if command[0] == "-m":
@@ -157,12 +181,25 @@ def become(command: Sequence[str], folder: str, environment: Mapping[str, str]) 
     runpy.run_path(command[0], run_name="__main__")
 
 
+def _with_ray() -> None:
+    """Ray has read its variables when it was imported, and reads them again."""
+    importlib.import_module("ray._raylet").Config.initialize("")
+    importlib.import_module("ray._private.ray_constants").__dict__["SETUP_WORKER_FILENAME"] = RAY_WORKER
+
+
+def _as_a_worker_of_ray() -> None:
+    """What Ray reads in a worker when it is loaded, and not again: the driver's job (the first one of every Ray), and the process
+    with whose end the worker ends."""
+    os.environ |= {"RAY_JOB_ID": "01000000", "RAY_RAYLET_PID": str(os.getpid())}
+
+
 if __name__ == "__main__":
     gc.disable()
-    for name in sys.argv[2:]:
+    _as_a_worker_of_ray()
+    for name in sys.argv[3:]:
         importlib.import_module(name)
     module, function, argument = WARMED
     getattr(importlib.import_module(module), function)(argument)
     gc.freeze()  # what was imported stays: no collection in a fork looks at it, and copies its pages
     gc.enable()
-    become(**serve(socket.socket(fileno=int(sys.argv[1]))))
+    become(**serve(*(socket.socket(fileno=int(number)) for number in sys.argv[1:3])))

@@ -36,7 +36,7 @@ def parameters_of(model):
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """A model in bf16, a checkpoint of it, and two mixtures of experts in bf16; the numbers of parameters of the first and the last."""
+    """A model in bf16, a checkpoint of it, two mixtures of experts in bf16; parameters of the model and of the larger mixture."""
     folder = tmp_path_factory.mktemp("memory")
     model = tiny_qwen2(12_000, num_attention_heads=12, num_key_value_heads=2, **SIZES)
     tokenizer = numbered_tokenizer(37)
