@@ -1,12 +1,14 @@
 """What tests of several rooms need, and what takes seconds to make."""
 
+import multiprocessing
+import multiprocessing.spawn
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from forked import FORKS, RAY_WORKER, ForkServer
 from made_models import of_all_processes, script
-from programs import RUN_IMPORTS, environment
+from programs import RUN_IMPORTS, VLLM_ENVIRONMENT, VLLM_IMPORTS, environment
 
 from roll.metrics import learning_curve
 
@@ -33,6 +35,24 @@ def forked_workers(forks: ForkServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a Ray that the test starts in this process."""
     monkeypatch.setenv(FORKS, forks.address)
     monkeypatch.setattr("ray._private.ray_constants.SETUP_WORKER_FILENAME", RAY_WORKER)
+
+
+@pytest.fixture(scope="session")
+def vllm_forks() -> Iterator[ForkServer]:
+    server = ForkServer(environment() | VLLM_ENVIRONMENT, VLLM_IMPORTS)
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def forked_engines(vllm_forks: ForkServer) -> Iterator[None]:
+    """The processes that vLLM starts here."""
+    before = multiprocessing.spawn.get_executable()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(FORKS, vllm_forks.address)
+        multiprocessing.set_executable(vllm_forks.spawning)
+        yield
+        multiprocessing.set_executable(before)
 
 
 @pytest.fixture

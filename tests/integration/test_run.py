@@ -193,10 +193,11 @@ NEEDS_SGLANG = [pytest.mark.skipif(SGLANG is None, reason="needs SGLANG_PYTHON (
     ],
     ids=["hf_infer", "vllm", "sglang"],
 )
-def test_a_judge_on_a_device_of_its_own(lab, make_config, tmp_path, engine, options):
+def test_a_judge_on_a_device_of_its_own(lab, make_config, tmp_path, request, engine, options):
     """A model that says yes whatever it is asked: its logits are all equal, and the first of them is taken."""
     if engine == "vllm":
         pytest.importorskip("vllm", reason="needs requirements/vllm.txt")
+        request.getfixturevalue("forked_engines")
     folder = tmp_path / "judge"
     tokenizer = symbol_tokenizer(["yes", "<pad>", "<eos>", *sorted({*"Is it right?"})], pattern=r"yes|[\s\S]")
     tokenizer.save_pretrained(folder)

@@ -2,16 +2,20 @@
 interpreter of its own spends seconds on torch and transformers.
 
     test → server   where the script is, its arguments and environment; a file for its output, a socket for its end
-    server → keeper → script    forks; the keeper waits for the script, and tells the test its process id and its exit code
+    server → keeper → script    forks; the keeper waits for the script, tells the test its process id and its exit code, and kills
+                                it when the test has gone
 
 A driver that starts Ray gets its workers in the same way (ray_worker.py).
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import gc
 import importlib
 import json
+import multiprocessing
 import os
 import runpy
 import select
@@ -30,6 +34,8 @@ LONGEST = 1 << 17
 """Bytes of a request."""
 RAY_WORKER = str(Path(__file__).with_name("ray_worker.py"))
 """Ray joins the name of what begins its workers to its own folder's, and so finds this file."""
+SPAWNED = str(Path(__file__).with_name("spawned.py"))
+MOST_PASSED = 16
 FORKS = "TESTS_FORK_SERVER"
 """The variable with the address of the server that a process was forked from."""
 STANDS_FOR = "for "
@@ -45,10 +51,12 @@ class Forked:
         self.returncode: int | None = None
 
     @classmethod
-    def asked_of(cls, server: socket.socket, request: Mapping[str, object], output: IO[Any]) -> Forked:
+    def asked_of(cls, server: socket.socket, request: Mapping[str, object], output: IO[Any], passed: Sequence[int]) -> Forked:
+        """`passed`: descriptors that the script has, too, under their numbers."""
         end, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            socket.send_fds(server, [json.dumps(request).encode()], [output.fileno(), theirs.fileno()])
+            message = json.dumps({"passed": [*passed], **request}).encode()
+            socket.send_fds(server, [message], [output.fileno(), theirs.fileno(), *passed])
         return cls(end)
 
     def poll(self) -> int | None:
@@ -83,17 +91,25 @@ class ForkServer:
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._folder = tempfile.TemporaryDirectory(prefix="forks-")
         self.address = os.path.join(self._folder.name, "server")
+        spawning = Path(self.spawning)
+        spawning.write_text(f'#!/bin/sh\nexec {sys.executable} -S {SPAWNED} "$@"\n')
+        spawning.chmod(0o700)
         with theirs, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as workers:
             workers.bind(self.address)
             passed = [theirs.fileno(), workers.fileno()]
             command = [sys.executable, __file__, *map(str, passed), *imports]
             self._process = subprocess.Popen(command, env={**environment, FORKS: self.address}, pass_fds=passed)
 
+    @property
+    def spawning(self) -> str:
+        """What multiprocessing is to start in place of an interpreter."""
+        return _spawning(self.address)
+
     def start(self, command: Sequence[str], folder: Path, environment: Mapping[str, str], output: IO[bytes]) -> Forked:
         """Starts `command` as `subprocess.Popen` does: a script, or -m and a module, and its arguments."""
         given = {**environment, FORKS: self.address}
         request = {"command": command, "folder": str(folder), "environment": given}
-        return Forked.asked_of(self._requests, request, output)
+        return Forked.asked_of(self._requests, request, output, [])
 
     def run(
         self, command: Sequence[str], folder: Path, environment: Mapping[str, str], log: Path, timeout_s: float = 280.0
@@ -122,7 +138,7 @@ def serve(requests: socket.socket, workers: socket.socket) -> dict[str, Any]:
     """Returns in the processes of the scripts, with their requests."""
     while True:
         asked, *_ = select.select([requests, workers], [], [])[0]
-        message, fds, *_ = socket.recv_fds(asked, LONGEST, 2)
+        message, fds, *_ = socket.recv_fds(asked, LONGEST, MOST_PASSED)
         if not message:
             sys.exit()
         if os.fork() == 0:
@@ -132,7 +148,15 @@ def serve(requests: socket.socket, workers: socket.socket) -> dict[str, Any]:
             os.dup2(fds[0], 1)
             os.dup2(fds[0], 2)
             os.close(fds[0])
-            return dict(json.loads(message))
+            request = dict(json.loads(message))
+            numbers = request.pop("passed")
+            away = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, max(numbers) + 1) for fd in fds[2:]]
+            for fd in fds[2:]:
+                os.close(fd)
+            for fd, number in zip(away, numbers, strict=True):
+                os.dup2(fd, number)
+                os.close(fd)
+            return request
         for fd in fds:
             os.close(fd)
         while True:  # keepers that have ended
@@ -141,6 +165,10 @@ def serve(requests: socket.socket, workers: socket.socket) -> dict[str, Any]:
                     break
             except ChildProcessError:
                 break
+
+
+def _spawning(address: str) -> str:
+    return os.path.join(os.path.dirname(address), "python")
 
 
 def stands_for(pid: int) -> int | None:
@@ -152,13 +180,33 @@ def stands_for(pid: int) -> int | None:
     return int(name.removeprefix(STANDS_FOR)) if name.startswith(STANDS_FOR) else None
 
 
+def in_my_place(command: Sequence[str], environment: Mapping[str, str], passed: Sequence[int] = ()) -> int:
+    """What another program has started this process for, as a fork of the server that the environment names: its exit code. Ends it
+    when that program has ended."""
+    parent = os.getppid()
+    request = {"command": [*command], "folder": os.getcwd(), "environment": {**environment}}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:
+        server.connect(environment[FORKS])
+        other = Forked.asked_of(server, request, sys.stdout, passed)
+    Path("/proc/self/comm").write_text(f"{STANDS_FOR}{other.pid}")  # for who looks for a family
+    while os.getppid() == parent:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = other.wait(1.0)
+            return code if code >= 0 else 128 - code
+    return 1
+
+
 def keep(end: socket.socket) -> None:
     """Returns in a new process. This one tells of it, and ends after it."""
     with end:
         if (script := os.fork()) == 0:
             return
         end.send(str(script).encode())
-        end.send(str(os.waitstatus_to_exitcode(os.waitpid(script, 0)[1])).encode())
+        select.select([end, os.pidfd_open(script)], [], [])
+        os.kill(script, signal.SIGKILL)  # it is a zombie, or nobody waits for it
+        code = os.waitstatus_to_exitcode(os.waitpid(script, 0)[1])
+        with contextlib.suppress(OSError):
+            end.send(str(code).encode())
     os._exit(0)
 
 
@@ -175,6 +223,11 @@ def become(command: Sequence[str], folder: str, environment: Mapping[str, str]) 
         sys.argv = list(command[1:])
         sys.path[0] = folder
         runpy.run_module(command[1], run_name="__main__", alter_sys=True)
+        return
+    if command[0] == "-c":
+        multiprocessing.set_executable(_spawning(environment[FORKS]))
+        sys.argv = ["-c", *command[2:]]
+        exec(command[1], vars(sys.modules["__main__"]))
         return
     sys.argv = list(command)
     sys.path[0] = os.path.dirname(command[0])

@@ -27,6 +27,16 @@ RUN_IMPORTS = (
     "transformers.models.qwen2.modeling_qwen2",
 )
 """What a run imports."""
+VLLM_IMPORTS = (
+    "vllm.model_executor.models.qwen2",
+    "vllm.model_executor.models.qwen3",
+    "vllm.v1.engine.core",
+    "vllm.v1.executor.multiproc_executor",
+    "vllm.v1.executor.uniproc_executor",
+    "vllm.v1.worker.cpu_worker",
+)
+"""What an engine's processes import, and what they find in their environment then."""
+VLLM_ENVIRONMENT = {"VLLM_LOGGING_LEVEL": "ERROR", "TORCHDYNAMO_DISABLE": "1", "HF_HUB_OFFLINE": "1"}
 
 
 def environment() -> dict[str, str]:

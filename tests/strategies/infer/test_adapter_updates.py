@@ -130,6 +130,7 @@ def base(lab: Any, tmp_path_factory: Any) -> Path:
 def run(lab: Any, base: Path, tmp_path_factory: Any, request: Any) -> Iterator[Run]:
     if request.param == "vllm":
         pytest.importorskip("vllm", reason="needs requirements/vllm.txt")
+        request.getfixturevalue("forked_engines")
     run = Run(lab, base, tmp_path_factory.mktemp("versions"), request.param)
     yield run
     run.wait(run.engine.close())

@@ -89,11 +89,14 @@ RESPONSES = ("2", "3", "0123456789" * 3, "", "=2")
 @pytest.mark.timeout(300)
 @pytest.mark.xdist_group("vllm")
 @pytest.mark.parametrize("engine", ["hf_infer", "vllm", "vllm of another interpreter"])
-def test_a_reward_is_what_the_classifier_says_of_the_conversation(folder: Path, engine: str) -> None:
+def test_a_reward_is_what_the_classifier_says_of_the_conversation(
+    folder: Path, request: pytest.FixtureRequest, engine: str
+) -> None:
     """Also in a batch with longer texts, of which each ends with the token that the model's config calls padding."""
     name, *elsewhere = engine.split(maxsplit=1)
     if name == "vllm":
         pytest.importorskip("vllm", reason="needs requirements/vllm.txt")
+        request.getfixturevalue("forked_engines")
     given = config(folder, name)
     if elsewhere:
         given["engine"]["options"]["engine_args"] = {"python": sys.executable}

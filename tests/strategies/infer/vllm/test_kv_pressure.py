@@ -12,7 +12,7 @@ from roll.rollout.rollout import RolloutClient
 from roll.rollout.router import Router
 
 pytest.importorskip("vllm", reason="needs requirements/vllm.txt")
-pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("vllm")]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("vllm"), pytest.mark.usefixtures("forked_engines")]
 
 ASKED, PROMPT, LONG = 8, 100, 200
 BLOCKS_OF_A_RESPONSE = 3

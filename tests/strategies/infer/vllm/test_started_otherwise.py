@@ -7,7 +7,12 @@ import pytest
 import torch
 
 pytest.importorskip("vllm", reason="needs requirements/vllm.txt")
-pytestmark = [pytest.mark.timeout(600), pytest.mark.slow, pytest.mark.xdist_group("vllm")]
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.slow,
+    pytest.mark.xdist_group("vllm"),
+    pytest.mark.usefixtures("forked_engines"),
+]
 
 PROMPT, LONG = [1, 2, 3], 60
 
