@@ -181,8 +181,8 @@ def stands_for(pid: int) -> int | None:
 
 
 def in_my_place(command: Sequence[str], environment: Mapping[str, str], passed: Sequence[int] = ()) -> int:
-    """What another program has started this process for, as a fork of the server that the environment names: its exit code. Ends it
-    when that program has ended."""
+    """What another program has started this process for, as a fork of the server that the environment names, to its exit code. It
+    is ended when that program has ended."""
     parent = os.getppid()
     request = {"command": [*command], "folder": os.getcwd(), "environment": {**environment}}
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:
