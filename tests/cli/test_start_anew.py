@@ -48,18 +48,18 @@ def test_what_init_makes_is_checked_and_trained_as_it_is(embedded_task, forks, t
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_a_pipe_gets_no_colours_also_from_workers(embedded_task, tmp_path):
-    assert roll("init", "mine", "--model", str(embedded_task / "model"), folder=tmp_path).returncode == 0
+def test_a_file_gets_no_colours_also_from_workers(embedded_task, forks, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "mine", "--model", str(embedded_task / "model")]) == 0
     reward = tmp_path / "mine" / "reward.py"
     reward.write_text(reward.read_text().replace("        said, right", "        print('graded here')\n        said, right"))
     named = ("--config_path", ".", "--config_name", "mine")
     small = ("max_steps=1", "rollout_batch_size=4", "actor_train.training_args.per_device_train_batch_size=32", "eval_steps=1")
-    trained = roll("train", "rlvr", *named, *small, folder=tmp_path / "mine")
-    assert trained.returncode == 0, trained.stdout + trained.stderr
-    told = trained.stdout + trained.stderr
+    train = ["-m", "roll.cli.main", "train", "rlvr", *named, *small]
+    told = forks.run(train, tmp_path / "mine", environment(), tmp_path / "log.txt")
     assert any("graded here" in line and "pid=" in line for line in told.splitlines()), told
     assert "\x1b" not in told
-    assert [line.split()[1] for line in trained.stdout.splitlines() if line.startswith("step ")][-1] == "1/1"
+    assert [line.split()[1] for line in told.splitlines() if line.startswith("step ")][-1] == "1/1"
 
 
 def test_init_refuses_a_name_a_full_folder_and_a_model_that_is_none(tmp_path, capsys, monkeypatch):
