@@ -182,7 +182,8 @@ def test_it_explains_what_can_be_known(make, decided_by, ceiling):
     only the five states after it do. A value that is read one token too early or too late would explain 6 / 8 or 4 / 8.
 
     Every batch is new, so the metric, which is of the values before the step, is of data that the critic has not learned from."""
-    critic = make(learning_rate=1e-2, lr_scheduler_type="constant", warmup_steps=5, weight_decay=0.0, max_grad_norm=1.0)
+    whole = {"max_tokens_per_microbatch": 1000, "max_tokens_per_microbatch_infer": 1000}
+    critic = make(learning_rate=1e-2, lr_scheduler_type="constant", warmup_steps=5, weight_decay=0.0, max_grad_norm=1.0, **whole)
     samples, length, generator = 32, PROMPT + RESPONSE, torch.Generator().manual_seed(0)
     explained = []
     for _ in range(STEPS):
