@@ -10,6 +10,7 @@ A driver that starts Ray gets its workers in the same way (ray_worker.py).
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import gc
@@ -24,6 +25,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -211,7 +213,7 @@ def keep(end: socket.socket) -> None:
 
 
 def become(command: Sequence[str], folder: str, environment: Mapping[str, str]) -> None:
-    """Runs a script as `python script.py` does, or a module as `python -m module` does."""
+    """Runs a script as `python script.py` does, or a module as `python -m module` does, or what follows -c; and ends."""
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
@@ -219,19 +221,38 @@ def become(command: Sequence[str], folder: str, environment: Mapping[str, str]) 
         _with_ray()
     named = environment.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[1:1] = [path for path in named if path and path not in sys.path]
+    try:
+        _run(command, folder, environment)
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+        _end(1 if isinstance(end.code, str) else end.code or 0)
+    _end(0)
+
+
+def _run(command: Sequence[str], folder: str, environment: Mapping[str, str]) -> None:
     if command[0] == "-m":
         sys.argv = list(command[1:])
         sys.path[0] = folder
         runpy.run_module(command[1], run_name="__main__", alter_sys=True)
-        return
-    if command[0] == "-c":
+    elif command[0] == "-c":
         multiprocessing.set_executable(_spawning(environment[FORKS]))
         sys.argv = ["-c", *command[2:]]
         exec(command[1], vars(sys.modules["__main__"]))
-        return
-    sys.argv = list(command)
-    sys.path[0] = os.path.dirname(command[0])
-    runpy.run_path(command[0], run_name="__main__")
+    else:
+        sys.argv = list(command)
+        sys.path[0] = os.path.dirname(command[0])
+        runpy.run_path(command[0], run_name="__main__")
+
+
+def _end(code: int) -> None:
+    """As an interpreter ends, but that the objects of two thousand modules are not freed one by one, which would first copy their
+    memory: 0.8 s of processor time."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _with_ray() -> None:
