@@ -33,7 +33,10 @@ def slot_sdpa_attention(
     rows, heads, tokens, width = query.shape
     kv_heads = key.shape[1]
     if tokens > 1 or heads == kv_heads:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs)
+        whole: tuple[Tensor, None] = sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
+        )
+        return whole
     grouped = query.reshape(rows, kv_heads, heads // kv_heads, width)
     out = torch.nn.functional.scaled_dot_product_attention(
         grouped, key, value, attn_mask=attention_mask, dropout_p=dropout, scale=scaling

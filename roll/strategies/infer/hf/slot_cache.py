@@ -16,7 +16,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from roll.configs.arguments import KV_GRANULE
 
 
-class SlotCache(Cache):
+class SlotCache(Cache):  # type: ignore[misc]
     """What the model sees as `past_key_values`. `begin_prefill` or `begin_decode` says what the next forward will write."""
 
     def __init__(self, slots: int, max_length: int, num_layers: int) -> None:
@@ -77,10 +77,12 @@ class SlotCache(Cache):
             layer.grow()
 
 
-class SlotLayer(CacheLayerMixin):
+class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
     """One layer's share of a `SlotCache`; allocated when the model first shows the shape and type of its states."""
 
     is_sliding = False
+    keys: Tensor | None
+    values: Tensor | None
 
     def __init__(self, owner: SlotCache) -> None:
         super().__init__()

@@ -222,7 +222,7 @@ def _inverse_frequencies(hf_config: Any) -> Tensor:
     """[D / 2], transformers' own: Megatron's scaling knows the constants of Llama 3.1 only."""
     kind = rope_type(hf_config)
     if kind != "default":
-        frequencies, _ = ROPE_INIT_FUNCTIONS[kind](hf_config, torch.device("cpu"))
+        frequencies: Tensor = ROPE_INIT_FUNCTIONS[kind](hf_config, torch.device("cpu"))[0]
         return frequencies
     size = getattr(hf_config, "head_dim", None) or hf_config.hidden_size // hf_config.num_attention_heads
     exponents = torch.arange(0, size, 2, dtype=torch.float32) / size
