@@ -237,21 +237,21 @@ def memory_mib() -> tuple[float, float]:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, int(pss.split()[1]) / 1024
 
 
+def arguments_of_ranks(name: str, model_path: Path, out: Path, steps: int) -> list[list[str]]:
+    """Of this script, for each rank of a layout. Makes the folder of what they write."""
+    out.mkdir(parents=True)
+    words = ["--rank_of", name, "--model", str(model_path), "--out", str(out), "--port", str(free_port()), "--steps", str(steps)]
+    return [[*words, "--rank", str(rank)] for rank in range(LAYOUTS[name].ranks)]
+
+
 def run_layout(name: str, model_path: Path, out: Path, steps: int = STEPS, timeout_s: float = 300.0) -> None:
     """All ranks of a layout, as processes. Raises `RuntimeError` with what the first failing one said."""
-    out.mkdir(parents=True)
-    port = free_port()
-    words = [sys.executable, __file__, "--rank_of", name, "--model", str(model_path), "--out", str(out)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPO), "TORCH_COMPILE_DISABLE": "1"}
     processes = [
         subprocess.Popen(
-            [*words, "--rank", str(rank), "--port", str(port), "--steps", str(steps)],
-            env=environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
+            [sys.executable, __file__, *words], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )
-        for rank in range(LAYOUTS[name].ranks)
+        for words in arguments_of_ranks(name, model_path, out, steps)
     ]
     try:
         for process in processes:

@@ -1,14 +1,11 @@
 """FSDP2 and every ZeRO stage on two gloo processes against one plain process: the same losses, weights and checkpoints."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from programs import environment
 from safetensors.torch import load_file
 from saving import contents, save, saved
 from train_specs import fsdp2_spec
@@ -228,20 +225,14 @@ def test_hugging_face_weights_come_back_bit_for_bit(runs, megatron_models, layou
     assert all(torch.equal(got[name], tensor) for name, tensor in given.items())
 
 
-def test_stage_0_in_bf16_is_refused_also_where_only_the_device_decides_the_type(model_path):
+def test_stage_0_in_bf16_is_refused_also_where_only_the_device_decides_the_type(model_path, programs, tmp_path):
     pytest.importorskip("deepspeed", reason="needs requirements/deepspeed.txt")
-    program = (
+    program = tmp_path / "program.py"
+    program.write_text(
         "import sys\nfrom train_specs import train_spec\nfrom roll.strategies.train import make_train_strategy\n"
         "from roll.strategies.train.interface import RankContext\n"
         "spec = train_spec('deepspeed_train', sys.argv[1], dtype='bf16', zero={'stage': 0})\n"
         "make_train_strategy(RankContext(), spec)"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", program, str(model_path)],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-        env=environment(),
-    )
-    assert ended.returncode == 1 and "stage 0 keeps no float32 masters" in ended.stderr
+    process, log = programs.start(program, model_path)
+    assert process.wait(100) == 1 and "stage 0 keeps no float32 masters" in log.read_text()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import subprocess
+import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import ForkServer
 from transformers import Qwen2Config
 
 from roll.configs.loading import load_config
@@ -56,13 +58,14 @@ def test_a_vllm_without_metadata_is_not_trusted(monkeypatch: pytest.MonkeyPatch)
 
 
 @needs_vllm
-def test_the_names_read_from_the_source_are_those_of_the_class() -> None:
+@pytest.mark.xdist_group("vllm")
+def test_the_names_read_from_the_source_are_those_of_the_class(vllm_forks: ForkServer, tmp_path: Path) -> None:
     """In a process of its own, for importing vllm changes the process."""
     program = (
         "import dataclasses; from vllm.engine.arg_utils import AsyncEngineArgs\n"
         "print(*sorted(field.name for field in dataclasses.fields(AsyncEngineArgs) if field.name[0] != '_'))"
     )
-    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=110, check=True).stdout
+    out = vllm_forks.run(["-c", program], tmp_path, os.environ, tmp_path / "log.txt")
     assert out.split("\n")[-2].split() == sorted(argument_names())
 
 
