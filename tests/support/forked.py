@@ -5,7 +5,7 @@ interpreter of its own spends seconds on torch and transformers.
     server → keeper → script    forks; the keeper waits for the script, tells the test its process id and its exit code, and kills
                                 it when the test has gone
 
-A driver that starts Ray gets its workers in the same way (ray_worker.py).
+A driver that starts Ray gets its workers in the same way (ray_worker.py), and vLLM its processes (spawned.py).
 """
 
 from __future__ import annotations
@@ -38,8 +38,11 @@ RAY_WORKER = str(Path(__file__).with_name("ray_worker.py"))
 """Ray joins the name of what begins its workers to its own folder's, and so finds this file."""
 SPAWNED = str(Path(__file__).with_name("spawned.py"))
 MOST_PASSED = 16
+"""Descriptors of a request."""
 FORKS = "TESTS_FORK_SERVER"
 """The variable with the address of the server that a process was forked from."""
+WHOLE_WORKERS = "TESTS_WHOLE_WORKERS"
+"""Set where Ray is to start its workers as it does."""
 STANDS_FOR = "for "
 """A process of this name, and a process id behind it, is the place of another."""
 
@@ -258,7 +261,8 @@ def _end(code: int) -> None:
 def _with_ray() -> None:
     """Ray has read its variables when it was imported, and reads them again."""
     importlib.import_module("ray._raylet").Config.initialize("")
-    importlib.import_module("ray._private.ray_constants").__dict__["SETUP_WORKER_FILENAME"] = RAY_WORKER
+    if WHOLE_WORKERS not in os.environ:
+        importlib.import_module("ray._private.ray_constants").__dict__["SETUP_WORKER_FILENAME"] = RAY_WORKER
 
 
 def _as_a_worker_of_ray() -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from forked import WHOLE_WORKERS
 
 from roll.cli.verify import read_run, violations
 
@@ -32,6 +33,12 @@ class Row:
         """What became of it, and that this is when it did."""
         self.seconds = time.monotonic() - self.began
         self.outcome = outcome
+
+
+@pytest.fixture(autouse=True)
+def whole_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table's seconds are those of users: Ray starts its workers as it does."""
+    monkeypatch.setenv(WHOLE_WORKERS, "1")
 
 
 @pytest.fixture
