@@ -5,6 +5,8 @@ set -um # -m: a process group each, so that Ctrl-C reaches them through this scr
 here=$(cd "$(dirname "$0")" && pwd)
 declare -A running=()
 interrupted=
+starting=1
+pending= # a signal that has come, and has not been passed on
 
 start() {
     python "$here/../start_rlvr_pipeline.py" --config_path "$here" --config_name "$@" &
@@ -15,11 +17,20 @@ tell() { # a signal to whoever still runs
     for process in "${!running[@]}"; do kill -s "$1" "$process" 2>/dev/null; done
 }
 
-trap 'interrupted=1; tell INT' INT
-trap 'interrupted=1; tell TERM' TERM
+pass_on() {
+    local signal=$pending
+    pending=
+    [[ -z $signal ]] || tell "$signal"
+}
+
+# Not before it is known who has been started.
+trap 'interrupted=1 pending=INT; [[ -n $starting ]] || pass_on' INT
+trap 'interrupted=1 pending=TERM; [[ -n $starting ]] || pass_on' TERM
 
 start trainer "$@"
 [[ -n $interrupted ]] || start explorer "$@"
+starting=
+pass_on
 
 status=0
 while ((${#running[@]})); do

@@ -90,9 +90,9 @@ def script(tmp_path):
 
     processes = []
 
-    def start(*overrides):
-        command = ["bash", str(FOLDER / "run.sh"), *overrides]
-        processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+    def start(*overrides, **variables):
+        command, given = ["bash", str(FOLDER / "run.sh"), *overrides], environment | variables
+        processes.append(subprocess.Popen(command, env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
         return processes[-1]
 
     yield start
@@ -125,6 +125,21 @@ def test_ctrl_c_reaches_both_once_and_nobody_is_told_twice(script):
     assert process.stdout is not None
     assert {process.stdout.readline(), process.stdout.readline()} == {"trainer waits\n", "explorer waits\n"}
     process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert set(output.splitlines()) == {"trainer got SIGINT", "explorer got SIGINT"}
+
+
+def test_ctrl_c_reaches_a_process_that_the_script_has_started_a_moment_before(script, tmp_path):
+    """The script stands still between the start of the explorer and noting its process id."""
+    fifo = tmp_path / "noted"
+    os.mkfifo(fifo)
+    slow = tmp_path / "slow.sh"
+    slow.write_text(f"set -T\ntrap '[[ $BASH_COMMAND == running* && $1 == explorer ]] && read -r < {fifo}' DEBUG\n")
+    process = script("waits=trainer+explorer", BASH_ENV=str(slow))
+    assert {process.stdout.readline(), process.stdout.readline()} == {"trainer waits\n", "explorer waits\n"}
+    process.send_signal(signal.SIGINT)
+    fifo.write_text("go on\n")
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
     assert set(output.splitlines()) == {"trainer got SIGINT", "explorer got SIGINT"}
