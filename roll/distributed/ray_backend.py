@@ -252,6 +252,7 @@ class RayBackend:
         """Whether a node is gone on which a worker has just died: Ray takes its time to know."""
         deadline = time.monotonic() + NODE_VERDICT_S
         while time.monotonic() < deadline and not self._private and node.id != ray.get_runtime_context().get_node_id():
+            await self._ray.reached()
             if all(live.id != node.id for live in self._live_nodes()):
                 return True
             await asyncio.sleep(1.0)
@@ -288,6 +289,8 @@ class RayBackend:
 
     async def start(self, spec: WorkerSpec) -> WorkerHandle:
         while True:
+            self._connect()
+            await self._ray.reached()
             node = self._node_of(spec.placement)
             try:
                 return await self._start(spec, node)

@@ -104,6 +104,11 @@ class RayInstance:
                 return BackendLost(f"Ray's {name} (process {process.pid}) died ({how}): no worker can be reached any more{kept}")
         return None
 
+    async def reached(self) -> None:
+        """Raises `BackendLost` if Ray cannot be reached any more."""
+        if (lost := self.why_lost()) is not None:
+            raise lost
+
     async def lost(self) -> None:
         """Returns when `why_lost` has an answer."""
         if self._watching is None or self._watching.done():

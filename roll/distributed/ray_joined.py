@@ -48,6 +48,15 @@ class JoinedRay:
             self._watching = asyncio.ensure_future(self._watch())
         await asyncio.wait({self._watching})
 
+    async def reached(self) -> None:
+        """Returns when the control process can be reached: what Ray asks it would block the event loop until then, and so the
+        watch over it. Raises `BackendLost`."""
+        while not await _answers(self._control):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.lost(), LOOK_S)
+            if self._lost is not None:
+                raise self._lost
+
     def stop(self) -> None:
         if self._watching is not None:
             self._watching.cancel()

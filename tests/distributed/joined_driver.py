@@ -20,7 +20,7 @@ async def main() -> None:
     backend = RayBackend(detect())
     specs = [WorkerSpec("role-0", "backend_worker.Counter", place((0,), detect())[0], {"rank": 0})]
     cluster = await Cluster.start("role", backend, specs, 60.0)
-    watch = asyncio.ensure_future(cluster.watch())
+    watch = asyncio.ensure_future(cluster.watch(cluster.restart))  # the worker may be gone before its head is missed
     await asyncio.wait({watch}, timeout=3.0)  # longer than the limit: a head that lives is reached
     print("up", await cluster.call(0, "add", 3), watch.done(), flush=True)
     try:

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from roll.distributed import ray_joined
+from roll.distributed.backend import BackendLost
 from roll.distributed.ports import free_port
 from roll.distributed.ray_joined import _answers
 from roll.distributed.watchdog import children_of
 
 HERE = Path(__file__).parent
-RAYS_OWN_END = 1
 
 
 def family(pid: int) -> list[int]:
@@ -49,11 +50,7 @@ def a_head():
 @pytest.mark.ray
 @pytest.mark.slow
 def test_a_head_that_dies_ends_the_driver_with_the_reason_before_ray_does():
-    """Once in a dozen runs the driver did nothing until Ray ended it after its minute, with Ray's own words; the cause was not
-    found. So this may happen once."""
     code, out, address = end_of_a_driver()
-    if code == RAYS_OWN_END:
-        code, out, address = end_of_a_driver()
     assert code == 0, out
     assert f"(RAY_ADDRESS={address}) cannot be reached for 2 s: the cluster's head has ended" in out
 
@@ -74,6 +71,29 @@ def watch_the_end(process, environment):
         return driver.returncode, out
     finally:
         driver.kill()
+
+
+def test_ray_is_asked_nothing_while_its_control_process_cannot_be_reached(monkeypatch):
+    monkeypatch.setattr(ray_joined, "LOOK_S", 0.02)
+    monkeypatch.setattr(ray_joined, "LOST_S", 0.3)
+
+    async def main():
+        server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+        joined = ray_joined.JoinedRay("head:6379")
+        port = server.sockets[0].getsockname()[1]
+        joined._control = f"127.0.0.1:{port}"
+        await joined.reached()
+        server.close()
+        await server.wait_closed()
+        asked = asyncio.ensure_future(joined.reached())
+        server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", port)
+        await asked  # it is back before the limit
+        server.close()
+        await server.wait_closed()
+        with pytest.raises(BackendLost, match="the cluster's head has ended"):
+            await joined.reached()
+
+    asyncio.run(asyncio.wait_for(main(), 30))
 
 
 def test_what_answers():
