@@ -43,8 +43,8 @@ def check_nothing_is_left(run, folder: Path) -> None:
 
 @pytest.mark.timeout(600)
 def test_the_death_of_a_control_process_ends_the_run_with_the_reason(launch, tmp_path):
-    """Also while a checkpoint is written: nobody waits for workers that cannot be reached. The workers are Ray's own, for forks end
-    with their raylet by the tests' doing."""
+    """Also while a checkpoint is written: nobody waits for workers that cannot be reached. The workers are Ray's own: forks would
+    end with their raylet by the tests' doing."""
     name = "gcs_server"
     run = launch(ENDLESS, "rpc_timeout=100000", "actor_train.worker_cls=fault_trainers.SlowDisk", local=False, forked=False)
     run.wait_for("the writing", (tmp_path / "writing").exists, 240)
