@@ -26,7 +26,7 @@ OPTIONS = {
     "warmup_steps": 2,
     "total_optimizer_steps": 10,
     "max_grad_norm": 0.5,
-    "max_tokens_per_microbatch": 24,
+    "max_tokens_per_microbatch": 40,
     "max_tokens_per_microbatch_infer": 30,
 }
 LOSS = LossSpec(pg_variant="ppo", aggregation="seq-mean-token-mean", kl_loss_coef=0.1, entropy_coef=0.01)

@@ -17,7 +17,7 @@ from roll.strategies.train.megatron.strategy import MegatronStrategy
 SHARED = runpy.run_path(str(Path(__file__).parents[1] / "rank_program.py"))
 VALUES = runpy.run_path(str(Path(__file__).parents[1] / "critic_program.py"))
 OPTIONS, LOSS, make_batch, totals = (SHARED[name] for name in ("OPTIONS", "LOSS", "make_batch", "totals"))
-STEPS = 5
+STEPS = 3
 TP2, PP2 = {"tensor_model_parallel_size": 2}, {"pipeline_model_parallel_size": 2}
 EP2 = {"expert_model_parallel_size": 2}
 LAYOUTS = {

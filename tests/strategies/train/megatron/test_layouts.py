@@ -42,7 +42,7 @@ def as_in_files(model):
 
 
 def plain_run(path):
-    """What a textbook loop gives: log-probs before, and metrics and weights after five steps, then after one more."""
+    """What a textbook loop gives: log-probs before, and metrics and weights after three steps, then after one more."""
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
     options = RANKS.OPTIONS
     groups = [
@@ -133,7 +133,7 @@ def test_log_probs(out, plain, layout):
 
 
 @pytest.mark.parametrize("layout", RANKS.LAYOUTS)
-def test_five_steps(out, plain, layout):
+def test_three_steps(out, plain, layout):
     expected = plain(RANKS.LAYOUTS[layout][0])
     ranks = [json.loads((out / f"{layout}-{rank}.json").read_text()) for rank in range(2)]
     assert ranks[0][:-1] == ranks[1][:-1]
