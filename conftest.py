@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import subprocess
 from collections.abc import Generator
 from pathlib import Path
@@ -14,6 +15,10 @@ from hypothesis import settings
 
 # As a deterministic run sets it at its start (roll/distributed/determinism.py): before a test's imports use MKL.
 os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
+
+# Programs that tests start end by Ctrl-C, also where the shell that started the tests has them ignore it (`make test &`).
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Collecting the tests imports everything there is, and all of it stays: looking for garbage meanwhile takes a sixth of the time.
 gc.disable()

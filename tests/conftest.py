@@ -4,13 +4,36 @@ import multiprocessing
 import multiprocessing.spawn
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from forked import FORKS, RAY_WORKER, ForkServer
+from forked import FORKS, RAY_WORKER, Forks, ForkServer
 from made_models import of_all_processes, script
 from programs import RUN_IMPORTS, VLLM_ENVIRONMENT, VLLM_IMPORTS, environment
 
 from roll.metrics import learning_curve
+
+SERVER = pytest.StashKey[ForkServer]()
+ADDRESS = "address of the fork server"
+
+
+def run_server() -> ForkServer:
+    return ForkServer(environment() | {"HF_HUB_OFFLINE": "1"}, RUN_IMPORTS)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """pytest-xdist is about to start a process: one server is there for all of them. They begin when its imports are made, and
+    find compiled what it has imported."""
+    if SERVER not in node.config.stash:
+        node.config.stash[SERVER] = run_server()
+        node.config.stash[SERVER].wait_for_imports()
+    node.workerinput[ADDRESS] = node.config.stash[SERVER].address
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if SERVER in config.stash:
+        config.stash[SERVER].close()
 
 
 @pytest.fixture(scope="session")
@@ -23,15 +46,18 @@ def embedded_task(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def forks() -> Iterator[ForkServer]:
-    """Starts whole runs as processes that find their imports made."""
-    server = ForkServer(environment() | {"HF_HUB_OFFLINE": "1"}, RUN_IMPORTS)
+def forks(pytestconfig: pytest.Config) -> Iterator[Forks]:
+    """Starts whole runs, and ranks, as processes that find their imports made."""
+    if address := getattr(pytestconfig, "workerinput", {}).get(ADDRESS):
+        yield Forks(address)
+        return
+    server = run_server()
     yield server
     server.close()
 
 
 @pytest.fixture
-def forked_workers(forks: ForkServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def forked_workers(forks: Forks, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a Ray that the test starts in this process."""
     monkeypatch.setenv(FORKS, forks.address)
     monkeypatch.setattr("ray._private.ray_constants.SETUP_WORKER_FILENAME", RAY_WORKER)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import yaml
-from forked import Forked, ForkServer, stands_for
+from forked import Forked, Forks, stands_for
 from tiny_models import symbol_tokenizer, tiny_qwen2
 
 from roll.cli.verify import GIVEN_BACK, read_run, violations
@@ -284,7 +284,7 @@ def environment() -> dict[str, str]:
 
 
 @pytest.fixture
-def launch(world: World, forks: ForkServer, tmp_path: Path) -> Iterator[Launch]:
+def launch(world: World, forks: Forks, tmp_path: Path) -> Iterator[Launch]:
     """`launch(*overrides, local=True)` starts the example script; whatever still runs at the end of the test is killed. `piped`:
     the log is written by another process, whatever becomes of this one's files. `agentic`: agents instead of prompts. `forked`:
     from an interpreter that has made its imports, as are Ray's workers then. `before` is called in a process that is not, before

@@ -33,20 +33,19 @@ ENGINES = [
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("engine", "python"), ENGINES)
 def test_a_run_whose_engine_starts_empty_samples_from_the_trainers_weights(
-    lab, make_config, with_validation, material, tmp_path, engine, python
+    lab, make_config, with_validation, material, tmp_path, request, engine, python
 ):
     """The log-probs of every step are those of the trainer to rounding, though the engine never read the model's weights. An
-    evaluation of the checkpoints with such an engine gives the answers of the run's validations."""
+    evaluation of the checkpoints with such an engine gives the answers of the run's validations; vLLM's is of this interpreter
+    then, whose imports are made."""
     tokenizer = AutoTokenizer.from_pretrained(material / "model")
     model = tiny_qwen2(len(tokenizer), eos_token_id=1, pad_token_id=0, **FOR_VLLM)
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
+    elsewhere = {"python": python, "load_format": "dummy"}
     changes = {
         "pretrain": str(tmp_path / "model"),
-        "actor_infer.strategy_args": {
-            "strategy_name": engine,
-            "strategy_config": {"python": python, "load_format": "dummy"},
-        },
+        "actor_infer.strategy_args": {"strategy_name": engine, "strategy_config": elsewhere},
         "rpc_timeout": 200.0,
         "rollout_log_per_step": 16,
         "save_steps": 1,
@@ -59,6 +58,10 @@ def test_a_run_whose_engine_starts_empty_samples_from_the_trainers_weights(
     for row in run.steps():
         assert row["actor/engine_mismatch_max"] < 1e-4, "the engine samples from other weights than the trainer's"
     assert run.summary["weight_updates"]["count"] == 2
+    if engine == "vllm":
+        request.getfixturevalue("forked_engines")
+        del elsewhere["python"]
+        config = make_config(changes, max_steps=2, async_generation_ratio=0)
     evaluated = lab.start(replace(config, mode="bench", bench_checkpoints=["pretrain", str(run.run_dir)]), LocalBackend())
     assert evaluated.summary["status"] == "finished", evaluated.summary["reason"]
     assert [row["model"] for row in evaluated.summary["evaluation"]] == ["pretrain", "step-1", "step-2"]

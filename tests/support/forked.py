@@ -43,6 +43,7 @@ FORKS = "TESTS_FORK_SERVER"
 """The variable with the address of the server that a process was forked from."""
 WHOLE_WORKERS = "TESTS_WHOLE_WORKERS"
 """Set where Ray is to start its workers as it does."""
+MADE = b"imports made"
 STANDS_FOR = "for "
 """A process of this name, and a process id behind it, is the place of another."""
 
@@ -56,10 +57,11 @@ class Forked:
         self.returncode: int | None = None
 
     @classmethod
-    def asked_of(cls, server: socket.socket, request: Mapping[str, object], output: IO[Any], passed: Sequence[int]) -> Forked:
-        """`passed`: descriptors that the script has, too, under their numbers."""
+    def asked_of(cls, address: str, request: Mapping[str, object], output: IO[Any], passed: Sequence[int] = ()) -> Forked:
+        """`address`: the server's. `passed`: descriptors that the script has, too, under their numbers."""
         end, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
+        with theirs, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:
+            server.connect(address)
             message = json.dumps({"passed": [*passed], **request}).encode()
             socket.send_fds(server, [message], [output.fileno(), theirs.fileno(), *passed])
         return cls(end)
@@ -90,20 +92,11 @@ class Forked:
         return self.returncode
 
 
-class ForkServer:
-    def __init__(self, environment: Mapping[str, str], imports: Sequence[str]) -> None:
-        """`imports`: the modules that the scripts find imported."""
-        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._folder = tempfile.TemporaryDirectory(prefix="forks-")
-        self.address = os.path.join(self._folder.name, "server")
-        spawning = Path(self.spawning)
-        spawning.write_text(f'#!/bin/sh\nexec {sys.executable} -S {SPAWNED} "$@"\n')
-        spawning.chmod(0o700)
-        with theirs, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as workers:
-            workers.bind(self.address)
-            passed = [theirs.fileno(), workers.fileno()]
-            command = [sys.executable, __file__, *map(str, passed), *imports]
-            self._process = subprocess.Popen(command, env={**environment, FORKS: self.address}, pass_fds=passed)
+class Forks:
+    """A server, of which any process asks its forks."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
 
     @property
     def spawning(self) -> str:
@@ -113,8 +106,7 @@ class ForkServer:
     def start(self, command: Sequence[str], folder: Path, environment: Mapping[str, str], output: IO[bytes]) -> Forked:
         """Starts `command` as `subprocess.Popen` does: a script, or -m and a module, and its arguments."""
         given = {**environment, FORKS: self.address}
-        request = {"command": command, "folder": str(folder), "environment": given}
-        return Forked.asked_of(self._requests, request, output, [])
+        return Forked.asked_of(self.address, {"command": command, "folder": str(folder), "environment": given}, output)
 
     def run(
         self, command: Sequence[str], folder: Path, environment: Mapping[str, str], log: Path, timeout_s: float = 280.0
@@ -133,22 +125,45 @@ class ForkServer:
         assert code == 0, told
         return told
 
+
+class ForkServer(Forks):
+    """The server of the process that starts it, and ends with it."""
+
+    def __init__(self, environment: Mapping[str, str], imports: Sequence[str]) -> None:
+        """`imports`: the modules that the scripts find imported."""
+        self._folder = tempfile.TemporaryDirectory(prefix="forks-")
+        super().__init__(os.path.join(self._folder.name, "server"))
+        self._lifeline, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        spawning = Path(self.spawning)
+        spawning.write_text(f'#!/bin/sh\nexec {sys.executable} -S {SPAWNED} "$@"\n')
+        spawning.chmod(0o700)
+        with theirs, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as requests:
+            requests.bind(self.address)
+            passed = [theirs.fileno(), requests.fileno()]
+            command = [sys.executable, __file__, *map(str, passed), *imports]
+            self._process = subprocess.Popen(command, env={**environment, FORKS: self.address}, pass_fds=passed)
+
+    def wait_for_imports(self) -> None:
+        """Returns when they are made. Requests need not wait for that."""
+        if not self._lifeline.recv(len(MADE)):
+            raise RuntimeError(f"the fork server ended with exit code {self._process.wait()}")
+
     def close(self) -> None:
-        self._requests.close()
+        self._lifeline.close()
         self._process.wait()
         self._folder.cleanup()
 
 
-def serve(requests: socket.socket, workers: socket.socket) -> dict[str, Any]:
+def serve(lifeline: socket.socket, requests: socket.socket) -> dict[str, Any]:
     """Returns in the processes of the scripts, with their requests."""
+    lifeline.send(MADE)
     while True:
-        asked, *_ = select.select([requests, workers], [], [])[0]
-        message, fds, *_ = socket.recv_fds(asked, LONGEST, MOST_PASSED)
-        if not message:
+        if lifeline in select.select([lifeline, requests], [], [])[0]:
             sys.exit()
+        message, fds, *_ = socket.recv_fds(requests, LONGEST, MOST_PASSED)
         if os.fork() == 0:
+            lifeline.close()
             requests.close()
-            workers.close()
             keep(socket.socket(fileno=fds[1]))
             os.dup2(fds[0], 1)
             os.dup2(fds[0], 2)
@@ -190,9 +205,7 @@ def in_my_place(command: Sequence[str], environment: Mapping[str, str], passed: 
     is ended when that program has ended."""
     parent = os.getppid()
     request = {"command": [*command], "folder": os.getcwd(), "environment": {**environment}}
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:
-        server.connect(environment[FORKS])
-        other = Forked.asked_of(server, request, sys.stdout, passed)
+    other = Forked.asked_of(environment[FORKS], request, sys.stdout, passed)
     Path("/proc/self/comm").write_text(f"{STANDS_FOR}{other.pid}")  # for who looks for a family
     while os.getppid() == parent:
         with contextlib.suppress(subprocess.TimeoutExpired):

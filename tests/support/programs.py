@@ -4,29 +4,41 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
-from forked import Forked, ForkServer
+from forked import Forked, Forks
 
 _SUPPORT = Path(__file__).parent
-RUN_IMPORTS = (
-    "deepspeed",
-    "hydra",
-    "matplotlib.backends.backend_agg",
-    "matplotlib.figure",
-    "ray",
-    "roll.cli.check",
-    "roll.cli.compose",
-    "roll.cli.train",
-    "roll.pipeline.agentic.agentic_pipeline",
-    "roll.pipeline.base_worker",
-    "roll.pipeline.rlvr.rlvr_pipeline",
-    "roll.pipeline.training_flow",
-    "roll.strategies.infer.hf.strategy",
-    "roll.strategies.train.fsdp2",
-    "transformers.models.qwen2.modeling_qwen2",
-)
-"""What a run imports."""
+_IMPORTS = {
+    "torch": (
+        "hydra",
+        "matplotlib.backends.backend_agg",
+        "matplotlib.figure",
+        "ray",
+        "roll.cli.check",
+        "roll.cli.compose",
+        "roll.cli.main",
+        "roll.cli.train",
+        "roll.pipeline.agentic.agentic_pipeline",
+        "roll.pipeline.base_worker",
+        "roll.pipeline.rlvr.rlvr_pipeline",
+        "roll.pipeline.training_flow",
+        "roll.strategies.infer.hf.strategy",
+        "roll.strategies.train.critic",
+        "roll.strategies.train.fsdp2",
+        "saving",
+        "torch.utils.tensorboard",
+        "train_specs",
+        *(f"transformers.models.{family}.modeling_{family}" for family in ("llama", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe")),
+    ),
+    "deepspeed": ("deepspeed", "roll.strategies.train.deepspeed.strategy"),
+    "megatron": ("roll.strategies.train.megatron.critic", "roll.strategies.train.megatron.strategy"),
+    "peft": ("peft",),
+    "sqlalchemy": ("roll.pipeline.apart", "roll.pipeline.shared_groups"),
+}
+"""Package -> what runs and ranks import where it is installed."""
+RUN_IMPORTS = tuple(name for package, names in _IMPORTS.items() if find_spec(package) for name in names)
 VLLM_IMPORTS = (
     "vllm.model_executor.models.qwen2",
     "vllm.model_executor.models.qwen3",
@@ -46,10 +58,10 @@ def environment() -> dict[str, str]:
 class Programs:
     """Programs that find their imports made."""
 
-    def __init__(self, folder: Path, imports: Sequence[str]) -> None:
+    def __init__(self, folder: Path, forks: Forks) -> None:
         """`folder`: for what they print."""
         self._folder = folder
-        self._server = ForkServer(environment(), imports)
+        self._forks = forks
         self._started = 0
 
     def start(self, program: Path, *arguments: object) -> tuple[Forked, Path]:
@@ -57,7 +69,7 @@ class Programs:
         self._started += 1
         log = self._folder / f"{self._started}.txt"
         with log.open("wb") as output:
-            return self._server.start([str(program), *map(str, arguments)], self._folder, environment(), output), log
+            return self._forks.start([str(program), *map(str, arguments)], self._folder, environment(), output), log
 
     def run(self, program: Path, *each: Sequence[object], timeout_s: float = 250.0) -> None:
         """As many processes at the same time as there are lists of arguments, to their ends."""
@@ -68,6 +80,3 @@ class Programs:
         finally:
             for process, _ in started:
                 process.kill()
-
-    def close(self) -> None:
-        self._server.close()

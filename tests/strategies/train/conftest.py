@@ -1,5 +1,4 @@
 import runpy
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,19 +19,6 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
-IMPORTS = (
-    "roll.strategies.train.critic",
-    "roll.strategies.train.fsdp2",
-    "saving",
-    "train_specs",
-    *(f"transformers.models.{family}.modeling_{family}" for family in ("llama", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe")),
-)
-OPTIONAL = {
-    "deepspeed": ("deepspeed", "roll.strategies.train.deepspeed.strategy"),
-    "megatron": ("roll.strategies.train.megatron.critic", "roll.strategies.train.megatron.strategy"),
-    "peft": ("peft",),
-}
-"""Package -> what is imported where it is installed."""
 FAMILIES = {
     "qwen2": (Qwen2ForCausalLM, Qwen2Config, {}),
     "qwen3": (Qwen3ForCausalLM, Qwen3Config, {"head_dim": 8}),
@@ -143,12 +129,9 @@ def megatron_models(family_models, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def programs(tmp_path_factory):
+def programs(forks, tmp_path_factory):
     """Starts ranks."""
-    installed = [name for package, names in OPTIONAL.items() if find_spec(package) for name in names]
-    programs = Programs(tmp_path_factory.mktemp("programs"), [*IMPORTS, *installed])
-    yield programs
-    programs.close()
+    return Programs(tmp_path_factory.mktemp("programs"), forks)
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forked import ForkServer
+from forked import Forks
 from transformers import Qwen2Config
 
 from roll.configs.loading import load_config
@@ -59,7 +59,7 @@ def test_a_vllm_without_metadata_is_not_trusted(monkeypatch: pytest.MonkeyPatch)
 
 @needs_vllm
 @pytest.mark.xdist_group("vllm")
-def test_the_names_read_from_the_source_are_those_of_the_class(vllm_forks: ForkServer, tmp_path: Path) -> None:
+def test_the_names_read_from_the_source_are_those_of_the_class(vllm_forks: Forks, tmp_path: Path) -> None:
     """In a process of its own, for importing vllm changes the process."""
     program = (
         "import dataclasses; from vllm.engine.arg_utils import AsyncEngineArgs\n"
