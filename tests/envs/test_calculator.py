@@ -102,14 +102,14 @@ def test_what_is_no_expression(text: str, message: str) -> None:
 
 @given(st.text(max_size=LONGEST))
 def test_any_text_has_a_value_or_a_problem_soon(text: str) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     try:
         value = evaluate(text)
     except ArithmeticProblem:
         pass
     else:
         assert len(str(value)) <= 2 * LONGEST
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
 
 
 def test_the_largest_value_is_no_longer_than_the_text() -> None:
