@@ -44,6 +44,7 @@ FORKS = "TESTS_FORK_SERVER"
 WHOLE_WORKERS = "TESTS_WHOLE_WORKERS"
 """Set where Ray is to start its workers as it does."""
 MADE = b"imports made"
+"""What a server tells the process that started it."""
 STANDS_FOR = "for "
 """A process of this name, and a process id behind it, is the place of another."""
 
