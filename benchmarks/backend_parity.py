@@ -42,12 +42,12 @@ from roll.algorithms.loss import LossSpec, compute_loss
 from roll.configs.arguments import FSDP2Config, ModelArguments, TrainBackendConfig, TrainingArguments
 from roll.configs.deepspeed import DeepSpeedConfig, ZeroConfig
 from roll.configs.megatron import MegatronConfig
-from roll.data.microbatch import split_across_ranks
 from roll.data.token_batch import TokenBatch
 from roll.distributed.ports import free_port
+from roll.pipeline.batch import shares
 from roll.strategies.train import make_train_strategy
 from roll.strategies.train.interface import BatchTotals, RankContext
-from roll.strategies.train.logprobs import token_logprobs
+from roll.strategies.train.logprobs import row_logprobs
 from roll.strategies.train.lr_schedule import lr_scale
 from roll.strategies.train.spec import Optimisation, TrainSpec
 from roll.weights.experts import published
@@ -174,9 +174,11 @@ def plain_loop(model_path: Path, steps: int) -> tuple[dict[str, torch.Tensor], l
     def forward(batch: TokenBatch) -> tuple[torch.Tensor, torch.Tensor | None, Any]:
         padded = batch.padded()
         logits = model(input_ids=padded.tokens, attention_mask=padded.attention_mask, use_cache=False).logits
-        columns = torch.arange(padded.tokens.shape[1] - 1)
-        result = token_logprobs(logits[:, :-1], padded.tokens, padded.temperatures, padded.loss_mask, columns, "differentiable")
-        return (*result, padded)
+        rows, predictors = trained = padded.loss_mask[:, 1:].nonzero(as_tuple=True)
+        targets = padded.tokens[:, 1:][trained]
+        values = row_logprobs(logits[rows, predictors], targets, padded.temperatures[rows], "differentiable")
+        placed = [v.new_zeros(padded.tokens.shape).index_put((rows, predictors + 1), v) for v in values if v is not None]
+        return placed[0], placed[1], padded
 
     with torch.no_grad():
         values, _, padded = forward(make_batch(99))
@@ -215,7 +217,7 @@ def run_rank(layout: Layout, model_path: str, out: Path, rank: int, port: int, s
     shard, shards = rank // layout.ranks_per_shard, layout.ranks // layout.ranks_per_shard
 
     def mine(batch: TokenBatch) -> list[int]:
-        return split_across_ranks(batch.lengths.tolist(), shards)[shard] if shards > 1 else list(range(len(batch)))
+        return shares(batch, shards)[shard]
 
     first = make_batch(99)
     result = {"logprobs": strategy.log_probs(first.select(mine(first))), "indices": torch.tensor(mine(first))}

@@ -1,4 +1,4 @@
-"""Which samples go together: into a padded micro-batch, and onto a data-parallel rank. Pure planning on lengths.
+"""Which samples go together into a padded micro-batch. Pure planning on lengths.
 
 Invariant: every index occurs exactly once, and equal input gives equal plans on every rank and in every run.
 """
@@ -27,25 +27,6 @@ def plan_microbatches(lengths: Sequence[int], max_tokens: int) -> list[list[int]
         else:
             plan.append([index])
     return plan
-
-
-def split_across_ranks(lengths: Sequence[int], ranks: int) -> list[list[int]]:
-    """Indices of each rank in ascending order: sample counts differ by at most one, token counts by little.
-
-    Longest-processing-time greedy: each sample, longest first, goes to the rank with the fewest tokens that has room.
-    """
-    if ranks < 1:
-        raise ValueError(f"ranks must be >= 1, got {ranks}")
-    share, larger_shares = divmod(len(lengths), ranks)
-    tokens = [0] * ranks
-    split: list[list[int]] = [[] for _ in range(ranks)]
-    for index in _longest_first(lengths):
-        room = [r for r in range(ranks) if len(split[r]) < share + (larger_shares > 0)]
-        rank = min(room, key=lambda r: (tokens[r], r))
-        split[rank].append(index)
-        tokens[rank] += lengths[index]
-        larger_shares -= len(split[rank]) > share
-    return [sorted(indices) for indices in split]
 
 
 def _longest_first(lengths: Sequence[int]) -> list[int]:

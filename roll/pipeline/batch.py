@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from roll.data.microbatch import split_across_ranks
+from roll.data.forest import Forest
 from roll.data.sample import Sample, SampleGroup
 from roll.data.seeding import derive_seed
 from roll.data.token_batch import TokenBatch
@@ -93,20 +93,22 @@ def optimiser_batches(batch: TokenBatch, count: int, epochs: int, seed: int) -> 
     return batches
 
 
+def shares(batch: TokenBatch, ranks: int) -> list[list[int]]:
+    """The samples of each data-parallel rank, ascending: the ranks' numbers of tokens are balanced, and samples that begin alike
+    stay together."""
+    return [list(range(len(batch)))] if ranks == 1 else Forest.of(batch).split(ranks)
+
+
 def shards(batch: TokenBatch, ranks: int) -> list[TokenBatch]:
-    """The batch divided over data-parallel ranks, so that their numbers of tokens are balanced."""
-    if ranks == 1:
-        return [batch]
-    return [batch.select(indices) for indices in split_across_ranks(batch.lengths.tolist(), ranks)]
+    """The batch divided over data-parallel ranks, by `shares`."""
+    return [batch] if ranks == 1 else [batch.select(indices) for indices in shares(batch, ranks)]
 
 
-def gather(values: Sequence[Tensor], batch: TokenBatch, ranks: int) -> Tensor:
-    """[N], per-token results of the ranks' `shards` put back into the order of the batch."""
-    if ranks == 1:
-        return values[0]
+def gather(values: Sequence[Tensor], batch: TokenBatch, by_rank: Sequence[Sequence[int]]) -> Tensor:
+    """[N], per-token results of the ranks' `shares` put back into the order of the batch."""
     out = torch.zeros(batch.num_tokens)
     offsets = batch.offsets.tolist()
-    for indices, part in zip(split_across_ranks(batch.lengths.tolist(), ranks), values, strict=True):
+    for indices, part in zip(by_rank, values, strict=True):
         position = 0
         for i in indices:
             length = offsets[i + 1] - offsets[i]

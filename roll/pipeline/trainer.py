@@ -282,12 +282,12 @@ class Trainer:
 
     async def _per_token(self, cluster: Cluster, method: str, step: Step) -> Tensor:
         """[N] what a method of all workers (`log_probs`, `values`) says of the batch."""
-        ranks, begun_at = cluster.num_shards, time.monotonic()
-        parts = await cluster.scatter(method, batching.shards(step.batch, ranks))
+        by_rank, begun_at = batching.shares(step.batch, cluster.num_shards), time.monotonic()
+        parts = await cluster.scatter(method, [step.batch.select(indices) for indices in by_rank])
         if cluster.role in self._derived.scored_ahead:
             step.scored_at = time.monotonic()
             step.scored_s = max(step.scored_s, step.scored_at - begun_at)
-        return batching.gather(parts, step.batch, ranks)
+        return batching.gather(parts, step.batch, by_rank)
 
 
 def _named(part: str, count: int) -> str:

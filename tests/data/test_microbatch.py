@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roll.data.microbatch import plan_microbatches, split_across_ranks
+from roll.data.microbatch import plan_microbatches
 
 LENGTHS = st.lists(st.integers(1, 500), max_size=60)
 
@@ -31,23 +31,3 @@ def test_plan_by_hand():
     assert plan_microbatches([], 8) == []
     with pytest.raises(ValueError, match="max_tokens"):
         plan_microbatches([1], 0)
-
-
-@given(LENGTHS, st.integers(1, 9))
-def test_split_gives_equal_counts_and_balanced_tokens(lengths, ranks):
-    split = split_across_ranks(lengths, ranks)
-    assert len(split) == ranks
-    assert sorted(i for part in split for i in part) == list(range(len(lengths)))
-    counts = [len(part) for part in split]
-    assert max(counts) - min(counts) <= 1
-    tokens = [sum(lengths[i] for i in part) for part in split]
-    # Equal counts limit the balance: two ranks can differ by one sample's tokens per place, at worst by the longest one.
-    if len(lengths) % ranks == 0:
-        assert max(tokens) - min(tokens) <= max(lengths, default=0)
-
-
-def test_split_by_hand():
-    assert split_across_ranks([9, 1, 1, 7], 2) == [[0, 2], [1, 3]]
-    assert split_across_ranks([5], 3) == [[0], [], []]
-    with pytest.raises(ValueError, match="ranks"):
-        split_across_ranks([1], 0)

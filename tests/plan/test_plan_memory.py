@@ -16,7 +16,7 @@ from roll.plan import memory
 from roll.plan.model_shape import shape_of
 from roll.strategies.infer.hf.slot_cache import SlotCache
 from roll.strategies.train.head_logprobs import head_logprobs
-from roll.strategies.train.logprobs import predictor_columns, token_logprobs
+from roll.strategies.train.logprobs import row_logprobs
 
 SIZES = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 160, "vocab_size": 48}
 CONFIGS = {
@@ -105,9 +105,9 @@ def kept_by_autograd(model, rows, sequence, response):
     mask = torch.zeros(rows, sequence, dtype=torch.bool)
     mask[:, sequence - response :] = True
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        columns = predictor_columns(mask)
+        columns = torch.arange(sequence - response - 1, sequence - 1)
         logits = model(input_ids=tokens, use_cache=False, logits_to_keep=columns).logits
-        values, _ = token_logprobs(logits, tokens, torch.ones(rows), mask, columns)
+        values, _ = row_logprobs(logits.flatten(0, 1), tokens[:, 1:][:, columns].flatten(), torch.ones(rows * response))
     assert values.requires_grad
     return sum(storage.nbytes() for storage in kept.values())
 

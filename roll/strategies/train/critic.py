@@ -18,7 +18,7 @@ from roll.strategies.train.deepspeed.strategy import DeepSpeedStrategy
 from roll.strategies.train.fsdp2 import FSDP2Strategy
 from roll.strategies.train.hf_train import HFTrainStrategy
 from roll.strategies.train.interface import BatchTotals, Checkpointed, RankContext
-from roll.strategies.train.logprobs import predictor_columns
+from roll.strategies.train.layout import Layout
 from roll.strategies.train.spec import TrainSpec
 from roll.strategies.train.tensor_files import FilesOf
 from roll.strategies.train.value_head import load_value_model, write_value_model
@@ -43,19 +43,16 @@ class _ValueModel(HFTrainStrategy):
         return self._per_token(batch, self._values)
 
     def train_values(self, batch: TokenBatch, loss: ValueLossSpec, totals: BatchTotals) -> dict[str, float]:
-        def loss_of(micro: Padded) -> tuple[Tensor, Metrics]:
+        def loss_of(micro: Padded, layout: Layout) -> tuple[Tensor, Metrics]:
             assert micro.values is not None and micro.returns is not None, "a critic learns from values and returns"
-            return value_loss(self._values(micro), micro.values, micro.returns, micro.loss_mask, loss, totals.tokens)
+            return value_loss(self._values(micro, layout), micro.values, micro.returns, micro.loss_mask, loss, totals.tokens)
 
         return self._optimise(batch, loss_of)
 
-    def _values(self, micro: Padded) -> Tensor:
+    def _values(self, micro: Padded, layout: Layout) -> Tensor:
         """[B, T] values."""
-        columns = predictor_columns(micro.loss_mask)
-        said = self._call_model(micro.tokens, columns).squeeze(2).float()
-        rows, predictors = micro.loss_mask[:, 1:].nonzero(as_tuple=True)
-        chosen = said[rows, torch.searchsorted(columns, predictors)]
-        return said.new_zeros(micro.tokens.shape).index_put((rows, predictors + 1), chosen)
+        said = self._scorer.said(self._callable, layout).float().flatten()
+        return layout.spread(said.index_select(0, layout.places), micro)
 
     def _load_model(self, path: Path, dtype: torch.dtype, state: dict[str, Tensor] | None = None) -> PreTrainedModel:
         return load_value_model(path, dtype, self._spec.model.attn_implementation, state)

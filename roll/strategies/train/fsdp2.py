@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -51,9 +52,9 @@ class FSDP2Strategy(HFTrainStrategy):
     def _added_gradients(self) -> list[Tensor]:
         return [local(p.grad) for p in self._model.parameters() if p.grad is not None]
 
-    def _call_model(self, tokens: Tensor, columns: Tensor) -> Tensor:
-        logits: Tensor = self._model(input_ids=tokens, use_cache=False, logits_to_keep=columns).logits
-        return logits
+    @property
+    def _callable(self) -> Callable[..., Any]:
+        return self._model
 
     def _backward(self, loss: Tensor, last: bool) -> None:
         loss.backward()

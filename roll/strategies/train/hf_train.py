@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import torch
 from torch import Tensor
@@ -22,12 +22,13 @@ from roll.algorithms.loss import LossSpec, Metrics, compute_loss, reduce_metrics
 from roll.data.token_batch import Padded, TokenBatch
 from roll.strategies.train import checkpoint_files as files
 from roll.strategies.train.interface import BatchTotals, RankContext
-from roll.strategies.train.logprobs import EntropyMode, predictor_columns, token_logprobs
+from roll.strategies.train.layout import Layout
+from roll.strategies.train.logprobs import EntropyMode
 from roll.strategies.train.model_files import ModelFiles
 from roll.strategies.train.optimizer import MOMENTS, make_adamw
 from roll.strategies.train.process import prepare_process, resolve_dtype
-from roll.strategies.train.rank_microbatches import rank_microbatches
-from roll.strategies.train.scoring_head import ScoringHead
+from roll.strategies.train.rank_microbatches import RankMicrobatch, rank_microbatches
+from roll.strategies.train.scorer import Scorer
 from roll.strategies.train.sharding import Ranks
 from roll.strategies.train.snapshot import AllOnFirst, Share, Snapshot
 from roll.strategies.train.spec import Optimisation, TrainSpec
@@ -39,6 +40,10 @@ from roll.weights.host_copies import host_copies
 
 if TYPE_CHECKING:
     from roll.strategies.train.lora import Adapters
+
+
+LossOf: TypeAlias = Callable[[Padded, Layout], tuple[Tensor, Metrics]]
+"""A micro-batch and how it goes through the model -> its share of the loss, and its metrics."""
 
 
 class HFTrainStrategy(ABC):
@@ -76,7 +81,7 @@ class HFTrainStrategy(ABC):
         self._adapted_base = BaseWeights(path) if spec.export_adapters else None
         if spec.recomputes_activations:
             _recompute_activations(self._model)
-        self._head = ScoringHead.of(self._model)
+        self._scorer = Scorer(self._model)
 
         self._state = files.TrainerState()
         self._shapes = {name: tensor.shape for name, tensor in self._named_tensors()}
@@ -124,10 +129,10 @@ class HFTrainStrategy(ABC):
         """Divides `self._model`, whose weights are then of `self._kept_dtype` or what the back end makes of it, and sets
         `self._optimizer` to what `_make_optimizer` makes."""
 
+    @property
     @abstractmethod
-    def _call_model(self, tokens: Tensor, columns: Tensor) -> Tensor:
-        """What the model's head says at the positions `columns` [C] of `tokens` [B, T]: logits [B, C, V] unless it is made to say
-        something else. Padding is on the right and attention causal: no token sees it, so the kernel needs no mask."""
+    def _callable(self) -> Callable[..., Any]:
+        """The model, or what calls it."""
 
     @abstractmethod
     def _backward(self, loss: Tensor, last: bool) -> None:
@@ -172,7 +177,7 @@ class HFTrainStrategy(ABC):
     # The interface
 
     def log_probs(self, batch: TokenBatch) -> Tensor:
-        return self._per_token(batch, lambda micro: self._forward(micro, "none")[0])
+        return self._per_token(batch, lambda *micro: self._scorer.logprobs(self._callable, *micro, "none")[0])
 
     def train_step(self, batch: TokenBatch, loss: LossSpec, totals: BatchTotals) -> dict[str, float]:
         """Besides the loss's metrics: `actor_train/grad_norm` (before clipping), `actor_train/lr` and
@@ -180,37 +185,44 @@ class HFTrainStrategy(ABC):
         not finite."""
         return self._optimise(batch, self._policy_loss(loss, totals))
 
-    def _policy_loss(self, loss: LossSpec, totals: BatchTotals) -> Callable[[Padded], tuple[Tensor, Metrics]]:
-        def policy_loss(micro: Padded) -> tuple[Tensor, Metrics]:
-            logprobs, entropy = self._forward(micro, "differentiable" if loss.entropy_coef else "detached")
+    def _policy_loss(self, loss: LossSpec, totals: BatchTotals) -> LossOf:
+        entropies: EntropyMode = "differentiable" if loss.entropy_coef else "detached"
+
+        def policy_loss(micro: Padded, layout: Layout) -> tuple[Tensor, Metrics]:
+            logprobs, entropy = self._scorer.logprobs(self._callable, micro, layout, entropies)
             return compute_loss(logprobs, entropy, micro, loss, totals.tokens, totals.sequences)
 
         return policy_loss
 
-    def _per_token(self, batch: TokenBatch, compute: Callable[[Padded], Tensor]) -> Tensor:
+    def _per_token(self, batch: TokenBatch, compute: Callable[[Padded, Layout], Tensor]) -> Tensor:
         """[N] the per-token results of `compute` for each micro-batch [B, T], without gradients."""
         out, budget = torch.zeros(batch.num_tokens), self._spec.max_tokens_per_microbatch_infer
         offsets = batch.offsets.tolist()
         with torch.no_grad():
-            for indices, micro, _ in rank_microbatches(batch, budget, self._ranks.all_max, self._device):
-                computed = compute(micro)
-                if indices:
-                    values = micro.flatten(computed).cpu().split(micro.lengths.tolist())
-                    for i, sample in zip(indices, values, strict=True):
+            for part, micro, layout in self._microbatches(batch, budget):
+                computed = compute(micro, layout)
+                if part.indices:
+                    values = micro.flatten(computed).cpu().split(part.padded.lengths.tolist())
+                    for i, sample in zip(part.indices, values, strict=True):
                         out[offsets[i] : offsets[i + 1]] = sample
         self._after_inference()
         return out
 
-    def _optimise(self, batch: TokenBatch, loss_of: Callable[[Padded], tuple[Tensor, Metrics]]) -> dict[str, float]:
+    def _microbatches(self, batch: TokenBatch, budget: int) -> Iterator[tuple[RankMicrobatch, Padded, Layout]]:
+        """This rank's micro-batches, and on its device their values and how they go through the model."""
+        for part in rank_microbatches(batch, self._scorer.plan(batch, budget), self._ranks.all_max):
+            yield part, part.padded.to(self._device), self._scorer.layout(part.padded).to(self._device)
+
+    def _optimise(self, batch: TokenBatch, loss_of: LossOf) -> dict[str, float]:
         """Takes one optimiser step. `loss_of`: a micro-batch's share of the loss, and its metrics."""
         return self._take_step(list(self._gradients(batch, loss_of)))
 
-    def _gradients(self, batch: TokenBatch, loss_of: Callable[[Padded], tuple[Tensor, Metrics]]) -> Iterator[Metrics]:
+    def _gradients(self, batch: TokenBatch, loss_of: LossOf) -> Iterator[Metrics]:
         """Adds the gradients of the batch; the metrics of each micro-batch."""
         budget = self._training.max_tokens_per_microbatch
-        for _, micro, last in rank_microbatches(batch, budget, self._ranks.all_max, self._device):
-            value, metrics = loss_of(micro)
-            self._backward(value, last)
+        for part, micro, layout in self._microbatches(batch, budget):
+            value, metrics = loss_of(micro, layout)
+            self._backward(value, part.last)
             yield metrics
 
     @property
@@ -301,13 +313,6 @@ class HFTrainStrategy(ABC):
             self._fill_device()
 
     # Shared by the divided forms
-
-    def _forward(self, micro: Padded, entropy: EntropyMode) -> tuple[Tensor, Tensor | None]:
-        if self._head is not None:
-            return self._head.scores(micro, entropy, self._call_model)
-        columns = predictor_columns(micro.loss_mask)
-        logits = self._call_model(micro.tokens, columns)
-        return token_logprobs(logits, micro.tokens, micro.temperatures, micro.loss_mask, columns, entropy)
 
     def _named_tensors(self, trained_only: bool = False) -> Iterator[tuple[str, Tensor]]:
         """Parameters and persistent buffers under the names of `state_dict()`, divided as they are, tied ones once."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from typing import NamedTuple
 
 import torch
 
-from roll.data.microbatch import plan_microbatches
 from roll.data.token_batch import PER_SAMPLE, Padded, TokenBatch
 
 
@@ -19,16 +18,13 @@ class RankMicrobatch(NamedTuple):
     last: bool
 
 
-def rank_microbatches(
-    batch: TokenBatch, budget: int, all_max: Callable[[int], int], device: torch.device
-) -> Iterator[RankMicrobatch]:
-    """`budget`: tokens of a micro-batch, padding included. `all_max`: a collective, the largest of the ranks' values."""
-    plan = plan_microbatches(batch.lengths.tolist(), budget)
+def rank_microbatches(batch: TokenBatch, plan: Sequence[list[int]], all_max: Callable[[int], int]) -> Iterator[RankMicrobatch]:
+    """`plan`: the samples of each micro-batch. `all_max`: a collective, the largest of the ranks' values."""
     count = all_max(max(1, len(plan)))
     for position in range(count):
         indices = plan[position] if position < len(plan) else []
         padded = batch.select(indices).padded() if indices else _without_samples(batch)
-        yield RankMicrobatch(indices, padded.to(device), position == count - 1)
+        yield RankMicrobatch(indices, padded, position == count - 1)
 
 
 def _without_samples(batch: TokenBatch) -> Padded:

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from roll.data.token_batch import Padded
 from roll.strategies.train.head_logprobs import head_logprobs
-from roll.strategies.train.logprobs import EntropyMode, predictor_columns
+from roll.strategies.train.layout import Layout
+from roll.strategies.train.logprobs import EntropyMode
 
 AFTER_THE_HEAD = ("final_logit_softcapping", "logit_scale", "logits_scaling", "logits_soft_cap", "lm_head_multiplier")
 """Keys of a model's config by which some families change what their head returns."""
@@ -28,7 +28,7 @@ def changed_after_the_head(model: PreTrainedModel) -> str | None:
 @dataclass(frozen=True, slots=True)
 class _Asked:
     places: Tensor
-    """[R], index among the hidden states [B·C, H] that the head gets."""
+    """[K], index among the hidden states [R·C, H] that the head gets."""
     targets: Tensor
     temperatures: Tensor
     entropy: EntropyMode
@@ -52,30 +52,21 @@ class ScoringHead:
         return cls(model, head) if plain else None
 
     def scores(
-        self, micro: Padded, entropy: EntropyMode, call: Callable[[Tensor, Tensor], Tensor]
+        self, layout: Layout, targets: Tensor, temperatures: Tensor, entropy: EntropyMode, call: Callable[[], Tensor]
     ) -> tuple[Tensor, Tensor | None]:
-        """`token_logprobs` of a micro-batch. `call`: runs the model on tokens [B, T] and returns what its head says at columns
-        [C]."""
-        columns = predictor_columns(micro.loss_mask)
-        rows, predictors = micro.loss_mask[:, 1:].nonzero(as_tuple=True)
-        places = rows * len(columns) + torch.searchsorted(columns, predictors)
-        self._asked = _Asked(places, micro.tokens[rows, predictors + 1], micro.temperatures[rows], entropy)
+        """[K] each: `row_logprobs` of the layout's trained tokens. `call`: runs the model, and returns what its head says."""
+        self._asked = _Asked(layout.places, targets, temperatures, entropy)
         try:
-            said = call(micro.tokens, columns)
+            said = call()
             self._check(said)
         finally:
             self._asked = self._said = None
-
-        def place(values: Tensor) -> Tensor:
-            return values.new_zeros(micro.tokens.shape).index_put((rows, predictors + 1), values)
-
         if entropy == "none":
-            return place(said[:, 0]), None
-        entropies = place(said[:, 1])
-        return place(said[:, 0]), entropies if entropy == "differentiable" else entropies.detach()
+            return said[:, 0], None
+        return said[:, 0], said[:, 1] if entropy == "differentiable" else said[:, 1].detach()
 
     def _forward(self, hidden: Tensor) -> Tensor:
-        """[B, C, H] to [R, 1 or 2] while something is asked, else to logits."""
+        """[R, C, H] to [K, 1 or 2] while something is asked, else to logits."""
         asked = self._asked
         if asked is None:
             return nn.functional.linear(hidden, self._head.weight, self._head.bias)

@@ -5,13 +5,13 @@ import dataclasses
 import pytest
 import torch
 from alive import Alive
+from plain_logprobs import padded_logprobs
 from tiny_models import numbered_tokenizer, tiny_qwen2
 from train_specs import fsdp2_spec, train_spec
 from transformers import AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM
 
 from roll.strategies.train import make_train_strategy
 from roll.strategies.train.interface import RankContext
-from roll.strategies.train.logprobs import token_logprobs
 
 WIDE = 30_000
 
@@ -45,7 +45,7 @@ def whole_logprobs(model, batch):
     padded = batch.padded()
     with torch.no_grad():
         logits = model(input_ids=padded.tokens, use_cache=False).logits
-    return padded.flatten(token_logprobs(logits, padded.tokens, padded.temperatures, padded.loss_mask)[0])
+    return padded.flatten(padded_logprobs(logits, padded)[0])
 
 
 def test_a_model_that_changes_its_logits_keeps_its_head(tmp_path, rank_program):

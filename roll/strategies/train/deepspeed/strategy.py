@@ -6,7 +6,7 @@ The optimiser is torch's AdamW, handed to DeepSpeed: its own CPU Adam would need
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -70,10 +70,9 @@ class DeepSpeedStrategy(HFTrainStrategy):
         if client is not None and self._stage > 0:
             self._zero = ZeroState(self._engine, client)
 
-    def _call_model(self, tokens: Tensor, columns: Tensor) -> Tensor:
-        model = self._model if self._engine is None else self._engine
-        logits: Tensor = model(input_ids=tokens, use_cache=False, logits_to_keep=columns).logits
-        return logits
+    @property
+    def _callable(self) -> Callable[..., Any]:
+        return self._model if self._engine is None else self._engine
 
     def _backward(self, loss: Tensor, last: bool) -> None:
         self._engine.set_gradient_accumulation_boundary(last)

@@ -10,6 +10,7 @@ import torch
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from torch import Tensor, nn
 
+from roll.data.microbatch import plan_microbatches
 from roll.data.token_batch import Padded, TokenBatch
 from roll.strategies.train.logprobs import EntropyMode
 from roll.strategies.train.megatron.context import ContextShare, Predictors
@@ -33,10 +34,11 @@ class PipelineSchedule:
         """Returns each micro-batch with the result of `of_rows` on the last stage, and [] on the others. If `train`, gradients
         are accumulated, and summed over the ranks after the last. `entropy`: asked of a policy besides the log-probs."""
         # But for experts no collective joins the micro-batches of data-parallel ranks, so each runs as many as it has.
-        parts = list(rank_microbatches(batch, budget, self._parallel.max_over_experts, self._parallel.device))
+        plan = plan_microbatches(batch.lengths.tolist(), budget)
+        parts = list(rank_microbatches(batch, plan, self._parallel.max_over_experts))
         results = get_forward_backward_func()(
             forward_step_func=partial(self._step, of_rows, entropy),
-            data_iterator=(part.padded for part in parts),
+            data_iterator=(part.padded.to(self._parallel.device) for part in parts),
             model=[self._model],
             num_microbatches=len(parts),
             seq_length=0,  # both sizes are read from the tensors, see the class

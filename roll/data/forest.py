@@ -1,0 +1,78 @@
+"""Which samples begin alike, so that a model computes each common prefix once. Pure planning on tokens.
+
+Sorted by their tokens, samples that begin alike are neighbours: the responses to one prompt, the turns of one episode, and every
+prompt behind one system message. A run of neighbours is then a forest: each sample brings only the tokens that its predecessor
+does not have, and what it shares with any earlier one of the run, it shares with its predecessor.
+
+Invariant: equal input gives equal plans on every rank and in every process, and every sample occurs exactly once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from roll.data.token_batch import TokenBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Forest:
+    """The samples of a batch, sorted by their tokens."""
+
+    order: list[int]
+    """Index in the batch of each sample."""
+    lengths: list[int]
+    """Tokens of each."""
+    shared: list[int]
+    """First tokens of each that its predecessor begins with, too; 0 for the first sample."""
+
+    @classmethod
+    def of(cls, batch: TokenBatch) -> Forest:
+        flat, offsets = batch.tokens.numpy(), batch.offsets.tolist()
+        rows = [flat[start:stop] for start, stop in itertools.pairwise(offsets)]
+        keys = [row.astype(">u8").tobytes() for row in rows]
+        order = sorted(range(len(rows)), key=keys.__getitem__)
+        shared = [_common(rows[before], rows[after]) for before, after in itertools.pairwise(order)]
+        return cls(order, [len(rows[i]) for i in order], [0, *shared][: len(order)])
+
+    def microbatches(self, budget: int) -> list[list[int]]:
+        """Indices in the batch of each micro-batch, such that its forest has at most `budget` tokens. A sample longer than the
+        budget gets a micro-batch of its own."""
+        if budget < 1:
+            raise ValueError(f"the budget must be at least 1 token, got {budget}")
+        return [self.order[part.start : part.stop] for part in self._cut(budget)]
+
+    def split(self, ranks: int) -> list[list[int]]:
+        """Indices in the batch, ascending, of each rank. The largest forest of a rank is as small as runs of neighbours can make
+        it, so a prefix is computed by two ranks only where one would have too much to do."""
+        if ranks < 1:
+            raise ValueError(f"there must be at least 1 rank, got {ranks}")
+        low, high = max(self.lengths, default=1), max(1, sum(self.lengths))
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if len(self._cut(middle)) <= ranks else (middle + 1, high)
+        parts = [sorted(self.order[part.start : part.stop]) for part in self._cut(low)]
+        return parts + [[] for _ in range(ranks - len(parts))]
+
+    def _cut(self, limit: int) -> list[range]:
+        """Runs of neighbours, each as long as the limit of tokens allows."""
+        runs: list[range] = []
+        tokens = 0
+        for place, (length, shared) in enumerate(zip(self.lengths, self.shared, strict=True)):
+            if runs and tokens + length - shared <= limit:
+                tokens += length - shared
+                runs[-1] = range(runs[-1].start, place + 1)
+            else:
+                tokens = length
+                runs.append(range(place, place + 1))
+        return runs
+
+
+def _common(one: Sequence[int] | np.ndarray, other: Sequence[int] | np.ndarray) -> int:
+    """Length of the common prefix."""
+    shorter = min(len(one), len(other))
+    differs = np.not_equal(one[:shorter], other[:shorter])
+    return int(differs.argmax()) if differs.any() else shorter

@@ -1,0 +1,86 @@
+"""How a micro-batch goes through a model: a padded row for each sample, or one row in which each common prefix stands once.
+
+Either way the outputs that are asked for are those that predict trained tokens, and the loss sees them as [B, T] again. It is
+planned on the host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from roll.data.token_batch import Padded
+from roll.strategies.train.forest_attention import ForestAttention
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    tokens: Tensor
+    """[R, W] int64, the rows that the model gets."""
+    columns: Tensor
+    """[C] int64, ascending: the columns of these rows whose outputs are asked for."""
+    places: Tensor
+    """[K] int64, for each trained token, in the order of the loss mask, the one of the R·C outputs that predicts it."""
+    trained: tuple[Tensor, Tensor]
+    """[K] each: row and column in the micro-batch of each trained token."""
+    arguments: dict[str, Any] = field(default_factory=dict)
+    """What else the model is called with."""
+
+    def to(self, device: torch.device) -> Layout:
+        trained = (self.trained[0].to(device), self.trained[1].to(device))
+        moved = {name: value.to(device) for name, value in self.arguments.items()}
+        return Layout(self.tokens.to(device), self.columns.to(device), self.places.to(device), trained, moved)
+
+    def spread(self, values: Tensor, micro: Padded) -> Tensor:
+        """[B, T] of values [K] of the trained tokens; 0 elsewhere."""
+        return values.new_zeros(micro.tokens.shape).index_put(self.trained, values)
+
+
+def padded_rows(micro: Padded) -> Layout:
+    """Padding is on the right and attention causal: no token sees it, so the kernel needs no mask."""
+    columns = micro.loss_mask[:, 1:].any(0).nonzero().squeeze(1)
+    rows, predictors = micro.loss_mask[:, 1:].nonzero(as_tuple=True)
+    places = rows * len(columns) + torch.searchsorted(columns, predictors)
+    return Layout(micro.tokens, columns, places, (rows, predictors + 1))
+
+
+def forest_row(micro: Padded) -> Layout:
+    """One row for all samples, with a `ForestAttention` in its arguments. What a sample shares with its predecessor in the
+    micro-batch stands there once: a hidden state depends on the tokens before it alone, and its gradients add up."""
+    present = micro.attention_mask
+    shared = _shared(micro)
+    steps = torch.arange(present.shape[1])
+    own = present & (steps >= shared[:, None])
+    index = _places_in_row(own, shared)
+    rows, predictors = micro.loss_mask[:, 1:].nonzero(as_tuple=True)
+    asked = index[rows, predictors]
+    columns = asked.unique()
+    positions = steps.expand_as(present)[own]
+    attention = ForestAttention(index, micro.lengths.tolist(), shared.tolist())
+    return Layout(
+        micro.tokens[own][None],
+        columns,
+        torch.searchsorted(columns, asked),
+        (rows, predictors + 1),
+        {"position_ids": positions[None], "forest": attention},
+    )
+
+
+def _shared(micro: Padded) -> Tensor:
+    """[B] first tokens of each sample that its predecessor begins with, too."""
+    tokens, present = micro.tokens, micro.attention_mask
+    equal = (tokens[1:] == tokens[:-1]) & present[1:] & present[:-1]
+    return torch.cat([tokens.new_zeros(1), ((~equal).cumsum(1) == 0).sum(1)])
+
+
+def _places_in_row(own: Tensor, shared: Tensor) -> Tensor:
+    """[B, T] int64, where in the row each token of each sample stands: its own tokens one after the other, the others where its
+    predecessor has them."""
+    index = (own.flatten().cumsum(0) - 1).view(own.shape)
+    steps = torch.arange(own.shape[1])
+    for sample in range(1, len(index)):
+        index[sample] = torch.where(steps < shared[sample], index[sample - 1], index[sample])
+    return index
