@@ -12,10 +12,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from roll.data.token_batch import TokenBatch
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,18 @@ class Forest:
     """First tokens of each that its predecessor begins with, too; 0 for the first sample."""
 
     @classmethod
-    def of(cls, batch: TokenBatch) -> Forest:
-        flat, offsets = batch.tokens.numpy(), batch.offsets.tolist()
-        rows = [flat[start:stop] for start, stop in itertools.pairwise(offsets)]
+    def of(cls, rows: Sequence[np.ndarray]) -> Forest:
+        """`rows`: the tokens of each sample."""
         keys = [row.astype(">u8").tobytes() for row in rows]
         order = sorted(range(len(rows)), key=keys.__getitem__)
         shared = [_common(rows[before], rows[after]) for before, after in itertools.pairwise(order)]
         return cls(order, [len(rows[i]) for i in order], [0, *shared][: len(order)])
+
+    @classmethod
+    def of_groups(cls, samples: int, size: int, prompt: int, response: int) -> Forest:
+        """Samples of full length, `size` to a prompt: what a configuration promises before there are any."""
+        each = [0 if place % size == 0 else prompt for place in range(samples)]
+        return cls(list(range(samples)), [prompt + response] * samples, each)
 
     def microbatches(self, budget: int) -> list[list[int]]:
         """Indices in the batch of each micro-batch, such that its forest has at most `budget` tokens. A sample longer than the
@@ -71,8 +76,8 @@ class Forest:
         return runs
 
 
-def _common(one: Sequence[int] | np.ndarray, other: Sequence[int] | np.ndarray) -> int:
+def _common(one: np.ndarray, other: np.ndarray) -> int:
     """Length of the common prefix."""
     shorter = min(len(one), len(other))
-    differs = np.not_equal(one[:shorter], other[:shorter])
+    differs = one[:shorter] != other[:shorter]
     return int(differs.argmax()) if differs.any() else shorter

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -60,6 +61,11 @@ class TokenBatch:
     def sample_ids(self) -> Tensor:
         """[N] int64, the sample each token belongs to."""
         return torch.repeat_interleave(torch.arange(len(self)), self.lengths)
+
+    @property
+    def rows(self) -> list[np.ndarray]:
+        """The tokens of each sample."""
+        return np.split(self.tokens.numpy(), self.offsets[1:-1].numpy()) if len(self) else []
 
     def with_(self, **changes: Tensor) -> TokenBatch:
         return replace(self, **changes)

@@ -96,7 +96,7 @@ def optimiser_batches(batch: TokenBatch, count: int, epochs: int, seed: int) -> 
 def shares(batch: TokenBatch, ranks: int) -> list[list[int]]:
     """The samples of each data-parallel rank, ascending: the ranks' numbers of tokens are balanced, and samples that begin alike
     stay together."""
-    return [list(range(len(batch)))] if ranks == 1 else Forest.of(batch).split(ranks)
+    return [list(range(len(batch)))] if ranks == 1 else Forest.of(batch.rows).split(ranks)
 
 
 def shards(batch: TokenBatch, ranks: int) -> list[TokenBatch]:

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 from roll.configs.agentic import AgenticConfig
 from roll.configs.derived import Derived
+from roll.configs.megatron import MegatronConfig
 from roll.configs.ppo import MAIN_SET, PPOConfig
+from roll.configs.worker import ScoringConfig, TrainingRole
+from roll.data.forest import Forest
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ def samples_per_rollout(config: PPOConfig) -> int:
 
 def _optimisation(config: PPOConfig, derived: Derived, data_parallel: int) -> Iterator[Quantity]:
     train, training = config.actor_train, config.actor_train.training_args
-    batch, longest = derived.optimizer_batch_size, derived.sequence_length
+    batch = derived.optimizer_batch_size
     per_epoch = derived.optimizer_steps_per_epoch
     optimiser_steps = per_epoch * config.ppo_epochs
     each, accumulated = training.per_device_train_batch_size, training.gradient_accumulation_steps
@@ -77,10 +80,13 @@ def _optimisation(config: PPOConfig, derived: Derived, data_parallel: int) -> It
         arithmetic += f" × ppo_epochs {config.ppo_epochs}"
     training_steps = config.max_steps - config.critic_warmup
     yield Quantity("optimiser steps", optimiser_steps, optimiser_steps * training_steps, arithmetic)
+    if (size := prompt_sharing(config, train, per_epoch)) > 1:
+        yield _computed_tokens(config, derived, size, training_steps)
     samples = samples_per_rollout(config)
     parts = config.groups_per_step if config.train_on_arrival else 1
     share = -(-samples * batch // parts // data_parallel)
-    micro, shown = _micro_batches(share, train.max_tokens_per_microbatch_in_train, longest, parts)
+    group = prompt_sharing(config, train, per_epoch)
+    micro, shown = _micro_batches(share, group, train.max_tokens_per_microbatch_in_train, derived, parts)
     total = micro * optimiser_steps
     name = "micro-batches a rank trains"
     yield Quantity(
@@ -98,20 +104,38 @@ def _optimisation(config: PPOConfig, derived: Derived, data_parallel: int) -> It
         yield Quantity("critic's optimiser steps", critic_steps, derived.critic_total_steps, arithmetic)
     if derived.recompute_old_logprobs:
         share = -(-samples * derived.samples_per_step // parts // data_parallel)
-        total, shown = _micro_batches(share, train.max_tokens_per_microbatch_in_infer, longest, parts)
+        group = prompt_sharing(config, train)
+        total, shown = _micro_batches(share, group, train.max_tokens_per_microbatch_in_infer, derived, parts)
         yield Quantity("micro-batches a rank recomputes", total, total * config.max_steps, shown, at_most=True)
 
 
-def _micro_batches(samples: int, budget: int, longest: int, parts: int) -> tuple[int, str]:
-    """The number of micro-batches of a rank's samples at full length, and its arithmetic; shorter samples need no more. `parts`:
-    groups that come one by one (`train_on_arrival`), each with so many samples."""
-    rows = max(1, budget // longest)
-    count = -(-samples // rows)
-    fit = (
-        f"{budget:,} tokens // {longest:,} = {budget // longest}" if budget >= longest else f"{longest:,} tokens > {budget:,}: 1"
-    )
+def _computed_tokens(config: PPOConfig, derived: Derived, size: int, steps: int) -> Quantity:
+    """Those that a training step computes when each prompt is computed once."""
+    response = derived.response_length
+    prompt = derived.sequence_length - response
+    each, apart = prompt + size * response, size * (prompt + response)
+    total = config.groups_per_step * each * config.ppo_epochs
+    saved = f"{1 - each / apart:.0%} fewer than a row for each sample"
+    arithmetic = f"{config.groups_per_step:,} prompts × ({prompt:,} + {size:,} × {response:,}): {saved}"
+    return Quantity("tokens that training computes", total, total * steps, arithmetic, at_most=True)
+
+
+def prompt_sharing(config: PPOConfig, worker: TrainingRole | ScoringConfig, optimiser_steps: int = 1) -> int:
+    """How many samples have one prompt, which is computed once; 1 where nothing can be promised: turns grow out of each other,
+    several optimiser steps draw from all groups, and some models are computed a row for each sample."""
+    packed = worker.model_args.attn_implementation == "sdpa" and not isinstance(worker.strategy_args.options, MegatronConfig)
+    return config.group_size if packed and optimiser_steps == 1 and not isinstance(config, AgenticConfig) else 1
+
+
+def _micro_batches(samples: int, group: int, budget: int, derived: Derived, parts: int) -> tuple[int, str]:
+    """The number of micro-batches of a rank's samples at full length, and its arithmetic; shorter samples need no more. `group`:
+    see `prompt_sharing`. `parts`: groups that come one by one (`train_on_arrival`), each with so many samples."""
+    longest, response = derived.sequence_length, derived.response_length
+    plan = Forest.of_groups(samples, group, longest - response, response).microbatches(budget)
+    each, prompts = len(plan[0]), math.ceil(len(plan[0]) / group)
+    tokens = f"{prompts:,} × {longest - response:,} + {each:,} × {response:,}" if group > 1 else f"{each:,} × {longest:,}"
     of_parts = f"{parts:,} groups × " if parts > 1 else ""
-    return parts * count, f"{of_parts}⌈{samples:,} samples / {rows}⌉ ({fit} a micro-batch)"
+    return parts * len(plan), f"{of_parts}⌈{samples:,} samples / {each:,}⌉ ({tokens} of {budget:,} tokens a micro-batch)"
 
 
 def _versions(config: PPOConfig) -> Iterator[Quantity]:

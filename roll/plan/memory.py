@@ -7,13 +7,18 @@ context, the allocator's gaps, communication buffers, and what an engine needs f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from roll.configs.arguments import HEAD_COLUMNS, KV_GRANULE
+from roll.data.forest import Forest
 from roll.plan.model_shape import ModelShape
 
 FP32 = 4
+Attention = Literal["plain", "eager", "forest"]
+"""forest: `roll.strategies.train.forest_attention`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +52,13 @@ class Microbatch:
     rows: int
     sequence: int
     response: int
+    repeated: int = 0
+    """Tokens of prompts that are computed for another sample of the group: only their keys and values are copied."""
 
     @property
     def tokens(self) -> int:
-        return self.rows * self.sequence
+        """Computed ones."""
+        return self.rows * self.sequence - self.repeated
 
     @property
     def predicted(self) -> int:
@@ -90,9 +98,12 @@ class ModelLayout:
         return element < FP32 and not self.masters
 
 
-def microbatch(budget: int, rows_at_most: int, sequence: int, response: int) -> Microbatch:
-    """Rows of full length that fit into `budget` tokens, at least one (`roll.data.microbatch.plan_microbatches`)."""
-    return Microbatch(min(max(1, budget // sequence), rows_at_most), sequence, response)
+def microbatch(budget: int, rows_at_most: int, sequence: int, response: int, group: int = 1) -> Microbatch:
+    """Samples of full length that fit into `budget` computed tokens, at least one. `group`: how many share a prompt that is
+    computed once."""
+    prompt = sequence - response
+    rows = len(Forest.of_groups(rows_at_most, group, prompt, response).microbatches(budget)[0])
+    return Microbatch(rows, sequence, response, prompt * (rows - math.ceil(rows / group)))
 
 
 def trained_weights(model: Model, layout: ModelLayout, element: int) -> list[Part]:
@@ -147,21 +158,25 @@ def _gathered(model: Model, layout: ModelLayout, element: int, copies: int) -> P
     return Part("gathered", total, f"{element} B × {model.parameters:,} parameters, kept until the step ends")
 
 
-def activations(model: Model, layout: ModelLayout, micro: Microbatch, element: int, recompute: bool, eager: bool) -> Part:
+def activations(
+    model: Model, layout: ModelLayout, micro: Microbatch, element: int, recompute: bool, attention: Attention
+) -> Part:
     """What autograd keeps of the layers for the backward pass, with s tokens, hidden h, queries q, keys kv, MLP f, n heads:
 
         float32            s·(24h + 8q + 8kv + 16f + 8 + 4n)          a layer
         bf16               s·(16h + 4q + 4kv + 8f + 8 + 4n)           a layer
 
-    Norms of query and key heads add s·(8 or 6)·(q + kv); eager attention adds s·sequence·n·(4 or 6). Recomputing keeps the input
-    of each layer, and one layer at a time in full."""
+    Norms of query and key heads add s·(8 or 6)·(q + kv); eager attention adds s·sequence·n·(4 or 6). Where prompts are shared
+    attention's output is copied, and keys and values of a prompt for each sample. Recomputing keeps the input of each layer, and
+    one layer at a time in full."""
     shape, s = model.shape, micro.tokens
-    per_token = layer_bytes(shape, micro.sequence, element, eager)
+    per_token = layer_bytes(shape, micro.sequence, element, attention)
     layers = -(-shape.layers // layout.pipeline)
     # 1F1B holds as many micro-batches on the first stage as there are stages: all layers' worth again.
     held = layers * layout.pipeline
     whole = 0 if layout.sequence_parallel else norm_bytes(shape, element)
-    full = s * (whole + (per_token - whole) // layout.tensor)
+    copied = 2 * shape.kv_dim * element * micro.repeated
+    full = s * (whole + (per_token - whole) // layout.tensor) + copied
     if not recompute:
         return Part("activations", held * full, f"{s:,} tokens × {full // s:,} B × {held} layers")
     kept = s * shape.hidden * element // (layout.tensor if layout.sequence_parallel else 1)
@@ -169,13 +184,15 @@ def activations(model: Model, layout: ModelLayout, micro: Microbatch, element: i
     return Part("activations", held * kept + full, formula)
 
 
-def layer_bytes(shape: ModelShape, sequence: int, element: int, eager: bool) -> int:
+def layer_bytes(shape: ModelShape, sequence: int, element: int, attention: Attention) -> int:
     """Bytes of activations of one token in one layer; see `activations`."""
     q, kv, f = shape.query_dim, shape.kv_dim, shape.intermediate
     per_token = norm_bytes(shape, element) + 2 * element * (q + kv) + 4 * element * f + 8 + 4 * shape.heads
     if shape.qk_norm:
         per_token += (8 if element == FP32 else 6) * (q + kv) + 4 * (shape.heads + shape.kv_heads)
-    return per_token + (sequence * shape.heads * (4 if element == FP32 else 6) if eager else 0)
+    if attention == "eager":
+        return per_token + sequence * shape.heads * (4 if element == FP32 else 6)
+    return per_token + (element * q if attention == "forest" else 0)
 
 
 def norm_bytes(shape: ModelShape, element: int) -> int:

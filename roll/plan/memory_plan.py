@@ -15,7 +15,7 @@ from roll.configs.ppo import PPOConfig
 from roll.configs.units import MIB
 from roll.configs.worker import ActorTrainConfig, CriticConfig, ScoringConfig, TrainedConfig, WorkerConfig
 from roll.plan import memory
-from roll.plan.counts import samples_per_rollout
+from roll.plan.counts import prompt_sharing, samples_per_rollout
 from roll.plan.devices import RolePlan
 from roll.plan.memory import Microbatch, Model, ModelLayout, Part, total
 
@@ -196,17 +196,19 @@ def _trained_microbatch(
     config: PPOConfig, derived: Derived, role: RolePlan, worker: ActorTrainConfig | CriticConfig
 ) -> Microbatch:
     share = optimizer_batch_size(worker) // role.data * samples_per_rollout(config)
-    return memory.microbatch(worker.max_tokens_per_microbatch_in_train, share, derived.sequence_length, derived.response_length)
+    budget, group = worker.max_tokens_per_microbatch_in_train, prompt_sharing(config, worker, derived.optimizer_steps_per_epoch)
+    return memory.microbatch(budget, share, derived.sequence_length, derived.response_length, group)
 
 
 def _activations(
     worker: ActorTrainConfig | CriticConfig, model: Model, layout: ModelLayout, micro: Microbatch, element: int
 ) -> Part:
     recompute = not worker.model_args.disable_gradient_checkpointing
+    attention: memory.Attention = "eager" if worker.model_args.attn_implementation == "eager" else "forest"
     if isinstance(worker.strategy_args.options, MegatronConfig):
+        attention = "plain"
         recompute = recompute or worker.strategy_args.options.recompute_granularity == "full"
-    eager = worker.model_args.attn_implementation == "eager"
-    return memory.activations(model, layout, micro, element, recompute, eager)
+    return memory.activations(model, layout, micro, element, recompute, attention)
 
 
 def _frozen(
@@ -229,7 +231,8 @@ def _log_probs(
     element: int,
 ) -> Pass:
     share = -(-derived.samples_per_step * samples_per_rollout(config) // role.data)
-    micro = memory.microbatch(worker.max_tokens_per_microbatch_in_infer, share, derived.sequence_length, derived.response_length)
+    budget, group = worker.max_tokens_per_microbatch_in_infer, prompt_sharing(config, worker)
+    micro = memory.microbatch(budget, share, derived.sequence_length, derived.response_length, group)
     return Pass("log-probs of a micro-batch", (memory.head(model, layout, micro, element, train=False),))
 
 

@@ -2,20 +2,16 @@
 
 import itertools
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from roll.data.forest import Forest
-from roll.data.token_batch import TokenBatch
 
 
-def batch_of(rows):
-    lengths = torch.tensor([len(row) for row in rows], dtype=torch.int64)
-    tokens = torch.tensor([token for row in rows for token in row], dtype=torch.int64)
-    nothing = torch.zeros(len(tokens))
-    return TokenBatch(lengths, torch.zeros(len(rows)), torch.ones(len(rows)), tokens, nothing.bool(), nothing, nothing)
+def forest_of(rows):
+    return Forest.of([np.array(row) for row in rows])
 
 
 # Few different tokens, so that prefixes are common; and ones whose bytes would sort otherwise than they do.
@@ -29,7 +25,7 @@ def tokens_of_trie(rows):
 
 @given(ROWS)
 def test_neighbours_share_all_that_can_be_shared(rows):
-    forest = Forest.of(batch_of(rows))
+    forest = forest_of(rows)
     assert sorted(forest.order) == list(range(len(rows)))
     assert sum(forest.lengths) - sum(forest.shared) == tokens_of_trie(rows)
     for place in range(1, len(rows)):
@@ -39,7 +35,7 @@ def test_neighbours_share_all_that_can_be_shared(rows):
 
 @given(ROWS, st.integers(1, 40))
 def test_microbatches_hold_every_sample_once_within_the_budget(rows, budget):
-    plan = Forest.of(batch_of(rows)).microbatches(budget)
+    plan = forest_of(rows).microbatches(budget)
     assert sorted(itertools.chain(*plan)) == list(range(len(rows)))
     for micro in plan:
         assert len(micro) == 1 or tokens_of_trie([rows[i] for i in micro]) <= budget
@@ -47,7 +43,7 @@ def test_microbatches_hold_every_sample_once_within_the_budget(rows, budget):
 
 @given(ROWS, st.integers(1, 6))
 def test_no_rank_has_more_than_the_best_cut_gives_it(rows, ranks):
-    forest = Forest.of(batch_of(rows))
+    forest = forest_of(rows)
     split = forest.split(ranks)
     assert len(split) == ranks
     assert sorted(itertools.chain(*split)) == list(range(len(rows)))
@@ -59,13 +55,13 @@ def test_no_rank_has_more_than_the_best_cut_gives_it(rows, ranks):
 
 def test_by_hand():
     rows = [[5, 6, 7, 8], [1, 2], [5, 6, 7, 9, 9], [1, 2, 3]]
-    forest = Forest.of(batch_of(rows))
+    forest = forest_of(rows)
     assert forest == Forest([1, 3, 0, 2], [2, 3, 4, 5], [0, 2, 0, 3])
     assert forest.microbatches(6) == [[1, 3], [0, 2]]
     assert forest.microbatches(3) == [[1, 3], [0], [2]]
     assert forest.split(2) == [[1, 3], [0, 2]]
     assert forest.split(5) == [[1, 3], [0], [2], [], []] or forest.split(5) == [[1], [3], [0], [2], []]
-    assert Forest.of(batch_of([])).split(2) == [[], []]
+    assert forest_of([]).split(2) == [[], []]
     with pytest.raises(ValueError, match="budget"):
         forest.microbatches(0)
     with pytest.raises(ValueError, match="rank"):

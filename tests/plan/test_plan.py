@@ -10,6 +10,7 @@ from roll.configs.derived import derive
 from roll.configs.loading import load_config
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.validation import check_config
+from roll.data.forest import Forest
 from roll.data.microbatch import plan_microbatches
 from roll.plan.counts import quantities, validations
 from roll.plan.memory import Model
@@ -88,9 +89,9 @@ def test_steps_and_micro_batches_are_those_of_the_trainer(groups, size, ranks, p
     assert found["optimiser steps"].step * batch == samples * epochs
     assert found["optimiser steps"].run == derive(config).total_optimizer_steps
     # The real planning of one optimiser step, all samples at full length: on every rank as many micro-batches as told.
-    share = -(-batch // ranks)
-    real = [len(plan_microbatches([32] * share, budget))]
-    assert found["micro-batches a rank trains"].step == max(real) * found["optimiser steps"].step
+    shared = size if found["optimiser steps"].step == epochs else 1
+    real = len(Forest.of_groups(-(-batch // ranks), shared, 16, 16).microbatches(budget))
+    assert found["micro-batches a rank trains"].step == real * found["optimiser steps"].step
     for each in found.values():
         if each.step is not None:
             assert each.run == each.step * steps
@@ -111,8 +112,8 @@ def test_validations_are_those_that_are_due(steps, every):
 def test_groups_that_are_trained_as_they_come_share_no_micro_batch():
     budget = {"max_tokens_per_microbatch_in_train": 100, "training_args": {"per_device_train_batch_size": 32}}
     whole, arriving = (amounts(rlvr(train_on_arrival=arrives, actor_train=budget)) for arrives in (False, True))
-    assert whole["micro-batches a rank trains"].step == math.ceil(32 / 3)
-    assert arriving["micro-batches a rank trains"].step == 8 * math.ceil(4 / 3)
+    assert whole["micro-batches a rank trains"].step == 8, "a group of 16 + 4 × 16 tokens each"
+    assert arriving["micro-batches a rank trains"].step == 8
 
 
 def test_the_amounts_of_a_run_with_recomputed_log_probs_and_validation():
@@ -127,7 +128,7 @@ def test_the_amounts_of_a_run_with_recomputed_log_probs_and_validation():
     )
     found = amounts(config)
     assert found["tokens"].step == 8 * 4 * 32 and found["tokens"].at_most
-    assert found["micro-batches a rank recomputes"].step == math.ceil(32 / 3)
+    assert found["micro-batches a rank recomputes"].step == 8
     assert found["validations"].run == 4 and found["validation rollouts"].run == 4 * 12
     assert found["checkpoints"].run == 3
     assert found["optimiser steps"].arithmetic == "32 / (4 × 1 × 1 data-parallel = 4)"

@@ -16,7 +16,7 @@ from roll.plan import memory
 from roll.plan.model_shape import shape_of
 from roll.strategies.infer.hf.slot_cache import SlotCache
 from roll.strategies.train.head_logprobs import head_logprobs
-from roll.strategies.train.logprobs import row_logprobs
+from roll.strategies.train.scorer import Scorer
 
 SIZES = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 160, "vocab_size": 48}
 CONFIGS = {
@@ -90,8 +90,9 @@ def test_an_architecture_without_formula_is_an_error_that_says_what_is_known(con
         shape_of(config)
 
 
-def kept_by_autograd(model, rows, sequence, response):
-    """Bytes that the backward pass of a real forward holds, without the parameters themselves."""
+def kept_by_autograd(model, rows, sequence, response, shared=0):
+    """Bytes that the backward pass of a real forward holds, without the parameters themselves. `shared`: first tokens that all
+    samples have."""
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}
     kept = {}
 
@@ -102,27 +103,35 @@ def kept_by_autograd(model, rows, sequence, response):
         return tensor
 
     tokens = torch.randint(0, model.config.vocab_size, (rows, sequence))
-    mask = torch.zeros(rows, sequence, dtype=torch.bool)
-    mask[:, sequence - response :] = True
+    tokens[:, :shared] = tokens[:1, :shared]
+    tokens[:, shared] = torch.arange(rows)
+    mask = (torch.arange(sequence) >= sequence - response).repeat(rows)
+    nothing = torch.zeros(rows * sequence)
+    scorer = Scorer(model)
+    batch = TokenBatch(
+        torch.full((rows,), sequence), torch.zeros(rows), torch.ones(rows), tokens.flatten(), mask, nothing, nothing
+    )
+    layout = scorer.layout(batch.padded())
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        columns = torch.arange(sequence - response - 1, sequence - 1)
-        logits = model(input_ids=tokens, use_cache=False, logits_to_keep=columns).logits
-        values, _ = row_logprobs(logits.flatten(0, 1), tokens[:, 1:][:, columns].flatten(), torch.ones(rows * response))
+        values, _ = scorer.logprobs(model, batch.padded(), layout, "none")
     assert values.requires_grad
     return sum(storage.nbytes() for storage in kept.values())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", ["qwen2", "qwen3", "llama"])
-def test_activations_a_layer_are_what_autograd_keeps(name, dtype):
+@pytest.mark.parametrize("shared", [0, 64])
+def test_activations_a_layer_are_what_autograd_keeps(name, dtype, shared):
     """The difference of 4 and 2 layers is free of what stands around the layers. Tolerance 1 %: small masks."""
-    rows, sequence, response = 2, 96, 32
+    rows, sequence, response = 4, 96, 32
     measured = []
     for layers in (2, 4):
         model = build(CONFIGS[name].__class__(**{**CONFIGS[name].to_dict(), "num_hidden_layers": layers, "layer_types": None}))
-        measured.append(kept_by_autograd(model.to(dtype), rows, sequence, response))
+        measured.append(kept_by_autograd(model.to(dtype), rows, sequence, response, shared))
     shape = shape_of(CONFIGS[name].to_dict())
-    formula = rows * sequence * memory.layer_bytes(shape, sequence, dtype.itemsize, eager=False)
+    micro = memory.microbatch(10_000, rows, sequence, response, group=rows if shared else 1)
+    model, layout = memory.Model(shape, shape.parameters), memory.ModelLayout()
+    formula = memory.activations(model, layout, micro, dtype.itemsize, False, "forest").bytes / shape.layers
     assert (measured[1] - measured[0]) / 2 == pytest.approx(formula, rel=0.01)
 
 
@@ -133,7 +142,7 @@ def test_eager_attention_keeps_its_matrices():
     kept = kept_by_autograd(build(config, attention="eager"), rows, sequence, 8)
     without = kept_by_autograd(build(config, attention="sdpa"), rows, sequence, 8)
     shape = shape_of(config.to_dict())
-    more = [memory.layer_bytes(shape, sequence, 4, eager) for eager in (True, False)]
+    more = [memory.layer_bytes(shape, sequence, 4, kind) for kind in ("eager", "forest")]
     assert kept - without == pytest.approx(2 * rows * sequence * (more[0] - more[1]), rel=0.02)
 
 
@@ -158,8 +167,8 @@ def test_the_head_is_what_is_alive_at_its_peak(dtype, train):
 def test_recomputing_keeps_the_inputs_of_the_layers_and_one_layer():
     shape = shape_of(CONFIGS["qwen2"].to_dict())
     model, micro = memory.Model(shape, shape.parameters), memory.Microbatch(2, 96, 32)
-    full = memory.activations(model, memory.ModelLayout(), micro, 4, recompute=False, eager=False).bytes
-    less = memory.activations(model, memory.ModelLayout(), micro, 4, recompute=True, eager=False).bytes
+    full = memory.activations(model, memory.ModelLayout(), micro, 4, False, "plain").bytes
+    less = memory.activations(model, memory.ModelLayout(), micro, 4, True, "plain").bytes
     assert less == full // 3 + 3 * 2 * 96 * 64 * 4
 
 

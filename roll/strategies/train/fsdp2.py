@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import chain
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +16,7 @@ from roll.data.token_batch import TokenBatch
 from roll.strategies.train.hf_train import HFTrainStrategy
 from roll.strategies.train.interface import BatchTotals
 from roll.strategies.train.optimizer import MOMENTS, scale_to_norm
+from roll.strategies.train.scorer import Call
 from roll.strategies.train.sharding import local, reshard
 from roll.strategies.train.storage_offload import StorageOffload
 from roll.weights.experts import Fused
@@ -53,8 +53,9 @@ class FSDP2Strategy(HFTrainStrategy):
         return [local(p.grad) for p in self._model.parameters() if p.grad is not None]
 
     @property
-    def _callable(self) -> Callable[..., Any]:
-        return self._model
+    def _callable(self) -> Call:
+        call: Call = self._model
+        return call
 
     def _backward(self, loss: Tensor, last: bool) -> None:
         loss.backward()

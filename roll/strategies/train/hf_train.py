@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ from roll.strategies.train.model_files import ModelFiles
 from roll.strategies.train.optimizer import MOMENTS, make_adamw
 from roll.strategies.train.process import prepare_process, resolve_dtype
 from roll.strategies.train.rank_microbatches import RankMicrobatch, rank_microbatches
-from roll.strategies.train.scorer import Scorer
+from roll.strategies.train.scorer import Call, Scorer
 from roll.strategies.train.sharding import Ranks
 from roll.strategies.train.snapshot import AllOnFirst, Share, Snapshot
 from roll.strategies.train.spec import Optimisation, TrainSpec
@@ -131,7 +131,7 @@ class HFTrainStrategy(ABC):
 
     @property
     @abstractmethod
-    def _callable(self) -> Callable[..., Any]:
+    def _callable(self) -> Call:
         """The model, or what calls it."""
 
     @abstractmethod
@@ -177,7 +177,7 @@ class HFTrainStrategy(ABC):
     # The interface
 
     def log_probs(self, batch: TokenBatch) -> Tensor:
-        return self._per_token(batch, lambda *micro: self._scorer.logprobs(self._callable, *micro, "none")[0])
+        return self._per_token(batch, lambda micro, layout: self._scorer.logprobs(self._callable, micro, layout, "none")[0])
 
     def train_step(self, batch: TokenBatch, loss: LossSpec, totals: BatchTotals) -> dict[str, float]:
         """Besides the loss's metrics: `actor_train/grad_norm` (before clipping), `actor_train/lr` and
@@ -196,15 +196,13 @@ class HFTrainStrategy(ABC):
 
     def _per_token(self, batch: TokenBatch, compute: Callable[[Padded, Layout], Tensor]) -> Tensor:
         """[N] the per-token results of `compute` for each micro-batch [B, T], without gradients."""
-        out, budget = torch.zeros(batch.num_tokens), self._spec.max_tokens_per_microbatch_infer
-        offsets = batch.offsets.tolist()
+        out = torch.zeros(batch.num_tokens)
+        of_samples = out.split(batch.lengths.tolist())
         with torch.no_grad():
-            for part, micro, layout in self._microbatches(batch, budget):
-                computed = compute(micro, layout)
-                if part.indices:
-                    values = micro.flatten(computed).cpu().split(part.padded.lengths.tolist())
-                    for i, sample in zip(part.indices, values, strict=True):
-                        out[offsets[i] : offsets[i + 1]] = sample
+            for part, micro, layout in self._microbatches(batch, self._spec.max_tokens_per_microbatch_infer):
+                values = micro.flatten(compute(micro, layout)).cpu().split(part.padded.lengths.tolist())
+                for i, values_of_sample in zip(part.indices, values, strict=False):
+                    of_samples[i].copy_(values_of_sample)
         self._after_inference()
         return out
 
@@ -219,8 +217,7 @@ class HFTrainStrategy(ABC):
 
     def _gradients(self, batch: TokenBatch, loss_of: LossOf) -> Iterator[Metrics]:
         """Adds the gradients of the batch; the metrics of each micro-batch."""
-        budget = self._training.max_tokens_per_microbatch
-        for part, micro, layout in self._microbatches(batch, budget):
+        for part, micro, layout in self._microbatches(batch, self._training.max_tokens_per_microbatch):
             value, metrics = loss_of(micro, layout)
             self._backward(value, part.last)
             yield metrics
@@ -255,7 +252,8 @@ class HFTrainStrategy(ABC):
             named = with_base(self._adapters.alone(named), self._adapted_base)
         else:
             merged = self._adapters.merged(named) if self._adapters else named
-            named = ((name, self._export_dtype(part)) for whole in merged for name, part in published(self._model_type, *whole))
+            parts = (part for whole in merged for part in published(self._model_type, *whole))
+            named = ((name, part.to(self._compute_dtype) if part.is_floating_point() else part) for name, part in parts)
         yield from make_buckets(named, bucket_bytes, self._ranks.rank, self._ranks.size, host_copies(self._device))
 
     @torch.no_grad()
@@ -342,9 +340,6 @@ class HFTrainStrategy(ABC):
     @property
     def _model_type(self) -> str:
         return str(self._hollow.config.model_type)
-
-    def _export_dtype(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self._compute_dtype) if tensor.is_floating_point() else tensor
 
 
 def _recompute_activations(model: PreTrainedModel) -> None:

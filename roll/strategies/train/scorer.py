@@ -31,7 +31,7 @@ class Scorer:
 
     def plan(self, batch: TokenBatch, budget: int) -> list[list[int]]:
         """The samples of each micro-batch, which has at most `budget` tokens as the model computes them."""
-        return Forest.of(batch).microbatches(budget) if self._forest else plan_microbatches(batch.lengths.tolist(), budget)
+        return Forest.of(batch.rows).microbatches(budget) if self._forest else plan_microbatches(batch.lengths.tolist(), budget)
 
     def layout(self, micro: Padded) -> Layout:
         return forest_row(micro) if self._forest else padded_rows(micro)

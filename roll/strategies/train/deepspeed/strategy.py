@@ -6,7 +6,7 @@ The optimiser is torch's AdamW, handed to DeepSpeed: its own CPU Adam would need
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ from roll.strategies.train.deepspeed.engine import (
 from roll.strategies.train.hf_train import HFTrainStrategy
 from roll.strategies.train.interface import RankContext
 from roll.strategies.train.optimizer import MOMENTS, scale_to_norm
+from roll.strategies.train.scorer import Call
 from roll.strategies.train.spec import TrainSpec
 from roll.weights.experts import Fused
 
@@ -71,8 +72,9 @@ class DeepSpeedStrategy(HFTrainStrategy):
             self._zero = ZeroState(self._engine, client)
 
     @property
-    def _callable(self) -> Callable[..., Any]:
-        return self._model if self._engine is None else self._engine
+    def _callable(self) -> Call:
+        call: Call = self._model if self._engine is None else self._engine
+        return call
 
     def _backward(self, loss: Tensor, last: bool) -> None:
         self._engine.set_gradient_accumulation_boundary(last)
