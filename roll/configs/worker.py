@@ -65,7 +65,9 @@ class TrainedConfig(WorkerConfig):
 
     training_args: TrainingArguments = option(TrainingArguments(), "Optimiser.")
     max_tokens_per_microbatch_in_train: int = option(
-        8192, "Tokens, padding included, of a micro-batch that is trained.", bounds=Bounds(ge=1)
+        8192,
+        "Tokens of a micro-batch that is trained, as they are computed: a common prefix counts once, padding counts.",
+        bounds=Bounds(ge=1),
     )
 
 
@@ -75,7 +77,7 @@ class PolicyConfig(TrainedConfig):
 
     data_args: TrainDataArguments = option(TrainDataArguments(), "Training prompts.")
     max_tokens_per_microbatch_in_infer: int = option(
-        16384, "Tokens, padding included, of a micro-batch whose log-probs are recomputed.", bounds=Bounds(ge=1)
+        16384, "As `max_tokens_per_microbatch_in_train`, where log-probs are recomputed.", bounds=Bounds(ge=1)
     )
     pg_variant: str = option(
         DEFAULT_LOSS,
@@ -101,7 +103,9 @@ class ScoringConfig(WorkerConfig):
     """A role that computes log-probs, and trains nothing."""
 
     strategy_args: StrategyArguments = option(StrategyArguments(strategy_name="fsdp2_infer"), "Back end.")
-    max_tokens_per_microbatch_in_infer: int = option(16384, "Tokens, padding included, of a micro-batch.", bounds=Bounds(ge=1))
+    max_tokens_per_microbatch_in_infer: int = option(
+        16384, "Tokens of a micro-batch, as they are computed: a common prefix counts once, padding counts.", bounds=Bounds(ge=1)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +130,7 @@ class CriticConfig(TrainedConfig):
     """The value model of adv_estimator: gae."""
 
     max_tokens_per_microbatch_in_infer: int = option(
-        16384, "Tokens, padding included, of a micro-batch whose values are computed.", bounds=Bounds(ge=1)
+        16384, "As `max_tokens_per_microbatch_in_train`, where values are computed.", bounds=Bounds(ge=1)
     )
 
 

@@ -25,6 +25,7 @@ from roll.compat.roll.rule import (
 from roll.configs.arguments import ModelArguments, StrategyArguments, TrainingArguments
 
 _BY_TOKENS = "micro-batches are always cut by tokens: max_tokens_per_microbatch_in_train, max_tokens_per_microbatch_in_infer"
+_PACKED = "samples always stand in one row without padding, their common prefixes once (Megatron: padded to the longest)"
 _ONE_TEMPLATE = "prompts are rendered once, with the template of actor_train.data_args (validation.data_args for validation)"
 _MOE_MTP = "is not there; remove it"
 # Parts of models that see, hear or speak, as Megatron's and transformers' models name them.
@@ -61,8 +62,9 @@ ROLE = (
          )), "ROLL's built-in classes"),
     *(ignored(f"<role>.{name}", _BY_TOKENS) for name in (
         "infer_batch_size", "use_dynamic_batching_in_train", "use_dynamic_batching_in_infer", "sequence_length_round_in_train",
-        "sequence_length_round_in_infer", "use_sequence_packing", "sequence_packing_args", "use_remove_padding",
+        "sequence_length_round_in_infer",
     )),
+    *(ignored(f"<role>.{name}", _PACKED) for name in ("use_sequence_packing", "sequence_packing_args", "use_remove_padding")),
     KeyRule("<role>.max_tokens_per_microbatch_in_train", "alias", "the default: ROLL means no dynamic batching",
          lambda v, b: {".max_tokens_per_microbatch_in_train": DROP}, lambda v, b: v in (0, None), "0 or null"),
     KeyRule("<role>.max_tokens_per_microbatch_in_infer", "alias", "the default: ROLL means no dynamic batching",
