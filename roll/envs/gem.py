@@ -123,10 +123,6 @@ class GemClassEnv(GemEnv):
         return numbers | ({"suffix": str(info["suffix"])} if info.get("suffix") else {})
 
 
-def derives_from_gem(cls: type[object]) -> bool:
-    return any(base.__name__ == "Env" and base.__module__.partition(".")[0] == "gem" for base in cls.__mro__)
-
-
 def of_class(cls: type[Any]) -> type[GemClassEnv]:
     """The class as an environment of this project, with the arguments of its own constructor."""
     own = {"made_of": cls, "__signature__": inspect.signature(cls), "__module__": cls.__module__, "__doc__": cls.__doc__}

@@ -10,7 +10,6 @@ from typing import Any
 
 from roll.configs.problems import MISSING_VALUE, ConfigError, Problem
 from roll.data.well_formed import complaint
-from roll.envs.gem import derives_from_gem, of_class
 from roll.rollout.environment import AnyTextEnv, is_async
 
 # Imported on first use: an environment's packages are needed only by who plays it.
@@ -46,7 +45,9 @@ def env_class(env_type: str, key: str = "env_type") -> type[Any]:
         cls = getattr(importlib.import_module(module), name)
     except Exception as error:
         raise ConfigError([Problem(key, env_type, f"cannot be imported: {type(error).__name__}: {error}")]) from error
-    if isinstance(cls, type) and derives_from_gem(cls):
+    if isinstance(cls, type) and any(base.__name__ == "Env" and base.__module__ == "gem.core" for base in cls.__mro__):
+        from roll.envs.gem import of_class
+
         cls = of_class(cls)
     flaw = _flaw(cls)
     if flaw:
