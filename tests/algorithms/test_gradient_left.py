@@ -8,13 +8,14 @@ import pytest
 import torch
 
 from roll.algorithms.correction import Correction, Filter, ImportanceWeight
-from roll.algorithms.expected_left import expected, weight_of
+from roll.algorithms.expected_left import expected, fix_of, weight_of
 from roll.algorithms.gradient_left import LEFT, gradient_left
 from roll.algorithms.loss import LossSpec, compute_loss
 from roll.algorithms.loss_metrics import reduce_metrics
 from roll.configs.correction import CorrectionFilterConfig, ISWeightConfig, TrainInferCorrectionConfig
 from roll.configs.losses import PolicyLossArgs
 from roll.data.token_batch import Padded
+from roll.metrics.mismatch import Fading
 
 PLAIN = TrainInferCorrectionConfig()
 OF_SEQUENCE = TrainInferCorrectionConfig(
@@ -119,6 +120,32 @@ def test_ratios_of_tokens_and_recomputed_ones_do_not_fade():
     for variant, given, own in (("topr", args, True), ("ppo", args, True), ("gspo", PolicyLossArgs(), False)):
         weight = weight_of(variant, given, PLAIN, 32000, good=False, own_ratio=own)
         assert expected(weight, 32000, 0.05) == 1.0
+
+
+def test_engine_noise_on_long_responses_is_warned_of_with_the_variant_and_its_fix():
+    """Short and long wrong responses of one batch under `topr`, whose engine differs from the trainer by 0.03 a token."""
+    spec = LossSpec(pg_variant="topr")
+    left = left_by(spec, *noisy([200] * 60 + [6000] * 60, -1.0, 0.03))
+    metrics = {f"{LEFT}/{name}": value for name, value in left.items()}
+    (said,) = Fading("topr", fix_of("topr", spec.args, PLAIN)).sentences(metrics)
+    assert said.startswith("pg_variant topr leaves responses with A < 0 of more than 1,024 tokens ")
+    assert said.endswith("fix: actor_train.topr_ratio_level: token")
+    by_token = LossSpec(pg_variant="topr", args=PolicyLossArgs(topr_ratio_level="token"))
+    assert min(left_by(by_token, *noisy([200] * 60 + [6000] * 60, -1.0, 0.03)).values()) > 0.95
+
+
+@pytest.mark.parametrize(
+    ("variant", "correction", "fix"),
+    [
+        ("vespo", PLAIN, "a pg_variant that weighs tokens, such as ppo"),
+        ("gspo", PLAIN, "old_logprobs: recompute, or a wider actor_train.gspo_clip_low and gspo_clip_high"),
+        ("topr", OF_SEQUENCE, "train_infer_correction.is_weight.weight_type: geometric or token"),
+        ("ppo", KEPT, "train_infer_correction.filters with agg_type: geometric or token"),
+        ("ppo", PLAIN, "fresher samples, or wider clips"),
+    ],
+)
+def test_the_fix_is_that_of_what_fades(variant, correction, fix):
+    assert fix_of(variant, PolicyLossArgs(), correction) == fix
 
 
 def test_the_table_of_the_page_is_what_is_expected():
