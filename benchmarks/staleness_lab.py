@@ -43,7 +43,7 @@ STEPS = 80
 EVAL_STEPS = 5
 LEARNING_RATE = 6e-4
 """The best of 3e-4, 6e-4, 1e-3 and 2e-3 at ratio 0 (final accuracy in 60 steps, seed 1: 0.72, 0.77, 0.70, 0.00), so the one that
-would be chosen on fresh samples. Stale samples hurt there: ppo came to 0.58 at ratio 4 and 0.30 at ratio 8 (3e-4: 0.74, 0.64)."""
+would be chosen on fresh samples. Stale samples hurt there."""
 CONFIG = ROOT / "examples" / "config" / "rlvr_config_async.yaml"
 FOLDER = ROOT / "output" / "staleness_lab"
 LIMIT_S = 3600.0

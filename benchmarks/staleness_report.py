@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from statistics import stdev
 from typing import Any
 
 FINAL = 4
@@ -107,6 +108,24 @@ def accuracy_cell(runs: Sequence[Row]) -> str:
     spread = f" ({min(finals):.2f} to {max(finals):.2f})" if len(runs) > 1 else ""
     collapsed = sum(run.collapsed for run in runs)
     return f"**{mean(finals):.2f}**{spread}, {collapsed} of {len(runs)} collapsed" if collapsed else f"{mean(finals):.2f}{spread}"
+
+
+T_OF_TWO_TRIPLES = 2.776
+"""97.5 % quantile of Student's t with 4 degrees of freedom: two means of three runs each."""
+
+
+def noise(rows: Sequence[Row]) -> str:
+    """By ratio, the standard deviation over seeds (root of the mean variance of all settings of three runs), and the least
+    difference of two means that is significant at it."""
+    lines = []
+    for ratio in sorted({row.ratio for row in rows}):
+        spreads = [
+            stdev([run.final for run in runs]) for key, runs in by_setting(rows).items() if key[2] == ratio and len(runs) == 3
+        ]
+        pooled = math.sqrt(mean([spread**2 for spread in spreads]))
+        least = T_OF_TWO_TRIPLES * pooled * math.sqrt(2 / 3)
+        lines.append([f"{ratio:g}", f"{pooled:.3f}", f"{max(spreads):.3f}", f"{least:.2f}"])
+    return markdown(["ratio", "standard deviation", "the largest of a loss", "difference of two means"], lines)
 
 
 FIGURES = ("final accuracy", "worst drop", "lag", "mean ratio", "ESS", "KL")
@@ -227,6 +246,7 @@ def write_pages(folder: Path) -> list[Path]:
         "ess": matrix(rows, lambda runs: f"{mean([run.ess for run in runs]):.2f}"),
         "kl": matrix(rows, lambda runs: f"{mean([run.kl for run in runs]):z.3f}"),
         "lag": matrix(rows, lambda runs: f"{mean([run.lag for run in runs]):.2f}"),
+        "noise": noise(rows),
         "sweep": matrix(sweep, accuracy_cell),
     }
     choosing.write_text(filled(choosing.read_text(), blocks))

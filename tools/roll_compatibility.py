@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Literal
 
+from roll.compat.code.names import NAMES
 from roll.compat.roll.defaults import DEFAULTS
 from roll.compat.roll.differences import DIFFERENCES
 from roll.compat.roll.keys import RULES
@@ -54,11 +55,33 @@ that you write for such another key yourself stays. Without `--compat` a file ha
 """
 
 
+CODE = """\
+## Code that was written for ROLL
+
+A reward worker of ROLL's form (`Worker`, `@register`, `compute_rewards(data: DataProto)`) and an environment that derives from
+`gem.Env` run as they stand, named by their dotted paths in `worker_cls` and `env_type`. The file lies in a package of your own,
+not below `roll`.
+
+* A worker gets one response at a time, on the main thread of a process of its own (`max_concurrency` of them), within
+  `timeout_s`. `data.batch` has `prompts`, `responses`, `input_ids`, `attention_mask`, `position_ids`, `prompt_mask` and
+  `response_mask`, without padding; `data.non_tensor_batch` the columns of the prompt's row with `id`, `prompt`, `messages`,
+  `ground_truth`, `tag`, `domain` and `rollout_id`. The tokenizer is the policy's. `worker_config` has the domain's block and its
+  `reward_args` as attributes.
+* `response_level_rewards` is the reward, in validation too, where ROLL takes `scores`. `scores`, other values by response and
+  `meta_info["metrics"]` are parts of it, each with its metric. `token_level_rewards` is not read, as in ROLL.
+* A worker with a model of its own is not there: `rewards.<domain>.judge` and `reward_model` have one.
+* An environment's rules (`env_instruction` of `reset`) begin its first observation, and its `metrics` are read from `info`.
+
+Other packages that such code imports (`gem-llm`, `codetiming`, `tensordict`) have to be installed. Of ROLL's own modules that are
+not modules here there are these names; any other is an error that names it, at the import:
+"""
+
+
 def page() -> str:
     counts = Counter(status(key) for key in keys())
     lines = [f"| {name} | {counts[name]} |\n" for name in ("implemented", "read as another key", "without effect", "refused")]
     numbers = f"Of ROLL's {len(keys())} keys, counted by block:\n\n| | keys |\n|---|---|\n" + "".join(lines)
-    parts = [_refused(), _readings(), _differences(), _defaults(), "## Keys\n", *_blocks(), _verl()]
+    parts = [_refused(), _readings(), _differences(), _defaults(), _code(), "## Keys\n", *_blocks(), _verl()]
     return "\n".join([INTRODUCTION, numbers, *parts])
 
 
@@ -110,6 +133,13 @@ def _defaults() -> str:
     rows = "".join(f"| `{key}` | `{theirs}` | {why} |\n" for key, theirs, why in DEFAULTS)
     note = "Where a file leaves one out, `--compat` reports both values; ours are in [configuration](configuration.md)."
     return f"## Defaults that are not ROLL's\n\n{note}\n\n| key | ROLL | what it decides |\n|---|---|---|\n{rows}"
+
+
+def _code() -> str:
+    rows = "".join(
+        f"| `{module}` | {', '.join(f'`{name}`' for name in names.split())} |\n" for module, (_, names) in NAMES.items()
+    )
+    return f"{CODE}\n| module | names |\n|---|---|\n{rows}"
 
 
 def _blocks() -> Iterator[str]:

@@ -22,6 +22,7 @@ from roll.algorithms.correction import (
     engine_mismatch_metrics,
     mismatch_metrics,
 )
+from roll.algorithms.gradient_left import gradient_left
 from roll.algorithms.kl import approx_kl
 from roll.algorithms.loss_metrics import (
     EffectiveSizeMetric,
@@ -109,6 +110,7 @@ def compute_loss(
         return aggregate(select(per_token, chosen), mask, spec.aggregation, totals_tokens, totals_sequences, spec.norm_length)
 
     per_token, usable, metrics = _policy_loss(logprobs, batch, spec)
+    metrics |= gradient_left(select(per_token, usable), logprobs, batch.advantages, mask)
     loss = total(per_token, usable)
     metrics["actor/pg_loss"] = SumMetric(loss.detach())
 

@@ -106,7 +106,7 @@ def _domain(config: RLVRConfig, domain: str, rows: Sequence[TokenizedRow], grade
         yield "    what the reference answers earn is not known here: the model that judges is on a run's devices"
         return
     judged = rows[:graded]
-    results = asyncio.run(_judge(config.rewards[domain], judged))
+    results = asyncio.run(_judge(config, domain, judged))
     values = Counter("an error" if result.value is None else f"{result.value:g}" for result in results)
     earned = ", ".join(f"{value}: {count:,}" for value, count in values.most_common())
     yield f"    what the reference answers of {len(judged):,} prompts earn as responses: {earned}"
@@ -116,12 +116,13 @@ def _domain(config: RLVRConfig, domain: str, rows: Sequence[TokenizedRow], grade
         yield f"      {row.id}: {result.error or f'{result.value:g}'} for {_short(row.ground_truth)}"
 
 
-async def _judge(reward: Any, rows: Sequence[TokenizedRow]) -> list[Any]:
+async def _judge(config: RLVRConfig, domain: str, rows: Sequence[TokenizedRow]) -> list[Any]:
     """The domain's rewards of the reference answers."""
     from roll.data.sample import Sample
     from roll.pipeline.rlvr.rewards.function_reward_worker import worker_class
 
-    worker = worker_class(reward.worker_cls)(asdict(reward))
+    reward = config.rewards[domain]
+    worker = worker_class(reward.worker_cls)(asdict(reward) | {"policy": config.model_folder(config.actor_train)})
     await worker.start()
     try:
         texts = [worker.solution(row.ground_truth) for row in rows]

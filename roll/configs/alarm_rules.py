@@ -29,7 +29,7 @@ OF_EVERY_RUN = (
     *(f"actor/train_infer_{name}" for name in ("kl", "k3", "chi2_token", "chi2_sequence", "ppl_ratio", "prob_diff_mean")),
     *(f"actor/train_infer_{name}" for name in ("prob_diff_max", "pearson", "ess_token", "ess_sequence", "ratio_token_mean")),
     *("actor/engine_mismatch", "actor/engine_mismatch_max", "actor/engine_mismatch_k3", "actor/engine_mismatch/[0-9]*"),
-    *("actor/behaviour_not_finite", "actor/entropy"),
+    *("actor/behaviour_not_finite", "actor/entropy", "actor/gradient_left/*"),
 )
 """Patterns of the names of metrics."""
 OF_SOME_RUNS: dict[str, tuple[str, ...]] = {

@@ -128,6 +128,9 @@ def old_logprobs_recomputed(config: PPOConfig) -> tuple[bool, str]:
         return False, f"pg_variant {variant} takes no ratio to them"
     if config.train_infer_correction.is_weight.enabled:
         return True, f"is_weight weighs them against the sampler's, pg_variant {variant} takes its ratio to them"
+    engine = config.actor_infer.strategy_args.strategy_name
+    if loss is not None and loss.clips_noise and config.async_generation_ratio == 0 and engine != "hf_infer":
+        return True, f"pg_variant {variant} would clip what {engine} and the trainer differ by"
     return False, f"pg_variant {variant} takes its ratio to the sampler's"
 
 

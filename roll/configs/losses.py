@@ -113,6 +113,8 @@ class PolicyLoss:
     anchor: Anchor = "step"
     """What the ratio is taken to when the log-probs of the step's first weights are there: to those, with the decoupled weight
     around the loss, or always to the `behaviour` policy, without."""
+    clips_noise: bool = False
+    """Its clip is tighter than what the numerics of two engines differ by: on fresh samples it wants recomputed log-probs."""
     metrics: tuple[str, ...] = ()
     """What it may add to `actor/...`, besides what every loss has."""
 
@@ -186,7 +188,7 @@ POLICY_LOSSES: dict[str, PolicyLoss] = {
     # It penalises the distance from the sampler.
     "kimi15": PolicyLoss(lambda k: f"−A·ℓ + {k.kimi15_tau:g}/2·(log r)²", takes_ratio=False, metrics=("kimi15_penalty",)),
     "ppo": PolicyLoss(_ppo, metrics=_DUAL_CLIPS),
-    "gspo": PolicyLoss(_gspo, metrics=_DUAL_CLIPS),
+    "gspo": PolicyLoss(_gspo, clips_noise=True, metrics=_DUAL_CLIPS),
     "gmpo": PolicyLoss(_gmpo, metrics=_CLIPS),
     "sapo": PolicyLoss(_sapo, metrics=("sapo_gate",)),
     "tis": PolicyLoss(lambda k: f"−sg(clip(r, {k.tis_lower_bound:g}, {k.tis_upper_bound:g}))·A·ℓ", metrics=_CLIPS),

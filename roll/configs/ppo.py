@@ -94,7 +94,8 @@ class PPOConfig(BaseConfig, ABC):
     old_logprobs: Literal["auto", "bypass", "recompute"] = option(
         "auto",
         "What ratios are taken to: the sampler's log-probs (bypass), those recomputed at the start of a step, with the loss "
-        "weighted for the difference (recompute, decoupled), or auto: bypass unless pg_variant or is_weight needs the others.",
+        "weighted for the difference (recompute, decoupled), or auto: bypass unless pg_variant or is_weight needs the others "
+        "(gspo does at async_generation_ratio 0, unless the engine is hf_infer).",
     )
     enable_old_logprobs_recompute: bool = option(False, "ROLL's name for old_logprobs: recompute.")
     train_infer_correction: TrainInferCorrectionConfig = option(

@@ -4,14 +4,18 @@ GEM's interface is gymnasium's with text: `reset(seed) -> (observation, info)`, 
 truncated, info)`. Two things are added. GEM seeds the global random generators of Python and numpy, and many of its games go on
 drawing from them in later steps; here every environment has states of them of its own, so that environments that take turns in
 one process do not disturb each other. And GEM says nothing about whether an action was valid or a task solved.
+
+A class that derives from GEM's, as all of ROLL's environments do, is played in the same way by its dotted path. What ROLL adds to
+GEM's interface is read: the rules, which `info` of `reset` has, begin the first observation, and the metrics of `info` count.
 """
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import random
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -33,28 +37,36 @@ class GemEnv:
         except ImportError as error:
             fix = "pip install gem-llm" if error.name == "gem" else f"pip install {error.name}"
             raise ConfigError([Problem("env_id", env_id, f"needs the package gem-llm ({error})", fix)]) from error
+        try:
+            self._make(lambda: gem.make(env_id, **env_args), success_reward)
+        except Exception as error:  # boundary: another project's constructor may raise anything
+            raise ConfigError([Problem("env_id", env_id, f"GEM refuses it: {type(error).__name__}: {error}")]) from error
+
+    def _make(self, made: Callable[[], Any], success_reward: float) -> None:
         self._random_state: tuple[Any, Any] | None = None
         with self._own_random_state():
-            try:
-                self._env = gem.make(env_id, **env_args)
-            except Exception as error:  # boundary: another project's constructor may raise anything
-                raise ConfigError([Problem("env_id", env_id, f"GEM refuses it: {type(error).__name__}: {error}")]) from error
+            self._env = made()
         self.success_reward = success_reward
         self.instructions = ""  # GEM's first observation has the rules
 
     def reset(self, seed: int) -> Reset:
         with self._own_random_state():
             observation, info = self._env.reset(seed=seed % MODULUS)
-        return str(observation), self._with_key({"suffix": "", **info}, str(observation))
+        return str(observation), self._with_key({"suffix": "", **self._said(info)}, str(observation))
 
     def step(self, action_text: str) -> Step:
         with self._own_random_state():
             observation, reward, terminated, truncated, info = self._env.step(action_text)
         # GEM has no flags for these; counting every text as an action invents no figure.
-        filled = {"suffix": "", "action_is_valid": True, "action_is_effective": True, **info}
+        filled: dict[str, object] = {"suffix": "", "action_is_valid": True, "action_is_effective": True}
         if terminated or truncated:
             filled["success"] = float(reward) >= self.success_reward
+        filled |= self._said(info)
         return str(observation), float(reward), bool(terminated), bool(truncated), self._with_key(filled, str(observation))
+
+    def _said(self, info: dict[str, Any]) -> dict[str, Any]:
+        """What the environment's own `info` says here."""
+        return info
 
     def close(self) -> None:
         close = getattr(self._env, "close", None)
@@ -89,3 +101,29 @@ class GemEnv:
             self._random_state = random.getstate(), np.random.get_state()
             random.setstate(outside[0])
             np.random.set_state(outside[1])
+
+
+class GemClassEnv(GemEnv):
+    """`of_class` makes subclasses of it."""
+
+    made_of: ClassVar[type[Any]]
+
+    def __init__(self, **env_config: object) -> None:
+        self._make(lambda: self.made_of(**env_config), 1.0)
+
+    def reset(self, seed: int) -> Reset:
+        self._rules = ""
+        observation, info = super().reset(seed)
+        return f"{self._rules}\n{observation}" if self._rules else observation, info
+
+    def _said(self, info: dict[str, Any]) -> dict[str, Any]:
+        """Suffix and metrics; the rest is for ROLL's own managers, and need not be plain values."""
+        self._rules = str(info.get("env_instruction") or self._rules)
+        numbers = {name: getattr(value, "item", lambda value=value: value)() for name, value in info.get("metrics", {}).items()}
+        return numbers | ({"suffix": str(info["suffix"])} if info.get("suffix") else {})
+
+
+def of_class(cls: type[Any]) -> type[GemClassEnv]:
+    """The class as an environment of this project, with the arguments of its own constructor."""
+    own = {"made_of": cls, "__signature__": inspect.signature(cls), "__module__": cls.__module__, "__doc__": cls.__doc__}
+    return type(cls.__name__, (GemClassEnv,), own)

@@ -45,6 +45,10 @@ def env_class(env_type: str, key: str = "env_type") -> type[Any]:
         cls = getattr(importlib.import_module(module), name)
     except Exception as error:
         raise ConfigError([Problem(key, env_type, f"cannot be imported: {type(error).__name__}: {error}")]) from error
+    if isinstance(cls, type) and any(base.__name__ == "Env" and base.__module__ == "gem.core" for base in cls.__mro__):
+        from roll.envs.gem import of_class
+
+        cls = of_class(cls)
     flaw = _flaw(cls)
     if flaw:
         raise ConfigError(

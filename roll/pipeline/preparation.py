@@ -48,9 +48,6 @@ P = TypeVar("P", bound="Prepared")
 
 _OWN = "package.module.name, importable here (see PYTHONPATH)"
 
-SLIPS = (TypeError, AttributeError, NameError, ImportError, KeyError, IndexError, NotImplementedError, SyntaxError)
-"""Errors of a user's code. Others may be the world's: what is away now can be there when the run asks it."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
+from roll.algorithms.expected_left import fix_of
 from roll.algorithms.loss import LossSpec, prepare_batch
 from roll.algorithms.value_loss import ValueLossSpec
 from roll.configs.derived import Derived
@@ -27,7 +28,7 @@ from roll.configs.ppo import PPOConfig
 from roll.data.seeding import derive_seed
 from roll.data.token_batch import TokenBatch
 from roll.distributed.cluster import Cluster
-from roll.metrics.mismatch import suspects
+from roll.metrics.mismatch import Fading, suspects
 from roll.pipeline import batch as batching
 from roll.pipeline.checkpoint_writer import CheckpointWriter
 from roll.pipeline.optimise import optimise
@@ -84,6 +85,7 @@ class Trainer:
         self._derived = derived
         # Explorers of other processes number their engines themselves, each from 0.
         self._loss = replace(loss, engines=len(clusters["actor_infer"]) if "actor_infer" in clusters else 1)
+        self._fading = Fading(loss.pg_variant, fix_of(loss.pg_variant, loss.args, config.train_infer_correction))
         self._value_loss = ValueLossSpec(clip=config.value_clip)
         self._state = state
         self._policy = clusters["actor_train"]
@@ -274,6 +276,8 @@ class Trainer:
                 nats,
                 alarm,
             )
+        for said in self._fading.sentences(step.metrics):
+            logger.warning("step %d: %s", step.number + 1, said)
 
     def _cut(self, step: Step, count: int) -> list[TokenBatch]:
         """The batches of the optimiser steps."""

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 
+SLIPS = (TypeError, AttributeError, NameError, ImportError, KeyError, IndexError, NotImplementedError, SyntaxError)
+"""Errors of a user's code. Others may be the world's: what is away now can be there when the run asks it."""
 START_S = 10.0
 """Seconds that what is tried may take to start, besides the time limit of what it then does."""
 

@@ -16,6 +16,7 @@ from roll.configs.pipeline_depth import deepest_pipeline
 from roll.configs.ppo import PPOConfig
 from roll.configs.redact import redact_text
 from roll.configs.rlvr import RLVRConfig
+from roll.plan import long_responses
 from roll.plan.counts import Quantity, quantities
 from roll.plan.devices import RolePlan, role_plans
 from roll.plan.formulas import LossFormula, loss_formula
@@ -228,5 +229,7 @@ def _notes(config: PPOConfig, derived: Derived, roles: list[RolePlan]) -> Iterat
             f"pg_variant {variant} does not correct for old samples, and async_generation_ratio is {ratio:g}: "
             "choose a pg_variant that tolerates older samples"
         )
+    if config.mode != "explore":
+        yield from long_responses.remarks(config, derived)
     if ratio > 0 and any(role.role == "actor_train" and "actor_infer" in role.shares_with for role in roles):
         yield "actor_train and actor_infer share devices: they take turns, and asynchrony gains only where rewards are slow"

@@ -345,6 +345,10 @@ def told(mapping, cls=RLVRConfig):
     return {note.key: note.message for note in differences_of(configured(mapping, cls), mapping)}
 
 
+DOMAINS = {name: {"worker_cls": "mine.Reward"} for name in ("easy", "hard")}
+FILTERED = {"filters": [{"enabled": True, "agg_type": "token", "ratio_enabled": True}]}
+PG_WORKER = "roll.pipeline.rlvr.actor_pg_worker.ActorPGWorker"
+KIMI = {"actor_train": {"pg_variant": "kimi15", "worker_cls": PG_WORKER}, "loss_agg_mode": "token-mean"}
 STEPWISE = {"G": {"env_type": "gem", "env_manager_cls": "roll.pipeline.agentic.env_manager.step_env_manager.StepEnvManager"}}
 
 
@@ -363,6 +367,27 @@ STEPWISE = {"G": {"env_type": "gem", "env_manager_cls": "roll.pipeline.agentic.e
         ({"add_token_level_kl": True, "target_kl": 0.1, "kl_horizon": 10}, "target_kl", "after each domain"),
         ({"whiten_rewards": True}, "whiten_rewards", "ROLL shifts"),
         ({"adv_estimator": "gae"}, "adv_estimator", "padding"),
+        # utils/functionals.py:571 (one key for every domain), :722; the field reward_norm and the flat masks are in no dataclass.
+        ({"reward_norm": "batch"}, "reward_norm", "raw rewards"),
+        ({"norm_std_type": "running", "rewards": DOMAINS}, "norm_std_type", "one for all domains"),
+        ({"norm_mean_type": "running", "rewards": DOMAINS}, "norm_mean_type", "one for all domains"),
+        ({"error_max_len_clip": True, "error_max_len_threshold": 8}, "error_max_len_clip", "other than 0 and 1"),
+        ({"train_infer_ratio_mask": True}, "train_infer_ratio_mask", "ROLL no longer reads it"),
+        ({"train_infer_diff_seq_mask": True}, "train_infer_diff_seq_mask", "ROLL no longer reads it"),
+        (
+            {"use_rollout_importance_sampling_ratio": True},
+            "use_rollout_importance_sampling_ratio",
+            "ROLL no longer reads it",
+        ),
+        ({"adv_estimator": "gae"}, "adv_estimator", "mean over responses"),  # base_worker.py:678
+        ({"use_kl_loss": True, "train_infer_correction": FILTERED}, "use_kl_loss", "only the tokens"),  # rlvr/actor_worker.py:55
+        (
+            {"custom_envs": GAMES, "entropy_loss_coef": 0.1, "train_infer_correction": FILTERED},
+            "entropy_loss_coef",
+            "only the tokens",
+        ),
+        ({"entropy_loss_coef": 0.1, "max_len_mask": True}, "entropy_loss_coef", "left out"),  # rlvr/actor_worker.py:115
+        (KIMI | {"difficulty_mask": True}, "actor_train.pg_variant", "penalty"),  # utils/functionals.py:256
         ({"actor_train": {"training_args": {"warmup_steps": 3}}}, "actor_train.training_args.warmup_steps", "rate of 0"),
         ({"async_generation_ratio": 1}, "async_generation_ratio", "ROLL cancels"),
         ({"rewards": {"m": {"worker_cls": MATH}}}, "rewards.m.worker_cls", "strict"),
@@ -393,10 +418,17 @@ def test_what_means_something_else_is_told(mapping, key, words):
 def test_what_is_not_otherwise_is_not_told():
     quiet = {
         "force_disable_old_logprobs_recompute": True,
-        "actor_train": {"pg_variant": "vanilla", "worker_cls": "roll.pipeline.rlvr.actor_pg_worker.ActorPGWorker"},
+        "actor_train": {"pg_variant": "vanilla", "worker_cls": PG_WORKER},
     }
     assert told(quiet) == {}
     assert "5 tokens or fewer" in told(quiet | {"prompt_length": 8})["prompt_length"]
+    by_the_estimator = {"reward_norm": "batch", "adv_estimator": "grpo"}
+    of_one_domain = {"norm_mean_type": "running", "rewards": {"easy": DOMAINS["easy"]}}
+    switched_off = {"reward_norm": None, "train_infer_ratio_mask": False, "use_rollout_importance_sampling_ratio": False}
+    penalised = {"use_kl_loss": True, "entropy_loss_coef": 0.1}
+    for each in (by_the_estimator, of_one_domain, switched_off, penalised, {"norm_mean_type": "batch", "reward_norm": "batch"}):
+        assert told(quiet | each) == {}
+    assert "actor_train.pg_variant" not in told(KIMI)
     assert told({**quiet, "custom_envs": {"W": {"env_type": "webshop"}}}, AgenticConfig) == {}
 
 

@@ -1,16 +1,19 @@
 """Adapters of other projects' environments. The packages themselves are not installed here: what is tested is what is said
 without them, and what the GEM adapter adds to an environment that draws from the global random generators."""
 
+import inspect
 import random
 import sys
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from roll.configs.problems import ConfigError
+from roll.envs.check import check_env
 from roll.envs.gem import GemEnv
-from roll.envs.registry import make_env
+from roll.envs.registry import env_class, make_env
 
 
 @pytest.mark.parametrize(
@@ -78,3 +81,71 @@ def test_large_seeds_and_the_end_of_an_episode(gem_package: None) -> None:
     assert (observation, info) == ("roll", {"state_key": "roll\nagain?", "suffix": "again?"})
     assert "success" not in env.step("go")[4]
     assert env.step("stop")[4]["success"] is True
+
+
+THEIRS = """
+import random
+import gem
+from gem import Env
+from roll.pipeline.agentic.env.parse_action_utils import default_parser_action_func
+from roll.utils.random_utils import all_seed
+from roll.utils.constants import EpisodeStopReason
+
+class Guess(Env):
+    def __init__(self, most=3, env_instruction=None, **kwargs):
+        self.most, self.names = most, {0: "Low", 1: "High"}
+
+    def reset(self, seed=None):
+        Env.reset(self, seed)
+        with all_seed(seed):
+            self.wanted = random.randrange(2)
+        return "Low or High?", {"env_instruction": "Guess."}
+
+    def step(self, action):
+        read = default_parser_action_func(action, "<answer>(.*?)</answer>", self.names, ("<|im_end|>",))
+        right = np.bool_(read["action"] == self.wanted)
+        metrics = {"action_is_valid": read["action"] is not None, "action_is_effective": True, "success": right}
+        info = {"metrics": metrics, "metrics_agg_mode": {"success": "last"}, "suffix": None, **read}
+        return "again", float(random.random()), bool(right), False, info
+
+import numpy as np
+"""
+
+
+@pytest.fixture
+def their_guess(gem_package: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    core = types.ModuleType("gem.core")
+
+    class Env:
+        def reset(self, seed: int | None = None) -> None:
+            random.seed(seed)
+            np.random.seed(seed)
+
+        def sample_random_action(self) -> str:
+            raise NotImplementedError
+
+    Env.__module__ = "gem.core"
+    sys.modules["gem"].Env = core.Env = Env
+    (tmp_path / "their_guess.py").write_text(THEIRS)
+    monkeypatch.syspath_prepend(tmp_path)
+    return "their_guess.Guess"
+
+
+def test_an_environment_that_was_written_for_roll_is_played_as_it_stands(their_guess: str) -> None:
+    """Rules come with the first observation, metrics count, numpy's values become Python's, and the rest of `info` stays out."""
+    before = random.getstate()
+    env = make_env(their_guess, {"most": 5})
+    observation, info = env.reset(2**62 + 1)
+    assert (observation, info) == ("Guess.\nLow or High?", {"suffix": "", "state_key": "Low or High?\n"})
+    steps = [env.step(text) for text in ("<answer>low</answer>", "<answer>High</answer>", "Low")]
+    assert [step[4]["action_is_valid"] for step in steps] == [True, True, False]
+    assert sorted(step[4]["success"] for step in steps) == [False, False, True]
+    assert all(type(value) is bool for step in steps for name, value in step[4].items() if name not in ("suffix", "state_key"))
+    assert random.getstate() == before
+    env.close()
+
+
+def test_its_constructor_keeps_its_arguments(their_guess: str) -> None:
+    assert "most=3" in str(inspect.signature(env_class(their_guess)))
+    report = check_env(their_guess, {}, episodes=2)
+    assert report.ok, report.errors

@@ -298,3 +298,41 @@ def test_a_model_that_is_not_there_leaves_the_rest_of_the_plan():
     assert [(role.note, role.awake) for role in plan.memory] == [("unknown: it is not there", 0)] * 2
     assert plan.host == ()
     assert plan.quantities
+
+
+def long_notes(length, engine="vllm", **keys):
+    strategy = {"strategy_name": engine, "strategy_config": {}}
+    config = rlvr(response_length=length, actor_infer={"device_mapping": "1", "strategy_args": strategy}, **keys)
+    return [note for note in plan_of(config).notes if "of the gradient is left" in note]
+
+
+def test_a_loss_that_fades_over_long_responses_is_told_with_the_fix():
+    topr = {"actor_train": {"pg_variant": "topr"}}
+    (note,) = long_notes(8000, **topr)
+    assert note.startswith("of a wrong response of 8,000 tokens about 37% of the gradient is left, if log-probs of vllm and")
+    assert note.endswith(": actor_train.topr_ratio_level: token")
+    assert len(long_notes(8000, actor_train={"pg_variant": "vespo"})) == 2
+    masked = {"is_weight": {"enabled": True, "weight_type": "sequence", "mode": "mask", "upper_bound": 2.0}}
+    assert all("is_weight.weight_type: geometric" in note for note in long_notes(8000, train_infer_correction=masked))
+    assert long_notes(8000, train_infer_correction=masked)
+
+
+def test_what_does_not_fade_is_not_told():
+    topr = {"actor_train": {"pg_variant": "topr"}}
+    assert long_notes(500, **topr) == long_notes(8000, engine="hf_infer", **topr) == long_notes(8000) == []
+    assert long_notes(8000, actor_train={"pg_variant": "topr", "topr_ratio_level": "token"}) == []
+    assert long_notes(8000, actor_train={"pg_variant": "topr"}, old_logprobs="recompute") == []
+
+
+def test_gspo_recomputes_on_fresh_samples_of_another_engine():
+    def recomputed(engine, **keys):
+        strategy = {"strategy_name": engine, "strategy_config": {}}
+        return derive(
+            rlvr(actor_infer={"device_mapping": "1", "strategy_args": strategy}, actor_train={"pg_variant": "gspo"}, **keys)
+        )
+
+    assert recomputed("vllm").recompute_old_logprobs
+    assert recomputed("vllm").old_logprobs_reason == "pg_variant gspo would clip what vllm and the trainer differ by"
+    assert not recomputed("hf_infer").recompute_old_logprobs
+    assert not recomputed("vllm", async_generation_ratio=1).recompute_old_logprobs
+    assert not recomputed("vllm", old_logprobs="bypass").recompute_old_logprobs

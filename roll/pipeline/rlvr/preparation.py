@@ -111,10 +111,11 @@ def _judging_models(config: RLVRConfig, collect: Collector) -> None:
 
 
 def _try_rewards(config: RLVRConfig, prompts: Sequence[Prompt], collect: Collector) -> None:
+    policy = config.model_folder(config.actor_train)
     for domain, reward in config.rewards.items():
         if first := next((prompt for prompt in prompts if prompt.domain == domain), None):
             fix = "a reward returns a number, or (number, {part: number})"
-            collect(f"rewards.{domain}.worker_cls", reward.worker_cls, partial(try_reward, reward, first), fix)
+            collect(f"rewards.{domain}.worker_cls", reward.worker_cls, partial(try_reward, reward, first, policy), fix)
 
 
 def _count_epochs(config: RLVRConfig, prompts: int, shared: Preparation) -> None:

@@ -26,10 +26,14 @@ def worker_class(worker_cls: Code) -> type[RewardWorker]:
     """What carries it: a class itself, a function the class above. Raises `ValueError`."""
     found = import_object(worker_cls)
     if isinstance(found, type):
+        if carrier := getattr(found, "carried_by", None):  # a class of another framework's form names what carries it
+            carrying: type[RewardWorker] = import_object(carrier)
+            return carrying
         if not issubclass(found, RewardWorker):
-            raise ValueError(
-                f"{dotted_path(found)} is a class, but no RewardWorker; derive it from roll.pipeline.rlvr.rewards.RewardWorker"
-            )
+            base = f"{RewardWorker.__module__}.{RewardWorker.__name__}"
+            raise ValueError(f"{dotted_path(found)} is a class, but no RewardWorker; derive it from {base}")
+        if found.compute_rewards is not RewardWorker.compute_rewards:
+            raise ValueError(f"{dotted_path(found)} has compute_rewards, which is not asked; write grade(sample)")
         return found
     if callable(found):
         return FunctionRewardWorker

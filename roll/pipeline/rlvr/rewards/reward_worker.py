@@ -55,7 +55,8 @@ class RewardWorker:
     """True if `grade` applies `timeout_s` itself (because it also waits for something else first)."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        """`config`: `timeout_s` (limit for one sample), `max_concurrency` (samples graded at once), `reward_args`."""
+        """`config`: `timeout_s` (limit for one sample), `max_concurrency` (samples graded at once), `reward_args`; in a run also
+        `policy`, the folder of its model."""
         self.timeout_s = float(config["timeout_s"])
         self.max_concurrency = int(config["max_concurrency"])
         self.reward_args: Mapping[str, Any] = config.get("reward_args") or {}

@@ -39,7 +39,7 @@ def reward_specs(
         engines = [*judging_specs(config, model, reward.max_concurrency, inventory, backend)]
     specs = []
     for placement, engine in engines:
-        of_worker = asdict(reward) | {"engine": engine}
+        of_worker = asdict(reward) | {"engine": engine, "policy": config.model_folder(config.actor_train)}
         kwargs = {"config": of_worker, "shaping": reward.shaping, "longest_response": longest_response}
         path = f"{RewardHost.__module__}.{RewardHost.__name__}"
         specs.append(WorkerSpec(f"rewards.{domain}-{placement.rank}", path, placement, kwargs))

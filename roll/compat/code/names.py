@@ -1,0 +1,71 @@
+"""ROLL's import paths that its users' reward workers and environments name, where this package has no module of that path.
+
+A finder behind Python's own answers for them: a module made of the names below, or, on the way to one, an empty package. What
+ROLL has there besides is refused by name when it is imported. Until such a path is, only the standard library is.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+_HERE = __name__.rpartition(".")[0]
+_WORKERS, _PROTOCOL, _SMALL = (f"{_HERE}.{name}" for name in ("workers", "protocol", "pieces"))
+NAMES: dict[str, tuple[str, str]] = {
+    "roll.configs.worker_config": (_WORKERS, "WorkerConfig"),
+    "roll.distributed.executor.worker": (_WORKERS, "RankInfo Worker"),
+    "roll.distributed.scheduler.decorator": (_PROTOCOL, "Dispatch Execute register"),
+    "roll.distributed.scheduler.protocol": (_PROTOCOL, "DataProto"),
+    "roll.distributed.strategy.strategy": (_WORKERS, "InferenceStrategy TrainStrategy"),
+    "roll.models.model_providers": (_WORKERS, "default_reward_model_provider default_tokenizer_provider"),
+    "roll.pipeline.agentic.env": ("", "gem"),
+    "roll.pipeline.agentic.env.parse_action_utils": (_SMALL, "default_parser_action_func"),
+    "roll.pipeline.rlvr.rlvr_config": (_WORKERS, "RewardConfig"),
+    "roll.utils.constants": (_SMALL, "EpisodeStopReason GenerateStopReason RAY_NAMESPACE"),
+    "roll.utils.logging": (_SMALL, "get_logger"),
+    "roll.utils.random_utils": (_SMALL, "all_seed"),
+    "roll.utils.str_utils": (_SMALL, "contains_renderable_field"),
+}
+"""ROLL's module -> the module that has its names here, and which; no module: names of packages that it hands on."""
+
+
+class _Names:
+    """Finder and loader."""
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if any(known == name or known.startswith(f"{name}.") for known in NAMES):
+            return ModuleSpec(name, _Names(), is_package=True)  # type: ignore[arg-type]  # of the protocol, not of the class
+        return None
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Python's own kind of module."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        source, names = NAMES.get(module.__name__, ("", ""))
+        if source:
+            vars(module).update({name: getattr(importlib.import_module(source), name) for name in names.split()})
+        vars(module)["__getattr__"] = _further(module.__name__, names.split())
+
+
+def _further(module: str, names: Sequence[str]) -> Callable[[str], Any]:
+    """What such a module says of names that it has not, or not yet."""
+
+    def further(name: str) -> Any:
+        if name in names:
+            return importlib.import_module(name)
+        if name.startswith("__") or any(f"{known}.".startswith(f"{module}.{name}.") for known in NAMES):
+            raise AttributeError(name)
+        has = f"of it there are {', '.join(names)}" if names else "nothing of it is here"
+        raise ImportError(f"ROLL's {module}.{name} is not here; {has}", name=module)
+
+    return further
+
+
+def install() -> None:
+    if _Names not in sys.meta_path:
+        sys.meta_path.append(_Names)

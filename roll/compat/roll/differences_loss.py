@@ -1,0 +1,269 @@
+"""From rewards to the loss: what means something else here than in ROLL, on purpose, and is not read as ROLL means it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from roll.compat.roll.difference import Difference, Written, agentic, if_
+from roll.compat.roll.translation import value_at
+from roll.configs.correction import DECOUPLED_BOUND
+from roll.configs.derived import old_logprobs_recomputed, optimizer_batch_size
+from roll.configs.losses import POLICY_LOSSES, anchor_of
+from roll.configs.ppo import PPOConfig
+
+_PG_WORKERS = ("roll.pipeline.rlvr.actor_pg_worker.", "roll.pipeline.agentic.agentic_actor_pg_worker.")
+
+
+def _takes_ratio(config: PPOConfig) -> bool:
+    loss = POLICY_LOSSES.get(config.actor_train.pg_variant)
+    return loss is None or loss.takes_ratio or not loss.uncorrected
+
+
+def _recomputed_there(config: PPOConfig) -> bool:
+    """ROLL's rule: base_config.py, `set_old_logprobs_status` and what calls it."""
+    if config.old_logprobs == "bypass":
+        return False
+    forced = config.enable_old_logprobs_recompute or config.adv_estimator in ("step_reinforce", "gigpo")
+    return forced or config.init_kl_coef > 0 or _steps(config) > 1
+
+
+def _steps(config: PPOConfig) -> int:
+    """Optimiser steps of a pipeline step; 0 if the devices cannot be read."""
+    try:
+        batch = optimizer_batch_size(config.actor_train)
+        return config.rollouts_per_step // batch if batch else 0
+    except (ValueError, ZeroDivisionError):
+        return 0
+
+
+def _anchor(recomputed_there: bool) -> Callable[[PPOConfig], bool]:
+    def holds(config: PPOConfig) -> bool:
+        here, _ = old_logprobs_recomputed(config)
+        return _takes_ratio(config) and not here and _recomputed_there(config) is recomputed_there
+
+    return holds
+
+
+def _weighted(config: PPOConfig) -> bool:
+    recomputed, _ = old_logprobs_recomputed(config)
+    return (
+        recomputed and anchor_of(config.actor_train.pg_variant) == "step" and not config.train_infer_correction.is_weight.enabled
+    )
+
+
+def _filtered(config: PPOConfig) -> bool:
+    return any(rule.enabled for rule in config.train_infer_correction.filters)
+
+
+def _adapts(config: PPOConfig) -> bool:
+    several = not agentic(config) and len(config.domain_weights) > 1
+    return (
+        config.add_token_level_kl and config.target_kl is not None and (several or config.rollouts_per_step > config.kl_horizon)
+    )
+
+
+def _warms_up(config: PPOConfig) -> bool:
+    training = config.actor_train.training_args
+    return training.warmup_steps > 0 or training.warmup_ratio > 0
+
+
+def _not_read_there(config: PPOConfig, written: Written) -> Iterator[str]:
+    variant, worker = (value_at(written, ("actor_train", key)) for key in ("pg_variant", "worker_cls"))
+    if variant not in (None, "ppo") and not str(worker).startswith(_PG_WORKERS):
+        yield "actor_train.pg_variant"
+
+
+_OLD_CORRECTIONS = (
+    *(f"train_infer_{kind}{infix}_mask" for infix in ("", "_seq") for kind in ("ratio", "diff")),
+    "use_rollout_importance_sampling_ratio",
+)
+"""Flat keys of older releases, read as parts of train_infer_correction."""
+
+
+def _switched_on(key: str) -> Callable[[PPOConfig, Written], list[str]]:
+    return lambda config, written: [key] if written.get(key) else []
+
+
+def _normalised(config: PPOConfig) -> dict[str, object]:
+    names = ("norm_mean_type", "norm_std_type")
+    return {name: value for name in names if (value := getattr(config, name, None)) is not None}
+
+
+def _old_norm(config: PPOConfig, written: Written) -> list[str]:
+    normalised = _normalised(config)
+    return ["reward_norm"] if "reward_norm" in written and normalised and not normalised.keys() & written.keys() else []
+
+
+def _running(config: PPOConfig, written: Written) -> list[str]:
+    return [name for name, value in _normalised(config).items() if value == "running" and len(config.domain_weights) > 1]
+
+
+def _leaves_samples_out(config: PPOConfig) -> bool:
+    return any(getattr(config, name, False) for name in ("max_len_mask", "difficulty_mask", "error_max_len_clip"))
+
+
+def _penalises_left_out(config: PPOConfig) -> bool:
+    by_token = config.loss_agg_mode == "token-mean"
+    return by_token and config.actor_train.pg_variant == "kimi15" and _leaves_samples_out(config)
+
+
+LOSS: tuple[Difference, ...] = (
+    Difference(
+        "reward_norm",
+        "given",
+        "read as norm_mean_type and norm_std_type, as older releases of ROLL read it; ROLL no longer does, and trains on raw "
+        "rewards unless those keys are given",
+        _old_norm,
+    ),
+    Difference(
+        "norm_mean_type",
+        "norm_mean_type or norm_std_type running, several domains",
+        "each domain has running moments of its own; ROLL has one for all domains, which it updates domain by domain",
+        _running,
+    ),
+    Difference(
+        "error_max_len_clip",
+        "true",
+        "a long response stays if it earned the full reward; ROLL also leaves out every sample, long or short, whose score is "
+        "other than 0 and 1",
+        if_("error_max_len_clip", lambda c: getattr(c, "error_max_len_clip", False)),
+    ),
+    *(
+        Difference(
+            key,
+            "true",
+            "corrects, as in older releases of ROLL; ROLL no longer reads it, only train_infer_correction",
+            _switched_on(key),
+        )
+        for key in _OLD_CORRECTIONS
+    ),
+    Difference(
+        "old_logprobs",
+        "ROLL recomputes log-probs",
+        "ROLL takes ratios, and the penalty of add_token_level_kl, to log-probs that it recomputes at the start of a step, "
+        "and leaves what happened since the sampling uncorrected; here they are taken to the policy that sampled. At "
+        "async_generation_ratio 0 the two differ by rounding alone. old_logprobs: recompute is ROLL's anchor, with the loss "
+        "weighted for the rest",
+        if_("old_logprobs", _anchor(True)),
+    ),
+    Difference(
+        "old_logprobs",
+        "ROLL does not recompute log-probs",
+        "ROLL takes ratios to the weights that are trained themselves: in the first pass all are 1, nothing is "
+        "clipped, and samples of older versions are not corrected for; here they are taken to the policy that sampled",
+        if_("old_logprobs", _anchor(False)),
+    ),
+    Difference(
+        "old_logprobs",
+        "log-probs are recomputed, without is_weight",
+        f"the loss of each token is weighted for the distance to the sampler, by at most {DECOUPLED_BOUND:g}; "
+        "ROLL's is not, unless is_weight says so",
+        if_("old_logprobs", _weighted),
+    ),
+    Difference(
+        "train_infer_correction.filters",
+        "a filter acts",
+        "tokens that are left out still count in the loss's normaliser; ROLL divides by the number of the others, but"
+        " with loss_agg_mode: token-mean it keeps their loss",
+        if_("train_infer_correction.filters", _filtered),
+    ),
+    Difference(
+        "use_kl_loss",
+        "a filter acts",
+        "the penalty holds every trained token; ROLL's only the tokens that the filter keeps",
+        if_("use_kl_loss", lambda c: c.use_kl_loss and _filtered(c)),
+    ),
+    Difference(
+        "entropy_loss_coef",
+        "agentic, a filter acts",
+        "the bonus is of every trained token; ROLL's of only the tokens that the filter keeps",
+        if_("entropy_loss_coef", lambda c: agentic(c) and c.entropy_loss_coef > 0 and _filtered(c)),
+    ),
+    Difference(
+        "entropy_loss_coef",
+        "max_len_mask, difficulty_mask, error_max_len_clip",
+        "the bonus is of trained samples; ROLL's also of those that are left out",
+        if_("entropy_loss_coef", lambda c: c.entropy_loss_coef > 0 and _leaves_samples_out(c)),
+    ),
+    Difference(
+        "actor_train.pg_variant",
+        "kimi15 with token-mean and max_len_mask, difficulty_mask or error_max_len_clip",
+        "samples that are left out take no part; in ROLL the penalty on the squared log-ratio acts on them, too",
+        if_("actor_train.pg_variant", _penalises_left_out),
+    ),
+    Difference(
+        "loss_agg_mode",
+        "seq-mean-token-sum-norm",
+        "the sum over tokens is divided by the longest response and by the number of sequences; ROLL divides by "
+        "sequence_length alone, so that its loss, and what max_grad_norm cuts, grow with the batch",
+        if_("loss_agg_mode", lambda c: c.loss_agg_mode == "seq-mean-token-sum-norm"),
+    ),
+    Difference(
+        "actor_infer.generating_args.temperature",
+        "not 1",
+        "log-probs, ratios, KL and entropy are those of the distribution that is sampled, softmax(logits / "
+        "temperature); ROLL trains softmax(logits)",
+        if_("actor_infer.generating_args.temperature", lambda c: c.actor_infer.generating_args.temperature != 1),
+    ),
+    Difference(
+        "actor_train.pg_variant",
+        "without ROLL's PG worker",
+        "ROLL reads it only with worker_cls …ActorPGWorker (agentic: …agentic_actor_pg_worker.ActorWorker), and "
+        "trains ppo with any other; here it counts",
+        _not_read_there,
+    ),
+    Difference(
+        "importance_sampling",
+        "seq, with add_token_level_kl",
+        "each token's gradient is weighted by its own advantage (GSPO-token); ROLL's by the mean over the response",
+        if_("importance_sampling", lambda c: c.add_token_level_kl and c.actor_train.pg_variant == "gspo"),
+    ),
+    Difference(
+        "reward_clip",
+        "with add_token_level_kl",
+        "the reward and each token's penalty are clipped one by one; ROLL clips their sum on the last token",
+        if_("reward_clip", lambda c: c.reward_clip is not None and c.add_token_level_kl),
+    ),
+    Difference(
+        "target_kl",
+        "several domains, or a batch of more than kl_horizon samples",
+        "one coefficient is adapted once a step, by at most a fifth; ROLL's is adapted after each domain, and each "
+        "domain has the one that the domain before left",
+        if_("target_kl", _adapts),
+    ),
+    Difference(
+        "whiten_rewards",
+        "true",
+        "token rewards are scaled and not shifted; ROLL shifts them, which pays or charges for every further token",
+        if_("whiten_rewards", lambda c: c.whiten_rewards),
+    ),
+    Difference(
+        "adv_estimator",
+        "gae",
+        "the values of tokens outside the response take no part; ROLL's advantages of a response's last tokens take "
+        "in the critic's values of padding. The critic's loss is a mean over all trained tokens; ROLL's a mean over responses, "
+        "of each one's mean over its tokens",
+        if_("adv_estimator", lambda c: c.adv_estimator == "gae"),
+    ),
+    Difference(
+        "gamma",
+        "agentic, not 1",
+        "discounts by turns; of ROLL's estimators agentic_reinforce does, and the others by tokens, those of "
+        "observations included",
+        if_("gamma", lambda c: agentic(c) and c.gamma != 1),
+    ),
+    Difference(
+        "adv_estimator",
+        "gigpo",
+        "an episode counts once, however many turns it has, and equal states of different tasks are different states;"
+        " ROLL compares turns, pools equal states of all tasks, and normalises those by `method` alone",
+        if_("adv_estimator", lambda c: agentic(c) and c.adv_estimator == "gigpo"),
+    ),
+    Difference(
+        "actor_train.training_args.warmup_steps",
+        "a warm-up",
+        "the first optimiser step has one share of the peak; ROLL's first step has a learning rate of 0, and the peak"
+        " comes a step later",
+        if_("actor_train.training_args.warmup_steps", _warms_up),
+    ),
+)
