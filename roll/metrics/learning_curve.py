@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from roll.metrics.run_log import read_rows
+from roll.metrics.validations import ACCURACY
 from roll.metrics.whole_file import write_whole
 
-VALIDATION = "val_correct/all/mean"
 REWARD = "critic/score/mean"
 STALENESS_MEAN = "staleness/mean"
 STALENESS_MAX = "staleness/max"
@@ -22,7 +22,7 @@ SMOOTHED_FROM = 30
 
 def plot(metrics_path: Path, out_path: Path, title: str, staleness_bound: int | None = None) -> bool:
     """Writes the picture (PNG). Returns False, writing nothing, when there is no value to draw yet. Raises `OSError`."""
-    curves = read_curves(read_rows(metrics_path), (VALIDATION, REWARD, STALENESS_MEAN, STALENESS_MAX))
+    curves = read_curves(read_rows(metrics_path), (ACCURACY, REWARD, STALENESS_MEAN, STALENESS_MAX))
     if not any(curves.values()):
         return False
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -32,7 +32,7 @@ def plot(metrics_path: Path, out_path: Path, title: str, staleness_bound: int | 
     FigureCanvasAgg(figure)
     learning, staleness = figure.subplots(2, 1, sharex=True, height_ratios=[3.2, 1])
     figure.suptitle(title, x=0.012, ha="left", fontsize=13, fontweight="bold", color=INK)
-    _draw_learning(learning, curves[VALIDATION], curves[REWARD])
+    _draw_learning(learning, curves[ACCURACY], curves[REWARD])
     _draw_staleness(staleness, curves[STALENESS_MEAN], curves[STALENESS_MAX], staleness_bound)
     for axes in (learning, staleness):
         _clean(axes)

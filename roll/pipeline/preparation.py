@@ -76,6 +76,10 @@ class Prepared:
     """Held by the driver; None where nothing else can write there (tests)."""
     benched: tuple[BenchedModel, ...] = ()
     """The models that a run evaluates which trains nothing."""
+    remarks: tuple[str, ...] = ()
+    """What was found out and is worth knowing."""
+    warnings: tuple[str, ...] = ()
+    """What was found out and is odd."""
 
     @property
     def first_version(self) -> int:

@@ -41,8 +41,8 @@ def shown_text(value: object) -> str:
 
 def _sample(row: Row, first: Row, pieces: Pieces) -> dict[str, Any]:
     parts, trajectory = row.get("reward_parts"), _mapping(row.get("trajectory"))
-    turns = _turns(trajectory)
-    alone = bool(turns) and whole(trajectory.get("num_turns")) != len(turns)  # a turn that is a sample of its own
+    all_turns = turns(trajectory)
+    alone = bool(all_turns) and whole(trajectory.get("num_turns")) != len(all_turns)  # a turn that is a sample of its own
     found = {
         "index": whole(row.get("index")),
         "reward": number(row.get("reward")),
@@ -51,7 +51,7 @@ def _sample(row: Row, first: Row, pieces: Pieces) -> dict[str, Any]:
         "advantage": number(row.get("advantage")),
         "response": shown_text(row.get("response")),
         "tokens": _tokens(row, pieces),
-        "turns": turns,
+        "turns": all_turns,
         "turn": whole(trajectory.get("first_turn")) if alone else None,
         "num_turns": whole(trajectory.get("num_turns")) if alone else None,
     }
@@ -72,7 +72,8 @@ def _tokens(row: Row, pieces: Pieces) -> dict[str, object]:
     return {"ids": ids, "text": words, **figures, "mask": mask, "versions": numbers}
 
 
-def _turns(trajectory: Mapping[str, object]) -> list[dict[str, Any]]:
+def turns(trajectory: Mapping[str, object]) -> list[dict[str, Any]]:
+    """Those of an episode, as they can be shown."""
     return [
         {
             "observation": shown_text(turn.get("observation")),

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from roll.metrics.display import Display, RoleLine, RunSnapshot, draw, duration, print_summary, sparkline
+from roll.metrics.validations import Validated
 
 SNAPSHOT = RunSnapshot(
     step=12,
@@ -17,7 +18,7 @@ SNAPSHOT = RunSnapshot(
     elapsed_s=42.0,
     eta_s=168.0,
     reward=0.4312,
-    validation=[(0, 0.31), (10, 0.55)],
+    validation=[Validated(0, 0.31), Validated(10, 0.55)],
     staleness_now=0.4,
     staleness_bound=1,
     tokens_per_s=1234.5,
@@ -42,7 +43,7 @@ def test_plain_mode_prints_a_line_a_step_and_a_validation_not_a_refresh():
     display = Display(out)
     for _ in range(5):
         display.update(SNAPSHOT)
-    display.update(replace(SNAPSHOT, elapsed_s=50.0, validation=[*SNAPSHOT.validation, (12, 0.6)]))
+    display.update(replace(SNAPSHOT, elapsed_s=50.0, validation=[*SNAPSHOT.validation, Validated(12, 0.6)]))
     display.step(replace(SNAPSHOT, step=60, eta_s=None, validation=[], reward=None, staleness_now=None, tokens_per_s=None))
     display.note("checkpoint [step-60] written")
     display.close()
@@ -58,7 +59,7 @@ def test_logging_steps_thins_out_the_lines_but_never_a_validation():
     out = io.StringIO()
     display = Display(Console(file=out, width=200), live=False, logging_steps=5)
     for step in range(13):
-        snapshot = RunSnapshot(step=step, max_steps=12, validation=[(7, 0.5)] if step >= 7 else [])
+        snapshot = RunSnapshot(step=step, max_steps=12, validation=[Validated(7, 0.5)] if step >= 7 else [])
         if step:
             display.step(snapshot)
         display.update(snapshot)
@@ -71,10 +72,10 @@ def test_no_step_is_skipped_however_fast_they_come():
     display = Display(Console(file=out, width=200), live=False)
     display.update(RunSnapshot(step=0, max_steps=5))
     for step in (1, 2, 3):
-        display.step(RunSnapshot(step=step, max_steps=5, validation=[(2, 0.5)] if step >= 2 else []))
-    display.update(RunSnapshot(step=3, max_steps=5, validation=[(2, 0.5)]))
+        display.step(RunSnapshot(step=step, max_steps=5, validation=[Validated(2, 0.5)] if step >= 2 else []))
+    display.update(RunSnapshot(step=3, max_steps=5, validation=[Validated(2, 0.5)]))
     for step in (4, 5):
-        display.step(RunSnapshot(step=step, max_steps=5, validation=[(2, 0.5)]))
+        display.step(RunSnapshot(step=step, max_steps=5, validation=[Validated(2, 0.5)]))
     display.close()
     assert steps_of(out.getvalue()) == [0, 1, 2, 3, 4, 5]
 

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from roll.algorithms.sequence_advantages import try_estimator
 from roll.configs.arguments import DataArguments
@@ -17,13 +18,13 @@ from roll.data.pass_rates import PassRates
 from roll.data.prompt_file import read_rows
 from roll.data.prompt_source import PromptSource, tokenize_prompts
 from roll.data.reading import announced
-from roll.data.sample import Prompt
 from roll.data.stored_rows import RowFile, StoredRows, TokenizedRow
 from roll.distributed.devices import Inventory
 from roll.pipeline.collector import Collector
 from roll.pipeline.opened_models import open_classifier, open_model
 from roll.pipeline.preparation import Preparation, Prepared, own_filter
-from roll.pipeline.rlvr.rewards.trial import try_reward
+from roll.pipeline.rlvr.rewards.references import Earned, no_full_marks, oddities, remark, spread, success_at
+from roll.pipeline.rlvr.rewards.trial import TRIED, try_reward
 from roll.pipeline.validation import ValidationSet
 from roll.rollout.filters import GroupFilter, mean_filter, std_filter
 from roll.rollout.tasks import NoTasks
@@ -35,6 +36,8 @@ class RLVRPrepared(Prepared):
     config: RLVRConfig
     skipped: dict[str, int]
     """Prompts left out, by reason; those of a validation set after its name."""
+    success_at: dict[str, float]
+    """The judgement from which on a response of a domain is a success."""
 
 
 def prepare(config: RLVRConfig, inventory: Inventory, one_process: bool = False) -> RLVRPrepared:
@@ -48,10 +51,10 @@ def prepare(config: RLVRConfig, inventory: Inventory, one_process: bool = False)
         collect("adv_estimator", estimator, partial(try_estimator, estimator), "package.module.function, importable here")
     if config.mode == "bench":
         validation, skipped = _validation(config, shared)
-        _try_rewards(config, [prompt for each in validation for prompt in each.prompts], collect)
-        return RLVRPrepared(**shared.common(NoTasks(config.seed), {}), validation=validation, skipped=skipped)
+        trials = _try_rewards(config, {}, validation, collect)
+        return RLVRPrepared(**shared.common(NoTasks(config.seed), {}), validation=validation, skipped=skipped, **trials)
     if config.mode == "train" and config.total_epochs is None:
-        return RLVRPrepared(**shared.common(NoTasks(config.seed), {}), validation=[], skipped={})
+        return RLVRPrepared(**shared.common(NoTasks(config.seed), {}), validation=[], skipped={}, success_at={})
     read, skipped = _prompts("actor_train", config.actor_train.data_args, shared, collect)
     train = {domain: rows for domain, rows in read.by_domain().items() if domain in derived.domain_shares}
     usable = sum(map(len, train.values()))
@@ -61,7 +64,7 @@ def prepare(config: RLVRConfig, inventory: Inventory, one_process: bool = False)
         collect.raise_if_any()
         _count_epochs(config, usable, shared)
     if config.mode == "train":
-        return RLVRPrepared(**shared.common(NoTasks(config.seed), {}), validation=[], skipped={})
+        return RLVRPrepared(**shared.common(NoTasks(config.seed), {}), validation=[], skipped={}, success_at={})
     validation, left_out = _validation(config, shared)
     source: PromptSource | None = collect(
         "actor_train.data_args.file_name",
@@ -72,11 +75,11 @@ def prepare(config: RLVRConfig, inventory: Inventory, one_process: bool = False)
     shared.restore(source)
     collect.raise_if_any()
     assert source is not None
-    _try_rewards(config, [rows[0].prompt(0) for rows in train.values()], collect)
+    trials = _try_rewards(config, train, validation, collect)
     found = {domain: _filter(config, domain, collect) for domain in config.rewards}
     filters = {domain: group_filter for domain, group_filter in found.items() if group_filter is not None}
     collect.raise_if_any()
-    return RLVRPrepared(**shared.common(source, filters), validation=validation, skipped=skipped | left_out)
+    return RLVRPrepared(**shared.common(source, filters), validation=validation, skipped=skipped | left_out, **trials)
 
 
 def _source(config: RLVRConfig, rows: Mapping[str, Sequence[TokenizedRow]], shares: Mapping[str, float]) -> PromptSource:
@@ -110,11 +113,27 @@ def _judging_models(config: RLVRConfig, collect: Collector) -> None:
             collect(f"{key}.model_name_or_path", folder, check, fix)
 
 
-def _try_rewards(config: RLVRConfig, prompts: Sequence[Prompt], collect: Collector) -> None:
+def _try_rewards(
+    config: RLVRConfig, train: Mapping[str, Sequence[TokenizedRow]], sets: Sequence[ValidationSet], collect: Collector
+) -> dict[str, Any]:
+    """The fields of `RLVRPrepared` that say what rewards make of reference answers: those of training prompts, or where a domain
+    has none, those of the validation sets."""
+    at, remarks, warnings = dict[str, float](), list[str](), list[str]()
     for domain, reward in config.rewards.items():
-        if first := next((prompt for prompt in prompts if prompt.domain == domain), None):
-            fix = "a reward returns a number, or (number, {part: number})"
-            collect(f"rewards.{domain}.worker_cls", reward.worker_cls, partial(try_reward, reward, first), fix)
+        rows = train.get(domain, ())
+        prompts = [rows[i].prompt(0) for i in spread(len(rows), TRIED)]
+        if not prompts:
+            of_domain = [prompt for each in sets for prompt in each.prompts if prompt.domain == domain]
+            prompts = [of_domain[i] for i in spread(len(of_domain), TRIED)]
+        fix = "a reward returns a number, or (number, {part: number})"
+        trial = partial(try_reward, reward, prompts)
+        earned = (collect(f"rewards.{domain}.worker_cls", reward.worker_cls, trial, fix) if prompts else None) or Earned()
+        at[domain] = success_at(earned, reward.success_at)
+        remarks += [line for line in (remark(domain, earned, reward.success_at),) if line]
+        warnings += oddities(domain, earned, reward.success_at)
+        if reward.reward_model is not None and reward.success_at is None:
+            warnings.append(no_full_marks(domain))
+    return {"success_at": at, "remarks": tuple(remarks), "warnings": tuple(warnings)}
 
 
 def _count_epochs(config: RLVRConfig, prompts: int, shared: Preparation) -> None:

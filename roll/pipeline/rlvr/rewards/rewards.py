@@ -50,11 +50,14 @@ class Rewards:
     """A sample goes to the workers of its prompt's domain, in turn. One that dies over it has a successor, which is asked again;
     if that dies, too, the samples have no reward."""
 
-    def __init__(self, clusters: Mapping[str, Cluster], changes: Changes, ledger: Ledger) -> None:
+    def __init__(
+        self, clusters: Mapping[str, Cluster], changes: Changes, ledger: Ledger, success_at: Mapping[str, float]
+    ) -> None:
         """`changes` is notified when a worker was replaced. `ledger`: gets the seconds in which each domain's workers judge, as
-        `rewards.<domain>`."""
+        `rewards.<domain>`. `success_at`: the judgement from which on a response is a success, by domain."""
         self._workers = {domain: ReplacedWorkers(cluster, changes) for domain, cluster in clusters.items()}
         self._ledger = ledger
+        self._success_at = success_at
         self._calls = Counter(dict.fromkeys(clusters, 0))
         for domain in clusters:
             self._account(domain, 0)
@@ -80,7 +83,7 @@ class Rewards:
             self._account(domain, -1)
         failure = None
         for sample, result in zip(samples, results, strict=True):
-            sample.reward, sample.reward_parts = result.value, result.parts
+            sample.reward, sample.reward_parts, sample.success_at = result.value, result.parts, self._success_at[domain]
             if result.error is not None:
                 failure = result.error
                 kind = f"{domain}: {result.error.splitlines()[0][:80]}"
