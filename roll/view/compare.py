@@ -10,6 +10,7 @@ from roll.metrics.validations import ACCURACY
 from roll.metrics.verdict import Curve
 from roll.view.journal import shown, text
 from roll.view.metrics import Metrics
+from roll.view.panels import titles
 from roll.view.run import Run, last_step
 
 MOST_RUNS = 8
@@ -22,10 +23,13 @@ def compared(runs: Mapping[str, Run]) -> dict[str, Any]:
     """Raises `ValueError` unless there are two to eight."""
     if not 2 <= len(runs) <= MOST_RUNS:
         raise ValueError(f"{len(runs)} runs: two to {MOST_RUNS} can be compared")
+    rows = [{"name": name, **reached(run)} for name, run in runs.items()]
+    names = sorted({name for run in runs.values() for name in run.metrics.names()})
     return {
-        "runs": [{"name": name, **reached(run)} for name, run in runs.items()],
+        "runs": rows,
         "differences": differences([run.config for run in runs.values()]),
-        "names": sorted({name for run in runs.values() for name in run.metrics.names()}),
+        "names": names,
+        "titles": titles(names),
     }
 
 

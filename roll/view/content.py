@@ -33,6 +33,15 @@ def content(samples: Samples, group: KeptGroup, pieces: Pieces) -> dict[str, Any
     }
 
 
+def first_rollout(samples: Samples, group: KeptGroup) -> dict[str, Any]:
+    """One rollout of a group without its tokens, and what was asked. Raises as `content`."""
+    row = samples.row(group, group.samples[0])
+    facts = {"key": group.key, "step": group.step, "fate": group.fate, "reason": group.reason}
+    said = {name: shown_text(row.get(name)) for name in ("response", "finish_reason")}
+    found = said | {"reward": number(row.get("reward")), "turns": turns(_mapping(row.get("trajectory")))}
+    return facts | {"prompt": shown_text(row.get("prompt")), "ground_truth": shown_text(row.get("ground_truth")), "sample": found}
+
+
 def shown_text(value: object) -> str:
     said = text(value)
     cut = f"\n[{len(said) - MOST_TEXT:,} more characters]" if len(said) > MOST_TEXT else ""

@@ -18,7 +18,7 @@ from roll.data.regular_file import open_inside
 from roll.metrics.learning_curve import REWARD
 from roll.metrics.validations import ACCURACY, ERRORS, ROLLOUTS, SCORE, Validated
 from roll.metrics.verdict import CUT, STEP_S, Curve, Verdict, verdict
-from roll.view.content import content
+from roll.view.content import content, first_rollout
 from roll.view.groups import Fates, Group, Page, Selection, all_groups, page, prompt_of
 from roll.view.journal import number, shown, text, whole
 from roll.view.lanes import Lanes
@@ -177,6 +177,13 @@ class Run:
             found = content(self.samples, group, self._pieces)
         phases = self.lanes.phases(group.group_id) if group.group_id is not None else []
         return found | {"phases": phases}
+
+    def newest(self) -> dict[str, Any] | None:
+        """A rollout of the last step that wrote some down; None before that."""
+        with self._grouping:
+            self.look(self.samples)
+            group = max(self.samples.groups.values(), key=lambda group: (group.step, group.group_id or -1), default=None)
+            return None if group is None else first_rollout(self.samples, group)
 
     def same_prompt(self, uid: str) -> list[dict[str, object]]:
         """Where the prompt occurs whose rollouts can be read, in any epoch."""
