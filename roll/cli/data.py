@@ -82,8 +82,8 @@ def _inspect(config: RLVRConfig, name: str, data: DataArguments, graded: int) ->
         usable, skipped = tokenize_prompts(rows, tokenizer, data.template, derived.prompt_length, tags)
     except (OSError, ValueError) as error:
         raise ConfigError([Problem(key, source, str(error))]) from error
-    left_out = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in skipped.items()) or "none left out"
-    yield f"{name}: {len(usable) + sum(skipped.values()):,} rows of {source}; {left_out} (prompt_length {derived.prompt_length})"
+    left_out = skipped.told(derived.prompt_length) or f"none left out (prompt_length {derived.prompt_length})"
+    yield f"{name}: {len(usable) + sum(skipped.values()):,} rows of {source}; {left_out}"
     if name == "actor_train":
         yield f"  an epoch is {len(usable) / config.rollout_batch_size:.4g} steps of {config.rollout_batch_size} prompts"
     for domain, of_domain in sorted(usable.by_domain().items()):

@@ -252,7 +252,7 @@ def _summary_rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "validation", " → ".join(f"{each.told()} (step {each.step})" for each in ends)
     yield from _incidents(summary)
     if skipped := summary.get("prompts_skipped"):
-        yield "left out", ", ".join(f"{count:,} prompts ({reason})" for reason, count in skipped.items())
+        yield "prompts left out", _listing(skipped)
     if groups := summary.get("groups"):
         yield "groups", ", ".join(_fates(groups))
     if staleness := summary.get("staleness"):

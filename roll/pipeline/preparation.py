@@ -139,6 +139,8 @@ class Preparation:
         self.derived = derive(config)
         self.run_dir = Path(self.derived.run_dir)
         self.collect = collect = Collector()
+        self.remarks: list[str] = []
+        self.warnings: list[str] = []
         collect("output_dir", config.output_dir, partial(_check_writable, self.run_dir), "name a folder that can be written to")
         for key, path in {**_worker_classes(config), **own_classes}.items():
             collect(key, path, partial(import_object, path), "package.module.Class, importable here (see PYTHONPATH)")
@@ -214,6 +216,8 @@ class Preparation:
             "stages": self._stages,
             "callbacks": self._callbacks,
             "benched": self._benched,
+            "remarks": tuple(self.remarks),
+            "warnings": tuple(self.warnings),
         }
 
 

@@ -48,7 +48,11 @@ def folder(tmp_path_factory):
 def test_it_says_what_a_run_would_train_on(folder, capsys):
     assert main(["data", "inspect", "--config_path", str(folder), "--config_name", "run"]) == 0
     shown = capsys.readouterr().out
-    assert "actor_train: 4 rows of" in shown and "1 too long (prompt_length 8)" in shown
+    assert (
+        "actor_train: 4 rows of" in shown
+        and "1 too long (prompt_length is 8, " in shown
+        and "a success is a reward of 1 or more" in shown
+    )
     assert "an epoch is 1.5 steps of 2 prompts" in shown
     assert "sums: 1 prompts (sums 1)" in shown and "math: 2 prompts (math 2)" in shown
     math = shown[shown.index("  math:") : shown.index("  sums:")]

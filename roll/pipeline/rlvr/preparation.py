@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from roll.algorithms.sequence_advantages import try_estimator
 from roll.configs.arguments import DataArguments
@@ -51,8 +50,8 @@ def prepare(config: RLVRConfig, inventory: Inventory, one_process: bool = False)
         collect("adv_estimator", estimator, partial(try_estimator, estimator), "package.module.function, importable here")
     if config.mode == "bench":
         validation, skipped = _validation(config, shared)
-        trials = _try_rewards(config, {}, validation, collect)
-        return RLVRPrepared(**shared.common(NoTasks(config.seed), {}), validation=validation, skipped=skipped, **trials)
+        at = _try_rewards(config, {}, validation, shared)
+        return RLVRPrepared(**shared.common(NoTasks(config.seed), {}), validation=validation, skipped=skipped, success_at=at)
     if config.mode == "train" and config.total_epochs is None:
         return RLVRPrepared(**shared.common(NoTasks(config.seed), {}), validation=[], skipped={}, success_at={})
     read, skipped = _prompts("actor_train", config.actor_train.data_args, shared, collect)
@@ -75,11 +74,11 @@ def prepare(config: RLVRConfig, inventory: Inventory, one_process: bool = False)
     shared.restore(source)
     collect.raise_if_any()
     assert source is not None
-    trials = _try_rewards(config, train, validation, collect)
+    at = _try_rewards(config, train, validation, shared)
     found = {domain: _filter(config, domain, collect) for domain in config.rewards}
     filters = {domain: group_filter for domain, group_filter in found.items() if group_filter is not None}
     collect.raise_if_any()
-    return RLVRPrepared(**shared.common(source, filters), validation=validation, skipped=skipped | left_out, **trials)
+    return RLVRPrepared(**shared.common(source, filters), validation=validation, skipped=skipped | left_out, success_at=at)
 
 
 def _source(config: RLVRConfig, rows: Mapping[str, Sequence[TokenizedRow]], shares: Mapping[str, float]) -> PromptSource:
@@ -114,11 +113,11 @@ def _judging_models(config: RLVRConfig, collect: Collector) -> None:
 
 
 def _try_rewards(
-    config: RLVRConfig, train: Mapping[str, Sequence[TokenizedRow]], sets: Sequence[ValidationSet], collect: Collector
-) -> dict[str, Any]:
-    """The fields of `RLVRPrepared` that say what rewards make of reference answers: those of training prompts, or where a domain
-    has none, those of the validation sets."""
-    at, remarks, warnings = dict[str, float](), list[str](), list[str]()
+    config: RLVRConfig, train: Mapping[str, Sequence[TokenizedRow]], sets: Sequence[ValidationSet], shared: Preparation
+) -> dict[str, float]:
+    """The judgement from which on a response of each domain is a success, by what rewards make of reference answers: those of
+    training prompts, or where a domain has none, those of the validation sets."""
+    found = dict[str, float]()
     for domain, reward in config.rewards.items():
         rows = train.get(domain, ())
         prompts = [rows[i].prompt(0) for i in spread(len(rows), TRIED)]
@@ -127,13 +126,13 @@ def _try_rewards(
             prompts = [of_domain[i] for i in spread(len(of_domain), TRIED)]
         fix = "a reward returns a number, or (number, {part: number})"
         trial = partial(try_reward, reward, prompts)
-        earned = (collect(f"rewards.{domain}.worker_cls", reward.worker_cls, trial, fix) if prompts else None) or Earned()
-        at[domain] = success_at(earned, reward.success_at)
-        remarks += [line for line in (remark(domain, earned, reward.success_at),) if line]
-        warnings += oddities(domain, earned, reward.success_at)
+        earned = (shared.collect(f"rewards.{domain}.worker_cls", reward.worker_cls, trial, fix) if prompts else None) or Earned()
+        found[domain] = success_at(earned, reward.success_at)
+        shared.remarks += [line for line in (remark(domain, earned, reward.success_at),) if line]
+        shared.warnings += oddities(domain, earned, reward.success_at)
         if reward.reward_model is not None and reward.success_at is None:
-            warnings.append(no_full_marks(domain))
-    return {"success_at": at, "remarks": tuple(remarks), "warnings": tuple(warnings)}
+            shared.warnings.append(no_full_marks(domain))
+    return found
 
 
 def _count_epochs(config: RLVRConfig, prompts: int, shared: Preparation) -> None:
@@ -161,9 +160,12 @@ def _prompts(role: str, data: DataArguments, shared: Preparation, collect: Colle
             deque(rows, maxlen=0)  # what is wrong with them is told together with what is wrong with the tokenizer
             return RowFile(), {}
         usable, skipped = tokenize_prompts(rows, tokenizer, data.template, length, domains, told, folder)
+        why, count = skipped.told(length), sum(skipped.values())
         if not len(usable):
-            why = ", ".join(f"{count} {reason}" for reason, count in skipped.items())
-            raise ValueError(f"none of {sum(skipped.values())} prompts can be used: {why} (prompt_length {length})")
+            raise ValueError(f"none of {count} prompts can be used: {why}")
+        if count:
+            line = f"{key}: {count:,} of {count + len(usable):,} prompts are left out: {why}"
+            (shared.warnings if count > len(usable) else shared.remarks).append(line)
         return usable, skipped
 
     fix = "name files whose rows have the columns of data_args, and fit prompt_length and rewards.<domain>.tag_included"

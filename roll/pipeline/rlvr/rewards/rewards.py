@@ -25,6 +25,9 @@ from roll.rollout.changes import Changes
 ATTEMPTS = 2
 """How often samples are judged whose worker dies: they may be what kills it."""
 
+SAID = frozenset(10**power for power in range(12))
+"""Numbers of failures of a kind at which they are logged: the first, and then more and more seldom."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -87,9 +90,10 @@ class Rewards:
             if result.error is not None:
                 failure = result.error
                 kind = f"{domain}: {result.error.splitlines()[0][:80]}"
-                if kind not in self.errors:
-                    logger.warning("a reward of domain %s failed: %s", domain, result.error)
                 self.errors[kind] += 1
+                if (count := self.errors[kind]) in SAID:
+                    times = f", {count:,} times by now" if count > 1 else ""
+                    logger.warning("a reward of domain %s failed%s: %s", domain, times, result.error)
         return failure
 
     def _account(self, domain: str, calls: int) -> None:

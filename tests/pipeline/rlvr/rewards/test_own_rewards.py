@@ -10,10 +10,13 @@ import pytest
 from roll.configs.worker import RewardConfig
 from roll.data.sample import Prompt, Sample
 from roll.distributed.backend import import_object
+from roll.metrics.ledger import Ledger
 from roll.pipeline.rlvr.rewards.function_reward_worker import worker_class
 from roll.pipeline.rlvr.rewards.references import oddities, remark, success_at
 from roll.pipeline.rlvr.rewards.reward_worker import RewardResult
+from roll.pipeline.rlvr.rewards.rewards import Rewards
 from roll.pipeline.rlvr.rewards.trial import try_reward
+from roll.rollout.changes import Changes
 
 REWARDS = """
 import asyncio, time
@@ -164,6 +167,23 @@ def test_a_reward_that_sleeps_for_ever_is_said_before_the_run(monkeypatch):
     assert tried("Sleepy", timeout_s=0.2)[2][0] == (
         "rewards.sums: 5 of 5 reference answers have no reward: not judged within 0.2 s (timeout_s)"
     )
+
+
+class AlwaysLate(Rewards):
+    async def _results(self, domain, samples, as_judged):
+        return [RewardResult(error="timeout")] * len(samples)
+
+
+def test_a_reward_that_goes_on_failing_is_said_again_and_again_more_and_more_seldom(caplog):
+    rewards = AlwaysLate({}, Changes(), Ledger(0.0), {"sums": 1.0})
+    for _ in range(15):
+        asyncio.run(rewards.fill([Sample(PROMPT, i, [], [], [], "stop") for i in range(8)]))
+    assert [record.getMessage() for record in caplog.records] == [
+        "a reward of domain sums failed: timeout",
+        "a reward of domain sums failed, 10 times by now: timeout",
+        "a reward of domain sums failed, 100 times by now: timeout",
+    ]
+    assert rewards.errors == {"sums: timeout": 120}
 
 
 @pytest.mark.parametrize("name", ["plain", "awaited", "Plain", "unreachable", "exits"])
