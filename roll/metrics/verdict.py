@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from math import sqrt
+from math import isfinite, sqrt
 from statistics import fmean, stdev
 from typing import Any, Literal, NamedTuple
 
@@ -26,6 +26,8 @@ FEWEST = 8
 MOST_CUT, MOST_WITHOUT_SIGNAL, MOST_WAITING = 0.5, 0.95, 0.8
 FEW_GROUPS = 8
 """Groups that were dropped before the first step from which on that is worth a word."""
+NOISY = 200
+"""Steps that say how much rewards deviate."""
 ERRORS_SAID = 2.0
 """Standard errors from which on a difference is more than noise."""
 UNJUDGED = ("reward_error", "environment_failure", "environment_worker_died")
@@ -63,7 +65,7 @@ class Curves:
 
     def add(self, step: int, row: Mapping[str, Any]) -> None:
         for name, (steps, values) in self._known.items():
-            if (value := row.get(name)) is not None:
+            if (value := row.get(name)) is not None and isfinite(value):
                 steps.append(step)
                 values.append(value)
 
@@ -148,11 +150,11 @@ def _of_validations(curve: Callable[[str], Curve], name: str, label: str) -> Ver
 
 
 def _of_rewards(curve: Curve) -> Verdict | None:
-    values = list(curve.values)
+    values = curve.values
     if len(values) < FEWEST:
         return None
     size = min(max(len(values) // 4, 1), 2 * RECENT)
-    changes = [after - before for before, after in pairwise(values)]
+    changes = [after - before for before, after in pairwise(values[-NOISY:])]
     noise = stdev(changes) / sqrt(size)  # a step deviates by it over the root of 2, the difference of two means by that times it
     return _judged("reward", fmean(values[:size]), fmean(values[-size:]), noise, curve.steps[-1] - curve.steps[0])
 

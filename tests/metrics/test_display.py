@@ -11,6 +11,7 @@ from rich.console import Console
 
 from roll.metrics.display import Display, RoleLine, RunSnapshot, draw, duration, print_summary, sparkline
 from roll.metrics.validations import Validated
+from roll.metrics.verdict import Verdict
 
 SNAPSHOT = RunSnapshot(
     step=12,
@@ -199,6 +200,25 @@ def test_the_view_shows_every_figure_and_what_each_role_waits_for():
     out.print(draw(RunSnapshot(step=0, max_steps=0)))  # before anything is known
 
 
+def test_the_view_and_plain_lines_have_the_verdict_what_was_cut_off_and_what_was_not_judged():
+    lost = Verdict("not judged", "73 of 128 validation rollouts of step 12 have no reward")
+    seen = replace(SNAPSHOT, cut=0.25, verdict=lost, validation=[Validated(0, 0.3), Validated(12, None, 0.9, 73, 128)])
+    out = console(terminal=True, width=140)
+    out.print(draw(seen))
+    for part in (lost.line, "25%", "–, score 0.900, 73 of 128 not judged"):
+        assert part in text(out)
+    out = console(terminal=False, width=200)
+    display = Display(out)
+    display.update(seen)
+    display.update(seen)
+    display.step(replace(seen, step=60))
+    display.step(replace(seen, step=60, verdict=Verdict("learning", "reward 0.1 → 0.5")))
+    display.step(replace(seen, step=60, verdict=Verdict("too early", "1 step so far")))
+    told = text(out).splitlines()
+    assert [line for line in told if not line.startswith("step")] == [lost.line, "learning: reward 0.1 → 0.5"], "when it changes"
+    assert "validation –, score 0.900, 73 of 128 not judged (step 12)  cut off 25%" in told[0]
+
+
 def test_log_lines_go_above_the_view_and_the_handlers_are_put_back(monkeypatch):
     screen, stderr = io.StringIO(), io.StringIO()
     monkeypatch.setattr(sys, "stderr", stderr)
@@ -226,9 +246,11 @@ def test_summary_names_outcome_figures_and_places(tmp_path):
     summary = {
         "status": "failed",
         "reason": "actor_infer died [rank 0]",
+        "verdict": {"kind": "stopped", "text": "failed; until then learning"},
+        "prompts_skipped": {"too_long": 7},
         "steps": 60,
         "wall_s": 181.2,
-        "validation": [{"step": 0, "accuracy": 0.31}, {"step": 60, "accuracy": 0.79}],
+        "validation": [Validated(0, 0.31, 0.31)._asdict(), Validated(60, 0.79, 0.5, 2, 128)._asdict()],
         "groups": {"admitted": 2000, "trained": 1920, "buffered": 0, "in_flight": 0, "dropped": {"stale": 3, "difficulty": 77}},
         "staleness": {"bound": 1, "max": 1, "mean": 0.43, "token_mean": 0.4, "histogram": {"0": 1}},
         "idle_share": {"actor_train": 0.12, "actor_infer": 0.08},
@@ -243,7 +265,9 @@ def test_summary_names_outcome_figures_and_places(tmp_path):
     for part in (
         "failed: actor_infer died [rank 0]",
         "60 in 3 min 01 s",
-        "0.310 (step 0) → 0.790 (step 60)",
+        "0.310 (step 0) → 0.790, score 0.500, 2 of 128 not judged (step 60)",
+        "verdict stopped: failed; until then learning",
+        "prompts left out too_long 7",
         "80 dropped (stale 3, difficulty 77)",
         "mean 0.43, max 1, bound 1",
         "actor_train 12%",

@@ -86,6 +86,11 @@ def test_a_silent_run_is_idle():
     assert verdict(course(), "silent", "nothing was written for 12 min").line == "idle: silent: nothing was written for 12 min"
 
 
+def test_what_is_no_number_is_left_out():
+    seen = course([*RISING, float("nan"), float("inf"), *[0.5] * 20_000])
+    assert verdict(seen).text.startswith("reward 0.240 → 0.500")
+
+
 def test_a_validation_is_told_with_its_score_and_what_is_missing():
     assert Validated(3, 0.5, 0.5).told() == "0.500"
     assert Validated(3, 0.0, 0.72, 4, 128).told() == "0.000, score 0.720, 4 of 128 not judged"
