@@ -61,6 +61,6 @@ export class Status {
 // What stands beside an accuracy: the mean score, and what was not judged.
 function told(validation) {
   if (!validation) return "none yet";
-  const { step, score, errors, rollouts } = validation;
-  return [`step ${figure(step)}`, score !== null && `score ${figure(score)}`, errors > 0 && `${figure(errors)}${rollouts ? ` of ${figure(rollouts)}` : ""} not judged`].filter(Boolean).join(", ");
+  const { step, accuracy, score, errors, rollouts } = validation;
+  return [`step ${figure(step)}`, score !== null && score !== accuracy && `score ${figure(score)}`, errors > 0 && `${figure(errors)}${rollouts ? ` of ${figure(rollouts)}` : ""} not judged`].filter(Boolean).join(", ");
 }
