@@ -169,6 +169,20 @@ def test_a_reward_that_sleeps_for_ever_is_said_before_the_run(monkeypatch):
     )
 
 
+@pytest.mark.parametrize("arguments", [{}, {"answer_part": "conclusion"}])
+def test_the_reference_answers_of_the_built_in_rewards_are_successes(arguments):
+    path = "roll.pipeline.rlvr.rewards.math_rule_reward_worker.MathRuleRewardWorker"
+    earned = try_reward(RewardConfig(worker_cls=path, reward_args=arguments), [PROMPT])
+    assert (earned.values, earned.failures, earned.empty) == ([1.0], [], 0.0)
+
+
+def test_a_ground_truth_that_is_no_response_is_not_judged_as_one():
+    path = "roll.pipeline.rlvr.rewards.ifeval_rule_reward_worker.GeneralRuleRewardWorker"
+    prompt = Prompt("a/0/1", [1], "?", "a", "a", '{"func_name": "validate_lowercase"}')
+    earned = try_reward(RewardConfig(worker_cls=path), [prompt])
+    assert earned.values == [] and success_at(earned, None) == 1.0 and list(oddities("a", earned, None)) == []
+
+
 class AlwaysLate(Rewards):
     async def _results(self, domain, samples, as_judged):
         return [RewardResult(error="timeout")] * len(samples)
