@@ -28,6 +28,7 @@ FEW_GROUPS = 8
 """Groups that were dropped before the first step from which on that is worth a word."""
 NOISY = 200
 """Steps that say how much rewards deviate."""
+STOPPED = ("failed", "crashed", "stopped", "interrupted")
 ERRORS_SAID = 2.0
 """Standard errors from which on a difference is more than noise."""
 UNJUDGED = ("reward_error", "environment_failure", "environment_worker_died")
@@ -73,16 +74,15 @@ class Curves:
         return Curve(*self._known[name])
 
 
-def verdict(
-    curve: Callable[[str], Curve], state: str = "running", reason: str = "", groups: Mapping[str, Any] | None = None
-) -> Verdict:
-    """`curve`: of a metric, by name. `state`: as `roll.view.run.state_of` has it, and `reason` for it. `groups`: how many were
-    admitted, trained and dropped, by reason, as summary.json counts them."""
+def verdict(curve: Callable[[str], Curve], state: str = "running", groups: Mapping[str, Any] | None = None) -> Verdict:
+    """`curve`: of a metric, by name. `state`: as `roll.view.run.state_of` has it; its reason is told beside it. `groups`: how
+    many were admitted, trained and dropped, by reason, as summary.json counts them."""
     course = _course(curve, groups or {})
-    if state in ("failed", "crashed", "stopped", "interrupted", "silent"):
-        kind: Kind = "idle" if state == "silent" else "stopped"
-        so_far = "" if course.kind == "too early" else f"; until then {course.line}"
-        return Verdict(kind, f"{state}{': ' * bool(reason)}{reason}{so_far}")
+    if state == "silent":
+        return Verdict("idle", f"nothing has been written for a while; until then {course.line}")
+    if state in STOPPED:
+        so_far = f", {course.text}" if course.kind == "too early" else f"; until then {course.line}"
+        return Verdict("stopped", state + so_far)
     if course.kind not in ("learning", "no gain", "worse"):
         return course
     return Verdict(course.kind, "; ".join([course.text, *(text for _, text in _obstacles(curve))]))

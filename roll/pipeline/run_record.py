@@ -259,15 +259,15 @@ class RunRecord:
             reward=self._reward,
             validation=self.validation,
             cut=self._cut,
-            verdict=self._verdict("running", "", self._counts),
+            verdict=self._verdict("running", self._counts),
             staleness_now=self._lag,
             staleness_bound=self.staleness.bound,
             tokens_per_s=self.response_tokens / running if running and self.response_tokens else None,
         )
 
-    def _verdict(self, state: str, reason: str, groups: Mapping[str, Any]) -> Verdict | None:
+    def _verdict(self, state: str, groups: Mapping[str, Any]) -> Verdict | None:
         """None of a run that trains nothing."""
-        return verdict(self._curves.curve, state, reason, groups) if self._trains else None
+        return verdict(self._curves.curve, state, groups) if self._trains else None
 
     def figures(self, wall_s: float) -> dict[str, object]:
         """Steps, validation, staleness and throughput, for summary.json."""
@@ -297,7 +297,7 @@ class RunRecord:
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Writes the files for the last time, closes everything, and says where the results are."""
-        found = self._verdict(summary["status"], summary["reason"], summary.get("groups") or {})
+        found = self._verdict(summary["status"], summary.get("groups") or {})
         if found is not None:
             summary["verdict"] = {"kind": found.kind, "text": found.text}
         for metric in self.alarms.never_seen if self.step > self._first_step else ():

@@ -90,7 +90,7 @@ class Run:
             summary, config = self.summary, self.config
             changed = max((_changed(self.folder / name) for name in LATEST), default=0.0)
             state, reason = state_of(summary, changed)
-            last, found_verdict = self.metrics.last, self._verdict(state, reason, summary, config)
+            last, found_verdict = self.metrics.last, self._verdict(state, summary, config)
             bound = whole((mapping(summary.get("staleness"))).get("bound"))
             found = {
                 "state": state,
@@ -115,13 +115,13 @@ class Run:
             }  # fmt: skip
         return found
 
-    def _verdict(self, state: str, reason: str, summary: Mapping[str, object], config: Mapping[str, object]) -> Verdict | None:
+    def _verdict(self, state: str, summary: Mapping[str, object], config: Mapping[str, object]) -> Verdict | None:
         """None of a run that trains nothing."""
         if config.get("mode") in ("bench", "explore"):
             return None
         counts = mapping(summary.get("groups"))
         dropped = {shown(name): whole(count) or 0 for name, count in mapping(counts.get("dropped")).items()}
-        return verdict(self.metrics.curve, state, reason, {"trained": whole(counts.get("trained")) or 0, "dropped": dropped})
+        return verdict(self.metrics.curve, state, {"trained": whole(counts.get("trained")) or 0, "dropped": dropped})
 
     def _validation(self) -> dict[str, Any] | None:
         """The newest."""

@@ -60,6 +60,17 @@ def test_it_says_what_a_run_would_train_on(folder, capsys):
     assert "train.jsonl:1 (sums), 4 tokens, ground truth '2':\n    | 1+1=" in shown
 
 
+def test_it_warns_of_reference_answers_that_earn_something_odd(folder, capsys):
+    given = ["--config_path", str(folder), "--config_name", "run", "rewards.sums.success_at=2"]
+    assert main(["data", "inspect", *given]) == 0
+    shown = capsys.readouterr().out
+    assert (
+        "warning: rewards.sums: reference answers earn 1, and 1 of 1 are no success; validation counts a reward of 2 or more"
+        in shown
+    )
+    assert "a success is a reward of 2 or more" in shown
+
+
 def test_rows_that_cannot_be_read_are_one_line(folder, capsys):
     given = ["--config_path", str(folder), "--config_name", "run", "rewards.math.tag_included=[other]"]
     assert main(["data", "inspect", *given]) == 2

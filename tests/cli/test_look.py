@@ -126,7 +126,7 @@ def test_status_says_that_a_run_has_crashed(run, capsys):
     (run / "summary.json").write_text(json.dumps(summary | {"status": "running", "host": socket.gethostname(), "pid": 2**22 + 1}))
     told = said(capsys, "status", run)
     assert told[0].startswith("run       crashed: process 4194305 is gone")
-    assert told[1].startswith("verdict   stopped: crashed: process 4194305 is gone, and did not say why; until then learning: ")
+    assert told[1].startswith("verdict   stopped: crashed; until then learning: ")
 
 
 def test_status_has_the_verdict_the_validation_and_the_warnings(run, capsys):
