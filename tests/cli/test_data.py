@@ -64,10 +64,7 @@ def test_it_warns_of_reference_answers_that_earn_something_odd(folder, capsys):
     given = ["--config_path", str(folder), "--config_name", "run", "rewards.sums.success_at=2"]
     assert main(["data", "inspect", *given]) == 0
     shown = capsys.readouterr().out
-    assert (
-        "warning: rewards.sums: reference answers earn 1, and 1 of 1 are no success; validation counts a reward of 2 or more"
-        in shown
-    )
+    assert "warning: rewards.sums: reference answers earn 1, and 1 of 1 are no success; validation counts a reward of 2" in shown
     assert "a success is a reward of 2 or more" in shown
 
 
