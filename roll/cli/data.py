@@ -82,8 +82,8 @@ def _inspect(config: RLVRConfig, name: str, data: DataArguments, graded: int) ->
         usable, skipped = tokenize_prompts(rows, tokenizer, data.template, derived.prompt_length, tags)
     except (OSError, ValueError) as error:
         raise ConfigError([Problem(key, source, str(error))]) from error
-    left_out = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in skipped.items()) or "none left out"
-    yield f"{name}: {len(usable) + sum(skipped.values()):,} rows of {source}; {left_out} (prompt_length {derived.prompt_length})"
+    left_out = skipped.told(derived.prompt_length) or f"none left out (prompt_length {derived.prompt_length})"
+    yield f"{name}: {len(usable) + sum(skipped.values()):,} rows of {source}; {left_out}"
     if name == "actor_train":
         yield f"  an epoch is {len(usable) / config.rollout_batch_size:.4g} steps of {config.rollout_batch_size} prompts"
     for domain, of_domain in sorted(usable.by_domain().items()):
@@ -99,6 +99,8 @@ def _inspect(config: RLVRConfig, name: str, data: DataArguments, graded: int) ->
 def _domain(config: RLVRConfig, domain: str, rows: Sequence[TokenizedRow], graded: int) -> Iterator[str]:
     lengths = sorted(len(row.input_ids) for row in rows)
     cuts = quantiles(lengths, n=20, method="inclusive") if len(lengths) > 1 else lengths * 19
+    from roll.pipeline.rlvr.rewards.references import Earned, oddities, success_at
+
     tags = ", ".join(f"{tag} {count:,}" for tag, count in Counter(row.tag for row in rows).most_common())
     yield f"  {domain}: {len(rows):,} prompts ({tags})"
     yield f"    tokens: {lengths[0]} at least, {cuts[9]:.0f} median, {cuts[18]:.0f} in 95 of 100, {lengths[-1]} at most"
@@ -106,18 +108,29 @@ def _domain(config: RLVRConfig, domain: str, rows: Sequence[TokenizedRow], grade
         yield "    what the reference answers earn is not known here: the model that judges is on a run's devices"
         return
     judged = rows[:graded]
-    results = asyncio.run(_judge(config, domain, judged))
+    results, empty = asyncio.run(_judge(config, domain, judged))
+    if results is None:
+        yield "    what reference answers earn is not known: the ground truth is what a response is held against, and no response"
+        return
+    earned = Earned(
+        [result.value for result in results if result.value is not None],
+        [result.error for result in results if result.error is not None],
+        empty,
+    )
     values = Counter("an error" if result.value is None else f"{result.value:g}" for result in results)
-    earned = ", ".join(f"{value}: {count:,}" for value, count in values.most_common())
-    yield f"    what the reference answers of {len(judged):,} prompts earn as responses: {earned}"
-    best = max((result.value for result in results if result.value is not None), default=None)
+    shown = ", ".join(f"{value}: {count:,}" for value, count in values.most_common())
+    yield f"    what the reference answers of {len(judged):,} prompts earn as responses: {shown}"
+    chosen = config.rewards[domain].success_at
+    yield f"    a success is a reward of {success_at(earned, chosen):g} or more"
+    yield from (f"    warning: {line}" for line in oddities(domain, earned, chosen))
+    best = max(earned.values, default=None)
     less = [(row, result) for row, result in zip(judged, results, strict=True) if result.value is None or result.value != best]
     for row, result in less[:WORST]:
         yield f"      {row.id}: {result.error or f'{result.value:g}'} for {_short(row.ground_truth)}"
 
 
-async def _judge(config: RLVRConfig, domain: str, rows: Sequence[TokenizedRow]) -> list[Any]:
-    """The domain's rewards of the reference answers."""
+async def _judge(config: RLVRConfig, domain: str, rows: Sequence[TokenizedRow]) -> tuple[list[Any] | None, float | None]:
+    """The domain's rewards of the reference answers, None if they are no responses; and of an empty response."""
     from roll.data.sample import Sample
     from roll.pipeline.rlvr.rewards.function_reward_worker import worker_class
 
@@ -126,10 +139,12 @@ async def _judge(config: RLVRConfig, domain: str, rows: Sequence[TokenizedRow]) 
     await worker.start()
     try:
         texts = [worker.solution(row.ground_truth) for row in rows]
-        samples = [
-            Sample(row.prompt(0), 0, [], [], [], "stop", response_text=text) for row, text in zip(rows, texts, strict=True)
-        ]
-        return list(await worker.compute_rewards(samples))
+        if None in texts:
+            return None, None
+        asked = [*((row, text or "") for row, text in zip(rows, texts, strict=True)), (rows[0], "")]
+        samples = [Sample(row.prompt(0), 0, [], [], [], "stop", response_text=text) for row, text in asked]
+        *results, empty = await worker.compute_rewards(samples)
+        return results, empty.value
     finally:
         await worker.close()
 

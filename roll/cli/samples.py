@@ -1,4 +1,5 @@
-"""`roll samples <run>`: what the model said: the rollouts that a run wrote down, chosen and sorted, a line each or whole."""
+"""`roll samples <run>`: what the model was asked and what it said: the rollouts that a run wrote down, the newest first or
+sorted, shortened or whole."""
 
 from __future__ import annotations
 
@@ -11,12 +12,16 @@ from pathlib import Path
 from typing import TypeVar
 
 from roll.configs.visible import visible
+from roll.view.content import turns
+from roll.view.folder import check_run
 from roll.view.groups import Selection, of_samples
-from roll.view.run import Run
+from roll.view.journal import Row, number, shown, text, whole
+from roll.view.run import Run, mapping
 from roll.view.samples import SORTS, Kept, KeptGroup, Rollouts
 
 T = TypeVar("T", int, float)
-HEAD = f"{'step':>6}  {'group':>8}  {'#':>3}  {'reward':>8}  {'tokens':>7}  {'ended':<7}  fate and response"
+LABEL = 12
+"""Columns of a label."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,9 +31,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         low, high = _range(options.step, int)
         chosen = Selection(low, high, options.domain, options.fate, options.reason, prompt=options.prompt, kept=True)
-        rollouts = Rollouts(options.sort, options.descending, options.last, *_range(options.reward, float))
-        if not options.run.is_dir():
-            raise ValueError("there is no such folder")
+        newest_first = options.sort is None
+        rollouts = Rollouts(
+            options.sort or "step", options.descending or newest_first, options.last, *_range(options.reward, float)
+        )
+        check_run(options.run)
         run.samples.look()
         found = rollouts.of([group for group in run.samples.groups.values() if chosen.has(of_samples(group))])
         for line in _shown(run, found, options.full, options.json):
@@ -48,10 +55,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--reason", default="", help="why the group was dropped")
     parser.add_argument("--domain", default="")
     parser.add_argument("--prompt", default="", metavar="PART", help="only prompts in whose name this occurs")
-    parser.add_argument("--sort", choices=SORTS, default="step")
+    parser.add_argument("--sort", choices=SORTS, help="smallest first; default: the newest first")
     parser.add_argument("--descending", action="store_true", help="largest first")
-    parser.add_argument("--last", type=int, default=20, metavar="N", help="N rollouts at most (20); 0: all")
-    parser.add_argument("--full", action="store_true", help="prompt and response whole, not their beginning")
+    parser.add_argument(
+        "--last", type=int, default=20, metavar="N", help="N rollouts at most (20): the newest, or the first of --sort; 0: all"
+    )
+    parser.add_argument("--full", action="store_true", help="all texts whole, not their beginning")
     parser.add_argument("--json", action="store_true", help="the rows of samples.jsonl as they are")
     return parser
 
@@ -66,25 +75,57 @@ def _range(said: str, kind: Callable[[str], T]) -> tuple[T | None, T | None]:
 def _shown(run: Run, found: Sequence[tuple[KeptGroup, Kept]], full: bool, as_json: bool) -> Iterator[str]:
     if not found:
         yield "no such rollout was written down"
-    elif not full and not as_json:
-        yield HEAD
+    before: tuple[str, object] = ("", None)
     for group, kept in found:
         row = run.samples.row(group, kept)
         if as_json:
             yield json.dumps(row)
             continue
-        who = f"{group.step:>6}  {'-' if group.group_id is None else group.group_id:>8}  {kept.member:>3}"
-        reward = "-" if kept.reward is None else f"{kept.reward:.4g}"
-        ended = visible(str(row.get("finish_reason", "")))
-        fate = group.fate + (f" ({group.reason})" if group.reason else "")
-        line = f"{who}  {reward:>8}  {kept.tokens:>7,}  {ended:<7}  {fate}"
-        if full:
-            texts = (visible(str(row.get(key, "")), keep="\n\t") for key in ("prompt", "ground_truth", "response"))
-            yield "\n".join([line, *(f"  {text}".replace("\n", "\n  ") for text in texts), ""])
-        else:
-            room = max(20, shutil.get_terminal_size((160, 24)).columns - len(line) - 2)
-            said = visible(str(row.get("response", "")))
-            yield f"{line}  {said if len(said) <= room else said[: room - 1] + '…'}"
+        if before != (group.key, row.get("prompt")):
+            before = (group.key, row.get("prompt"))
+            yield from _asked(group, row, full)
+        yield from _said(kept, row, full)
+
+
+def _asked(group: KeptGroup, row: Row, full: bool) -> Iterator[str]:
+    who = "validation" if group.group_id is None else f"group {group.group_id}"
+    fate = [] if group.fate == "validation" else [group.fate + (f" ({group.reason})" if group.reason else "")]
+    yield ""
+    yield ", ".join([f"step {group.step}", who, *fate, f"prompt {group.uid}"])
+    yield from _text("  prompt", row.get("prompt"), full)
+    if row.get("ground_truth"):
+        yield from _text("  reference", row.get("ground_truth"), full)
+
+
+def _said(kept: Kept, row: Row, full: bool) -> Iterator[str]:
+    """A rollout: its figures, and its text, or its turns with what the environment said before each."""
+    parts, trajectory = mapping(row.get("reward_parts")), mapping(row.get("trajectory"))
+    reward = "no reward" if kept.reward is None else f"reward {kept.reward:.4g}"
+    made_of = ", ".join(f"{shown(name)} {figure:.4g}" for name, value in parts.items() if (figure := number(value)) is not None)
+    ended = shown(trajectory.get("end") if trajectory else row.get("finish_reason"))
+    success = [] if "success" not in trajectory else ["success" if trajectory["success"] is True else "no success"]
+    figures = [reward + (f" ({made_of})" if made_of else ""), f"{kept.tokens:,} tokens", f"ended: {ended}", *success]
+    yield f"  rollout {kept.member}: {', '.join(figures)}"
+    first = whole(trajectory.get("first_turn")) or 0
+    for i, turn in enumerate(turns(trajectory), first + 1):
+        if i > 1:  # what the first one saw is the prompt
+            yield from _text(f"    saw {i}", turn["observation"], full)
+        yield from _text(f"    turn {i}", turn["action"], full)
+    if not trajectory:
+        yield from _text("    response", row.get("response"), full)
+
+
+def _text(label: str, value: object, full: bool) -> Iterator[str]:
+    """Behind its label: on one line as far as there is room, or whole."""
+    said = visible(text(value), keep="\n\t")
+    if full:
+        first, *more = said.split("\n")
+        yield f"{label:<{LABEL}}  {first}"
+        yield from (" " * (LABEL + 2) + line for line in more)
+        return
+    room = max(20, shutil.get_terminal_size((160, 24)).columns - LABEL - 2)
+    line = " ".join(said.split())
+    yield f"{label:<{LABEL}}  {line if len(line) <= room else line[: room - 1] + '…'}"
 
 
 if __name__ == "__main__":

@@ -18,7 +18,11 @@ from typing import Any
 from roll.configs.visible import visible
 from roll.metrics.alarms import ALARMS
 from roll.metrics.evaluation_table import evaluation_lines
+from roll.metrics.learning_curve import REWARD
 from roll.metrics.run_log import read_rows
+from roll.metrics.validations import Validated
+from roll.metrics.verdict import CUT, STEP_S, WAIT_S
+from roll.view.folder import check_run
 from roll.view.run import Run
 
 LOOK_S = 2.5
@@ -56,15 +60,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def status(run_dir: Path) -> Iterator[str]:
+    check_run(run_dir)
+    run = Run(run_dir)
+    found = run.status()
     address = groups_address(run_dir)
     if address is not None:
-        yield from _of_database(address)
+        lines = _of_database(address)
     elif (path := run_dir / "summary.json").is_file():
-        yield from _of_driver(run_dir, json.loads(path.read_text()))
+        lines = _of_driver(run, found, json.loads(path.read_text()))
     else:
         raise ValueError("it has neither groups.db nor summary.json")
+    yield next(lines)
+    if found["verdict"]:
+        yield f"{'verdict':<10}{found['verdict']['kind']}: {found['verdict']['text']}"
+    yield from lines
     if (summary := run_dir / "summary.json").is_file():
-        yield from (f"{'advice':<10}{line}" for line in json.loads(summary.read_text()).get("advice", ()))
+        said = json.loads(summary.read_text())
+        for label, key in (("warning", "warnings"), ("advice", "advice")):
+            yield from (f"{label:<10}{line}" for line in said.get(key, ()))
     if (journal := run_dir / ALARMS).is_file():
         yield from (f"{'alarm':<10}{row['text']}" for row in read_rows(journal))
 
@@ -81,14 +94,15 @@ def groups_address(run_dir: Path) -> str | None:
     return named or (f"sqlite:///{own}" if own.is_file() else None)
 
 
-def _of_driver(run_dir: Path, summary: Mapping[str, Any]) -> Iterator[str]:
-    run = Run(run_dir)
-    status = run.status()
+def _of_driver(run: Run, status: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[str]:
     yield f"{'run':<10}{status['state']}" + (f": {status['reason']}" if status["reason"] else "")
     if status["step"] is not None:
-        shown = ("critic/score/mean", "staleness/mean", "time/step_s", "time/wait_for_batch_s")
+        shown = (REWARD, CUT, "staleness/mean", STEP_S, WAIT_S)
         last = run.metrics.last
         yield f"{'step':<10}{status['step']}, " + ", ".join(f"{key} {last[key]:.3g}" for key in shown if key in last)
+    if status["validation"]:
+        validated = Validated(**status["validation"])
+        yield f"{'validated':<10}{validated.told()} (step {validated.step})"
     if counts := summary.get("groups"):
         yield f"{'groups':<10}{_counts(counts)}"
     yield from evaluation_lines(summary.get("evaluation", ()))

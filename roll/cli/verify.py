@@ -23,6 +23,7 @@ from urllib.parse import quote
 import yaml
 
 from roll.metrics.rotated_journal import part_before, parts
+from roll.view.folder import check_run
 
 Row = dict[str, Any]
 
@@ -299,6 +300,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("run", type=Path, help="the folder of a run, running or over: <output_dir>/<exp_name>")
     options = parser.parse_args(arguments)
     try:
+        check_run(options.run)
         run = read_run(options.run)
     except (OSError, ValueError, KeyError, TypeError, sqlite3.Error, yaml.YAMLError) as error:
         print(f"error: {options.run} cannot be read as a run: {error}", file=sys.stderr)

@@ -30,6 +30,9 @@ class EnvConfig:
         "roll.pipeline.agentic.env_manager.step_env_manager.StepEnvManager: one sample a turn.",
     )
     max_steps: int = option(10, "Turns of an episode; a longer one is truncated.", bounds=COUNT)
+    success_at: float | None = option(
+        None, "Sum of an episode's rewards from which on it is a success; null means what the environment says of its last step."
+    )
     max_tokens_per_step: int | None = option(
         None, "Longest answer of one turn, in tokens; null means the top level's.", bounds=COUNT
     )

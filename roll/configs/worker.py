@@ -252,6 +252,11 @@ class RewardConfig:
         "When the judge fails: retry asks once more, then drops the group; drop_sample asks once more, then drops the sample, "
         "and the group if fewer than two are left; drop_group drops the group at once. All are counted.",
     )
+    success_at: float | None = option(
+        None,
+        "Judgement from which on validation counts a response as a success; null means what the domain's reference answers earn "
+        "as responses, or 1 where they cannot be asked.",
+    )
     shaping: ShapingConfig = option(ShapingConfig(), "Weight, and penalties for length, repetition and form.")
     query_filter_config: QueryFilterConfig = option(QueryFilterConfig(), "Which groups to drop and replace.")
     judge: JudgeModelConfig | None = option(

@@ -14,7 +14,7 @@ import hashlib
 import math
 import random
 from array import array
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -39,6 +39,19 @@ TOKENIZED_AT_ONCE = 128
 """Rows that are in memory at a time, while prompts are made of them."""
 
 
+class LeftOut(dict[str, int]):
+    """How many rows cannot be used, by reason: "too_long" (more than `prompt_length` tokens), "empty" (no token)."""
+
+    longest = 0
+    """Tokens of the longest of those that are too long."""
+
+    def told(self, prompt_length: int) -> str:
+        """Empty if none is left out."""
+        said = [f"{count:,} {reason.replace('_', ' ')}" for reason, count in self.items()]
+        do = f" (prompt_length is {prompt_length}, {self.longest} would do)" if self.longest else ""
+        return ", ".join(said) + do
+
+
 def tokenize_prompts(
     rows: Iterable[PromptRow],
     tokenizer: PreTrainedTokenizerBase,
@@ -47,25 +60,25 @@ def tokenize_prompts(
     tag_to_domain: Mapping[str, str],
     with_conversation: Collection[str] = (),
     folder: Path | None = None,
-) -> tuple[RowFile, dict[str, int]]:
-    """The rows that can be used, in order, and how many cannot, by reason: "too_long" (more than `prompt_length` tokens), "empty"
-    (no token). `with_conversation`: the domains whose rewards read the messages. `folder`: on whose disk the rows lie from now
-    on. Raises `PromptFileError` for a tag that belongs to no domain."""
-    usable, skipped = RowFile(folder), Counter[str]()
+) -> tuple[RowFile, LeftOut]:
+    """The rows that can be used, in order, and how many cannot. `with_conversation`: the domains whose rewards read the messages.
+    `folder`: on whose disk the rows lie from now on. Raises `PromptFileError` for a tag that belongs to no domain."""
+    usable, skipped = RowFile(folder), LeftOut()
     with Renderer(tokenizer, template) as renderer:
         for part in _parts(rows, TOKENIZED_AT_ONCE):
             _check_tags(part, tag_to_domain)
             texts = renderer.texts(part)
             for row, text, input_ids in zip(part, texts, encode(texts, tokenizer, template), strict=True):
                 if not input_ids:
-                    skipped["empty"] += 1
+                    skipped["empty"] = skipped.get("empty", 0) + 1
                 elif len(input_ids) > prompt_length:
-                    skipped["too_long"] += 1
+                    skipped["too_long"] = skipped.get("too_long", 0) + 1
+                    skipped.longest = max(skipped.longest, len(input_ids))
                 else:
                     domain = tag_to_domain[row.tag]
                     told = conversation(row) if domain in with_conversation else []
                     usable.add(TokenizedRow(row.id, domain, row.tag, text, input_ids, row.ground_truth, row.extra, told))
-    return usable, dict(skipped)
+    return usable, skipped
 
 
 def _parts(rows: Iterable[PromptRow], size: int) -> Iterator[list[PromptRow]]:

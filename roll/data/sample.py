@@ -6,12 +6,18 @@ buffered, trained, resumed and dropped whole. Both are plain values that round-t
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
 JUDGED = "judged"
 """The part of a shaped reward that its worker has given."""
+
+FULL_REWARD = 1.0
+"""What a success earns where nobody says otherwise."""
+ROUNDING = 1e-6
+"""A judgement that is less by no more than this share is still a success: 0.7 + 0.2 + 0.1 is a little less than 1."""
 
 FinishReason = Literal["stop", "length", "abort"]
 
@@ -73,7 +79,8 @@ class Trajectory:
     """Turns of the whole episode."""
     score: float
     """Sum of the rewards of the whole episode."""
-    success: bool
+    success: bool | None
+    """None: the episode came to its end, and its environment does not say."""
     end: EpisodeEnd
     generation_s: float = 0.0
     environment_s: float = 0.0
@@ -104,6 +111,8 @@ class Sample:
     """None for a response to a prompt."""
     reward_parts: dict[str, float] = field(default_factory=dict)
     """What the reward was made of, as its worker says, by name."""
+    success_at: float = FULL_REWARD
+    """The judgement from which on the response is a success, as its domain says."""
 
     @property
     def oldest_version(self) -> int:
@@ -118,9 +127,11 @@ class Sample:
 
     @property
     def succeeded(self) -> bool:
-        """Full reward, or what the environment calls success. Penalties on top of a judgement do not count."""
+        """Whether the judgement is a success, or what the environment says. Penalties on top of a judgement do not count."""
+        if self.trajectory is not None:
+            return self.trajectory.success is True
         judged = self.reward_parts.get(JUDGED, self.reward)
-        return judged == 1.0 if self.trajectory is None else self.trajectory.success
+        return judged is not None and reaches(judged, self.success_at)
 
     @property
     def policy_mask(self) -> list[bool]:
@@ -177,6 +188,11 @@ class SampleGroup:
         samples = [_sample_from_json(prompt, sample) for sample in row["samples"]]
         baseline = None if row["baseline"] is None else _sample_from_json(prompt, row["baseline"])
         return cls(row["group_id"], row["start_version"], prompt, samples, baseline)
+
+
+def reaches(value: float, success_at: float) -> bool:
+    """Whether a judgement, or the score of an episode, is a success."""
+    return value >= success_at or math.isclose(value, success_at, rel_tol=ROUNDING, abs_tol=ROUNDING)
 
 
 def _sample_to_json(shared: Prompt, sample: Sample) -> dict[str, object]:

@@ -136,6 +136,9 @@ def sentences(seen: Halves) -> Iterator[str]:
     waited = seen.idle_s / seen.step_s
     slow = "actor_infer" if waited > LEAST_GAIN else "actor_train"
     where = f"{slow} is the bottleneck: training waited for groups {waited:.0%} of the time"
+    if seen.ratio == 0 and seen.apart:
+        stood = max(0.0, 1 - seen.rollout_s / seen.step_s)
+        where = f"the halves wait for each other: training for groups {waited:.0%} of the time, rollouts for training {stood:.0%}"
     advices, before = advise(seen), seen.step_s
     if not advices:
         yield f"balanced: {where}; async_generation_ratio, device_mapping and max_running_requests would not change much"

@@ -21,10 +21,14 @@ from rich.text import Text
 
 from roll.configs.visible import visible
 from roll.metrics.evaluation_table import evaluation_lines
+from roll.metrics.validations import Validated
+from roll.metrics.verdict import Level, Verdict
 from roll.metrics.view import View
 
 SPARKS = "▁▂▃▄▅▆▇█"
 LABEL = "bright_black"
+STYLES: dict[Level, str] = {"good": "green", "warning": "yellow", "error": "bold red", "": "default"}
+"""Of a verdict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +54,11 @@ class RunSnapshot:
     """Seconds to the end; None while unknown."""
     reward: float | None = None
     """Mean training reward of the last step."""
-    validation: list[tuple[int, float]] = field(default_factory=list)
-    """`(step, accuracy)`, in the order in which they were measured."""
-    validation_errors: int = 0
-    """Rollouts of the newest validation that could not be judged, if that was none of them; else 0."""
+    cut: float | None = None
+    """Share of the last step's responses that ended at the length limit."""
+    validation: list[Validated] = field(default_factory=list)
+    """In the order in which they were measured."""
+    verdict: Verdict | None = None
     staleness_now: float | None = None
     """Mean lag of the last step's samples, in policy versions."""
     staleness_bound: int = 0
@@ -76,6 +81,7 @@ class Display:
             live = self.console.is_terminal and not self.console.is_dumb_terminal and not os.environ.get("CI")
         self._logging_steps = logging_steps
         self._validations_printed: int | None = None
+        self._verdict_printed: str | None = None
         self._live: View | None = None
         self._moved: list[tuple[logging.StreamHandler[Any], Any]] = []
         if live:
@@ -96,8 +102,10 @@ class Display:
         """Redraws the view; without one, prints a line at the start and after a validation."""
         if self._live:
             self._live.update(draw(snapshot), refresh=True)
-        elif _validations(snapshot) != self._validations_printed:
+        elif len(snapshot.validation) != self._validations_printed:
             self._print_progress(snapshot)
+        else:
+            self._print_verdict(snapshot)
 
     def note(self, line: str) -> None:
         """Prints one line that stays, about an event worth knowing."""
@@ -113,25 +121,29 @@ class Display:
         self._moved = []
 
     def _print_progress(self, snapshot: RunSnapshot) -> None:
-        self._validations_printed = _validations(snapshot)
+        self._validations_printed = len(snapshot.validation)
         self._print(plain_line(snapshot))
+        self._print_verdict(snapshot)
+
+    def _print_verdict(self, snapshot: RunSnapshot) -> None:
+        """Where it is another than before."""
+        found = snapshot.verdict
+        if found is not None and found.kind not in ("too early", self._verdict_printed):
+            self._verdict_printed = found.kind
+            self._print(found.line)
 
     def _print(self, line: str) -> None:
         self.console.print(visible(line), markup=False, highlight=False, soft_wrap=True)
-
-
-def _validations(s: RunSnapshot) -> int:
-    return len(s.validation) + bool(s.validation_errors)
 
 
 def plain_line(s: RunSnapshot) -> str:
     parts = [s.reached]
     if s.reward is not None:
         parts.append(f"reward {s.reward:.3f}")
-    if s.validation_errors:
-        parts.append(f"validation – ({s.validation_errors} errors)")
-    elif s.validation:
-        parts.append(f"validation {s.validation[-1][1]:.3f} (step {s.validation[-1][0]})")
+    if s.validation:
+        parts.append(f"validation {s.validation[-1].told()} (step {s.validation[-1].step})")
+    if s.cut:
+        parts.append(f"cut off {s.cut:.0%}")
     if s.staleness_now is not None:
         parts.append(f"staleness {s.staleness_now:.2f}/{s.staleness_bound}")
     if s.tokens_per_s is not None:
@@ -151,7 +163,10 @@ def draw(s: RunSnapshot) -> RenderableType:
     groups = Text("groups  ", LABEL)
     for i, (name, count) in enumerate(s.groups.items()):
         groups.append(f"{'   ' if i else ''}{name} ", LABEL).append(f"{count:,}", "default")
-    blocks: list[RenderableType] = [Text(), head, Text(), _figures(s)]
+    blocks: list[RenderableType] = [Text(), head]
+    if s.verdict is not None:
+        blocks.append(Text(visible(s.verdict.line), STYLES[s.verdict.level]))
+    blocks += [Text(), _figures(s)]
     if s.roles:
         blocks += [Text(), _roles(s)]
     if s.groups:
@@ -160,11 +175,12 @@ def draw(s: RunSnapshot) -> RenderableType:
 
 
 def _figures(s: RunSnapshot) -> Table:
-    accuracies = [accuracy for _, accuracy in s.validation]
-    validation = f"{accuracies[-1]:.3f}  {sparkline(accuracies[-24:])}" if accuracies else "-"
+    accuracies = [each.accuracy for each in s.validation if each.accuracy is not None]
+    validation = f"{s.validation[-1].told()}  {sparkline(accuracies[-24:])}".rstrip() if s.validation else "-"
     figures = {
         "reward": _number(s.reward, ".3f"),
-        "validation": f"– ({s.validation_errors} errors)" if s.validation_errors else validation,
+        "validation": validation,
+        "cut off": _number(s.cut, ".0%"),
         "staleness / bound": f"{_number(s.staleness_now, '.2f')} / {s.staleness_bound}",
         "tokens/s": _number(s.tokens_per_s, ",.0f"),
     }
@@ -222,6 +238,8 @@ def _summary_rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     status = summary.get("status", "?")
     reason = f": {summary['reason']}" if summary.get("reason") else ""
     yield "run", f"{status}{reason}"
+    if found := summary.get("verdict"):
+        yield "verdict", f"{found['kind']}: {found['text']}"
     if "steps" in summary:
         done = summary["steps"] - (resumed := summary.get("resumed_from_step", 0))
         of_all = f" of {summary['steps']}, resumed" if resumed else ""
@@ -230,10 +248,11 @@ def _summary_rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if "evaluation" in summary:
         yield from _evaluated(summary, summary["evaluation"])
     if validation := summary.get("validation"):
-        first, last = validation[0], validation[-1]
-        before = f"{first['accuracy']:.3f} (step {first['step']}) → " if len(validation) > 1 else ""
-        yield "validation", f"{before}{last['accuracy']:.3f} (step {last['step']})"
+        ends = [Validated(**validation[i]) for i in ((0, -1) if len(validation) > 1 else (-1,))]
+        yield "validation", " → ".join(f"{each.told()} (step {each.step})" for each in ends)
     yield from _incidents(summary)
+    if skipped := summary.get("prompts_skipped"):
+        yield "prompts left out", _listing(skipped)
     if groups := summary.get("groups"):
         yield "groups", ", ".join(_fates(groups))
     if staleness := summary.get("staleness"):
@@ -277,8 +296,6 @@ def _evaluated(summary: dict[str, Any], models: list[dict[str, Any]]) -> Iterato
     yield "evaluated", f"{len(models)} model{'s' * (len(models) != 1)} in {duration(summary.get('wall_s', 0.0))}"
     if errors := sum(model["errors"] for model in models):
         yield "errors", f"{errors:,} rollouts failed or could not be judged"
-    if skipped := summary.get("prompts_skipped"):
-        yield "skipped", ", ".join(f"{count:,} prompts ({reason})" for reason, count in skipped.items())
 
 
 def duration(seconds: float) -> str:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from roll.metrics.run_log import read_rows
+from roll.metrics.validations import ACCURACY, SCORE
 from roll.metrics.whole_file import write_whole
 
-VALIDATION = "val_correct/all/mean"
 REWARD = "critic/score/mean"
 STALENESS_MEAN = "staleness/mean"
 STALENESS_MAX = "staleness/max"
@@ -22,7 +22,7 @@ SMOOTHED_FROM = 30
 
 def plot(metrics_path: Path, out_path: Path, title: str, staleness_bound: int | None = None) -> bool:
     """Writes the picture (PNG). Returns False, writing nothing, when there is no value to draw yet. Raises `OSError`."""
-    curves = read_curves(read_rows(metrics_path), (VALIDATION, REWARD, STALENESS_MEAN, STALENESS_MAX))
+    curves = read_curves(read_rows(metrics_path), (ACCURACY, SCORE, REWARD, STALENESS_MEAN, STALENESS_MAX))
     if not any(curves.values()):
         return False
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -32,7 +32,8 @@ def plot(metrics_path: Path, out_path: Path, title: str, staleness_bound: int | 
     FigureCanvasAgg(figure)
     learning, staleness = figure.subplots(2, 1, sharex=True, height_ratios=[3.2, 1])
     figure.suptitle(title, x=0.012, ha="left", fontsize=13, fontweight="bold", color=INK)
-    _draw_learning(learning, curves[VALIDATION], curves[REWARD])
+    label = "validation accuracy" if curves[ACCURACY] else "validation score"
+    _draw_learning(learning, curves[ACCURACY] or curves[SCORE], curves[REWARD], label)
     _draw_staleness(staleness, curves[STALENESS_MEAN], curves[STALENESS_MAX], staleness_bound)
     for axes in (learning, staleness):
         _clean(axes)
@@ -59,7 +60,7 @@ def moving_average(values: list[float], reach: int) -> list[float]:
     return [sum(window) / len(window) for window in windows]
 
 
-def _draw_learning(axes: Any, validation: list[tuple[int, float]], reward: list[tuple[int, float]]) -> None:
+def _draw_learning(axes: Any, validation: list[tuple[int, float]], reward: list[tuple[int, float]], label: str) -> None:
     if reward:
         steps, values = [step for step, _ in reward], [value for _, value in reward]
         if len(values) >= SMOOTHED_FROM:
@@ -70,12 +71,12 @@ def _draw_learning(axes: Any, validation: list[tuple[int, float]], reward: list[
         from matplotlib.patheffects import withStroke
 
         steps, values = [step for step, _ in validation], [value for _, value in validation]
-        axes.plot(steps, values, color=BLUE, linewidth=2.2, marker="o", markersize=4.5, label="validation accuracy")
+        axes.plot(steps, values, color=BLUE, linewidth=2.2, marker="o", markersize=4.5, label=label)
         rising = values[-1] >= values[0]
         for at, above in {0: not rising or len(values) == 1, len(values) - 1: rising}.items():
             place = {"xytext": (0, 9 if above else -17), "textcoords": "offset points", "ha": "center"}
-            label = axes.annotate(f"{values[at]:.2f}", (steps[at], values[at]), **place, color=BLUE, fontsize=9.5, weight="bold")
-            label.set_path_effects([withStroke(linewidth=3, foreground="white")])
+            number = axes.annotate(f"{values[at]:.2f}", (steps[at], values[at]), **place, color=BLUE, fontsize=9.5, weight="bold")
+            number.set_path_effects([withStroke(linewidth=3, foreground="white")])
     drawn = [value for _, value in [*validation, *reward]]
     if drawn and min(drawn) >= 0 and max(drawn) <= 1:
         axes.set_ylim(0, 1.05)

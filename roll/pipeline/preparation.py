@@ -73,6 +73,10 @@ class Prepared:
     """Held by the driver; None where nothing else can write there (tests)."""
     benched: tuple[BenchedModel, ...] = ()
     """The models that a run evaluates which trains nothing."""
+    remarks: tuple[str, ...] = ()
+    """What was found out and is worth knowing."""
+    warnings: tuple[str, ...] = ()
+    """What was found out and is odd."""
 
     @property
     def first_version(self) -> int:
@@ -132,6 +136,8 @@ class Preparation:
         self.derived = derive(config)
         self.run_dir = Path(self.derived.run_dir)
         self.collect = collect = Collector()
+        self.remarks: list[str] = []
+        self.warnings: list[str] = []
         collect("output_dir", config.output_dir, partial(_check_writable, self.run_dir), "name a folder that can be written to")
         for key, path in {**_worker_classes(config), **own_classes}.items():
             collect(key, path, partial(import_object, path), "package.module.Class, importable here (see PYTHONPATH)")
@@ -207,6 +213,8 @@ class Preparation:
             "stages": self._stages,
             "callbacks": self._callbacks,
             "benched": self._benched,
+            "remarks": tuple(self.remarks),
+            "warnings": tuple(self.warnings),
         }
 
 

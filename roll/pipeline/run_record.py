@@ -27,6 +27,8 @@ from roll.metrics.staleness import StalenessStats
 from roll.metrics.step_speed import STAGE, StepSpeed
 from roll.metrics.trace import Span
 from roll.metrics.trackers import Status, make_trackers
+from roll.metrics.validations import Validated
+from roll.metrics.verdict import CUT, Curves, Verdict, verdict
 from roll.metrics.whole_file import write_whole
 from roll.pipeline.live_files import LiveFiles
 from roll.pipeline.memory_watch import MemoryWatch
@@ -38,7 +40,6 @@ from roll.rollout.groups import LEASE, START, Groups
 
 logger = logging.getLogger(__name__)
 
-ACCURACY = "val_correct/all/mean"
 WAITING = "waiting"
 SOURCES = {"actor_train": LEASE, "actor_infer": START}
 """Roles -> the stage that brings them their work."""
@@ -62,6 +63,7 @@ class RunRecord:
         self.run_dir = run_dir = prepared.run_dir
         self._max_steps = len(prepared.benched) or config.max_steps
         self._counted = "model" if prepared.benched else "step"
+        self._trains = not prepared.benched and config.mode != "explore"
         self._made = self._began = time.monotonic()
         self._run_began: float | None = None
         """When the workers were up for the first time."""
@@ -91,17 +93,24 @@ class RunRecord:
         self.memory = MemoryWatch()
         self.display = Display(logging_steps=config.logging_steps)
         self._reward: float | None = None
-        self._validation_errors = 0
+        self._cut: float | None = None
+        self._curves = Curves()
+        self._found: tuple[str, ...] = prepared.warnings
+        """What was odd before the run began."""
+        self._counts: Mapping[str, Any] = {}
+        """The groups, as they were counted last."""
         self._lag: float | None = None
         self.steady_steps, self.trained_s, self.idle_s = 0, 0.0, 0.0
         """The steps but the first, for which everything is slow; how long they took, and the waits for groups before them."""
         self._roles: list[RoleLine] = []
         self.samples = 0
         self.response_tokens = 0
-        rows = read_rows(run_dir / "metrics.jsonl")
         self.results: list[ValidationResult] = []
         """The validations of this process."""
-        self.validation: list[tuple[int, float]] = [(row["step"], row[ACCURACY]) for row in rows if ACCURACY in row]
+        self.validation: list[Validated] = []
+        for row in read_rows(run_dir / "metrics.jsonl"):
+            self._curves.add(row["step"], row)
+            self.validation += [found] if (found := Validated.of_row(row)) is not None else []
         if before is not None:
             self._take_over(before)
 
@@ -159,6 +168,7 @@ class RunRecord:
         speed = self._speed.step(tokens, time.monotonic()) if self._speed is not None else {}
         row = {**metrics, **counts, **lags, **speed, "time/elapsed_s": self.running_s(), **self.memory.metrics()}
         self._trackers.log(self.step, row)
+        self._curves.add(self.step, row)
         step_s = (time.monotonic() - self._began) / (self.step - self._first_step)
         late = self.memory.warn((self._max_steps - self.step) * step_s, step_s)
         for warning in [*self._lessons.step(self.step, {**metrics, **counts}), *late]:
@@ -168,7 +178,7 @@ class RunRecord:
             self.steady_steps += 1
             self.trained_s += metrics["time/step_s"]
             self.idle_s += metrics["time/wait_for_batch_s"]
-        self._reward = metrics.get("critic/score/mean")
+        self._reward, self._cut = metrics.get("critic/score/mean"), metrics.get(CUT)
         self._lag = lags["staleness/mean"]
         self._trace_step(metrics["time/step_s"], version=version, groups=len(groups), tokens=tokens)
         self.samples += sum(len(group.samples) for group in groups)
@@ -195,19 +205,18 @@ class RunRecord:
         self.results.append(result)
         for samples in sets:
             self._samples.record_validation(result.version, samples)
-        metrics = {"val/errors": float(result.errors), "time/validation_s": result.seconds}
-        self._validation_errors = 0
-        if result.accuracy is None or result.reward is None:
-            self._validation_errors = result.errors
-            logger.warning("step %d: none of %d validation rollouts could be judged", result.version, result.errors)
-        else:
-            metrics |= {ACCURACY: result.accuracy, "val/score/mean": result.reward}
-            self.validation.append((result.version, result.accuracy))
+        found = Validated(result.version, result.accuracy, result.reward, result.errors, result.rollouts)
+        self.validation.append(found)
+        metrics = {**found.metrics(), "time/validation_s": result.seconds}
+        if found.accuracy is None:
+            why = found.unjudged or "the environment does not say what a success is (custom_envs.<tag>.success_at)"
+            logger.warning("step %d: there is no accuracy: %s", found.step, why)
         now, facts = time.monotonic(), {"accuracy": result.accuracy, "errors": result.errors}
         self.files.trace.add(Span("validations", f"version {result.version}", now - result.seconds, now, facts))
         metrics |= {f"val_correct/{tag}/mean": accuracy for tag, accuracy in result.by_tag.items()}
         metrics |= dict(result.estimates()) | result.more
         self._trackers.log(result.version, metrics)
+        self._curves.add(result.version, metrics)
         self._judge(result.version, metrics)
         return metrics
 
@@ -233,6 +242,7 @@ class RunRecord:
                 ledger.enter(name, state, now, reason)  # its span in the trace says so, too
                 lines.append(RoleLine(stage, WAITING, reason, now - since))
         self._roles = lines
+        self._counts = groups
         counts = {**groups, "dropped": sum(groups["dropped"].values())}
         self.display.update(replace(self._snapshot(), roles=lines, groups=counts))
 
@@ -248,11 +258,16 @@ class RunRecord:
             eta_s=(time.monotonic() - self._began) / done * (self._max_steps - step) if done else None,
             reward=self._reward,
             validation=self.validation,
-            validation_errors=self._validation_errors,
+            cut=self._cut,
+            verdict=self._verdict("running", self._counts),
             staleness_now=self._lag,
             staleness_bound=self.staleness.bound,
             tokens_per_s=self.response_tokens / running if running and self.response_tokens else None,
         )
+
+    def _verdict(self, state: str, groups: Mapping[str, Any]) -> Verdict | None:
+        """None of a run that trains nothing."""
+        return verdict(self._curves.curve, state, groups) if self._trains else None
 
     def figures(self, wall_s: float) -> dict[str, object]:
         """Steps, validation, staleness and throughput, for summary.json."""
@@ -260,8 +275,8 @@ class RunRecord:
         return {
             "steps": self.step,
             "started_s": self._started_s,
-            "validation": [{"step": step, "accuracy": accuracy} for step, accuracy in self.validation],
-            "warnings": [*self._lessons.warnings, *self.memory.warnings],
+            "validation": [each._asdict() for each in self.validation],
+            "warnings": [*self._found, *self._lessons.warnings, *self.memory.warnings],
             "alarms": [alarm._asdict() for alarm in self.alarms.given],
             "memory": self.memory.figures(),
             "staleness": self.staleness.summary(),
@@ -282,6 +297,9 @@ class RunRecord:
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Writes the files for the last time, closes everything, and says where the results are."""
+        found = self._verdict(summary["status"], summary.get("groups") or {})
+        if found is not None:
+            summary["verdict"] = {"kind": found.kind, "text": found.text}
         for metric in self.alarms.never_seen if self.step > self._first_step else ():
             summary["warnings"].append(f"alarms: no step and no validation had {metric}: nothing was watched")
         try:

@@ -69,8 +69,10 @@ class Running(ABC):
         self._task = asyncio.current_task()
         display, status, reason = self.state.record.display, "finished", ""
         try:
-            for line in decisions(self._config, self._prepared.derived):
+            for line in (*decisions(self._config, self._prepared.derived), *self._prepared.remarks):
                 display.note(line)
+            for line in self._prepared.warnings:
+                display.note(f"warning: {line}")
             own = self.own_specs() if self._config.mode != "train" else {}
             parts = (own, self.inventory, self.backend, display, self._devices)
             clusters = await start_clusters(self._config, self._prepared, *parts)

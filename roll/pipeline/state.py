@@ -36,7 +36,7 @@ class RunState:
             pull_every=config.weight_pull_interval,
             validate_every=(1 if config.mode == "bench" else config.eval_steps) if prepared.validation else None,
             save_every=config.save_steps,
-            validated=frozenset(version for version, _ in self.record.validation),
+            validated=frozenset(each.step for each in self.record.validation),
         )
         self._config, self._prepared = config, prepared
         self._joined = False

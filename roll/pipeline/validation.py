@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,9 @@ from roll.strategies.infer.interface import SamplingParams
 FIRST = 0
 """Priority of validation requests: before training rollouts."""
 ALL = "all"
+MOST_UNJUDGED = 0.1
+"""Share of the rollouts of a set, or of a part of it, that may fail or go unjudged: with more, the rest is no sample of it, and
+has no accuracy."""
 
 Parts = dict[str, dict[str, Estimate]]
 """The figures of a set, as `estimates.figures` names them: of all of it, and of each domain and tag where there are several."""
@@ -39,14 +43,17 @@ class SetRollouts:
 class ValidationResult:
     version: int
     accuracy: float | None
-    """Share of the first set's rollouts that succeeded: reward 1, or what the environment calls success. None: not one could be
-    judged."""
+    """Share of the first set's judged rollouts that succeeded: earned what their domain calls a success, or what the environment
+    does. None: more than `MOST_UNJUDGED` could not be judged, or the environment does not say what a success is."""
     reward: float | None
+    """Mean of the first set's judged rollouts, however many these are."""
     by_tag: dict[str, float]
     errors: int
     """Rollouts of all sets that failed or could not be graded; they count in no other figure."""
     seconds: float
     sets: dict[str, Parts]
+    rollouts: int = 0
+    """Of all sets."""
     more: dict[str, float] = field(default_factory=dict)
 
     def estimates(self) -> Iterator[tuple[str, float]]:
@@ -73,43 +80,64 @@ def summarise(
     foreign = {span.version for each in sets for sample in each.samples for span in sample.versions} - {version}
     if foreign:
         raise RuntimeError(f"validation of version {version} was answered by versions {sorted(foreign)}")
-    first = _graded(sets[0])
+    first = _whole(sets[0])
+    graded = first.graded
     return ValidationResult(
         version,
-        _accuracy(first) if first else None,
-        sum(sample.reward or 0.0 for sample in first) / len(first) if first else None,
-        {tag: _accuracy(samples) for tag, samples in _by(first, "tag").items()},
-        sum(_errors(each) for each in sets),
+        first.accuracy,
+        sum(sample.reward or 0.0 for sample in graded) / len(graded) if graded else None,
+        {tag: part.accuracy for tag, part in _parts_by(sets[0], "tag").items() if part.accuracy is not None},
+        sum(each.failed + sum(sample.begins_rollout and sample.reward is None for sample in each.samples) for each in sets),
         seconds,
-        {each.of.name: _parts(_graded(each), each.of.n) for each in sets},
+        {each.of.name: _parts(each) for each in sets},
+        sum(each.failed + sum(sample.begins_rollout for sample in each.samples) for each in sets),
         more or {},
     )
 
 
-def _graded(rollouts: SetRollouts) -> list[Sample]:
-    """One sample of each rollout that could be judged."""
-    return [sample for sample in rollouts.samples if sample.begins_rollout and sample.reward is not None]
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Some rollouts, one sample of each, and how many more came to nothing."""
+
+    rollouts: Sequence[Sample]
+    failed: int = 0
+
+    @property
+    def graded(self) -> list[Sample]:
+        return [sample for sample in self.rollouts if sample.reward is not None]
+
+    @property
+    def known(self) -> bool:
+        """Whether enough was judged, and it was said what a success is: an environment may not say."""
+        graded, count = self.graded, len(self.rollouts) + self.failed
+        told = any(sample.trajectory is None or sample.trajectory.success is not None for sample in graded)
+        return told and count - len(graded) <= MOST_UNJUDGED * count
+
+    @property
+    def accuracy(self) -> float | None:
+        return sum(sample.succeeded for sample in self.graded) / len(self.graded) if self.known else None
 
 
-def _errors(rollouts: SetRollouts) -> int:
-    return rollouts.failed + sum(sample.begins_rollout and sample.reward is None for sample in rollouts.samples)
-
-
-def _parts(graded: Sequence[Sample], n: int) -> Parts:
-    parts = {ALL: graded}
-    domains, tags = _by(graded, "domain"), _by(graded, "tag")
+def _parts(each: SetRollouts) -> Parts:
+    parts = {ALL: _whole(each)}
+    domains, tags = _parts_by(each, "domain"), _parts_by(each, "tag")
     if len(domains) > 1:
-        parts |= {f"domain/{domain}": samples for domain, samples in domains.items()}
+        parts |= {f"domain/{domain}": part for domain, part in domains.items()}
     if len(tags) > 1 and tags.keys() != domains.keys():
-        parts |= {f"tag/{tag}": samples for tag, samples in tags.items()}
-    return {name: figures(_outcomes(samples), n) for name, samples in parts.items()}
+        parts |= {f"tag/{tag}": part for tag, part in tags.items()}
+    return {name: figures(_outcomes(part.graded), each.of.n) if part.known else {} for name, part in parts.items()}
 
 
-def _by(samples: Sequence[Sample], column: str) -> dict[str, list[Sample]]:
+def _whole(each: SetRollouts) -> _Part:
+    return _Part([sample for sample in each.samples if sample.begins_rollout], each.failed)
+
+
+def _parts_by(each: SetRollouts, column: str) -> dict[str, _Part]:
+    asked = Counter(getattr(prompt, column) for prompt in each.of.prompts)
     found: dict[str, list[Sample]] = {}
-    for sample in samples:
+    for sample in _whole(each).rollouts:
         found.setdefault(getattr(sample.prompt, column), []).append(sample)
-    return dict(sorted(found.items()))
+    return {name: _Part(found[name], max(0, asked[name] * each.of.n - len(found[name]))) for name in sorted(found)}
 
 
 def _outcomes(samples: Sequence[Sample]) -> list[list[bool]]:
@@ -118,7 +146,3 @@ def _outcomes(samples: Sequence[Sample]) -> list[list[bool]]:
     for sample in samples:
         by_prompt.setdefault(sample.prompt.uid, []).append(sample.succeeded)
     return list(by_prompt.values())
-
-
-def _accuracy(samples: Sequence[Sample]) -> float:
-    return sum(sample.succeeded for sample in samples) / len(samples)

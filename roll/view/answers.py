@@ -48,6 +48,10 @@ def _status(runs: Runs, question: Question) -> object:
     return _run(runs, question).status()
 
 
+def _newest(runs: Runs, question: Question) -> object:
+    return _run(runs, question).newest()
+
+
 def _curves(runs: Runs, question: Question) -> Any:
     """Those of the panels, if no names are given."""
     run = _run(runs, question)
@@ -108,6 +112,7 @@ def rounded(value: float) -> float:
 QUESTIONS: Mapping[str, Callable[[Runs, Question], object]] = {
     "runs": _runs,
     "status": _status,
+    "newest": _newest,
     "curves": _curves,
     "clock": _clock,
     "funnel": _funnel,

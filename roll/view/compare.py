@@ -5,25 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from roll.metrics.learning_curve import REWARD
+from roll.metrics.validations import ACCURACY
+from roll.metrics.verdict import Curve
 from roll.view.journal import shown, text
-from roll.view.metrics import Curve, Metrics
+from roll.view.metrics import Metrics
+from roll.view.panels import titles
 from roll.view.run import Run, last_step
 
 MOST_RUNS = 8
 MOST_KEYS = 20_000
 """Of one configuration."""
 ABSENT = "–"
-VALIDATION, REWARD = "val_correct/all/mean", "critic/score/mean"
 
 
 def compared(runs: Mapping[str, Run]) -> dict[str, Any]:
     """Raises `ValueError` unless there are two to eight."""
     if not 2 <= len(runs) <= MOST_RUNS:
         raise ValueError(f"{len(runs)} runs: two to {MOST_RUNS} can be compared")
+    rows = [{"name": name, **reached(run)} for name, run in runs.items()]
+    names = sorted({name for run in runs.values() for name in run.metrics.names()})
     return {
-        "runs": [{"name": name, **reached(run)} for name, run in runs.items()],
+        "runs": rows,
         "differences": differences([run.config for run in runs.values()]),
-        "names": sorted({name for run in runs.values() for name in run.metrics.names()}),
+        "names": names,
+        "titles": titles(names),
     }
 
 
@@ -31,7 +37,7 @@ def reached(run: Run) -> dict[str, Any]:
     """The best accuracy and reward, and how fast the best was reached."""
     clock = run.clock()
     seconds, tokens = list(clock.values())[-1] if clock else (0.0, 0.0)
-    validation, reward = run.metrics.curve(VALIDATION), run.metrics.curve(REWARD)
+    validation, reward = run.metrics.curve(ACCURACY), run.metrics.curve(REWARD)
     found = {"steps": last_step(run.metrics), "seconds": seconds, "tokens": tokens, "gained": None, "gained_per_s": None}
     found |= {"first": _at(validation, 0), "best": None, "best_s": None, "last": _at(validation, -1), "reward": _at(reward, -1)}
     if len(validation.values):

@@ -33,6 +33,15 @@ def content(samples: Samples, group: KeptGroup, pieces: Pieces) -> dict[str, Any
     }
 
 
+def first_rollout(samples: Samples, group: KeptGroup) -> dict[str, Any]:
+    """One rollout of a group without its tokens, and what was asked. Raises as `content`."""
+    row = samples.row(group, group.samples[0])
+    facts = {"key": group.key, "step": group.step, "fate": group.fate, "reason": group.reason}
+    said = {name: shown_text(row.get(name)) for name in ("response", "finish_reason")}
+    found = said | {"reward": number(row.get("reward")), "turns": turns(_mapping(row.get("trajectory")))}
+    return facts | {"prompt": shown_text(row.get("prompt")), "ground_truth": shown_text(row.get("ground_truth")), "sample": found}
+
+
 def shown_text(value: object) -> str:
     said = text(value)
     cut = f"\n[{len(said) - MOST_TEXT:,} more characters]" if len(said) > MOST_TEXT else ""
@@ -41,8 +50,8 @@ def shown_text(value: object) -> str:
 
 def _sample(row: Row, first: Row, pieces: Pieces) -> dict[str, Any]:
     parts, trajectory = row.get("reward_parts"), _mapping(row.get("trajectory"))
-    turns = _turns(trajectory)
-    alone = bool(turns) and whole(trajectory.get("num_turns")) != len(turns)  # a turn that is a sample of its own
+    all_turns = turns(trajectory)
+    alone = bool(all_turns) and whole(trajectory.get("num_turns")) != len(all_turns)  # a turn that is a sample of its own
     found = {
         "index": whole(row.get("index")),
         "reward": number(row.get("reward")),
@@ -51,7 +60,7 @@ def _sample(row: Row, first: Row, pieces: Pieces) -> dict[str, Any]:
         "advantage": number(row.get("advantage")),
         "response": shown_text(row.get("response")),
         "tokens": _tokens(row, pieces),
-        "turns": turns,
+        "turns": all_turns,
         "turn": whole(trajectory.get("first_turn")) if alone else None,
         "num_turns": whole(trajectory.get("num_turns")) if alone else None,
     }
@@ -72,7 +81,8 @@ def _tokens(row: Row, pieces: Pieces) -> dict[str, object]:
     return {"ids": ids, "text": words, **figures, "mask": mask, "versions": numbers}
 
 
-def _turns(trajectory: Mapping[str, object]) -> list[dict[str, Any]]:
+def turns(trajectory: Mapping[str, object]) -> list[dict[str, Any]]:
+    """Those of an episode, as they can be shown."""
     return [
         {
             "observation": shown_text(turn.get("observation")),

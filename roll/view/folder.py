@@ -14,6 +14,7 @@ from roll.view.run import Run
 DEEPEST = 4
 """Folders below a given one in which runs are looked for."""
 MOST_RUNS = 1_000
+MOST_NAMED = 10
 MOST_OPEN = 8
 """Runs that are held in memory, with what was read of them; as many as can be compared."""
 SIGNS = ("metrics.jsonl", "summary.json", "groups.jsonl")
@@ -69,6 +70,15 @@ def _below(folder: Path, deepest: int) -> Iterator[Path]:
         names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."))
     for name in names:
         yield from _below(folder / name, deepest - 1)
+
+
+def check_run(folder: Path) -> None:
+    """Raises `ValueError` for what is no folder, and for a folder of runs, with their names."""
+    if not folder.is_dir():
+        raise ValueError("there is no such folder")
+    if not is_run(folder) and (names := [visible(str(path)) for path in _below(folder, DEEPEST)]):
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        raise ValueError(f"this is a folder of runs; name one of them: {', '.join(names[:MOST_NAMED])}{more}")
 
 
 def is_run(folder: Path) -> bool:

@@ -7,8 +7,8 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
+from roll.metrics.verdict import STEP_S, WAIT_S, Curve
 from roll.view.journal import Journal, Place, Row, number, shown, whole
 
 MOST_VALUES = 10_000_000
@@ -17,12 +17,7 @@ MOST_DRAWN = 1_000
 """Points of a curve that a page is sent: more than a chart has columns."""
 LOWEST, HIGHEST = "/lowest engine", "/highest engine"
 """Behind the name of a metric that is measured of each engine (`name/0`, `name/1`, ...): the envelope over engines."""
-ELAPSED, STEP_S, WAIT_S, SPEED = "time/elapsed_s", "time/step_s", "time/wait_for_batch_s", "throughput/response_tokens_per_s"
-
-
-class Curve(NamedTuple):
-    steps: Sequence[int]
-    values: Sequence[float]
+ELAPSED, SPEED = "time/elapsed_s", "throughput/response_tokens_per_s"
 
 
 class Metrics(Journal):

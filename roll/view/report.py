@@ -47,6 +47,7 @@ def collected(runs: Runs, groups: int) -> dict[str, Any]:
     data: dict[str, Any] = {
         "runs": known,
         "status": {},
+        "newest": {},
         "curves": {},
         "clock": {},
         "funnel": {},
@@ -57,7 +58,7 @@ def collected(runs: Runs, groups: int) -> dict[str, Any]:
     room = MOST_CONTENT
     for name in names:
         of_run = [("run", name)]
-        for what in ("status", "clock", "funnel"):
+        for what in ("status", "newest", "clock", "funnel"):
             data[what][name] = answer(runs, what, Question(of_run))
         status = data["status"][name]
         asked = dict.fromkeys([*status["names"], *curve_names(status["panels"])])

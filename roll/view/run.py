@@ -15,12 +15,15 @@ from typing import Any, TypeVar
 import yaml
 
 from roll.data.regular_file import open_inside
-from roll.view.content import content
+from roll.metrics.learning_curve import REWARD
+from roll.metrics.validations import ACCURACY, ERRORS, ROLLOUTS, SCORE, Validated
+from roll.metrics.verdict import CUT, STEP_S, Curve, Verdict, verdict
+from roll.view.content import content, first_rollout
 from roll.view.groups import Fates, Group, Page, Selection, all_groups, page, prompt_of
 from roll.view.journal import number, shown, text, whole
 from roll.view.lanes import Lanes
 from roll.view.members import Members
-from roll.view.metrics import Curve, Metrics, thinned
+from roll.view.metrics import Metrics, thinned
 from roll.view.panels import panels
 from roll.view.pieces import Pieces, pieces
 from roll.view.samples import Samples
@@ -87,7 +90,7 @@ class Run:
             summary, config = self.summary, self.config
             changed = max((_changed(self.folder / name) for name in LATEST), default=0.0)
             state, reason = state_of(summary, changed)
-            last = self.metrics.last
+            last, found_verdict = self.metrics.last, self._verdict(state, summary, config)
             bound = whole((mapping(summary.get("staleness"))).get("bound"))
             found = {
                 "state": state,
@@ -98,8 +101,10 @@ class Run:
                 "left_s": left_s(summary, whole(config.get("max_steps"))) if state == "running" else None,
                 "bound": math.ceil(number(config.get("async_generation_ratio")) or 0) if bound is None else bound,
                 "staleness": last.get("staleness/mean"),
-                "reward": last.get("critic/score/mean"),
-                "validation": last.get("val_correct/all/mean"),
+                "verdict": found_verdict and {**found_verdict._asdict(), "level": found_verdict.level},
+                "reward": last.get(REWARD),
+                "cut": last.get(CUT),
+                "validation": self._validation(),
                 "idle": {shown(k): number(v) for k, v in mapping(summary.get("idle_share")).items()},
                 "roles": [{k: shown(v) if isinstance(v, str) else number(v) for k, v in mapping(role).items()}
                           for role in list_of(summary.get("roles"))],
@@ -109,6 +114,22 @@ class Run:
                 "names": self.metrics.names(),
             }  # fmt: skip
         return found
+
+    def _verdict(self, state: str, summary: Mapping[str, object], config: Mapping[str, object]) -> Verdict | None:
+        """None of a run that trains nothing."""
+        if config.get("mode") in ("bench", "explore"):
+            return None
+        counts = mapping(summary.get("groups"))
+        dropped = {shown(name): whole(count) or 0 for name, count in mapping(counts.get("dropped")).items()}
+        return verdict(self.metrics.curve, state, {"trained": whole(counts.get("trained")) or 0, "dropped": dropped})
+
+    def _validation(self) -> dict[str, Any] | None:
+        """The newest."""
+        curves = {name: self.metrics.curve(name) for name in (ACCURACY, SCORE, ERRORS, ROLLOUTS)}
+        step = max((curves[name].steps[-1] for name in (ACCURACY, ERRORS) if len(curves[name].steps)), default=None)
+        newest = {name: curve.values[-1] for name, curve in curves.items() if len(curve.steps) and curve.steps[-1] == step}
+        found = Validated.of_row({"step": step, **newest})
+        return found and found._asdict()
 
     def curves(self, names: list[str], since: int = -1) -> dict[str, Curve]:
         """With `since` all points after that step; else few enough to be drawn."""
@@ -156,6 +177,13 @@ class Run:
             found = content(self.samples, group, self._pieces)
         phases = self.lanes.phases(group.group_id) if group.group_id is not None else []
         return found | {"phases": phases}
+
+    def newest(self) -> dict[str, Any] | None:
+        """A rollout of the last step that wrote some down; None before that."""
+        with self._grouping:
+            self.look(self.samples)
+            group = max(self.samples.groups.values(), key=lambda group: (group.step, group.group_id or -1), default=None)
+            return None if group is None else first_rollout(self.samples, group)
 
     def same_prompt(self, uid: str) -> list[dict[str, object]]:
         """Where the prompt occurs whose rollouts can be read, in any epoch."""
@@ -219,7 +247,7 @@ def left_s(summary: Mapping[str, object], max_steps: int | None) -> float | None
 
 
 def last_step(metrics: Metrics) -> int | None:
-    steps = metrics.curve("time/step_s").steps or metrics.curve("val_correct/all/mean").steps
+    steps = metrics.curve(STEP_S).steps or metrics.curve(ACCURACY).steps
     return steps[-1] if len(steps) else None
 
 

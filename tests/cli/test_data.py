@@ -48,12 +48,24 @@ def folder(tmp_path_factory):
 def test_it_says_what_a_run_would_train_on(folder, capsys):
     assert main(["data", "inspect", "--config_path", str(folder), "--config_name", "run"]) == 0
     shown = capsys.readouterr().out
-    assert "actor_train: 4 rows of" in shown and "1 too long (prompt_length 8)" in shown
+    assert (
+        "actor_train: 4 rows of" in shown
+        and "1 too long (prompt_length is 8, " in shown
+        and "a success is a reward of 1 or more" in shown
+    )
     assert "an epoch is 1.5 steps of 2 prompts" in shown
     assert "sums: 1 prompts (sums 1)" in shown and "math: 2 prompts (math 2)" in shown
     math = shown[shown.index("  math:") : shown.index("  sums:")]
     assert "tokens: 1 at least" in math and "as responses: " in math
     assert "train.jsonl:1 (sums), 4 tokens, ground truth '2':\n    | 1+1=" in shown
+
+
+def test_it_warns_of_reference_answers_that_earn_something_odd(folder, capsys):
+    given = ["--config_path", str(folder), "--config_name", "run", "rewards.sums.success_at=2"]
+    assert main(["data", "inspect", *given]) == 0
+    shown = capsys.readouterr().out
+    assert "warning: rewards.sums: reference answers earn 1, and 1 of 1 are no success; validation counts a reward of 2" in shown
+    assert "a success is a reward of 2 or more" in shown
 
 
 def test_rows_that_cannot_be_read_are_one_line(folder, capsys):

@@ -25,20 +25,70 @@ def said(capsys, *arguments):
     return capsys.readouterr().out.splitlines()
 
 
+def test_samples_are_the_newest_first_with_prompt_and_reference(run, capsys):
+    told = said(capsys, "samples", run, "--last", 3)
+    assert told == [
+        "",
+        "step 4, group 9, trained, prompt math/0/row9",
+        "  prompt      1+1=",
+        "  reference   2",
+        "  rollout 0: reward 1, 2 tokens, ended: stop",
+        "    response  2!",
+        "  rollout 1: reward 0, 2 tokens, ended: stop",
+        "    response  2!",
+        "",
+        "step 3, group 6, trained, prompt math/0/row6",
+        "  prompt      1+1=",
+        "  reference   2",
+        "  rollout 0: reward 1, 2 tokens, ended: stop",
+        "    response  2!",
+    ]
+    steps = [json.loads(line)["step"] for line in said(capsys, "samples", run, "--json")]
+    assert steps == [4, 4, 3, 3, 2, 2, 1, 1]
+
+
 def test_samples_are_chosen_and_sorted(run, capsys):
     lines(run / "samples.jsonl", [sample(3, 6, 2, reward=0.0, response="longer", response_ids=[1, 2, 3])])
     lines(run / "samples.jsonl", [sample(9, 6, 2, fate="dropped: equal", domain="code", uid="code/0/x")])
-    shown = [
-        line.split()
-        for line in said(capsys, "samples", run, "--step", "2:3", "--reward", "0", "--sort", "length", "--descending")
-    ]
-    assert [row[:5] for row in shown[1:]] == [["3", "6", "2", "0", "3"], ["2", "3", "1", "0", "2"], ["3", "6", "1", "0", "2"]]
-    assert len(said(capsys, "samples", run, "--last", 0)) == 1 + 10 and len(said(capsys, "samples", run, "--last", 2)) == 1 + 2
+    options = ("--step", "2:3", "--reward", "0", "--sort", "length", "--descending", "--json")
+    rows = [json.loads(line) for line in said(capsys, "samples", run, *options)]
+    assert [(row["step"], row["group_id"], row["index"]) for row in rows] == [(3, 6, 2), (2, 3, 1), (3, 6, 1)]
+    assert len(said(capsys, "samples", run, "--last", 0, "--json")) == 10
     (row,) = map(json.loads, said(capsys, "samples", run, "--fate", "dropped", "--reason", "equal", "--domain", "code", "--json"))
     assert row["step"] == 9
     assert said(capsys, "samples", run, "--step", "77") == ["no such rollout was written down"]
-    whole = said(capsys, "samples", run, "--step", "3:", "--reward", "0:0.5", "--prompt", "row6", "--full")
-    assert whole[1:4] == ["  1+1=", "  2", "  2!"]
+    lines(run / "samples.jsonl", [sample(5, 12, 0, prompt="one\ntwo", response="x" * 500, reward_parts={"right": 1.0})])
+    whole = said(capsys, "samples", run, "--step", "5", "--full")
+    assert whole[2:4] == ["  prompt      one", "              two"] and whole[-1] == "    response  " + "x" * 500
+    assert "  rollout 0: reward 1 (right 1), 2 tokens, ended: stop" in whole
+    short = said(capsys, "samples", run, "--step", "5")
+    assert short[2] == "  prompt      one two" and short[-1].endswith("x…")
+
+
+def test_an_episode_is_told_turn_by_turn_with_what_the_environment_said(run, capsys):
+    def turn(observation, action):
+        return {"observation": observation, "action": action, "reward": 0.5, "is_valid": True, "is_effective": True, "tokens": 1}
+
+    episode = {"turns": [turn("a frozen lake", "left"), turn("you moved", "down")], "first_turn": 0, "num_turns": 2}
+    episode |= {"success": True, "end": "terminated"}
+    lines(
+        run / "samples.jsonl",
+        [sample(7, 12, 0, prompt="a frozen lake", ground_truth="", response="left\ndown", trajectory=episode)],
+    )
+    assert said(capsys, "samples", run, "--step", "7")[2:] == [
+        "  prompt      a frozen lake",
+        "  rollout 0: reward 1, 2 tokens, ended: terminated, success",
+        "    turn 1    left",
+        "    saw 2     you moved",
+        "    turn 2    down",
+    ]
+
+
+@pytest.mark.parametrize("command", ["samples", "status", "verify"])
+def test_a_folder_of_runs_names_them(run, tmp_path, capsys, command):
+    make_run(tmp_path / "two")
+    assert main([command, str(tmp_path)]) == 2
+    assert f"this is a folder of runs; name one of them: {run}, {tmp_path / 'two'}" in capsys.readouterr().err
 
 
 def test_what_a_model_wrote_does_not_steer_the_terminal(run, capsys):
@@ -74,7 +124,19 @@ def test_status_says_that_a_run_has_crashed(run, capsys):
     import socket
 
     (run / "summary.json").write_text(json.dumps(summary | {"status": "running", "host": socket.gethostname(), "pid": 2**22 + 1}))
-    assert said(capsys, "status", run)[0].startswith("run       crashed: process 4194305 is gone")
+    told = said(capsys, "status", run)
+    assert told[0].startswith("run       crashed: process 4194305 is gone")
+    assert told[1].startswith("verdict   stopped: crashed; until then learning: ")
+
+
+def test_status_has_the_verdict_the_validation_and_the_warnings(run, capsys):
+    lines(run / "metrics.jsonl", [{"step": 9, "val/errors": 73, "val/rollouts": 128, "val/score/mean": 1.0}])
+    summary = json.loads((run / "summary.json").read_text())
+    (run / "summary.json").write_text(json.dumps(summary | {"warnings": ["the answers are odd"], "advice": ["go on"]}))
+    told = said(capsys, "status", run)
+    assert told[:2] == ["run       finished", "verdict   not judged: 73 of 128 validation rollouts of step 9 have no reward"]
+    assert "validated –, score 1.000, 73 of 128 not judged (step 9)" in told
+    assert told[-2:] == ["warning   the answers are odd", "advice    go on"]
 
 
 def test_a_report_says_how_large_it_is_and_an_empty_folder_that_there_is_no_run(run, tmp_path, capsys):

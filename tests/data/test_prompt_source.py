@@ -196,7 +196,7 @@ def test_long_prompts_are_skipped_and_counted() -> None:
     rows = [row("one " * n) for n in (1, 3, 4, 2, 5)]
     usable, skipped = tokenize_prompts(rows, tokenizer(None), "none", 4, {"aime": "math"})
     assert [len(read.input_ids) for read in usable] == [2, 4, 3]
-    assert skipped == {"too_long": 2}
+    assert skipped == {"too_long": 2} and skipped.told(4) == "2 too long (prompt_length is 4, 6 would do)"
     assert list(usable.by_domain()) == ["math"]
 
 

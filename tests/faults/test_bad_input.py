@@ -109,13 +109,13 @@ def test_bad_row_is_named_by_file_and_line(refused, tmp_path, second, parts):
 def test_prompts_that_are_all_too_long(refused, tmp_path):
     path = prompts(tmp_path / "long.jsonl", GOOD | {"prompt": "1" * 9}, GOOD | {"id": "b", "prompt": "2" * 10})
     line = refused(f"actor_train.data_args.file_name={path}")
-    assert "actor_train.data_args.file_name" in line and "prompt_length 8" in line and "2 too_long" in line
+    assert "actor_train.data_args.file_name" in line and "2 too long (prompt_length is 8, " in line and "would do)" in line
 
 
 def test_validation_prompts_that_are_all_too_long(refused, tmp_path):
     path = prompts(tmp_path / "long.jsonl", GOOD | {"prompt": "1" * 9})
     line = refused(f"validation.data_args.file_name={path}")
-    assert "validation.data_args.file_name" in line and "prompt_length 8" in line
+    assert "validation.data_args.file_name" in line and "prompt_length is 8, 9 would do" in line
 
 
 @pytest.mark.parametrize(
@@ -204,6 +204,9 @@ def test_long_prompts_and_those_of_a_domain_without_a_share_are_skipped_and_coun
     overrides = (f"actor_train.data_args.file_name={path}", f"output_dir={tmp_path}", "max_steps=1", *domains)
     assert main(["--local", *world.arguments(*overrides)]) == 0
     assert json.loads((tmp_path / "run/summary.json").read_text())["prompts_skipped"] == {"too_long": 3, "no_share": 1}
+    shown = capsys.readouterr().out
+    assert "prompts are left out: 3 too long (prompt_length is 8, 9 would do)" in shown
+    assert "prompts left out too_long 3, no_share 1" in shown
 
 
 def test_worker_that_cannot_start_fails_the_run(world, tmp_path, capsys, monkeypatch):

@@ -347,13 +347,19 @@ def test_sampled_validation_of_n_responses_a_prompt(lab, make_config, with_valid
     assert all((row["accuracy"] * 24) == pytest.approx(round(row["accuracy"] * 24)) for row in run.summary["validation"])
 
 
-def test_validation_leaves_out_what_could_not_be_graded(lab, make_config, with_validation):
-    """The judge fails for 4 of the 16 validation prompts: errors, not wrong answers."""
+@pytest.mark.parametrize(("every", "errors"), [(16, 1), (4, 4)])
+def test_validation_leaves_out_what_could_not_be_graded(lab, make_config, with_validation, every, errors):
+    """The judge fails for some of the 16 validation prompts: errors, not wrong answers. With a quarter missing there is no
+    accuracy, which the run says."""
     changes = {**with_validation, "eval_steps": 100, "validation.generating_args.temperature": 0.0}
-    unreliable = {"rewards.sums.worker_cls": f"{lab.rewards}.Unreliable", "rewards.sums.reward_args": {"every": 4}}
-    rows = [row for row in lab.run(make_config({**changes, **unreliable})).rows("metrics") if "val/errors" in row]
-    assert [row["val/errors"] for row in rows] == [4, 4]
-    assert all(row["val_correct/all/mean"] * 12 == pytest.approx(round(row["val_correct/all/mean"] * 12)) for row in rows)
+    unreliable = {"rewards.sums.worker_cls": f"{lab.rewards}.Unreliable", "rewards.sums.reward_args": {"every": every}}
+    run = lab.run(make_config({**changes, **unreliable}))
+    rows = [row for row in run.rows("metrics") if "val/errors" in row]
+    assert [(row["val/errors"], row["val/rollouts"]) for row in rows] == [(errors, 16)] * 2
+    known = [row["val_correct/all/mean"] * 15 for row in rows if "val_correct/all/mean" in row]
+    assert known == ([pytest.approx(round(value)) for value in known] if errors == 1 else [])
+    assert [each["accuracy"] is None for each in run.summary["validation"]] == [errors == 4] * 2
+    assert (run.summary["verdict"]["kind"] == "not judged") == (errors == 4)
 
 
 def test_a_run_without_validation_has_none(lab, make_config):

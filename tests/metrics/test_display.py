@@ -10,6 +10,8 @@ import pytest
 from rich.console import Console
 
 from roll.metrics.display import Display, RoleLine, RunSnapshot, draw, duration, print_summary, sparkline
+from roll.metrics.validations import Validated
+from roll.metrics.verdict import Verdict
 
 SNAPSHOT = RunSnapshot(
     step=12,
@@ -17,7 +19,7 @@ SNAPSHOT = RunSnapshot(
     elapsed_s=42.0,
     eta_s=168.0,
     reward=0.4312,
-    validation=[(0, 0.31), (10, 0.55)],
+    validation=[Validated(0, 0.31), Validated(10, 0.55)],
     staleness_now=0.4,
     staleness_bound=1,
     tokens_per_s=1234.5,
@@ -42,7 +44,7 @@ def test_plain_mode_prints_a_line_a_step_and_a_validation_not_a_refresh():
     display = Display(out)
     for _ in range(5):
         display.update(SNAPSHOT)
-    display.update(replace(SNAPSHOT, elapsed_s=50.0, validation=[*SNAPSHOT.validation, (12, 0.6)]))
+    display.update(replace(SNAPSHOT, elapsed_s=50.0, validation=[*SNAPSHOT.validation, Validated(12, 0.6)]))
     display.step(replace(SNAPSHOT, step=60, eta_s=None, validation=[], reward=None, staleness_now=None, tokens_per_s=None))
     display.note("checkpoint [step-60] written")
     display.close()
@@ -58,7 +60,7 @@ def test_logging_steps_thins_out_the_lines_but_never_a_validation():
     out = io.StringIO()
     display = Display(Console(file=out, width=200), live=False, logging_steps=5)
     for step in range(13):
-        snapshot = RunSnapshot(step=step, max_steps=12, validation=[(7, 0.5)] if step >= 7 else [])
+        snapshot = RunSnapshot(step=step, max_steps=12, validation=[Validated(7, 0.5)] if step >= 7 else [])
         if step:
             display.step(snapshot)
         display.update(snapshot)
@@ -71,10 +73,10 @@ def test_no_step_is_skipped_however_fast_they_come():
     display = Display(Console(file=out, width=200), live=False)
     display.update(RunSnapshot(step=0, max_steps=5))
     for step in (1, 2, 3):
-        display.step(RunSnapshot(step=step, max_steps=5, validation=[(2, 0.5)] if step >= 2 else []))
-    display.update(RunSnapshot(step=3, max_steps=5, validation=[(2, 0.5)]))
+        display.step(RunSnapshot(step=step, max_steps=5, validation=[Validated(2, 0.5)] if step >= 2 else []))
+    display.update(RunSnapshot(step=3, max_steps=5, validation=[Validated(2, 0.5)]))
     for step in (4, 5):
-        display.step(RunSnapshot(step=step, max_steps=5, validation=[(2, 0.5)]))
+        display.step(RunSnapshot(step=step, max_steps=5, validation=[Validated(2, 0.5)]))
     display.close()
     assert steps_of(out.getvalue()) == [0, 1, 2, 3, 4, 5]
 
@@ -198,6 +200,25 @@ def test_the_view_shows_every_figure_and_what_each_role_waits_for():
     out.print(draw(RunSnapshot(step=0, max_steps=0)))  # before anything is known
 
 
+def test_the_view_and_plain_lines_have_the_verdict_what_was_cut_off_and_what_was_not_judged():
+    lost = Verdict("not judged", "73 of 128 validation rollouts of step 12 have no reward")
+    seen = replace(SNAPSHOT, cut=0.25, verdict=lost, validation=[Validated(0, 0.3), Validated(12, None, 0.9, 73, 128)])
+    out = console(terminal=True, width=140)
+    out.print(draw(seen))
+    for part in (lost.line, "25%", "–, score 0.900, 73 of 128 not judged"):
+        assert part in text(out)
+    out = console(terminal=False, width=200)
+    display = Display(out)
+    display.update(seen)
+    display.update(seen)
+    display.step(replace(seen, step=60))
+    display.step(replace(seen, step=60, verdict=Verdict("learning", "reward 0.1 → 0.5")))
+    display.step(replace(seen, step=60, verdict=Verdict("too early", "1 step so far")))
+    told = text(out).splitlines()
+    assert [line for line in told if not line.startswith("step")] == [lost.line, "learning: reward 0.1 → 0.5"], "when it changes"
+    assert "validation –, score 0.900, 73 of 128 not judged (step 12)  cut off 25%" in told[0]
+
+
 def test_log_lines_go_above_the_view_and_the_handlers_are_put_back(monkeypatch):
     screen, stderr = io.StringIO(), io.StringIO()
     monkeypatch.setattr(sys, "stderr", stderr)
@@ -225,9 +246,11 @@ def test_summary_names_outcome_figures_and_places(tmp_path):
     summary = {
         "status": "failed",
         "reason": "actor_infer died [rank 0]",
+        "verdict": {"kind": "stopped", "text": "failed; until then learning"},
+        "prompts_skipped": {"too_long": 7},
         "steps": 60,
         "wall_s": 181.2,
-        "validation": [{"step": 0, "accuracy": 0.31}, {"step": 60, "accuracy": 0.79}],
+        "validation": [Validated(0, 0.31, 0.31)._asdict(), Validated(60, 0.79, 0.5, 2, 128)._asdict()],
         "groups": {"admitted": 2000, "trained": 1920, "buffered": 0, "in_flight": 0, "dropped": {"stale": 3, "difficulty": 77}},
         "staleness": {"bound": 1, "max": 1, "mean": 0.43, "token_mean": 0.4, "histogram": {"0": 1}},
         "idle_share": {"actor_train": 0.12, "actor_infer": 0.08},
@@ -242,7 +265,9 @@ def test_summary_names_outcome_figures_and_places(tmp_path):
     for part in (
         "failed: actor_infer died [rank 0]",
         "60 in 3 min 01 s",
-        "0.310 (step 0) → 0.790 (step 60)",
+        "0.310 (step 0) → 0.790, score 0.500, 2 of 128 not judged (step 60)",
+        "verdict stopped: failed; until then learning",
+        "prompts left out too_long 7",
         "80 dropped (stale 3, difficulty 77)",
         "mean 0.43, max 1, bound 1",
         "actor_train 12%",

@@ -24,9 +24,11 @@ def test_moving_average_is_centred():
     assert moving_average([1.0, 5.0], reach=0) == [1.0, 5.0]
 
 
-@pytest.mark.parametrize("steps", [1, 3, 80])
-def test_plot_writes_a_png(tmp_path, steps):
-    rows = [{"step": 0, "val_correct/all/mean": 0.3}]
+@pytest.mark.parametrize(
+    ("steps", "validation"), [(1, "val_correct/all/mean"), (3, "val/score/mean"), (80, "val_correct/all/mean")]
+)
+def test_plot_writes_a_png(tmp_path, steps, validation):
+    rows = [{"step": 0, validation: 0.3}]
     for step in range(1, steps + 1):
         rows.append({"step": step, "critic/score/mean": -0.5 if steps == 3 else 0.5, "staleness/mean": 0.4, "staleness/max": 1})
     metrics = write(tmp_path / "metrics.jsonl", rows, tail='{"step": 99, "critic/sc')

@@ -104,5 +104,8 @@ def test_more_places_are_not_advised_to_engines_without_memory_for_them():
 
 def test_the_sentences_name_the_bottleneck_the_setting_the_gain_and_what_is_taken_for_granted():
     where, what = sentences(virtual(0, 1.0, 1.0, 8))
-    assert where.startswith("actor_infer is the bottleneck: training waited for groups 5")
+    assert where == "the halves wait for each other: training for groups 50% of the time, rollouts for training 50%"
+    assert next(iter(sentences(virtual(1, 4.0, 1.0, 8)))).startswith(
+        "actor_infer is the bottleneck: training waited for groups 7"
+    )
     assert what.startswith("async_generation_ratio: 1: a step would take about 1 s instead of 2 s (50% less), if ")

@@ -29,6 +29,11 @@ def test_a_run_from_top_to_bottom_down_to_a_token(browser, tmp_path):
         assert page.locator("#status strong").inner_text() == "finished" and "6 of 10" in page.locator("#status").inner_text()
         titles = page.locator(".chart .u-title").all_inner_texts()
         assert titles[:2] == ["Reward", "Validation"] and "Staleness, versions" in titles
+        assert page.locator("#status .verdict").inner_text() == "learning: validation 0.250 → 0.750 (+0.500) in 6 steps"
+        newest = page.locator("#status .newest").inner_text()
+        assert "step 6" in newest and "1+1=" in newest and "2!" in newest and "reference" in newest
+        expect(page.locator('[data-title="Reward"] figcaption')).to_contain_text("good: rises.")
+        assert "step6" in page.locator('[data-title="Reward"] .u-legend').inner_text(), "nothing is pointed at: the last step"
         assert "trained" in page.locator(".funnel").inner_text() and "dropped: equal" in page.locator(".funnel").inner_text()
         page.locator('[data-title="Reward"] .u-over').click(position={"x": 3, "y": 40})  # the first point is step 1
         page.wait_for_url(re.compile("step_from=1"))
@@ -95,6 +100,7 @@ def test_runs_are_compared(browser, tmp_path):
         page.wait_for_selector("#compare table")
         shown = page.locator("#compare").inner_text()
         assert "actor_train.training_args.learning_rate" in shown and "0.0003" in shown and "gained a minute" in shown
+        assert page.locator(".chart .u-title").first.inner_text() == "Reward"
         legend = page.locator('[data-title="critic/score/mean"] .u-legend').inner_text()
         assert "one" in legend and "two" in legend and "seconds" in legend
 
@@ -182,6 +188,9 @@ def test_it_can_be_read_on_a_telephone_explorers_included(browser, tmp_path):
             page.goto(f"{address.split('/?')[0]}/#{view}")
             page.wait_for_selector(".samples article" if "group" in view else "table.groups tbody tr")
             assert page.evaluate("document.documentElement.scrollWidth") <= 380
+            assert all(link.is_visible() for link in page.locator(".top nav a").all())
+            bins = page.locator(".bins button").all()
+            assert all(one.bounding_box()["x"] + one.bounding_box()["width"] <= 380 for one in bins)
         page.keyboard.press("Escape")
         first = page.locator("#status table tr", has_text="first")
         assert "left" in first.inner_text()

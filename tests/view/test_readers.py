@@ -2,18 +2,21 @@
 
 import json
 import os
+import re
 import socket
+from pathlib import Path
 
 import pytest
 from database_party import B
 from explorer_files import with_explorers
 from run_files import HOSTILE, fate, lines, make_run, metric, sample, trace
 
+from roll.metrics.verdict import Curve
 from roll.view import groups, lanes, members, metrics, samples
 from roll.view.compare import differences, reached
 from roll.view.groups import Selection, histogram, prompt_of
-from roll.view.metrics import Curve, Metrics, thinned
-from roll.view.panels import panels
+from roll.view.metrics import Metrics, thinned
+from roll.view.panels import PANELS, panels
 from roll.view.pieces import Pieces
 from roll.view.run import Run
 
@@ -72,6 +75,34 @@ def test_a_run_has_the_panels_of_its_metrics_with_their_bands(tmp_path):
     assert [line["label"] for line in found["Validation"]] == ["easy avg@4"] and found["Validation"][0]["low"].endswith("/low")
     assert found["Mismatch of engine and trainer"][0]["high"] == "actor/engine_mismatch/highest engine"
     assert panels(["val_correct/all/mean"])[0]["lines"][0]["name"] == "val_correct/all/mean" and not panels([])
+
+
+def test_the_page_says_at_each_curve_what_the_tutorial_says():
+    page = (Path(__file__).parents[2] / "docs_roll/tutorials/read_a_run.md").read_text()
+    said = dict(re.findall(r"^\| `([a-z_/0-9]+)`[^|]*\| ([^|]+) \|", page, re.MULTILINE))
+    said = {name: good.removesuffix(" and less") for name, good in said.items() if name != "idle_share"}
+    found = {name: panels([name])[0]["good"].removesuffix(" and less") for name in said}
+    assert found == said and len(said) == 5
+    assert all(panel.good and panel.meaning.endswith(".") for panel in PANELS)
+
+
+def test_a_run_says_how_it_is_doing_and_what_it_said_last(tmp_path):
+    run = Run(make_run(tmp_path / "run", steps=4))
+    assert run.status()["verdict"] == {
+        "kind": "learning",
+        "text": "validation 0.250 → 0.750 (+0.500) in 4 steps",
+        "level": "good",
+    }
+    newest = run.newest()
+    assert (newest["key"], newest["prompt"], newest["ground_truth"]) == ("4/9", "1+1=", "2")
+    assert newest["sample"]["response"] == "2!" and newest["sample"]["reward"] == 1
+    lines(run.folder / "metrics.jsonl", [{"step": 5, "val/errors": 73, "val/rollouts": 128}])
+    status = run.status()
+    assert status["verdict"]["kind"] == "not judged" and status["verdict"]["level"] == "error"
+    assert status["validation"] == {"step": 5, "accuracy": None, "score": None, "errors": 73, "rollouts": 128}
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare/config.yaml").write_text("mode: bench")
+    assert Run(tmp_path / "bare").newest() is None and Run(tmp_path / "bare").status()["verdict"] is None
 
 
 def test_groups_are_joined_filtered_sorted_and_paged(tmp_path):

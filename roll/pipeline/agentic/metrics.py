@@ -36,8 +36,9 @@ def _of_episodes(episodes: Sequence[Trajectory]) -> dict[str, float]:
     if not episodes:
         return {}
     own = sorted({name for episode in episodes for name in episode.metrics})
+    told = any(episode.success is not None for episode in episodes)
     return {
-        "success": fmean(episode.success for episode in episodes),
+        **({"success": fmean(episode.success is True for episode in episodes)} if told else {}),
         "score": fmean(episode.score for episode in episodes),
         "num_actions": fmean(episode.num_turns for episode in episodes),
         "max_steps": fmean(episode.end == "max_steps" for episode in episodes),

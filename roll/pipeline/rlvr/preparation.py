@@ -17,13 +17,13 @@ from roll.data.pass_rates import PassRates
 from roll.data.prompt_file import read_rows
 from roll.data.prompt_source import PromptSource, tokenize_prompts
 from roll.data.reading import announced
-from roll.data.sample import Prompt
 from roll.data.stored_rows import RowFile, StoredRows, TokenizedRow
 from roll.distributed.devices import Inventory
 from roll.pipeline.collector import Collector
 from roll.pipeline.opened_models import open_classifier, open_model
 from roll.pipeline.preparation import Preparation, Prepared, own_filter
-from roll.pipeline.rlvr.rewards.trial import try_reward
+from roll.pipeline.rlvr.rewards.references import Earned, no_full_marks, oddities, remark, spread, success_at
+from roll.pipeline.rlvr.rewards.trial import TRIED, try_reward
 from roll.pipeline.validation import ValidationSet
 from roll.rollout.filters import GroupFilter, mean_filter, std_filter
 from roll.rollout.tasks import NoTasks
@@ -35,6 +35,8 @@ class RLVRPrepared(Prepared):
     config: RLVRConfig
     skipped: dict[str, int]
     """Prompts left out, by reason; those of a validation set after its name."""
+    success_at: dict[str, float]
+    """The judgement from which on a response of a domain is a success."""
 
 
 def prepare(config: RLVRConfig, inventory: Inventory, one_process: bool = False) -> RLVRPrepared:
@@ -48,10 +50,10 @@ def prepare(config: RLVRConfig, inventory: Inventory, one_process: bool = False)
         collect("adv_estimator", estimator, partial(try_estimator, estimator), "package.module.function, importable here")
     if config.mode == "bench":
         validation, skipped = _validation(config, shared)
-        _try_rewards(config, [prompt for each in validation for prompt in each.prompts], collect)
-        return RLVRPrepared(**shared.common(NoTasks(config.seed), {}), validation=validation, skipped=skipped)
+        at = _try_rewards(config, {}, validation, shared)
+        return RLVRPrepared(**shared.common(NoTasks(config.seed), {}), validation=validation, skipped=skipped, success_at=at)
     if config.mode == "train" and config.total_epochs is None:
-        return RLVRPrepared(**shared.common(NoTasks(config.seed), {}), validation=[], skipped={})
+        return RLVRPrepared(**shared.common(NoTasks(config.seed), {}), validation=[], skipped={}, success_at={})
     read, skipped = _prompts("actor_train", config.actor_train.data_args, shared, collect)
     train = {domain: rows for domain, rows in read.by_domain().items() if domain in derived.domain_shares}
     usable = sum(map(len, train.values()))
@@ -61,7 +63,7 @@ def prepare(config: RLVRConfig, inventory: Inventory, one_process: bool = False)
         collect.raise_if_any()
         _count_epochs(config, usable, shared)
     if config.mode == "train":
-        return RLVRPrepared(**shared.common(NoTasks(config.seed), {}), validation=[], skipped={})
+        return RLVRPrepared(**shared.common(NoTasks(config.seed), {}), validation=[], skipped={}, success_at={})
     validation, left_out = _validation(config, shared)
     source: PromptSource | None = collect(
         "actor_train.data_args.file_name",
@@ -72,11 +74,11 @@ def prepare(config: RLVRConfig, inventory: Inventory, one_process: bool = False)
     shared.restore(source)
     collect.raise_if_any()
     assert source is not None
-    _try_rewards(config, [rows[0].prompt(0) for rows in train.values()], collect)
+    at = _try_rewards(config, train, validation, shared)
     found = {domain: _filter(config, domain, collect) for domain in config.rewards}
     filters = {domain: group_filter for domain, group_filter in found.items() if group_filter is not None}
     collect.raise_if_any()
-    return RLVRPrepared(**shared.common(source, filters), validation=validation, skipped=skipped | left_out)
+    return RLVRPrepared(**shared.common(source, filters), validation=validation, skipped=skipped | left_out, success_at=at)
 
 
 def _source(config: RLVRConfig, rows: Mapping[str, Sequence[TokenizedRow]], shares: Mapping[str, float]) -> PromptSource:
@@ -110,12 +112,27 @@ def _judging_models(config: RLVRConfig, collect: Collector) -> None:
             collect(f"{key}.model_name_or_path", folder, check, fix)
 
 
-def _try_rewards(config: RLVRConfig, prompts: Sequence[Prompt], collect: Collector) -> None:
-    policy = config.model_folder(config.actor_train)
+def _try_rewards(
+    config: RLVRConfig, train: Mapping[str, Sequence[TokenizedRow]], sets: Sequence[ValidationSet], shared: Preparation
+) -> dict[str, float]:
+    """The judgement from which on a response of each domain is a success, by what rewards make of reference answers: those of
+    training prompts, or where a domain has none, those of the validation sets."""
+    found, policy = dict[str, float](), config.model_folder(config.actor_train)
     for domain, reward in config.rewards.items():
-        if first := next((prompt for prompt in prompts if prompt.domain == domain), None):
-            fix = "a reward returns a number, or (number, {part: number})"
-            collect(f"rewards.{domain}.worker_cls", reward.worker_cls, partial(try_reward, reward, first, policy), fix)
+        rows = train.get(domain, ())
+        prompts = [rows[i].prompt(0) for i in spread(len(rows), TRIED)]
+        if not prompts:
+            of_domain = [prompt for each in sets for prompt in each.prompts if prompt.domain == domain]
+            prompts = [of_domain[i] for i in spread(len(of_domain), TRIED)]
+        fix = "a reward returns a number, or (number, {part: number})"
+        trial = partial(try_reward, reward, prompts, policy)
+        earned = (shared.collect(f"rewards.{domain}.worker_cls", reward.worker_cls, trial, fix) if prompts else None) or Earned()
+        found[domain] = success_at(earned, reward.success_at)
+        shared.remarks += [line for line in (remark(domain, earned, reward.success_at),) if line]
+        shared.warnings += oddities(domain, earned, reward.success_at)
+        if reward.reward_model is not None and reward.success_at is None:
+            shared.warnings.append(no_full_marks(domain))
+    return found
 
 
 def _count_epochs(config: RLVRConfig, prompts: int, shared: Preparation) -> None:
@@ -143,9 +160,12 @@ def _prompts(role: str, data: DataArguments, shared: Preparation, collect: Colle
             deque(rows, maxlen=0)  # what is wrong with them is told together with what is wrong with the tokenizer
             return RowFile(), {}
         usable, skipped = tokenize_prompts(rows, tokenizer, data.template, length, domains, told, folder)
+        why, count = skipped.told(length), sum(skipped.values())
         if not len(usable):
-            why = ", ".join(f"{count} {reason}" for reason, count in skipped.items())
-            raise ValueError(f"none of {sum(skipped.values())} prompts can be used: {why} (prompt_length {length})")
+            raise ValueError(f"none of {count} prompts can be used: {why}")
+        if count:
+            line = f"{key}: {count:,} of {count + len(usable):,} prompts are left out: {why}"
+            (shared.warnings if count > len(usable) else shared.remarks).append(line)
         return usable, skipped
 
     fix = "name files whose rows have the columns of data_args, and fit prompt_length and rewards.<domain>.tag_included"

@@ -63,7 +63,7 @@ class RLVRRun(Run):
         expand = config.is_num_return_sequences_expand
         client = RolloutClient(cluster, router, prepared.tokenizer, config.seed, engines, expand)
         judges = {domain: clusters[f"rewards.{domain}"] for domain in config.rewards}
-        rewards = Rewards(judges, self.state.groups.changes, ledger)
+        rewards = Rewards(judges, self.state.groups.changes, ledger, prepared.success_at)
         return RLVRExplorer(config, prepared, self.state, weights, client, rewards)
 
 

@@ -75,7 +75,8 @@ class App {
       status.update(news);
       const [before, first] = [step, step === undefined];
       step = news.step;
-      await curves.update(news); // what is on the screen first is asked for first
+      if (first || before !== news.step) await status.load(); // what is on the screen first is asked for first
+      await curves.update(news);
       if (first || before !== news.step) await this.groups.load();
       if (first) lanes.begin();
       else if (before !== news.step && !link().has("from")) lanes.load();

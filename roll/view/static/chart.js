@@ -29,7 +29,9 @@ export function chart(holder, { title, lines, bound, xs, onpick }) {
     axes: [{ ...axis, size: 26 }, { ...axis, size: 52 }],
     cursor: { sync: { key: "curves" }, points: { size: 6 }, drag: { x: true, y: false } },
     legend: { live: true },
+    hooks: { setLegend: [(shown) => shown.legend.idx ?? shown.setLegend({ idx: shown.data[0].length - 1 }, false)] },
   }, data, holder);
+  plot.setLegend({ idx: plot.data[0].length - 1 });
   if (onpick) {
     let down = null;
     plot.over.addEventListener("mousedown", (event) => (down = event.clientX));

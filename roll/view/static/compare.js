@@ -7,7 +7,6 @@ import { go, link, note } from "./link.js";
 import { ask } from "./source.js";
 
 const MOST = 8;
-const ALWAYS = ["critic/score/mean", "val_correct/all/mean", "tokens/response_length/mean", "staleness/mean", "actor_train/grad_norm", "actor/entropy", "actor/train_infer_k3", "throughput/response_tokens_per_s"];
 
 export class Compare {
   constructor() {
@@ -52,7 +51,7 @@ export class Compare {
 
   async draw() {
     const x = link().get("x") ?? "step";
-    const names = [...new Set([...ALWAYS.filter((name) => this.compared.names.includes(name)), ...link().getAll("metric")])];
+    const names = [...new Set([...Object.keys(this.compared.titles), ...link().getAll("metric")])];
     const { chosen, clocks } = this;
     const curves = await Promise.all(chosen.map((run) => ask("curves", { run, name: names })));
     fill(this.grid, names.map((name) => {
@@ -63,7 +62,7 @@ export class Compare {
     for (const name of names) {
       if (mine !== this.drawing) return; // it is drawn anew meanwhile
       const lines = chosen.map((run, i) => ({ label: run, x: overTime(curves[i][name].steps, clocks[i], x), y: curves[i][name].values, colour: colour(i) })).filter((line) => line.x.length);
-      this.charts.show(this.places.get(name), { title: name, lines, xs: X[x] });
+      this.charts.show(this.places.get(name), { title: this.compared.titles[name] ?? name, lines, xs: X[x] });
       await breath();
     }
   }

@@ -69,7 +69,8 @@ export class Curves {
     });
     const pick = (at) => go({ step_from: this.stepAt(at, x), step_to: this.stepAt(at, x), offset: null, section: "groups" });
     this.charts.show(place, { title: panel.title, lines, bound: panel.bound ? this.status.bound : null, xs: X[x], onpick: pick });
-    if (panel.extra) place.append(el("button", { class: "close", title: "take this chart away", onclick: () => this.remove(panel.title) }, "×"));
+    if (panel.good) place.append(place.querySelector("figcaption") ?? el("figcaption", { class: "soft" }, el("b", {}, `good: ${panel.good}.`), ` ${panel.meaning}`));
+    if (panel.extra) place.append(place.querySelector(".close") ?? el("button", { class: "close", title: "take this chart away", onclick: () => this.remove(panel.title) }, "×"));
   }
 
   over(steps, x) {

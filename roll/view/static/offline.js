@@ -9,6 +9,7 @@ export function offline(data, what, params) {
 const ANSWERS = {
   runs: (data) => data.runs,
   status: (data, { run }) => data.status[run],
+  newest: (data, { run }) => data.newest[run],
   clock: (data, { run }) => data.clock[run],
   funnel: (data, { run }) => data.funnel[run],
   compare: (data) => data.compare,

@@ -2,8 +2,9 @@
 
 import { duration, el, figure, fill, share, table } from "./dom.js";
 import { linked } from "./link.js";
+import { ask } from "./source.js";
 
-const LEVELS = { error: "bad", warning: "warn", advice: "" };
+const LEVELS = { error: "bad", warning: "warn", advice: "", good: "good" };
 const GRAVE = { failed: "bad", crashed: "bad", silent: "warn", interrupted: "warn", unknown: "warn" };
 
 export class Status {
@@ -11,6 +12,18 @@ export class Status {
   constructor(run, runs) {
     Object.assign(this, { run, runs });
     this.node = el("section", { id: "status" });
+    this.newest = el("div", { class: "newest" });
+  }
+
+  // The rollout that was written down last, with what was asked.
+  async load() {
+    const found = await ask("newest", { run: this.run });
+    if (!found) return;
+    const { key, step, fate, reason, prompt, ground_truth, sample } = found;
+    const said = sample.turns.length ? sample.turns.flatMap((turn, i) => [i > 0 && ["saw", turn.observation], ["did", turn.action]]).filter(Boolean) : [["response", sample.response]];
+    const texts = [["prompt", prompt], ground_truth && ["reference", ground_truth], ...said].filter(Boolean);
+    fill(this.newest, el("h3", {}, "Newest rollout "), el("p", {}, el("span", { class: "tag" }, `step ${figure(step)}`), el("span", { class: "tag" }, el("bdi", {}, fate + (reason ? `: ${reason}` : ""))), el("span", { class: "tag reward" }, `reward ${figure(sample.reward)}`), el("span", { class: "tag" }, "ended: ", el("bdi", {}, sample.finish_reason)), el("a", { href: linked({ group: key }, ["run"]) }, "its group")),
+      el("dl", {}, texts.map(([label, text]) => [el("dt", {}, label), el("dd", {}, el("pre", {}, el("bdi", {}, text)))])));
   }
 
   update(status) {
@@ -19,13 +32,16 @@ export class Status {
     const facts = [
       ["step", `${figure(status.step)}${of}`, `${duration(status.elapsed_s)}${left}`],
       ["reward", figure(status.reward), "mean of the last step"],
-      ["validation", figure(status.validation), "the last one"],
+      ["validation", figure(status.validation?.accuracy), told(status.validation)],
+      ["cut off by length", share(status.cut), "of the last step's responses"],
       ["staleness", `${figure(status.staleness)} / ${figure(status.bound)}`, "versions, now and bound"],
       ...Object.entries(status.idle).map(([role, idle]) => [`${role} idle`, share(idle), "of the run"]),
     ];
     fill(this.node,
-      el("p", { class: "state" }, el("strong", { class: GRAVE[status.state] ?? "good" }, status.state), status.reason && el("bdi", {}, ` ${status.reason}`)),
+      el("p", { class: "state" }, el("strong", { class: GRAVE[status.state] ?? LEVELS[status.verdict?.level] ?? "" }, status.state), status.reason && el("bdi", {}, ` ${status.reason}`)),
+      status.verdict && el("p", { class: "verdict" }, el("b", { class: LEVELS[status.verdict.level] ?? "" }, status.verdict.kind), el("bdi", {}, `: ${status.verdict.text}`)),
       el("div", { class: "facts" }, facts.map(([label, value, note]) => el("div", {}, el("span", { class: "soft" }, label), el("b", {}, value), el("span", { class: "soft" }, note)))),
+      this.newest,
       status.events.length > 0 && el("ul", { class: "events" }, status.events.map((event) => el("li", { class: LEVELS[event.level] }, el("bdi", {}, event.text)))),
       status.roles.length > 0 && table(["who", "does", "for", "waits for"], status.roles.map((role) => [role.name, role.state, duration(role.since_s), el("bdi", {}, role.reason ?? "")])),
       status.members.length > 0 && this.members(status.members));
@@ -40,4 +56,11 @@ export class Status {
         page(one.name) ? el("a", { href: linked({ run: page(one.name) }, []) }, "its page") : ""]),
     ])), el("p", { class: "soft" }, "rates are those of the last minute; late: versions behind the newest")];
   }
+}
+
+// What stands beside an accuracy: the mean score, and what was not judged.
+function told(validation) {
+  if (!validation) return "none yet";
+  const { step, accuracy, score, errors, rollouts } = validation;
+  return [`step ${figure(step)}`, score !== null && score !== accuracy && `score ${figure(score)}`, errors > 0 && `${figure(errors)}${rollouts ? ` of ${figure(rollouts)}` : ""} not judged`].filter(Boolean).join(", ");
 }

@@ -12,6 +12,9 @@ from roll.pipeline.agentic.env_manager.base import EpisodeTask, PolicyAnswer, Pr
 from roll.pipeline.agentic.env_manager.dialogue import Dialogue, TemplateRefusal
 from roll.pipeline.agentic.env_manager.step_env_manager import StepEnvManager
 from roll.pipeline.agentic.env_manager.traj_env_manager import TrajEnvManager
+from roll.pipeline.agentic.metrics import episode_metrics
+from roll.pipeline.validation import SetRollouts, ValidationSet, summarise
+from roll.strategies.infer.interface import SamplingParams
 
 UNSPELLABLE = 0
 """<pad>: decoding skips it, so no text brings it back."""
@@ -98,6 +101,34 @@ def test_the_trajectory_tells_turns_score_and_success(tokenizer):
     assert (told.score, told.success, told.end, told.metrics) == (2.0, False, "terminated", {"score": 2.0})
     assert (told.environment_s, told.waiting_s) == (0.25, 0.5)
     assert sample.reward == 2.0 and sample.index == 3 and sample.begins_rollout and not sample.succeeded
+
+
+class Wordless(Letters):
+    """Says nothing of success."""
+
+    def step(self, action):
+        *outcome, info = super().step(action)
+        return *outcome, {name: value for name, value in info.items() if name != "success"}
+
+
+def test_a_success_is_the_score_that_the_user_names_or_else_what_the_environment_says(tokenizer):
+    t = tokenizer()
+    answers = [ids(t, "a"), ids(t, "a"), ids(t, "c")]  # earns 2 of 3
+    found = [play(t, answers, env=Wordless(), success_at=least)[0][0] for least in (2.0 + 1e-9, 2.1)]
+    assert [sample.trajectory.success for sample in found] == [True, False]
+    (unsaid,), _, _ = play(t, answers, env=Wordless())
+    assert unsaid.trajectory.success is None and not unsaid.succeeded
+    assert "env/letters/success" not in episode_metrics([unsaid]) and episode_metrics([unsaid])["env/letters/score"] == 2
+    (cut,), _, _ = play(t, answers, env=Wordless(length=9), max_steps=2)
+    assert cut.trajectory.success is False, "an episode that was cut short has not come to what would be a success"
+    of = ValidationSet("validation", (), 1, SamplingParams())
+    assert summarise(0, [SetRollouts(of, [_of_version(unsaid, 0)], 0)], 1.0).accuracy is None
+    assert summarise(0, [SetRollouts(of, [_of_version(unsaid, 0), _of_version(found[0], 0)], 0)], 1.0).accuracy == 0.5
+
+
+def _of_version(sample, version):
+    sample.versions = [span._replace(version=version) for span in sample.versions]
+    return sample
 
 
 def test_max_steps_and_a_full_context_end_an_episode_as_truncated(tokenizer):

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from roll.configs.agentic import EnvConfig
-from roll.data.sample import EpisodeEnd, Prompt, Sample, Trajectory, Turn, VersionSpan
+from roll.data.sample import EpisodeEnd, Prompt, Sample, Trajectory, Turn, VersionSpan, reaches
 from roll.pipeline.agentic.env_manager.dialogue import Dialogue
 
 KNOWN_INFO = frozenset({"action_is_valid", "action_is_effective", "success", "state_key", "suffix"})
@@ -68,7 +68,7 @@ class Record:
 
     turns: list[Turn] = field(default_factory=list)
     end: EpisodeEnd | None = None
-    success: bool = False
+    success: bool | None = False
     generation_s: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
 
@@ -151,7 +151,7 @@ class EnvManager(ABC):
                 tokens=len(answer.token_ids),
             )
         )
-        record.success = bool(after.get("success", False))
+        record.success = self._succeeded(record, after, terminated or truncated)
         record.metrics = {
             name: float(value)
             for name, value in after.items()
@@ -162,6 +162,12 @@ class EnvManager(ABC):
         elif len(record.turns) >= self.config.max_steps:
             record.end = "max_steps"
         return following, after
+
+    def _succeeded(self, record: Record, after: Mapping[str, object], over: bool) -> bool | None:
+        if self.config.success_at is not None:
+            return reaches(record.score, self.config.success_at)
+        said = after.get("success")
+        return None if over and said is None else bool(said)
 
     def prompt(self, task: EpisodeTask, input_ids: list[int], text: str) -> Prompt:
         return Prompt(task.uid, input_ids, text, task.tag, task.tag, "", {"env_seed": task.env_seed})

@@ -39,4 +39,4 @@ class HTTPRewardWorker(RewardWorker):
         )
         if isinstance(answer.get("reward"), bool) or not isinstance(answer.get("reward"), int | float):
             raise ValueError(f"the service's answer has no number as its reward: {str(answer)[:100]}")
-        return float(answer["reward"]), answer.get("parts") or {}
+        return answer["reward"], answer.get("parts") or {}

@@ -39,6 +39,9 @@ class GeneralRuleRewardWorker(RewardWorker):
         share = sum(followed) / len(followed)
         return (share if self._kind == "soft" else float(all(followed))), {"followed": share}
 
+    def solution(self, ground_truth: str) -> None:
+        return None
+
 
 def instructions_of(row: Mapping[str, object], ground_truth: str) -> list[Instruction]:
     """From the columns instruction_id_list and kwargs, as IFEval has them, in the row or as JSON in the ground truth; or from a

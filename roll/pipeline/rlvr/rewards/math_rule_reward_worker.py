@@ -48,7 +48,8 @@ class MathRuleRewardWorker(RewardWorker):
             return 0.0
 
     def solution(self, ground_truth: str) -> str:
-        return f"\\boxed{{{reference(ground_truth)}}}"
+        before = "\n\n" if self._answer is conclusion else ""
+        return f"{before}\\boxed{{{reference(ground_truth)}}}"
 
 
 def answer_text(response: str, prompt: str = "") -> str:

@@ -77,8 +77,9 @@ class RewardWorker:
         """The reward of one sample. At most `max_concurrency` calls run at once."""
         raise NotImplementedError(f"{type(self).__name__} does not define grade()")
 
-    def solution(self, ground_truth: str) -> str:
-        """A response that says what the reference answer says, in the form that the worker asks for."""
+    def solution(self, ground_truth: str) -> str | None:
+        """A response that says what the reference answer says, in the form that the worker asks for. None: the ground truth is
+        no answer, but what an answer is held against."""
         return ground_truth
 
     async def judge(self, sample: Sample) -> RewardResult:
@@ -123,13 +124,22 @@ class RewardWorker:
 def _result(answer: Any) -> RewardResult:
     value, parts = answer if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], Mapping) else (answer, {})
     try:
-        number, numbers = float(value), {str(name): float(part) for name, part in parts.items()}
+        number, numbers = _number(value), {str(name): _number(part) for name, part in parts.items()}
+        if not math.isfinite(number):
+            raise ValueError("it is not finite")
     except (TypeError, ValueError) as error:
         shown = f"{type(answer).__name__} {answer!r}"[:100]
         raise TypeError(f"grade must return a finite number, or (number, {{name: number}}), not {shown}") from error
     if odd := [name for name, part in numbers.items() if name == JUDGED or not math.isfinite(part)]:
         raise TypeError(f"grade must not return {numbers[odd[0]]} as the part {odd[0]!r}: parts are finite, {JUDGED!r} is taken")
     return RewardResult(value=number, parts=numbers)
+
+
+def _number(value: Any) -> float:
+    """Raises `TypeError` or `ValueError` for what is no number, such as a text that reads like one."""
+    if isinstance(value, str | bytes | bytearray):
+        raise TypeError("it is a text")
+    return float(value)
 
 
 def _answer(grade: Any, sample: Sample, loop: asyncio.AbstractEventLoop, answer: asyncio.Future[Any]) -> None:

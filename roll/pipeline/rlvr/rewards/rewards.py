@@ -25,6 +25,9 @@ from roll.rollout.changes import Changes
 ATTEMPTS = 2
 """How often samples are judged whose worker dies: they may be what kills it."""
 
+SAID = frozenset(10**power for power in range(12))
+"""Numbers of failures of a kind at which they are logged: the first, and then more and more seldom."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -50,11 +53,14 @@ class Rewards:
     """A sample goes to the workers of its prompt's domain, in turn. One that dies over it has a successor, which is asked again;
     if that dies, too, the samples have no reward."""
 
-    def __init__(self, clusters: Mapping[str, Cluster], changes: Changes, ledger: Ledger) -> None:
+    def __init__(
+        self, clusters: Mapping[str, Cluster], changes: Changes, ledger: Ledger, success_at: Mapping[str, float]
+    ) -> None:
         """`changes` is notified when a worker was replaced. `ledger`: gets the seconds in which each domain's workers judge, as
-        `rewards.<domain>`."""
+        `rewards.<domain>`. `success_at`: the judgement from which on a response is a success, by domain."""
         self._workers = {domain: ReplacedWorkers(cluster, changes) for domain, cluster in clusters.items()}
         self._ledger = ledger
+        self._success_at = success_at
         self._calls = Counter(dict.fromkeys(clusters, 0))
         for domain in clusters:
             self._account(domain, 0)
@@ -80,13 +86,14 @@ class Rewards:
             self._account(domain, -1)
         failure = None
         for sample, result in zip(samples, results, strict=True):
-            sample.reward, sample.reward_parts = result.value, result.parts
+            sample.reward, sample.reward_parts, sample.success_at = result.value, result.parts, self._success_at[domain]
             if result.error is not None:
                 failure = result.error
                 kind = f"{domain}: {result.error.splitlines()[0][:80]}"
-                if kind not in self.errors:
-                    logger.warning("a reward of domain %s failed: %s", domain, result.error)
                 self.errors[kind] += 1
+                if (count := self.errors[kind]) in SAID:
+                    times = f", {count:,} times by now" if count > 1 else ""
+                    logger.warning("a reward of domain %s failed%s: %s", domain, times, result.error)
         return failure
 
     def _account(self, domain: str, calls: int) -> None:

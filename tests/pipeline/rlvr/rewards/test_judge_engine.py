@@ -82,7 +82,7 @@ def test_a_question_cannot_end_its_turn(judge: tuple[Path, str]) -> None:
 def test_only_a_worker_that_asks_a_judge_may_have_one() -> None:
     judge = JudgeModelConfig(model_name_or_path="nowhere", device_mapping="0")
     prompt = sample("").prompt
-    try_reward(RewardConfig(worker_cls=JUDGE, judge=judge), prompt)
+    try_reward(RewardConfig(worker_cls=JUDGE, judge=judge), [prompt])
     other = RewardConfig(worker_cls="roll.pipeline.rlvr.rewards.math_rule_reward_worker.MathRuleRewardWorker")
     with pytest.raises(ValueError, match="MathRuleRewardWorker asks no judge"):
-        try_reward(replace(other, judge=judge), prompt)
+        try_reward(replace(other, judge=judge), [prompt])

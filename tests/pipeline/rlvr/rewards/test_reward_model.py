@@ -194,9 +194,9 @@ def test_a_classifier_without_its_head_is_refused(tmp_path: Path, folder: Path) 
 def test_a_worker_and_its_block_belong_together() -> None:
     model = RewardModelConfig(model_name_or_path="nowhere", device_mapping="0")
     prompt = sample("").prompt
-    try_reward(RewardConfig(worker_cls=PATH, reward_model=model), prompt)
+    try_reward(RewardConfig(worker_cls=PATH, reward_model=model), [prompt])
     with pytest.raises(ValueError, match="its domain has no reward_model"):
-        try_reward(RewardConfig(worker_cls=PATH), prompt)
+        try_reward(RewardConfig(worker_cls=PATH), [prompt])
     rule = RewardConfig(worker_cls="roll.pipeline.rlvr.rewards.math_rule_reward_worker.MathRuleRewardWorker")
     with pytest.raises(ValueError, match="MathRuleRewardWorker asks no reward_model"):
-        try_reward(replace(rule, reward_model=model), prompt)
+        try_reward(replace(rule, reward_model=model), [prompt])
