@@ -61,7 +61,8 @@ def load(
     mapping, references = _compose(config_path, config_name, overrides)
     folder, name = Path(config_path).resolve(), config_name.removesuffix(".yaml")
     included = set[str]().union(*list(files(folder, name).values())[1:])
-    return understand(mapping, references, included, origins(folder, name, overrides), compat)
+    config, report = understand(mapping, references, included, origins(folder, name, overrides), compat)
+    return config, replace(report, file=str(folder / f"{name}.yaml"))
 
 
 def understand(

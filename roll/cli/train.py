@@ -105,6 +105,7 @@ def run(config: RLVRConfig | AgenticConfig, report: LoadReport, local: bool) -> 
     """Returns the exit code. Raises `ConfigError`."""
     from roll.cli.check import contradictions
 
+    print(visible(f"reads {report.file}"))
     if report.summary:
         print(report.summary)
     if not asks_the_hub(config):  # nothing is fetched that was not asked for

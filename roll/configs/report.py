@@ -30,6 +30,8 @@ class Note:
 class LoadReport:
     """`lacking` and `unknown` are empty unless the file was loaded with `compat`: strictly, they are errors."""
 
+    file: str = ""
+    """The file that was read."""
     used: int = 0
     """Keys with a value that reached a field."""
     aliased: list[Note] = field(default_factory=list)
