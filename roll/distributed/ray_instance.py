@@ -80,7 +80,7 @@ class RayInstance:
                 "start it again when the machine is less busy, look for other Ray processes (ps aux | grep ray), or use --local"
             )
             raise RuntimeError(f"Ray did not start: {why}; {advice}") from error
-        self._control = _processes_of(ray_worker._global_node)  # type: ignore[attr-defined]
+        self._control = _processes_of(ray_worker._global_node)
         raylet = self._control["raylet"].pid
         self._agents = {pid: birth_of(pid) for pid in children_of(raylet)}
         self.outlives_nobody([*(process.pid for process in self._control.values()), *self._agents])
@@ -174,7 +174,7 @@ def _on_the_loopback_interface() -> Iterator[None]:
         ray_constants.ENABLE_RAY_CLUSTER = clusters
 
 
-def _processes_of(node: Node) -> dict[str, subprocess.Popen[bytes]]:
+def _processes_of(node: Any) -> dict[str, subprocess.Popen[bytes]]:
     """What Ray started in this process, by Ray's own names."""
     started: dict[str, Any] = node.all_processes
     return {name: each[0].process for name, each in started.items()}
@@ -215,13 +215,13 @@ def _patiently() -> Iterator[None]:
                     raise
                 time.sleep(0.5)
 
-    Node.start_ray_processes = start_ray_processes
+    Node.start_ray_processes = start_ray_processes  # type: ignore[method-assign]
     services.get_node = get_node
     try:
         yield
     finally:
         services.get_node = ask
-        Node.start_ray_processes = begin
+        Node.start_ray_processes = begin  # type: ignore[method-assign]
 
 
 def _keep_token_private() -> None:

@@ -15,10 +15,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
+from roll.configs.loading import to_mapping
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.visible import visible
 from roll.data.hub import with_fetched_models
+from roll.data.paths import absolute, as_written
 from roll.distributed import determinism
 from roll.distributed.backend import Backend, LocalBackend
 from roll.distributed.devices import Inventory
@@ -72,7 +74,7 @@ class Pipeline(ABC, Generic[Config, P]):
     ) -> None:
         """`local`: in this process, without Ray. `stages`, `callbacks`: besides those that `config.flow` names. Raises
         `ValueError` for a callback with a method that nobody would call."""
-        self.config = config
+        self.config = self._given = config
         self.local = local
         self._stages = tuple(stages)
         self._callbacks = tuple(map(checked, callbacks))
@@ -112,7 +114,8 @@ class Pipeline(ABC, Generic[Config, P]):
         """Raises `ConfigError` with everything that can be known to be wrong before the first worker starts. The lock is there
         before anything is read for a resumption, or moved."""
         set_defaults(this_machine())
-        config = self.config = with_fetched_models(self.config)
+        resolved = absolute(self._given)
+        config = self.config = with_fetched_models(resolved)
         if config.deterministic:
             determinism.set_environment()
         watchdog = Watchdog()
@@ -120,6 +123,8 @@ class Pipeline(ABC, Generic[Config, P]):
         try:
             inventory = backend.devices(config.num_nodes, config.num_gpus_per_node)
             prepared = self._prepared(inventory, lock)
+            written = as_written(*map(to_mapping, (prepared.config, resolved, self._given)))
+            prepared = replace(prepared, written=written)
             _make_room(prepared)
             run = self._made(prepared, inventory, backend)
             announced = announce_running(prepared.run_dir, lock.owner.started)
