@@ -8,9 +8,10 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, get_args
 
 from roll.cli.packaged import EXAMPLES
+from roll.configs.pipelines import Pipeline
 from roll.configs.problems import MISSING_VALUE, ConfigError, Problem
 
 DEFAULT_FOLDER = "examples/config"
@@ -59,6 +60,14 @@ def config_folder(path: str | None) -> Path:
     example = Path(path).name
     fix = f"{PACKAGE}{example} is the package's" if (EXAMPLES / example).is_dir() and example else "name a folder with YAML files"
     raise ConfigError([Problem("--config_path", path, f"there is no such folder in {places}", fix)])
+
+
+def pipeline_named(arguments: list[str]) -> Pipeline | None:
+    """The pipeline that the first argument names, which is taken away; None if it names none."""
+    named = next((each for each in get_args(Pipeline) if arguments[:1] == [each]), None)
+    if named is not None:
+        arguments.pop(0)
+    return named
 
 
 def complain(problems: Sequence[Problem]) -> None:

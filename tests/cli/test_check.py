@@ -59,7 +59,10 @@ def test_every_example_passes_in_its_strict_form(example, capsys):
 @pytest.mark.parametrize(
     ("engine", "told"),
     [
-        ("{strategy_name: sglang}", "strategy_config.python = (missing): SGLang runs from an interpreter of its own"),
+        (
+            "{strategy_name: sglang, strategy_config: {python: /no/python}}",
+            "strategy_config.python = '/no/python': /no/python: No such",
+        ),
         (
             "{strategy_name: vllm, strategy_config: {python: /no/python}}",
             "strategy_config.python = '/no/python': /no/python: No such",

@@ -107,7 +107,7 @@ def _apply(hits: list[_Hit], cls: object, result: Translation) -> bool:
                     result.moved[name] = result.moved.get(source, source)
             else:
                 kind, message = "without effect", f"{name} is given, too, and counts"
-        notes[kind].append(Note(result.moved.get(source, source), hit.value, message))
+        notes[kind].append(Note(result.moved.get(source, source), hit.value, message, told=hit.rule.told))
     return bool(hits)
 
 
