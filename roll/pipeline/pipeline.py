@@ -97,9 +97,21 @@ class Pipeline(ABC, Generic[Config, P]):
                 except KeyboardInterrupt:
                     if summary.done():
                         raise
-                    self._stops = True
-                    if self._ready is not None:
-                        self._ready.run.interrupt_from_thread()
+                    self._interrupt()
+
+    async def run_beside(self) -> dict[str, Any]:
+        """`run` on a thread of its own, awaited: the caller's event loop goes on. Cancelled, it ends the run in order first."""
+        with ThreadPoolExecutor(1, "run") as thread:
+            ended = asyncio.get_running_loop().run_in_executor(thread, self._run)
+            try:
+                return await asyncio.shield(ended)
+            except asyncio.CancelledError:
+                while not ended.done():
+                    self._interrupt()
+                    with suppress(asyncio.CancelledError):
+                        await asyncio.wait({ended})
+                ended.exception()  # asyncio reports errors that nobody reads
+                raise
 
     def outline(self) -> Flow:
         """The flow, to be looked at. Raises `ConfigError` for stages of the user's own that cannot be made or placed."""
@@ -150,6 +162,12 @@ class Pipeline(ABC, Generic[Config, P]):
     def assemble(self, prepared: P, inventory: Inventory, backend: Backend) -> Run: ...
 
     # -- how -------------------------------------------------------------------------------------------------------------
+
+    def _interrupt(self) -> None:
+        """Called on another thread than the run's."""
+        self._stops = True
+        if self._ready is not None:
+            self._ready.run.interrupt_from_thread()
 
     def _run(self) -> dict[str, Any]:
         with closing(lock_run(self.config)) as lock, self.ready(lock) as ready:

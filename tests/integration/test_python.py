@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +13,10 @@ import pytest
 import yaml
 
 from roll.configs.loading import to_mapping
+from roll.configs.problems import ConfigError
+from roll.pipeline import AsyncTrainingFlow
 from roll.pipeline.callbacks import Callback
-from roll.pipeline.training_flow import AsyncTrainingFlow
+from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,9 +42,59 @@ def test_it_runs_where_an_event_loop_runs_already(make_config):
     """As in a notebook's cell, which is code of a running loop."""
 
     async def cell():
-        return AsyncTrainingFlow(with_reward(make_config(), short), local=True).run()
+        return RLVRPipeline(with_reward(make_config(), short), local=True).run()
 
     assert asyncio.run(cell())["status"] == "finished"
+
+
+def test_it_is_awaited_as_verls_is_and_the_callers_loop_goes_on(make_config):
+    """`AsyncTrainingFlow(trainer=trainer, enable_async_rl=True)`, `await flow.run()`."""
+    turns = []
+
+    class Steps(Callback):
+        def on_step(self, step, metrics):
+            taken = threading.Event()
+            loop.call_soon_threadsafe(lambda: (turns.append(step), taken.set()))
+            assert taken.wait(20), "the caller's loop stands still"
+
+    async def main():
+        nonlocal loop
+        loop = asyncio.get_running_loop()
+        trainer = make_config(async_generation_ratio=1.0)
+        flow = AsyncTrainingFlow(trainer=trainer, enable_async_rl=True, local=True, callbacks=[Steps()])
+        return await flow.run()
+
+    loop = None
+    summary = asyncio.run(main())
+    assert summary["status"] == "finished" and turns == [1, 2]
+
+
+def test_cancelling_what_is_awaited_ends_the_run_in_order_with_a_checkpoint(make_config):
+    """So does Ctrl-C, which cancels what asyncio.run() runs."""
+
+    class Cancels(Callback):
+        def on_step(self, step, metrics):
+            if step == 2:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    config = make_config(max_steps=200)
+
+    async def main():
+        await AsyncTrainingFlow(config, local=True, callbacks=[Cancels()]).run()
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(main())
+    summary = json.loads((Path(config.run_dir) / "summary.json").read_text())
+    assert summary["status"] == "interrupted" and 2 <= summary["steps"] < 200
+    assert (Path(config.run_dir) / "checkpoints" / f"step-{summary['steps']}" / "manifest.json").is_file()
+
+
+def test_enable_async_rl_is_a_schedule_and_a_contradiction_is_refused(make_config):
+    ahead, at_once = make_config(async_generation_ratio=1.0), make_config(async_generation_ratio=0.0)
+    assert AsyncTrainingFlow(trainer=ahead, enable_async_rl=False).pipeline.config.async_generation_ratio == 0
+    assert AsyncTrainingFlow(trainer=ahead, enable_async_rl=True).pipeline.config == ahead
+    with pytest.raises(ConfigError, match=r"enable_async_rl = True: async_generation_ratio is 0.*generate_ahead_steps: 2"):
+        AsyncTrainingFlow(trainer=at_once, enable_async_rl=True)
 
 
 def test_interrupting_the_cell_ends_the_run_in_order_with_a_checkpoint(make_config):
@@ -52,7 +106,7 @@ def test_interrupting_the_cell_ends_the_run_in_order_with_a_checkpoint(make_conf
                 os.kill(os.getpid(), signal.SIGINT)
 
     async def cell():
-        return AsyncTrainingFlow(config, local=True, callbacks=[Interrupts()]).run()
+        return RLVRPipeline(config, local=True, callbacks=[Interrupts()]).run()
 
     config = make_config(max_steps=200)
     with contextlib.closing(asyncio.new_event_loop()) as loop:  # which leaves SIGINT as it is, as a notebook's does
