@@ -54,6 +54,8 @@ class KeyRule:
     """The rule is for a key that has no field here although it has a `when`."""
     told: bool = False
     """As `Note.told`."""
+    whole: bool = False
+    """The second argument of its functions is the whole file instead of the key's block."""
 
     def matches(self, path: tuple[str, ...]) -> bool:
         pattern = self.path.split(".")
