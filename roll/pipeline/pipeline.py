@@ -10,7 +10,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -18,11 +18,13 @@ from typing import Any, ClassVar, Generic, TypeVar
 from roll.configs.loading import to_mapping
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
+from roll.configs.rlvr import RLVRConfig
 from roll.configs.visible import visible
 from roll.data.hub import with_fetched_models
 from roll.data.paths import absolute, as_written
 from roll.distributed import determinism
 from roll.distributed.backend import Backend, LocalBackend
+from roll.distributed.device_claims import claimed
 from roll.distributed.devices import Inventory
 from roll.distributed.machine import this_machine
 from roll.distributed.surroundings import set_defaults
@@ -130,9 +132,11 @@ class Pipeline(ABC, Generic[Config, P]):
         config = self.config = with_fetched_models(resolved)
         if config.deterministic:
             determinism.set_environment()
-        watchdog = Watchdog()
+        watchdog, claims = Watchdog(), ExitStack()
         backend = self._backend(watchdog)
         try:
+            for line in claims.enter_context(self._claims()):
+                print(visible(line))
             inventory = backend.devices(config.num_nodes, config.num_gpus_per_node)
             prepared = self._prepared(inventory, lock)
             written = as_written(*map(to_mapping, (prepared.config, resolved, self._given)))
@@ -151,6 +155,7 @@ class Pipeline(ABC, Generic[Config, P]):
                 asyncio.run(backend.shutdown())
             self._ready = None
             watchdog.dismiss()
+            claims.close()
 
     # -- what a kind of run gives ----------------------------------------------------------------------------------------
 
@@ -200,6 +205,17 @@ class Pipeline(ABC, Generic[Config, P]):
             message = f"{prepared.checkpoint.path} has contents that this version did not write: {type(error).__name__}: {error}"
             raise ConfigError([_cannot_resume(config, message)]) from error
 
+    def _claims(self) -> AbstractContextManager[list[str]]:
+        """Of the accelerators of this machine, and what there is to say of them; those of a cluster are its own affair."""
+        config, there = self.config, len(this_machine().accelerators)
+        joined = not self.local and os.environ.get("RAY_ADDRESS", "local") != "local"
+        used = [] if joined or not there else _devices_named(config)
+        if not used:
+            return nullcontext([])
+        enough = config.num_gpus_per_node
+        who = f"{config.run_dir} (mode {config.mode}, process {os.getpid()})"
+        return claimed(who, there, [device for device in used if device < (enough or there)], enough)
+
     def _backend(self, watchdog: Watchdog) -> Backend:
         if self.local:
             return LocalBackend()
@@ -207,6 +223,16 @@ class Pipeline(ABC, Generic[Config, P]):
 
         environment = {name: os.environ[name] for name in determinism.ENVIRONMENT if self.config.deterministic}
         return RayBackend(None, environment, watchdog, logs=Path(self.config.run_dir) / "ray_logs")
+
+
+def _devices_named(config: PPOConfig) -> list[int]:
+    """Of all roles, and of models that judge; none where they cannot be read, which is an error soon."""
+    judging = (
+        [each for reward in config.rewards.values() for each in reward.models.values()] if isinstance(config, RLVRConfig) else []
+    )
+    with suppress(ValueError):
+        return sorted({device for each in (*config.roles().values(), *judging) for device in each.devices})
+    return []
 
 
 def _make_room(prepared: Prepared) -> None:

@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
+import tempfile
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +16,9 @@ import yaml
 
 from roll.configs.loading import to_mapping
 from roll.configs.problems import ConfigError
-from roll.pipeline import AsyncTrainingFlow
+from roll.distributed.device_claims import VISIBLE
+from roll.distributed.machine import Machine
+from roll.pipeline import AsyncTrainingFlow, pipeline
 from roll.pipeline.callbacks import Callback
 from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
 
@@ -113,6 +117,30 @@ def test_interrupting_the_cell_ends_the_run_in_order_with_a_checkpoint(make_conf
         summary = loop.run_until_complete(cell())
     assert summary["status"] == "interrupted" and 2 <= summary["steps"] < 200
     assert (Path(config.run_dir) / "checkpoints" / f"step-{summary['steps']}" / "manifest.json").is_file()
+
+
+def test_two_runs_of_a_machine_with_accelerators_take_others_of_them(make_config, monkeypatch, tmp_path, capsys):
+    """Both are content with two of the four that this machine is taken to have."""
+    machine = Machine(4, 1 << 36, (80 << 30,) * 4)
+    monkeypatch.setattr(pipeline, "this_machine", lambda: machine)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.delenv(VISIBLE, raising=False)
+    seen = []
+
+    class Second(Callback):
+        def on_step(self, step, metrics):
+            seen.append(os.environ[VISIBLE])
+            if len(seen) == 1:
+                monkeypatch.delenv(VISIBLE)  # as another process has it
+                inner = make_config(num_gpus_per_node=2, exp_name="second")
+                assert RLVRPipeline(inner, local=True, callbacks=[Second()]).run()["status"] == "finished"
+
+    config = make_config(num_gpus_per_node=2, max_steps=1)
+    assert RLVRPipeline(config, local=True, callbacks=[Second()]).run()["status"] == "finished"
+    assert seen[:2] == ["0,1", "2,3"]
+    assert re.search(
+        r"on GPU 2(, 3)? of this machine: 0, 1 are used by .*/run \(mode both, process \d+\)", capsys.readouterr().out
+    )
 
 
 def test_two_runs_follow_each_other_in_one_process_and_the_first_is_moved_aside(make_config, capsys):
