@@ -26,5 +26,5 @@ export RAY_SYMMETRIC_RUN_CLUSTER_WAIT_TIMEOUT=600
 exec srun --kill-on-bad-exit=1 \
     ray symmetric-run --address "$address" --min-nodes "$nodes" --num-gpus="$gpus" --disable-usage-stats -- \
     env RAY_ADDRESS="$address" \
-    roll train rlvr --config_path qwen2.5-7B-rlvr_megatron --config_name rlvr_config_async \
+    roll train rlvr --config_path pkg://qwen2.5-7B-rlvr_megatron --config_name rlvr_config_async \
     num_nodes="$nodes" num_gpus_per_node="$gpus" resume_from_checkpoint=auto "$@"

@@ -12,9 +12,10 @@ from typing import Any
 
 from roll.cli.embedded import missing_model
 from roll.cli.model_files import read_model_folder
-from roll.cli.options import OVERRIDES, Parser, complain, config_folder
+from roll.cli.options import OVERRIDES, Parser, complain, config_folder, pipeline_named
 from roll.cli.page import fitted
 from roll.configs.agentic import AgenticConfig
+from roll.configs.arguments import StrategyArguments
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.redact import redact_at, redact_text
@@ -30,7 +31,7 @@ from roll.plan.memory import Model
 from roll.plan.model_shape import shape_of
 from roll.plan.plan import Plan, make_plan, model_folders
 from roll.plan.text import condensed, keys, whole
-from roll.strategies.infer.installed_engine import engine_problems
+from roll.strategies.infer.installed_engine import engine_problems, engine_remarks
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _check(arguments: Sequence[str]) -> CheckResult:
     """Raises `ConfigError`."""
     parser = Parser(
-        prog="roll check", description="What a configuration will do, before it runs.", epilog=OVERRIDES, allow_abbrev=False
+        prog="roll check [rlvr|agentic]",
+        description="What a configuration will do, before it runs. The pipeline need not be named where the file's keys tell it.",
+        epilog=OVERRIDES,
+        allow_abbrev=False,
     )
     parser.add_config_options("rlvr_config_async")
     parser.add_argument("--json", action="store_true", help="the same as data")
@@ -88,13 +92,16 @@ def _check(arguments: Sequence[str]) -> CheckResult:
     parser.add_argument(
         "--device_memory_gib", type=float, help="plan for accelerators with this much memory (default: those of this machine)"
     )
-    options, overrides = parser.parse_with_overrides(arguments)
+    given = list(arguments)
+    pipeline = pipeline_named(given)
+    options, overrides = parser.parse_with_overrides(given)
     size = options.device_memory_gib
     if size is not None and not (math.isfinite(size) and size > 0):
         raise ConfigError([Problem("--device_memory_gib", size, "must be a number > 0", "e.g. 80")])
     from roll.cli.compose import load
 
-    config, report = load(config_folder(options.config_path), options.config_name, overrides, compat=options.compat)
+    folder = config_folder(options.config_path)
+    config, report = load(folder, options.config_name, overrides, compat=options.compat, pipeline=pipeline)
     machine = this_machine()
     problems = check_config(config, planned_devices(config, machine))
     problems += [] if problems else [*_stages(config)]
@@ -143,6 +150,7 @@ def check(config: PPOConfig, machine: Machine, device_memory: int | None = None)
     plan = make_plan(config, devices, models, accelerators, there)
     remarks += _devices_here(plan, machine, devices // config.num_nodes)
     remarks += _memory_here(plan, machine, there)
+    remarks += [line for key, chosen in _engines(config) for line in engine_remarks(key, chosen, bool(machine.accelerators))]
     return Checked(plan, machine, tuple(remarks))
 
 
@@ -191,12 +199,18 @@ def _devices_here(plan: Plan, machine: Machine, per_node: int) -> Iterator[str]:
         yield f"{plan.device_count} CPU slots share {machine.cpus} cores"
 
 
-def _engine_here(config: PPOConfig) -> Iterator[str]:
-    engines = {"actor_infer": config.actor_infer.strategy_args} if "actor_infer" in config.roles() else {}
+def _engines(config: PPOConfig) -> Iterator[tuple[str, StrategyArguments]]:
+    """Key and value of the `strategy_args` of each engine."""
+    if "actor_infer" in config.roles():
+        yield "actor_infer.strategy_args", config.actor_infer.strategy_args
     for domain, reward in config.rewards.items() if isinstance(config, RLVRConfig) else ():
-        engines |= {f"rewards.{domain}.{name}": model.strategy_args for name, model in reward.models.items()}
-    for key, chosen in engines.items():
-        for problem in engine_problems(f"{key}.strategy_args", chosen):
+        for name, model in reward.models.items():
+            yield f"rewards.{domain}.{name}.strategy_args", model.strategy_args
+
+
+def _engine_here(config: PPOConfig) -> Iterator[str]:
+    for key, chosen in _engines(config):
+        for problem in engine_problems(key, chosen):
             yield f"a run on this machine would be refused: {problem}"
 
 

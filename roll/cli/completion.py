@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal, get_args, get_origin
 
 from roll.cli.main import COMMANDS
-from roll.cli.options import DEFAULT_FOLDER, Parser, complain, config_folder
+from roll.cli.options import Parser, complain, config_folder
 from roll.configs.agentic import AgenticConfig
 from roll.configs.choices import names_or_path
 from roll.configs.problems import ConfigError
@@ -108,7 +108,7 @@ def _after(command: str, before: Sequence[str], typed: str) -> Iterator[str]:
 
 def _config_names(before: Sequence[str]) -> Iterator[str]:
     """The files of the folder that make a run; others are parts of such."""
-    path = before[before.index("--config_path") + 1] if "--config_path" in before else DEFAULT_FOLDER
+    path = before[before.index("--config_path") + 1] if "--config_path" in before else None
     try:
         folder = config_folder(path)
     except ConfigError:

@@ -23,13 +23,13 @@ from roll.cli.origins import check_files, files, origins
 from roll.cli.yaml_limits import check_references
 from roll.compat.roll.defaults import other_defaults
 from roll.compat.roll.differences import differences_of
-from roll.compat.roll.readings import read_as_roll
+from roll.compat.roll.readings import not_read_as_roll, read_as_roll
 from roll.compat.roll.translation import Translation, translate
 from roll.compat.trinity import translation as trinity
 from roll.compat.variables import references_in, variables_of
 from roll.configs.agentic import AgenticConfig
 from roll.configs.loading import load_config, load_lenient, to_mapping
-from roll.configs.pipelines import pipeline_of
+from roll.configs.pipelines import Pipeline, pipeline_of
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.report import LoadReport, Note, origin
@@ -51,9 +51,15 @@ def compose(config_path: str | Path, config_name: str, overrides: Sequence[str] 
 
 
 def load(
-    config_path: str | Path, config_name: str, overrides: Sequence[str] = (), *, compat: bool = False
+    config_path: str | Path,
+    config_name: str,
+    overrides: Sequence[str] = (),
+    *,
+    compat: bool = False,
+    pipeline: Pipeline | None = None,
 ) -> tuple[RLVRConfig | AgenticConfig, LoadReport]:
-    """The configuration of an RLVR or an agentic run, distinguished by their keys, and what became of every key.
+    """The configuration of an RLVR or an agentic run, and what became of every key. `pipeline`: the one that the user named; it
+    decides where no key does.
 
     ROLL's names and values are read as compat/roll/keys.py says, Trinity-RFT's as compat/trinity/keys.py does. `compat`: the file
     is ROLL's and keeps ROLL's meaning (compat/roll/readings.py); what is unknown, lacking or other than in ROLL is reported, not
@@ -61,11 +67,17 @@ def load(
     mapping, references = _compose(config_path, config_name, overrides)
     folder, name = Path(config_path).resolve(), config_name.removesuffix(".yaml")
     included = set[str]().union(*list(files(folder, name).values())[1:])
-    return understand(mapping, references, included, origins(folder, name, overrides), compat)
+    config, report = understand(mapping, references, included, origins(folder, name, overrides), compat, pipeline)
+    return config, replace(report, file=str(folder / f"{name}.yaml"))
 
 
 def understand(
-    mapping: dict[str, object], references: set[str], included: set[str], where: dict[str, str], compat: bool
+    mapping: dict[str, object],
+    references: set[str],
+    included: set[str],
+    where: dict[str, str],
+    compat: bool,
+    pipeline: Pipeline | None = None,
 ) -> tuple[RLVRConfig | AgenticConfig, LoadReport]:
     """`load` of a composed file. `references`: top-level keys that `${...}` names. `included`: those that the files of the
     defaults list write. `where`: `file:line` by key."""
@@ -73,7 +85,7 @@ def understand(
     mapping = theirs.mapping if theirs is not None else mapping
     of_roll = compat and theirs is None
     try:
-        cls: type[RLVRConfig | AgenticConfig] = AgenticConfig if pipeline_of(mapping) == "agentic" else RLVRConfig
+        cls: type[RLVRConfig | AgenticConfig] = AgenticConfig if pipeline_of(mapping, pipeline) == "agentic" else RLVRConfig
         variables = variables_of(mapping, cls, references, included)
         written = {key: value for key, value in mapping.items() if key not in variables}
         first = read_as_roll(written, cls) if of_roll else Translation(written)
@@ -86,6 +98,7 @@ def understand(
         raise ConfigError(LoadReport(origins=where).located(error.problems)) from error
     if compat:
         config = _with_machines(config, made.aliased)
+    untold = not_read_as_roll(written, cls) if theirs is None else []
     lacking = made.lacking + [Note(problem.key, problem.value, problem.message) for problem in not_offered]
     report = LoadReport(
         used=count_keys(cls, made.mapping) - len(not_offered),
@@ -94,7 +107,7 @@ def understand(
         lacking=_placed(lacking, where),
         unknown=_placed([Note(each.key, each.value, _advice(each)) for each in unknown], where),
         variables=sorted(variables),
-        differences=_placed(differences_of(config, written), where) if of_roll else [],
+        differences=_placed(differences_of(config, written) if of_roll else untold, where),
         defaults=other_defaults(config, made.mapping) if of_roll else [],
         origins=where,
     )
@@ -127,11 +140,16 @@ def _with_machines(config: Config, notes: list[Note]) -> Config:
 
 
 def load_to_start(
-    config_path: str | Path, config_name: str, overrides: Sequence[str] = (), *, compat: bool = False
+    config_path: str | Path,
+    config_name: str,
+    overrides: Sequence[str] = (),
+    *,
+    compat: bool = False,
+    pipeline: Pipeline | None = None,
 ) -> tuple[RLVRConfig | AgenticConfig, LoadReport]:
     """Loads as `load` does; raises `ConfigError` with one problem for a file that loads only because of `compat`: it cannot
     start."""
-    config, report = load(config_path, config_name, overrides, compat=compat)
+    config, report = load(config_path, config_name, overrides, compat=compat, pipeline=pipeline)
     if report.lacking:
         needed = ", ".join(note.key for note in report.lacking)
         message = f"loads, but cannot start: {needed} {'need' if len(report.lacking) > 1 else 'needs'} what is not supported"

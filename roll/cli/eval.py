@@ -50,7 +50,7 @@ def _evaluate(options: argparse.Namespace, overrides: Sequence[str]) -> int:
     if options.config_name is None:
         folder, name = _own_configuration(options.checkpoint), OWN
     else:
-        folder, name = config_folder(options.config_path or DEFAULT_FOLDER), options.config_name
+        folder, name = config_folder(options.config_path), options.config_name
     config, report = load_to_start(folder, name, overrides)
     named = options.checkpoint or config.bench_checkpoints
     return train.run(replace(config, mode="bench", bench_checkpoints=named, resume_from_checkpoint=False), report, options.local)

@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _draw(folder: str, name: str, overrides: Sequence[str], file: str | None) -> None:
+def _draw(folder: str | None, name: str, overrides: Sequence[str], file: str | None) -> None:
     """Raises `ConfigError`."""
     from roll.cli.compose import load_to_start
 

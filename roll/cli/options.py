@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, get_args
 
 from roll.cli.packaged import EXAMPLES
+from roll.configs.pipelines import Pipeline
 from roll.configs.problems import MISSING_VALUE, ConfigError, Problem
 
 DEFAULT_FOLDER = "examples/config"
+PACKAGE = "pkg://"
+"""Begins the name of an example that the package carries, as Hydra writes it."""
+_START_SCRIPT = re.compile(r"start_\w+\.py")
 OVERRIDES = "Any further key=value (or +key=value, ~key) overrides the YAML."
 
 
@@ -23,7 +28,7 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError([Problem("command line", MISSING_VALUE, message, "see --help")])
 
     def add_config_options(self, name: str) -> None:
-        self.add_argument("--config_path", default=DEFAULT_FOLDER, help=f"folder of the YAML files (default: {DEFAULT_FOLDER})")
+        self.add_argument("--config_path", help=f"folder of the YAML files, or {PACKAGE}EXAMPLE (default: {DEFAULT_FOLDER})")
         self.add_argument("--config_name", default=name, help=f"name of the YAML file (default: {name})")
 
     def parse_with_overrides(self, arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -37,18 +42,32 @@ class Parser(argparse.ArgumentParser):
         return known, overrides
 
 
-def config_folder(path: str) -> Path:
-    """The folder that `--config_path` means: relative to the current folder, else (as in ROLL) to that of the start script, else
-    to the default configurations, so that `qwen2.5-7B-rlvr_megatron` and `../qwen2.5-7B-rlvr_megatron` are found from anywhere.
+def config_folder(path: str | None) -> Path:
+    """The folder that `--config_path` means: relative to the current folder; to a start script's (as in ROLL), where it is there
+    and not here; `pkg://NAME`: an example of the package. None: the default configurations.
 
-    Raises `ConfigError` if there is none."""
-    scripts = dict.fromkeys((Path(sys.argv[0]).resolve().parent, EXAMPLES))
-    tried = [Path.cwd(), *(folder for script in scripts for folder in (script, script / "config")), EXAMPLES.parent]
-    for folder in tried:
-        if (folder / path).is_dir():
-            return (folder / path).resolve()
-    places = ", ".join(map(str, dict.fromkeys([Path.cwd(), *scripts])))
-    raise ConfigError([Problem("--config_path", path, f"there is no such folder in {places}", "name a folder with YAML files")])
+    Raises `ConfigError` if there is none: a folder that was named is never taken from elsewhere."""
+    if path is None:
+        here = Path(DEFAULT_FOLDER)
+        return (here if here.is_dir() else EXAMPLES / "config").resolve()
+    script = Path(sys.argv[0])
+    folders = [EXAMPLES] if path.startswith(PACKAGE) else [Path.cwd()]
+    folders += [script.resolve().parent] if _START_SCRIPT.fullmatch(script.name) else []
+    for folder in folders:
+        if (folder / path.removeprefix(PACKAGE)).is_dir():
+            return (folder / path.removeprefix(PACKAGE)).resolve()
+    places = " or ".join(map(str, folders))
+    example = Path(path).name
+    fix = f"{PACKAGE}{example} is the package's" if (EXAMPLES / example).is_dir() and example else "name a folder with YAML files"
+    raise ConfigError([Problem("--config_path", path, f"there is no such folder in {places}", fix)])
+
+
+def pipeline_named(arguments: list[str]) -> Pipeline | None:
+    """The pipeline that the first argument names, which is taken away; None if it names none."""
+    named = next((each for each in get_args(Pipeline) if arguments[:1] == [each]), None)
+    if named is not None:
+        arguments.pop(0)
+    return named
 
 
 def complain(problems: Sequence[Problem]) -> None:

@@ -29,9 +29,10 @@ def engines(vllm_python: str | None, sglang_python: str | None) -> Iterator[Find
     yield Finding("ok", "hf_infer", "built in")
     check = partial(vllm_arguments.check_installed, vllm_python)
     yield _engine("vllm", vllm_arguments.SERIES, check, vllm_arguments.INSTALL)
+    sglang_python = sglang_arguments.interpreter(sglang_python)
     if sglang_python is None:
         text = "runs from an interpreter of its own, which was not named"
-        yield Finding("warn", "sglang", text, "roll doctor --sglang_python PATH")
+        yield Finding("warn", "sglang", text, f"roll doctor --sglang_python PATH, or {sglang_arguments.VARIABLE}")
     else:
         check = partial(sglang_arguments.check_interpreter, sglang_python)
         yield _engine("sglang", sglang_arguments.SERIES, check, sglang_arguments.INSTALL)

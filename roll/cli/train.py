@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from contextlib import closing
 
 from roll.cli.embedded import missing_model
-from roll.cli.options import OVERRIDES, Parser, complain, config_folder
+from roll.cli.options import OVERRIDES, Parser, complain, config_folder, pipeline_named
 from roll.cli.page import fitted
 from roll.cli.surroundings import too_few_files
 from roll.configs.agentic import AgenticConfig
+from roll.configs.pipelines import Pipeline
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.report import LoadReport
 from roll.configs.rlvr import RLVRConfig
@@ -61,11 +62,11 @@ def main(arguments: Sequence[str] | None = None, prog: str = "roll train") -> in
 
     Returns the exit code: 0 finished, 1 failed, 2 bad configuration, 3 stopped by an alarm, 130 interrupted."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    pipeline = given.pop(0) if given and given[0] in DEFAULT_CONFIG else ""
-    if not pipeline and prog == "roll train" and {"-h", "--help"} & set(given):
+    named = pipeline_named(given)
+    if named is None and prog == "roll train" and {"-h", "--help"} & set(given):
         parser_of(list(DEFAULT_CONFIG), "roll train rlvr|agentic").print_help()
         return 0
-    pipeline = pipeline or "rlvr"
+    pipeline = named or "rlvr"
     try:
         return _train(pipeline, given, prog if prog.endswith(".py") else f"{prog} {pipeline}")
     except ConfigError as error:
@@ -76,13 +77,14 @@ def main(arguments: Sequence[str] | None = None, prog: str = "roll train") -> in
         return EXIT_CODES["interrupted"]
 
 
-def _train(pipeline: str, arguments: Sequence[str], prog: str) -> int:
+def _train(pipeline: Pipeline, arguments: Sequence[str], prog: str) -> int:
     """Raises `ConfigError`."""
     options, overrides = parse(arguments, pipeline, prog)
     prepare_process()
     from roll.cli.compose import load_to_start
 
-    config, report = load_to_start(config_folder(options.config_path), options.config_name, overrides, compat=options.compat)
+    folder = config_folder(options.config_path)
+    config, report = load_to_start(folder, options.config_name, overrides, compat=options.compat, pipeline=pipeline)
     given = "agentic" if isinstance(config, AgenticConfig) else "rlvr"
     if given != pipeline:
         before, _, after = prog.rpartition(pipeline)
@@ -105,8 +107,11 @@ def run(config: RLVRConfig | AgenticConfig, report: LoadReport, local: bool) -> 
     """Returns the exit code. Raises `ConfigError`."""
     from roll.cli.check import contradictions
 
+    print(visible(f"reads {report.file}"))
     if report.summary:
         print(report.summary)
+    for note in report.told:
+        print(f"  ! {note}")
     if not asks_the_hub(config):  # nothing is fetched that was not asked for
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
     # The devices of a cluster are known when the run has joined it.

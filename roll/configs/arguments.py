@@ -32,7 +32,7 @@ Template = Literal["native", "none", "chatml"]
 
 @dataclass(frozen=True, kw_only=True)
 class ModelArguments:
-    model_name_or_path: str | None = option(None, "As `pretrain`, for this role; null means `pretrain`.")
+    model_name_or_path: str | None = option(None, "As `pretrain`, for this role; null means `pretrain`.", path="model")
     attn_implementation: AttentionName = option("sdpa", "Attention implementation of transformers.")
     dtype: Dtype = option("auto", "Compute type; auto means bf16 on an accelerator and fp32 on a CPU.")
     disable_gradient_checkpointing: bool = option(
@@ -98,10 +98,14 @@ class GeneratingArguments:
 @dataclass(frozen=True, kw_only=True)
 class DataArguments:
     file_name: str | list[str] = option(
-        [], "File or files of prompts: JSON Lines, or by their endings .csv, .parquet, .arrow; one prompt a line, or a row."
+        [],
+        "File or files of prompts: JSON Lines, or by their endings .csv, .parquet, .arrow; one prompt a line, or a row.",
+        path="file",
     )
     path: str | None = option(
-        None, "Instead of file_name: a data set of the Hugging Face hub, owner/name, or a folder that `datasets` can load."
+        None,
+        "Instead of file_name: a data set of the Hugging Face hub, owner/name, or a folder that `datasets` can load.",
+        path="data set",
     )
     subset_name: str | None = option(None, "path: the data set's subset; null means its only one.")
     split: str = option("train", "path: the split.")
@@ -209,6 +213,7 @@ class StrategyArguments:
         {},
         "Options of the back end; unknown ones are refused. vllm, sglang: the engine's own arguments.",
         schema_by=("strategy_name", STRATEGY_CONFIGS),
+        path="options of an engine",
     )
 
     @property

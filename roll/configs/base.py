@@ -28,7 +28,7 @@ PRETRAIN = "pretrain"
 class BaseConfig:
     # The run.
     exp_name: str = option("rlvr", "Name of the run; its files go to <output_dir>/<exp_name>.")
-    output_dir: str = option("./output", "Folder of all runs.")
+    output_dir: str = option("./output", "Folder of all runs.", path="file")
     seed: int = option(42, "Seed of data order, sampling and initialisation.", bounds=Bounds(ge=0, lt=2**32))
     max_steps: int = option(
         500, "Pipeline steps of the whole run; one step trains one rollout batch.", bounds=Bounds(ge=1, le=10**9)
@@ -36,6 +36,7 @@ class BaseConfig:
     pretrain: str | None = option(
         None,
         "The model that every role starts from: a Hugging Face folder, or the name of one on the hub, owner/model[@revision].",
+        path="model",
     )
     deterministic: bool = option(False, "Bitwise repeatable, slower; needs async_generation_ratio 0.")
     rpc_timeout: float = option(3600.0, "Seconds after which a call to a worker is given up as hung.", bounds=Bounds(gt=0))
@@ -61,11 +62,13 @@ class BaseConfig:
     bench_checkpoints: list[str] = option(
         [PRETRAIN],
         "mode bench: what is evaluated: pretrain (that model), folders of runs (all their checkpoints), folders of checkpoints.",
+        path="checkpoint",
     )
     groups_database: str | None = option(
         None,
         "Where groups are kept: sqlite:///path for processes of one machine, postgresql+psycopg://user@host/name for many. "
         "null: in memory with mode both, else sqlite:///<output_dir>/<exp_name>/groups.db.",
+        path="database",
     )
     explorer_name: str = option("explorer", "mode explore: tells the explorers of a run apart; each has a name of its own.")
     member_timeout: float = option(
@@ -98,7 +101,9 @@ class BaseConfig:
     save_steps: int = option(50, "Steps between checkpoints.", bounds=COUNT)
     max_ckpt_to_keep: int = option(0, "Newest checkpoints kept; 0 means all.", bounds=Bounds(ge=0))
     resume_from_checkpoint: bool | str = option(
-        False, "false: start anew; true: continue from the newest checkpoint; auto: continue if there is one; or a path."
+        False,
+        "false: start anew; true: continue from the newest checkpoint; auto: continue if there is one; or a path.",
+        path="checkpoint",
     )
     max_dropped_batches: int = option(
         20,

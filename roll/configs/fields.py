@@ -57,9 +57,9 @@ def option(default: T, help: str, *, bounds: Bounds = FINITE, **metadata: Any) -
     return field(default=default, metadata=metadata)
 
 
-def required(help: str) -> Any:
+def required(help: str, **metadata: Any) -> Any:
     """A field that the user must give."""
-    return field(metadata={"help": help, "bounds": FINITE})
+    return field(metadata=metadata | {"help": help, "bounds": FINITE})
 
 
 def default_of(item: Field[object]) -> Any:

@@ -12,7 +12,9 @@ from roll.configs.fields import Bounds, option, required
 class OwnStageConfig:
     """A stage of your own."""
 
-    after: str = required("The stage that it follows: roll flow shows their names.")
+    after: str | None = option(
+        None, "The stage that it follows: roll flow shows their names; null: it does the work of the stage of its own name."
+    )
     name: str = required("Its name, in messages, the ledger, the trace and roll flow.")
     worker: str = required("Dotted path of a function of the item, plain or a coroutine, or of a subclass of Stage.")
     lanes: int | None = option(None, "Items that it works on at once; null means what its class says, or 1.", bounds=Bounds(ge=1))

@@ -1,4 +1,5 @@
-"""Which pipeline a configuration is for, decided by its keys; ROLL's pipelines that are not here are refused by name."""
+"""Which pipeline a configuration is for: the one that was started, unless its keys say otherwise; ROLL's pipelines that are not
+here are refused by name."""
 
 from __future__ import annotations
 
@@ -7,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from roll.configs.problems import ConfigError, Problem
+
+Pipeline = Literal["rlvr", "agentic"]
 
 AGENTIC_KEYS = ("custom_envs", "train_env_manager", "val_env_manager", "reward_normalization", "env_monitor", "batch_adjust_mode")
 
@@ -39,15 +42,24 @@ REFUSED = {name: ", ".join(f"`{key}`" for key in keys) for name, keys in _OTHERS
 """Pipelines of ROLL that are not here, and the keys that identify them."""
 
 
-def pipeline_of(mapping: Mapping[str, object]) -> Literal["rlvr", "agentic"]:
-    """Raises `ConfigError` with one problem for a pipeline that is not here."""
+def pipeline_of(mapping: Mapping[str, object], started: Pipeline | None = None) -> Pipeline:
+    """`started`: the pipeline that the user named; it decides where no key does. Raises `ConfigError` with one problem for a
+    pipeline that is not here."""
     for problem in _refused(mapping):
         raise ConfigError([problem])
     agentic = next((key for key in AGENTIC_KEYS if mapping.get(key)), None)
     if agentic and mapping.get("rewards"):
         message = f"is for RLVR, and {agentic} for the agentic pipeline: they exclude each other"
         raise ConfigError([Problem("rewards", mapping["rewards"], message, "remove one: environments give their own rewards")])
-    return "agentic" if agentic or any(key in mapping for key in AGENTIC_KEYS) else "rlvr"
+    if agentic or any(key in mapping for key in AGENTIC_KEYS):
+        return "agentic"
+    return "rlvr" if started is None or mapping.get("rewards") or _has_prompts(mapping) else started
+
+
+def _has_prompts(mapping: Mapping[str, object]) -> bool:
+    actor = mapping.get("actor_train")
+    data = actor.get("data_args") if isinstance(actor, Mapping) else None
+    return isinstance(data, Mapping) and any(data.get(name) for name in ("file_name", "path"))
 
 
 def _refused(mapping: Mapping[str, object]) -> Iterator[Problem]:

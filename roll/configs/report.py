@@ -20,6 +20,8 @@ class Note:
     message: str
     where: str = ""
     """`file:line`, or "command line"; empty if unknown."""
+    told: bool = False
+    """It changes what is trained: a run says it at its start."""
 
     def __str__(self) -> str:
         place = f"{self.where}: " if self.where else ""
@@ -30,6 +32,8 @@ class Note:
 class LoadReport:
     """`lacking` and `unknown` are empty unless the file was loaded with `compat`: strictly, they are errors."""
 
+    file: str = ""
+    """The file that was read."""
     used: int = 0
     """Keys with a value that reached a field."""
     aliased: list[Note] = field(default_factory=list)
@@ -43,11 +47,15 @@ class LoadReport:
     variables: list[str] = field(default_factory=list)
     """Top-level keys that only feed `${...}`."""
     differences: list[Note] = field(default_factory=list)
-    """Keys that mean something else than in ROLL; the value is this project's. Only with `compat`."""
+    """Keys that mean something else than in ROLL; the value is this project's. All of them only with `compat`."""
     defaults: list[Note] = field(default_factory=list)
     """Keys left out whose default is not ROLL's, where that matters; the value is this project's. Only with `compat`."""
     origins: Mapping[str, str] = field(default_factory=dict)
     """Where each key was written."""
+
+    @property
+    def told(self) -> list[Note]:
+        return [note for note in (*self.aliased, *self.differences) if note.told]
 
     @property
     def summary(self) -> str:

@@ -195,7 +195,7 @@ class JudgingModelConfig:
 
     engines: ClassVar[tuple[StrategyName, ...]]
 
-    model_name_or_path: str = required("Folder of its Hugging Face checkpoint, or its name on the hub.")
+    model_name_or_path: str = required("Folder of its Hugging Face checkpoint, or its name on the hub.", path="model")
     device_mapping: str | int | list[int] = required(
         "Global device indices, as a role has them: one engine each, or as its options say."
     )

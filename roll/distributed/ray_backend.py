@@ -163,7 +163,10 @@ class RayHandle:
 
 
 class _Actor(WorkerHost):
-    def __init__(self, spec: WorkerSpec) -> None:
+    def __init__(self, spec: WorkerSpec, folder: str) -> None:
+        """`folder`: the driver's. A worker of a cluster begins where `ray start` was given, and a user's code may open files."""
+        if os.path.isdir(folder):
+            os.chdir(folder)
         super().__init__(spec)
         self._callers = Callers(self)
 
@@ -313,7 +316,7 @@ class RayBackend:
             max_restarts=0,
             runtime_env={"env_vars": self._environment(spec.placement) | spec.environment},
             scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
-        ).remote(spec)
+        ).remote(spec, os.getcwd())
         handle = RayHandle(actor, spec.name, self._ray)
         try:
             await handle.start()

@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ class RayInstance:
         try:
             _keep_token_private()
             before = set(children_of(os.getpid()))
-            with _only_what_is_needed(), _on_the_loopback_interface(), _patiently(before):
+            with _only_what_is_needed(), _on_the_loopback_interface(), _patiently():
                 ray.init(
                     address="local",
                     include_dashboard=False,
@@ -80,8 +80,7 @@ class RayInstance:
                 "start it again when the machine is less busy, look for other Ray processes (ps aux | grep ray), or use --local"
             )
             raise RuntimeError(f"Ray did not start: {why}; {advice}") from error
-        processes: dict[str, Any] = ray_worker._global_node.all_processes  # type: ignore[attr-defined]
-        self._control = {name: started[0].process for name, started in processes.items()}
+        self._control = _processes_of(ray_worker._global_node)
         raylet = self._control["raylet"].pid
         self._agents = {pid: birth_of(pid) for pid in children_of(raylet)}
         self.outlives_nobody([*(process.pid for process in self._control.values()), *self._agents])
@@ -94,15 +93,18 @@ class RayInstance:
 
     def why_lost(self) -> BackendLost | None:
         """Set when a process without which Ray cannot work is gone."""
-        for name in CONTROL:
-            process = self._control.get(name)
-            if process is not None and (code := process.poll()) is not None:
-                how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-                if name in self._stood_still:
-                    how = f"it stood still for {STOPPED_S:g} s, and was killed"
-                kept = f"; its log is in {self._logs}" if self._logs is not None else ""
-                return BackendLost(f"Ray's {name} (process {process.pid}) died ({how}): no worker can be reached any more{kept}")
-        return None
+        if (name := _ended(self._control)) is None:
+            return None
+        process = self._control[name]
+        how = (
+            f"killed by {signal.Signals(-process.returncode).name}"
+            if process.returncode < 0
+            else f"exit code {process.returncode}"
+        )
+        if name in self._stood_still:
+            how = f"it stood still for {STOPPED_S:g} s, and was killed"
+        kept = f"; its log is in {self._logs}" if self._logs is not None else ""
+        return BackendLost(f"Ray's {name} (process {process.pid}) died ({how}): no worker can be reached any more{kept}")
 
     async def reached(self) -> None:
         """Raises `BackendLost` if Ray cannot be reached any more."""
@@ -172,9 +174,15 @@ def _on_the_loopback_interface() -> Iterator[None]:
         ray_constants.ENABLE_RAY_CLUSTER = clusters
 
 
-def _is_dead(child: int) -> bool:
-    """A child of this process that ended stays a zombie until somebody asks for its exit code."""
-    return _state(child) in ("Z", "X", "")
+def _processes_of(node: Any) -> dict[str, subprocess.Popen[bytes]]:
+    """What Ray started in this process, by Ray's own names."""
+    started: dict[str, Any] = node.all_processes
+    return {name: each[0].process for name, each in started.items()}
+
+
+def _ended(processes: Mapping[str, subprocess.Popen[bytes]]) -> str | None:
+    """The name of one that has ended and without which Ray cannot work."""
+    return next((name for name in CONTROL if name in processes and processes[name].poll() is not None), None)
 
 
 def _state(pid: int) -> str:
@@ -186,10 +194,16 @@ def _state(pid: int) -> str:
 
 
 @contextlib.contextmanager
-def _patiently(others: set[int]) -> Iterator[None]:
-    """Ray asks for its node until 30 s have passed, which cannot be configured: so one question takes as long as it needs, if all
-    that was started lives. `others`: children of this process that are not Ray's."""
-    ask = services.get_node
+def _patiently() -> Iterator[None]:
+    """Ray asks for its node until 30 s have passed, which cannot be configured: so one question takes as long as it needs, while
+    the processes live without which the node cannot come up. Others of this process may end: Ray's log monitor gives up on a
+    busy machine, and the program has children of its own."""
+    ask, begin = services.get_node, Node.start_ray_processes
+    nodes: list[Node] = []
+
+    def start_ray_processes(node: Node) -> None:
+        nodes.append(node)
+        begin(node)
 
     def get_node(*args: object, **kwargs: object) -> object:
         end = time.monotonic() + START_S
@@ -197,16 +211,17 @@ def _patiently(others: set[int]) -> Iterator[None]:
             try:
                 return ask(*args, **kwargs)
             except RuntimeError:  # not there yet
-                started = set(children_of(os.getpid())) - others
-                if time.monotonic() > end or any(map(_is_dead, started)):
+                if time.monotonic() > end or any(_ended(_processes_of(node)) for node in nodes):
                     raise
                 time.sleep(0.5)
 
+    Node.start_ray_processes = start_ray_processes  # type: ignore[method-assign]
     services.get_node = get_node
     try:
         yield
     finally:
         services.get_node = ask
+        Node.start_ray_processes = begin  # type: ignore[method-assign]
 
 
 def _keep_token_private() -> None:

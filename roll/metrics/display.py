@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator
@@ -204,7 +205,8 @@ def _roles(s: RunSnapshot) -> Table:
 
 def print_summary(summary: dict[str, Any], run_dir: Path, console: Console | None = None) -> None:
     """The end of a run: how it went, and where its results are. `summary` as in summary.json; absent parts are left out."""
-    console = console or Console()
+    console, here = console or Console(), Path.cwd()
+    shown = str(run_dir.relative_to(here) if run_dir.is_relative_to(here) else run_dir)
     console.print()
     if console.is_terminal:
         table = Table.grid(padding=(0, 3))
@@ -219,11 +221,11 @@ def print_summary(summary: dict[str, Any], run_dir: Path, console: Console | Non
     for line in evaluation_lines(summary.get("evaluation", ())):
         console.print(Text(visible(line)), soft_wrap=True)
     # Not in the table: a path that is folded cannot be copied.
-    console.print(Text.assemble((f"{'results':<17}", LABEL), str(run_dir)), soft_wrap=True)
+    console.print(Text.assemble((f"{'results':<17}", LABEL), shown), soft_wrap=True)
     names = ("summary.json", "metrics.jsonl", "learning_curve.png", "samples.jsonl", "checkpoints")
     if present := [name for name in names if (run_dir / name).exists()]:
         console.print(Text(" " * 17 + "  ".join(present), LABEL), soft_wrap=True)
-        console.print(Text.assemble((f"{'see it':<17}", LABEL), f"{_command()} ui {run_dir}"), soft_wrap=True)
+        console.print(Text.assemble((f"{'see it':<17}", LABEL), f"{_command()} ui {shlex.quote(shown)}"), soft_wrap=True)
 
 
 def _command() -> str:

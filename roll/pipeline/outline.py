@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from roll.configs.derived import Derived, derive
+from roll.configs.derived import derive
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import Problem
 from roll.distributed.device_locks import DeviceLocks
 from roll.metrics.ledger import Ledger
 from roll.pipeline.flow import Flow
 from roll.pipeline.halves import halves
-from roll.pipeline.own_stage import OwnStage, names
+from roll.pipeline.own_stage import OwnStage, names, singles
 from roll.pipeline.run import Run
 
 
@@ -43,26 +43,28 @@ class Placed(Protocol):
     def name(self) -> str: ...
 
     @property
-    def after(self) -> str: ...
+    def after(self) -> str | None: ...
 
 
 def misplaced(kind: type[Run], config: PPOConfig, own: Sequence[Placed]) -> Iterator[Problem]:
-    """Stages of a name that is taken, or after one that is not there or hands nothing on. Those of a half that runs in another
-    process are looked at, too."""
+    """Stages of a name that is taken, or after one that is not there or hands nothing on, or for one whose work is nobody else's.
+    Those of a half that runs in another process are looked at, too."""
     derived = derive(config)
-    is_end = _places(kind, replace(config, mode="both"), derived)
-    is_end |= _places(kind, config, derived)
+    is_end, works = dict[str, bool](), dict[str, None]()
+    for each in (replace(config, mode="both"), config):
+        found = halves(kind.rollouts, each, derived, (), _NOBODY, _NOBODY, _NOBODY)
+        is_end |= {name: place is half[-1] for half in found for place in half for name in names(place)}
+        works |= dict.fromkeys(one.name for half in found for place in half for one in singles(place) if one.has_work)
     for stage in own:
         key, open_ends = f"flow.stages.{stage.name}", ", ".join(name for name, end in is_end.items() if not end)
+        if stage.after is None:
+            if stage.name not in works:
+                message = "without `after` it does the work of the stage of this name, and there is no such work"
+                yield Problem(f"{key}.name", stage.name, message, f"one of {', '.join(works)}, or give after")
+            continue
         if stage.name in is_end:
             yield Problem(f"{key}.name", stage.name, "there is a stage of this name", "another name")
         elif is_end.get(stage.after, True):
             message = "it ends its half and hands nothing on" if stage.after in is_end else "there is no such stage"
             yield Problem(f"{key}.after", stage.after, message, f"one of {open_ends}")
         is_end.setdefault(stage.name, False)
-
-
-def _places(kind: type[Run], config: PPOConfig, derived: Derived) -> dict[str, bool]:
-    """The names of the stages of a run without any of the user's own -> whether it is the last of its half."""
-    found = halves(kind.rollouts, config, derived, (), _NOBODY, _NOBODY, _NOBODY)
-    return {name: stage is half[-1] for half in found for stage in half for name in names(stage)}

@@ -1,7 +1,8 @@
-"""Stages of a user's own between those of a run.
+"""Stages of a user's own, between those of a run or in the place of one.
 
-What such a stage is given it hands on, changed in place; of a group it may say instead why it is to be dropped. Anything else
-would leave a group, or a step, on its way for ever, and is an error that names the stage.
+What a stage between two others is given it hands on, changed in place; of a group it may say instead why it is to be dropped.
+Anything else would leave a group, or a step, on its way for ever, and is an error that names the stage. One that stands in the
+place of another returns what that returns, and may call it.
 """
 
 from __future__ import annotations
@@ -44,8 +45,9 @@ class Dropping(Protocol):
 
 
 class OwnStage(AnyStage):
-    def __init__(self, work: AnyStage, after: str) -> None:
-        """`work`: whose `process` is the work; `after`: the name of the stage that this one follows."""
+    def __init__(self, work: AnyStage, after: str | None) -> None:
+        """`work`: whose `process` is the work; `after`: the name of the stage that this one follows, None: it does the work of
+        the one of its own name."""
         super().__init__(work.name, role=work.role, lanes=work.lanes)
         self.work = work
         self.after = after
@@ -58,6 +60,17 @@ class OwnStage(AnyStage):
         if await self.work.process(item) is not item:
             raise TypeError(f"it must return the {type(item).__name__} that it was given")
         return item
+
+    async def in_place(self, of: AnyStage, item: Any) -> Any:
+        """The work of the stage `of`."""
+        result: object = await self.work.process(item)
+        if isinstance(item, SampleGroup) and self.explorer is not None:
+            if isinstance(result, Drop):
+                await self.explorer.drop(item, result.reason, result.detail)
+                return None
+            if result is None and of.outputs is not None and self.explorer.groups.is_live(item.group_id):
+                raise TypeError("it must return the group that it was given, or a Drop, not None")
+        return result
 
     async def _process_group(self, group: SampleGroup, explorer: Dropping) -> SampleGroup | None:
         if not explorer.groups.is_live(group.group_id):
@@ -73,20 +86,36 @@ class OwnStage(AnyStage):
         return group
 
 
-def create_role_state_machine(
-    role_name: str, worker: Callable[..., Any], *, after: str, lanes: int | None = None, args: Mapping[str, Any] | None = None
+class BuiltIn(AnyStage):
+    """Does what the stage does that it stands for: to be subclassed."""
+
+    async def process(self, item: Any) -> Any:
+        assert self.built_in is not None, "it stands for no stage of a run"
+        return await self.built_in(item)
+
+
+def make_stage(
+    name: str,
+    worker: Callable[..., Any] = BuiltIn,
+    *,
+    after: str | None = None,
+    lanes: int | None = None,
+    args: Mapping[str, Any] | None = None,
 ) -> OwnStage:
-    """A stage named `role_name`, to follow the stage `after`. `worker`: a function of the item, plain (it runs in a thread) or a
-    coroutine function, or a subclass of `Stage` with a `process`. `args` are handed to it by keyword. Raises `ValueError`."""
-    if not _NAME.fullmatch(role_name):
-        raise ValueError(f"{role_name!r} is no name of a stage: small letters, digits and _")
+    """A stage named `name`, to follow the stage `after`; without `after` it does the work of the run's stage of that name.
+    `worker`: a function of the item, plain (it runs in a thread) or a coroutine function, or a subclass of `Stage` with a
+    `process`. `args` are handed to it by keyword. Raises `ValueError`."""
+    if after is None and lanes is not None:
+        raise ValueError(f"the lanes of {name} are those of the stage that it stands for: leave them out")
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is no name of a stage: small letters, digits and _")
     if isinstance(worker, type):
         stage = _made(worker, args or {})
-        stage.name, stage.lanes = role_name, lanes or stage.lanes
+        stage.name, stage.lanes = name, lanes or stage.lanes
     elif callable(worker):
         _check_takes_one(partial(worker, **(args or {})), args)
         work = worker if inspect.iscoroutinefunction(worker) else partial(asyncio.to_thread, worker)
-        stage = Stage(role_name, partial(work, **(args or {})), lanes=lanes)
+        stage = Stage(name, partial(work, **(args or {})), lanes=lanes)
     else:
         raise ValueError(f"{worker!r} is neither a function nor a subclass of Stage")
     return OwnStage(stage, after)
@@ -95,13 +124,20 @@ def create_role_state_machine(
 def own_stage(block: OwnStageConfig) -> OwnStage:
     """Raises `ValueError`."""
     worker = import_object(block.worker)
-    return create_role_state_machine(block.name, worker, after=block.after, lanes=block.lanes, args=block.args)
+    return make_stage(block.name, worker, after=block.after, lanes=block.lanes, args=block.args)
 
 
 def insert(half: list[AnyStage], own: Iterable[OwnStage], explorer: Dropping | None = None) -> list[AnyStage]:
-    """The half with those of the stages that follow one of it, each made anew. Several that follow the same keep their order."""
+    """The half with those of the stages that follow one of it, each made anew, or stand for one. Several that follow the same
+    keep their order."""
     stages = list(half)
     for stage in own:
+        if stage.after is None:
+            for replaced in (each for place in half for each in singles(place) if each.name == stage.name):
+                placed = OwnStage(stage.work, None)
+                placed.explorer = explorer
+                replaced.taken_over_by(stage.work, partial(placed.in_place, replaced))
+            continue
         places = [place for place, other in enumerate(stages) if stage.after in names(other)]
         places += [place for place, other in enumerate(stages) if isinstance(other, OwnStage) and other.after == stage.after]
         if places:
@@ -111,9 +147,13 @@ def insert(half: list[AnyStage], own: Iterable[OwnStage], explorer: Dropping | N
     return stages
 
 
+def singles(stage: AnyStage) -> list[AnyStage]:
+    """What stands at a place of a half: stages side by side are at the same."""
+    return [stage, *stage.stages] if isinstance(stage, Beside) else [stage]
+
+
 def names(stage: AnyStage) -> list[str]:
-    """The names of what stands at a place of a half: stages side by side are at the same."""
-    return [stage.name, *(inner.name for inner in stage.stages)] if isinstance(stage, Beside) else [stage.name]
+    return [each.name for each in singles(stage)]
 
 
 def _made(cls: type[Any], args: Mapping[str, Any]) -> AnyStage:

@@ -10,17 +10,21 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
+from roll.configs.loading import to_mapping
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
+from roll.configs.rlvr import RLVRConfig
 from roll.configs.visible import visible
 from roll.data.hub import with_fetched_models
+from roll.data.paths import absolute, as_written
 from roll.distributed import determinism
 from roll.distributed.backend import Backend, LocalBackend
+from roll.distributed.device_claims import claimed
 from roll.distributed.devices import Inventory
 from roll.distributed.machine import this_machine
 from roll.distributed.surroundings import set_defaults
@@ -72,7 +76,7 @@ class Pipeline(ABC, Generic[Config, P]):
     ) -> None:
         """`local`: in this process, without Ray. `stages`, `callbacks`: besides those that `config.flow` names. Raises
         `ValueError` for a callback with a method that nobody would call."""
-        self.config = config
+        self.config = self._given = config
         self.local = local
         self._stages = tuple(stages)
         self._callbacks = tuple(map(checked, callbacks))
@@ -95,9 +99,21 @@ class Pipeline(ABC, Generic[Config, P]):
                 except KeyboardInterrupt:
                     if summary.done():
                         raise
-                    self._stops = True
-                    if self._ready is not None:
-                        self._ready.run.interrupt_from_thread()
+                    self._interrupt()
+
+    async def run_beside(self) -> dict[str, Any]:
+        """`run` on a thread of its own, awaited: the caller's event loop goes on. Cancelled, it ends the run in order first."""
+        with ThreadPoolExecutor(1, "run") as thread:
+            ended = asyncio.get_running_loop().run_in_executor(thread, self._run)
+            try:
+                return await asyncio.shield(ended)
+            except asyncio.CancelledError:
+                while not ended.done():
+                    self._interrupt()
+                    with suppress(asyncio.CancelledError):
+                        await asyncio.wait({ended})
+                ended.exception()  # asyncio reports errors that nobody reads
+                raise
 
     def outline(self) -> Flow:
         """The flow, to be looked at. Raises `ConfigError` for stages of the user's own that cannot be made or placed."""
@@ -112,14 +128,19 @@ class Pipeline(ABC, Generic[Config, P]):
         """Raises `ConfigError` with everything that can be known to be wrong before the first worker starts. The lock is there
         before anything is read for a resumption, or moved."""
         set_defaults(this_machine())
-        config = self.config = with_fetched_models(self.config)
+        resolved = absolute(self._given)
+        config = self.config = with_fetched_models(resolved)
         if config.deterministic:
             determinism.set_environment()
-        watchdog = Watchdog()
+        watchdog, claims = Watchdog(), ExitStack()
         backend = self._backend(watchdog)
         try:
+            for line in claims.enter_context(self._claims()):
+                print(visible(line))
             inventory = backend.devices(config.num_nodes, config.num_gpus_per_node)
             prepared = self._prepared(inventory, lock)
+            written = as_written(*map(to_mapping, (prepared.config, resolved, self._given)))
+            prepared = replace(prepared, written=written)
             _make_room(prepared)
             run = self._made(prepared, inventory, backend)
             announced = announce_running(prepared.run_dir, lock.owner.started)
@@ -134,6 +155,7 @@ class Pipeline(ABC, Generic[Config, P]):
                 asyncio.run(backend.shutdown())
             self._ready = None
             watchdog.dismiss()
+            claims.close()
 
     # -- what a kind of run gives ----------------------------------------------------------------------------------------
 
@@ -145,6 +167,12 @@ class Pipeline(ABC, Generic[Config, P]):
     def assemble(self, prepared: P, inventory: Inventory, backend: Backend) -> Run: ...
 
     # -- how -------------------------------------------------------------------------------------------------------------
+
+    def _interrupt(self) -> None:
+        """Called on another thread than the run's."""
+        self._stops = True
+        if self._ready is not None:
+            self._ready.run.interrupt_from_thread()
 
     def _run(self) -> dict[str, Any]:
         with closing(lock_run(self.config)) as lock, self.ready(lock) as ready:
@@ -177,6 +205,17 @@ class Pipeline(ABC, Generic[Config, P]):
             message = f"{prepared.checkpoint.path} has contents that this version did not write: {type(error).__name__}: {error}"
             raise ConfigError([_cannot_resume(config, message)]) from error
 
+    def _claims(self) -> AbstractContextManager[list[str]]:
+        """Of the accelerators of this machine, and what there is to say of them; those of a cluster are its own affair."""
+        config, there = self.config, len(this_machine().accelerators)
+        joined = not self.local and os.environ.get("RAY_ADDRESS", "local") != "local"
+        used = [] if joined or not there else _devices_named(config)
+        if not used:
+            return nullcontext([])
+        enough = config.num_gpus_per_node
+        who = f"{config.run_dir} (mode {config.mode}, process {os.getpid()})"
+        return claimed(who, there, [device for device in used if device < (enough or there)], enough)
+
     def _backend(self, watchdog: Watchdog) -> Backend:
         if self.local:
             return LocalBackend()
@@ -184,6 +223,16 @@ class Pipeline(ABC, Generic[Config, P]):
 
         environment = {name: os.environ[name] for name in determinism.ENVIRONMENT if self.config.deterministic}
         return RayBackend(None, environment, watchdog, logs=Path(self.config.run_dir) / "ray_logs")
+
+
+def _devices_named(config: PPOConfig) -> list[int]:
+    """Of all roles, and of models that judge; none where they cannot be read, which is an error soon."""
+    judging = (
+        [each for reward in config.rewards.values() for each in reward.models.values()] if isinstance(config, RLVRConfig) else []
+    )
+    with suppress(ValueError):
+        return sorted({device for each in (*config.roles().values(), *judging) for device in each.devices})
+    return []
 
 
 def _make_room(prepared: Prepared) -> None:

@@ -55,6 +55,8 @@ class Prepared:
 
     config: PPOConfig
     """With `max_steps`, however the run's length was given."""
+    written: dict[str, Any] | None = None
+    """The same as plain values, with paths as the user wrote them."""
     derived: Derived
     tokenizer: PreTrainedTokenizerBase
     source: TaskSource

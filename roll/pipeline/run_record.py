@@ -59,7 +59,7 @@ class RunRecord:
     def __init__(self, config: PPOConfig, prepared: Prepared, before: RunRecord | None = None) -> None:
         """What was written after the checkpoint that the run resumes from, if it continues in its folder, is rolled back.
         `before`: the record of the same run that this one takes over from, when its trainer starts anew."""
-        derived, resumed, written = prepared.derived, prepared.resumed_record, to_mapping(config)
+        derived, resumed, written = prepared.derived, prepared.resumed_record, prepared.written or to_mapping(config)
         self.run_dir = run_dir = prepared.run_dir
         self._max_steps = len(prepared.benched) or config.max_steps
         self._counted = "model" if prepared.benched else "step"

@@ -161,6 +161,8 @@ class Stage(Generic[In, Out]):
         self.listener: Listener | None = None
         self.items: dict[int, In] = {}
         """Lane -> the item that it received last."""
+        self.built_in: Callable[[In], Awaitable[Out | None]] | None = None
+        """Of one that does the work of a stage of the run in its place: what that did."""
         self.failed_on: In | None = None
         """The item that made the stage fail."""
         self._states: Counter[LaneState] = Counter()
@@ -169,6 +171,15 @@ class Stage(Generic[In, Out]):
         if self._work is None:
             raise TypeError(f"stage {self.name} has no process()")
         return await self._work(item)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether the work is a function that was given: that of one that begins a half, or has others beside it, is its own."""
+        return type(self).process is Stage.process
+
+    def taken_over_by(self, other: Stage[In, Out], work: Callable[[In], Awaitable[Out | None]]) -> None:
+        """`work` is done here from now on; all else stays as it is. `other` may call what was done before."""
+        other.built_in, self._work = self._work, work
 
     async def receive(self) -> In:
         """The next item; `Closed` when there is no more."""

@@ -1,16 +1,23 @@
-"""One name for both kinds of run."""
+"""One name for both kinds of run, and verl's way of calling it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from roll.configs.agentic import AgenticConfig
+from roll.configs.problems import ConfigError, Problem
 from roll.configs.rlvr import RLVRConfig
 from roll.pipeline.agentic.agentic_pipeline import AgenticPipeline
 from roll.pipeline.callbacks import Callback
-from roll.pipeline.own_stage import OwnStage
+from roll.pipeline.flow import Flow
+from roll.pipeline.own_stage import BuiltIn, OwnStage, make_stage
 from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
+
+VERLS_NAMES = {"dataloader": "admit", "logp": "log_prob", "ref_logp": "reference", "param_update": "publish"}
+"""Of the stages that are called otherwise here."""
 
 
 class AsyncTrainingFlow:
@@ -18,18 +25,65 @@ class AsyncTrainingFlow:
 
     def __init__(
         self,
-        config: RLVRConfig | AgenticConfig,
+        trainer: RLVRConfig | AgenticConfig,
         *,
+        enable_async_rl: bool | None = None,
         local: bool = False,
         stages: Sequence[OwnStage] = (),
         callbacks: Sequence[Callback] = (),
     ) -> None:
+        """`trainer`: the configuration. `enable_async_rl`: false is `async_generation_ratio: 0`, true has to fit it, None leaves
+        it as it is. Raises `ConfigError`."""
+        config = trainer if enable_async_rl is None else _scheduled(trainer, enable_async_rl)
         self.pipeline: RLVRPipeline | AgenticPipeline
         if isinstance(config, AgenticConfig):
             self.pipeline = AgenticPipeline(config, local=local, stages=stages, callbacks=callbacks)
         else:
             self.pipeline = RLVRPipeline(config, local=local, stages=stages, callbacks=callbacks)
 
-    def run(self) -> dict[str, Any]:
-        """As `Pipeline.run`."""
-        return self.pipeline.run()
+    def run(self) -> Any:
+        """As `Pipeline.run`: the summary. Where an event loop runs already, a task, as in `summary = await flow.run()`; the loop
+        goes on meanwhile."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return self.pipeline.run()
+        return loop.create_task(self.pipeline.run_beside(), name="run")
+
+    def outline(self) -> Flow:
+        """As `Pipeline.outline`."""
+        return self.pipeline.outline()
+
+
+def create_role_state_machine(
+    role_name: str,
+    worker: Callable[..., Any] = BuiltIn,
+    *,
+    after: str | None = None,
+    lanes: int | None = None,
+    args: Mapping[str, Any] | None = None,
+    pipeline: AsyncTrainingFlow | RLVRPipeline | AgenticPipeline | None = None,
+    trainer: RLVRConfig | AgenticConfig | None = None,
+    use_async_rl: bool | None = None,
+) -> OwnStage:
+    """A stage of your own, for the `stages` of a flow: see `make_stage`. Without `worker` it works as the run's own of that name.
+
+    `pipeline`, or `trainer` with `use_async_rl` as an `AsyncTrainingFlow` has them: whose stages the name has to be one of.
+    verl's names count, too. Raises `ValueError`."""
+    if after is None:
+        role_name = VERLS_NAMES.get(role_name, role_name)
+    if trainer is not None and pipeline is None:
+        pipeline = AsyncTrainingFlow(trainer, enable_async_rl=use_async_rl)
+    there = [stage.name for stage in pipeline.outline().stages] if pipeline is not None else []
+    if there and (after or role_name) not in there:
+        raise ValueError(f"{after or role_name!r} is no stage of the run: one of {', '.join(there)}")
+    return make_stage(role_name, worker, after=after, lanes=lanes, args=args)
+
+
+def _scheduled(config: RLVRConfig | AgenticConfig, ahead: bool) -> RLVRConfig | AgenticConfig:
+    if not ahead:
+        return replace(config, async_generation_ratio=0.0)
+    if config.async_generation_ratio == 0 and not config.train_on_arrival:
+        fix = "async_generation_ratio: 1, one step off-policy (generate_ahead_steps: 2), or enable_async_rl=False"
+        raise ConfigError([Problem("enable_async_rl", True, "async_generation_ratio is 0, the synchronous schedule", fix)])
+    return config

@@ -23,6 +23,7 @@ def whole(plan: Plan, machine: Machine, remarks: Sequence[str], report: LoadRepo
     kind = "accelerators" if plan.accelerators else "CPU slots"
     nodes = f" on {plan.nodes} nodes" if plan.nodes > 1 else ""
     yield f"{plan.exp_name}: {plan.pipeline}, {plan.device_count} {kind}{nodes}"
+    yield f"  reads {report.file}"
     yield from _section("devices", picture(plan.roles, plan.device_count, plan.nodes))
     if plan.quantities:
         yield from _section("amounts", _amounts(plan.quantities))

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import asdict
@@ -58,7 +59,10 @@ def test_every_example_passes_in_its_strict_form(example, capsys):
 @pytest.mark.parametrize(
     ("engine", "told"),
     [
-        ("{strategy_name: sglang}", "strategy_config.python = (missing): SGLang runs from an interpreter of its own"),
+        (
+            "{strategy_name: sglang, strategy_config: {python: /no/python}}",
+            "strategy_config.python = '/no/python': /no/python: No such",
+        ),
         (
             "{strategy_name: vllm, strategy_config: {python: /no/python}}",
             "strategy_config.python = '/no/python': /no/python: No such",
@@ -97,13 +101,46 @@ def test_an_engine_that_this_machine_cannot_start_is_remarked_upon(engine, told,
 def test_the_changes_that_a_readme_proposes_work(folder, name, overrides):
     page = (ROOT / "examples" / folder / "README.md").read_text()
     assert all(override in page for override in overrides.split() if "reference" not in override)
-    assert main(["--config_path", folder, "--config_name", name, *overrides.split()]) == 0
+    assert main(["--config_path", f"pkg://{folder}", "--config_name", name, *overrides.split()]) == 0
 
 
-@pytest.mark.parametrize("path", ["qwen2.5-7B-rlvr_megatron", "../qwen2.5-7B-rlvr_megatron", "examples/qwen2.5-7B-rlvr_megatron"])
-def test_a_config_path_is_found_from_anywhere(path, tmp_path, monkeypatch):
+def test_the_examples_of_the_package_are_named_as_such(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert config_folder(path) == ROOT / "examples" / "qwen2.5-7B-rlvr_megatron"
+    assert config_folder("pkg://qwen2.5-7B-rlvr_megatron") == ROOT / "examples" / "qwen2.5-7B-rlvr_megatron"
+    assert config_folder(None) == ROOT / "examples" / "config"
+    (tmp_path / "examples" / "config").mkdir(parents=True)
+    assert config_folder(None) == tmp_path / "examples" / "config"
+
+
+@pytest.mark.parametrize("path", ["qwen2.5-7B-rlvr_megatron", "../qwen2.5-7B-rlvr_megatron", "examples/config", "config", "bin"])
+def test_a_folder_that_was_named_is_not_taken_from_elsewhere(path, tmp_path, monkeypatch, capsys):
+    """Not from the package's examples, nor from beside the `roll` that runs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", [str(ROOT / "roll"), "check"])
+    assert main(["--config_path", path, "--config_name", "rlvr_config_async"]) == 1
+    told = capsys.readouterr().err
+    assert f"error: --config_path = '{path}': there is no such folder in {tmp_path}; fix: " in told, told
+    assert ("pkg://qwen2.5-7B-rlvr_megatron is the package's" in told) == (Path(path).name == "qwen2.5-7B-rlvr_megatron")
+
+
+def test_a_start_script_looks_in_its_own_folder_as_rolls_does(tmp_path, monkeypatch):
+    """ROLL's run scripts give it the name of a folder beside it."""
+    for folder in ("script/mine", "script/both", "here/both"):
+        (tmp_path / folder).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr("sys.argv", [str(tmp_path / "script" / "start_rlvr_pipeline.py")])
+    assert config_folder("mine") == tmp_path / "script" / "mine"
+    assert config_folder("both") == tmp_path / "here" / "both"
+    monkeypatch.setattr("sys.argv", [str(tmp_path / "script" / "roll")])
+    with pytest.raises(ConfigError, match="no such folder"):
+        config_folder("mine")
+
+
+def test_the_report_says_which_file_was_read(tmp_path, capsys, monkeypatch):
+    shutil.copytree(ROOT / "examples/config", tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    assert main(["--config_path", "."]) == 0
+    assert f"  reads {tmp_path}/rlvr_config_async.yaml\n" in capsys.readouterr().out
 
 
 def test_the_current_folder_comes_first(tmp_path, monkeypatch):

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
         ("roll train rlvr --con|", ["--config_name", "--config_path"]),
         ("roll doctor --js|", ["--json"]),
         ("roll train rlvr --config_name rlvr_c|", ["rlvr_config", "rlvr_config_async"]),
-        ("roll check --config_path qwen2.5-0.5B-agentic --config_name |", ["agent_val_frozen_lake_async"]),
+        ("roll check --config_path pkg://qwen2.5-0.5B-agentic --config_name |", ["agent_val_frozen_lake_async"]),
         ("roll train rlvr async_gen|", ["async_generation_ratio="]),
         ("roll train rlvr actor_tra|", ["actor_train."]),
         ("roll train rlvr actor_train.training_args.lr|", ["actor_train.training_args.lr_scheduler_type="]),

@@ -48,7 +48,7 @@ def config():
 
 def test_the_files_have_no_problem_and_processes_of_one_run_agree(config, monkeypatch):
     monkeypatch.chdir(ROOT.parent)
-    assert config_folder("async_gsm8k") == FOLDER
+    assert config_folder("pkg://async_gsm8k") == FOLDER
     for each in config.values():
         assert check_config(each, planned_devices(each, MACHINE)) == []
         assert check(each, MACHINE).plan.roles

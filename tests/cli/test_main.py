@@ -69,8 +69,8 @@ def test_every_command_has_a_main(name):
 @pytest.mark.parametrize(
     ("asked", "folder", "name", "right"),
     [
-        ("agentic", "config", "rlvr_config", "roll train rlvr"),
-        ("rlvr", "qwen2.5-0.5B-agentic", "agent_val_frozen_lake_async", "roll train agentic"),
+        ("agentic", "examples/config", "rlvr_config", "roll train rlvr"),
+        ("rlvr", "pkg://qwen2.5-0.5B-agentic", "agent_val_frozen_lake_async", "roll train agentic"),
     ],
 )
 def test_a_configuration_of_the_other_pipeline_is_refused(asked, folder, name, right, capsys):

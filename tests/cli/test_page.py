@@ -9,7 +9,7 @@ from pathlib import Path
 from roll.cli.page import folded
 
 ROOT = Path(__file__).parents[2]
-COMMAND = [sys.executable, "-m", "roll.cli.main", "check", "--config_path", "qwen2.5-7B-rlvr_megatron"]
+COMMAND = [sys.executable, "-m", "roll.cli.main", "check", "--config_path", "pkg://qwen2.5-7B-rlvr_megatron"]
 
 
 def environment() -> dict[str, str]:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roll.cli.compose import load
 from roll.compat.roll.defaults import DEFAULTS, other_defaults
 from roll.compat.roll.keys import RULES
 from roll.compat.roll.rule import DROP, ROLES
@@ -497,11 +498,24 @@ def test_symbols_of_sokoban():
         ({"generate_ahead_steps": 1}, {"async_generation_ratio": 0}),
         ({"generate_ahead_steps": 3, "async_generation_ratio": 0.5}, {"async_generation_ratio": 0.5}),
         ({"actor_rollout_ref": {"async_pipeline": False}}, {"async_generation_ratio": 0}),
-        ({"async_pipeline": True}, {}),
-        ({"actor_rollout_ref": {"async_pipeline": True, "rollout": {"enable_dual_buffer": True}}}, {}),
+        ({"async_pipeline": True}, {"async_generation_ratio": 1}),
+        ({"async_pipeline": True, "async_generation_ratio": 0.5}, {"async_generation_ratio": 0.5}),
+        ({"actor_rollout_ref": {"rollout": {"enable_dual_buffer": True}}}, {}),
         (
             {"param_update_preduce_bucket_size_mb": 512, "param_update_consume_bucket_size_mb": 512},
             {"model_update_buffer_size_mb": 512},
+        ),
+        ({"param_update_consume_bucket_size_mb": 128}, {"model_update_buffer_size_mb": 128}),
+        (
+            {"use_nodes_ratios": [0.25, 0.25, 0.5, 0.5], "num_nodes": 2, "num_gpus_per_node": 4, "use_kl_loss": True},
+            {
+                "num_nodes": 2,
+                "num_gpus_per_node": 4,
+                "use_kl_loss": True,
+                "actor_train": {"device_mapping": [0, 1]},
+                "reference": {"device_mapping": [0, 1, 2, 3]},
+                "actor_infer": {"device_mapping": [4, 5, 6, 7]},
+            },
         ),
         ({"sync_interval": 10}, {"weight_push_interval": 10, "async_generation_ratio": 9, "async_pipeline_depth": 9}),
     ],
@@ -512,20 +526,48 @@ def test_keys_of_verls_pipeline_that_mean_the_same_are_read(written, read):
     assert result.aliased or result.without_effect, "reported"
 
 
+PRINTED_BY_VERL = (
+    "actor_rollout_ref.async_pipeline=True",
+    "trainer.use_nodes_ratios=[0.5,0.5,0.5,0.5]",
+    "actor_rollout_ref.rollout.enable_dual_buffer=True",
+    "actor_rollout_ref.rollout.param_update_preduce_bucket_size_mb=512",
+    "actor_rollout_ref.rollout.param_update_consume_bucket_size_mb=128",
+    "trainer.generate_ahead_steps=2",
+)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_six_keys_that_verl_prints_are_read_in_any_order(order):
+    printed = [f"+{each}" for each in PRINTED_BY_VERL][::order]
+    config, _ = load("examples/config", "rlvr_config_async", ["num_gpus_per_node=8", "~async_generation_ratio", *printed])
+    assert (config.async_generation_ratio, config.model_update_buffer_size_mb) == (1, 128)
+    devices = {name: role.device_mapping for name, role in config.configured_roles().items()}
+    assert devices == {"actor_train": "list(range(0,1))", "actor_infer": "list(range(1,2))"}, "the file's own count"
+    own = ["~actor_train.device_mapping", "~actor_infer.device_mapping"]
+    config, report = load("examples/config", "rlvr_config_async", ["num_gpus_per_node=8", *own, *printed])
+    assert config.actor_train.devices == (0, 1, 2, 3) and config.actor_infer.devices == (4, 5, 6, 7)
+    told = {note.key: note.message for note in report.without_effect}
+    assert "hf_infer has a second set" in told["actor_rollout_ref.rollout.enable_dual_buffer"]
+
+
 @pytest.mark.parametrize(
     ("written", "key", "advice"),
     [
-        ({"trainer": {"use_nodes_ratios": [0.5, 0.5, 0.5, 0.5]}}, "trainer.use_nodes_ratios", "actor_infer.device_mapping"),
-        ({"generate_ahead_steps": 0}, "generate_ahead_steps", "async_generation_ratio"),
+        ({"trainer": {"use_nodes_ratios": [0.5, 0.5, 0.5, 0.5]}}, "trainer.use_nodes_ratios", "num_gpus_per_node, which"),
         (
-            {
-                "actor_rollout_ref": {
-                    "rollout": {"param_update_preduce_bucket_size_mb": 512, "param_update_consume_bucket_size_mb": 128}
-                }
-            },
-            "actor_rollout_ref.rollout.param_update_consume_bucket_size_mb",
-            "model_update_buffer_size_mb",
+            {"trainer": {"use_nodes_ratios": [0.5, 0.5, 0.5, 0.5]}, "num_gpus_per_node": 3},
+            "trainer.use_nodes_ratios",
+            "actor_infer.device_mapping",
         ),
+        ({"use_nodes_ratios": [0.75, 0.75, 0.5, 0.5], "num_gpus_per_node": 8}, "use_nodes_ratios", "actor_infer.device_mapping"),
+        (
+            {"use_nodes_ratios": [0.5, 0.25, 0.5, 0.5], "num_gpus_per_node": 8},
+            "use_nodes_ratios",
+            "actor_log_prob.device_mapping",
+        ),
+        ({"generate_ahead_steps": 0}, "generate_ahead_steps", "async_generation_ratio"),
+        ({"param_update_consume_bucket_size_mb": 0}, "param_update_consume_bucket_size_mb", "model_update_buffer_size_mb"),
+        ({"async_pipeline": "yes"}, "async_pipeline", "async_generation_ratio"),
         ({"sync_interval": 0}, "sync_interval", "weight_push_interval"),
     ],
 )

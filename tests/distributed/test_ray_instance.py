@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from ray._private import worker as ray_worker
@@ -172,7 +173,21 @@ def test_a_long_folder_of_temporary_files_is_not_used(monkeypatch):
         ray_instance._parent()
 
 
-def test_a_ray_that_needs_longer_than_ray_allows_is_waited_for(monkeypatch):
+def node_with(**processes):
+    """As Ray's `Node` keeps them."""
+    return SimpleNamespace(all_processes={name: [SimpleNamespace(process=process)] for name, process in processes.items()})
+
+
+def a_process(killed):
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    if killed:
+        process.kill()
+        process.wait()
+    return process
+
+
+@pytest.mark.parametrize("dead", ["", "log_monitor", "a child of the program"])
+def test_a_ray_that_needs_longer_than_ray_allows_is_waited_for_while_its_control_processes_live(monkeypatch, dead):
     asked = []
 
     def slow(address):
@@ -183,23 +198,31 @@ def test_a_ray_that_needs_longer_than_ray_allows_is_waited_for(monkeypatch):
 
     monkeypatch.setattr(ray_instance.services, "get_node", slow)
     monkeypatch.setattr(ray_instance.time, "sleep", lambda _: None)
-    with ray_instance._patiently(set(children_of(os.getpid()))):
+    monkeypatch.setattr(ray_instance.Node, "start_ray_processes", lambda _: None)
+    with ray_instance._patiently():
+        names = ("gcs_server", "raylet", "log_monitor", "a child of the program")
+        processes = {name: a_process(killed=False) for name in names}
+        if dead:
+            processes[dead].kill()  # a zombie, as long as nobody asks for its exit code
+        ray_instance.Node.start_ray_processes(node_with(**{name: processes[name] for name in names[:3]}))
         assert ray_instance.services.get_node("a") == {"node": "a"}
     assert asked == ["a"] * 3 and ray_instance.services.get_node is slow
+    for process in processes.values():
+        process.kill()
+        process.wait()
 
 
-def test_a_ray_whose_process_died_is_not_waited_for(monkeypatch):
+@pytest.mark.parametrize("dead", ["gcs_server", "raylet"])
+def test_a_ray_without_a_control_process_is_not_waited_for(monkeypatch, dead):
     def never(address):
         raise RuntimeError("no node")
 
     monkeypatch.setattr(ray_instance.services, "get_node", never)
-    others = set(children_of(os.getpid()))
-    died = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    with ray_instance._patiently(others):
-        died.kill()
+    monkeypatch.setattr(ray_instance.Node, "start_ray_processes", lambda _: None)
+    with ray_instance._patiently():
+        ray_instance.Node.start_ray_processes(node_with(**{dead: a_process(killed=True)}))
         with pytest.raises(RuntimeError, match="no node"):
             ray_instance.services.get_node("a")
-    died.wait()
 
 
 def test_a_ray_that_does_not_start_says_what_to_do(monkeypatch):

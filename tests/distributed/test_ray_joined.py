@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import secrets
 import shutil
@@ -12,6 +13,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 from roll.distributed import ray_joined
 from roll.distributed.backend import BackendLost
@@ -20,6 +22,18 @@ from roll.distributed.ray_joined import _answers
 from roll.distributed.watchdog import children_of
 
 HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+OWN_REWARD = """
+from pathlib import Path
+
+from roll.data.sample import Sample
+from roll.pipeline.rlvr.rewards.reward_worker import RewardWorker
+
+
+class Table(RewardWorker):
+    async def grade(self, sample: Sample) -> float:
+        return float(Path(self.reward_args["table"]).read_text())
+"""
 
 
 def family(pid: int) -> list[int]:
@@ -36,7 +50,7 @@ def a_head():
     own = {name: value for name, value in os.environ.items() if name not in unset} | {"HOME": folder}
     options = f"--head --block --port={port} --temp-dir={folder}/t --num-cpus=2 --include-dashboard=false --disable-usage-stats"
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", *options.split()]
-    process = subprocess.Popen(command, env=own, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(command, env=own, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     paths = os.pathsep.join([str(HERE), str(HERE.parents[1])])
     try:
         yield process, own | {"RAY_ADDRESS": f"127.0.0.1:{port}", "PYTHONPATH": paths}
@@ -59,6 +73,30 @@ def end_of_a_driver():
     """Exit code and output of a driver whose cluster's control process is killed, and the cluster's address."""
     with a_head() as (process, environment):
         return (*watch_the_end(process, environment), environment["RAY_ADDRESS"])
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_relative_paths_lead_to_the_folder_of_the_driver_not_to_that_of_ray_start(tmp_path, embedded_task):
+    """The first command of the README, as it is typed: model, prompts, ./output, a checkpoint, and a file that a reward opens."""
+    shutil.copytree(ROOT / "examples" / "config", tmp_path / "examples" / "config")
+    (tmp_path / "examples" / "embedded").mkdir()
+    (tmp_path / "examples" / "embedded" / "cache").symlink_to(embedded_task)
+    (tmp_path / "table.txt").write_text("0.25")
+    (tmp_path / "my_rewards.py").write_text(OWN_REWARD)
+    command = [sys.executable, "-m", "roll.cli.main", "train", "rlvr", "max_steps=2", "save_steps=1", "exp_name=joined"]
+    command += ["rewards.arithmetic.worker_cls=my_rewards.Table", "rewards.arithmetic.reward_args={table: table.txt}"]
+    command += ["rewards.arithmetic.query_filter_config.type=no_filter"]
+    with a_head() as (_, environment):
+        done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    run = tmp_path / "output" / "joined"
+    assert sorted(path.name for path in (run / "checkpoints").glob("step-*")) == ["step-1", "step-2"]
+    written = yaml.safe_load((run / "config.yaml").read_text())
+    assert (written["output_dir"], written["pretrain"]) == ("./output", "examples/embedded/cache/model")
+    assert json.loads((run / "samples.jsonl").read_text().splitlines()[0])["reward"] == 0.25
+    assert "results          output/joined\n" in done.stdout
 
 
 def watch_the_end(process, environment):

@@ -72,14 +72,14 @@ LIMITS = [  # the first whose pattern is found in a command counts
         CLI + "test_start_anew.py::test_what_init_makes_is_checked_and_trained_as_it_is",
     ),
     Limit(r"^roll train agentic .*--config_name embedded ", "trains for a minute", RECIPES + "test_an_agent_calls_its_tool"),
-    Limit(r"^roll train rlvr --config_path qwen2.5-gsm8k .* --local ", "trains", RECIPES + "test_gsm8k_as_it_is_distributed"),
+    Limit(r"^roll train rlvr --config_path \S+qwen2.5-gsm8k .* --local ", "trains", RECIPES + "test_gsm8k_as_it_is_distributed"),
     Limit(
         r"explorer_trainer\.py$",
         "three processes that train",
         RECIPES + "test_the_demo_of_explorers_and_a_trainer_ends_with_what_the_run_promises",
     ),
     Limit(r"rlvr_domains_async$", "needs what make_domains.py makes in minutes", Until.CHECK),
-    Limit(r"^bash \S+/run\.sh|--config_path (async_gsm8k|qwen2\.5-gsm8k) --config_name \w+$", "needs GPUs", Until.CHECK),
+    Limit(r"^bash \S+/run\.sh|--config_path examples/(async_gsm8k|qwen2\.5-gsm8k) --config_name \w+$", "needs GPUs", Until.CHECK),
     Limit(r"^(\w+=\S+ )?(python examples/start_|roll train |roll demo\b)", "trains for minutes", Until.FIRST_WORKER),
     Limit(r"^(\S+/)?python (benchmarks/|\S*make_\w+\.py)", "measures or teaches for minutes", Until.OPTIONS),
 ]

@@ -12,7 +12,8 @@ import pytest
 from roll.configs.problems import ConfigError
 from roll.distributed.backend import LocalBackend
 from roll.distributed.ray_backend import RayBackend
-from roll.pipeline.own_stage import Drop, create_role_state_machine
+from roll.pipeline import AsyncTrainingFlow, create_role_state_machine
+from roll.pipeline.own_stage import BuiltIn, Drop
 from roll.pipeline.rlvr.preparation import prepare
 from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline, RLVRRun
 from roll.pipeline.stage import Stage
@@ -144,6 +145,61 @@ def test_a_stage_given_in_python_may_stand_in_the_trainers_half(make_config):
     assert [number for number, _ in seen] == [0, 1]
 
 
+class Weighed(BuiltIn):
+    """Counts what the run's own stage does."""
+
+    def __init__(self, seen):
+        super().__init__()
+        self.seen = seen
+
+    async def process(self, item):
+        result = await super().process(item)
+        self.seen.append((type(item).__name__, type(result).__name__))
+        return result
+
+
+def test_a_stage_of_the_run_is_replaced_by_a_subclass_that_may_call_it(make_config):
+    seen = {name: [] for name in ("train", "reward", "log_prob")}
+    stages = [create_role_state_machine(name, Weighed, args={"seen": seen[name]}) for name in seen]
+    config = make_config(old_logprobs="recompute")
+    plain = RLVRPipeline(config).outline().stages
+    pipeline = RLVRPipeline(config, local=True, stages=stages)
+    changed = pipeline.outline().stages
+    assert [(s.name, s.role, s.lanes) for s in changed] == [(s.name, s.role, s.lanes) for s in plain]
+    assert pipeline.run()["status"] == "finished"
+    assert seen["train"] == [("Step", "NewWeights")] * 2 and seen["log_prob"] == [("Step", "Step")] * 2
+    assert len(seen["reward"]) >= 8 and set(seen["reward"]) == {("SampleGroup", "SampleGroup")}
+
+
+def test_a_function_in_the_place_of_the_judgement(make_config):
+    async def own_reward(group):
+        if group.group_id == 1:
+            return Drop("the second")
+        for sample in group.samples:
+            sample.reward = 0.5
+        return group
+
+    stages = [create_role_state_machine("reward", own_reward)]
+    config = make_config()
+    assert RLVRPipeline(config, local=True, stages=stages).run()["status"] == "finished"
+    rows = [json.loads(line) for line in (Path(config.run_dir) / "groups.jsonl").read_text().splitlines()]
+    assert {reward for row in rows if row["fate"] == "trained" for reward in row["rewards"]} == {0.5}
+    assert [row["group_id"] for row in rows if row["reason"] == "the second"] == [1]
+
+
+def test_the_call_that_verl_prints(make_config):
+    """It gives the run's own stage, which may be given back to the flow, or be subclassed."""
+    trainer = make_config(async_generation_ratio=1.0)
+    pipeline = AsyncTrainingFlow(trainer=trainer, enable_async_rl=True)
+    stage = create_role_state_machine(role_name="train", pipeline=pipeline, trainer=trainer, use_async_rl=True)
+    assert AsyncTrainingFlow(trainer, local=True, stages=[stage]).pipeline.run()["status"] == "finished"
+    assert create_role_state_machine(role_name="param_update", pipeline=pipeline).name == "publish"
+    with pytest.raises(ValueError, match="'logprob' is no stage of the run: one of admit, generate, reward"):
+        create_role_state_machine(role_name="logprob", pipeline=pipeline)
+    with pytest.raises(ConfigError, match="enable_async_rl = True: async_generation_ratio is 0"):
+        create_role_state_machine("train", trainer=make_config(async_generation_ratio=0.0), use_async_rl=True)
+
+
 # -- what is refused ----------------------------------------------------------------------------------------------------
 
 
@@ -159,6 +215,12 @@ def named(**changes):
         ([named(after="keep")], "it ends its half"),
         ([named(after="validate")], "it ends its half"),
         ([named(name="train")], "there is a stage of this name"),
+        (
+            [named(after=None)],
+            "name = 'length_penalty': without `after` it does the work of the stage of this name, and there is",
+        ),
+        ([named(after=None, name="lease")], "and there is no such work; fix: one of generate, reward, keep, "),
+        ([named(after=None, name="reward", lanes=2)], "the lanes of reward are those of the stage that it stands for"),
         ([PENALTY, PENALTY], "there is a stage of this name"),
         ([named(name="Length penalty")], "is no name of a stage"),
         ([named(worker="length_penalty.width_penalty")], "module length_penalty has no width_penalty"),

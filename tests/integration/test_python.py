@@ -2,8 +2,12 @@
 
 import asyncio
 import contextlib
+import json
 import os
+import re
 import signal
+import tempfile
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +15,12 @@ import pytest
 import yaml
 
 from roll.configs.loading import to_mapping
+from roll.configs.problems import ConfigError
+from roll.distributed.device_claims import VISIBLE
+from roll.distributed.machine import Machine
+from roll.pipeline import AsyncTrainingFlow, pipeline
 from roll.pipeline.callbacks import Callback
-from roll.pipeline.training_flow import AsyncTrainingFlow
+from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,9 +46,59 @@ def test_it_runs_where_an_event_loop_runs_already(make_config):
     """As in a notebook's cell, which is code of a running loop."""
 
     async def cell():
-        return AsyncTrainingFlow(with_reward(make_config(), short), local=True).run()
+        return RLVRPipeline(with_reward(make_config(), short), local=True).run()
 
     assert asyncio.run(cell())["status"] == "finished"
+
+
+def test_it_is_awaited_as_verls_is_and_the_callers_loop_goes_on(make_config):
+    """`AsyncTrainingFlow(trainer=trainer, enable_async_rl=True)`, `await flow.run()`."""
+    turns = []
+
+    class Steps(Callback):
+        def on_step(self, step, metrics):
+            taken = threading.Event()
+            loop.call_soon_threadsafe(lambda: (turns.append(step), taken.set()))
+            assert taken.wait(20), "the caller's loop stands still"
+
+    async def main():
+        nonlocal loop
+        loop = asyncio.get_running_loop()
+        trainer = make_config(async_generation_ratio=1.0)
+        flow = AsyncTrainingFlow(trainer=trainer, enable_async_rl=True, local=True, callbacks=[Steps()])
+        return await flow.run()
+
+    loop = None
+    summary = asyncio.run(main())
+    assert summary["status"] == "finished" and turns == [1, 2]
+
+
+def test_cancelling_what_is_awaited_ends_the_run_in_order_with_a_checkpoint(make_config):
+    """So does Ctrl-C, which cancels what asyncio.run() runs."""
+
+    class Cancels(Callback):
+        def on_step(self, step, metrics):
+            if step == 2:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    config = make_config(max_steps=200)
+
+    async def main():
+        await AsyncTrainingFlow(config, local=True, callbacks=[Cancels()]).run()
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(main())
+    summary = json.loads((Path(config.run_dir) / "summary.json").read_text())
+    assert summary["status"] == "interrupted" and 2 <= summary["steps"] < 200
+    assert (Path(config.run_dir) / "checkpoints" / f"step-{summary['steps']}" / "manifest.json").is_file()
+
+
+def test_enable_async_rl_is_a_schedule_and_a_contradiction_is_refused(make_config):
+    ahead, at_once = make_config(async_generation_ratio=1.0), make_config(async_generation_ratio=0.0)
+    assert AsyncTrainingFlow(trainer=ahead, enable_async_rl=False).pipeline.config.async_generation_ratio == 0
+    assert AsyncTrainingFlow(trainer=ahead, enable_async_rl=True).pipeline.config == ahead
+    with pytest.raises(ConfigError, match=r"enable_async_rl = True: async_generation_ratio is 0.*generate_ahead_steps: 2"):
+        AsyncTrainingFlow(trainer=at_once, enable_async_rl=True)
 
 
 def test_interrupting_the_cell_ends_the_run_in_order_with_a_checkpoint(make_config):
@@ -52,13 +110,37 @@ def test_interrupting_the_cell_ends_the_run_in_order_with_a_checkpoint(make_conf
                 os.kill(os.getpid(), signal.SIGINT)
 
     async def cell():
-        return AsyncTrainingFlow(config, local=True, callbacks=[Interrupts()]).run()
+        return RLVRPipeline(config, local=True, callbacks=[Interrupts()]).run()
 
     config = make_config(max_steps=200)
     with contextlib.closing(asyncio.new_event_loop()) as loop:  # which leaves SIGINT as it is, as a notebook's does
         summary = loop.run_until_complete(cell())
     assert summary["status"] == "interrupted" and 2 <= summary["steps"] < 200
     assert (Path(config.run_dir) / "checkpoints" / f"step-{summary['steps']}" / "manifest.json").is_file()
+
+
+def test_two_runs_of_a_machine_with_accelerators_take_others_of_them(make_config, monkeypatch, tmp_path, capsys):
+    """Both are content with two of the four that this machine is taken to have."""
+    machine = Machine(4, 1 << 36, (80 << 30,) * 4)
+    monkeypatch.setattr(pipeline, "this_machine", lambda: machine)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.delenv(VISIBLE, raising=False)
+    seen = []
+
+    class Second(Callback):
+        def on_step(self, step, metrics):
+            seen.append(os.environ[VISIBLE])
+            if len(seen) == 1:
+                monkeypatch.delenv(VISIBLE)  # as another process has it
+                inner = make_config(num_gpus_per_node=2, exp_name="second")
+                assert RLVRPipeline(inner, local=True, callbacks=[Second()]).run()["status"] == "finished"
+
+    config = make_config(num_gpus_per_node=2, max_steps=1)
+    assert RLVRPipeline(config, local=True, callbacks=[Second()]).run()["status"] == "finished"
+    assert seen[:2] == ["0,1", "2,3"]
+    assert re.search(
+        r"on GPU 2(, 3)? of this machine: 0, 1 are used by .*/run \(mode both, process \d+\)", capsys.readouterr().out
+    )
 
 
 def test_two_runs_follow_each_other_in_one_process_and_the_first_is_moved_aside(make_config, capsys):

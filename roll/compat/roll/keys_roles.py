@@ -104,7 +104,7 @@ MODEL = (
                   "read as sdpa: PyTorch's attention picks its own flash kernel", unless=(ModelArguments, "attn_implementation")),
     value_read_as("<role>.model_args.dtype", (None,), "auto", "read as auto"),
     value_read_as("<role>.model_args.dtype", ("fp16", "float16"), "bf16", "read as bf16, which has the range of fp32: ROLL "
-                  "trains fp16 with a loss scaler, which is not here, and engines compute in the trainer's type"),
+                  "trains fp16 with a loss scaler, which is not here, and engines compute in the trainer's type", told=True),
     KeyRule("<role>.model_args.lora_rank", "alias", "the default: lora_target alone switches LoRA on", lambda v, b: {},
          lambda v, b: v in (0, None) and not b.get("lora_target"), "0 or null"),
     *off_or_lacking("<role>.model_args.adapter_name_or_path", (None,), "starting from an adapter is not there: merge it first"),

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from roll.compat.roll.rule import KeyRule, Siblings, ignored, lacking, renamed
+from collections.abc import Mapping
+from typing import Any
+
+from roll.compat.roll.rule import KeyRule, Siblings, ignored, lacking
 
 _ACTOR, _ROLLOUT, _TRAINER = "actor_rollout_ref.", "actor_rollout_ref.rollout.", "trainer."
 _SENT, _LOADED = "param_update_preduce_bucket_size_mb", "param_update_consume_bucket_size_mb"
+_AHEAD = "generate_ahead_steps"
 
 
 def _count(value: object, block: Siblings) -> bool:
@@ -17,11 +21,21 @@ def _interval(value: int, block: Siblings) -> dict[str, object]:
     return {"weight_push_interval": value, "async_generation_ratio": value - 1, "async_pipeline_depth": value - 1}
 
 
+def _one_ahead(value: object, file: Siblings) -> dict[str, object]:
+    """Where no key says how far."""
+    trainer = file.get("trainer")
+    said = _AHEAD in file or (isinstance(trainer, Mapping) and _AHEAD in trainer)
+    return {} if said else {"async_generation_ratio": 1}
+
+
 def _of_pipeline(path: str) -> tuple[KeyRule, ...]:
     return (
         KeyRule(path, "alias", "read as async_generation_ratio: 0", lambda v, b: {"async_generation_ratio": 0},
                 lambda v, b: v is False, "false", absent=True),
-        ignored(path, "every run is an asynchronous flow; async_generation_ratio says how far rollouts run ahead"),
+        KeyRule(path, "alias", f"every run is an asynchronous flow; where neither {_AHEAD} nor async_generation_ratio says "
+                "how far rollouts run ahead, read as async_generation_ratio: 1", _one_ahead, lambda v, f: v is True, "true",
+                absent=True, whole=True),
+        lacking(path, "write async_generation_ratio: the batches that rollouts may run ahead"),
     )  # fmt: skip
 
 
@@ -33,26 +47,76 @@ def _of_steps_ahead(path: str) -> tuple[KeyRule, ...]:
     )  # fmt: skip
 
 
+def _bucket(value: int, block: Siblings) -> dict[str, object]:
+    """Both limits hold for the smaller one."""
+    sizes = [block[name] for name in (_SENT, _LOADED) if _count(block.get(name), block)]
+    return {"model_update_buffer_size_mb": min(sizes)}
+
+
 def _of_buckets(prefix: str) -> tuple[KeyRule, ...]:
-    return (
-        renamed(f"{prefix}{_SENT}", "model_update_buffer_size_mb"),
-        KeyRule(f"{prefix}{_LOADED}", "without effect", "buckets are loaded as they were sent",
-                when=lambda v, b: v == b.get(_SENT), values=f"that of {_SENT}", absent=True),
-        lacking(f"{prefix}{_LOADED}", "buckets are loaded as they were sent: write model_update_buffer_size_mb"),
-    )  # fmt: skip
+    note = f"read as model_update_buffer_size_mb; buckets are loaded as they were sent, so the smaller of {_SENT} and {_LOADED}"
+    return tuple(
+        rule
+        for name in (_SENT, _LOADED)
+        for rule in (
+            KeyRule(f"{prefix}{name}", "alias", note, _bucket, _count, "1 or more", absent=True),
+            lacking(f"{prefix}{name}", "write model_update_buffer_size_mb: 1 or more"),
+        )
+    )
+
+
+def _split(value: object, file: Siblings) -> tuple[int, int, int] | None:
+    """How many devices train, score by the reference and generate; None for what is no split of whole devices in which
+    generation has its own."""
+    nodes, per_node = file.get("num_nodes", 1), file.get("num_gpus_per_node")
+    if not (isinstance(value, list) and len(value) == 4 and all(isinstance(each, int | float) for each in value)):
+        return None
+    if type(nodes) is not int or type(per_node) is not int:
+        return None
+    shares = [each * nodes * per_node for each in value]
+    train, log_prob, reference, generate = (round(each) for each in shares)
+    whole = all(abs(each - round(each)) < 1e-6 and round(each) >= 1 for each in shares)
+    fits = train == log_prob and max(train, reference) + generate <= nodes * per_node
+    return (train, reference, generate) if whole and fits else None
+
+
+def _devices(value: object, file: Siblings) -> Mapping[str, Any]:
+    split = _split(value, file)
+    assert split is not None
+    train, reference, generate = split
+    there = max(train, reference)
+    found = {"actor_train.device_mapping": list(range(train)), "actor_infer.device_mapping": list(range(there, there + generate))}
+    uses = "reference" in file or any(file.get(name) for name in ("use_kl_loss", "add_token_level_kl"))
+    return found | ({"reference.device_mapping": list(range(reference))} if uses else {})
 
 
 _DEVICES = (
-    "write the devices of each role: actor_train.device_mapping, actor_log_prob.device_mapping (without that role actor_train "
-    "computes log-probs), reference.device_mapping, actor_infer.device_mapping; two halves of 8 are list(range(0,4)) and "
-    "list(range(4,8))"
+    "its four shares (train, the same for logp, ref_logp, generate) are read where they divide num_nodes x num_gpus_per_node, "
+    "which has to be written, into whole devices, and generation has its own; or write the devices of each role: "
+    "actor_train.device_mapping, actor_log_prob.device_mapping (without that role actor_train computes log-probs), "
+    "reference.device_mapping, actor_infer.device_mapping; two halves of 8 are list(range(0,4)) and list(range(4,8))"
 )
-_TWO_BUFFERS = "weights are always received while engines generate, and taken between two tokens"
+
+
+def _of_ratios(path: str) -> tuple[KeyRule, ...]:
+    return (
+        KeyRule(path, "alias", "read as device_mapping: generation has the last devices, training and scoring share the first",
+                _devices, lambda v, f: _split(v, f) is not None, "four shares of num_nodes x num_gpus_per_node", absent=True,
+                whole=True),
+        lacking(path, _DEVICES),
+    )  # fmt: skip
+
+
+_TWO_BUFFERS = (
+    "new weights are always received beside those in service, while engines generate: hf_infer has a second set on its device "
+    "and swaps, vllm and sglang keep it in the machine's memory and pause to load (weight_update_rolling: true, one engine at a "
+    "time)"
+)
 
 VERL = (
     *(rule for prefix in ("", _ACTOR, _TRAINER) for rule in _of_pipeline(f"{prefix}async_pipeline")),
-    *(rule for prefix in ("", _TRAINER) for rule in _of_steps_ahead(f"{prefix}generate_ahead_steps")),
-    *(lacking(f"{prefix}use_nodes_ratios", _DEVICES) for prefix in ("", _TRAINER)),
+    *(rule for prefix in ("", _TRAINER) for rule in _of_steps_ahead(f"{prefix}{_AHEAD}")),
+    *(rule for prefix in ("", _TRAINER) for rule in _of_ratios(f"{prefix}use_nodes_ratios")),
     *(ignored(f"{prefix}enable_dual_buffer", _TWO_BUFFERS) for prefix in ("", _ROLLOUT)),
     *(rule for prefix in ("", _ROLLOUT) for rule in _of_buckets(prefix)),
     KeyRule("sync_interval", "alias", "k: read as weight_push_interval k, async_generation_ratio and async_pipeline_depth k - 1",

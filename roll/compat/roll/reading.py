@@ -22,6 +22,8 @@ class Reading:
     """ROLL's meaning."""
     reads: Callable[[Mapping[str, object]], Reads]
     pipelines: tuple[str, ...] = ("rlvr", "agentic")
+    told: bool = False
+    """As `Note.told`; without `compat`, that the key is not read so."""
 
 
 def number(value: Any) -> float | None:

@@ -41,10 +41,21 @@ def read_as_roll(mapping: Mapping[str, object], cls: object) -> Translation:
                     result.moved[".".join(path)] = ".".join(source)
             kept = [_told(source, path, new) for path, new in free.items() if new is not DROP]
             if kept:
-                result.aliased.append(Note(".".join(source), value, f"read as {', '.join(kept)}: {reading.note}"))
+                note = f"read as {', '.join(kept)}: {reading.note}"
+                result.aliased.append(Note(".".join(source), value, note, told=reading.told))
             elif free:
                 result.without_effect.append(Note(".".join(source), value, reading.note))
     return result
+
+
+def not_read_as_roll(mapping: Mapping[str, object], cls: object) -> list[Note]:
+    """What a file that is not read with ROLL's meaning should be told."""
+    return [
+        Note(".".join(source), value_at(mapping, source), f"with --compat it has ROLL's meaning: {reading.note}", told=True)
+        for reading in READINGS
+        if reading.told and ("rlvr" if cls is RLVRConfig else "agentic") in reading.pipelines
+        for source, _ in reading.reads(mapping)
+    ]
 
 
 def _told(source: Path, path: Path, value: object) -> str:

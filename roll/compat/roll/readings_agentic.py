@@ -84,6 +84,7 @@ AGENTIC: tuple[Reading, ...] = (
         "episode as reward_normalization leaves it, discounted by gamma",
         _estimator,
         ("agentic",),
+        told=True,
     ),
     Reading(
         "reward_normalization",

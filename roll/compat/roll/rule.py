@@ -52,6 +52,10 @@ class KeyRule:
     """The values that `when` holds for, as text for the reference page."""
     absent: bool = False
     """The rule is for a key that has no field here although it has a `when`."""
+    told: bool = False
+    """As `Note.told`."""
+    whole: bool = False
+    """The second argument of its functions is the whole file instead of the key's block."""
 
     def matches(self, path: tuple[str, ...]) -> bool:
         pattern = self.path.split(".")
@@ -89,13 +93,20 @@ def off_or_lacking(path: str, off: tuple[object, ...], note: str) -> tuple[KeyRu
 
 
 def value_read_as(
-    path: str, values: tuple[object, ...], to: object, note: str, *, unless: tuple[object, str] | None = None
+    path: str,
+    values: tuple[object, ...],
+    to: object,
+    note: str,
+    *,
+    unless: tuple[object, str] | None = None,
+    told: bool = False,
 ) -> KeyRule:
     """Some values of a key that is here mean another one. `unless`: (class, field) that may accept them itself by now."""
     name = f".{path.rpartition('.')[2]}"
     accepted = choices(*unless) if unless else ()
     meant = tuple(value for value in values if value not in accepted)
-    return KeyRule(path, "alias", note, lambda v, b: {name: to}, lambda v, b: any(v is m or v == m for m in meant), _shown(meant))
+    about = lambda v, b: any(v is m or v == m for m in meant)  # noqa: E731
+    return KeyRule(path, "alias", note, lambda v, b: {name: to}, about, _shown(meant), told=told)
 
 
 def _shown(values: tuple[object, ...]) -> str:

@@ -69,7 +69,7 @@ def translate(
     `written_for_roll`: null where a value is needed means the default, and the rest is read as meant.py says."""
     result = Translation(copy.deepcopy(dict(mapping)))
     for _ in range(_PASSES):  # a value under its new name may itself be one that is read as another
-        if not _apply(list(_hits(result.mapping, cls, ())), cls, result):
+        if not _apply(list(_hits(result.mapping, cls, (), result.mapping)), cls, result):
             break
     if written_for_roll:
         for path, kind in list(_unwanted_nulls(result.mapping, cls, ())):
@@ -107,14 +107,14 @@ def _apply(hits: list[_Hit], cls: object, result: Translation) -> bool:
                     result.moved[name] = result.moved.get(source, source)
             else:
                 kind, message = "without effect", f"{name} is given, too, and counts"
-        notes[kind].append(Note(result.moved.get(source, source), hit.value, message))
+        notes[kind].append(Note(result.moved.get(source, source), hit.value, message, told=hit.rule.told))
     return bool(hits)
 
 
-def _hits(mapping: Mapping[str, object], cls: object, above: tuple[str, ...]) -> Iterator[_Hit]:
+def _hits(mapping: Mapping[str, object], cls: object, above: tuple[str, ...], file: Mapping[str, object]) -> Iterator[_Hit]:
     """Rules that apply, the outer key before the inner; what a rule takes away is not looked into."""
-    chosen = {name: _rule(mapping, cls, (*above, str(name))) for name in mapping}
-    written = {name: rule.to(mapping[name], mapping) for name, rule in chosen.items() if rule}
+    chosen = {name: _rule(mapping, cls, (*above, str(name)), file) for name in mapping}
+    written = {name: rule.to(mapping[name], file if rule.whole else mapping) for name, rule in chosen.items() if rule}
     gone = {target[1:] for targets in written.values() for target, value in targets.items() if value is DROP}
     for name, value in mapping.items():
         path, rule = (*above, str(name)), chosen[name]
@@ -126,16 +126,17 @@ def _hits(mapping: Mapping[str, object], cls: object, above: tuple[str, ...]) ->
             if known and _block(cls, str(name)) is not None and _is_named(cls, str(name)):
                 for key, entry in value.items():
                     if isinstance(entry, Mapping):
-                        yield from _hits(entry, inner, (*path, str(key)))
+                        yield from _hits(entry, inner, (*path, str(key)), file)
             else:
-                yield from _hits(value, inner, path)
+                yield from _hits(value, inner, path, file)
 
 
-def _rule(block: Mapping[str, object], cls: object, path: tuple[str, ...]) -> KeyRule | None:
+def _rule(block: Mapping[str, object], cls: object, path: tuple[str, ...], file: Mapping[str, object]) -> KeyRule | None:
     """The first rule about a key of `block`, whose dataclass is `cls`."""
     name, known = path[-1], has_field(cls, path[-1:])
     for rule in _BY_NAME.get(name, ()):
-        if rule.matches(path) and rule.about(block.get(name), block) and not (known and rule.for_absent):
+        about = rule.matches(path) and rule.about(block.get(name), file if rule.whole else block)
+        if about and not (known and rule.for_absent):
             return rule
     return None
 

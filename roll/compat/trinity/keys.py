@@ -162,8 +162,8 @@ RUN = (
     *off_or_lacking("stages", ([], None), "a run has one stage: start the next from this one's checkpoint"),
     ignored("ignore_validator_suggestions", "a problem is an error, with what to do"),
     renamed("monitor.monitor_type", "track_with"),
-    KeyRule("cluster.gpu_per_node", "alias", "read as num_gpus_per_node and device_mapping. Every process numbers the devices it "
-            "sees from 0: on one machine start each with a CUDA_VISIBLE_DEVICES of its own", _devices,
+    KeyRule("cluster.gpu_per_node", "alias", "read as num_gpus_per_node and device_mapping. On one machine each process takes "
+            "GPUs that no other run holds, unless its CUDA_VISIBLE_DEVICES says which", _devices,
             lambda v, f: is_count(v), "1 or more"),
     lacking("cluster.gpu_per_node", "write how many devices this process has"),
     renamed("cluster.node_num", "num_nodes"),

@@ -3,7 +3,7 @@ files, imports nothing of the engine and no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from roll.configs.arguments import StrategyArguments
@@ -21,7 +21,7 @@ def engine_problems(key: str, chosen: StrategyArguments) -> list[Problem]:
         missing = _complaint(where, what, lambda: vllm_arguments.check_installed(python), vllm_arguments.INSTALL)
         check = partial(vllm_arguments.check_argument, python)
     elif chosen.strategy_name == "sglang":
-        what = given.get("python", MISSING_VALUE)
+        what, python = given.get("python", MISSING_VALUE), sglang_arguments.interpreter(python)
         missing = _complaint(named, what, lambda: sglang_arguments.check_interpreter(python), sglang_arguments.INSTALL)
         check = partial(sglang_arguments.check_argument, python)
     else:
@@ -31,6 +31,17 @@ def engine_problems(key: str, chosen: StrategyArguments) -> list[Problem]:
         for name, value in given.items()
         for problem in _complaint(f"{key}.strategy_config.{name}", value, partial(check, name, value), "correct or remove it")
     ]
+
+
+def engine_remarks(key: str, chosen: StrategyArguments, accelerators: bool) -> Iterator[str]:
+    """What is taken here in the place of what the `strategy_args` of that key leave open, or say for other machines."""
+    given = chosen.strategy_config
+    if chosen.strategy_name == "vllm" and not accelerators:
+        for name, taken in vllm_arguments.for_a_cpu(given).items():
+            why = f"on a CPU vLLM keeps tokens in blocks of a multiple of {vllm_arguments.CPU_BLOCK_TOKENS}"
+            yield f"{key}.strategy_config.{name} = {given[name]}: read as {taken}: {why}"
+    if chosen.strategy_name == "sglang" and "python" not in given and (found := sglang_arguments.interpreter(None)):
+        yield f"{key}: SGLang runs from {found}"
 
 
 def _complaint(key: str, value: object, check: Callable[[], object], fix: str) -> list[Problem]:

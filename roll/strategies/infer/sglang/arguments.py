@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import os
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -16,8 +17,11 @@ from roll.strategies.infer.foreign.interpreter import inspect_interpreter
 
 SERIES = "0.5.23"
 """The update sessions and pause modes change between releases; this is the one that the tests run against."""
+VARIABLE, USUAL = "SGLANG_PYTHON", Path(".venv-sglang", "bin", "python")
+"""What names the interpreter of all engines, and where `make env-sglang` makes it."""
 INSTALL = (
-    f"install sglang=={SERIES} in an environment of its own and name it: strategy_config: {{python: .venv-sglang/bin/python}}"
+    f"install sglang=={SERIES} in an environment of its own: ./{USUAL} is found; another is named by {VARIABLE}, or by "
+    "strategy_config: {python: ...}"
 )
 STARTUP_TIMEOUT_S = 600.0
 
@@ -55,10 +59,17 @@ OURS: dict[str, str] = {
 """Arguments that are set here or have no place in a run, with the reason for the user."""
 
 
+def interpreter(named: str | None) -> str | None:
+    """The interpreter that was named; else that of the environment; else the usual one, where the run is started or beside the
+    package. None if there is none."""
+    beside = (folder / USUAL for folder in (Path.cwd(), Path(__file__).parents[4]))
+    return named or os.environ.get(VARIABLE) or next((str(each) for each in beside if each.is_file()), None)
+
+
 def check_interpreter(python: str | None) -> Path:
     """The folder of the SGLang that this interpreter has. `ValueError` if there is none, or one this project does not know."""
     if python is None:
-        raise ValueError("SGLang runs from an interpreter of its own, which is not named")
+        raise ValueError(f"SGLang runs from an interpreter of its own, which is not named, and there is no ./{USUAL}")
     seen = inspect_interpreter(python, "sglang", ["sglang"], [])
     if seen["folder"] is None:
         raise ValueError(f"{python} has no sglang")

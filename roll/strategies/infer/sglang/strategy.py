@@ -21,7 +21,7 @@ from transformers import AutoConfig, AutoTokenizer
 from roll.data.sample import FinishReason, VersionSpan
 from roll.strategies.infer.desk import Aborted, Desk, RequestBounds
 from roll.strategies.infer.interface import ASLEEP, EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
-from roll.strategies.infer.sglang.arguments import STARTUP_TIMEOUT_S, server_arguments
+from roll.strategies.infer.sglang.arguments import INSTALL, STARTUP_TIMEOUT_S, interpreter, server_arguments
 from roll.strategies.infer.sglang.server import SGLangServer
 from roll.strategies.infer.stop_strings import Tokenizer, response_text
 from roll.weights.bucket import Bucket, WeightManifest
@@ -56,7 +56,9 @@ class SGLangInferStrategy:
         for each rank of `tensor_parallel_size`. `version`: the policy version of the folder's weights. `sleeps`: `sleep` has to
         free memory. `engine_args`: `python`, the interpreter that has SGLang, and further fields of SGLang's `ServerArgs`."""
         given = dict(engine_args or {})
-        python, timeout_s = given.pop("python"), given.pop("startup_timeout_s", STARTUP_TIMEOUT_S)
+        python, timeout_s = interpreter(given.pop("python", None)), given.pop("startup_timeout_s", STARTUP_TIMEOUT_S)
+        if python is None:
+            raise ValueError(f"there is no SGLang on this machine: {INSTALL}")
         arguments = server_arguments(
             model_path,
             given,

