@@ -42,7 +42,7 @@ class PaddedRows(Scorer):
     def plan(self, batch: TokenBatch, budget: int) -> list[list[int]]:
         return plan_microbatches(batch.lengths.tolist(), budget)
 
-    layout = staticmethod(padded_rows)  # type: ignore[assignment]
+    layout = staticmethod(padded_rows)
 
 
 class PaddedStrategy(FSDP2Strategy):
