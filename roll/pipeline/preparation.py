@@ -90,13 +90,8 @@ class Prepared:
 
     @property
     def continues(self) -> bool:
-        """Whether the run goes on in its own folder; one that starts from another run's checkpoint does not. `checkpoints`, or
-        one of them, may be a link to another disk."""
-        if self.checkpoint is None:
-            return False
-        path, own = self.checkpoint.path.resolve(), self.checkpoints
-        named_there = self.checkpoint.path.parent.resolve() == own.resolve()
-        return named_there or (own / f"step-{self.checkpoint.step}").resolve() == path or self.run_dir.resolve() in path.parents
+        """Whether the run goes on in its own folder; one that starts from another run's checkpoint does not."""
+        return self.checkpoint is not None and self.checkpoint.is_of(self.run_dir)
 
     @property
     def resumed_record(self) -> dict[str, Any] | None:
@@ -195,7 +190,8 @@ class Preparation:
         """The fields of `Prepared`. Raises `ConfigError` with everything that was found."""
         config = self.config
         if config.groups_address is not None:
-            check = partial(_check_database, config)
+            own = self.checkpoint is not None and self.checkpoint.is_of(self.run_dir)
+            check = partial(_check_database, config, self.checkpoint if own else None)
             self.collect("groups_database", config.groups_database, check, "pip install 'roll[sql]'")
         self.collect.raise_if_any()
         return {
@@ -296,13 +292,14 @@ def _divided_by_megatron(config: PPOConfig, device_kind: str) -> Iterator[tuple[
             yield f"{name}.strategy_args.strategy_config", role.strategy_args.strategy_config, check
 
 
-def _check_database(config: PPOConfig) -> None:
+def _check_database(config: PPOConfig, checkpoint: Checkpoint | None) -> None:
+    """`checkpoint`: the one of the run's own that it goes on from."""
     try:
         from roll.pipeline.shared_groups import check_database
     except ImportError as error:
         raise ValueError(f"groups in a database need {error.name}, which is not installed") from error
     assert config.groups_address is not None
-    check_database(config, config.groups_address)
+    check_database(config, config.groups_address, checkpoint)
 
 
 def _check_writable(run_dir: Path) -> None:
