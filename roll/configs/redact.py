@@ -14,9 +14,25 @@ from typing import Any
 HIDDEN = "***"
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_SECRET_WORDS = {"auth", "oauth", "authorization", "authorisation", "bearer", "cookie", "cookies", "pwd", "pw", "dsn", "pat"}
+_SECRET_WORDS = {
+    "auth",
+    "oauth",
+    "authorization",
+    "authorisation",
+    "bearer",
+    "cookie",
+    "cookies",
+    "pwd",
+    "pw",
+    "dsn",
+    "pat",
+    "signature",
+    "sas",
+    "pin",
+}
 _SECRET_PART = re.compile(
-    r"secret(?!ar)|passw|passphrase|credential|apikey|accesskey|privatekey|authkey|authtoken|pwd|dsn$", re.IGNORECASE
+    r"secret(?!ar)|passw|passphrase|credential|apikey|accesskey|privatekey|authkey|authtoken|pwd|dsn$|^xaccess|^hf$",
+    re.IGNORECASE,
 )
 _OPEN_WORDS = frozenset(
     (
@@ -26,8 +42,8 @@ _OPEN_WORDS = frozenset(
     )
 )
 """Words beside "key" and "token" that make them harmless: `eos_token`, `num_key_value_heads`."""
-_SIGNATURES = {"sig", "signature"}
-"""Further names of secrets among the parameters of a URL."""
+_SIGNATURE = "sig"
+"""A further name of secrets among the parameters of a URL."""
 
 _URL_USER = re.compile(r"(?P<before>https?://)(?P<hidden>[^/@:\s'\"?#]+)(?=@)", re.I)
 _URL_PASSWORD = re.compile(r"(?P<before>://[^/@:\s]*:)(?P<hidden>[^/@\s]+)(?=@)")
@@ -108,7 +124,7 @@ def _hides(found: re.Match[str]) -> bool:
     if "name" not in found.re.groupindex:
         return True
     name = found["name"]
-    if found.re is _URL_PARAMETER and _SIGNATURES & {word.lower() for word in _WORD.findall(name)}:
+    if found.re is _URL_PARAMETER and _SIGNATURE in {word.lower() for word in _WORD.findall(name)}:
         return True
     generic = found.re is _ASSIGNMENT and name.lower() == "key"  # as in "write key=value"
     return not generic and is_secret(name, found["hidden"].strip("'\""))

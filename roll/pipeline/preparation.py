@@ -46,6 +46,7 @@ from roll.weights.directory import check_room
 T = TypeVar("T")
 P = TypeVar("P", bound="Prepared")
 
+_FOLDER = "a Hugging Face folder: config.json, tokenizer, *.safetensors that are not quantised"
 _OWN = "package.module.name, importable here (see PYTHONPATH)"
 
 SLIPS = (TypeError, AttributeError, NameError, ImportError, KeyError, IndexError, NotImplementedError, SyntaxError)
@@ -152,7 +153,7 @@ class Preparation:
             found = collect("bench_checkpoints", config.bench_checkpoints, partial(benched_models, config), fix)
             self._benched = found or ()
         tokenizers = [
-            collect(key, folder, partial(open_model, folder), "a Hugging Face folder: config.json, tokenizer, *.safetensors")
+            collect(key, folder, partial(open_model, folder, config.mode != "bench"), _FOLDER)
             for folder, key in _model_folders(config).items()
         ]
         if config.model_update_transport == "shared_memory" and config.mode == "both" and tokenizers[0] is not None:

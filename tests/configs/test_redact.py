@@ -20,6 +20,7 @@ SECRET_KEYS = [
     *("pwd", "db_pwd", "MYSQL_PWD", "dbpwd", "password", "passwd", "userPassword", "passphrase"),
     *("cookie", "cookies", "session_cookie", "dsn", "SENTRY_DSN", "sentry_dsn", "db_dsn", "credential", "credentials"),
     *("secret", "client_secret", "token", "tokens", "hf_token", "accessToken", "access_token", "id_token", "GH_TOKEN"),
+    *("SIGNATURE", "webhook_signature", "AZURE_SAS", "sas", "PIN", "card_pin", "hf", "HF", "x_access", "X-Access-Id"),
 ]
 INNOCENT = {
     "max_tokens": 5,
@@ -56,6 +57,13 @@ INNOCENT = {
     "dsnap": "x",
     "api_key": None,
     "use_auth": True,
+    "pin_memory": True,
+    "pinned": "x",
+    "opinion": "x",
+    "hf_home": "/models",
+    "HF_HUB_OFFLINE": "1",
+    "sassy": "x",
+    "max_access": 3,
 }
 
 
