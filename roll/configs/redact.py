@@ -1,7 +1,7 @@
 """Configs without their secrets, for whatever leaves the machine, lands in a log or is said on a terminal.
 
-Names decide what is a secret: names of keys, of `NAME=value` inside texts, of parameters in URLs. A name is read word by word, so
-that `auth_token` is one and `author` is none.
+Names decide what is a secret: names of keys, of `NAME=value` inside texts, of parameters in URLs, of environment variables
+(`hide_values`). A name is read word by word, so that `auth_token` is one and `author` is none.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 HIDDEN = "***"
+SHORTEST = 8
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _SECRET_WORDS = {
@@ -60,6 +61,17 @@ _NUMBER = re.compile(r"[+-]?\d{1,12}(\.\d+)?")
 _INSIDE_TEXT = (_URL_PASSWORD, _URL_USER, _URL_PARAMETER, _ASSIGNMENT, _HEADER, _BEARER)
 
 
+_known: list[str] = []
+"""Values that are secrets wherever they stand; the longest first."""
+
+
+def hide_values(environment: Mapping[str, str]) -> None:
+    """The secrets among these variables are hidden from now on, under every key: a configuration may have read them
+    (`${oc.env:NAME}`). Short ones are not, which would hide parts of ordinary words."""
+    named = {value for name, value in environment.items() if name not in ("PWD", "OLDPWD") and is_secret(name, value)}
+    _known[:] = sorted((value for value in named if len(value) >= SHORTEST), key=lambda value: (-len(value), value))
+
+
 def redact(value: object) -> Any:
     """A copy of a nested config in which values under keys like `api_key`, `hf_token`, `authorization`, `password` read `***`.
 
@@ -75,6 +87,8 @@ def redact(value: object) -> Any:
 
 
 def redact_text(text: str) -> str:
+    for value in _known:
+        text = text.replace(value, HIDDEN)
     for pattern in _INSIDE_TEXT:
         text = pattern.sub(lambda found: found["before"] + HIDDEN if _hides(found) else found[0], text)
     return text
@@ -97,6 +111,7 @@ def secrets(value: object) -> Iterator[str]:
         for i, item in enumerate(value):
             yield from _texts(item) if i in after_option else secrets(item)
     elif isinstance(value, str):
+        yield from (found for found in _known if found in value)
         for pattern in _INSIDE_TEXT:
             yield from (found["hidden"] for found in pattern.finditer(value) if _hides(found) and found["hidden"] != HIDDEN)
 
