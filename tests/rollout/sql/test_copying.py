@@ -84,6 +84,24 @@ def test_a_copy_of_an_earlier_version_is_restored_and_stays_what_it_was(make_par
     run(main())
 
 
+def test_a_driver_serves_the_version_of_its_checkpoint_though_the_database_does_not_know_it(make_party):
+    """As of the moment between a checkpoint and the publication of its version."""
+
+    async def main():
+        party = make_party()
+        driver = {"explores": True, "trains": True}
+        async with party.joined("driver", trainer_at=(0, 0), **driver) as groups:
+            await explore(groups, B + 1)
+            await groups.trained(await groups.lease(0))
+            known = groups.state()["database"]["seq"]
+        async with party.joined("driver", trainer_at=(AT, known), **driver) as groups:
+            assert (groups.admission.version, groups.admission.newest) == (1, 1)
+            await explore(groups, 2 * B - 1)
+            assert [group.group_id for group in (await groups.lease(1)).groups] == [2, 3]
+
+    run(main())
+
+
 def test_a_process_that_took_part_begins_anew(make_party, tmp_path):
     async def main():
         party = make_party()
