@@ -192,3 +192,23 @@ def test_a_run_goes_on_without_a_row_of_its_metrics_and_the_checker_says_so(laun
 
     damage = flipped_before_the_newest_checkpoint("metrics")
     go_on_after({"metrics.jsonl: a bit is flipped": damage}, (), launch, killed, row, check)
+
+
+def test_an_explorer_and_a_trainer_go_on_without_the_database_that_they_had(launch, row, accounts, tmp_path):
+    line = row("rlvr", "explorer and trainer", "database: removed beside one")
+    apart = ("num_gpus_per_node=1", "member_timeout=5", "model_update_transport=checkpoint_dir", *AUTO)
+    trainer_keys = ("mode=train", "actor_train.device_mapping=0", *apart)
+    explorer_keys = ("mode=explore", "actor_infer.device_mapping=0", *apart)
+    trainer, explorer = launch(*trainer_keys), launch(*explorer_keys)
+    trainer.wait_for_checkpoint(4)
+    trainer.signal(signal.SIGKILL)
+    assert trainer.end() == -signal.SIGKILL
+    for path in trainer.dir.glob("groups.db*"):
+        path.unlink()
+    line.begins()
+    assert explorer.end() == 1 and "start it again" in explorer.output, explorer.output
+    trainer, explorer = launch(*trainer_keys), launch(*explorer_keys)
+    assert (trainer.end(), explorer.end()) == (0, 0), trainer.output + explorer.output
+    assert "it was restored from step-" in trainer.output
+    accounts(trainer.dir, validated=None)
+    line.ends("the explorer says so and ends; started again, both go on to the end")
