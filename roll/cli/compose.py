@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import warnings
 from collections.abc import Mapping, Sequence
@@ -32,6 +33,7 @@ from roll.configs.loading import load_config, load_lenient, to_mapping
 from roll.configs.pipelines import Pipeline, pipeline_of
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
+from roll.configs.redact import hide_values
 from roll.configs.report import LoadReport, Note, origin
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.schema import count_keys
@@ -64,6 +66,7 @@ def load(
     ROLL's names and values are read as compat/roll/keys.py says, Trinity-RFT's as compat/trinity/keys.py does. `compat`: the file
     is ROLL's and keeps ROLL's meaning (compat/roll/readings.py); what is unknown, lacking or other than in ROLL is reported, not
     refused. Raises `ConfigError` with every problem, each with its file and line; `check_config` is the caller's next step."""
+    hide_values({name: value for name, value in os.environ.items() if not os.path.exists(value)})  # a path is no secret
     mapping, references = _compose(config_path, config_name, overrides)
     folder, name = Path(config_path).resolve(), config_name.removesuffix(".yaml")
     included = set[str]().union(*list(files(folder, name).values())[1:])

@@ -1,7 +1,7 @@
 """Configs without their secrets, for whatever leaves the machine, lands in a log or is said on a terminal.
 
-Names decide what is a secret: names of keys, of `NAME=value` inside texts, of parameters in URLs. A name is read word by word, so
-that `auth_token` is one and `author` is none.
+Names decide what is a secret: names of keys, of `NAME=value` inside texts, of parameters in URLs, of environment variables
+(`hide_values`). A name is read word by word, so that `auth_token` is one and `author` is none.
 """
 
 from __future__ import annotations
@@ -12,11 +12,28 @@ from itertools import pairwise
 from typing import Any
 
 HIDDEN = "***"
+SHORTEST = 8
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_SECRET_WORDS = {"auth", "oauth", "authorization", "authorisation", "bearer", "cookie", "cookies", "pwd", "pw", "dsn", "pat"}
+_SECRET_WORDS = {
+    "auth",
+    "oauth",
+    "authorization",
+    "authorisation",
+    "bearer",
+    "cookie",
+    "cookies",
+    "pwd",
+    "pw",
+    "dsn",
+    "pat",
+    "signature",
+    "sas",
+    "pin",
+}
 _SECRET_PART = re.compile(
-    r"secret(?!ar)|passw|passphrase|credential|apikey|accesskey|privatekey|authkey|authtoken|pwd|dsn$", re.IGNORECASE
+    r"secret(?!ar)|passw|passphrase|credential|apikey|accesskey|privatekey|authkey|authtoken|pwd|dsn$|^xaccess|^hf$",
+    re.IGNORECASE,
 )
 _OPEN_WORDS = frozenset(
     (
@@ -26,8 +43,8 @@ _OPEN_WORDS = frozenset(
     )
 )
 """Words beside "key" and "token" that make them harmless: `eos_token`, `num_key_value_heads`."""
-_SIGNATURES = {"sig", "signature"}
-"""Further names of secrets among the parameters of a URL."""
+_SIGNATURE = "sig"
+"""A further name of secrets among the parameters of a URL."""
 
 _URL_USER = re.compile(r"(?P<before>https?://)(?P<hidden>[^/@:\s'\"?#]+)(?=@)", re.I)
 _URL_PASSWORD = re.compile(r"(?P<before>://[^/@:\s]*:)(?P<hidden>[^/@\s]+)(?=@)")
@@ -42,6 +59,17 @@ _HEADER = re.compile(
 _BEARER = re.compile(r"(?P<before>\bbearer +)(?P<hidden>[\w.~+/=-]{8,})", re.IGNORECASE)
 _NUMBER = re.compile(r"[+-]?\d{1,12}(\.\d+)?")
 _INSIDE_TEXT = (_URL_PASSWORD, _URL_USER, _URL_PARAMETER, _ASSIGNMENT, _HEADER, _BEARER)
+
+
+_known: list[str] = []
+"""Values that are secrets wherever they stand; the longest first."""
+
+
+def hide_values(environment: Mapping[str, str]) -> None:
+    """The secrets among these variables are hidden from now on, under every key: a configuration may have read them
+    (`${oc.env:NAME}`). Short ones are not, which would hide parts of ordinary words."""
+    named = {value for name, value in environment.items() if name not in ("PWD", "OLDPWD") and is_secret(name, value)}
+    _known[:] = sorted((value for value in named if len(value) >= SHORTEST), key=lambda value: (-len(value), value))
 
 
 def redact(value: object) -> Any:
@@ -59,6 +87,8 @@ def redact(value: object) -> Any:
 
 
 def redact_text(text: str) -> str:
+    for value in _known:
+        text = text.replace(value, HIDDEN)
     for pattern in _INSIDE_TEXT:
         text = pattern.sub(lambda found: found["before"] + HIDDEN if _hides(found) else found[0], text)
     return text
@@ -81,6 +111,7 @@ def secrets(value: object) -> Iterator[str]:
         for i, item in enumerate(value):
             yield from _texts(item) if i in after_option else secrets(item)
     elif isinstance(value, str):
+        yield from (found for found in _known if found in value)
         for pattern in _INSIDE_TEXT:
             yield from (found["hidden"] for found in pattern.finditer(value) if _hides(found) and found["hidden"] != HIDDEN)
 
@@ -108,7 +139,7 @@ def _hides(found: re.Match[str]) -> bool:
     if "name" not in found.re.groupindex:
         return True
     name = found["name"]
-    if found.re is _URL_PARAMETER and _SIGNATURES & {word.lower() for word in _WORD.findall(name)}:
+    if found.re is _URL_PARAMETER and _SIGNATURE in {word.lower() for word in _WORD.findall(name)}:
         return True
     generic = found.re is _ASSIGNMENT and name.lower() == "key"  # as in "write key=value"
     return not generic and is_secret(name, found["hidden"].strip("'\""))

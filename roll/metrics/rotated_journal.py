@@ -7,12 +7,15 @@ checkpoint's digest is that of the file which has the byte before the position.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from roll.metrics.run_log import JournalFile, sync_folder
+from roll.metrics.run_log import JournalFile, check_prefix, sync_folder
+
+logger = logging.getLogger(__name__)
 
 PART_BYTES = 64 << 20
 """A file that has grown to this is not continued."""
@@ -66,16 +69,20 @@ class RotatedJournal:
         return self._journal.digest()
 
     def rewind(self, position: int, digest: str | None = None) -> int:
-        """As `JournalFile.rewind`; of a position whose file has gone, all that is left came after it."""
+        """As `JournalFile.rewind`; of a position whose file has gone, all that is left came after it. A file that was changed, or
+        has lost rows, is put aside with those that follow: the run needs none of them."""
         part = part_before(self._path, position)
         later = [each for each in parts(self._path) if part is None or each > part]
         self._journal.close()
-        if part is None:
-            cut = sum(map(_put_aside, later))
-            self._open(Part(position, self._named(position)))
-            return cut
-        self._open(part)
-        return self._journal.rewind(position - part.start, digest) + sum(map(_put_aside, later))
+        if part is not None:
+            try:
+                check_prefix(part.path, position - part.start, digest)
+            except ValueError as error:
+                logger.warning("%s; the run goes on without, they are in %s.rolled-back.jsonl", error, part.path.stem)
+                later, part = [part, *later], None
+        cut = sum(map(_put_aside, later))
+        self._open(part or Part(position, self._named(position)))
+        return cut + (self._journal.rewind(position - part.start) if part is not None else 0)
 
     def close(self) -> None:
         self._journal.close()

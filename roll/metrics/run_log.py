@@ -12,6 +12,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,9 @@ def _line(row: Mapping[str, object]) -> bytes:
         return json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n"
     except UnicodeEncodeError:
         return json.dumps(row, allow_nan=False).encode() + b"\n"
+
+
+GROUPS = "groups.jsonl"
 
 
 class JournalFile:
@@ -114,30 +118,21 @@ class JournalFile:
         it. Returns the number of rows cut.
 
         Raises `ValueError` if the file cannot have been that: it is shorter, has no line border there, or other rows before."""
-        tail = self.after(position, digest)
+        check_prefix(self.path, position, digest)
+        with self.path.open("rb") as file:
+            file.seek(position)
+            tail = file.read()
         self._put_aside(tail)
         self._file.truncate(position)
         self._end = position
         self._hash = None
         return tail.count(b"\n")
 
-    def after(self, position: int, digest: str | None = None) -> bytes:
-        """The lines after `position`, an earlier result of `position()`. Raises `ValueError` as `rewind` does."""
-        size = os.fstat(self._file.fileno()).st_size
-        if position > size:
-            raise ValueError(f"{self.path} has {size} bytes, the checkpoint recorded {position}: rows were lost")
-        with self.path.open("rb") as file:
-            file.seek(max(position - 1, 0))
-            if position and file.read(1) != b"\n":
-                raise ValueError(f"{self.path} has no line border at byte {position}: not the file of this checkpoint")
-            if digest is not None and _hash(self.path, position).hexdigest() != digest:
-                raise ValueError(f"{self.path}: rows before the checkpoint (byte {position}) were changed or lost")
-            return file.read()
-
     def retain(self, wanted: Callable[[dict[str, Any]], bool]) -> int:
-        """Retains the rows that are `wanted`, and removes all others. Returns the number of rows removed."""
+        """Retains the rows that are `wanted`, and removes all others, and lines that are no rows. Returns the number of lines
+        removed."""
         lines = self.path.read_bytes().splitlines(keepends=True)
-        verdicts = [wanted(row) for row in read_rows(self.path)]
+        verdicts = [(row := _row(line)) is not None and wanted(row) for line in lines]
         cut = [line for line, good in zip(lines, verdicts, strict=True) if not good]
         if cut:
             self._put_aside(b"".join(cut))
@@ -168,6 +163,31 @@ class JournalFile:
                 file.flush()
                 os.fsync(file.fileno())
             sync_folder(self.path.parent)
+
+
+def check_prefix(path: Path, position: int, digest: str | None = None) -> None:
+    """Raises `ValueError` if the journal cannot have had `position()` and `digest()` of a checkpoint: it is shorter, has no line
+    border there, or other rows before."""
+    size = path.stat().st_size if path.exists() else 0
+    if position > size:
+        raise ValueError(f"{path} has {size} bytes, the checkpoint recorded {position}: rows were lost")
+    if not position:
+        return
+    with path.open("rb") as file:
+        file.seek(position - 1)
+        if file.read(1) != b"\n":
+            raise ValueError(f"{path} has no line border at byte {position}: not the file of this checkpoint")
+    if digest is not None and _hash(path, position).hexdigest() != digest:
+        raise ValueError(f"{path}: rows before the checkpoint (byte {position}) were changed or lost")
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    """None if the line holds no JSON object."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None
 
 
 def sync_folder(folder: Path) -> None:
@@ -207,9 +227,7 @@ class GroupLog:
     """`groups.jsonl`: the fate of every group, in the order in which they ended, and each further use of one that was trained."""
 
     def __init__(self, run_dir: Path) -> None:
-        self._journal = JournalFile(run_dir / "groups.jsonl")
-        self._ended = self._read_fates()
-        """Groups that have met their fate -> whether they were trained."""
+        self._journal = JournalFile(run_dir / GROUPS)
 
     def write(
         self,
@@ -263,13 +281,16 @@ class GroupLog:
     def rewind(self, position: int, digest: str | None = None) -> int:
         """Back to a checkpoint; the groups that ended after it may end anew. Returns their number."""
         cut = self._journal.rewind(position, digest)
-        self._ended = self._read_fates()
+        self.__dict__.pop("_ended", None)
         return cut
 
     def close(self) -> None:
         self._journal.close()
 
-    def _read_fates(self) -> dict[int, bool]:
+    @cached_property
+    def _ended(self) -> dict[int, bool]:
+        """Groups that have met their fate -> whether they were trained. Read when they are needed: what stands behind a
+        checkpoint is cut before."""
         trained: dict[int, bool] = {}
         for row in self._journal.rows():
             if not isinstance(group_id := row.get("group_id"), int):

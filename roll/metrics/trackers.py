@@ -23,7 +23,7 @@ from roll.metrics.remote_trackers import (
     TrackerError,
     WandbTracker,
 )
-from roll.metrics.run_log import JournalFile
+from roll.metrics.run_log import JournalFile, check_prefix
 
 logger = logging.getLogger(__name__)
 
@@ -63,15 +63,13 @@ class JsonlTracker:
 
     def rewind(self, position: int, step: int, digest: str | None = None) -> int:
         """Back to the checkpoint of `step`, which recorded `position` and `digest`: keeps the lines of steps up to `step`, of
-        which some (a validation that ended late) may stand behind the position. The others go to `metrics.rolled-back.jsonl`.
-        Returns their number. Raises `ValueError` if lines were lost, or are no metrics."""
-        self._journal.after(position, digest)
-        for row in self._journal.rows():
-            if not isinstance(row.get("step"), int):
-                raise ValueError(
-                    f"{self._journal.path} has a row whose step is {row.get('step')!r}: not a journal of this package"
-                )
-        return self._journal.retain(lambda row: row["step"] <= step)
+        which some (a validation that ended late) may stand behind the position. The others, and lines that are no metrics, go to
+        `metrics.rolled-back.jsonl`. Returns their number. Lines that were lost or changed cost the run nothing but a warning."""
+        try:
+            check_prefix(self._journal.path, position, digest)
+        except ValueError as error:
+            logger.warning("%s; the run goes on, it needs none of them", error)
+        return self._journal.retain(lambda row: isinstance(row.get("step"), int) and row["step"] <= step)
 
     def finish(self, status: Status) -> None:
         self._journal.close()
@@ -184,14 +182,14 @@ def make_trackers(
 
     `kwargs`: by tracker name, or flat where one tracker is named. `last_step`: the step of the checkpoint that is resumed, later
     lines of metrics.jsonl are cut; -1 starts anew. `position`, `digest`: of metrics.jsonl then. Raises `TrackerError` if a
-    tracker cannot start, `ValueError` if metrics.jsonl is not what the checkpoint recorded."""
+    tracker cannot start, and has changed no file then."""
     names = list(names)
     own = _kwargs_by_name(names, kwargs or {})
     run = TrackedRun(run_dir, exp_name, redact(config), last_step)
     hidden = [*secrets(config), *secrets(kwargs or {})]
+    others = [Background(name, partial(REMOTE[name], run, **own[name]), hidden) for name in names]
     jsonl = JsonlTracker(run_dir)
     jsonl.rewind(position, last_step, digest)
-    others = [Background(name, partial(REMOTE[name], run, **own[name]), hidden) for name in names]
     return Trackers(jsonl, others)
 
 

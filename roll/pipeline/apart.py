@@ -121,13 +121,14 @@ class Publisher:
         return {"scheduler/explorers": float(len(self._groups.explorers))}
 
     async def begin(self, trainer: Trainer, version: int) -> None:
-        """Explorers that join find a version: if what was published before is gone, the one that training begins with."""
+        """Explorers that join find a version: if what was published before is gone, or older, the one that training begins with.
+        Its files may be there already: a database that was restored knows less than the folder has."""
         newest = self._groups.admission.newest
-        if not self._store.has(newest):
+        if not self._store.has(version) and (version > newest or not self._store.has(newest)):
             weights = await trainer.gather_weights(version)
             await self._store.publish(weights.manifest, weights.buckets)
-            if version > newest:
-                await self._groups.set_published(version)
+        if version > newest:
+            await self._groups.set_published(version)
         await self._retain()
 
     async def publish(self, weights: NewWeights) -> None:

@@ -1,8 +1,9 @@
 """Checkpoints: complete or absent.
 
 `checkpoints/step-N/` holds what the next step needs: the trainer's files, the pipeline's state (accounts, data cursor, staleness
-figures, positions in the journals) and the buffered groups. It is written aside, described by a manifest with a hash of every
-file, synced, and renamed, if the run still owns its folder; a folder without a valid manifest is never resumed from.
+figures, positions in the journals) and the buffered groups, or a copy of the database that has them. It is written aside,
+described by a manifest with a hash of every file, synced, and renamed, if the run still owns its folder; a folder without a valid
+manifest is never resumed from.
 """
 
 from __future__ import annotations
@@ -22,13 +23,12 @@ from roll.weights.folder_files import share_like, write_index
 
 STATE = "pipeline.json"
 BUFFER = "buffer.jsonl"
+DATABASE = "database.db"
+"""A copy of the database, where groups lie in one."""
 TRAINER = "trainer"
 MODEL = f"{TRAINER}/model"
 CRITIC = "critic"
 _NAME = re.compile(r"step-(\d{1,18})")
-
-Check = Callable[[Any, int], None]
-"""A check of the state and the step in a checkpoint; it raises `CheckpointError`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,12 @@ class Checkpoint:
     buffer: list[dict[str, Any]]
     skipped: tuple[str, ...] = ()
     """Newer checkpoints that cannot be resumed from, each with the reason."""
+
+    def is_of(self, run_dir: Path) -> bool:
+        """Whether the run of the folder made it. `checkpoints`, or one of them, may be a link to another disk."""
+        path, own = self.path.resolve(), run_dir / "checkpoints"
+        named_there = self.path.parent.resolve() == own.resolve()
+        return named_there or (own / f"step-{self.step}").resolve() == path or run_dir.resolve() in path.parents
 
     @property
     def trainer(self) -> Path:
@@ -55,9 +61,18 @@ class Checkpoint:
         return self.path / MODEL
 
     @property
+    def database(self) -> Path:
+        """The copy of the database; checkpoints of earlier versions have none."""
+        return self.path / DATABASE
+
+    @property
     def adapters(self) -> Path:
         """The adapters' folder; it exists only if adapters were trained (LoRA)."""
         return self.trainer / "adapter"
+
+
+Check = Callable[[Checkpoint], None]
+"""It raises `CheckpointError`."""
 
 
 class CheckpointStore:
@@ -215,12 +230,13 @@ def _read(path: Path, check: Check | None) -> Checkpoint:
         if not any(name.startswith(f"{TRAINER}/") for name in manifest.files):
             raise CheckpointError(f"there is no file of {TRAINER}/ in {MANIFEST}")
         state = read_json(path / STATE)
-        if check is not None:
-            check(state, manifest.step)
         buffer = [parsed(line, BUFFER) for line in (path / BUFFER).read_bytes().split(b"\n") if line]
+        found = Checkpoint(path, manifest.step, state, buffer)
+        if check is not None:
+            check(found)
     except OSError as error:
         raise CheckpointError(f"{error.filename}: {error.strerror}") from error
-    return Checkpoint(path, manifest.step, state, buffer)
+    return found
 
 
 def _remove(path: Path) -> None:

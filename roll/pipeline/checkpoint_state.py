@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from roll.configs.ppo import PPOConfig
+from roll.metrics.run_log import GROUPS, check_prefix
 from roll.pipeline.checkpoint import Checkpoint, CheckpointStore
 from roll.pipeline.manifest import CheckpointError, is_count, shown
 
@@ -49,8 +50,19 @@ def check_state(state: Any, step: int) -> None:
 
 
 def resumable(store: CheckpointStore, config: PPOConfig) -> Checkpoint | None:
-    """The checkpoint that `resume_from_checkpoint` names, if the run can go on from it. Raises `ValueError`."""
-    checkpoint = store.resolve(config.resume_from_checkpoint, check_state)
+    """The checkpoint that `resume_from_checkpoint` names, if the run can go on from it: with the fates of its groups as they were
+    then, if it is the run's own. Raises `ValueError`."""
+
+    def check(found: Checkpoint) -> None:
+        check_state(found.state, found.step)
+        run_dir, record = store.root.parent, found.state["record"]
+        if found.is_of(run_dir):
+            try:
+                check_prefix(run_dir / GROUPS, record["groups"], record.get("digests", {}).get("groups"))
+            except ValueError as error:
+                raise CheckpointError(str(error)) from error
+
+    checkpoint = store.resolve(config.resume_from_checkpoint, check)
     if checkpoint is not None:
         if config.uses_critic and not checkpoint.critic.is_dir():
             raise ValueError(f"{checkpoint.path} was made without a critic, which adv_estimator gae needs")

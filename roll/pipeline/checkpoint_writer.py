@@ -20,7 +20,7 @@ from roll.distributed.backend import BackendLost
 from roll.distributed.cluster import Cluster
 from roll.metrics.ledger import BUSY, Ledger
 from roll.metrics.step_speed import STAGE
-from roll.pipeline.checkpoint import CRITIC, TRAINER
+from roll.pipeline.checkpoint import CRITIC, DATABASE, TRAINER
 from roll.pipeline.state import RunState
 
 
@@ -88,6 +88,7 @@ class CheckpointWriter:
             folder = await asyncio.to_thread(self._state.checkpoints.begin, step)
             writing = (cluster.call_all("write", str(folder / part)) for part, cluster in self._clusters.items())
             _check_seen(chain.from_iterable(chain.from_iterable(await asyncio.gather(*writing))))
+            await self._state.copy_database(folder / DATABASE, step)
             await asyncio.to_thread(self._state.checkpoints.commit, step, state, rows)
             await self._state.groups.saved(self._state.saved_step)
         self._state.saved_step = step

@@ -17,10 +17,12 @@ def load_tokenizer(folder: str) -> PreTrainedTokenizerBase:
     return model_folder.load_tokenizer(Path(folder))
 
 
-def open_model(folder: str) -> Any:
+def open_model(folder: str, trained: bool = False) -> Any:
     """The tokenizer of a model folder from which a run may start: its weights are all there, and its chat template comes to an
-    end. An error names what is wrong with the folder."""
+    end. An error names what is wrong with the folder. `trained`: by the run, so its weights may not be quantised."""
     tokenizer = load_tokenizer(folder)
+    if trained:
+        model_folder.refuse_quantised(Path(folder))
     model_folder.check_weights(Path(folder))
     try_template(tokenizer)
     return tokenizer

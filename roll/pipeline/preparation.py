@@ -46,6 +46,7 @@ from roll.weights.directory import check_room
 T = TypeVar("T")
 P = TypeVar("P", bound="Prepared")
 
+_FOLDER = "a Hugging Face folder: config.json, tokenizer, *.safetensors that are not quantised"
 _OWN = "package.module.name, importable here (see PYTHONPATH)"
 
 
@@ -93,13 +94,8 @@ class Prepared:
 
     @property
     def continues(self) -> bool:
-        """Whether the run goes on in its own folder; one that starts from another run's checkpoint does not. `checkpoints`, or
-        one of them, may be a link to another disk."""
-        if self.checkpoint is None:
-            return False
-        path, own = self.checkpoint.path.resolve(), self.checkpoints
-        named_there = self.checkpoint.path.parent.resolve() == own.resolve()
-        return named_there or (own / f"step-{self.checkpoint.step}").resolve() == path or self.run_dir.resolve() in path.parents
+        """Whether the run goes on in its own folder; one that starts from another run's checkpoint does not."""
+        return self.checkpoint is not None and self.checkpoint.is_of(self.run_dir)
 
     @property
     def resumed_record(self) -> dict[str, Any] | None:
@@ -162,7 +158,7 @@ class Preparation:
             found = collect("bench_checkpoints", config.bench_checkpoints, partial(benched_models, config), fix)
             self._benched = found or ()
         tokenizers = [
-            collect(key, folder, partial(open_model, folder), "a Hugging Face folder: config.json, tokenizer, *.safetensors")
+            collect(key, folder, partial(open_model, folder, config.mode != "bench"), _FOLDER)
             for folder, key in _model_folders(config).items()
         ]
         if config.model_update_transport == "shared_memory" and config.mode == "both" and tokenizers[0] is not None:
@@ -200,7 +196,8 @@ class Preparation:
         """The fields of `Prepared`. Raises `ConfigError` with everything that was found."""
         config = self.config
         if config.groups_address is not None:
-            check = partial(_check_database, config)
+            own = self.checkpoint is not None and self.checkpoint.is_of(self.run_dir)
+            check = partial(_check_database, config, self.checkpoint if own else None)
             self.collect("groups_database", config.groups_database, check, "pip install 'roll[sql]'")
         self.collect.raise_if_any()
         return {
@@ -303,13 +300,14 @@ def _divided_by_megatron(config: PPOConfig, device_kind: str) -> Iterator[tuple[
             yield f"{name}.strategy_args.strategy_config", role.strategy_args.strategy_config, check
 
 
-def _check_database(config: PPOConfig) -> None:
+def _check_database(config: PPOConfig, checkpoint: Checkpoint | None) -> None:
+    """`checkpoint`: the one of the run's own that it goes on from."""
     try:
         from roll.pipeline.shared_groups import check_database
     except ImportError as error:
         raise ValueError(f"groups in a database need {error.name}, which is not installed") from error
     assert config.groups_address is not None
-    check_database(config, config.groups_address)
+    check_database(config, config.groups_address, checkpoint)
 
 
 def _check_writable(run_dir: Path) -> None:

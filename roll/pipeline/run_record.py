@@ -72,7 +72,6 @@ class RunRecord:
         self._counter: Counter | None = None
         self._ledger: Ledger | None = None
         self._speed: StepSpeed | None = None
-        write_whole(run_dir / "config.yaml", yaml.safe_dump(redact(written), sort_keys=False).encode())
         self.files = LiveFiles(run_dir, config.exp_name, derived.staleness_bound, prepared.lock)
         self.groups = GroupLog(run_dir)
         self._samples = SampleLog(run_dir, config.rollout_log_per_step, config.seed, round(config.rollout_log_limit_gb * 1e9))
@@ -81,15 +80,17 @@ class RunRecord:
             self.staleness.restore(resumed["staleness"])
         self.step = self._first_step = resumed["step"] if resumed is not None else 0
         digests = resumed.get("digests", {}) if resumed is not None else {}
+        logged = (self.step, resumed.get("metrics", 0), digests.get("metrics")) if resumed is not None else (-1, 0, None)
+        # First: a tracker that cannot start ends this, and nothing is changed then.
+        self._trackers = make_trackers(derived.trackers, run_dir, config.exp_name, written, config.tracker_kwargs, *logged)
+        write_whole(run_dir / "config.yaml", yaml.safe_dump(redact(written), sort_keys=False).encode())
         self.groups.rewind(resumed["groups"] if resumed is not None else 0, digests.get("groups"))
         self._samples.rewind(resumed["samples"] if resumed is not None else 0, digests.get("samples"))
-        logged = (self.step, resumed.get("metrics", 0), digests.get("metrics")) if resumed is not None else (-1, 0, None)
-        self._trackers = make_trackers(derived.trackers, run_dir, config.exp_name, written, config.tracker_kwargs, *logged)
         self._lessons = Lessons()
         self.alarms = Alarms(config.alarms if config.mode in ("both", "train") else ())
         self._alarm_log = JournalFile(run_dir / ALARMS) if config.alarms else None
         if self._alarm_log is not None:
-            self._alarm_log.retain(lambda row: row["step"] <= self.step)
+            self._alarm_log.retain(lambda row: isinstance(row.get("step"), int) and row["step"] <= self.step)
         self.memory = MemoryWatch()
         self.display = Display(logging_steps=config.logging_steps)
         self._reward: float | None = None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+import logging
 import os
 import socket
 import time
@@ -14,13 +16,18 @@ from roll.configs.problems import ConfigError, Problem
 from roll.configs.redact import redact_text
 from roll.metrics.run_log import GroupLog
 from roll.metrics.trace import Trace
+from roll.pipeline.checkpoint import Checkpoint
 from roll.rollout.admission import Admission
 from roll.rollout.pipeline_depth import PipelineDepth
 from roll.rollout.progress import Progress
-from roll.rollout.sql.database import Database, DatabaseError, open_engine, reading
+from roll.rollout.sql.copying import EMPTY, Fate, check_copy, differs, restore_copy
+from roll.rollout.sql.database import Database, DatabaseDamaged, DatabaseError, file_of, open_engine, reading
 from roll.rollout.sql.groups import SqlGroups
 from roll.rollout.sql.joining import ContractError, Member, check_may_join
+from roll.rollout.sql.rows import REPLAYED
 from roll.rollout.tasks import TaskSource
+
+logger = logging.getLogger(__name__)
 
 
 def sql_groups(
@@ -50,21 +57,77 @@ def sql_groups(
     )
 
 
-def check_database(config: PPOConfig, address: str) -> None:
-    """That the database can be used, and that this process may take part in the run it holds, if there is one. Raises
-    `ConfigError`."""
+def check_database(config: PPOConfig, address: str, checkpoint: Checkpoint | None = None) -> None:
+    """That the database can be used, and that this process may take part in the run it holds, if there is one. `checkpoint`: the
+    one of its own that the run goes on from; with its copy, a damaged database is restored. Raises `ConfigError`."""
     key, given = "groups_database", redact_text(address)
+    copy = checkpoint.database if checkpoint is not None and checkpoint.database.is_file() else None
     try:
-        file = open_engine(address).url.database
-        if not address.startswith("sqlite:") or Path(file or "").exists():
+        if copy is not None:
+            check_copy(copy, config.contract())
+        if (file := file_of(open_engine(address))) is None or file.exists():
             with reading(address) as connection:
                 check_may_join(connection, config.contract())
     except ContractError as error:
         fix = "write the same, or another exp_name"
         raise ConfigError([Problem(error.key or key, error.value if error.key else given, str(error), fix)]) from error
+    except DatabaseDamaged as error:
+        if copy is None:
+            trainer = "start the trainer with resume_from_checkpoint: auto, it restores the database from its newest checkpoint"
+            fix = trainer if config.mode == "explore" else "restore the file from a copy, or begin anew with another exp_name"
+            raise ConfigError([Problem(key, given, f"the database is damaged: {error}", fix)]) from error
     except DatabaseError as error:
         fix = "sqlite:///path/to/groups.db, or postgresql+psycopg://user@host/name"
         raise ConfigError([Problem(key, given, str(error), fix)]) from error
+
+
+def mend_database(address: str, checkpoint: Checkpoint, journal: Path) -> None:
+    """A trainer goes on from `checkpoint` in its own folder: if the database is not the one that belongs to it, it is restored
+    from the checkpoint's copy, and what there was is set aside. `journal`: groups.jsonl. Raises `ValueError` if it cannot be
+    restored, and has changed nothing then."""
+    place, engine = redact_text(address), open_engine(address)
+    why = _unlike(address, checkpoint, journal)
+    if not why:
+        return
+    if not checkpoint.database.is_file():
+        raise ValueError(f"{place}: {why}; {checkpoint.path} was made by an earlier version and has no copy of it")
+    file = file_of(engine)
+    if file is None and why != EMPTY:
+        raise ValueError(f"{place}: {why}; restore its backup, or empty it: then it is filled from {checkpoint.database}")
+    aside = _set_aside(file) if file is not None else ""
+    with engine.begin() as connection:
+        restore_copy(connection, checkpoint.database)
+    engine.dispose()
+    logger.warning("%s: %s; it was restored from %s%s", place, why, checkpoint.path.name, aside)
+
+
+def _unlike(address: str, checkpoint: Checkpoint, journal: Path) -> str:
+    """Why the database is not the one that belongs to the checkpoint; empty if it is."""
+    position, seq = checkpoint.state["record"]["groups"], checkpoint.state["database"]["seq"]
+    with journal.open("rb") as lines:
+        rows = [json.loads(line) for line in lines.read(position).splitlines()]
+    fates = {row["group_id"]: Fate(row["fate"], row["step"]) for row in rows if row["fate"] != REPLAYED}
+    file = file_of(open_engine(address))
+    if file is not None and not file.is_file():
+        return EMPTY
+    try:
+        with reading(address) as connection:
+            return differs(connection, seq, fates)
+    except DatabaseDamaged as error:
+        return f"it is damaged: {error}"
+
+
+def _set_aside(file: Path) -> str:
+    """What is there of an SQLite database, under another name."""
+    found = [path for end in ("", "-wal", "-shm") if (path := file.with_name(file.name + end)).exists()]
+    number = next(number for number in itertools.count(1) if not any(_aside(path, number).exists() for path in found))
+    for path in found:
+        path.rename(_aside(path, number))
+    return f"; what there was is in {_aside(file, number)}" if found else ""
+
+
+def _aside(path: Path, number: int) -> Path:
+    return path.with_name(f"damaged-{number}-{path.name}")
 
 
 def member(config: PPOConfig, source: TaskSource) -> Member:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from pathlib import Path
 from typing import Any
 
 from roll.configs.pipeline_depth import deepest_pipeline
 from roll.configs.ppo import PPOConfig
+from roll.metrics.run_log import GROUPS
 from roll.pipeline.advantages import Advantages
 from roll.pipeline.callbacks import Callbacks
 from roll.pipeline.checkpoint import CheckpointStore
@@ -23,12 +26,15 @@ class RunState:
     def __init__(self, config: PPOConfig, prepared: Prepared, advantages: Advantages, before: RunRecord | None = None) -> None:
         """Starts from the checkpoint, if there is one. `before`: see `RunRecord`."""
         checkpoint = prepared.checkpoint
+        self._config, self._prepared = config, prepared
         self.first_step = self.saved_step = prepared.first_version
         spared = self.first_step if prepared.continues else None
         self.checkpoints = CheckpointStore(prepared.checkpoints, config.max_ckpt_to_keep, spared, prepared.lock)
         if prepared.continues:
-            self.checkpoints.set_aside_after(self.first_step)
+            self._mend_database()
         self.record = RunRecord(config, prepared, before)
+        if prepared.continues:
+            self.checkpoints.set_aside_after(self.first_step)
         self.callbacks = Callbacks(prepared.callbacks)
         self.schedule = StepSchedule(
             last_step=config.max_steps,
@@ -38,7 +44,6 @@ class RunState:
             save_every=config.save_steps,
             validated=frozenset(each.step for each in self.record.validation),
         )
-        self._config, self._prepared = config, prepared
         self._joined = False
         self.begins_anew = False
         """Whether engines run that serve what was taken back."""
@@ -67,6 +72,21 @@ class RunState:
         """Nothing begins any more if an alarm is to end the run."""
         if self.record.alarms.stop is not None:
             self.groups.stop()
+
+    async def copy_database(self, file: Path, step: int) -> None:
+        """For the checkpoint of `step`, where groups lie in a database."""
+        if (address := self._config.groups_address) is not None:
+            from roll.rollout.sql.copying import write_copy
+
+            await asyncio.to_thread(write_copy, address, file, step, self.groups.admission.replay.oldest_after(step))
+
+    def _mend_database(self) -> None:
+        """Raises `ValueError`, and has changed nothing then."""
+        address, checkpoint = self._config.groups_address, self._prepared.checkpoint
+        if address is not None and checkpoint is not None:
+            from roll.pipeline.shared_groups import mend_database
+
+            mend_database(address, checkpoint, self._prepared.run_dir / GROUPS)
 
     def _new_groups(self) -> Groups:
         config, source = self._config, self._prepared.source

@@ -46,6 +46,10 @@ class Replay:
         best = nsmallest(count, usable, key=lambda group: (group.uses, -group.start_version, group.group_id))
         return [group.group_id for group in best]
 
+    def oldest_after(self, step: int) -> int | None:
+        """The start version from which on a group may be trained again after `step`; None: no group is."""
+        return step - self.bound if self.max_reuse > 1 else None
+
     def lease(self, group_ids: Iterable[int]) -> None:
         """A step has these groups, those among them that it trains for the first time left aside."""
         for group in [self.groups[group_id] for group_id in group_ids if group_id in self.groups]:

@@ -93,6 +93,17 @@ def check_weights(path: Path) -> None:
     _refuse_incomplete(path, model, info, without_head=bool(value_head(path)))
 
 
+def refuse_quantised(path: Path) -> None:
+    """Raises `ValueError` for weights that nobody can train, or replace in an engine."""
+    said = _quantisation(read_json(path / CONFIG))
+    if said is not None:
+        how = said.get("quant_method", "unknown") if isinstance(said, dict) else "unknown"
+        raise ValueError(
+            f"{path / CONFIG} has quantization_config (quant_method {how}): quantised weights cannot be trained, nor updated in "
+            "an engine; name the folder of the model that was quantised"
+        )
+
+
 def load_config(path: Path) -> Any:
     """Raises `ValueError` for an architecture that transformers does not have."""
     try:
@@ -188,6 +199,13 @@ def _layers(config: dict[str, Any]) -> int:
     names = ("num_hidden_layers", "num_layers", "n_layers", "n_layer")
     found = [config[name] for name in names if isinstance(config.get(name), int)]
     return max([*found, *(_layers(part) for part in config.values() if isinstance(part, dict))], default=0)
+
+
+def _quantisation(config: dict[str, Any]) -> Any:
+    """Of a configuration or any of its parts; None: it says nothing of the kind."""
+    parts = [part for part in config.values() if isinstance(part, dict)]
+    own = next((config[name] for name in ("quantization_config", "compression_config") if config.get(name)), None)
+    return own or next((found for part in parts if (found := _quantisation(part)) is not None), None)
 
 
 def _empty(stored: dict[str, Stored]) -> dict[str, torch.Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import logging
@@ -12,12 +13,43 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from roll.view.folder import Runs
 from roll.view.server import Watch, app
 
+REQUEST_S = 10.0
+"""A connection that has not made a request for so long is closed, however much of one it has said."""
 GOODBYE_S = 1
 """Pages that are open when it ends get so long."""
+
+
+class _Impatient(H11Protocol):
+    """uvicorn's own deadline begins with the first answer."""
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+    def _wait(self) -> None:
+        """For a request, unless one is being answered."""
+        answering = self.cycle is not None and not self.cycle.response_complete
+        if answering and self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        elif not answering and self._deadline is None:
+            self._deadline = self.loop.call_later(REQUEST_S, self.transport.close)
 
 
 class _Server(uvicorn.Server):
@@ -45,7 +77,7 @@ class Serving:
         watch = Watch(runs)
         page = app(runs, watch, token, f"roll_ui_{self.port}")
         config = uvicorn.Config(
-            page, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=GOODBYE_S
+            page, http=_Impatient, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=GOODBYE_S
         )
         self._server = _Server(config, watch)
 

@@ -15,16 +15,18 @@ from __future__ import annotations
 import hmac
 import json
 import logging
+import math
 import os
 import secrets
 import socket
 import socketserver
 import struct
 import threading
+import time
 from contextlib import suppress
 from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -34,6 +36,14 @@ from roll.weights.layout import TensorLayout, lay_out, read_layout
 
 TIMEOUT_S = 30.0
 """For each exchange, not for a bucket as a whole."""
+HANDSHAKE_S = 10.0
+"""For all that a connection says before it is known, however slowly."""
+MOST_STRANGERS = 128
+"""So many connections may not be known yet. Beyond that the oldest is ended, ..."""
+GRACE_S = 1.0
+"""... if it has had so long; else the next one waits."""
+WARN_S = 60.0
+"""No two warnings about connections that were refused are closer."""
 PIECE = 1 << 22
 """Bytes that are sent within one exchange."""
 SECRET = 32
@@ -84,11 +94,20 @@ class Endpoint:
 
     @classmethod
     def read(cls, path: Path) -> Endpoint:
-        """Raises `Unreachable` if there is no such file."""
+        """Raises `Unreachable` if there is no such file, and `ValueError` if it was not written by `write`."""
         try:
-            return cls(**json.loads(path.read_text()))
+            found = json.loads(path.read_bytes())
         except FileNotFoundError:
             raise Unreachable(f"{path} is not there: no trainer serves weights") from None
+        except (ValueError, RecursionError):
+            found = None
+        kinds = {"host": str, "port": int, "key": str}
+        if not isinstance(found, dict) or {name: type(value) for name, value in found.items()} != kinds:
+            said = f"an object with {', '.join(kinds)}"
+            raise ValueError(
+                f"{path} is not {said}: another version wrote it, or it is damaged; a trainer writes it when it starts"
+            )
+        return cls(**found)
 
     def prove(self, challenge: bytes, message: bytes) -> bytes:
         return hmac.digest(self.key.encode(), challenge + message, "sha256")
@@ -142,6 +161,45 @@ class ServedBucket:
         return Bucket({name: tensors[name] for name in self.names}, self.checksum)
 
 
+class Strangers:
+    """The connections that have not proved yet that they know the key. Each has a thread: there are `MOST_STRANGERS` at most."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._here: dict[socket.socket, tuple[float, str]] = {}
+        """Since when, and from where; the oldest first."""
+        self._refused = 0
+        self._warned_at = -math.inf
+
+    def enter(self, connection: socket.socket, host: str) -> None:
+        """Blocks until there is room, for `GRACE_S` at most."""
+        with self._changed:
+            while len(self._here) >= MOST_STRANGERS:
+                oldest, (since, whose) = next(iter(self._here.items()))
+                if (left := since + GRACE_S - time.monotonic()) > 0:
+                    self._changed.wait(left)
+                    continue
+                del self._here[oldest]
+                with suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)  # its thread ends, and closes it
+                self.refused(whose)
+            self._here[connection] = time.monotonic(), host
+
+    def leave(self, connection: socket.socket) -> None:
+        with self._changed:
+            self._here.pop(connection, None)
+            self._changed.notify()
+
+    def refused(self, host: str) -> None:
+        """Many of them make one warning."""
+        with self._changed:
+            self._refused += 1
+            if time.monotonic() - self._warned_at < WARN_S:
+                return
+            count, self._refused, self._warned_at = self._refused, 0, time.monotonic()
+        logger.warning("%s asked for weights without the run's key (%d refused since the last warning)", host, count)
+
+
 class BucketServer(socketserver.ThreadingTCPServer):
     """Serves the buckets of a shelf in threads of its own until it is closed. Raises `OSError` if it cannot listen."""
 
@@ -149,6 +207,7 @@ class BucketServer(socketserver.ThreadingTCPServer):
 
     def __init__(self, host: str, shelf: Shelf) -> None:
         self.shelf = shelf
+        self.strangers = Strangers()
         self.address_family = socket.getaddrinfo(host, None)[0][0]
         super().__init__((host, 0), _Request)
         self.endpoint = Endpoint(host, int(self.server_address[1]), secrets.token_hex(SECRET))
@@ -159,6 +218,10 @@ class BucketServer(socketserver.ThreadingTCPServer):
         self.shutdown()
         self.server_close()
 
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        self.strangers.enter(request, client_address[0])
+        return True
+
     def handle_error(self, request: object, client_address: object) -> None:
         logger.exception("weights were not handed over to %s", client_address)
 
@@ -168,26 +231,40 @@ class _Request(socketserver.BaseRequestHandler):
 
     def handle(self) -> None:
         connection: socket.socket = self.request
-        connection.settimeout(TIMEOUT_S)
         with suppress(ConnectionError, TimeoutError):  # the reader is gone, and asks again if it needs to
             self._answer(connection)
 
+    def finish(self) -> None:
+        self.server.strangers.leave(self.request)
+
     def _answer(self, connection: socket.socket) -> None:
-        endpoint, challenge = self.server.endpoint, secrets.token_bytes(SECRET)
-        connection.sendall(challenge)
-        theirs, proof, asked = (_receive(connection, size) for size in (SECRET, SECRET, ASKED.size))
-        layout = None
-        if hmac.compare_digest(proof, endpoint.prove(challenge, asked)):
-            layout = self._find(*ASKED.unpack(asked))
-        else:
-            logger.warning("%s asked for weights without the run's key", self.client_address[0])
+        theirs, asked, known = self._asked(connection)
+        layout = self._find(*ASKED.unpack(asked)) if known else None
         answered = ANSWERED.pack(len(layout.header), layout.nbytes) if layout is not None else ANSWERED.pack(0, 0)
-        connection.sendall(endpoint.prove(theirs, answered) + answered)
+        connection.sendall(self.server.endpoint.prove(theirs, answered) + answered)
         if layout is not None:
             connection.sendall(layout.header)
             for content in (as_bytes(tensor).numpy().data for tensor in layout.tensors):
                 for start in range(0, len(content), PIECE):
                     connection.sendall(content[start : start + PIECE])
+
+    def _asked(self, connection: socket.socket) -> tuple[bytes, bytes, bool]:
+        """The other side's challenge and question, and whether it knows the key."""
+        challenge, until = secrets.token_bytes(SECRET), time.monotonic() + HANDSHAKE_S
+        strangers, host = self.server.strangers, self.client_address[0]
+        try:
+            connection.settimeout(HANDSHAKE_S)
+            connection.sendall(challenge)
+            theirs, proof, asked = (_receive(connection, size, until) for size in (SECRET, SECRET, ASKED.size))
+        except TimeoutError:
+            strangers.refused(host)
+            raise
+        finally:
+            strangers.leave(connection)
+        if not (known := hmac.compare_digest(proof, self.server.endpoint.prove(challenge, asked))):
+            strangers.refused(host)
+        connection.settimeout(TIMEOUT_S)
+        return theirs, asked, known
 
     def _find(self, version: int, number: int, members: int) -> TensorLayout | None:
         if members:
@@ -198,16 +275,18 @@ class _Request(socketserver.BaseRequestHandler):
         return lay_out(bucket.tensors) if bucket is not None else None
 
 
-def _receive(connection: socket.socket, size: int) -> bytes:
+def _receive(connection: socket.socket, size: int, until: float = math.inf) -> bytes:
     received = bytearray(size)
-    _receive_into(connection, memoryview(received))
+    _receive_into(connection, memoryview(received), until)
     return bytes(received)
 
 
-def _receive_into(connection: socket.socket, room: memoryview) -> None:
-    """Raises `ConnectionError` if the other side ends before the room is full."""
+def _receive_into(connection: socket.socket, room: memoryview, until: float = math.inf) -> None:
+    """Raises `ConnectionError` if the other side ends before the room is full, and `TimeoutError` if it is not at `until`."""
     missing = room
     while missing:
+        if until < math.inf:
+            connection.settimeout(max(until - time.monotonic(), 0.001))
         if not (count := connection.recv_into(missing)):
             raise ConnectionError(f"the connection ended after {len(room) - len(missing):,} of {len(room):,} bytes")
         missing = missing[count:]

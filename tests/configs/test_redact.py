@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from roll.cli.compose import load
+from roll.configs import redact as redact_module
 from roll.configs.loading import load_config
 from roll.configs.problems import ConfigError, Problem
-from roll.configs.redact import HIDDEN, redact, redact_at, redact_text, secrets
+from roll.configs.redact import HIDDEN, hide_values, redact, redact_at, redact_text, secrets
 from roll.configs.report import Note
 from roll.configs.rlvr import RLVRConfig
 from roll.metrics.trackers import describe
@@ -20,6 +23,7 @@ SECRET_KEYS = [
     *("pwd", "db_pwd", "MYSQL_PWD", "dbpwd", "password", "passwd", "userPassword", "passphrase"),
     *("cookie", "cookies", "session_cookie", "dsn", "SENTRY_DSN", "sentry_dsn", "db_dsn", "credential", "credentials"),
     *("secret", "client_secret", "token", "tokens", "hf_token", "accessToken", "access_token", "id_token", "GH_TOKEN"),
+    *("SIGNATURE", "webhook_signature", "AZURE_SAS", "sas", "PIN", "card_pin", "hf", "HF", "x_access", "X-Access-Id"),
 ]
 INNOCENT = {
     "max_tokens": 5,
@@ -56,6 +60,13 @@ INNOCENT = {
     "dsnap": "x",
     "api_key": None,
     "use_auth": True,
+    "pin_memory": True,
+    "pinned": "x",
+    "opinion": "x",
+    "hf_home": "/models",
+    "HF_HUB_OFFLINE": "1",
+    "sassy": "x",
+    "max_access": 3,
 }
 
 
@@ -147,3 +158,27 @@ def test_messages_of_trackers_repeat_no_secret_of_a_text() -> None:
     config = {"tracking_uri": "https://me:hunter2@host", "env": ["API_KEY=abcdef"]}
     told = describe(ConnectionError("refused hunter2 and abcdef"), secrets(config))
     assert told == "ConnectionError: refused *** and ***"
+
+
+@pytest.mark.parametrize("name", ["UPLOAD_SAS", "REQUEST_SIGNATURE", "SIM_PIN", "HF", "X_ACCESS", "WANDB_API_KEY"])
+def test_a_secret_of_the_environment_is_hidden_under_every_key(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redact_module, "_known", [])
+    monkeypatch.setenv(name, "sv=2022&very-secret")
+    (tmp_path / "run.yaml").write_text(f"exp_name: '1${{oc.env:{name}}}'\nbeside: run-${{oc.env:{name}}}\n")
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, "run")
+    assert "beside = 'run-***'" in str(caught.value) and "very" not in str(caught.value)
+    value = {"exp_name": "run-sv=2022&very-secret", "rest": ["sv=2022&very-secret"]}
+    assert redact(value) == {"exp_name": "run-***", "rest": ["***"]}
+    assert "sv=2022&very-secret" in secrets(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("PWD", "/gone/for/good"), ("OLDPWD", "/gone/before"), ("PIN", "math"), ("A", "long enough")]
+)
+def test_other_values_of_the_environment_are_none(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redact_module, "_known", [])
+    hide_values({name: value})
+    assert redact_text(f"read {value}/rows") == f"read {value}/rows"

@@ -136,6 +136,22 @@ def test_broken_tokenizer_file(refused, world, tmp_path):
     assert "pretrain" in line and "tokenizer" in line
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"quantization_config": {"quant_method": "awq", "bits": 4}},
+        {"text_config": {"quantization_config": {"quant_method": "fp8"}}},
+        {"compression_config": {"format": "pack-quantized"}},
+    ],
+)
+def test_a_quantised_model(refused, world, tmp_path, said):
+    folder = copy_model(world, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | said))
+    line = refused(f"pretrain={folder}")
+    assert "pretrain" in line and "quantised weights cannot be trained" in line and "not quantised" in line.partition("fix:")[2]
+
+
 @pytest.mark.parametrize("role", ["actor_train", "actor_infer"])
 def test_model_folder_of_a_role(refused, world, tmp_path, role):
     folder = copy_model(world, tmp_path / "model", "*.safetensors")

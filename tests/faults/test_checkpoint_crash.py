@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import signal
+import sqlite3
+from contextlib import closing
 
 import pytest
 import torch
@@ -98,33 +101,105 @@ def test_checkpoints_on_another_disk_are_the_runs_own(in_process, accounts, tmp_
     accounts(run_dir, validated=(0, 4, 6, 8, 12))
 
 
-def test_lost_rows_of_any_journal_are_refused(in_process, tmp_path):
-    assert in_process("max_steps=4")[0] == 0
-    for name in ("groups", "samples", "metrics"):
-        shutil.copytree(tmp_path / "output", tmp_path / name)
-        journal = tmp_path / name / f"run/{name}.jsonl"
-        rows = journal.read_bytes().splitlines(keepends=True)
-        journal.write_bytes(
-            b"".join(rows[: len(rows) // 2])
-        )  # what a disk loses is the end; rows after the checkpoint may be lost
-        code, err = in_process(AUTO, "max_steps=6", output=name)
-        assert code == 2 and len(err.splitlines()) == 1, err
-        assert f"{name}.jsonl has" in err and ("rows were lost" in err or "no line border" in err)
+def contents(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name[0] != "."}
 
 
-def test_changed_rows_of_any_journal_are_refused(in_process, tmp_path):
+def lost(rows):
+    """What a disk loses is the end; rows after the checkpoint may be lost."""
+    return rows[:1]
+
+
+def changed(rows):
     """Of the same length, so that neither size nor line borders tell."""
+    other = [re.sub(rb'"(step|lag)": \d', rb'"\1": 9', rows[0], count=1), *rows[1:]]
+    assert other != rows
+    return other
+
+
+@pytest.mark.parametrize("damage", [lost, changed])
+def test_the_fates_of_groups_cannot_be_done_without_and_a_start_that_is_refused_changes_nothing(in_process, tmp_path, damage):
     assert in_process("max_steps=4")[0] == 0
-    for name in ("groups", "samples", "metrics"):
-        shutil.copytree(tmp_path / "output", tmp_path / name)
-        journal = tmp_path / name / f"run/{name}.jsonl"
-        rows = journal.read_bytes().splitlines(keepends=True)
-        changed = [re.sub(rb'"(step|lag)": \d', rb'"\1": 9', rows[0], count=1), *rows[1:]]
-        assert changed != rows
-        journal.write_bytes(b"".join(changed))
-        code, err = in_process(AUTO, "max_steps=6", output=name)
+    journal = tmp_path / "output/run/groups.jsonl"
+    journal.write_bytes(b"".join(damage(journal.read_bytes().splitlines(keepends=True))))
+    before = contents(tmp_path / "output")
+    for wish in (AUTO, f"resume_from_checkpoint={tmp_path}/output/run/checkpoints/step-4"):
+        code, err = in_process(wish, "max_steps=6")
         assert code == 2 and len(err.splitlines()) == 1, err
-        assert f"{name}.jsonl: rows before the checkpoint (byte" in err and "were changed or lost" in err
+        assert "groups.jsonl" in err and ("rows were lost" in err or "were changed or lost" in err)
+    assert contents(tmp_path / "output") == before
+
+
+def test_the_newest_checkpoint_that_the_fates_of_groups_reach_is_found(in_process, accounts, tmp_path):
+    assert in_process("max_steps=4")[0] == 0
+    run_dir = tmp_path / "output/run"
+    position = json.loads((run_dir / "checkpoints/step-2/pipeline.json").read_text())["record"]["groups"]
+    (run_dir / "groups.jsonl").write_bytes((run_dir / "groups.jsonl").read_bytes()[: position + 20])
+    assert in_process(AUTO)[0] == 0
+    assert (run_dir / "checkpoints/rolled-back-step-4").is_dir()
+    accounts(run_dir, validated=(0, 6, 12))
+
+
+@pytest.mark.parametrize("damage", [lost, changed])
+@pytest.mark.parametrize("name", ["samples", "metrics"])
+def test_a_log_that_lost_rows_or_has_others_is_set_aside_and_the_run_goes_on(in_process, tmp_path, name, damage, caplog):
+    assert in_process("max_steps=4")[0] == 0
+    run_dir = tmp_path / "output/run"
+    journal = run_dir / f"{name}.jsonl"
+    left = damage(journal.read_bytes().splitlines(keepends=True))
+    journal.write_bytes(b"".join(left))
+    assert in_process(AUTO, "max_steps=6")[0] == 0
+    [warning] = [record.getMessage() for record in caplog.records if "; the run goes on" in record.getMessage()]
+    assert f"{name}.jsonl" in warning
+    assert json.loads((run_dir / "summary.json").read_text())["steps"] == 6
+    kept = b"".join(path.read_bytes() for path in run_dir.glob(f"{name}*.jsonl"))
+    assert all(line in kept for line in left), "rows are moved, and not lost"
+
+
+def removed(database):
+    database.unlink()
+
+
+def without_header(database):
+    database.write_bytes(bytes(100) + database.read_bytes()[100:])
+
+
+def older(database):
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("UPDATE runs SET seq = 3")
+
+
+@pytest.mark.parametrize("damage", [removed, without_header, older])
+def test_a_database_is_restored_from_the_checkpoint(in_process, accounts, tmp_path, damage, caplog):
+    database = tmp_path / "output/run/groups.db"
+    inside = f"groups_database=sqlite:///{database}"
+    assert in_process(inside)[0] == 0
+    damage(database)
+    left = database.read_bytes() if database.exists() else None
+    step_4 = f"resume_from_checkpoint={database.parent}/checkpoints/step-4"
+    assert in_process(step_4, inside, "max_steps=13")[0] == 2, "the contract of the run is that of the copy"
+    assert in_process(step_4, inside)[0] == 0
+    accounts(tmp_path / "output/run")
+    assert "it was restored from step-4" in caplog.text
+    aside = database.with_name("damaged-1-groups.db")
+    assert (aside.read_bytes() if aside.exists() else None) == left
+
+
+def test_without_a_copy_a_damaged_database_is_refused_and_nothing_is_changed(in_process, tmp_path):
+    database, checkpoints = tmp_path / "output/run/groups.db", tmp_path / "output/run/checkpoints"
+    inside = f"groups_database=sqlite:///{database}"
+    assert in_process("max_steps=4", inside)[0] == 0
+    for manifest in checkpoints.glob("step-*/manifest.json"):
+        (manifest.parent / "database.db").unlink()
+        held = json.loads(manifest.read_text())
+        del held["files"]["database.db"]
+        manifest.write_text(json.dumps(held))
+    for damage, key in ((older, "resume_from_checkpoint = 'auto'"), (without_header, "groups_database = ")):
+        damage(database)
+        before = contents(tmp_path / "output")
+        code, err = in_process(AUTO, "max_steps=4", inside)
+        assert code == 2 and len(err.splitlines()) == 1 and key in err, err
+        assert contents(tmp_path / "output") == before
 
 
 def test_a_checkpoint_without_digests_is_resumed_from(in_process, accounts, tmp_path, monkeypatch):

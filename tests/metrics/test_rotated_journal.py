@@ -6,7 +6,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -89,7 +88,7 @@ def test_a_position_whose_file_has_gone_is_gone_back_to(tmp_path):
     assert written(path) == [77] and journal.position() == position + ROW
 
 
-def test_rows_that_were_lost_before_the_position_are_noticed(tmp_path):
+def test_a_file_whose_rows_before_the_position_were_changed_or_lost_is_put_aside(tmp_path, caplog):
     path = tmp_path / "samples.jsonl"
     journal = RotatedJournal(path, 0, part_bytes=2 * ROW)
     for n in range(5):
@@ -99,13 +98,19 @@ def test_rows_that_were_lost_before_the_position_are_noticed(tmp_path):
     journal.close()
     last = parts(path)[-1].path
     last.write_text(last.read_text().replace("4", "9"))
-    with pytest.raises(ValueError, match="were changed or lost"):
-        RotatedJournal(path, 0).rewind(position, digest)
-    path.unlink()
+    damaged = last.read_bytes()
+    again = RotatedJournal(path, 0)
+    again.rewind(position, digest)
+    assert "were changed or lost" in caplog.text
+    assert last.with_stem(f"{last.stem}.rolled-back").read_bytes() == damaged
+    again.append(rows(6))
+    assert written(path) == [0, 1, 2, 3, 6] and again.position() == position + ROW
+    again.close()
     for part in parts(path):
         part.path.unlink()
-    with pytest.raises(ValueError, match="rows were lost"):
-        RotatedJournal(path, 0).rewind(position, digest)
+    again = RotatedJournal(path, 0)
+    again.rewind(position, digest)
+    assert again.position() == position
 
 
 def test_a_disk_that_is_full_when_a_file_begins_leaves_whole_rows_and_a_journal_to_go_on_with(tmp_path):

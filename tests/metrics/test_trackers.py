@@ -58,25 +58,41 @@ def test_resume_cuts_later_steps_and_a_fresh_run_starts_anew(tmp_path):
     assert [json.loads(line)["step"] for line in rolled_back] == [3, 0, 1, 2, 2, 3]
 
 
-def test_metrics_that_were_lost_since_the_checkpoint_are_noticed(tmp_path):
+def test_metrics_that_were_lost_since_the_checkpoint_are_noticed_and_the_others_stay(tmp_path, caplog):
     run = make_trackers([], tmp_path, "e", CONFIG)
     for step in range(4):
         run.log(step, {"loss": 0.0})
-    position = run.position()
+    position, digest = run.position(), run.digest()
     run.log(2, {"late": 1.0})  # a validation that ended after the checkpoint of step 3
     run.log(4, {"loss": 0.0})
     run.finish("interrupted")
     make_trackers([], tmp_path, "e", CONFIG, last_step=3, position=position).finish("finished")
     assert steps(tmp_path) == [0, 1, 2, 3, 2]
     whole = (tmp_path / "metrics.jsonl").read_text()
-    for damaged, message in (
-        ("".join(whole.splitlines(keepends=True)[:3]), "rows were lost"),
-        ("x" * position + "\n", "no line border"),
-        (whole.replace('"step": 1', '"stop": 1'), "whose step is None"),
+    for damaged, message, left in (
+        ("".join(whole.splitlines(keepends=True)[:3]), "rows were lost", [0, 1, 2]),
+        ("x" * position + "\n", "no line border", []),
+        (whole.replace('"step": 1', '"stop": 1'), "were changed or lost", [0, 2, 3, 2]),
     ):
         (tmp_path / "metrics.jsonl").write_text(damaged)
-        with pytest.raises(ValueError, match=message):
-            make_trackers([], tmp_path, "e", CONFIG, last_step=3, position=position)
+        caplog.clear()
+        make_trackers([], tmp_path, "e", CONFIG, last_step=3, position=position, digest=digest).finish("finished")
+        assert message in caplog.text and steps(tmp_path) == left
+
+
+def test_a_tracker_that_cannot_start_cuts_no_metrics(tmp_path, monkeypatch):
+    run = make_trackers([], tmp_path, "e", CONFIG)
+    for step in range(4):
+        run.log(step, {"loss": 0.0})
+    run.finish("interrupted")
+
+    def broken(run):
+        raise ConnectionError("no route")
+
+    monkeypatch.setitem(trackers.REMOTE, "wandb", broken)
+    with pytest.raises(TrackerError):
+        make_trackers(["wandb"], tmp_path, "e", CONFIG, last_step=1)
+    assert steps(tmp_path) == [0, 1, 2, 3]
 
 
 def test_a_tracker_that_fails_is_switched_off_with_one_warning_and_the_run_goes_on(tmp_path, monkeypatch, caplog):

@@ -104,6 +104,27 @@ def test_a_trainer_that_comes_back_without_the_newest_version_announces_the_one_
     run(main())
 
 
+@pytest.mark.parametrize("there", [{0}, {0, 3}], ids=["not written", "written"])
+def test_a_version_that_the_database_has_lost_is_published_when_its_trainer_comes_back(config, party, there):
+    async def main():
+        async with party.joined("explorer") as explorer, party.trainer() as groups:
+            trainer, publisher, store = begin(config, groups)
+            written = []
+            folder = SimpleNamespace(has=lambda version: version in there | {*written}, retain=store.retain)
+
+            async def publish(manifest, buckets):
+                written.append(manifest.version)
+
+            folder.publish = publish
+            publisher._store = folder
+            await publisher.begin(trainer, 3)
+            await explorer.until(lambda: explorer.admission.newest == 3)
+            assert written == [3][: 3 not in there]
+            store.close()
+
+    run(main())
+
+
 def test_who_waits_for_weights_hears_that_the_run_is_over_and_how(config, party):
     async def main():
         async with party.trainer() as groups, party.joined("explorer") as explorer:

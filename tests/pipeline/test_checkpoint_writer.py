@@ -53,6 +53,7 @@ class World:
         self.state = SimpleNamespace(
             record=SimpleNamespace(step=0),
             groups=SimpleNamespace(buffered=lambda: [{"group": self.state.record.step}], saved=self.saved),
+            copy_database=self.copy_database,
             snapshot=lambda: {"step": self.state.record.step},
             checkpoints=self.store,
             saved_step=0,
@@ -62,6 +63,9 @@ class World:
 
     async def saved(self, step: int) -> None:
         """Groups in memory have nothing to forget."""
+
+    async def copy_database(self, file: Path, step: int) -> None:
+        """They lie in none."""
 
     def train(self) -> None:
         self.state.record.step += 1

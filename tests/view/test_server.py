@@ -1,8 +1,11 @@
 """The page over HTTP: only for who knows the token, only what lies in the runs, however many read, however large the files."""
 
 import asyncio
+import contextlib
 import json
 import os
+import shutil
+import socket
 import threading
 import tracemalloc
 
@@ -11,6 +14,7 @@ import pytest
 from run_files import HOSTILE, fate, lines, make_run, metric, sample
 
 from roll.view import server, shared
+from roll.view import serving as view_serving
 from roll.view.folder import MOST_OPEN, Runs
 from roll.view.server import app
 
@@ -276,3 +280,49 @@ def test_memory_is_bounded_by_the_runs_that_are_open_and_lines_are_not_kept(tmp_
     finally:
         tracemalloc.stop()
     assert len(run.samples.groups["2/50"].samples) == 40 and kept < 2e6 and peak < 2e7
+
+
+@pytest.fixture
+def serving(folder, monkeypatch):
+    """The server of `roll ui`, with a deadline that a test can wait for."""
+    monkeypatch.setattr(view_serving, "REQUEST_S", 0.5)
+    serving = view_serving.Serving([folder], 0)
+    thread = threading.Thread(target=serving.run)
+    thread.start()
+    yield serving
+    serving.stop()
+    thread.join()
+
+
+@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: "], ids=["nothing", "half a request"])
+@pytest.mark.parametrize("before", [False, True], ids=["first", "second"])
+def test_a_connection_that_makes_no_request_is_closed_however_slowly_it_speaks(serving, said, before):
+    with socket.create_connection(("127.0.0.1", serving.port), 10) as connection:
+        if before:
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            answer = b""
+            while not answer.endswith(b"it has the token"):
+                answer += connection.recv(4096)
+        connection.sendall(said)
+        connection.settimeout(0.1)
+        spoken = 0
+        with contextlib.suppress(ConnectionError):
+            while spoken < 80:
+                if said:
+                    connection.sendall(b"x")
+                spoken += 1
+                with contextlib.suppress(TimeoutError):
+                    if not connection.recv(1):
+                        break
+        assert 1 < spoken < 80
+
+
+def test_an_answer_may_take_longer_than_a_request(serving, folder, monkeypatch):
+    """A page that watches has its stream for hours."""
+    monkeypatch.setattr(server, "LOOK_S", 3 * view_serving.REQUEST_S)
+    params = {"token": serving.address.partition("token=")[2], "run": "one"}
+    with httpx.stream("GET", f"http://127.0.0.1:{serving.port}/api/stream", params=params, timeout=20) as answer:
+        events = (line for line in answer.iter_lines() if line)
+        first = next(events)
+        shutil.rmtree(folder / "one")
+        assert next(events) != first

@@ -3,6 +3,9 @@
 import logging
 import socket
 import struct
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 import pytest
@@ -158,3 +161,67 @@ def test_the_key_lies_in_a_file_for_its_owner_and_is_not_shown(server, tmp_path)
 def test_an_address_of_another_machine_is_refused(shelf):
     with pytest.raises(OSError, match="assign requested address"):
         BucketServer("192.0.2.1", shelf)
+
+
+def server_threads():
+    return [thread for thread in threading.enumerate() if "process_request_thread" in thread.name]
+
+
+def is_ended(connection):
+    """Whether the server has closed it; the challenge, which it sent before, is read."""
+    connection.settimeout(10)
+    with suppress(ConnectionError):
+        while connection.recv(SECRET):
+            pass
+    return True
+
+
+def test_idle_connections_have_few_threads_and_the_oldest_make_room_for_who_has_the_key(server, served, monkeypatch, caplog):
+    monkeypatch.setattr(bucket_server, "MOST_STRANGERS", 8)
+    monkeypatch.setattr(bucket_server, "GRACE_S", 0.0)
+    address = server.endpoint.host, server.endpoint.port
+    with ExitStack() as stack, caplog.at_level(logging.WARNING):
+        idle = []
+        for _ in range(60):
+            idle.append(stack.enter_context(socket.create_connection(address, 5)))
+            assert idle[-1].recv(SECRET)
+        assert all(is_ended(connection) for connection in idle[:-8])
+        for _ in range(3):
+            served.read().verify()
+        assert len(server_threads()) <= 10
+    warnings = [record for record in caplog.records if "without the run's key" in record.getMessage()]
+    assert len(warnings) == 1, "many refusals, one warning"
+
+
+def test_a_burst_of_readers_is_served_in_turn(server, served, monkeypatch):
+    monkeypatch.setattr(bucket_server, "MOST_STRANGERS", 2)
+    with ThreadPoolExecutor(12) as readers:
+        for bucket in readers.map(lambda _: served.read(), range(48)):
+            bucket.verify()
+
+
+def test_who_says_a_byte_now_and_then_has_one_deadline_for_all_of_them(server, monkeypatch):
+    monkeypatch.setattr(bucket_server, "HANDSHAKE_S", 0.5)
+    with socket.create_connection((server.endpoint.host, server.endpoint.port), 5) as connection:
+        assert connection.recv(SECRET)
+        connection.settimeout(0.1)
+        said = 0
+        with suppress(ConnectionError):
+            while said < 80:
+                connection.sendall(b"x")
+                said += 1
+                with suppress(TimeoutError):
+                    if not connection.recv(1):
+                        break
+        assert 1 < said < 80
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{", "\udcff", '{"host": "h"}', '{"host": "h", "port": "1", "key": "k"}', '{"host": 1, "port": 1, "key": "k"}'],
+)
+def test_an_address_of_another_shape_is_said_to_be_one(tmp_path, text):
+    path = tmp_path / "server.json"
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(ValueError, match=r"server\.json is not an object with host, port, key"):
+        Endpoint.read(path)

@@ -37,6 +37,10 @@ class DatabaseError(ValueError):
     """An address that names no database that can be used here."""
 
 
+class DatabaseDamaged(DatabaseError):
+    """The file is there, and is no whole database."""
+
+
 class DatabaseFailed(RuntimeError):
     """A statement failed; says why, without the statement and its values."""
 
@@ -61,7 +65,7 @@ def open_engine(address: str) -> Engine:
     def _configure(connection: object, _record: object) -> None:
         cursor = connection.cursor()  # type: ignore[attr-defined]
         _write_ahead(cursor)
-        # What is committed outlives every process; only a loss of power may cost the last moments.
+        # What is committed outlives every process; only a loss of power may cost what came after the last checkpoint.
         cursor.execute("PRAGMA synchronous=NORMAL")
         cursor.close()
 
@@ -71,6 +75,11 @@ def open_engine(address: str) -> Engine:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     return engine
+
+
+def file_of(engine: Engine) -> Path | None:
+    """SQLite's."""
+    return Path(engine.url.database or "").resolve() if engine.dialect.name == "sqlite" else None
 
 
 def _write_ahead(cursor: sqlite3.Cursor) -> None:
@@ -91,12 +100,15 @@ def reading(address: str) -> Iterator[Connection]:
     """For a look from outside of the run: changes nothing, and creates no file. Raises `DatabaseError`."""
     engine = open_engine(address)
     try:
-        if engine.url.get_backend_name() == "sqlite" and not Path(engine.url.database or "").is_file():
-            raise DatabaseError(f"there is no file {engine.url.database}")
+        if (file := file_of(engine)) is not None and not file.is_file():
+            raise DatabaseError(f"there is no file {file}")
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             yield connection
-    except SQLAlchemyError as error:
-        raise DatabaseError(redact_text(" ".join(str(getattr(error, "orig", None) or error).split()))) from error
+    except (SQLAlchemyError, sqlite3.DatabaseError) as error:
+        said = getattr(error, "orig", None) or error
+        code = getattr(said, "sqlite_errorcode", 0) & 0xFF  # the higher bits say more of the same
+        kind = DatabaseDamaged if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) else DatabaseError
+        raise kind(redact_text(" ".join(str(said).split()))) from error
     finally:
         engine.dispose()
 
@@ -105,8 +117,9 @@ class Database:
     def __init__(self, address: str) -> None:
         """Raises `DatabaseError`."""
         self._engine = open_engine(address)
-        url = self._engine.url
-        self._file = Path(url.database or "").resolve() if url.get_backend_name() == "sqlite" else None
+        self._file = file_of(self._engine)
+        self._inode: int | None = None
+        """Of the file, once it is there."""
         self._thread = ThreadPoolExecutor(1, "groups")
         self._open: Connection | None = None
         self._read: Connection | None = None
@@ -191,9 +204,17 @@ class Database:
         assert self._open is not None, "no transaction is open"
         return self._open
 
+    def _check_file(self) -> None:
+        """Raises `DatabaseFailed` if the file is another one than before: nobody reads what is written to one that was moved."""
+        found = self._file.stat().st_ino if self._file is not None and self._file.exists() else None
+        if self._inode not in (None, found):
+            raise DatabaseFailed(f"{self._file} was moved, removed or restored while this process had it open: start it again")
+        self._inode = found
+
     def _begin(self, work: Callable[[Connection], T]) -> T:
         if self._open is None:
             self._open = self._engine.connect()
+        self._check_file()
         return work(self._open)
 
     def _commit(self, statements: Sequence[Statement]) -> None:
@@ -210,6 +231,7 @@ class Database:
     def _reading(self, work: Callable[[Connection], T]) -> T:
         if self._read is None:
             self._read = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        self._check_file()
         return work(self._read)
 
     def _close(self) -> None:

@@ -301,16 +301,15 @@ class SqlGroups(Groups):
     # -- checkpoints ----------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps: the database has the rest."""
+        """What a checkpoint keeps besides its copy of the database."""
         return {"admission": self.admission.state(), "cursor": self._source.cursor(), "database": {"seq": self.known}}
 
     def buffered(self) -> list[dict[str, Any]]:
         return []
 
     async def saved(self, step: int) -> None:
-        replay = self.admission.replay
         async with self._transaction():
-            self._statements += rows.not_needed(step, step - replay.bound if replay.max_reuse > 1 else None)
+            self._statements += rows.not_needed(step, self.admission.replay.oldest_after(step))
 
     def restore(self, state: Mapping[str, Any], buffered: Sequence[dict[str, Any]]) -> None:
         """The database has everything; `join` goes on from the checkpoint's step."""

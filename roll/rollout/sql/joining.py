@@ -88,7 +88,10 @@ class Join:
             connection.execute(update(runs).values(seq=runs.c.seq + 1))
         leave(connection, self.member.name, "left")
         if self.trainer_at is not None:
-            _go_on_from(connection, self.trainer_at[0], self.admission.batch_groups)
+            step = self.trainer_at[0]
+            _go_on_from(connection, step, self.admission.batch_groups)
+            if self.member.explores:  # its engines begin with the checkpoint's version, published or not
+                connection.execute(update(runs).where(runs.c.newest < step).values(newest=step))
         if self.trainer_at is not None or (run is not None and run.status in ("failed", "stopped")):
             # An explorer that comes after a trainer has failed, or an alarm has stopped it, waits for the next one.
             connection.execute(update(runs).values(status="running", reason=""))

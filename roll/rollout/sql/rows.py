@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Executable, Row, delete, insert, select, update
+from sqlalchemy import Connection, Executable, Row, Select, delete, insert, select, update
 
 from roll.data.sample import Prompt, SampleGroup
 from roll.rollout.admission import Admission, GroupState
@@ -110,10 +110,14 @@ def fate_of(row: Row[object], group: SampleGroup) -> Fate:
     return Fate(group, row.state, row.reason, row.step, row.lag)
 
 
-def not_needed(step: int, oldest: int | None) -> list[Executable]:
-    """Deletes samples that nobody needs who goes on from the checkpoint of `step` or a later one. `oldest`: the start version
+def superfluous(step: int, oldest: int | None) -> list[Select[tuple[int]]]:
+    """The groups whose samples nobody needs who goes on from the checkpoint of `step` or a later one. `oldest`: the start version
     from which on a group may be trained again then; None: no group is."""
     done = select(groups.c.id).where(groups.c.state == "trained", groups.c.step <= step)
     done = done if oldest is None else done.where(groups.c.start_version < oldest)
-    gone = select(groups.c.id).where(groups.c.state == "dropped")
-    return [delete(samples).where(samples.c.group_id.in_(ids)) for ids in (done, gone)]
+    return [done, select(groups.c.id).where(groups.c.state == "dropped")]
+
+
+def not_needed(step: int, oldest: int | None) -> list[Executable]:
+    """Deletes the samples of `superfluous` groups."""
+    return [delete(samples).where(samples.c.group_id.in_(ids)) for ids in superfluous(step, oldest)]
