@@ -15,14 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from roll.configs.redact import redact_text
 from roll.configs.visible import visible
 from roll.metrics.alarms import ALARMS
 from roll.metrics.evaluation_table import evaluation_lines
+from roll.metrics.run_identity import RunIdentity, groups_address, read_identity
 from roll.metrics.run_log import read_rows
 from roll.view.run import Run
 
 LOOK_S = 2.5
-"""A process whose beat does not change in this time is said to be silent (`roll.rollout.sql.groups.BEAT_S` is less)."""
+"""A process whose beat does not change in this time is said to be silent (`roll.rollout.sql.life_signs.BEAT_S` is less)."""
 STATES = {"alive": "is alive", "silent": "is silent", "left": "has left", "lost": "was lost"}
 RECENT_S = 60.0
 """Rates are those of the last so many seconds."""
@@ -58,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def status(run_dir: Path) -> Iterator[str]:
     address = groups_address(run_dir)
     if address is not None:
-        yield from _of_database(address)
+        yield from _of_database(address, read_identity(run_dir))
     elif (path := run_dir / "summary.json").is_file():
         yield from _of_driver(run_dir, json.loads(path.read_text()))
     else:
@@ -67,18 +69,6 @@ def status(run_dir: Path) -> Iterator[str]:
         yield from (f"{'advice':<10}{line}" for line in json.loads(summary.read_text()).get("advice", ()))
     if (journal := run_dir / ALARMS).is_file():
         yield from (f"{'alarm':<10}{row['text']}" for row in read_rows(journal))
-
-
-def groups_address(run_dir: Path) -> str | None:
-    """The database of a run, if it has one."""
-    import yaml
-
-    path = run_dir / "config.yaml"
-    config = yaml.safe_load(path.read_text()) or {} if path.is_file() else {}
-    if config.get("mode") == "bench":
-        return None
-    named, own = config.get("groups_database"), run_dir / "groups.db"
-    return named or (f"sqlite:///{own}" if own.is_file() else None)
 
 
 def _of_driver(run_dir: Path, summary: Mapping[str, Any]) -> Iterator[str]:
@@ -94,9 +84,10 @@ def _of_driver(run_dir: Path, summary: Mapping[str, Any]) -> Iterator[str]:
     yield from evaluation_lines(summary.get("evaluation", ()))
 
 
-def _of_database(address: str) -> Iterator[str]:
+def _of_database(address: str, identity: RunIdentity | None) -> Iterator[str]:
     from sqlalchemy import select
 
+    from roll.rollout.sql.admittance import owner_of
     from roll.rollout.sql.database import reading
     from roll.rollout.sql.migration import check_layout
     from roll.rollout.sql.tables import members, runs
@@ -104,6 +95,8 @@ def _of_database(address: str) -> Iterator[str]:
     with reading(address) as connection:
         check_layout(connection)
         run = connection.execute(select(runs)).one()
+        if identity is not None and run.run_id not in ("", identity.id):
+            raise ValueError(f"its database {redact_text(address)} is now that of {owner_of(run)}")
         first = {row.name: row.beat for row in connection.execute(select(members))}
         if run.status == "running":
             time.sleep(LOOK_S)
@@ -117,7 +110,7 @@ def _of_database(address: str) -> Iterator[str]:
     yield f"{'run':<10}{run.status}" + (f": {run.reason}" if run.reason else "")
     steps = uses // batch if batch else run.next_step
     bound = math.ceil(contract["async_generation_ratio"])
-    yield f"{'steps':<10}{steps} of {contract['max_steps']}"
+    yield f"{'steps':<10}{steps} of {run.max_steps if run.max_steps is not None else 'as many as its trainer says'}"
     yield f"{'versions':<10}{run.newest} is published, all explorers serve {run.version} or newer; at most {bound} late"
     yield f"{'groups':<10}{_counts(counts | {'replayed': run.replayed})}"
     trainers = [row for row in rows if row.role != "explorer"]

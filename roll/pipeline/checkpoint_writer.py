@@ -89,7 +89,7 @@ class CheckpointWriter:
             writing = (cluster.call_all("write", str(folder / part)) for part, cluster in self._clusters.items())
             _check_seen(chain.from_iterable(chain.from_iterable(await asyncio.gather(*writing))))
             await asyncio.to_thread(self._state.checkpoints.commit, step, state, rows)
-            await self._state.groups.saved(self._state.saved_step)
+            await self._state.groups.saved(step, self._state.saved_step)
         self._state.saved_step = step
 
     @contextlib.contextmanager

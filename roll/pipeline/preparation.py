@@ -26,11 +26,13 @@ from roll.configs.worker import ActorInferConfig
 from roll.data.sample import Prompt
 from roll.distributed.backend import import_object
 from roll.distributed.devices import Inventory
+from roll.metrics.run_identity import RunIdentity
 from roll.pipeline.benched_models import BenchedModel, benched_models
 from roll.pipeline.callbacks import Callback, make_callback
 from roll.pipeline.checkpoint import Checkpoint, CheckpointStore
 from roll.pipeline.checkpoint_state import resumable
 from roll.pipeline.collector import Collector
+from roll.pipeline.identity import continues, standing
 from roll.pipeline.opened_models import open_model
 from roll.pipeline.own_stage import OwnStage, own_stage
 from roll.pipeline.roles import loss_spec
@@ -76,6 +78,8 @@ class Prepared:
     """Held by the driver; None where nothing else can write there (tests)."""
     benched: tuple[BenchedModel, ...] = ()
     """The models that a run evaluates which trains nothing."""
+    identity: RunIdentity | None = None
+    """Of the run that this process goes on with, or joins; None: one begins."""
 
     @property
     def first_version(self) -> int:
@@ -90,13 +94,7 @@ class Prepared:
 
     @property
     def continues(self) -> bool:
-        """Whether the run goes on in its own folder; one that starts from another run's checkpoint does not. `checkpoints`, or
-        one of them, may be a link to another disk."""
-        if self.checkpoint is None:
-            return False
-        path, own = self.checkpoint.path.resolve(), self.checkpoints
-        named_there = self.checkpoint.path.parent.resolve() == own.resolve()
-        return named_there or (own / f"step-{self.checkpoint.step}").resolve() == path or self.run_dir.resolve() in path.parents
+        return continues(self.checkpoint, self.run_dir)
 
     @property
     def resumed_record(self) -> dict[str, Any] | None:
@@ -151,6 +149,9 @@ class Preparation:
             lambda: resumable(CheckpointStore(self.run_dir / "checkpoints"), config),
             "name a complete checkpoint, or write auto or false",
         )
+        resumed = ("resume_from_checkpoint", config.resume_from_checkpoint)
+        fix = "another checkpoint, or another exp_name"
+        self._identity: RunIdentity | None = collect(*resumed, partial(standing, config, self.checkpoint), fix)
         self._benched: tuple[BenchedModel, ...] = ()
         if config.mode == "bench":
             fix = "name complete checkpoints, runs that have some, or pretrain"
@@ -195,7 +196,8 @@ class Preparation:
         """The fields of `Prepared`. Raises `ConfigError` with everything that was found."""
         config = self.config
         if config.groups_address is not None:
-            check = partial(_check_database, config)
+            step = self.checkpoint.step if self.checkpoint is not None else 0
+            check = partial(_check_database, config, self._identity, step)
             self.collect("groups_database", config.groups_database, check, "pip install 'roll[sql]'")
         self.collect.raise_if_any()
         return {
@@ -210,6 +212,7 @@ class Preparation:
             "stages": self._stages,
             "callbacks": self._callbacks,
             "benched": self._benched,
+            "identity": self._identity,
         }
 
 
@@ -296,13 +299,14 @@ def _divided_by_megatron(config: PPOConfig, device_kind: str) -> Iterator[tuple[
             yield f"{name}.strategy_args.strategy_config", role.strategy_args.strategy_config, check
 
 
-def _check_database(config: PPOConfig) -> None:
+def _check_database(config: PPOConfig, identity: RunIdentity | None, step: int) -> None:
     try:
         from roll.pipeline.shared_groups import check_database
+        from roll.rollout.sql.admittance import Claim
     except ImportError as error:
         raise ValueError(f"groups in a database need {error.name}, which is not installed") from error
     assert config.groups_address is not None
-    check_database(config, config.groups_address)
+    check_database(config, config.groups_address, Claim(identity, config.mode != "explore", step, config.member_timeout))
 
 
 def _check_writable(run_dir: Path) -> None:

@@ -39,6 +39,8 @@ from roll.rollout.groups import LEASE, START, Groups
 logger = logging.getLogger(__name__)
 
 ACCURACY = "val_correct/all/mean"
+VALIDATION = "time/validation_s"
+"""What every validation has."""
 WAITING = "waiting"
 SOURCES = {"actor_train": LEASE, "actor_infer": START}
 """Roles -> the stage that brings them their work."""
@@ -60,7 +62,7 @@ class RunRecord:
         `before`: the record of the same run that this one takes over from, when its trainer starts anew."""
         derived, resumed, written = prepared.derived, prepared.resumed_record, to_mapping(config)
         self.run_dir = run_dir = prepared.run_dir
-        self._max_steps = len(prepared.benched) or config.max_steps
+        self.max_steps = len(prepared.benched) or config.max_steps
         self._counted = "model" if prepared.benched else "step"
         self._made = self._began = time.monotonic()
         self._run_began: float | None = None
@@ -98,7 +100,9 @@ class RunRecord:
         self._roles: list[RoleLine] = []
         self.samples = 0
         self.response_tokens = 0
-        rows = read_rows(run_dir / "metrics.jsonl")
+        rows = [row for row in read_rows(run_dir / "metrics.jsonl") if VALIDATION in row or ACCURACY in row]
+        self.validated = {row["step"] for row in rows}
+        """The versions whose validation is recorded."""
         self.results: list[ValidationResult] = []
         """The validations of this process."""
         self.validation: list[tuple[int, float]] = [(row["step"], row[ACCURACY]) for row in rows if ACCURACY in row]
@@ -160,7 +164,7 @@ class RunRecord:
         row = {**metrics, **counts, **lags, **speed, "time/elapsed_s": self.running_s(), **self.memory.metrics()}
         self._trackers.log(self.step, row)
         step_s = (time.monotonic() - self._began) / (self.step - self._first_step)
-        late = self.memory.warn((self._max_steps - self.step) * step_s, step_s)
+        late = self.memory.warn((self.max_steps - self.step) * step_s, step_s)
         for warning in [*self._lessons.step(self.step, {**metrics, **counts}), *late]:
             logger.warning(warning)
         self._judge(self.step, row)
@@ -193,9 +197,10 @@ class RunRecord:
     def add_validation(self, result: ValidationResult, sets: Sequence[Sequence[Sample]]) -> dict[str, float]:
         """`sets`: the samples of each validation set. Returns all its metrics."""
         self.results.append(result)
+        self.validated.add(result.version)
         for samples in sets:
             self._samples.record_validation(result.version, samples)
-        metrics = {"val/errors": float(result.errors), "time/validation_s": result.seconds}
+        metrics = {"val/errors": float(result.errors), VALIDATION: result.seconds}
         self._validation_errors = 0
         if result.accuracy is None or result.reward is None:
             self._validation_errors = result.errors
@@ -242,10 +247,10 @@ class RunRecord:
         running, done = self.running_s(), step - first
         return RunSnapshot(
             step=step,
-            max_steps=self._max_steps,
+            max_steps=self.max_steps,
             counted=self._counted,
             elapsed_s=running,
-            eta_s=(time.monotonic() - self._began) / done * (self._max_steps - step) if done else None,
+            eta_s=(time.monotonic() - self._began) / done * (self.max_steps - step) if done else None,
             reward=self._reward,
             validation=self.validation,
             validation_errors=self._validation_errors,

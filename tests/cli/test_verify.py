@@ -7,7 +7,7 @@ import json
 import pytest
 import yaml
 
-from roll.cli import verify
+from roll.cli import verify_files
 from roll.cli.verify import main, read_run, violations
 
 
@@ -108,16 +108,16 @@ def test_a_run_that_goes_on_while_it_is_read_breaks_no_promise(folder, monkeypat
     (folder.path / "summary.json").write_text(json.dumps({"status": "running"}))
     steps = itertools.count(4)
 
-    def read_slowly(path):
+    def read_slowly(path, *more):
         for step in itertools.islice(steps, 2):
-            rows = {"groups": [group(2 * step, step), group(2 * step + 1, step)], "metrics": [{"step": step, "time/step_s": 1.0}]}
-            for name, written in rows.items():
+            new = {"groups": [group(2 * step, step), group(2 * step + 1, step)], "metrics": [{"step": step, "time/step_s": 1.0}]}
+            for name, written in new.items():
                 with (folder.path / f"{name}.jsonl").open("a") as file:
                     file.writelines(json.dumps(row) + "\n" for row in written)
-        return rows_of(path)
+        return rows_of(path, *more)
 
-    rows_of = verify._rows
-    monkeypatch.setattr(verify, "_rows", read_slowly)
+    rows_of = verify_files.rows
+    monkeypatch.setattr(verify_files, "rows", read_slowly)
     assert list(violations(read_run(folder.path))) == []
 
 

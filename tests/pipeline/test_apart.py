@@ -45,7 +45,7 @@ def party(tmp_path):
 
 def begin(config, groups, step=0):
     """A trainer that goes on from a step."""
-    store = published_weights(config, LocalBackend(), None, step)
+    store = published_weights(config, LocalBackend(), None, step, "5eed")
     return Trainer(store), Publisher(store, SimpleNamespace(groups=groups, record=None, callbacks=None, known=0)), store
 
 
@@ -67,7 +67,7 @@ def test_a_version_that_an_explorer_may_be_loading_stays_until_it_serves_a_newer
             for version in (1, 2):
                 await trainer.publish(publisher, version)
             assert [store.has(version) for version in (0, 1, 2)] == [True, True, True], "it serves 0, and loads 1"
-            assert await pull(SharedWeights(config), 1) == 1
+            assert await pull(SharedWeights(config, "5eed"), 1) == 1
             await explorer.set_served(1)
             await trainer.publish(publisher, 3)
             assert [store.has(version) for version in (0, 1, 2, 3)] == [False, True, True, True]
@@ -85,7 +85,7 @@ def test_a_trainer_that_comes_back_without_the_newest_version_announces_the_one_
                 trainer, publisher, store = begin(config, groups)
                 await publisher.begin(trainer, 0)
                 store.close()
-            waits = asyncio.create_task(pull(SharedWeights(config), 0))
+            waits = asyncio.create_task(pull(SharedWeights(config, "5eed"), 0))
             async with party.trainer() as groups:
                 # As if three steps had been trained and none of them published.
                 groups.admission.trained = 0
@@ -98,7 +98,7 @@ def test_a_trainer_that_comes_back_without_the_newest_version_announces_the_one_
                 failed.__cause__ = gone.value
                 assert lost_versions(failed) and not lost_versions(FlowError("weights: something else"))
                 await explorer.until(lambda: explorer.admission.newest == 3)
-                assert await pull(SharedWeights(config), 3) == 3
+                assert await pull(SharedWeights(config, "5eed"), 3) == 3
                 store.close()
 
     run(main())
@@ -111,7 +111,7 @@ def test_who_waits_for_weights_hears_that_the_run_is_over_and_how(config, party)
             await groups.conclude("finished", "")
             await explorer.until(lambda: explorer.stopped)
             assert not is_over(explorer), "the last version is validated, and the trainer has it"
-            waiting = SharedWeights(config).pull(9, None)
+            waiting = SharedWeights(config, "5eed").pull(9, None)
             await groups.conclude("failed", "no room")
             await attended(explorer, waiting, explorer.until(lambda: is_over(explorer)))
 
@@ -123,7 +123,7 @@ def test_nobody_waits_for_weights_for_ever(config, party):
 
     async def main():
         with pytest.raises(RuntimeError, match=r"could not be had for 0.2 s \(peer_timeout\): version 9 is not in .* yet"):
-            await pull(SharedWeights(config), 9)
+            await pull(SharedWeights(config, "5eed"), 9)
         async with party.joined("explorer") as explorer:
 
             async def alone():
@@ -131,7 +131,7 @@ def test_nobody_waits_for_weights_for_ever(config, party):
 
             explorer.attend = alone
             with pytest.raises(Alone):
-                await attended(explorer, SharedWeights(config).pull(9, None))
+                await attended(explorer, SharedWeights(config, "5eed").pull(9, None))
 
     run(main())
 
@@ -139,4 +139,4 @@ def test_nobody_waits_for_weights_for_ever(config, party):
 def test_an_address_of_another_machine_is_an_error_with_its_key(config):
     config.weights_address = "192.0.2.1"
     with pytest.raises(OSError, match=r"weights_address 192\.0\.2\.1: .*assign requested address"):
-        published_weights(config, LocalBackend(), None, -1)
+        published_weights(config, LocalBackend(), None, -1, "5eed")
