@@ -100,8 +100,8 @@ def test_the_demo_of_explorers_and_a_trainer_ends_with_what_the_run_promises(emb
     ids="-".join,
 )
 def test_trinitys_three_files_run_as_they_are_printed_in_any_order(order, embedded_task, forks, tmp_path, monkeypatch):
-    """Paths come by their variables. Smaller numbers, a processor instead of GPUs: by Trinity's keys, but for the engine. The third
-    file is for another task set, which has another size: the steps are the trainer's."""
+    """Paths come by their variables. Smaller numbers, a processor instead of GPUs: by Trinity's keys, but for the engine. The
+    third file is for another task set, which has another size: the steps are the trainer's."""
     changes = ["buffer.batch_size=4", "buffer.train_batch_size=16", "algorithm.repeat_times=4", "synchronizer.sync_interval=2"]
     changes += ["model.max_response_tokens=1", "model.max_model_len=17", "cluster.gpu_per_node=1", "buffer.total_epochs=2"]
     changes += ["explorer.rollout_model.engine_num=1", "actor_infer.strategy_args.strategy_name=hf_infer"]

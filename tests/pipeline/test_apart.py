@@ -1,6 +1,7 @@
 """A trainer that publishes and explorers that follow: which versions are there, whoever comes, goes and comes back."""
 
 import asyncio
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
@@ -8,8 +9,9 @@ import torch
 from database_party import Party, run
 
 from roll.distributed.backend import LocalBackend
-from roll.pipeline.apart import Publisher, SharedWeights, attended, is_over, lost_versions, published_weights
-from roll.pipeline.flow import FlowError
+from roll.pipeline.apart import Publisher, Rejoining, SharedWeights, attended, is_over, lost_versions, published_weights
+from roll.pipeline.flow import FlowError, one_line
+from roll.pipeline.validation import ValidationResult
 from roll.rollout.sql.joining import Alone
 from roll.weights.bucket import make_buckets, manifest_of
 from roll.weights.gather import NewWeights
@@ -140,3 +142,57 @@ def test_an_address_of_another_machine_is_an_error_with_its_key(config):
     config.weights_address = "192.0.2.1"
     with pytest.raises(OSError, match=r"weights_address 192\.0\.2\.1: .*assign requested address"):
         published_weights(config, LocalBackend(), None, -1, "5eed")
+
+
+def test_an_explorer_whose_versions_are_gone_for_good_begins_anew_ever_more_rarely_and_gives_up():
+    rejoining = Rejoining(60.0)
+    waits = []
+    while (wait_s := rejoining.wait_s((0, 3))) is not None:
+        waits.append(wait_s)
+    assert waits[:4] == [0.0, 0.5, 1.0, 2.0] and sum(waits) == 60.0 and len(waits) < 12
+    assert rejoining.wait_s((1, 2)) == 0.0, "the trainer has come back"
+
+
+def test_an_error_without_a_text_has_a_reason_all_the_same():
+    def fails():
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError) as error:
+        fails()
+    assert one_line(error.value).startswith("in fails (test_apart.py:")
+    assert one_line(ValueError("it is gone")) == "it is gone"
+
+
+def test_a_validation_that_ended_after_the_checkpoint_is_recorded_once(config, party):
+    """Its row of metrics.jsonl stays, for it is of an earlier step, and the database reports it again to a trainer that goes on
+    from there."""
+
+    class Record:
+        validated = frozenset({0})
+        alarms = SimpleNamespace(stop=None)
+
+        def __init__(self):
+            self.added = []
+
+        def add_validation(self, result, sets):
+            self.added.append(result.version)
+            self.validated = self.validated | {result.version}
+
+    async def called(*_):
+        return None
+
+    async def main():
+        async with party.trainer() as groups, party.joined("explorer") as explorer:
+            record = Record()
+            state = SimpleNamespace(
+                groups=groups, record=record, callbacks=SimpleNamespace(call=called), known=0, heed_alarms=lambda: None
+            )
+            for version in (0, 1):
+                assert await explorer.claims_validation(version)
+                await explorer.report_validation(version, asdict(ValidationResult(version, 0.5, 0.5, {}, 0, 1.0, {})))
+            await groups.until(lambda: groups.known >= explorer.known)
+            await Publisher(None, state)._record_validations()
+            await Publisher(None, state)._record_validations()
+            assert record.added == [1]
+
+    run(main())
