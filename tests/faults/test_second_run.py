@@ -51,9 +51,9 @@ def test_a_second_run_on_the_database_of_one_that_runs_is_refused_and_the_first_
     trainer.wait_for_steps(2)
     ways = ("groups_database", f"output_dir {tmp_path / 'output'}, exp_name run, resume_from_checkpoint: auto")
     whose = ("that of the run run in", f"its trainer is alive (process {trainer.process.pid} on", *ways)
-    for half in (TRAINER, EXPLORER):
-        check_refused(launch(*half, database, "exp_name=other"), *whose)
-    check_refused(launch(database, "exp_name=both"), *whose)
+    others = [launch(*half, database, f"exp_name=other{number}") for number, half in enumerate((TRAINER, EXPLORER, ()))]
+    for other in others:
+        check_refused(other, *whose)
     assert (trainer.end(), explorer.end()) == (0, 0), trainer.output + explorer.output
     accounts(trainer.dir, validated=None)
     assert not rows(tmp_path, "SELECT 1 FROM groups WHERE reason = 'rolled_back'")
@@ -75,6 +75,21 @@ def test_a_run_that_was_killed_is_gone_on_with_by_its_own_trainer_alone_and_at_o
 
 
 @pytest.mark.slow
+def test_one_driver_that_was_killed_before_its_first_checkpoint_begins_again_on_its_database_if_it_is_to_go_on(
+    launch, accounts, database
+):
+    first = launch(database, "resume_from_checkpoint=auto", "save_steps=100")
+    first.wait_for_steps(2)
+    first.signal(signal.SIGKILL)
+    first.end()
+    check_refused(launch(database, "resume_from_checkpoint=false"), "that of the run run in", "a database of its own")
+    assert not first.dir.with_name("run.1").exists()
+    again = launch(database, "resume_from_checkpoint=auto", "save_steps=100")
+    assert again.end() == 0, again.output
+    accounts(again.dir)
+
+
+@pytest.mark.slow
 def test_a_copy_of_a_run_does_not_push_out_the_trainer_that_is_alive(launch, accounts, database):
     trainer, explorer = launch(*TRAINER, database), launch(*EXPLORER, database)
     trainer.wait_for_checkpoint(2)
@@ -87,17 +102,18 @@ def test_a_copy_of_a_run_does_not_push_out_the_trainer_that_is_alive(launch, acc
 
 
 @pytest.mark.slow
-def test_a_trainer_without_its_checkpoints_undoes_nothing(launch, accounts, tmp_path):
-    trainer, explorer = launch(*TRAINER), launch(*EXPLORER)
+def test_a_trainer_without_its_checkpoints_undoes_nothing(launch, accounts, database, tmp_path):
+    trainer, explorer = launch(*TRAINER, database), launch(*EXPLORER, database)
     trainer.wait_for_checkpoint(2)
+    trainer.wait_for("database that knows of it", lambda: rows(tmp_path, "SELECT saved FROM runs") > [(0,)])
     trainer.signal(signal.SIGKILL)
     trainer.end()
     checkpoints = trainer.dir / "checkpoints"
     checkpoints.rename(tmp_path / "kept")
-    check_refused(launch(*TRAINER), "saved a checkpoint of step", "bring its checkpoints back")
+    check_refused(launch(*TRAINER, database), "saved a checkpoint of step", "bring its checkpoints back")
     shutil.rmtree(checkpoints, ignore_errors=True)
     (tmp_path / "kept").rename(checkpoints)
-    again = launch(*TRAINER)
+    again = launch(*TRAINER, database)
     assert (again.end(), explorer.end()) == (0, 0), again.output + explorer.output
     accounts(again.dir, validated=None)
 
