@@ -26,6 +26,7 @@ from typing import Any
 from sqlalchemy import create_engine, insert, update
 
 from roll.data.sample import Prompt, Sample, SampleGroup, VersionSpan
+from roll.metrics.run_identity import RunIdentity
 from roll.metrics.run_log import GroupLog
 from roll.metrics.trace import Trace
 from roll.rollout.admission import Admission
@@ -79,6 +80,7 @@ def owner(address: str, steps: int, name: str, folder: Path) -> SqlGroups:
         Member(name, not trains, trains, "here", os.getpid(), "numbers"),
         600.0,
         600.0,
+        RunIdentity("benchmark", "benchmark", str(folder), "here", ""),
     )
 
 
@@ -126,7 +128,7 @@ async def train(address: str, steps: int, folder: Path, ready: Barrier) -> float
     for step in range(steps):
         await groups.trained(await groups.lease(step))
         await groups.set_published(step + 1)
-        await groups.saved(step)
+        await groups.saved(step + 1, step)
     seconds = time.monotonic() - began
     await groups.conclude("finished", "")
     attending.cancel()

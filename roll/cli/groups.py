@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from roll.cli.status import groups_address
 from roll.configs.visible import visible
 from roll.data.sample import Sample, SampleGroup, VersionSpan
+from roll.metrics.run_identity import groups_address
 
 STATES = ("in_flight", "buffered", "trained", "dropped")
 COLUMNS = {

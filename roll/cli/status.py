@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from roll.configs.redact import redact_text
 from roll.configs.visible import visible
 from roll.metrics.alarms import ALARMS
 from roll.metrics.evaluation_table import evaluation_lines
 from roll.metrics.learning_curve import REWARD
+from roll.metrics.run_identity import RunIdentity, groups_address, read_identity
 from roll.metrics.run_log import read_rows
 from roll.metrics.validations import Validated
 from roll.metrics.verdict import CUT, STEP_S, WAIT_S
@@ -26,7 +28,7 @@ from roll.view.folder import check_run
 from roll.view.run import Run
 
 LOOK_S = 2.5
-"""A process whose beat does not change in this time is said to be silent (`roll.rollout.sql.groups.BEAT_S` is less)."""
+"""A process whose beat does not change in this time is said to be silent (`roll.rollout.sql.life_signs.BEAT_S` is less)."""
 STATES = {"alive": "is alive", "silent": "is silent", "left": "has left", "lost": "was lost"}
 RECENT_S = 60.0
 """Rates are those of the last so many seconds."""
@@ -65,7 +67,7 @@ def status(run_dir: Path) -> Iterator[str]:
     found = run.status()
     address = groups_address(run_dir)
     if address is not None:
-        lines = _of_database(address)
+        lines = _of_database(address, read_identity(run_dir))
     elif (path := run_dir / "summary.json").is_file():
         lines = _of_driver(run, found, json.loads(path.read_text()))
     else:
@@ -82,18 +84,6 @@ def status(run_dir: Path) -> Iterator[str]:
         yield from (f"{'alarm':<10}{row['text']}" for row in read_rows(journal))
 
 
-def groups_address(run_dir: Path) -> str | None:
-    """The database of a run, if it has one."""
-    import yaml
-
-    path = run_dir / "config.yaml"
-    config = yaml.safe_load(path.read_text()) or {} if path.is_file() else {}
-    if config.get("mode") == "bench":
-        return None
-    named, own = config.get("groups_database"), run_dir / "groups.db"
-    return named or (f"sqlite:///{own}" if own.is_file() else None)
-
-
 def _of_driver(run: Run, status: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[str]:
     yield f"{'run':<10}{status['state']}" + (f": {status['reason']}" if status["reason"] else "")
     if status["step"] is not None:
@@ -108,9 +98,10 @@ def _of_driver(run: Run, status: Mapping[str, Any], summary: Mapping[str, Any]) 
     yield from evaluation_lines(summary.get("evaluation", ()))
 
 
-def _of_database(address: str) -> Iterator[str]:
+def _of_database(address: str, identity: RunIdentity | None) -> Iterator[str]:
     from sqlalchemy import select
 
+    from roll.rollout.sql.admittance import owner_of
     from roll.rollout.sql.database import reading
     from roll.rollout.sql.migration import check_layout
     from roll.rollout.sql.tables import members, runs
@@ -118,6 +109,8 @@ def _of_database(address: str) -> Iterator[str]:
     with reading(address) as connection:
         check_layout(connection)
         run = connection.execute(select(runs)).one()
+        if identity is not None and run.run_id not in ("", identity.id):
+            raise ValueError(f"its database {redact_text(address)} is now that of {owner_of(run)}")
         first = {row.name: row.beat for row in connection.execute(select(members))}
         if run.status == "running":
             time.sleep(LOOK_S)
@@ -131,7 +124,7 @@ def _of_database(address: str) -> Iterator[str]:
     yield f"{'run':<10}{run.status}" + (f": {run.reason}" if run.reason else "")
     steps = uses // batch if batch else run.next_step
     bound = math.ceil(contract["async_generation_ratio"])
-    yield f"{'steps':<10}{steps} of {contract['max_steps']}"
+    yield f"{'steps':<10}{steps} of {run.max_steps if run.max_steps is not None else 'as many as its trainer says'}"
     yield f"{'versions':<10}{run.newest} is published, all explorers serve {run.version} or newer; at most {bound} late"
     yield f"{'groups':<10}{_counts(counts | {'replayed': run.replayed})}"
     trainers = [row for row in rows if row.role != "explorer"]

@@ -7,93 +7,32 @@ older than the bound; no prompt of an epoch is lost or served twice; journals, c
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import math
-import sqlite3
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
 
 import yaml
 
-from roll.metrics.rotated_journal import part_before, parts
+from roll.cli.verify_files import DAMAGE, REPLAYED, Run, blake2b, prefix, read_run, rows, sha256
 from roll.view.folder import check_run
 
-Row = dict[str, Any]
-
-REPLAYED = "replayed"
 GIVEN_BACK = {"explorer_lost", "rolled_back", "damaged"}
 """Reasons to drop a group whose prompt is served again: its explorer is gone, the versions that sampled it, or its samples."""
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """The files of a run, read. A last line without its end is one that is being written, and is left out."""
-
-    folder: Path
-    bound: int
-    max_reuse: int
-    groups: list[Row]
-    """The fate of each."""
-    replays: list[Row]
-    """The further uses of those that were trained."""
-    samples: list[Path]
-    """The files that hold them."""
-    metrics: list[Row]
-    summary: Row | None
-    """While the run runs, or if it was killed, its figures may be older than the journals (`as_of`)."""
-    checkpoints: list[Path]
-    database: dict[int, Row] | None
-    """The groups of its SQLite database, if it has one that can be read here."""
-    database_replays: set[tuple[int, int, int]]
-    """Its replays: group, step, lag."""
-
-    @property
-    def trained(self) -> list[Row]:
-        return [row for row in self.groups if row["fate"] == "trained"]
-
-    @property
-    def uses(self) -> list[Row]:
-        """What steps trained: a row for each group and step."""
-        return self.trained + self.replays
-
-    @property
-    def over(self) -> bool:
-        return self.summary is not None and self.summary.get("status") == "finished"
-
-
-def read_run(folder: Path) -> Run:
-    """Raises `ValueError` or `OSError` if the folder is no run's."""
-    config = yaml.safe_load((folder / "config.yaml").read_text())
-    # A run that runs goes on meanwhile. What it writes last is read first: what that speaks of is found in what is read next.
-    written = folder / "summary.json"
-    summary = json.loads(written.read_text()) if written.is_file() else None
-    checkpoints = sorted((folder / "checkpoints").glob("step-*/manifest.json"))
-    metrics, groups = (_rows(folder / f"{name}.jsonl") for name in ("metrics", "groups"))
-    return Run(
-        folder,
-        math.ceil(config["async_generation_ratio"]),
-        config.get("max_reuse", 1),
-        [row for row in groups if row["fate"] != REPLAYED],
-        [row for row in groups if row["fate"] == REPLAYED],
-        [part.path for part in parts(folder / "samples.jsonl")],
-        metrics,
-        summary,
-        checkpoints,
-        *_database(folder, config.get("groups_database")),
-    )
-
-
 def violations(run: Run) -> Iterator[str]:
     """One line for each promise that is broken."""
+    yield from run.damaged
     for check in (_fates, _replays, _steps, _staleness, _prompts, _samples, _checkpoints, _summary, _stored):
-        yield from check(run)
+        try:
+            yield from check(run)
+        except DAMAGE as error:
+            why = f"a file has contents that no run writes ({type(error).__name__}: {error})"
+            yield f"{check.__name__[1:]} cannot be checked: {why}"
 
 
 def _fates(run: Run) -> Iterator[str]:
@@ -128,6 +67,9 @@ def _steps(run: Run) -> Iterator[str]:
     steps = [row["step"] for row in run.metrics if "time/step_s" in row]
     if steps != sorted(set(steps)):
         yield "metrics.jsonl has steps twice or out of order"
+    for version, count in Counter(row["step"] for row in run.metrics if "time/validation_s" in row).items():
+        if count > 1:
+            yield f"metrics.jsonl has {count} validations of version {version}"
     running = run.summary is not None and run.summary.get("status") == "running"
     most = math.inf if running else 1  # steps without metrics: of a run that goes on, or was killed between two writes
     if steps and by_step and not 0 <= max(by_step) - steps[-1] <= most:
@@ -150,7 +92,7 @@ def _prompts(run: Run) -> Iterator[str]:
     epochs: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
     for row in run.groups if run.over else ():
         domain, epoch, name = row["prompt_uid"].split("/", 2) if row["prompt_uid"].count("/") > 1 else ("", "", "")
-        if epoch.isdigit() and domain != "train":  # environments are numbered, they have no epochs
+        if epoch.isdigit() and domain.split("@")[0] != "train":  # environments are numbered, they have no epochs
             epochs[domain][int(epoch)].add(name)
     for domain, by_epoch in epochs.items():
         whole = set().union(*by_epoch.values())
@@ -167,7 +109,8 @@ def _prompts(run: Run) -> Iterator[str]:
 
 def _samples(run: Run) -> Iterator[str]:
     start = {row["group_id"]: row["start_version"] for row in run.groups}
-    for row in chain.from_iterable(map(_rows, run.samples)):
+    damaged = list[str]()
+    for row in chain.from_iterable(rows(path, "samples", damaged) for path in run.samples):
         who = f"sample {row['index']} of group {row['group_id']} (step {row['step']})"
         spans, length = row["versions"], len(row["response_ids"])
         if len(row["behaviour_logprobs"]) != length:
@@ -179,30 +122,32 @@ def _samples(run: Run) -> Iterator[str]:
             yield f"{who} has tokens of versions {sorted({span[2] for span in spans})}, not of {first} to {last}"
         if row["fate"] == "validation" and any(span[2] != row["step"] for span in spans):
             yield f"{who}: a validation of version {row['step']} has tokens of {sorted({span[2] for span in spans})}"
+    yield from damaged
 
 
 def _checkpoints(run: Run) -> Iterator[str]:
-    steps = {fate: Counter(row["step"] for row in rows) for fate, rows in (("trained", run.trained), (REPLAYED, run.replays))}
+    steps = {fate: Counter(row["step"] for row in of) for fate, of in (("trained", run.trained), (REPLAYED, run.replays))}
     for manifest in run.checkpoints:
-        folder = manifest.parent
+        folder, damaged = manifest.parent, list[str]()
         try:
             listed = json.loads(manifest.read_text())
             state = json.loads((folder / "pipeline.json").read_text())
             step, accounts, record = listed["step"], state["admission"], state["record"]
-            wrong = [name for name, digest in listed["files"].items() if _sha256(folder / name) != digest]
-            buffered = {row["group_id"]: row.get("uses", 0) for row in _rows(folder / "buffer.jsonl")}
+            wrong = [name for name, digest in listed["files"].items() if sha256(folder / name) != digest]
+            buffered = {row["group_id"]: row.get("uses", 0) for row in rows(folder / "buffer.jsonl", "buffer", damaged)}
             counted = {fate: sum(of_step[one] for one in of_step if one <= step) for fate, of_step in steps.items()}
             uses = Counter({fate: accounts.get(fate, 0) for fate in counted})
-            rows = _prefix(run.folder / "groups.jsonl", record["groups"])
-            before = Counter(row["group_id"] for row in rows)
-            fates = sum(row["fate"] != REPLAYED for row in rows)
+            written = prefix(run.folder / "groups.jsonl", record["groups"])
+            before = Counter(row["group_id"] for row in written)
+            fates = sum(row["fate"] != REPLAYED for row in written)
             digests = record.get("digests", {})
             changed = [
-                name for name in digests if _blake2b(run.folder / f"{name}.jsonl", record[name]) not in (digests[name], None)
+                name for name in digests if blake2b(run.folder / f"{name}.jsonl", record[name]) not in (digests[name], None)
             ]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, *DAMAGE) as error:
             yield f"{folder.name}: {type(error).__name__}: {error}"
             continue
+        yield from (f"{folder.name}: {line}" for line in damaged)
         if wrong:
             yield f"{folder.name}: {', '.join(wrong)} is not what was saved"
         for name in changed:
@@ -240,56 +185,19 @@ def _stored(run: Run) -> Iterator[str]:
     if run.database is None:
         return
     for row in run.groups:
-        stored = run.database.get(row["group_id"])
+        stored = run.database.groups.get(row["group_id"])
         fate = {key: row[key] for key in ("prompt_uid", "fate", "reason", "step", "start_version", "lag")}
         if stored is None or (run.over and {key: stored[key] for key in fate} != fate):
             yield f"group {row['group_id']}: groups.jsonl says {fate}, the database {stored}"
     if run.over:
-        unknown = run.database.keys() - {row["group_id"] for row in run.groups}
+        unknown = run.database.groups.keys() - {row["group_id"] for row in run.groups}
         if unknown:
             yield f"the database has {len(unknown)} groups that groups.jsonl lacks, e.g. {min(unknown)}"
-        if sorted(run.database) != list(range(len(run.database))):
+        if sorted(run.database.groups) != list(range(len(run.database.groups))):
             yield "groups of the database are not numbered from 0 without gaps"
         written = {(row["group_id"], row["step"], row["lag"]) for row in run.replays}
-        if other := written ^ run.database_replays:
+        if other := written ^ run.database.replays:
             yield f"the database and groups.jsonl have different replays: {sorted(other)[:3]} (group, step, lag)"
-
-
-def _database(folder: Path, address: str | None) -> tuple[dict[int, Row] | None, set[tuple[int, int, int]]]:
-    path = Path(address.removeprefix("sqlite:///")) if address and address.startswith("sqlite:///") else folder / "groups.db"
-    if not path.is_file():
-        return None, set()
-    connection = sqlite3.connect(f"file:{quote(str(path.resolve()))}?mode=ro", uri=True, timeout=60)
-    try:
-        columns = "id, prompt_uid, state, reason, step, start_version, lag"
-        found = connection.execute(f"SELECT {columns} FROM groups").fetchall()
-        since_2 = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'replays'").fetchone()
-        replays = set(connection.execute("SELECT group_id, step, lag FROM replays")) if since_2 else set()
-    finally:
-        connection.close()
-    names = ("prompt_uid", "fate", "reason", "step", "start_version", "lag")
-    return {group_id: dict(zip(names, values, strict=True)) for group_id, *values in found}, replays
-
-
-def _rows(path: Path) -> list[Row]:
-    return [json.loads(line) for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
-
-
-def _prefix(path: Path, size: int) -> list[Row]:
-    return [json.loads(line) for line in path.read_bytes()[:size].splitlines()]
-
-
-def _blake2b(path: Path, position: int) -> str | None:
-    """Of the file which has the byte before a position of a journal, up to there; None if that went, being one of the oldest."""
-    part = part_before(path, position)
-    if part is None and not parts(path):
-        raise FileNotFoundError(f"there is no {path.name}")
-    return part and hashlib.blake2b(part.path.read_bytes()[: position - part.start], digest_size=32).hexdigest()
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -302,12 +210,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         check_run(options.run)
         run = read_run(options.run)
-    except (OSError, ValueError, KeyError, TypeError, sqlite3.Error, yaml.YAMLError) as error:
+    except (OSError, yaml.YAMLError, *DAMAGE) as error:
         print(f"error: {options.run} cannot be read as a run: {error}", file=sys.stderr)
         return 2
     found = list(violations(run))
     for line in found:
         print(f"broken: {line}")
+    for line in run.notes:
+        print(f"note: {line}")
     status = run.summary.get("status", "running") if run.summary else "running, or killed"
     again = f" and {len(run.replays)} times one again" if run.replays else ""
     counts = f"{len(run.groups)} groups, {len(run.trained)} trained{again}, {len(run.checkpoints)} checkpoints"

@@ -165,13 +165,13 @@ class PPOConfig(BaseConfig, ABC):
         return role.model_args.model_name_or_path or self.pretrain or ""
 
     def contract(self) -> dict[str, Any]:
-        """What all processes of a run have to agree on, by key: admission, and what the trainer makes of the samples."""
+        """What all processes of a run have to agree on, by key: admission, and what the trainer makes of the samples. How many
+        steps there are is the trainer's to say."""
         return {
             "rollout_batch_size": self.rollout_batch_size,
             "samples of a group": self.group_size,
             "async_generation_ratio": self.async_generation_ratio,
             "staleness_policy": self.staleness_policy,
-            "max_steps": self.max_steps,
             "weight_push_interval": self.weight_push_interval,
             "model_update_transport": self.model_update_transport,
             "sequence_length": self.lengths().sequence,

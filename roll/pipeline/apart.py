@@ -35,19 +35,21 @@ from roll.weights.store import Receive, VersionGone
 
 RETRY_S = 0.5
 """Between two attempts to reach a trainer that is away."""
+SELDOM_S = 30.0
+"""Between two attempts to begin anew, at most."""
 
 logger = logging.getLogger(__name__)
 
 
-def published_weights(config: PPOConfig, backend: Backend, trainers: Cluster, newest: int) -> DirectoryWeightStore:
+def published_weights(config: PPOConfig, backend: Backend, trainers: Cluster, newest: int, run_id: str) -> DirectoryWeightStore:
     """Where a trainer leaves its weights for explorers. `newest`: versions up to this one stay from an earlier process of the
     run."""
     folder = Path(config.shared_dir).resolve() / WEIGHTS
     if config.model_update_transport == "checkpoint_dir":
-        return DirectoryWeightStore(folder, newest)
+        return DirectoryWeightStore(folder, newest, run_id)
     address = config.weights_address
     try:
-        store = ServedWeightStore(folder, newest, address, backend)
+        store = ServedWeightStore(folder, newest, address, backend, run_id)
     except OSError as error:
         raise OSError(f"weights cannot be served at weights_address {address}: {error}") from error
     if config.model_update_transport == "collective":
@@ -58,8 +60,8 @@ def published_weights(config: PPOConfig, backend: Backend, trainers: Cluster, ne
 class SharedWeights(WeightFolder):
     """What a trainer of another process has published. It may be away, and come back."""
 
-    def __init__(self, config: PPOConfig) -> None:
-        super().__init__(Path(config.shared_dir).resolve() / WEIGHTS)
+    def __init__(self, config: PPOConfig, run_id: str) -> None:
+        super().__init__(Path(config.shared_dir).resolve() / WEIGHTS, run_id)
         self._patience_s = config.peer_timeout
 
     async def pull(self, version: int, into: Receive) -> WeightManifest:
@@ -98,6 +100,27 @@ def is_over(groups: SqlGroups) -> bool:
 def lost_versions(error: Exception) -> bool:
     """Whether an explorer fails because the trainer was started again, and has the version that it serves no longer."""
     return isinstance(error, VersionGone) or isinstance(error.__cause__, VersionGone)
+
+
+class Rejoining:
+    """How long an explorer waits before it begins anew because the version that it needs is gone. Its trainer publishes another
+    in a moment; if that does not come, attempts become rarer, until `patience_s` has passed. Pure."""
+
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self._at: object = None
+        self._waited_s = self._next_s = 0.0
+
+    def wait_s(self, at: object) -> float | None:
+        """`at`: where the run stands; a change of it is a sign that the trainer goes on. None: there is nothing to hope for."""
+        if at != self._at:
+            self._at, self._waited_s, self._next_s = at, 0.0, RETRY_S
+            return 0.0
+        if self._waited_s >= self._patience_s:
+            return None
+        wait_s = min(self._next_s, self._patience_s - self._waited_s)
+        self._waited_s, self._next_s = self._waited_s + wait_s, min(2 * self._next_s, SELDOM_S)
+        return wait_s
 
 
 class Publisher:
@@ -162,6 +185,8 @@ class Publisher:
         self._known, results = await self._groups.validation_results(self._known)
         for result in results:
             validated = ValidationResult.from_json(result)
+            if validated.version in self._record.validated:
+                continue  # it ended after the checkpoint that the run goes on from, of a step before that
             metrics = self._record.add_validation(validated, ())
             self._state.heed_alarms()
             await self._callbacks.call("on_validation", validated.version, metrics)

@@ -90,7 +90,7 @@ class CheckpointWriter:
             _check_seen(chain.from_iterable(chain.from_iterable(await asyncio.gather(*writing))))
             await self._state.copy_database(folder / DATABASE, step)
             await asyncio.to_thread(self._state.checkpoints.commit, step, state, rows)
-            await self._state.groups.saved(self._state.saved_step)
+            await self._state.groups.saved(step, self._state.saved_step)
         self._state.saved_step = step
 
     @contextlib.contextmanager

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import traceback
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
 
 from roll.distributed.device_locks import DeviceLocks
 from roll.metrics.hangs import Hangs
@@ -113,5 +115,8 @@ def _first(error: BaseException) -> BaseException:
 
 
 def one_line(error: Exception) -> str:
+    """Never without a reason: of an error that has no text, where it was raised."""
     text = " ".join(str(error).split())
+    if not text and (frames := traceback.extract_tb(error.__traceback__)):
+        text = f"in {frames[-1].name} ({Path(frames[-1].filename).name}:{frames[-1].lineno})"
     return text if isinstance(error, OSError | RuntimeError | ValueError) and text else f"{type(error).__name__}: {text}"

@@ -26,11 +26,13 @@ from roll.configs.worker import ActorInferConfig
 from roll.data.sample import Prompt
 from roll.distributed.backend import import_object
 from roll.distributed.devices import Inventory
+from roll.metrics.run_identity import RunIdentity
 from roll.pipeline.benched_models import BenchedModel, benched_models
 from roll.pipeline.callbacks import Callback, make_callback
 from roll.pipeline.checkpoint import Checkpoint, CheckpointStore
 from roll.pipeline.checkpoint_state import resumable
 from roll.pipeline.collector import Collector
+from roll.pipeline.identity import standing
 from roll.pipeline.opened_models import open_model
 from roll.pipeline.own_stage import OwnStage, own_stage
 from roll.pipeline.roles import loss_spec
@@ -80,6 +82,8 @@ class Prepared:
     """What was found out and is worth knowing."""
     warnings: tuple[str, ...] = ()
     """What was found out and is odd."""
+    identity: RunIdentity | None = None
+    """Of the run that this process goes on with, or joins; None: one begins."""
 
     @property
     def first_version(self) -> int:
@@ -152,6 +156,9 @@ class Preparation:
             lambda: resumable(CheckpointStore(self.run_dir / "checkpoints"), config),
             "name a complete checkpoint, or write auto or false",
         )
+        resumed = ("resume_from_checkpoint", config.resume_from_checkpoint)
+        fix = "another checkpoint, or another exp_name"
+        self._identity: RunIdentity | None = collect(*resumed, partial(standing, config, self.checkpoint), fix)
         self._benched: tuple[BenchedModel, ...] = ()
         if config.mode == "bench":
             fix = "name complete checkpoints, runs that have some, or pretrain"
@@ -197,7 +204,7 @@ class Preparation:
         config = self.config
         if config.groups_address is not None:
             own = self.checkpoint is not None and self.checkpoint.is_of(self.run_dir)
-            check = partial(_check_database, config, self.checkpoint if own else None)
+            check = partial(_check_database, config, self._identity, self.checkpoint, own)
             self.collect("groups_database", config.groups_database, check, "pip install 'roll[sql]'")
         self.collect.raise_if_any()
         return {
@@ -214,6 +221,7 @@ class Preparation:
             "benched": self._benched,
             "remarks": tuple(self.remarks),
             "warnings": tuple(self.warnings),
+            "identity": self._identity,
         }
 
 
@@ -300,14 +308,17 @@ def _divided_by_megatron(config: PPOConfig, device_kind: str) -> Iterator[tuple[
             yield f"{name}.strategy_args.strategy_config", role.strategy_args.strategy_config, check
 
 
-def _check_database(config: PPOConfig, checkpoint: Checkpoint | None) -> None:
-    """`checkpoint`: the one of the run's own that it goes on from."""
+def _check_database(config: PPOConfig, identity: RunIdentity | None, checkpoint: Checkpoint | None, own: bool) -> None:
+    """`own`: whether the checkpoint is of this run, which goes on."""
     try:
         from roll.pipeline.shared_groups import check_database
+        from roll.rollout.sql.admittance import Claim
     except ImportError as error:
         raise ValueError(f"groups in a database need {error.name}, which is not installed") from error
     assert config.groups_address is not None
-    check_database(config, config.groups_address, checkpoint)
+    step = checkpoint.step if checkpoint is not None else 0
+    claim = Claim(identity, config.mode != "explore", step, config.member_timeout)
+    check_database(config, config.groups_address, claim, checkpoint if own else None)
 
 
 def _check_writable(run_dir: Path) -> None:

@@ -140,7 +140,7 @@ class Run(Running):
 
         config, derived, state = self._config, self._prepared.derived, self.state
         await state.join()
-        store = published_weights(config, self.backend, clusters["actor_train"], state.first_step)
+        store = published_weights(config, self.backend, clusters["actor_train"], state.first_step, state.identity.id)
         ledger = self._ledger()
         checkpoints = CheckpointWriter(state, clusters, ledger)
         copy = policy_copy(clusters, store, state, self._devices, ledger, derived.log_prob_lag)
@@ -162,15 +162,20 @@ class Run(Running):
     async def _explore(self, clusters: Mapping[str, Cluster]) -> None:
         """The half of an explorer: a trainer and other explorers are processes of their own. If the trainer takes versions back,
         or has what the engines serve no longer, the explorer begins anew."""
-        from roll.pipeline.apart import lost_versions
+        from roll.pipeline.apart import Rejoining, lost_versions
 
+        rejoining = Rejoining(self._config.peer_timeout)
         while True:
             try:
                 await self._explore_once(clusters)
                 break
             except Exception as error:  # boundary: what fails because versions are gone is no failure
-                if not (lost_versions(error) or await self.state.groups.was_taken_back()):
+                groups = self.state.groups
+                if not (lost_versions(error) or await groups.was_taken_back()):
                     raise
+                if (wait_s := rejoining.wait_s((groups.branch, groups.admission.newest))) is None:
+                    raise
+                await asyncio.sleep(wait_s)
                 self.state.record.display.note("the trainer went on from a checkpoint: exploring begins anew with its version")
         ended = self.state.groups.ended or ("", "")
         if ended[0] == "failed":
@@ -183,7 +188,8 @@ class Run(Running):
 
         config, state = self._config, self.state
         await state.join()
-        engines = engine_fleet(config, self._prepared, clusters, state, self.backend, SharedWeights(config), self._devices)
+        source = SharedWeights(config, state.identity.id)
+        engines = engine_fleet(config, self._prepared, clusters, state, self.backend, source, self._devices)
         weights = FollowedWeights(engines, state.groups, state.schedule, state.record.files.trace)
         if not await weights.begin():
             return

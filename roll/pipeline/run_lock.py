@@ -137,8 +137,9 @@ def lock_run(config: PPOConfig) -> RunLock:
     try:
         return RunLock(Path(config.run_dir))
     except RunInUse as error:
-        fix = "wait until that run ends, end it, or write another exp_name"
-        raise ConfigError([Problem("exp_name", config.exp_name, str(error), fix)]) from None
+        key, value = ("explorer_name", config.explorer_name) if config.mode == "explore" else ("exp_name", config.exp_name)
+        fix = f"wait until that run ends, end it, or write another {key}"
+        raise ConfigError([Problem(key, value, str(error), fix)]) from None
     except OSError as error:
         raise ConfigError([cannot_write(config, error)]) from None
 

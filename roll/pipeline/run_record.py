@@ -61,7 +61,7 @@ class RunRecord:
         `before`: the record of the same run that this one takes over from, when its trainer starts anew."""
         derived, resumed, written = prepared.derived, prepared.resumed_record, prepared.written or to_mapping(config)
         self.run_dir = run_dir = prepared.run_dir
-        self._max_steps = len(prepared.benched) or config.max_steps
+        self.max_steps = len(prepared.benched) or config.max_steps
         self._counted = "model" if prepared.benched else "step"
         self._trains = not prepared.benched and config.mode != "explore"
         self._made = self._began = time.monotonic()
@@ -114,6 +114,11 @@ class RunRecord:
             self.validation += [found] if (found := Validated.of_row(row)) is not None else []
         if before is not None:
             self._take_over(before)
+
+    @property
+    def validated(self) -> set[int]:
+        """The versions whose validation is recorded."""
+        return {each.step for each in self.validation}
 
     def _take_over(self, before: RunRecord) -> None:
         """What counts from the beginning of the run. What was trained and is taken back was work all the same."""
@@ -171,7 +176,7 @@ class RunRecord:
         self._trackers.log(self.step, row)
         self._curves.add(self.step, row)
         step_s = (time.monotonic() - self._began) / (self.step - self._first_step)
-        late = self.memory.warn((self._max_steps - self.step) * step_s, step_s)
+        late = self.memory.warn((self.max_steps - self.step) * step_s, step_s)
         for warning in [*self._lessons.step(self.step, {**metrics, **counts}), *late]:
             logger.warning(warning)
         self._judge(self.step, row)
@@ -253,10 +258,10 @@ class RunRecord:
         running, done = self.running_s(), step - first
         return RunSnapshot(
             step=step,
-            max_steps=self._max_steps,
+            max_steps=self.max_steps,
             counted=self._counted,
             elapsed_s=running,
-            eta_s=(time.monotonic() - self._began) / done * (self._max_steps - step) if done else None,
+            eta_s=(time.monotonic() - self._began) / done * (self.max_steps - step) if done else None,
             reward=self._reward,
             validation=self.validation,
             cut=self._cut,

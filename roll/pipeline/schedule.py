@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class StepSchedule:
     last_step: int
+    """An explorer that is a process of its own learns it from the trainer."""
     push_every: int = 1
     """n: steps between two published versions."""
     pull_every: int = 0

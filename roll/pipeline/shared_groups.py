@@ -14,18 +14,23 @@ from pathlib import Path
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.redact import redact_text
+from roll.metrics.run_identity import RunIdentity
 from roll.metrics.run_log import GroupLog
 from roll.metrics.trace import Trace
 from roll.pipeline.checkpoint import Checkpoint
 from roll.rollout.admission import Admission
 from roll.rollout.pipeline_depth import PipelineDepth
 from roll.rollout.progress import Progress
+from roll.rollout.sql.admittance import Claim, ContractError, check_may_join
 from roll.rollout.sql.copying import EMPTY, Fate, check_copy, differs, restore_copy
 from roll.rollout.sql.database import Database, DatabaseDamaged, DatabaseError, file_of, open_engine, reading
 from roll.rollout.sql.groups import SqlGroups
-from roll.rollout.sql.joining import ContractError, Member, check_may_join
+from roll.rollout.sql.joining import Member
 from roll.rollout.sql.rows import REPLAYED
-from roll.rollout.tasks import TaskSource
+from roll.rollout.tasks import OneTaskSet, TaskSource
+
+NAME = 8
+"""Letters of a task set's digest in the ids of its prompts."""
 
 logger = logging.getLogger(__name__)
 
@@ -39,25 +44,27 @@ def sql_groups(
     journal: GroupLog,
     trace: Trace,
     progress: Progress,
+    identity: RunIdentity,
 ) -> SqlGroups:
     """`journal`: written by the process that trains."""
-    Path(config.shared_dir).mkdir(parents=True, exist_ok=True)
+    me = member(config, source)
     return SqlGroups(
         admission,
         depth,
-        source,
+        OneTaskSet(source, me.task_set[:NAME]) if config.mode == "explore" else source,
         journal if config.mode != "explore" else None,
         trace,
         progress,
         time.monotonic,
         Database(address),
-        member(config, source),
+        me,
         config.member_timeout,
         config.peer_timeout,
+        identity,
     )
 
 
-def check_database(config: PPOConfig, address: str, checkpoint: Checkpoint | None = None) -> None:
+def check_database(config: PPOConfig, address: str, claim: Claim, checkpoint: Checkpoint | None = None) -> None:
     """That the database can be used, and that this process may take part in the run it holds, if there is one. `checkpoint`: the
     one of its own that the run goes on from; with its copy, a damaged database is restored. Raises `ConfigError`."""
     key, given = "groups_database", redact_text(address)
@@ -65,11 +72,17 @@ def check_database(config: PPOConfig, address: str, checkpoint: Checkpoint | Non
     try:
         if copy is not None:
             check_copy(copy, config.contract())
-        if (file := file_of(open_engine(address))) is None or file.exists():
-            with reading(address) as connection:
-                check_may_join(connection, config.contract())
+        file = file_of(open_engine(address))
+        anew = claim.identity is None and config.mode == "both"
+        if file is not None and (not file.exists() or (anew and Path(config.run_dir).resolve() in file.parents)):
+            return  # what lies in the folder of an earlier run is moved aside with it
+        with reading(address) as connection:
+            check_may_join(connection, config.contract(), claim)
     except ContractError as error:
-        fix = "write the same, or another exp_name"
+        fix = (
+            error.fix
+            or "write what the run's other processes have; or, for a run of its own, another exp_name and groups_database"
+        )
         raise ConfigError([Problem(error.key or key, error.value if error.key else given, str(error), fix)]) from error
     except DatabaseDamaged as error:
         if copy is None:
@@ -128,6 +141,12 @@ def _set_aside(file: Path) -> str:
 
 def _aside(path: Path, number: int) -> Path:
     return path.with_name(f"damaged-{number}-{path.name}")
+
+
+def lasting(address: str) -> str:
+    """The address as it is right whatever folder a reader is in, without a password."""
+    file = file_of(open_engine(address))
+    return redact_text(address) if file is None else f"sqlite:///{file}"
 
 
 def member(config: PPOConfig, source: TaskSource) -> Member:

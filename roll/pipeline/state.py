@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from roll.configs.pipeline_depth import deepest_pipeline
 from roll.configs.ppo import PPOConfig
+from roll.metrics.run_identity import RunIdentity, identify, write_identity
 from roll.metrics.run_log import GROUPS
 from roll.pipeline.advantages import Advantages
 from roll.pipeline.callbacks import Callbacks
@@ -27,6 +29,7 @@ class RunState:
         """Starts from the checkpoint, if there is one. `before`: see `RunRecord`."""
         checkpoint = prepared.checkpoint
         self._config, self._prepared = config, prepared
+        self.identity = _identity(config, prepared)
         self.first_step = self.saved_step = prepared.first_version
         spared = self.first_step if prepared.continues else None
         self.checkpoints = CheckpointStore(prepared.checkpoints, config.max_ckpt_to_keep, spared, prepared.lock)
@@ -67,6 +70,7 @@ class RunState:
         trainer_at = (self.first_step, self.known) if self._config.mode != "explore" else None
         await self.groups.join(self._config.contract(), trainer_at)
         self._joined = True
+        self._learn_length()
 
     def heed_alarms(self) -> None:
         """Nothing begins any more if an alarm is to end the run."""
@@ -97,18 +101,45 @@ class RunState:
             return Groups(admission, depth, source, journal, trace, progress, time.monotonic)
         from roll.pipeline.shared_groups import sql_groups
 
-        return sql_groups(config, config.groups_address, admission, depth, source, journal, trace, progress)
+        return sql_groups(config, config.groups_address, admission, depth, source, journal, trace, progress, self.identity)
+
+    def _learn_length(self) -> None:
+        """The trainer decides how many steps the run has; an explorer learns it when that has joined."""
+        if self._config.mode == "explore":
+            self.schedule.last_step = self.record.max_steps = self.groups.admission.max_steps
 
     async def mirror_steps(self) -> None:
         """Runs as long as the run does: an explorer shows the steps of the trainer, which is another process."""
         admission, record = self.groups.admission, self.record
+
+        def seen() -> tuple[int, int]:
+            return max(record.step, admission.places // admission.batch_groups), admission.max_steps
+
         while True:
-            await self.groups.until(lambda: admission.places // admission.batch_groups > record.step)
-            record.step = admission.places // admission.batch_groups
+            await self.groups.until(lambda: seen() != (record.step, record.max_steps))
+            record.step = seen()[0]
+            self._learn_length()
 
     def snapshot(self) -> dict[str, Any]:
         """What a checkpoint of this moment keeps besides the buffered groups. The journals are on disk up to their positions."""
-        return {**self.groups.state(), "record": self.record.state(), "advantages": self.advantages.state()}
+        return {
+            **self.groups.state(),
+            "run": self.identity.id,
+            "record": self.record.state(),
+            "advantages": self.advantages.state(),
+        }
+
+
+def _identity(config: PPOConfig, prepared: Prepared) -> RunIdentity:
+    """Of the run; its record says it from now on."""
+    folder = Path(config.run_dir if config.mode == "bench" else config.shared_dir)
+    identity = identify(folder, config.exp_name, prepared.identity.id if prepared.identity is not None else "")
+    if (address := config.groups_address) is not None:
+        from roll.pipeline.shared_groups import lasting
+
+        identity = replace(identity, database=lasting(address))
+        write_identity(prepared.run_dir, identity)
+    return identity
 
 
 def new_admission(config: PPOConfig, version: int) -> Admission:

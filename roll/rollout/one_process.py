@@ -11,6 +11,9 @@ class OneProcess:
     ended: tuple[str, str] | None = None
     """How the run has ended, as its trainer says, and why; None while it runs."""
 
+    branch = 0
+    """How often versions were taken back, as far as this process knows."""
+
     async def join(self, contract: Mapping[str, Any], trainer_at: tuple[int, int] | None) -> None:
         """This process takes part from now on. `trainer_at`: the step that a trainer goes on from, and the number of the last
         change that its journal knows. In memory nobody else takes part."""
@@ -36,6 +39,6 @@ class OneProcess:
     async def report_validation(self, version: int, result: Mapping[str, object]) -> None:
         """The validation of `version` is over."""
 
-    async def saved(self, step: int) -> None:
-        """Nobody goes on from a checkpoint before that of `step`: a later one is complete. One may be damaged, so two are kept
-        in reach."""
+    async def saved(self, step: int, before: int) -> None:
+        """The checkpoint of `step` is complete, and nobody goes on from one before that of step `before`. One may be damaged, so
+        two are kept in reach."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from roll.data.sample import Prompt, SampleGroup
@@ -27,6 +28,32 @@ class TaskSource(Protocol):
 
     def restore(self, cursor: Mapping[str, Any]) -> None:
         """Continues from a `cursor()`. Raises `ValueError` if it speaks of another seed or other tasks."""
+
+
+class OneTaskSet(TaskSource):
+    """The tasks of a run that has several sets of them: ids say which set a task is of, for two files may number theirs alike.
+
+    `gsm8k/0/train.jsonl:136` becomes `gsm8k@5f0c2a1b/0/train.jsonl:136`. The name comes from what the set holds, so all who read
+    the same one have the same ids, wherever it lies."""
+
+    def __init__(self, source: TaskSource, name: str) -> None:
+        self._source = source
+        self._mark = f"@{name}"
+
+    def next(self) -> Prompt:
+        prompt = self._source.next()
+        first, rest = prompt.uid.split("/", 1)
+        return replace(prompt, uid=f"{first}{self._mark}/{rest}")
+
+    def cursor(self, outstanding: Sequence[Prompt] = ()) -> dict[str, Any]:
+        return self._source.cursor([replace(prompt, uid=self._plain(prompt.uid)) for prompt in outstanding])
+
+    def restore(self, cursor: Mapping[str, Any]) -> None:
+        self._source.restore({**cursor, "returned": [self._plain(uid) for uid in cursor["returned"]]})
+
+    def _plain(self, uid: str) -> str:
+        first, rest = uid.split("/", 1)
+        return f"{first.removesuffix(self._mark)}/{rest}"
 
 
 class NoTasks(TaskSource):

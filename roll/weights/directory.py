@@ -65,8 +65,10 @@ class BucketFile:
 class WeightFolder:
     """The versions in a folder, `version-<number>` each, for a process that reads what another one publishes."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, run_id: str = "") -> None:
+        """`run_id`: of the run whose versions they are."""
         self._folder = folder
+        self._run_id = run_id
 
     def latest(self) -> int:
         return max(self._published(), default=-1)
@@ -98,13 +100,15 @@ class WeightFolder:
         return {int(path.parent.name.removeprefix(VERSION)) for path in self._folder.glob(f"{VERSION}*/{MANIFEST}")}
 
     def _read(self, version: int) -> dict[str, Any]:
-        """Raises `VersionGone`, and `Unreachable` for a version that is not there yet."""
+        """Raises `VersionGone`, `Unreachable` for a version that is not there yet, and `ValueError` for one of another run."""
         try:
             published: dict[str, object] = json.loads((self._of(version) / MANIFEST).read_text())
         except FileNotFoundError:
             if self.latest() <= version:  # the same: it has just come
                 raise Unreachable(f"version {version} is not in {self._folder} yet") from None
             raise VersionGone(f"version {version} is not in {self._folder} any more") from None
+        if (theirs := published.get("run", "")) != self._run_id:
+            raise ValueError(f"version {version} in {self._folder} is of another run ({theirs}), not of {self._run_id}")
         return published
 
     def _buckets(self, published: dict[str, Any]) -> list[BucketFile] | list[ServedBucket]:
@@ -126,13 +130,20 @@ def _manifest(published: dict[str, Any]) -> WeightManifest:
 class DirectoryWeightStore(WeightFolder):
     """A `WeightStore` whose versions are files; those that are needed no more are deleted."""
 
-    def __init__(self, folder: Path, newest: int = -1) -> None:
-        """Takes the folder over: what an earlier run left there is deleted, but for versions up to `newest`."""
-        super().__init__(folder)
+    def __init__(self, folder: Path, newest: int = -1, run_id: str = "") -> None:
+        """Takes the folder over: what an earlier run left there is deleted, but for this run's versions up to `newest`."""
+        super().__init__(folder, run_id)
         folder.mkdir(parents=True, exist_ok=True)
-        kept = {self._of(version) for version in self._published() if version <= newest}
+        kept = {self._of(version) for version in self._published() if version <= newest and self._is_own(version)}
         for old in {*folder.glob(f"{VERSION}*"), *folder.glob(f"{DOOMED}*")} - kept:
             shutil.rmtree(old)
+
+    def _is_own(self, version: int) -> bool:
+        try:
+            self._read(version)
+        except ValueError:
+            return False
+        return True
 
     def begin(self, version: int) -> Path | None:
         folder = self._of(version)
@@ -159,7 +170,7 @@ class DirectoryWeightStore(WeightFolder):
         rows = [[name, each.names, each.checksum, each.nbytes] for name, each in zip(names, buckets, strict=True)]
         path = self._of(version) / MANIFEST
         unfinished = path.with_suffix(".partial")
-        unfinished.write_text(json.dumps({"version": version, "served": served, "buckets": rows}))
+        unfinished.write_text(json.dumps({"version": version, "run": self._run_id, "served": served, "buckets": rows}))
         os.replace(unfinished, path)
 
 
@@ -192,9 +203,9 @@ class ServedWeightStore(DirectoryWeightStore):
     """A `WeightStore` whose manifests are files; the buckets stay where the trainer's ranks made them, and are served from there
     to engines of other processes. What an earlier process of the run had is gone with it."""
 
-    def __init__(self, folder: Path, newest: int, host: str, backend: Backend) -> None:
+    def __init__(self, folder: Path, newest: int, host: str, backend: Backend, run_id: str = "") -> None:
         """`host`: this machine's address for the engines. Raises `OSError` if it is none."""
-        super().__init__(folder, newest)
+        super().__init__(folder, newest, run_id)
         self._held: dict[int, list[KeptBucket]] = {}
         self._backend = backend
         self.broadcasts: Broadcasts | None = None

@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import re
+import select
 import shlex
 import shutil
 import subprocess
@@ -93,39 +94,54 @@ def test_the_demo_of_explorers_and_a_trainer_ends_with_what_the_run_promises(emb
 
 
 @pytest.mark.slow
-def test_trinitys_files_of_explorer_and_trainer_run_as_they_are_printed(embedded_task, forks, tmp_path, monkeypatch):
-    """Paths come by their variables. Smaller numbers, a processor instead of GPUs: by Trinity's keys, but for the engine."""
-    write_sums(tmp_path / "train.jsonl")
-    monkeypatch.setenv("TRINITY_MODEL_PATH", str(embedded_task / "model"))
-    monkeypatch.setenv("TRINITY_TASKSET_PATH", str(tmp_path))
+@pytest.mark.parametrize(
+    "order",
+    [("trainer", "explorer", "explorer_new"), ("explorer_new", "trainer", "explorer"), ("explorer", "explorer_new", "trainer")],
+    ids="-".join,
+)
+def test_trinitys_three_files_run_as_they_are_printed_in_any_order(order, embedded_task, forks, tmp_path, monkeypatch):
+    """Paths come by their variables. Smaller numbers, a processor instead of GPUs: by Trinity's keys, but for the engine. The
+    third file is for another task set, which has another size: the steps are the trainer's."""
     changes = ["buffer.batch_size=4", "buffer.train_batch_size=16", "algorithm.repeat_times=4", "synchronizer.sync_interval=2"]
     changes += ["model.max_response_tokens=1", "model.max_model_len=17", "cluster.gpu_per_node=1", "buffer.total_epochs=2"]
-    changes += [
-        "explorer.rollout_model.engine_num=1",
-        "actor_infer.strategy_args.strategy_name=hf_infer",
-        "rollout_log_per_step=99",
-    ]
-    changes += ["rewards.gsm8k.max_concurrency=1", "project=p", "name=n"]
+    changes += ["explorer.rollout_model.engine_num=1", "actor_infer.strategy_args.strategy_name=hf_infer"]
+    changes += ["rollout_log_per_step=99", "rewards.gsm8k.max_concurrency=1", "project=p", "name=n"]
+    monkeypatch.setenv("TRINITY_MODEL_PATH", str(embedded_task / "model"))
     command = ["-m", "roll.cli.main", "train", "rlvr", "--local", "--config_path", str(TRINITY), "--config_name"]
-    logs = {name: tmp_path / f"{name}.log" for name in ("explorer", "trainer")}
-    processes = {}
-    for name, log in logs.items():
-        with log.open("wb") as sink:
-            processes[name] = forks.start([*command, name, *changes], tmp_path, environment(), sink)
+    for name in ("tasks", "others"):
+        (tmp_path / name).mkdir()
+        write_sums(tmp_path / name / "train.jsonl")
+    others = tmp_path / "others" / "train.jsonl"
+    others.write_text("".join(others.read_text().splitlines(keepends=True)[:3]))
+    run, logs, processes = tmp_path / "checkpoints" / "p" / "n", {}, {}
     try:
+        for name in order:
+            tasks = {"TRINITY_TASKSET_PATH": str(tmp_path / ("others" if name == "explorer_new" else "tasks"))}
+            logs[name] = tmp_path / f"{name}.log"
+            with logs[name].open("wb") as sink:
+                processes[name] = forks.start([*command, name, *changes], tmp_path, environment() | tasks, sink)
+            if name == order[0]:
+                own = run if name == "trainer" else run / "explorers" / name
+                while not (own / "run.json").exists():
+                    assert processes[name].poll() is None, logs[name].read_text()
+                    select.select([], [], [], 0.05)
         codes = {name: process.wait(280) for name, process in processes.items()}
     finally:
         for process in processes.values():
             process.kill()
-    assert codes == {"explorer": 0, "trainer": 0}, "\n".join(log.read_text() for log in logs.values())
-    run = tmp_path / "checkpoints" / "p" / "n"
+    assert codes == dict.fromkeys(order, 0), "\n".join(log.read_text() for log in logs.values())
     summary = json.loads((run / "summary.json").read_text())
     assert (summary["status"], summary["steps"], summary["groups"]["trained"]) == ("finished", 5, 20)
-    assert (tmp_path / "gsm8k.db").exists() and (run / "explorers" / "explorer" / "summary.json").exists()
+    assert (tmp_path / "gsm8k.db").exists() and (run / "explorers" / "explorer_new" / "summary.json").exists()
     for row in rows(run / "groups.jsonl"):
         assert row["start_version"] == row["group_id"] // (2 * 4) * 2 and row["lag"] == (row["step"] - 1) % 2, row
+        assert re.fullmatch(r"gsm8k@[0-9a-f]{8}/\d/train.jsonl:\d+", row["prompt_uid"]), row
     assert {sample["reward"] for sample in rows(run / "samples.jsonl")} <= {0.0, 1.0}
-    program("-m", "roll.cli.main", "verify", str(run), folder=tmp_path)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    told = program("-m", "roll.cli.main", "verify", str(run), folder=elsewhere)
+    assert "note" not in told
+    assert "explorer_new has left" in program("-m", "roll.cli.main", "status", str(run), folder=elsewhere)
 
 
 @pytest.fixture(scope="module")

@@ -3,12 +3,15 @@
 import hashlib
 import itertools
 import json
+import sqlite3
+from dataclasses import replace
 
 import pytest
 import yaml
 
-from roll.cli import verify
+from roll.cli import verify_files
 from roll.cli.verify import main, read_run, violations
+from roll.metrics.run_identity import identify, write_identity
 
 
 def group(group_id, step, *, fate="trained", start=None, lag=0):
@@ -108,16 +111,16 @@ def test_a_run_that_goes_on_while_it_is_read_breaks_no_promise(folder, monkeypat
     (folder.path / "summary.json").write_text(json.dumps({"status": "running"}))
     steps = itertools.count(4)
 
-    def read_slowly(path):
+    def read_slowly(path, *more):
         for step in itertools.islice(steps, 2):
-            rows = {"groups": [group(2 * step, step), group(2 * step + 1, step)], "metrics": [{"step": step, "time/step_s": 1.0}]}
-            for name, written in rows.items():
+            new = {"groups": [group(2 * step, step), group(2 * step + 1, step)], "metrics": [{"step": step, "time/step_s": 1.0}]}
+            for name, written in new.items():
                 with (folder.path / f"{name}.jsonl").open("a") as file:
                     file.writelines(json.dumps(row) + "\n" for row in written)
-        return rows_of(path)
+        return rows_of(path, *more)
 
-    rows_of = verify._rows
-    monkeypatch.setattr(verify, "_rows", read_slowly)
+    rows_of = verify_files.rows
+    monkeypatch.setattr(verify_files, "rows", read_slowly)
     assert list(violations(read_run(folder.path))) == []
 
 
@@ -232,6 +235,77 @@ def test_each_broken_promise_is_named(folder, says, capsys):
     assert any(says in line for line in folder.write())
     assert main([str(folder.path)]) == 1
     assert "broken: " in capsys.readouterr().out
+
+
+def line_of(name, text):
+    def damages(path):
+        with (path / f"{name}.jsonl").open("ab") as file:
+            file.write(text.encode() + b"\n")
+
+    return damages
+
+
+DAMAGED = {
+    "groups.jsonl, line 8: not JSON": line_of("groups", '{"group_id": 7, "fat'),
+    "groups.jsonl, line 8: not JSON (RecursionError": line_of("groups", "[" * 100_000),
+    "groups.jsonl, line 8: a list, not an object": line_of("groups", "[]"),
+    "groups.jsonl, line 8: it lacks prompt_uid": line_of("groups", '{"group_id": 7}'),
+    "groups.jsonl, line 8: group_id is [7], not of type int": line_of("groups", json.dumps(group(7, 3) | {"group_id": [7]})),
+    "groups.jsonl, line 8: lag is null, not of type int": line_of("groups", json.dumps(group(7, 3) | {"lag": None})),
+    "metrics.jsonl, line 4: it lacks step": line_of("metrics", "{}"),
+    "metrics.jsonl has 2 validations of version 6": line_of(
+        "metrics", '{"step": 6, "time/validation_s": 1}\n{"step": 6, "time/validation_s": 1}'
+    ),
+    "samples.jsonl, line 4: it lacks step": line_of("samples", "{}"),
+    "samples.jsonl, line 4: versions is [3]": line_of("samples", json.dumps(sample(6, 3, 2) | {"versions": [3]})),
+    "summary.json is a list": lambda path: (path / "summary.json").write_text("[]"),
+    "summary.json is not JSON (RecursionError": lambda path: (path / "summary.json").write_text("[" * 100_000),
+    "summary cannot be checked: a file has contents that no run writes": lambda path: (path / "summary.json").write_text(
+        '{"status": "finished", "groups": []}'
+    ),
+    "step-2: AttributeError": lambda path: (path / "checkpoints/step-2/manifest.json").write_text('{"step": 2, "files": []}'),
+    "step-2: RecursionError": lambda path: (path / "checkpoints/step-2/pipeline.json").write_text("[" * 100_000),
+    "groups.db cannot be read": lambda path: (path / "groups.db").write_bytes(b"no database" * 100),
+}
+
+
+@pytest.mark.parametrize("says", DAMAGED)
+def test_what_is_damaged_is_a_finding(folder, says, capsys):
+    folder.write()
+    DAMAGED[says](folder.path)
+    assert main([str(folder.path)]) == 1
+    assert any(f"broken: {says}" in line for line in capsys.readouterr().out.splitlines())
+
+
+def database_of(path, run_id):
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE runs (run_id TEXT)")
+        connection.execute("INSERT INTO runs VALUES (?)", (run_id,))
+        columns = "id, prompt_uid, state, reason, step, start_version, lag"
+        connection.execute(f"CREATE TABLE groups ({columns})")
+    return f"sqlite:///{path}"
+
+
+def test_only_the_database_of_the_run_itself_is_held_against_it(folder, tmp_path, capsys, monkeypatch):
+    folder.write()
+    config = yaml.safe_load((folder.path / "config.yaml").read_text())
+    (folder.path / "config.yaml").write_text(yaml.safe_dump(config | {"groups_database": "sqlite:///shared.db"}))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    database_of(elsewhere / "shared.db", "0ther")
+    assert main([str(folder.path)]) == 0
+    assert "note: its database was not looked into: groups_database sqlite:///shared.db is relative" in capsys.readouterr().out
+    identity = replace(identify(folder.path, "run", known="5eed"), database=database_of(tmp_path / "shared.db", "0ther"))
+    write_identity(folder.path, identity)
+    assert main([str(folder.path)]) == 0
+    assert f"{tmp_path}/shared.db holds another run (0ther)" in capsys.readouterr().out
+    write_identity(folder.path, replace(identity, database=database_of(tmp_path / "own.db", "5eed")))
+    assert main([str(folder.path)]) == 1
+    assert "group 0: groups.jsonl says" in capsys.readouterr().out, "it has lost them"
+    (tmp_path / "own.db").unlink()
+    assert main([str(folder.path)]) == 0
+    assert f"there is no file {tmp_path}/own.db" in capsys.readouterr().out
 
 
 def test_a_folder_that_is_no_run_is_one_line(tmp_path, capsys):

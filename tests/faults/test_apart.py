@@ -201,7 +201,8 @@ def test_two_of_a_name_and_figures_that_differ_are_refused_before_a_worker_start
     explorer = launch(*EXPLORER)
     wait_for_groups(explorer, 1)
     same_name = launch(*EXPLORER)
-    assert same_name.end() == 2 and "is in use by process" in same_name.output
+    assert same_name.end() == 2 and "explorer_name = 'explorer': " in same_name.output
+    assert "is in use by process" in same_name.output and "or write another explorer_name" in same_name.output
     other = launch(*EXPLORER, "explorer_name=other", "async_generation_ratio=2")
     assert other.end() == 2, other.output
     assert "async_generation_ratio = 2" in other.output and "starting" not in other.output

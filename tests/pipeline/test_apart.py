@@ -1,6 +1,7 @@
 """A trainer that publishes and explorers that follow: which versions are there, whoever comes, goes and comes back."""
 
 import asyncio
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
@@ -8,8 +9,9 @@ import torch
 from database_party import Party, run
 
 from roll.distributed.backend import LocalBackend
-from roll.pipeline.apart import Publisher, SharedWeights, attended, is_over, lost_versions, published_weights
-from roll.pipeline.flow import FlowError
+from roll.pipeline.apart import Publisher, Rejoining, SharedWeights, attended, is_over, lost_versions, published_weights
+from roll.pipeline.flow import FlowError, one_line
+from roll.pipeline.validation import ValidationResult
 from roll.rollout.sql.joining import Alone
 from roll.weights.bucket import make_buckets, manifest_of
 from roll.weights.gather import NewWeights
@@ -45,7 +47,7 @@ def party(tmp_path):
 
 def begin(config, groups, step=0):
     """A trainer that goes on from a step."""
-    store = published_weights(config, LocalBackend(), None, step)
+    store = published_weights(config, LocalBackend(), None, step, "5eed")
     return Trainer(store), Publisher(store, SimpleNamespace(groups=groups, record=None, callbacks=None, known=0)), store
 
 
@@ -67,7 +69,7 @@ def test_a_version_that_an_explorer_may_be_loading_stays_until_it_serves_a_newer
             for version in (1, 2):
                 await trainer.publish(publisher, version)
             assert [store.has(version) for version in (0, 1, 2)] == [True, True, True], "it serves 0, and loads 1"
-            assert await pull(SharedWeights(config), 1) == 1
+            assert await pull(SharedWeights(config, "5eed"), 1) == 1
             await explorer.set_served(1)
             await trainer.publish(publisher, 3)
             assert [store.has(version) for version in (0, 1, 2, 3)] == [False, True, True, True]
@@ -85,7 +87,7 @@ def test_a_trainer_that_comes_back_without_the_newest_version_announces_the_one_
                 trainer, publisher, store = begin(config, groups)
                 await publisher.begin(trainer, 0)
                 store.close()
-            waits = asyncio.create_task(pull(SharedWeights(config), 0))
+            waits = asyncio.create_task(pull(SharedWeights(config, "5eed"), 0))
             async with party.trainer() as groups:
                 # As if three steps had been trained and none of them published.
                 groups.admission.trained = 0
@@ -98,7 +100,7 @@ def test_a_trainer_that_comes_back_without_the_newest_version_announces_the_one_
                 failed.__cause__ = gone.value
                 assert lost_versions(failed) and not lost_versions(FlowError("weights: something else"))
                 await explorer.until(lambda: explorer.admission.newest == 3)
-                assert await pull(SharedWeights(config), 3) == 3
+                assert await pull(SharedWeights(config, "5eed"), 3) == 3
                 store.close()
 
     run(main())
@@ -132,7 +134,7 @@ def test_who_waits_for_weights_hears_that_the_run_is_over_and_how(config, party)
             await groups.conclude("finished", "")
             await explorer.until(lambda: explorer.stopped)
             assert not is_over(explorer), "the last version is validated, and the trainer has it"
-            waiting = SharedWeights(config).pull(9, None)
+            waiting = SharedWeights(config, "5eed").pull(9, None)
             await groups.conclude("failed", "no room")
             await attended(explorer, waiting, explorer.until(lambda: is_over(explorer)))
 
@@ -144,7 +146,7 @@ def test_nobody_waits_for_weights_for_ever(config, party):
 
     async def main():
         with pytest.raises(RuntimeError, match=r"could not be had for 0.2 s \(peer_timeout\): version 9 is not in .* yet"):
-            await pull(SharedWeights(config), 9)
+            await pull(SharedWeights(config, "5eed"), 9)
         async with party.joined("explorer") as explorer:
 
             async def alone():
@@ -152,7 +154,7 @@ def test_nobody_waits_for_weights_for_ever(config, party):
 
             explorer.attend = alone
             with pytest.raises(Alone):
-                await attended(explorer, SharedWeights(config).pull(9, None))
+                await attended(explorer, SharedWeights(config, "5eed").pull(9, None))
 
     run(main())
 
@@ -160,4 +162,58 @@ def test_nobody_waits_for_weights_for_ever(config, party):
 def test_an_address_of_another_machine_is_an_error_with_its_key(config):
     config.weights_address = "192.0.2.1"
     with pytest.raises(OSError, match=r"weights_address 192\.0\.2\.1: .*assign requested address"):
-        published_weights(config, LocalBackend(), None, -1)
+        published_weights(config, LocalBackend(), None, -1, "5eed")
+
+
+def test_an_explorer_whose_versions_are_gone_for_good_begins_anew_ever_more_rarely_and_gives_up():
+    rejoining = Rejoining(60.0)
+    waits = []
+    while (wait_s := rejoining.wait_s((0, 3))) is not None:
+        waits.append(wait_s)
+    assert waits[:4] == [0.0, 0.5, 1.0, 2.0] and sum(waits) == 60.0 and len(waits) < 12
+    assert rejoining.wait_s((1, 2)) == 0.0, "the trainer has come back"
+
+
+def test_an_error_without_a_text_has_a_reason_all_the_same():
+    def fails():
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError) as error:
+        fails()
+    assert one_line(error.value).startswith("in fails (test_apart.py:")
+    assert one_line(ValueError("it is gone")) == "it is gone"
+
+
+def test_a_validation_that_ended_after_the_checkpoint_is_recorded_once(config, party):
+    """Its row of metrics.jsonl stays, for it is of an earlier step, and the database reports it again to a trainer that goes on
+    from there."""
+
+    class Record:
+        validated = frozenset({0})
+        alarms = SimpleNamespace(stop=None)
+
+        def __init__(self):
+            self.added = []
+
+        def add_validation(self, result, sets):
+            self.added.append(result.version)
+            self.validated = self.validated | {result.version}
+
+    async def called(*_):
+        return None
+
+    async def main():
+        async with party.trainer() as groups, party.joined("explorer") as explorer:
+            record = Record()
+            state = SimpleNamespace(
+                groups=groups, record=record, callbacks=SimpleNamespace(call=called), known=0, heed_alarms=lambda: None
+            )
+            for version in (0, 1):
+                assert await explorer.claims_validation(version)
+                await explorer.report_validation(version, asdict(ValidationResult(version, 0.5, 0.5, {}, 0, 1.0, {})))
+            await groups.until(lambda: groups.known >= explorer.known)
+            await Publisher(None, state)._record_validations()
+            await Publisher(None, state)._record_validations()
+            assert record.added == [1]
+
+    run(main())

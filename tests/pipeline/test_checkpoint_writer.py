@@ -61,7 +61,7 @@ class World:
         clusters = {role: Cluster(role, [rank], 60.0) for role, rank in self.ranks.items()}
         self.writer = CheckpointWriter(self.state, clusters, self.ledger)
 
-    async def saved(self, step: int) -> None:
+    async def saved(self, step: int, before: int) -> None:
         """Groups in memory have nothing to forget."""
 
     async def copy_database(self, file: Path, step: int) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from sqlalchemy import create_engine, text
 
 from roll.data.sample import Prompt, Sample, VersionSpan
+from roll.metrics.run_identity import RunIdentity
 from roll.metrics.trace import Trace
 from roll.rollout.admission import Admission
 from roll.rollout.pipeline_depth import PipelineDepth
@@ -61,16 +62,17 @@ class Party:
         self.ratio = ratio
         self.max_reuse = 1
         self.now = 0.0
-        self.contract = {"rollout_batch_size": B, "async_generation_ratio": ratio, "max_steps": STEPS}
+        self.contract = {"rollout_batch_size": B, "async_generation_ratio": ratio}
+        self.identity = RunIdentity("5eed", "party", "/runs/party", "here", "today")
+        self.steps = STEPS
 
     def member(self, name, *, explores=True, trains=False, step=0, task_set="tasks", timeout=10.0, devices=1):
-        admission = Admission(B, self.ratio, STEPS, version=step, max_reuse=self.max_reuse if trains else 1)
+        admission = Admission(B, self.ratio, self.steps, version=step, max_reuse=self.max_reuse if trains else 1)
         depth = PipelineDepth(self.ratio, fixed=self.ratio)
         journal, trace = Journal() if trains else None, Trace(Path("trace"), lambda: self.now)
         who = Member(name, explores, trains, "here", 1, task_set, devices)
-        return SqlGroups(
-            admission, depth, Tasks(), journal, trace, Progress(B, 0), lambda: self.now, Database(self.address), who, timeout, 1e9
-        )
+        parts = (Progress(B, 0), lambda: self.now, Database(self.address), who, timeout, 1e9, self.identity)
+        return SqlGroups(admission, depth, Tasks(), journal, trace, *parts)
 
     @asynccontextmanager
     async def joined(self, name, *, trainer_at=None, **options):

@@ -187,6 +187,16 @@ def test_a_store_that_takes_a_folder_over_leaves_the_versions_that_it_goes_on_fr
     run(main)
 
 
+def test_versions_of_another_run_are_neither_read_nor_gone_on_from(tmp_path):
+    async def main():
+        await publish(DirectoryWeightStore(tmp_path, run_id="0ther"), 0)
+        with pytest.raises(ValueError, match=r"version 0 in .* is of another run \(0ther\), not of 5eed"):
+            WeightFolder(tmp_path, "5eed").manifest(0)
+        assert not DirectoryWeightStore(tmp_path, newest=0, run_id="5eed").has(0)
+
+    run(main)
+
+
 def test_a_receiver_that_fails_is_heard(make_store):
     async def main():
         store = make_store()

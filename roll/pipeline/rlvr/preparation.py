@@ -137,6 +137,8 @@ def _try_rewards(
 
 def _count_epochs(config: RLVRConfig, prompts: int, shared: Preparation) -> None:
     in_steps = config.in_steps(prompts)
+    if config.mode == "explore":  # its own count holds until it learns the trainer's
+        in_steps = replace(in_steps, max_steps=max(in_steps.max_steps, 1))
     if in_steps.max_steps == 0:
         message = f"{config.total_epochs:g} x {prompts} usable prompts are less than a batch of {config.rollout_batch_size}"
         raise ConfigError([Problem("total_epochs", config.total_epochs, message, "more epochs, or a smaller rollout_batch_size")])

@@ -18,8 +18,9 @@ from sqlalchemy import URL, Connection, Engine, Select, Table, create_engine, de
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
+from roll.rollout.sql.admittance import check_contract, layout_of
 from roll.rollout.sql.database import DatabaseFailed, open_engine
-from roll.rollout.sql.joining import check_may_join, leave
+from roll.rollout.sql.joining import leave
 from roll.rollout.sql.migration import LAYOUT, migrate
 from roll.rollout.sql.rows import superfluous
 from roll.rollout.sql.tables import groups, members, metadata, runs, samples
@@ -77,7 +78,8 @@ def restore_copy(connection: Connection, file: Path) -> None:
 def check_copy(file: Path, contract: Mapping[str, object]) -> None:
     """Raises `ContractError` if the process cannot take part in the run that the copy holds."""
     with _single_file(file).connect() as source:
-        check_may_join(source, contract)
+        if (begun := layout_of(source)) is not None:
+            check_contract(begun, contract)
 
 
 @contextmanager

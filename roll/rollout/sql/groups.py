@@ -21,6 +21,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, select, update
 
 from roll.data.sample import SampleGroup
+from roll.metrics.run_identity import RunIdentity
 from roll.metrics.run_log import GroupLog
 from roll.metrics.trace import Trace
 from roll.rollout.admission import Admission, GroupState
@@ -29,18 +30,17 @@ from roll.rollout.pipeline_depth import PipelineDepth
 from roll.rollout.progress import Progress
 from roll.rollout.sql import joining, rows, validations
 from roll.rollout.sql.database import Database, Statement
-from roll.rollout.sql.joining import Alone, Expelled, Member, TakenBack
-from roll.rollout.sql.life_signs import LifeSigns
+from roll.rollout.sql.joining import Alone, Member
+from roll.rollout.sql.life_signs import BEAT_S, LifeSigns
 from roll.rollout.sql.news import Book, News, read_book, read_news
 from roll.rollout.sql.packing import PackingError
-from roll.rollout.sql.peers import Peers
+from roll.rollout.sql.peers import Peers, check_part
 from roll.rollout.sql.rows import Fate, fate_of, outline
 from roll.rollout.sql.tables import members, runs
 from roll.rollout.tasks import TaskSource
 
 logger = logging.getLogger(__name__)
 
-BEAT_S = 2.0
 DAMAGED = "damaged"
 """A group is dropped whose samples cannot be read; its task is served again."""
 
@@ -59,11 +59,13 @@ class SqlGroups(Groups):
         member: Member,
         member_timeout_s: float,
         peer_timeout_s: float,
+        identity: RunIdentity,
     ) -> None:
         """`journal`: None in a process that does not train: the trainer's journal has the groups of all. Call `join` first."""
         super().__init__(admission, depth, source, journal, trace, progress, clock)
         self._database = database
         self._member = member
+        self._identity = identity
         self._signs = LifeSigns(member_timeout_s)
         self._peer_timeout_s = peer_timeout_s
         self._lock = asyncio.Lock()
@@ -71,7 +73,7 @@ class SqlGroups(Groups):
         """The number of the last change that is known here."""
         self._stale = False
         """Whether what is known here includes changes that were not kept."""
-        self._branch = 0
+        self.branch = 0
         self._seq = 0
         """The number of the transaction that is open."""
         self._own: set[int] = set()
@@ -86,10 +88,12 @@ class SqlGroups(Groups):
 
     async def join(self, contract: Mapping[str, Any], trainer_at: tuple[int, int] | None = None) -> None:
         """This process takes part from now on. `trainer_at`: the step that a trainer goes on from, and the number of the last
-        change that its journal knows. Raises `ContractError` if the run was begun with other values of `contract`."""
+        change that its journal knows. Raises `ContractError` if the database is another run's, or the run was begun with other
+        values of `contract`."""
         async with self._lock:
-            known = trainer_at[1] if trainer_at else None
-            work = joining.Join(self._member, contract, self._source.cursor(), self.admission, self.depth.depth, trainer_at)
+            known, cursor = trainer_at[1] if trainer_at else None, self._source.cursor()
+            ours = (self._member, contract, cursor, self.admission, self.depth.depth)
+            work = joining.Join(*ours, trainer_at, self._identity)
             # One transaction: what is read is of one moment.
             self._member, book = await self._database.write(lambda connection: (work(connection), self._book(connection, known)))
             self._adopt(book)
@@ -146,7 +150,7 @@ class SqlGroups(Groups):
             try:
                 news = await self._database.begin(self._begin)
                 self._seq = news.run.seq
-                self._check_part(news)
+                check_part(news, self._member, self.branch)
                 if self._stale:
                     known = self.known if self._journal is not None else None
                     self._adopt(await self._database.execute(partial(self._book, journaled=known)))
@@ -223,20 +227,9 @@ class SqlGroups(Groups):
     def _news(self, connection: Connection) -> News:
         return read_news(connection, self._member.task_set, self.known)
 
-    def _check_part(self, news: News) -> None:
-        """Raises `TakenBack`, `Expelled`."""
-        if news.run.branch != self._branch:
-            raise TakenBack
-        mine = next((row for row in news.members if row.name == self._member.name), None)
-        if mine is None or mine.term != self._member.term or mine.state != "alive":
-            raise Expelled(
-                f"{self._member.name} was taken for dead by the other processes of this run, which roll out its groups anew: "
-                "start it again (member_timeout says after how many silent seconds)"
-            )
-
     def _learn(self, news: News, known: int | None = None) -> None:
         """`known`: the number of the last change that is in the news; None: that of the run. Raises `TakenBack`, `Expelled`."""
-        self._check_part(news)
+        check_part(news, self._member, self.branch)
         run, self._peers = news.run, Peers(news.members)
         for row in news.groups:
             self._learn_group(row)
@@ -286,7 +279,7 @@ class SqlGroups(Groups):
         self._let_go()
         if book.task is not None:
             self._source.restore(json.loads(book.task.cursor))
-        self._branch, self.known = book.run.branch, book.run.seq
+        self.branch, self.known = book.run.branch, book.run.seq
         self._follow(book.run)
         self._fates += [fate_of(row, outline(row)) for row in [*book.ended, *book.replayed]]
         self._write_fates()
@@ -295,6 +288,7 @@ class SqlGroups(Groups):
         admission = self.admission
         admission.version, admission.newest, admission.next_step = run.version, run.newest, run.next_step
         if not self._member.trains:
+            admission.max_steps = admission.max_steps if run.max_steps is None else run.max_steps
             self.depth.depth = run.depth
             admission.replay.done, admission.replay.under_way = run.replayed, run.replaying
 
@@ -307,9 +301,10 @@ class SqlGroups(Groups):
     def buffered(self) -> list[dict[str, Any]]:
         return []
 
-    async def saved(self, step: int) -> None:
+    async def saved(self, step: int, before: int) -> None:
         async with self._transaction():
-            self._statements += rows.not_needed(step, self.admission.replay.oldest_after(step))
+            self._statements += rows.not_needed(before, self.admission.replay.oldest_after(before))
+            self._statements.append(update(runs).values(saved=step))
 
     def restore(self, state: Mapping[str, Any], buffered: Sequence[dict[str, Any]]) -> None:
         """The database has everything; `join` goes on from the checkpoint's step."""
@@ -346,4 +341,4 @@ class SqlGroups(Groups):
 
     async def was_taken_back(self) -> bool:
         run = await self._database.read(lambda connection: connection.execute(select(runs)).one())
-        return bool(run.branch != self._branch)
+        return bool(run.branch != self.branch)

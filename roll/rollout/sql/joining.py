@@ -11,23 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, func, insert, inspect, select, update
+from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
+from roll.metrics.run_identity import RunIdentity
 from roll.rollout.admission import Admission
 from roll.rollout.progress import LOST, ROLLED_BACK
+from roll.rollout.sql.admittance import ContractError, about, check_contract, check_owner, layout_of
 from roll.rollout.sql.migration import LAYOUT, migrate
 from roll.rollout.sql.tables import groups, members, metadata, replays, runs, samples, tasks, validations
 
 JOINING = 1
 """Number of the lock that keeps processes from making or changing tables at the same time, whatever their version."""
-
-
-class ContractError(ValueError):
-    """The process cannot take part in the run that the database holds. `key`: what it would have to agree on, if that is why."""
-
-    def __init__(self, message: str, key: str = "", value: object = None) -> None:
-        super().__init__(message)
-        self.key, self.value = key, value
 
 
 class Expelled(RuntimeError):
@@ -40,6 +34,9 @@ class Alone(RuntimeError):
 
 class TakenBack(Exception):
     """The trainer went on from a checkpoint: versions that were published after it are gone, and what they sampled is dropped."""
+
+    def __init__(self) -> None:
+        super().__init__("the trainer went on from a checkpoint, and later versions are gone")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +70,7 @@ class Join:
     depth: float
     trainer_at: tuple[int, int] | None
     """A trainer's step and the number of the last change that its journal knows."""
+    identity: RunIdentity
 
     def __call__(self, connection: Connection) -> Member:
         """Returns the member with its term. Raises `ContractError`."""
@@ -84,10 +82,12 @@ class Join:
         if run is None:
             connection.execute(insert(runs).values(self._new_run()))
         else:
+            check_owner(connection, run, self.identity)
             check_contract(run, self.contract)
-            connection.execute(update(runs).values(seq=runs.c.seq + 1))
+            connection.execute(update(runs).values(seq=runs.c.seq + 1, run_id=self.identity.id))
         leave(connection, self.member.name, "left")
         if self.trainer_at is not None:
+            connection.execute(update(runs).values(about=about(self.identity), max_steps=self.admission.max_steps))
             step = self.trainer_at[0]
             _go_on_from(connection, step, self.admission.batch_groups)
             if self.member.explores:  # its engines begin with the checkpoint's version, published or not
@@ -130,6 +130,8 @@ class Join:
         return {
             "id": 1,
             "layout": LAYOUT,
+            "run_id": self.identity.id,
+            "about": about(self.identity),
             "contract": json.dumps(self.contract),
             "seq": 1,
             "branch": 0,
@@ -139,6 +141,7 @@ class Join:
             "trained": self.admission.trained,
             "replayed": 0,
             "replaying": 0,
+            "saved": 0,
             "depth": self.depth,
             "status": "running",
             "reason": "",
@@ -163,36 +166,9 @@ class Leave:
         _serve_oldest(connection)
 
 
-def check_may_join(connection: Connection, contract: Mapping[str, object]) -> None:
-    """Before a process takes part, perhaps before there is anything to take part in. Raises `ContractError`."""
-    if (run := _begun(connection)) is not None:
-        check_contract(run, contract)
-
-
-def check_contract(run: Row[object], contract: Mapping[str, object]) -> None:
-    """Raises `ContractError`."""
-    if run.layout > LAYOUT:
-        raise ContractError(
-            f"its tables have layout {run.layout}, this version has {LAYOUT}: use the newer version of the others"
-        )
-    theirs = json.loads(run.contract)
-    for key in {*theirs, *contract}:
-        if theirs.get(key) != contract.get(key):
-            message = f"the run was begun with {key}: {theirs.get(key)}, here it is {contract.get(key)}"
-            raise ContractError(message, key, contract.get(key))
-
-
-def _begun(connection: Connection) -> Row[Any] | None:
-    """What all layouts have of the run that the database holds, if it holds one."""
-    if not inspect(connection).has_table(runs.name):
-        return None
-    of_all_layouts = [runs.c[name] for name in ("layout", "contract")]
-    return connection.execute(select(*of_all_layouts)).first()
-
-
 def _bring_to_layout(connection: Connection) -> None:
     """Processes of the earlier version that take part still, if any, are expelled: started again, they are refused by number."""
-    run = _begun(connection)
+    run = layout_of(connection)
     if run is not None and run.layout < LAYOUT:
         migrate(connection, run.layout)
         connection.execute(update(runs).values(seq=runs.c.seq + 1))

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+BEAT_S = 2.0
+
 
 class LifeSigns:
     def __init__(self, deadline_s: float) -> None:

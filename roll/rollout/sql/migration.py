@@ -20,11 +20,19 @@ STATEMENTS: Mapping[int, Sequence[str]] = {
         "PRIMARY KEY (group_id, step))",
     ),
     2: ("ALTER TABLE members ADD COLUMN devices INTEGER NOT NULL DEFAULT 1",),
+    3: (
+        "ALTER TABLE runs ADD COLUMN run_id VARCHAR(32) NOT NULL DEFAULT ''",
+        "ALTER TABLE runs ADD COLUMN about TEXT NOT NULL DEFAULT '{}'",
+        "ALTER TABLE runs ADD COLUMN max_steps INTEGER",
+        "ALTER TABLE runs ADD COLUMN saved INTEGER NOT NULL DEFAULT 0",
+    ),
 }
 """Layout -> what makes the next one of it."""
 
 LAYOUT = max(STATEMENTS) + 1
 """Number of the present set of tables. A database of a later one is refused by it."""
+NAMED = 4
+"""The first layout that says whose run it holds."""
 
 
 def migrate(connection: Connection, layout: int) -> None:

@@ -12,7 +12,8 @@ from collections.abc import Collection, Sequence
 
 from sqlalchemy import Row
 
-from roll.rollout.sql.joining import Member
+from roll.rollout.sql.joining import Expelled, Member, TakenBack
+from roll.rollout.sql.news import News
 
 
 class Peers:
@@ -36,6 +37,20 @@ class Peers:
     def share(self, me: Member, places: int) -> int:
         """The part of an explorer of `places`: groups in flight, and those that may start."""
         return share(places, me.devices, [row.devices for row in self._alive if row.served >= 0])
+
+
+def check_part(news: News, me: Member, branch: int) -> None:
+    """That this process takes part still. `branch`: the one that it has joined. Raises `TakenBack`, `Expelled`."""
+    mine = next((row for row in news.members if row.name == me.name), None)
+    if mine is not None and mine.term != me.term:
+        raise Expelled(f"process {mine.pid} on {mine.host} has taken the place of this one as {me.name} of the run")
+    if news.run.branch != branch:
+        raise TakenBack
+    if mine is None or mine.state != "alive":
+        raise Expelled(
+            f"{me.name} was taken for dead by the other processes of this run, which roll out its groups anew: "
+            "start it again (member_timeout says after how many silent seconds)"
+        )
 
 
 def share(places: int, devices: int, explorers: Collection[int]) -> int:

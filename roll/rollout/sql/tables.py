@@ -18,12 +18,16 @@ runs = Table(
     metadata,
     Column("id", Integer, primary_key=True),  # always 1: a database is one run's
     Column("layout", Integer, nullable=False),
+    Column("run_id", String(32), nullable=False),  # that of `run.json` in the run's folder
+    Column("about", Text, nullable=False),  # JSON: whose run that is, for who is refused
     Column("contract", Text, nullable=False),  # JSON: what all processes of the run have to agree on
     Column("seq", BigInteger, nullable=False),
     Column("branch", Integer, nullable=False),  # how often versions were taken back
     Column("version", Integer, nullable=False),  # the oldest one that an explorer serves
     Column("newest", Integer, nullable=False),  # the newest one that is published
     Column("next_step", Integer, nullable=False),
+    Column("max_steps", Integer),  # the trainer's; null until one has joined
+    Column("saved", Integer, nullable=False),  # the step of the newest checkpoint that was completed
     Column("trained", Integer, nullable=False),  # groups
     Column("replayed", Integer, nullable=False),  # rows of `replays`
     Column("replaying", Integer, nullable=False),  # groups that the step which is leased trains again

@@ -4,8 +4,9 @@ import pytest
 from database_party import B, explore, run
 from sqlalchemy import create_engine, inspect, text
 
+from roll.rollout.sql.admittance import Claim, ContractError, check_may_join
 from roll.rollout.sql.database import reading
-from roll.rollout.sql.joining import ContractError, Expelled, check_may_join
+from roll.rollout.sql.joining import Expelled
 from roll.rollout.sql.migration import LAYOUT, check_layout
 
 LAYOUT_1 = """
@@ -74,7 +75,7 @@ def test_a_run_of_layout_1_goes_on_where_it_stood(make_party):
         made_like_layout_1(party)
         assert "replays" not in shape(party) and ("replayed", "INTEGER", False) not in shape(party)["runs"]
         with reading(party.address) as connection:
-            check_may_join(connection, party.contract)
+            check_may_join(connection, party.contract, Claim(None, trains=True, step=1))
             with pytest.raises(ValueError, match=f"have layout 1, this version has {LAYOUT}: a process of this version"):
                 check_layout(connection)
         party.max_reuse = 2
@@ -85,6 +86,29 @@ def test_a_run_of_layout_1_goes_on_where_it_stood(make_party):
             assert [group.to_json() for group in lease.groups] == [group.to_json() for group in made[B:]]
             await trainer.trained(lease)
             assert trainer.admission.places == 2 * B
+
+    run(main())
+
+
+def test_of_a_database_that_names_no_run_a_trainer_needs_a_checkpoint(make_party):
+    def may_join(trains, step=0):
+        with reading(party.address) as connection:
+            check_may_join(connection, party.contract, Claim(None, trains, step))
+
+    party = make_party()
+
+    async def main():
+        async with party.joined("explorer") as explorer, party.trainer() as trainer:
+            await explore(explorer, B)
+            await trainer.trained(await trainer.lease(0))
+        made_like_layout_1(party)
+        party.change("UPDATE runs SET contract = '{\"max_steps\": 9, ' || substr(contract, 2)")
+        with pytest.raises(ContractError, match=f"have layout 1, which does not say whose the {B} trained groups are"):
+            may_join(trains=True)
+        may_join(trains=True, step=1)
+        may_join(trains=False)
+        async with party.joined("explorer"):
+            assert party.rows("SELECT run_id, max_steps FROM runs") == [(party.identity.id, None)]
 
     run(main())
 

@@ -12,8 +12,9 @@ from database_party import STEPS, B, Party, explore, follow, roll_out, run
 
 from roll.data.sample import Sample, VersionSpan
 from roll.rollout.changes import Closed
+from roll.rollout.sql.admittance import ContractError
 from roll.rollout.sql.database import DatabaseFailed
-from roll.rollout.sql.joining import ContractError, Expelled, Leave, TakenBack
+from roll.rollout.sql.joining import Expelled, Leave, TakenBack
 
 
 def test_what_an_explorer_completes_a_trainer_of_another_process_trains_to_the_last_bit(make_party):
@@ -279,7 +280,7 @@ def test_samples_stay_until_a_checkpoint_has_what_they_taught(make_party):
             await explore(explorer, 2 * B)
             await trainer.trained(await trainer.lease(0))
             assert party.rows("SELECT count(*) FROM samples") == [(4,)]
-            await trainer.saved(1)
+            await trainer.saved(2, before=1)
             assert party.rows("SELECT group_id FROM samples ORDER BY 1") == [(2,), (3,)]
 
     run(main())
@@ -292,10 +293,10 @@ def test_samples_stay_as_long_as_their_group_may_be_trained_again(make_party):
         async with party.joined("explorer") as explorer, party.trainer() as trainer:
             await explore(explorer, B)
             await trainer.trained(await trainer.lease(0))
-            await trainer.saved(1)
+            await trainer.saved(2, before=1)
             assert party.rows("SELECT count(*) FROM samples") == [(B,)], "a trainer that goes on from step 1 may want them"
             await trainer.trained(await trainer.lease(1))
-            await trainer.saved(2)
+            await trainer.saved(3, before=2)
             assert party.rows("SELECT count(*) FROM samples") == [(0,)], "step 2 is beyond their deadline"
 
     run(main())

@@ -1,0 +1,219 @@
+"""What a run left behind, read by who trusts none of it: what is damaged is said, and left out of everything else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import yaml
+
+from roll.metrics.rotated_journal import part_before, parts
+from roll.metrics.run_identity import SQLITE, groups_address, read_identity
+
+Row = dict[str, Any]
+
+REPLAYED = "replayed"
+DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError)
+"""What comes of contents that no run has written."""
+SHAPES: Mapping[str, Mapping[str, type]] = {
+    "groups": {"group_id": int, "prompt_uid": str, "fate": str, "reason": str, "step": int, "start_version": int},
+    "metrics": {"step": int},
+    "samples": {"step": int, "index": int, "fate": str, "response_ids": list, "behaviour_logprobs": list, "versions": list},
+    "buffer": {"group_id": int},
+}
+"""What the rows of a file have, besides more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What the run's SQLite database holds."""
+
+    groups: dict[int, Row]
+    replays: set[tuple[int, int, int]]
+    """Group, step, lag."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The files of a run, read. A last line without its end is one that is being written, and is left out."""
+
+    folder: Path
+    bound: int
+    max_reuse: int
+    groups: list[Row]
+    """The fate of each."""
+    replays: list[Row]
+    """The further uses of those that were trained."""
+    samples: list[Path]
+    """The files that hold them."""
+    metrics: list[Row]
+    summary: Row | None
+    """While the run runs, or if it was killed, its figures may be older than the journals (`as_of`)."""
+    checkpoints: list[Path]
+    database: Stored | None
+    """None if it has none that can be read here."""
+    damaged: list[str] = field(default_factory=list)
+    """What cannot be read, a line each."""
+    notes: list[str] = field(default_factory=list)
+    """What was not looked at, and why."""
+
+    @property
+    def trained(self) -> list[Row]:
+        return [row for row in self.groups if row["fate"] == "trained"]
+
+    @property
+    def uses(self) -> list[Row]:
+        """What steps trained: a row for each group and step."""
+        return self.trained + self.replays
+
+    @property
+    def over(self) -> bool:
+        return self.summary is not None and self.summary.get("status") == "finished"
+
+
+def read_run(folder: Path) -> Run:
+    """Raises one of `DAMAGE`, `OSError` or `yaml.YAMLError` if the folder is no run's."""
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    damaged, notes = list[str](), list[str]()
+    # A run that runs goes on meanwhile. What it writes last is read first: what that speaks of is found in what is read next.
+    summary = _summary(folder / "summary.json", damaged)
+    checkpoints = sorted((folder / "checkpoints").glob("step-*/manifest.json"))
+    metrics, groups = (rows(folder / f"{name}.jsonl", name, damaged) for name in ("metrics", "groups"))
+    return Run(
+        folder,
+        math.ceil(config["async_generation_ratio"]),
+        config.get("max_reuse", 1),
+        [row for row in groups if row["fate"] != REPLAYED],
+        [row for row in groups if row["fate"] == REPLAYED],
+        [part.path for part in parts(folder / "samples.jsonl")],
+        metrics,
+        summary,
+        checkpoints,
+        _database(folder, damaged, notes),
+        damaged,
+        notes,
+    )
+
+
+def rows(path: Path, shape: str, damaged: list[str]) -> list[Row]:
+    """Those that have what `shape` says; of the others `damaged` gets a line each."""
+    found = []
+    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
+        if not line.endswith(b"\n"):
+            break
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            damaged.append(f"{path.name}, line {number}: not JSON ({type(error).__name__}: {error})")
+            continue
+        if wrong := _misfit(row, shape):
+            damaged.append(f"{path.name}, line {number}: {wrong}")
+        else:
+            found.append(row)
+    return found
+
+
+def _misfit(row: Any, shape: str) -> str:
+    """Why it is no row of this shape; empty if it is one."""
+    if not isinstance(row, dict):
+        return f"a {type(row).__name__}, not an object"
+    for key, kind in SHAPES[shape].items():
+        if key not in row:
+            return f"it lacks {key}"
+        if not isinstance(row[key], kind) or isinstance(row[key], bool):
+            return f"{key} is {_shown(row[key])}, not of type {kind.__name__}"
+    if shape == "groups" and row["fate"] != "dropped" and not isinstance(row.get("lag"), int):
+        return f"lag is {_shown(row.get('lag'))}, not of type int"
+    group_id = row.get("group_id")
+    if shape == "samples" and not (group_id is None or isinstance(group_id, int)):
+        return f"group_id is {_shown(group_id)}, not of type int"
+    if shape == "samples" and not all(isinstance(span, list) and _are_counts(span[:3]) for span in row["versions"]):
+        return f"versions is {_shown(row['versions'])}, not of spans [begin, end, version]"
+    return ""
+
+
+def _are_counts(values: list[Any]) -> bool:
+    return len(values) == 3 and all(isinstance(value, int) for value in values)
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _summary(path: Path, damaged: list[str]) -> Row | None:
+    if not path.is_file():
+        return None
+    try:
+        found = json.loads(path.read_text())
+        if isinstance(found, dict):
+            return found
+        damaged.append(f"summary.json is a {type(found).__name__}, not an object")
+    except (ValueError, RecursionError) as error:
+        damaged.append(f"summary.json is not JSON ({type(error).__name__}: {error})")
+    return None
+
+
+def _database(folder: Path, damaged: list[str], notes: list[str]) -> Stored | None:
+    try:
+        identity, address = read_identity(folder), groups_address(folder)
+    except ValueError as error:
+        notes.append(f"its database was not looked into: {error}")
+        return None
+    if address is None or not address.startswith(SQLITE):
+        return None
+    path = Path(address.removeprefix(SQLITE))
+    if not path.is_file():
+        notes.append(f"its database was not looked into: there is no file {path}")
+        return None
+    try:
+        connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=60)
+        try:
+            if (other := _other_run(connection, identity.id if identity is not None else "")) is not None:
+                notes.append(f"its database was not looked into: {path} holds another run ({other})")
+                return None
+            return _stored(connection)
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        damaged.append(f"{path.name} cannot be read: {error}")
+        return None
+
+
+def _other_run(connection: sqlite3.Connection, own: str) -> str | None:
+    named = connection.execute("SELECT 1 FROM pragma_table_info('runs') WHERE name = 'run_id'").fetchone()
+    theirs = connection.execute("SELECT run_id FROM runs").fetchone() if named and own else None
+    return theirs[0] if theirs is not None and theirs[0] not in ("", own) else None
+
+
+def _stored(connection: sqlite3.Connection) -> Stored:
+    columns = "id, prompt_uid, state, reason, step, start_version, lag"
+    found = connection.execute(f"SELECT {columns} FROM groups").fetchall()
+    since_2 = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'replays'").fetchone()
+    replays = set(connection.execute("SELECT group_id, step, lag FROM replays")) if since_2 else set()
+    names = ("prompt_uid", "fate", "reason", "step", "start_version", "lag")
+    return Stored({group_id: dict(zip(names, values, strict=True)) for group_id, *values in found}, replays)
+
+
+def prefix(path: Path, size: int) -> list[Row]:
+    return [json.loads(line) for line in path.read_bytes()[:size].splitlines()]
+
+
+def blake2b(path: Path, position: int) -> str | None:
+    """Of the file which has the byte before a position of a journal, up to there; None if that went, being one of the oldest."""
+    part = part_before(path, position)
+    if part is None and not parts(path):
+        raise FileNotFoundError(f"there is no {path.name}")
+    return part and hashlib.blake2b(part.path.read_bytes()[: position - part.start], digest_size=32).hexdigest()
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

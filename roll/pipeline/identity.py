@@ -1,0 +1,30 @@
+"""Which run a process takes part in: that of its folder, or one that begins with it."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+from roll.configs.ppo import PPOConfig
+from roll.metrics.run_identity import RunIdentity, read_identity
+from roll.pipeline.checkpoint import Checkpoint
+
+
+def standing(config: PPOConfig, checkpoint: Checkpoint | None) -> RunIdentity | None:
+    """The run that this process goes on with, or joins; None: one begins. Raises `ValueError`."""
+    goes_on = checkpoint is not None and checkpoint.is_of(Path(config.run_dir))
+    if config.mode == "bench" or (config.mode == "both" and not goes_on and config.resume_from_checkpoint != "auto"):
+        return None
+    known = str(checkpoint.state.get("run", "")) if checkpoint is not None and goes_on else ""
+    folder = Path(config.shared_dir)
+    try:
+        found = read_identity(folder)
+    except ValueError:
+        if not known:
+            raise
+        found = None
+    if found is None:
+        return RunIdentity(known, config.exp_name, str(folder.resolve()), socket.gethostname(), "") if known else None
+    if known and checkpoint is not None and found.id != known:
+        raise ValueError(f"{checkpoint.path} is of another run ({known}) than this folder ({found.id})")
+    return found

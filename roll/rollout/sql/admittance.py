@@ -1,0 +1,184 @@
+"""Whose run a database holds, and whether a process may take part in it. A database is one run's.
+
+A second run would roll the first one back to its own beginning and train its groups; so one that has another id than the database
+is refused, and told whose the database is. A trainer takes the place of an earlier one of its own run if that one is dead.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Row, inspect, select
+
+from roll.metrics.run_identity import RunIdentity
+from roll.rollout.sql.life_signs import BEAT_S
+from roll.rollout.sql.migration import LAYOUT, NAMED
+from roll.rollout.sql.tables import members, runs
+
+WATCH_S = 2.5 * BEAT_S
+"""Who is alive has beaten at least once in this time."""
+LOOK_S = 0.2
+
+logger = logging.getLogger(__name__)
+
+
+class ContractError(ValueError):
+    """The process cannot take part in the run that the database holds. `key`: what it would have to agree on, if that is why;
+    `fix`: what to do, if that is known better than by its key."""
+
+    def __init__(self, message: str, key: str = "", value: object = None, fix: str = "") -> None:
+        super().__init__(message)
+        self.key, self.value, self.fix = key, value, fix
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a process says of itself that would like to take part."""
+
+    identity: RunIdentity | None
+    """That of its folder; None: it begins a run."""
+    trains: bool
+    step: int = 0
+    """The one that a trainer goes on from."""
+    patience_s: float = 60.0
+    """A trainer that is silent for longer is dead."""
+
+
+def check_may_join(connection: Connection, contract: Mapping[str, object], claim: Claim) -> None:
+    """Before a process takes part, perhaps before there is anything to take part in; outside of any transaction, for it may watch
+    others for signs of life. Raises `ContractError`."""
+    begun = layout_of(connection)
+    if begun is None:
+        return
+    if begun.layout < NAMED:
+        check_contract(begun, contract)
+        if claim.trains and claim.step == 0 and (trained := connection.execute(select(runs.c.trained)).scalar_one()):
+            message = f"its tables have layout {begun.layout}, which does not say whose the {trained} trained groups are"
+            fix = "go on from a checkpoint of that run (resume_from_checkpoint), or give this run a database of its own"
+            raise ContractError(message, fix=fix)
+        return
+    run = connection.execute(select(runs)).one()
+    check_owner(connection, run, claim.identity, WATCH_S)
+    check_contract(run, contract)
+    if claim.trains:
+        _check_trainers(connection, claim)
+        _check_not_taken_back(run, claim)
+
+
+def layout_of(connection: Connection) -> Row[Any] | None:
+    """What all layouts have of the run that the database holds, if it holds one. Raises `ContractError` for a later layout."""
+    if not inspect(connection).has_table(runs.name):
+        return None
+    of_all_layouts = [runs.c[name] for name in ("layout", "contract")]
+    begun = connection.execute(select(*of_all_layouts)).first()
+    if begun is not None and begun.layout > LAYOUT:
+        message = f"its tables have layout {begun.layout}, this version has {LAYOUT}: use the newer version of the others"
+        raise ContractError(message)
+    return begun
+
+
+def check_contract(run: Row[Any], contract: Mapping[str, object]) -> None:
+    """Raises `ContractError`."""
+    theirs = json.loads(run.contract)
+    theirs.pop("max_steps", None)  # in earlier layouts; the trainer decides it
+    for key in {*theirs, *contract}:
+        if theirs.get(key) != contract.get(key):
+            message = f"the run was begun with {key}: {theirs.get(key)}, here it is {contract.get(key)}"
+            raise ContractError(message, key, contract.get(key))
+
+
+def check_owner(connection: Connection, run: Row[Any], identity: RunIdentity | None, watch_s: float = 0.0) -> None:
+    """Raises `ContractError` if the database is another run's. One that was brought from an earlier layout is nobody's yet.
+    `watch_s`: how long that run's trainer is looked at, to say whether it is alive; outside of any transaction."""
+    if run.run_id == "" or (identity is not None and identity.id == run.run_id):
+        return
+    owner = owner_of(run)
+    length = f" of {run.max_steps}" if run.max_steps is not None else ""
+    far = f"{run.status}, step {run.next_step}{length}, {run.trained} groups trained"
+    message = f"the database is that of {owner}: {far}; {_trainer_of(connection, watch_s)}"
+    ways = "a database of its own for this run (groups_database), or go on with that one: "
+    raise ContractError(message, fix=f"{ways}output_dir {Path(owner.folder).parent}, exp_name {owner.exp_name}, " + RESUME)
+
+
+RESUME = "resume_from_checkpoint: auto"
+
+
+def owner_of(run: Row[Any]) -> RunIdentity:
+    return RunIdentity(run.run_id, **json.loads(run.about))
+
+
+def about(identity: RunIdentity) -> str:
+    """What the database says of its run besides its id."""
+    told = asdict(identity)
+    return json.dumps({key: told[key] for key in ("exp_name", "folder", "host", "began")})
+
+
+def _trainers(connection: Connection) -> Sequence[Row[Any]]:
+    """The one that joined last comes first."""
+    query = select(members).where(members.c.role != "explorer").order_by(members.c.joined_at.desc())
+    return connection.execute(query).all()
+
+
+def _trainer_of(connection: Connection, watch_s: float) -> str:
+    if not (rows := _trainers(connection)):
+        return "its trainer has not begun"
+    row = rows[0]
+    if row.state != "alive":
+        return f"its trainer is not running (process {row.pid} on {row.host} was the last)"
+    alive = not _is_dead_here(row) and shows_life(connection, row, watch_s)
+    state = "is alive" if alive else "gives no sign of life" if watch_s else "takes part"
+    return f"its trainer {state} (process {row.pid} on {row.host})"
+
+
+def _check_trainers(connection: Connection, claim: Claim) -> None:
+    """An earlier trainer of the run is dead, or gives no sign of life. Raises `ContractError`."""
+    for row in _trainers(connection):
+        if row.state != "alive" or _is_dead_here(row):
+            continue
+        who = f"process {row.pid} on {row.host}"
+        waits = "the run's trainer was %s: waiting %g s at most for a sign of life of it (member_timeout)"
+        logger.warning(waits, who, claim.patience_s)
+        if shows_life(connection, row, claim.patience_s):
+            fix = "end that process first; or, for a run of its own, another exp_name and groups_database"
+            raise ContractError(f"a trainer of this run is alive: {who}", fix=fix)
+
+
+def _check_not_taken_back(run: Row[Any], claim: Claim) -> None:
+    """Raises `ContractError` if a trainer without a checkpoint would undo what checkpoints were made of."""
+    if claim.step == 0 and run.saved > 0:
+        message = f"the run has trained {run.next_step} steps, and saved a checkpoint of step {run.saved} that is not here"
+        fix = "bring its checkpoints back, or begin a run with another exp_name and groups_database"
+        raise ContractError(message, fix=fix)
+
+
+def shows_life(connection: Connection, member: Row[Any], within_s: float, wait: Callable[[float], None] = time.sleep) -> bool:
+    """Whether the process gives a sign of life within so many seconds: a beat, or that it joins again or leaves."""
+    end = time.monotonic() + within_s
+    sign = select(members.c.term, members.c.beat).where(members.c.name == member.name)
+    while time.monotonic() < end:
+        if tuple(connection.execute(sign).one()) != (member.term, member.beat):
+            return True
+        wait(LOOK_S)
+    return False
+
+
+def _is_dead_here(member: Row[Any]) -> bool:
+    """Whether it was a process of this machine, which is known to have ended."""
+    if member.host != socket.gethostname():
+        return False
+    try:
+        os.kill(member.pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:  # it is another user's
+        return False
+    state = Path(f"/proc/{member.pid}/stat")
+    return state.is_file() and state.read_text().rpartition(")")[2].split()[0] in "ZX"

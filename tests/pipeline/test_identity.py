@@ -1,0 +1,51 @@
+"""Which run a process takes part in, by its folder and the checkpoint that it goes on from."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from roll.metrics.run_identity import identify
+from roll.pipeline.checkpoint import Checkpoint
+from roll.pipeline.identity import standing
+
+
+def config(folder, mode="train", resume="auto"):
+    run_dir = folder / "explorers" / "e" if mode == "explore" else folder
+    return SimpleNamespace(
+        mode=mode, resume_from_checkpoint=resume, run_dir=str(run_dir), shared_dir=str(folder), exp_name=folder.name
+    )
+
+
+def checkpoint(folder, run_id):
+    state = {"run": run_id} if run_id else {}
+    return Checkpoint(folder / "checkpoints" / "step-2", 2, state, [])
+
+
+def test_a_folder_says_which_run_it_is_unless_a_new_one_begins_there(tmp_path):
+    run = tmp_path / "run"
+    assert standing(config(run), None) is None
+    identity = identify(run, "run")
+    own, of_others = checkpoint(run, identity.id), checkpoint(tmp_path / "other", "0ther")
+    assert own.is_of(run) and not of_others.is_of(run)
+    for mode in ("train", "explore", "both"):
+        assert standing(config(run, mode), None) == identity
+    assert standing(config(run, "both", True), own) == identity
+    assert standing(config(run, "both", str(of_others.path)), of_others) is None
+    assert standing(config(run, "both", False), None) is None, "its folder is moved aside"
+    assert standing(config(run, "bench"), None) is None
+
+
+def test_a_checkpoint_says_it_where_the_folder_does_not_and_another_runs_is_refused(tmp_path):
+    run = tmp_path / "run"
+    found = standing(config(run), checkpoint(run, "5eed"))
+    assert found is not None and found.id == "5eed"
+    assert standing(config(run), checkpoint(run, "")) is None
+    identify(run, "run", known="0ther")
+    with pytest.raises(ValueError, match=r"step-2 is of another run \(5eed\) than this folder \(0ther\)"):
+        standing(config(run), checkpoint(run, "5eed"))
+    assert standing(config(run), checkpoint(run, "")).id == "0ther", "of a version that wrote none"
+    Path(run / "run.json").write_text("{")
+    with pytest.raises(ValueError, match="is damaged"):
+        standing(config(run), None)
+    assert standing(config(run), checkpoint(run, "5eed")).id == "5eed"
