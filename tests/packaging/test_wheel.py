@@ -82,7 +82,7 @@ def test_the_wheel_has_every_module_and_what_the_commands_read(built, installed)
 
 def test_the_metadata_say_what_there_is_to_install(installed):
     told = Parser().parsestr((installed / "roll-0.1.0.dist-info" / "METADATA").read_text())
-    assert {"all", "sglang", "ui", "vllm", "vllm-cpu", "megatron"} <= set(told.get_all("Provides-Extra", []))
+    assert {"all", "sglang", "lora", "vllm", "vllm-cpu", "megatron"} <= set(told.get_all("Provides-Extra", []))
     assert told["Summary"] and told["Requires-Python"] == ">=3.11" and "Typing :: Typed" in told.get_all("Classifier", [])
     assert told["Home-page"] is None and not told.get_all("Project-URL")
     wanted = {
