@@ -106,5 +106,6 @@ def test_the_demo_of_agents_plays_its_environment(plain, home):
 
 
 def test_init_makes_a_folder_that_trains(plain, home):
-    roll(plain, home, "init", "my_run", "--model", str(home / "examples/embedded/cache/model"))
+    shutil.copytree(home / "examples/embedded/cache", home / "my_run/embedded/cache")
+    roll(plain, home, "init", "my_run")
     roll(plain, home / "my_run", "train", "rlvr", "--config_path", ".", "--config_name", "my_run", "--local", "max_steps=1")

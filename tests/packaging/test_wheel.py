@@ -72,7 +72,7 @@ def test_the_wheel_has_every_module_and_what_the_commands_read(built, installed)
         for kind in ("config/*", "embedded/*.py")
         for path in (ROOT / "examples").glob(kind)
     }
-    data = {"roll/py.typed", "roll/cli/starter/run.yaml", "roll/cli/starter/reward.py"}
+    data = {"roll/py.typed", "roll/cli/starter/run.yaml", "roll/cli/starter/reward.py", "roll/cli/starter/agent.yaml"}
     page = (path for path in (ROOT / "roll/view/static").iterdir())
     data |= {path.relative_to(ROOT).as_posix() for path in page}
     found = {path.relative_to(installed).as_posix() for path in installed.rglob("*") if path.is_file()}
@@ -120,9 +120,10 @@ def test_a_report_is_written_without_the_server_s_packages(installed, tmp_path):
 
 
 def test_init_makes_a_folder_that_check_takes(installed, tmp_path):
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text("{}")
-    run(sys.executable, "-m", "roll.cli.main", "init", "mine", "--model", "model", folder=tmp_path, path=str(installed))
+    model = tmp_path / "mine" / "embedded" / "cache" / "model"
+    model.mkdir(parents=True)
+    (model / "config.json").write_text("{}")
+    run(sys.executable, "-m", "roll.cli.main", "init", "mine", folder=tmp_path, path=str(installed))
     command = ("check", "--config_path", ".", "--config_name", "mine")
     assert run(sys.executable, "-m", "roll.cli.main", *command, folder=tmp_path / "mine", path=str(installed)).startswith(
         "mine: rlvr"
