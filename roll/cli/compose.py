@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import GrammarParseError, InterpolationResolutionError
 
 import roll
-from roll.cli.origins import check_files, files, origins
+from roll.cli.origins import COMMAND_LINE, check_files, files, origins
 from roll.cli.yaml_limits import check_references
 from roll.compat.roll.defaults import other_defaults
 from roll.compat.roll.differences import differences_of
@@ -38,6 +38,7 @@ from roll.configs.schema import count_keys
 
 Config = TypeVar("Config", bound=PPOConfig)
 ROLLS_DEVICES_PER_NODE = 8
+_OF_HYDRA = "is about Hydra's own folders, logs and launchers; a run's files are in <output_dir>/<exp_name>"
 
 __all__ = ["compose", "load", "load_to_start", "to_mapping"]
 
@@ -61,7 +62,9 @@ def load(
     mapping, references = _compose(config_path, config_name, overrides)
     folder, name = Path(config_path).resolve(), config_name.removesuffix(".yaml")
     included = set[str]().union(*list(files(folder, name).values())[1:])
-    return understand(mapping, references, included, origins(folder, name, overrides), compat)
+    config, report = understand(mapping, references, included, origins(folder, name, overrides), compat)
+    hydras = [Note(*each.partition("=")[::2], _OF_HYDRA, COMMAND_LINE) for each in overrides if _is_hydras(each)]
+    return config, replace(report, without_effect=[*report.without_effect, *hydras])
 
 
 def understand(
@@ -184,7 +187,7 @@ def _compose(config_path: str | Path, config_name: str, overrides: Sequence[str]
         found = f"choose one of {', '.join(available)}" if available else "there are no YAML files in this folder"
         raise ConfigError([Problem("config_name", config_name, f"{folder} has no {name}.yaml", found)])
     check_files(folder, name)
-    prepared = [_prepare(override, folder) for override in overrides]
+    prepared = [_prepare(override, folder) for override in overrides if not _is_hydras(override)]
     GlobalHydra.instance().clear()
     try:
         # ROLL's files have no _self_ in their defaults list; the file itself then comes last, as they expect.
@@ -250,6 +253,11 @@ def _prepare(override: str, folder: Path) -> str:
         override = quoted
     is_group = (folder / override.partition("=")[0]).is_dir()
     return override if override.startswith(("+", "~")) or is_group else f"++{override}"
+
+
+def _is_hydras(override: str) -> bool:
+    """`hydra.run.dir=...` and the like: about Hydra's own folders, logs and launchers, none of which a run here has."""
+    return re.match(r"[+~]*hydra(?=[./=@]|$)", override) is not None
 
 
 def _parse(override: str) -> Override | None:
