@@ -57,7 +57,7 @@ setup(
     packages=find_packages(include=["roll", "roll.*"]),
     include_package_data=False,
     package_data={
-        "roll": ["py.typed"],
+        "roll": ["py.typed", "__init__.pyi"],
         "roll.cli": ["starter/*"],  # what `roll init` writes
         "roll.view": ["static/*"],  # the page of `roll ui`
         "roll.strategies.cpu_shims": ["sglang/*.py"],  # put on the path of SGLang's processes, not imported here

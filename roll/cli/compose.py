@@ -28,6 +28,7 @@ from roll.compat.roll.translation import Translation, translate
 from roll.compat.trinity import translation as trinity
 from roll.compat.variables import references_in, variables_of
 from roll.configs.agentic import AgenticConfig
+from roll.configs.default_devices import with_default_devices
 from roll.configs.loading import load_config, load_lenient, to_mapping
 from roll.configs.pipelines import pipeline_of
 from roll.configs.ppo import PPOConfig
@@ -35,6 +36,7 @@ from roll.configs.problems import ConfigError, Problem
 from roll.configs.report import LoadReport, Note, origin
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.schema import count_keys
+from roll.distributed.machine import this_machine
 
 Config = TypeVar("Config", bound=PPOConfig)
 ROLLS_DEVICES_PER_NODE = 8
@@ -63,6 +65,7 @@ def load(
     folder, name = Path(config_path).resolve(), config_name.removesuffix(".yaml")
     included = set[str]().union(*list(files(folder, name).values())[1:])
     config, report = understand(mapping, references, included, origins(folder, name, overrides), compat)
+    config = with_default_devices(config, len(this_machine().accelerators))
     hydras = [Note(*each.partition("=")[::2], _OF_HYDRA, COMMAND_LINE) for each in overrides if _is_hydras(each)]
     return config, replace(report, without_effect=[*report.without_effect, *hydras])
 

@@ -10,12 +10,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from roll.cli.embedded import EmbeddedModel, embedded_model
+from roll.cli.fitting import lengths, opened
 from roll.cli.options import Parser, complain
 from roll.cli.starting_rows import StartingRows, additions, of_file
-from roll.configs.arguments import DataArguments, Template
+from roll.configs.arguments import Template
 from roll.configs.problems import ConfigError, Problem
 
 STARTER = Path(__file__).parent / "starter"
@@ -25,7 +25,8 @@ IN_WORDS = {
     "native": "What is {a} + {b}? Answer with the number alone.",
     "none": "Question: What is {a} + {b}? Answer with the number alone.\nAnswer:",
 }
-RESPONSE_LENGTH, AGENT_SEQUENCE = 256, 1024
+AGENT_SEQUENCE = 1024
+"""Tokens of an episode."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
@@ -171,58 +172,13 @@ def _filled(name: str, values: dict[str, str]) -> str:
     return text
 
 
-def _fitted(model: str, rows: StartingRows | None) -> tuple[Fit, StartingRows]:
+def _fitted(name: str, rows: StartingRows | None) -> tuple[Fit, StartingRows]:
     """The settings for a model, and the rows, additions in words where none are given. Raises `ConfigError`."""
-    from roll.cli.model_files import read_model_folder
-    from roll.data.hub import cached, is_hub_name
-
-    name = is_hub_name(model)
-    folder = cached(model) if name else Path(model)
-    if folder is None:
-        raise ConfigError([Problem("--model", model, "is not in the cache of the hub yet", "fetch it: hf download " + model)])
-    if not (folder / "config.json").is_file():
-        raise ConfigError([Problem("--model", model, "has no config.json", "name a local Hugging Face folder")])
-    from roll.pipeline.opened_models import load_tokenizer
-
-    try:
-        tokenizer = load_tokenizer(str(folder))
-    except (OSError, ValueError) as error:
-        raise ConfigError([Problem("--model", model, str(error), "name a complete Hugging Face folder")]) from None
-    template: Template = "native" if tokenizer.chat_template else "none"
+    model = opened(name, "--model")
+    template = model.template(rows.train if rows is not None else ())
     rows = rows or additions(IN_WORDS[template])
-    if template == "none" and "messages" in rows.train[0]:
-        template = "chatml"
-    prompt, answer = _lengths(rows, tokenizer, template)
-    config = read_model_folder(str(folder)).config or {}
-    context = int(config.get("max_position_embeddings") or 1 << 30)
-    prompt_length = min(_up(prompt), context // 2)
-    response_length = min(max(RESPONSE_LENGTH, _up(2 * answer)), context - prompt_length)
-    pretrain = model if name else str(folder.resolve())
-    return Fit(pretrain, template, prompt_length, response_length, min(AGENT_SEQUENCE, context)), rows
-
-
-def _lengths(rows: StartingRows, tokenizer: Any, template: Template) -> tuple[int, int]:
-    """Tokens of the longest prompt and of the longest reference answer."""
-    import tempfile
-
-    from roll.data.chat_template import encode, render
-    from roll.data.prompt_file import PromptFileError, read_rows
-
-    with tempfile.NamedTemporaryFile("w", suffix=".jsonl", encoding="utf-8") as file:
-        file.writelines(json.dumps(row) + "\n" for row in (*rows.train, *rows.validation))
-        file.flush()
-        try:
-            read = list(read_rows(DataArguments(file_name=file.name, template=template, **rows.columns), only_tag=""))
-            prompts = encode(render(read, tokenizer, template), tokenizer, template)
-        except (PromptFileError, ValueError) as error:
-            raise ConfigError([Problem("--task", "jsonl", str(error), "mend the row")]) from None
-    answers = encode([row.ground_truth or "-" for row in read], tokenizer, "native")
-    return max(map(len, prompts)), max(map(len, answers))
-
-
-def _up(tokens: int) -> int:
-    """Rounded up: a length that is easily remembered, and room for one more word."""
-    return -(-(tokens + 1) // 32) * 32
+    found = lengths(model, [*rows.train, *rows.validation], rows.columns, template, "--task jsonl")
+    return Fit(model.name, template, found.prompt, found.response, min(AGENT_SEQUENCE, model.context)), rows
 
 
 def _make(model: EmbeddedModel) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,10 @@ def of_file(path: Path) -> StartingRows:
         raise _wrong(path, f"cannot be read: {error}", "name a file with a JSON object a line") from None
     if len(rows) < 2 or not all(isinstance(row, dict) for row in rows):
         raise _wrong(path, f"has {len(rows)} rows", "name a file with two JSON objects at least, one a line")
-    columns = _columns(path, rows[0])
+    columns = usual_columns(rows[0], "--task jsonl", str(path))
+    if "ground_truth" not in rows[0] and "ground_truth" not in columns:
+        names = ", ".join(COLUMNS["ground_truth"])
+        raise _wrong(path, f"has no column with a reference answer: {', '.join(rows[0])}", f"call it one of {names}")
     data = replace(DataArguments(file_name=str(path)), **columns)  # type: ignore[arg-type]
     try:
         tags = sorted({row.tag for row in read_rows(data, only_tag="")} - {""})
@@ -66,16 +70,16 @@ def of_file(path: Path) -> StartingRows:
     return StartingRows(rows[held_out:], rows[:held_out], domain, columns, [] if tags == [domain] else tags)
 
 
-def _columns(path: Path, row: Row) -> dict[str, str]:
-    """What the columns are called that have another name than the usual one. Raises `ConfigError`."""
+def usual_columns(row: Mapping[str, Any], key: str, value: object) -> dict[str, str]:
+    """Of `data_args`: what the columns are called that have another name than `COLUMNS` begins with. Raises `ConfigError`, about
+    this key and its value, where there is no prompt."""
     found = {kind: next((name for name in names if name in row), None) for kind, names in COLUMNS.items()}
     if found["messages"] is not None:
         found["prompt"] = None
-    asked = found["prompt"] or found["messages"]
-    if asked is None or found["ground_truth"] is None:
-        lacking = "a prompt" if asked is None else "a reference answer"
-        names = [*COLUMNS["prompt"], *COLUMNS["messages"]] if asked is None else COLUMNS["ground_truth"]
-        raise _wrong(path, f"has no column with {lacking}: {', '.join(row)}", f"call it {', '.join(names[:-1])} or {names[-1]}")
+    if found["prompt"] is None and found["messages"] is None:
+        names = ", ".join((*COLUMNS["prompt"], *COLUMNS["messages"]))
+        message = f"has no column with a prompt: {', '.join(map(str, row)) or 'it is empty'}"
+        raise ConfigError([Problem(key, value, message, f"call it one of {names}")])
     return {kind: name for kind, name in found.items() if name is not None and name != kind}
 
 

@@ -303,8 +303,10 @@ def _devices(config: PPOConfig, device_count: int) -> Iterator[Problem]:
             shown = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
             message = f"no device {shown}: there are {device_count}, numbered from 0"
             nodes = max(role.devices) * config.num_nodes // device_count + 1
-            fix = f"name existing devices, or num_nodes: {nodes}; on CPUs num_gpus_per_node is the number of slots"
-            yield Problem(key, role.device_mapping, message, fix)
+            larger = f"num_nodes: {nodes}"
+            if config.num_nodes == 1 and config.num_gpus_per_node is None:
+                larger = f"num_gpus_per_node: {max(role.devices) + 1} if this machine is to have so many (on CPUs: slots)"
+            yield Problem(key, role.device_mapping, message, f"name devices below {device_count}, or {larger}")
 
 
 def _batch(config: PPOConfig) -> Iterator[Problem]:

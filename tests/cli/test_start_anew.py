@@ -140,8 +140,8 @@ def test_init_takes_rows_of_the_user_s(kind, chat_model, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ('{"text": "x"}\n{"text": "y"}\n', "has no column with a prompt: text; fix: call it prompt, question,"),
-        ('{"prompt": "x"}\n{"prompt": "y"}\n', "has no column with a reference answer: prompt; fix: call it ground_truth"),
+        ('{"text": "x"}\n{"text": "y"}\n', "has no column with a prompt: text; fix: call it one of prompt, question,"),
+        ('{"prompt": "x"}\n{"prompt": "y"}\n', "has no column with a reference answer: prompt; fix: call it one of ground_truth"),
         ("{}\n", "has 1 rows"),
         ("nonsense\n", "cannot be read"),
     ],
