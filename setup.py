@@ -8,8 +8,9 @@ from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).resolve().parent
-SHIPPED_EXAMPLES = ("config/*.yaml", "config/*.json", "embedded/*.py", "qwen*/*.yaml", "async_gsm8k/*.yaml")
-"""What the commands of an installed package read: `roll/cli/packaged.py` finds it in `roll/examples/`."""
+SHIPPED_EXAMPLES = ("*.py", "*/*.py", "*/*.yaml", "*/*.json", "*/*.md", "*/*.sh", "*/Dockerfile.*")
+"""What the documentation names and the commands read: `roll/cli/packaged.py` finds it in `roll/examples/`. What scripts
+made is no part of it."""
 
 
 class BuildWithExamples(build_py):
