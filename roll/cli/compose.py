@@ -20,7 +20,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import GrammarParseError, InterpolationResolutionError
 
 import roll
-from roll.cli.origins import check_files, files, origins
+from roll.cli.origins import COMMAND_LINE, check_files, files, origins
 from roll.cli.yaml_limits import check_references
 from roll.compat.roll.defaults import other_defaults
 from roll.compat.roll.differences import differences_of
@@ -29,6 +29,7 @@ from roll.compat.roll.translation import Translation, translate
 from roll.compat.trinity import translation as trinity
 from roll.compat.variables import references_in, variables_of
 from roll.configs.agentic import AgenticConfig
+from roll.configs.default_devices import with_default_devices
 from roll.configs.loading import load_config, load_lenient, to_mapping
 from roll.configs.pipelines import Pipeline, pipeline_of
 from roll.configs.ppo import PPOConfig
@@ -37,9 +38,11 @@ from roll.configs.redact import hide_values
 from roll.configs.report import LoadReport, Note, origin
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.schema import count_keys
+from roll.distributed.machine import this_machine
 
 Config = TypeVar("Config", bound=PPOConfig)
 ROLLS_DEVICES_PER_NODE = 8
+_OF_HYDRA = "is about Hydra's own folders, logs and launchers; a run's files are in <output_dir>/<exp_name>"
 
 __all__ = ["compose", "load", "load_to_start", "to_mapping"]
 
@@ -71,7 +74,10 @@ def load(
     folder, name = Path(config_path).resolve(), config_name.removesuffix(".yaml")
     included = set[str]().union(*list(files(folder, name).values())[1:])
     config, report = understand(mapping, references, included, origins(folder, name, overrides), compat, pipeline)
-    return config, replace(report, file=str(folder / f"{name}.yaml"))
+    config = with_default_devices(config, len(this_machine().accelerators))
+    hydras = [Note(*each.partition("=")[::2], _OF_HYDRA, COMMAND_LINE) for each in overrides if _is_hydras(each)]
+    file = str(folder / f"{name}.yaml")
+    return config, replace(report, file=file, without_effect=[*report.without_effect, *hydras])
 
 
 def understand(
@@ -205,7 +211,7 @@ def _compose(config_path: str | Path, config_name: str, overrides: Sequence[str]
         found = f"choose one of {', '.join(available)}" if available else "there are no YAML files in this folder"
         raise ConfigError([Problem("config_name", config_name, f"{folder} has no {name}.yaml", found)])
     check_files(folder, name)
-    prepared = [_prepare(override, folder) for override in overrides]
+    prepared = [_prepare(override, folder) for override in overrides if not _is_hydras(override)]
     GlobalHydra.instance().clear()
     try:
         # ROLL's files have no _self_ in their defaults list; the file itself then comes last, as they expect.
@@ -271,6 +277,11 @@ def _prepare(override: str, folder: Path) -> str:
         override = quoted
     is_group = (folder / override.partition("=")[0]).is_dir()
     return override if override.startswith(("+", "~")) or is_group else f"++{override}"
+
+
+def _is_hydras(override: str) -> bool:
+    """`hydra.run.dir=...` and the like: about Hydra's own folders, logs and launchers, none of which a run here has."""
+    return re.match(r"[+~]*hydra(?=[./=@]|$)", override) is not None
 
 
 def _parse(override: str) -> Override | None:

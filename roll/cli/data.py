@@ -68,6 +68,7 @@ def _files(config: RLVRConfig) -> Iterator[tuple[str, DataArguments]]:
 
 def _inspect(config: RLVRConfig, name: str, data: DataArguments, graded: int) -> Iterator[str]:
     """Raises `ConfigError`."""
+    from roll.data.chat_template import set_variables
     from roll.data.prompt_file import read_rows
     from roll.data.prompt_source import tokenize_prompts
     from roll.data.reading import announced
@@ -79,6 +80,7 @@ def _inspect(config: RLVRConfig, name: str, data: DataArguments, graded: int) ->
     try:
         rows = announced(read_rows(data, key, next(iter(tags)) if len(tags) == 1 else None), f"prompts of {source}")
         tokenizer = load_tokenizer(Path(config.model_folder(config.actor_train)))
+        set_variables(tokenizer, config.actor_train.data_args.chat_template_kwargs)
         usable, skipped = tokenize_prompts(rows, tokenizer, data.template, derived.prompt_length, tags)
     except (OSError, ValueError) as error:
         raise ConfigError([Problem(key, source, str(error))]) from error

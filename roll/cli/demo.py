@@ -37,6 +37,10 @@ def _make_model(pipeline: str, arguments: Sequence[str]) -> None:
     options, overrides = train.parse(arguments, pipeline, f"roll demo {pipeline}")
     from roll.cli.compose import load_to_start
 
+    if options.multirun:
+        from roll.cli.sweep import combinations
+
+        overrides = list(combinations(overrides)[0].overrides)
     folder = config_folder(options.config_path)
     config, _ = load_to_start(folder, options.config_name, overrides, compat=options.compat)
     wanted = embedded_model(config.pretrain)

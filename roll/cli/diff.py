@@ -34,9 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _lines(first: Run, second: Run, step: int | None, everything: bool) -> Iterator[str]:
     found = compared({"first": first, "second": second})
-    yield from _table([["", str(first.folder), str(second.folder)], *_reached(found["runs"])])
+    yield from table([["", str(first.folder), str(second.folder)], *_reached(found["runs"])])
     yield from ("", "configuration" if found["differences"] else "configuration: no difference")
-    yield from _table(found["differences"])
+    yield from table(found["differences"])
     names = set(found["names"])
     main = {line["name"] for panel in panels(names) for line in panel["lines"]}
     rows = [
@@ -45,7 +45,7 @@ def _lines(first: Run, second: Run, step: int | None, everything: bool) -> Itera
         if (everything or name in main) and one != other
     ]
     yield from ("", f"metrics {'at the end' if step is None else f'at step {step}'}")
-    yield from _table(rows)
+    yield from table(rows)
 
 
 def _reached(runs: Sequence[dict[str, object]]) -> Iterator[list[str]]:
@@ -62,7 +62,7 @@ def _change(one: float | None, other: float | None) -> str:
     return f"{(other - one) / abs(one):+.1%}" if one and other is not None else ""
 
 
-def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     if not rows:
         return
     widths = [min(60, max(map(len, column))) for column in zip(*rows, strict=True)]

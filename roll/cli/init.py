@@ -1,24 +1,51 @@
-"""`roll init <name>`: a folder to start from, with a configuration, a reward of one's own and prompts. It runs as it is."""
+"""`roll init <name>`: a folder to start from, with a configuration, prompts, and a reward or an environment of one's own. It runs
+as it is: with the embedded model, or with settings that fit the model that was named."""
 
 from __future__ import annotations
 
 import json
-import random
 import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from roll.cli.embedded import EmbeddedModel, embedded_model
+from roll.cli.fitting import lengths, opened
 from roll.cli.options import Parser, complain
+from roll.cli.starting_rows import StartingRows, additions, of_file
+from roll.configs.arguments import Template
 from roll.configs.problems import ConfigError, Problem
 
 STARTER = Path(__file__).parent / "starter"
 EMBEDDED = "embedded/cache/model"
 """Where the folder has its model if the user names none."""
-TRAIN_ROWS, VALIDATION_ROWS = 1024, 128
+IN_WORDS = {
+    "native": "What is {a} + {b}? Answer with the number alone.",
+    "none": "Question: What is {a} + {b}? Answer with the number alone.\nAnswer:",
+}
+AGENT_SEQUENCE = 1024
+"""Tokens of an episode."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The settings that depend on the model and on the data."""
+
+    pretrain: str
+    template: Template
+    prompt_length: int
+    response_length: int
+    sequence_length: int
+    learning_rate: str = "1.0e-6"
+    of_learning_rate: str = "usual where all weights of a pretrained model are trained"
+    prompts: int = 8
+    micro: int = 8
+
+
+EMBEDDED_FIT = Fit(EMBEDDED, "none", 16, 8, 64, "3.0e-4", "of the tiny embedded model; 1.0e-6 is usual for real ones", 32, 256)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,12 +53,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser(prog="roll init", description="Makes a folder to start from: YAML, reward.py, prompts.jsonl.")
     parser.add_argument("name", help="the folder; its last part names the run")
     parser.add_argument("--model", metavar="FOLDER", help="Hugging Face folder to train (default: the embedded model is made)")
+    parser.add_argument(
+        "--task",
+        nargs="+",
+        default=["rlvr"],
+        metavar=("rlvr|agent|jsonl", "FILE"),
+        help="rlvr: additions, and a reward (default); agent: an environment; jsonl FILE: prompts of your own",
+    )
     try:
         options = parser.parse_args(arguments)
         folder = Path(options.name)
-        write(folder, options.model)
+        task = _task(options.task)
+        made = write(folder, options.model, *task)
         model = None if options.model else embedded_model(str(folder / EMBEDDED))
-        if model is not None:
+        if model is not None and not model.is_made:
             _make(model)
     except ConfigError as error:
         complain(error.problems)
@@ -39,49 +74,117 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except subprocess.CalledProcessError as error:
         print(f"error: the embedded model could not be made: {error}", file=sys.stderr)
         return 1
-    print(f"{folder}: {folder.name}.yaml  reward.py  prompts.jsonl  validation.jsonl\n")
+    print(f"{folder}: {'  '.join(made)}\n")
     print(f"  cd {folder}\n  roll check --config_path . --config_name {folder.name}")
-    print(f"  roll train rlvr --config_path . --config_name {folder.name} --local max_steps=2")
+    pipeline = "agentic" if task[0] == "agent" else "rlvr"
+    print(f"  roll train {pipeline} --config_path . --config_name {folder.name} --local max_steps=2")
     return 0
 
 
-def write(folder: Path, model: str | None) -> None:
-    """Raises `ConfigError` for a name that is no name of a run, a folder that is not empty, and a model that is not there."""
+def write(folder: Path, model: str | None, task: str = "rlvr", file: Path | None = None) -> list[str]:
+    """The names of what was written. Raises `ConfigError` for a name that is no name of a run, a folder that is not empty, a
+    model that is not there, and a file of prompts that cannot be read."""
     name = folder.name
     if not _NAME.fullmatch(name):
         raise ConfigError([Problem("name", str(folder), "is not a valid name for a run", "letters, digits, _, - and .")])
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    # The embedded model may be there already, from elsewhere.
+    if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - {Path(EMBEDDED).parts[0]}):
         raise ConfigError([Problem("name", str(folder), "exists already and is not empty", "name another folder")])
-    if model is not None and not (Path(model) / "config.json").is_file():
-        raise ConfigError([Problem("--model", model, "has no config.json", "name a local Hugging Face folder")])
-    pretrain = EMBEDDED if model is None else str(Path(model).resolve())
-    text = (STARTER / "run.yaml").read_text().replace("{name}", name).replace("{model}", json.dumps(pretrain))
-    rows = [_row(*problem) for problem in _problems(TRAIN_ROWS + VALIDATION_ROWS)]
+    files = _agent(name, model) if task == "agent" else _rlvr(name, model, file)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{name}.yaml").write_text(text)
-        (folder / "reward.py").write_text((STARTER / "reward.py").read_text())
-        (folder / "prompts.jsonl").write_text("".join(rows[:TRAIN_ROWS]))
-        (folder / "validation.jsonl").write_text("".join(rows[TRAIN_ROWS:]))
+        for file_name, text in files.items():
+            (folder / file_name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError([Problem("name", str(folder), f"cannot be written: {error}", "name another folder")]) from None
+    return list(files)
+
+
+def _task(given: Sequence[str]) -> tuple[str, Path | None]:
+    """Raises `ConfigError`."""
+    if given[0] == "jsonl" and len(given) == 2:
+        return "jsonl", Path(given[1])
+    if len(given) == 1 and given[0] in ("rlvr", "agent"):
+        return given[0], None
+    raise ConfigError([Problem("--task", " ".join(given), "is no task", "rlvr, agent, or jsonl FILE")])
+
+
+def _rlvr(name: str, model: str | None, file: Path | None) -> dict[str, str]:
+    """Text by file name."""
+    rows = None if file is None else of_file(file)
+    if model is None:
+        if file is not None:
+            raise ConfigError([Problem("--task jsonl", str(file), "the embedded model reads digits alone", "name your --model")])
+        fit, rows = EMBEDDED_FIT, additions("{a}+{b}=")
+    else:
+        fit, rows = _fitted(model, rows)
+    embedded = model is None
+    reward, source = ("DigitsRewardWorker", "reward.py") if embedded else ("AnswerRewardWorker", "answer_reward.py")
+    columns = [f"{kind}: {column}" for kind, column in rows.columns.items()]
+    values = _values(name, fit) | {
+        "domain": rows.domain,
+        "columns": "".join(f"\n    {each}" for each in columns),
+        "columns_in_line": "".join(f", {each}" for each in columns),
+        "tags": f"\n    tag_included: {json.dumps(rows.tags)}" if rows.tags else "",
+        "reward": reward,
+        "reward_args": "\n    reward_args: {length_penalty: 0.1}" if embedded else "",
+    }
+    return {
+        f"{name}.yaml": _filled("run.yaml", values),
+        "reward.py": (STARTER / source).read_text(),
+        "prompts.jsonl": "".join(json.dumps(row) + "\n" for row in rows.train),
+        "validation.jsonl": "".join(json.dumps(row) + "\n" for row in rows.validation),
+    }
+
+
+def _agent(name: str, model: str | None) -> dict[str, str]:
+    fit = EMBEDDED_FIT if model is None else _fitted(model, None)[0]
+    # What the embedded model reads has no place for instructions.
+    template = ', agent_template: "{observation}"' if model is None else ""
+    length = "1" if model is None else str(min(fit.response_length, 64))
+    values = _values(name, fit) | {"agent_template": template, "response_length": length}
+    return {f"{name}.yaml": _filled("agent.yaml", values), "environment.py": (STARTER / "environment.py").read_text()}
+
+
+def _values(name: str, fit: Fit) -> dict[str, str]:
+    samples, episodes = 8 * fit.prompts, 32
+    return {
+        "name": name,
+        "model": json.dumps(fit.pretrain),
+        "template": fit.template,
+        "prompts": str(fit.prompts),
+        "prompt_length": str(fit.prompt_length),
+        "response_length": str(fit.response_length),
+        "sequence_length": str(fit.sequence_length),
+        "learning_rate": fit.learning_rate,
+        "of_learning_rate": fit.of_learning_rate,
+        "batch": str(min(fit.micro, samples)),
+        "accumulation": str(samples // min(fit.micro, samples)),
+        "agent_batch": str(min(fit.micro, episodes)),
+        "agent_accumulation": str(episodes // min(fit.micro, episodes)),
+    }
+
+
+def _filled(name: str, values: dict[str, str]) -> str:
+    text = (STARTER / name).read_text()
+    for key, value in values.items():
+        text = text.replace(f"{{{key}}}", value)
+    return text
+
+
+def _fitted(name: str, rows: StartingRows | None) -> tuple[Fit, StartingRows]:
+    """The settings for a model, and the rows, additions in words where none are given. Raises `ConfigError`."""
+    model = opened(name, "--model")
+    template = model.template(rows.train if rows is not None else ())
+    rows = rows or additions(IN_WORDS[template])
+    found = lengths(model, [*rows.train, *rows.validation], rows.columns, template, "--task jsonl")
+    return Fit(model.name, template, found.prompt, found.response, min(AGENT_SEQUENCE, model.context)), rows
 
 
 def _make(model: EmbeddedModel) -> None:
     """Raises `subprocess.CalledProcessError`."""
     print(f"making the embedded model in {model.folder} ({model.takes} on one core)", flush=True)
     model.make()
-
-
-def _problems(count: int) -> list[tuple[int, int]]:
-    """Different additions of two-digit numbers."""
-    return random.Random(42).sample([(a, b) for a in range(10, 100) for b in range(10, 100)], count)
-
-
-def _row(a: int, b: int) -> str:
-    """The embedded model says the digits of a sum last digit first."""
-    row = {"id": f"add-{a}-{b}", "prompt": f"{a}+{b}=", "ground_truth": str(a + b)[::-1], "tag": "addition"}
-    return json.dumps(row) + "\n"
 
 
 if __name__ == "__main__":

@@ -12,10 +12,6 @@ from packaging.requirements import Requirement
 from roll.cli.findings import Finding
 
 _SERVES = {
-    "ray": "runs of several processes (without it: --local)",
-    "math": "rewards of mathematics",
-    "agentic": "environments of gymnasium",
-    "sql": "groups in a database, explorers and trainers apart",
     "deepspeed": "strategy_name deepspeed_train",
     "megatron": "strategy_name megatron_train",
     "lora": "model_args.lora_target",

@@ -9,6 +9,7 @@ import resource
 import sys
 from collections.abc import Sequence
 from contextlib import closing
+from pathlib import Path
 
 from roll.cli.embedded import missing_model
 from roll.cli.options import OVERRIDES, Parser, complain, config_folder, pipeline_named
@@ -49,6 +50,10 @@ def parser_of(pipelines: Sequence[str], prog: str) -> Parser:
     parser.add_config_options(" or ".join(DEFAULT_CONFIG[each] for each in pipelines))
     parser.add_argument("--local", action="store_true", help="one process, no Ray: for debuggers and single machines")
     parser.add_argument("--compat", action="store_true", help="report what is not known here, instead of refusing it")
+    parser.add_argument("-m", "--multirun", action="store_true", help="a run of each combination: -m key=a,b other=range(0,3)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="-m: runs side by side (default: 1)")
+    parser.add_argument("--cfg", choices=["job"], help="print the composed configuration, and start nothing")
+    parser.add_argument("--info", action="store_true", help="print what the configuration is composed of, and start nothing")
     return parser
 
 
@@ -80,7 +85,18 @@ def main(arguments: Sequence[str] | None = None, prog: str = "roll train") -> in
 def _train(pipeline: Pipeline, arguments: Sequence[str], prog: str) -> int:
     """Raises `ConfigError`."""
     options, overrides = parse(arguments, pipeline, prog)
+    if options.cfg or options.info:
+        return _told(options, overrides)
     prepare_process()
+    if options.multirun:
+        return _multirun(pipeline, options, overrides, prog)
+    return run(*_loaded(pipeline, options, overrides, prog), options.local)
+
+
+def _loaded(
+    pipeline: Pipeline, options: argparse.Namespace, overrides: Sequence[str], prog: str
+) -> tuple[RLVRConfig | AgenticConfig, LoadReport]:
+    """Raises `ConfigError`."""
     from roll.cli.compose import load_to_start
 
     folder = config_folder(options.config_path)
@@ -90,7 +106,45 @@ def _train(pipeline: Pipeline, arguments: Sequence[str], prog: str) -> int:
         before, _, after = prog.rpartition(pipeline)
         fix = f"{before}{given}{after}"
         raise ConfigError([Problem("config_name", options.config_name, f"is the configuration of the {given} pipeline", fix)])
-    return run(config, report, options.local)
+    return config, report
+
+
+def _told(options: argparse.Namespace, overrides: Sequence[str]) -> int:
+    """Raises `ConfigError`."""
+    from roll.cli.hydra_habits import configuration_text, information
+
+    tell = configuration_text if options.cfg else information
+    print(visible(tell(config_folder(options.config_path), options.config_name, overrides), keep="\n"), end="")
+    return 0
+
+
+def _multirun(pipeline: Pipeline, options: argparse.Namespace, overrides: Sequence[str], prog: str) -> int:
+    """Raises `ConfigError` with the problems of all combinations, before the first run."""
+    from roll.cli.check import contradictions
+    from roll.cli.sweep import combinations, multirun
+
+    if options.jobs < 1:
+        raise ConfigError([Problem("--jobs", options.jobs, "must be at least 1")])
+    made, problems = combinations(overrides), dict[str, Problem]()
+    configs = []
+    for each in made:
+        try:
+            config, report = _loaded(pipeline, options, each.overrides, prog)
+            found = report.located([*contradictions(config, this_machine()), *missing_model(config.pretrain)])
+            configs.append(config)
+        except ConfigError as error:
+            found = error.problems
+        problems |= {str(problem): problem for problem in found}
+    if problems:
+        raise ConfigError([*problems.values()])
+    name = options.config_name if "exp_name" in made[0].values else configs[0].exp_name
+    folder = Path(configs[0].output_dir) / name
+    flags = [flag for flag in ("--local", "--compat") if getattr(options, flag[2:])]
+    place = ["--config_path", str(config_folder(options.config_path)), "--config_name", options.config_name]
+    first = [sys.executable, "-m", "roll.cli.main", "train", pipeline, *place, *flags]
+    return multirun(
+        made, folder, options.jobs, lambda one: [*first, *one.overrides, f"output_dir={folder}", f"exp_name={one.name}"]
+    )
 
 
 def prepare_process() -> None:

@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         from roll.view.serving import Serving
     except ModuleNotFoundError as error:
-        print(f"error: roll ui needs {error.name}: pip install 'roll[ui]'; roll report needs nothing", file=sys.stderr)
+        print(f"error: roll ui needs {error.name}: pip install starlette uvicorn; roll report needs neither", file=sys.stderr)
         return 2
     try:
         serving = Serving(options.folders, options.port)

@@ -156,6 +156,11 @@ class PassRateConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainDataArguments(DataArguments):
+    chat_template_kwargs: dict[str, Any] = option(
+        {},
+        "template native: variables of the tokenizer's chat template, e.g. {enable_thinking: false}, for all conversations of "
+        "the run, validation and episodes included.",
+    )
     curriculum: CurriculumConfig | None = option(None, "Which prompts of an epoch come first; null means a random order.")
     pass_rate_curriculum: PassRateConfig | None = option(
         None, "Which prompts an epoch leaves out, by the pass rates that this run has measured; null means none."

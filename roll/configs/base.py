@@ -52,6 +52,13 @@ class BaseConfig:
         bounds=Bounds(ge=0),
     )
 
+    stop_within_s: float = option(
+        25.0,
+        "Seconds within which SIGTERM ends a run, with a checkpoint if the step ends in time; 5 of them, at most a third, are "
+        "for the end of the workers. Slurm and Kubernetes send SIGKILL after 30.",
+        bounds=Bounds(gt=0),
+    )
+
     # Explorers and a trainer as processes of their own.
     mode: Mode = option(
         "both",

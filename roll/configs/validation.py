@@ -37,6 +37,9 @@ _STRATEGIES_OF_ROLE: dict[str, tuple[str, ...]] = {
 }
 LORA_STRATEGIES = ("fsdp2_train", "deepspeed_train")
 
+OF_THE_RUN = frozenset({"messages", "add_generation_prompt"})
+"""Variables of a chat template that are not for the user to set."""
+
 
 def check_config(config: PPOConfig, device_count: int) -> list[Problem]:
     """Everything that would go wrong later and can be known now. `device_count`: devices of the whole cluster."""
@@ -58,6 +61,7 @@ def check_config(config: PPOConfig, device_count: int) -> list[Problem]:
         engine_problems,
         lora_update_problems,
         _sampling,
+        _template_variables,
     ):
         problems += rule(config)
     if isinstance(config, RLVRConfig):
@@ -65,6 +69,16 @@ def check_config(config: PPOConfig, device_count: int) -> list[Problem]:
     if isinstance(config, AgenticConfig):
         problems += agentic_problems(config)
     return problems
+
+
+def _template_variables(config: PPOConfig) -> Iterator[Problem]:
+    data, key = config.actor_train.data_args, "actor_train.data_args.chat_template_kwargs"
+    if data.chat_template_kwargs and data.template != "native":
+        yield Problem(key, data.chat_template_kwargs, f"is never read: template is {data.template}", "template: native")
+    for name in data.chat_template_kwargs:
+        if not name.isidentifier() or name in OF_THE_RUN:
+            message = "is given by the run" if name in OF_THE_RUN else "is no name of a variable"
+            yield Problem(f"{key}.{name}", data.chat_template_kwargs[name], message, "remove it")
 
 
 def _run(config: PPOConfig) -> Iterator[Problem]:
@@ -303,8 +317,10 @@ def _devices(config: PPOConfig, device_count: int) -> Iterator[Problem]:
             shown = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
             message = f"no device {shown}: there are {device_count}, numbered from 0"
             nodes = max(role.devices) * config.num_nodes // device_count + 1
-            fix = f"name existing devices, or num_nodes: {nodes}; on CPUs num_gpus_per_node is the number of slots"
-            yield Problem(key, role.device_mapping, message, fix)
+            larger = f"num_nodes: {nodes}"
+            if config.num_nodes == 1 and config.num_gpus_per_node is None:
+                larger = f"num_gpus_per_node: {max(role.devices) + 1} if this machine is to have so many (on CPUs: slots)"
+            yield Problem(key, role.device_mapping, message, f"name devices below {device_count}, or {larger}")
 
 
 def _batch(config: PPOConfig) -> Iterator[Problem]:

@@ -32,7 +32,9 @@ class WorkerConfig:
     model_args: ModelArguments = option(ModelArguments(), "Model.")
     strategy_args: StrategyArguments = option(StrategyArguments(), "Back end.")
     device_mapping: str | int | list[int] | None = option(
-        None, 'Global device indices: [0, 1], "0-3,6" or "list(range(0,4))"; without accelerators each CPU slot counts as one.'
+        None,
+        'Global device indices: [0, 1], "0-3,6" or "list(range(0,4))"; without accelerators each CPU slot counts as one. On one '
+        "machine trainer and engines share the devices out if neither names any.",
     )
 
     @property

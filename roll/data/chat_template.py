@@ -90,6 +90,22 @@ def render(rows: Sequence[PromptRow], tokenizer: PreTrainedTokenizerBase, templa
         return renderer.texts(rows)
 
 
+def set_variables(tokenizer: PreTrainedTokenizerBase, values: Mapping[str, object]) -> None:
+    """From here on the tokenizer's chat template has these variables, whoever renders with it: they are set at its head."""
+    if values and tokenizer.chat_template:
+        head = "".join(f"{{%- set {name} = {_literal(value)} -%}}" for name, value in values.items())
+        tokenizer.chat_template = head + str(tokenizer.get_chat_template())
+
+
+def _literal(value: object) -> str:
+    """As Jinja writes it."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_literal(str(name))}: {_literal(entry)}" for name, entry in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_literal, value)) + "]"
+    return "none" if value is None else json.dumps(value, ensure_ascii=False)
+
+
 def conversation(row: PromptRow) -> list[dict[str, Any]]:
     return row.messages or [{"role": "user", "content": row.prompt}]
 

@@ -19,12 +19,14 @@ from typing import Any
 from roll.data.sample import EpisodeEnd, Turn
 from roll.data.seeding import derive_seed
 from roll.envs.registry import make_env
-from roll.envs.render import render
+from roll.envs.render import render, summary
 from roll.rollout.environment_failure import EnvFailure, checked_reset, checked_step
 
 NONSENSE = "no action at all \u2603"
 MOST_TURNS = 1000
 """Most turns of an episode: an episode that neither terminates nor truncates itself is ended here, and reported."""
+SHOWN_TURNS = 20
+"""Of the episode that is shown."""
 Policy = Callable[[], str | None]
 
 
@@ -76,7 +78,7 @@ class EnvReport:
     notes: Sequence[str] = ()
     """What is unusual, but may be meant."""
     example: str = field(default="", repr=False)
-    """One episode, rendered: the oracle's, or else the random agent's."""
+    """One episode, rendered: the oracle's, or else the random agent's; of a long one its beginning."""
     reset_ms: float = 0.0
     step_ms: float = 0.0
     """Means over the random agent's episodes, wall-clock, on the event loop."""
@@ -115,10 +117,19 @@ async def _check(env_type: str, env_config: Mapping[str, object], episodes: int,
         {name: _report(some) for name, some in played.items() if any(episode.turns for episode in some)},
         list(_errors(everything, played["random"], again)),
         notes,
-        "" if shown is None else render(shown.turns, shown.end, shown.success, shown.last_observation),
+        "" if shown is None else _example(shown),
         reset_ms=1e3 * fmean(episode.reset_s for episode in played["random"]),
         step_ms=1e3 * sum(e.steps_s for e in played["random"]) / max(1, sum(len(e.turns) for e in played["random"])),
     )
+
+
+def _example(episode: Episode) -> str:
+    """The episode, of a long one its beginning."""
+    if len(episode.turns) <= SHOWN_TURNS:
+        return render(episode.turns, episode.end, episode.success, episode.last_observation)
+    rest = len(episode.turns) - SHOWN_TURNS
+    beginning = render(episode.turns[:SHOWN_TURNS], None, False).rpartition("\n")[0]
+    return f"{beginning}\n... {rest} more turns\n{summary(episode.turns, episode.end, episode.success)}"
 
 
 async def play(env: Any, seed: int, policy: Policy, most_turns: int = MOST_TURNS) -> Episode:
@@ -167,10 +178,16 @@ async def _maybe_awaited(answer: Any) -> object:
     return await answer if inspect.isawaitable(answer) else answer
 
 
+def _is_endless(episode: Episode) -> bool:
+    return len(episode.turns) >= MOST_TURNS and not episode.end
+
+
 def _errors(everything: Sequence[Episode], first: Sequence[Episode], again: Sequence[Episode]) -> list[str]:
     errors = [f"seed {episode.seed}, turn {len(episode.turns) + 1}: {episode.error}" for episode in everything if episode.error]
     if any(one != other for one, other in zip(first, again, strict=True)):
         errors.append("the same seed and actions gave other observations, rewards or endings in another instance")
+    if all(map(_is_endless, first)):
+        errors.append(f"no episode ends: step has returned neither terminated nor truncated within {MOST_TURNS} turns")
     missing = sorted({key for episode in everything for key in episode.missing})
     if missing:
         errors.append(f"info has no {', '.join(missing)}")
@@ -188,8 +205,9 @@ def _notes(env: Any, played: Mapping[str, Sequence[Episode]], nonsense: Sequence
         notes.append(f"the text {NONSENSE!r} counts as a valid action")
     if not any(turn.state_key for some in played.values() for episode in some for turn in episode.turns):
         notes.append("info has no state_key: gigpo cannot be used")
-    endless = sum(len(episode.turns) >= MOST_TURNS and not episode.end for some in played.values() for episode in some)
-    if endless:
+    episodes = [episode for some in played.values() for episode in some]
+    endless = sum(map(_is_endless, episodes))
+    if 0 < endless < len(episodes):
         notes.append(f"{endless} episodes had not ended after {MOST_TURNS} turns: only the tag's max_steps will end them")
     oracle = played.get("oracle", ())
     acts = any(episode.turns for episode in oracle)  # a game for which no good player is known has no oracle

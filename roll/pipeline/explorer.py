@@ -85,6 +85,24 @@ class Explorer(ABC):
         await self._callbacks.call("on_validation", version, metrics)
         await self.groups.report_validation(version, asdict(result))
 
+    async def validation(self, version: int) -> None:
+        """`validate`, given up if the run has to end soon."""
+        if self.groups.hurried:
+            self._weights.release()
+            return
+        work = asyncio.ensure_future(self.validate(version))
+        hurry = asyncio.ensure_future(self.groups.until(lambda: self.groups.hurried))
+        try:
+            await asyncio.wait({work, hurry}, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                work.result()
+                return
+            self._record.display.note(f"the validation of version {version} is given up")
+        finally:
+            for task in (work, hurry):
+                task.cancel()
+            await asyncio.gather(work, hurry, return_exceptions=True)
+
     @abstractmethod
     async def validation_rollouts(self, version: int, of: ValidationSet) -> SetRollouts:
         """The rollouts of a validation set; the engines serve `version` until all sets have theirs."""

@@ -34,7 +34,7 @@ def halves(
     else:
         found.append([SourceStage("served", weights.next_due if config.mode == "explore" else weights.next_served)])
     if config.mode != "train":
-        found[-1].append(Stage("validate", explorer.validate, role="actor_infer"))
+        found[-1].append(Stage("validate", explorer.validation, role="actor_infer"))
     return [insert(half, own, explorer) for half in found]
 
 

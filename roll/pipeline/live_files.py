@@ -141,6 +141,13 @@ def write_summary(run_dir: Path, summary: dict[str, object]) -> None:
             file.truncate()
 
 
+def is_running(run_dir: Path) -> bool:
+    """Whether summary.json says no end yet."""
+    with contextlib.suppress(OSError, ValueError):
+        return bool(json.loads((run_dir / SUMMARY).read_text())["status"] == "running")
+    return True
+
+
 def amend_summary(run_dir: Path, end: dict[str, Any]) -> None:
     """The run ended like that, before it could say more: its last figures stay."""
     found: dict[str, Any] = {}

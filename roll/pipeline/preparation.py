@@ -23,6 +23,7 @@ from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.validation import check_config
 from roll.configs.worker import ActorInferConfig
+from roll.data.chat_template import set_variables
 from roll.data.sample import Prompt
 from roll.distributed.backend import import_object
 from roll.distributed.devices import Inventory
@@ -178,6 +179,8 @@ class Preparation:
         self._stages, self._callbacks = own_stages(config.flow, collect), _own_callbacks(config.flow, collect)
         self.tokenizer = tokenizers[0]
         """None if it cannot be loaded."""
+        if self.tokenizer is not None:
+            set_variables(self.tokenizer, config.actor_train.data_args.chat_template_kwargs)
 
     def settle(self, config: PPOConfig) -> None:
         """The configuration with what is known now. Raises `ConfigError` at once for keys that contradict each other."""
@@ -205,7 +208,7 @@ class Preparation:
         if config.groups_address is not None:
             own = self.checkpoint is not None and self.checkpoint.is_of(self.run_dir)
             check = partial(_check_database, config, self._identity, self.checkpoint, own)
-            self.collect("groups_database", config.groups_database, check, "pip install 'roll[sql]'")
+            self.collect("groups_database", config.groups_database, check, "pip install sqlalchemy watchfiles")
         self.collect.raise_if_any()
         return {
             "config": config,

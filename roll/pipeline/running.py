@@ -25,6 +25,7 @@ from roll.pipeline.hindsight import advice
 from roll.pipeline.preparation import Prepared, decisions
 from roll.pipeline.state import RunState
 from roll.pipeline.summary import Earlier, Parts, figures, of_evaluation
+from roll.pipeline.termination import end_within, patience_s
 from roll.pipeline.trainer_restarts import TrainerRestarts
 
 logger = logging.getLogger(__name__)
@@ -64,8 +65,8 @@ class Running(ABC):
         loop = asyncio.get_running_loop()
         with contextlib.suppress(NotImplementedError, RuntimeError):
             # Not on Windows, and not outside the main thread.
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.add_signal_handler(number, self.interrupt)
+            loop.add_signal_handler(signal.SIGINT, self.interrupt)
+            loop.add_signal_handler(signal.SIGTERM, self.terminate)
         self._task = asyncio.current_task()
         display, status, reason = self.state.record.display, "finished", ""
         try:
@@ -134,9 +135,26 @@ class Running(ABC):
         """Ends the run after the step that is being trained, with a checkpoint; at once, without one, if that was asked for
         before or workers are only just starting."""
         if self._interrupted or self._parts is None:
-            if self._task is not None:
-                self._task.cancel()
+            self._cancel()
         else:
             self.state.record.display.note("stopping after this step; once more to stop at once")
         self._interrupted = True
         self.state.groups.stop()
+
+    def terminate(self) -> None:
+        """SIGTERM: as `interrupt`, but whoever sends it kills soon. A validation is given up, a step that waits to be trained is
+        not trained, and whatever takes longer than `stop_within_s` is left."""
+        limit, groups = self._config.stop_within_s, self.state.groups
+        if self._parts is None or groups.hurried or self._config.mode == "bench":
+            self._cancel()
+        else:
+            self.state.record.display.note(f"SIGTERM: stopping within {limit:g} s, with a checkpoint if this step ends by then")
+            asyncio.get_running_loop().call_later(patience_s(limit), self._cancel)
+        if not groups.hurried:
+            end_within(limit, self._prepared.run_dir, self._prepared.lock)
+        self._interrupted = True
+        groups.stop(hurried=True)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()

@@ -146,7 +146,7 @@ class Trainer:
         """`turn`. What the step and the one before waited for each other is known now: the groups' depth learns from it."""
         await self.turn(step, "advantage")
         lease, groups = step.lease, self._state.groups
-        if groups.stopped and lease.leased_at < self._done_at:
+        if groups.hurried or (groups.stopped and lease.leased_at < self._done_at):
             raise Closed
         step.idle_s = max(0.0, lease.leased_at - max(lease.asked_at, self._done_at))
         asked_at, self._scored_at = max(lease.asked_at, self._scored_at), step.scored_at

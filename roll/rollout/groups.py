@@ -70,6 +70,8 @@ class Groups(OneProcess):
         self._complete_since: float | None = None
         """Since when all groups lie ready that the next step lacks."""
         self._stopped = False
+        self.hurried = False
+        """Stopped, and what is only of use to a run that goes on is to be given up."""
 
     async def until(self, predicate: Callable[[], T], who: str = "", what: str = "") -> T:
         """See `Changes.until`: the predicate is called now and after every change of any group."""
@@ -196,9 +198,9 @@ class Groups(OneProcess):
 
     # -- the end, and checkpoints ---------------------------------------------------------------------------------------
 
-    def stop(self) -> None:
-        """No group and no step begins any more; what has begun is finished."""
-        self._stopped = True
+    def stop(self, hurried: bool = False) -> None:
+        """No group and no step begins any more; what has begun is finished, unless somebody was `hurried`."""
+        self._stopped, self.hurried = True, self.hurried or hurried
         self._changed()
 
     def go_synchronous(self) -> None:

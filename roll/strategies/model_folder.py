@@ -44,7 +44,7 @@ def check_model_folder(path: Path) -> None:
     """Raises `FileNotFoundError`, saying what is missing, unless `path` is a folder with a model and its tokenizer, and
     `ValueError` for a file that is damaged, or names files elsewhere. No tensor is read."""
     if not path.is_dir():
-        raise FileNotFoundError(f"model folder '{path}' does not exist (models are read from local folders only)")
+        raise FileNotFoundError(f"model folder '{path}' does not exist, and is no owner/model of the hub")
     check_entries(path)
     if not (path / CONFIG).is_file():
         raise FileNotFoundError(f"model folder '{path}' has no config.json")

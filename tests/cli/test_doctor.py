@@ -29,7 +29,7 @@ def test_a_line_a_finding_with_state_and_fix(quick, capsys):
     assert all(line.split()[0] in ("ok", "warn", "missing") for line in lines)
     assert any(line.startswith("ok ") and "torch 2." in line and "hydra-core" in line for line in lines)
     assert any(line.startswith("warn") and "ray starts" in line and "fix: run with --local" in line for line in lines)
-    about = {"python", "packages", "ray", "deepspeed", "megatron", "hf_infer", "vllm", "sglang", "processors", "memory"}
+    about = {"python", "packages", "deepspeed", "megatron", "hf_infer", "vllm", "sglang", "processors", "memory"}
     about |= {"accelerators", "shared memory", "disk", "open files", "ports", "torch"}
     assert all(any(f"  {name} " in line for line in lines) for name in about)
 
@@ -45,8 +45,8 @@ def test_what_every_run_needs_decides_the_exit_code(quick, monkeypatch, capsys):
 
 
 def test_packages_are_compared_with_what_the_metadata_ask_for(monkeypatch):
-    wanted = ["numpy>=99", "rich>=1", "no-such-package>=2", 'ray<1; extra == "ray"', 'peft; extra == "lora"']
-    there = {"numpy": "2.0", "rich": "15.0", "ray": "2.60.0", "roll": "0.1.0"}
+    wanted = ["numpy>=99", "rich>=1", "no-such-package>=2", 'deepspeed<1; extra == "deepspeed"', 'peft; extra == "lora"']
+    there = {"numpy": "2.0", "rich": "15.0", "deepspeed": "2.60.0", "roll": "0.1.0"}
 
     def version(name: str) -> str:
         if name not in there:
@@ -59,8 +59,8 @@ def test_packages_are_compared_with_what_the_metadata_ask_for(monkeypatch):
     assert found["packages"].state == "missing"
     assert found["packages"].text == "numpy 2.0 is not >=99, no-such-package is not installed"
     assert found["packages"].fix == "pip install 'numpy>=99' 'no-such-package>=2'"
-    assert (found["ray"].state, found["lora"].state) == ("warn", "warn")
-    assert "ray 2.60.0 is not <1" in found["ray"].text and "peft is not installed" in found["lora"].text
+    assert (found["deepspeed"].state, found["lora"].state) == ("warn", "warn")
+    assert "deepspeed 2.60.0 is not <1" in found["deepspeed"].text and "peft is not installed" in found["lora"].text
 
 
 def test_limits_of_the_machine_are_warned_of(tmp_path, monkeypatch):

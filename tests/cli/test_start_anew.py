@@ -7,9 +7,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
+import yaml
+from tiny_models import symbol_tokenizer, tiny_qwen2
 
 from roll.cli import demo, embedded
 from roll.cli.main import main
@@ -30,12 +33,22 @@ def summary(folder: Path) -> dict[str, object]:
     return dict(json.loads((folder / "summary.json").read_text()))
 
 
+def init(embedded_task: Path, home: Path, name: str = "mine") -> Path:
+    """`roll init`, where the embedded model is there already."""
+    (home / name / "embedded").mkdir(parents=True)
+    (home / name / "embedded" / "cache").symlink_to(embedded_task)
+    made = roll("init", name, folder=home)
+    assert made.returncode == 0, made.stderr
+    return home / name
+
+
 @pytest.mark.slow
 def test_what_init_makes_is_checked_and_trained_as_it_is(embedded_task, forks, tmp_path):
-    made = roll("init", "mine", "--model", str(embedded_task / "model"), folder=tmp_path)
-    assert made.returncode == 0, made.stderr
-    folder = tmp_path / "mine"
-    assert {"mine.yaml", "reward.py", "prompts.jsonl", "validation.jsonl"} == {path.name for path in folder.iterdir()}
+    folder = init(embedded_task, tmp_path)
+    assert {"mine.yaml", "reward.py", "prompts.jsonl", "validation.jsonl", "embedded"} == {path.name for path in folder.iterdir()}
+    rows = [json.loads(line) for line in (folder / "prompts.jsonl").read_text().splitlines()]
+    sums = [(sum(map(int, row["prompt"].rstrip("=").split("+"))), int(row["ground_truth"])) for row in rows]
+    assert all(right == said for right, said in sums), "the data say what a sum is"
     named = ("--config_path", ".", "--config_name", "mine")
     checked = roll("check", *named, folder=folder)
     assert checked.returncode == 0 and checked.stdout.startswith("mine: rlvr"), checked.stderr
@@ -48,9 +61,8 @@ def test_what_init_makes_is_checked_and_trained_as_it_is(embedded_task, forks, t
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_a_file_gets_no_colours_also_from_workers(embedded_task, forks, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert main(["init", "mine", "--model", str(embedded_task / "model")]) == 0
+def test_a_file_gets_no_colours_also_from_workers(embedded_task, forks, tmp_path):
+    init(embedded_task, tmp_path)
     reward = tmp_path / "mine" / "reward.py"
     reward.write_text(reward.read_text().replace("        said, right", "        print('graded here')\n        said, right"))
     named = ("--config_path", ".", "--config_name", "mine")
@@ -75,6 +87,84 @@ def test_init_refuses_a_name_a_full_folder_and_a_model_that_is_none(tmp_path, ca
         (line,) = capsys.readouterr().err.splitlines()
         assert told in line and "fix:" in line
     assert [path.name for path in tmp_path.rglob("*")] == ["full", "thesis.tex"]
+
+
+@pytest.fixture(scope="module")
+def chat_model(tmp_path_factory) -> Path:
+    """A model that was not made for additions: its tokenizer reads any text, and has a chat template."""
+    folder = tmp_path_factory.mktemp("chat")
+    characters = [chr(code) for code in range(32, 127)] + ["\n"]
+    tokenizer = symbol_tokenizer(["<pad>", "<eos>", "<unk>", *characters], unk_token="<unk>")
+    tokenizer.chat_template = "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\n' }}{% endfor %}"
+    tokenizer.save_pretrained(folder)
+    tiny_qwen2(99, num_hidden_layers=1, max_position_embeddings=1024, pad_token_id=0, eos_token_id=1).save_pretrained(folder)
+    return folder
+
+
+def settings_of(folder: Path) -> dict[str, Any]:
+    return dict(yaml.safe_load((folder / f"{folder.name}.yaml").read_text()))
+
+
+def test_init_fits_the_model_that_is_named(chat_model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "mine", "--model", str(chat_model)]) == 0
+    made, rows = settings_of(tmp_path / "mine"), (tmp_path / "mine/prompts.jsonl").read_text().splitlines()
+    first = json.loads(rows[0])
+    assert "What is" in first["prompt"] and first["prompt"].endswith(".")
+    training = made["actor_train"]
+    assert training["data_args"]["template"] == made["validation"]["data_args"]["template"] == "native"
+    assert training["training_args"]["learning_rate"] == 1e-6
+    longest = max(len("user: " + json.loads(row)["prompt"] + "\n") for row in rows)
+    assert longest <= made["prompt_length"] <= longest + 32 and made["response_length"] == 256
+    assert main(["check", "--config_path", "mine", "--config_name", "mine"]) == 0
+    worker = reward_of(tmp_path / "mine").AnswerRewardWorker({"timeout_s": 1, "max_concurrency": 1, "reward_args": {}})
+    said = {"It is 132.": "132", "1,320": "1320", "12 + 3 = 16": "15", "Paris": "paris", "": "7", "no": "\n#### 4"}
+    assert [grade(worker, each, right) for each, right in said.items()] == [1, 1, 0, 1, 0, 0]
+
+
+@pytest.mark.parametrize("kind", ["question", "messages"])
+def test_init_takes_rows_of_the_user_s(kind, chat_model, tmp_path, monkeypatch):
+    asked = {"question": "How many?", "messages": [{"role": "user", "content": "How many?"}]}[kind]
+    rows = [{kind: asked, "answer": f"{n} of them\n#### {n}", "tag": "maths" if n % 2 else "logic"} for n in range(40)]
+    (tmp_path / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "mine", "--model", str(chat_model), "--task", "jsonl", "own.jsonl"]) == 0
+    written = [(tmp_path / "mine" / name).read_text().splitlines() for name in ("prompts.jsonl", "validation.jsonl")]
+    assert [len(lines) for lines in written] == [36, 4]
+    assert sorted(json.loads(line)["answer"] for lines in written for line in lines) == sorted(row["answer"] for row in rows)
+    monkeypatch.chdir(tmp_path / "mine")
+    assert main(["check", "--config_path", ".", "--config_name", "mine"]) == 0
+    assert main(["data", "inspect", "--config_path", ".", "--config_name", "mine"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('{"text": "x"}\n{"text": "y"}\n', "has no column with a prompt: text; fix: call it one of prompt, question,"),
+        ('{"prompt": "x"}\n{"prompt": "y"}\n', "has no column with a reference answer: prompt; fix: call it one of ground_truth"),
+        ("{}\n", "has 1 rows"),
+        ("nonsense\n", "cannot be read"),
+    ],
+)
+def test_init_says_what_rows_lack(text, told, chat_model, tmp_path, monkeypatch, capsys):
+    (tmp_path / "own.jsonl").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "mine", "--model", str(chat_model), "--task", "jsonl", "own.jsonl"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert told in line and not (tmp_path / "mine").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("own_model", [False, True])
+def test_init_makes_an_environment_that_trains(own_model, chat_model, embedded_task, forks, tmp_path):
+    (tmp_path / "mine/embedded").mkdir(parents=True)
+    (tmp_path / "mine/embedded/cache").symlink_to(embedded_task)
+    made = roll("init", "mine", "--task", "agent", *(("--model", str(chat_model)) if own_model else ()), folder=tmp_path)
+    assert made.returncode == 0 and "roll train agentic" in made.stdout, made.stderr
+    named = ("--config_path", ".", "--config_name", "mine")
+    train = ["-m", "roll.cli.main", "train", "agentic", *named, "--local", "max_steps=1"]
+    forks.run(train, tmp_path / "mine", environment(), tmp_path / "log.txt")
+    assert summary(tmp_path / "mine/output/mine")["status"] == "finished"
 
 
 def test_init_makes_the_embedded_model_in_the_folder(tmp_path, monkeypatch):
@@ -122,15 +212,19 @@ def test_the_demo_makes_the_model_that_its_configuration_names(arguments, script
     assert f"making the embedded model in {folder}" in out and "could not be made" in err
 
 
-def test_the_reward_of_init_judges_as_it_says():
-    spec = importlib.util.spec_from_file_location("reward", ROOT / "roll" / "cli" / "starter" / "reward.py")
+def reward_of(folder: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("reward", folder / "reward.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def grade(worker: Any, said: str, right: str) -> float:
+    return float(asyncio.run(worker.grade(SimpleNamespace(response_text=said, prompt=SimpleNamespace(ground_truth=right)))))
+
+
+def test_the_reward_of_init_judges_as_it_says():
+    module = reward_of(ROOT / "roll" / "cli" / "starter")
     worker = module.DigitsRewardWorker({"timeout_s": 1, "max_concurrency": 1, "reward_args": {"length_penalty": 0.1}})
-
-    def grade(said: str) -> float:
-        sample = SimpleNamespace(response_text=said, prompt=SimpleNamespace(ground_truth="231"))
-        return float(asyncio.run(worker.grade(sample)))
-
-    assert [grade(said) for said in ("231", "230", "2310", "")] == pytest.approx([1, 2 / 3, 0.9, 0])
+    assert [grade(worker, said, "231") for said in ("231", "230", "2310", "")] == pytest.approx([1, 2 / 3, 0.9, 0])

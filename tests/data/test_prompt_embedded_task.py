@@ -80,7 +80,7 @@ def test_rows_are_disjoint_right_and_readable(made: Path) -> None:
             usable, skipped = tokenize_prompts(rows, tokenizer, template, 6, {"arithmetic": "arithmetic"})  # type: ignore[arg-type]
             assert len(usable) == len(rows) and not skipped
             assert all(row.text == f"{row.text[:2]}+{row.text[3:5]}=" and len(row.input_ids) == 6 for row in usable)
-            assert all(int(row.ground_truth[::-1]) == int(row.text[:2]) + int(row.text[3:5]) for row in usable)
+            assert all(int(row.ground_truth) == int(row.text[:2]) + int(row.text[3:5]) for row in usable)
         prompts[name] = {row.text for row in usable}
     assert len(prompts["validation"]) == 200 and len(prompts["train"]) == 90 * 90 - 200
     assert not prompts["train"] & prompts["validation"]

@@ -44,15 +44,20 @@ def test_a_printed_row_is_one(page, text):
 
 
 @pytest.mark.parametrize("page", sorted({page for page, _ in blocks("python")}), ids=lambda page: page.name)
-def test_a_page_of_python_runs_from_top_to_bottom(page, monkeypatch):
+def test_a_page_of_python_runs_from_top_to_bottom(page, embedded_task, tmp_path, monkeypatch):
     """Up to the run itself, which has tests of its own; `config` is the reader's."""
     started = []
+    (tmp_path / "examples/embedded").mkdir(parents=True)
+    (tmp_path / "examples/embedded/cache").symlink_to(embedded_task)
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Pipeline, "run", lambda pipeline: started.append(pipeline.config))
     names = {"__name__": "a_page", "config": load(ROOT / "examples/config", "rlvr_config_async")[0]}
     for other, text in blocks("python"):
         if other == page:
             exec(compile(text, str(page), "exec"), names)
-    assert len(started) == page.read_text().count(".run()  #") + page.read_text().count(".run()\n```")
+    assert len(started) == page.read_text().count(".run()  #") + page.read_text().count(".run()\n```") + page.read_text().count(
+        "roll.train(\n"
+    )
 
 
 def test_a_block_is_of_a_kind_that_is_tested_or_is_text():

@@ -35,7 +35,8 @@ class Reader:
             return ""
         made = words[:2] == ["roll", "init"]
         if made:
-            words += ["--model", str(self._model / "model")]
+            (self.folder / words[2] / "embedded").mkdir(parents=True)
+            (self.folder / words[2] / "embedded/cache").symlink_to(self._model)
         script = [str(ROOT / "tests/support/roll_command.py")] if words[0] == "roll" else []
         assert words[0] in ("roll", "python")
         log = self._home / "log.txt"
@@ -43,9 +44,6 @@ class Reader:
             code = self._forks.start([*script, *words[1:]], self.folder, environment(), output).wait(200)
         told = log.read_text()
         assert code == 0, f"{line}\n{told}"
-        if made:
-            (self.folder / words[2] / "embedded").mkdir()
-            (self.folder / words[2] / "embedded/cache").symlink_to(self._model)
         return told
 
 

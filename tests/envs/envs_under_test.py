@@ -124,6 +124,11 @@ class Broken:
     def close(self) -> None: ...
 
 
+class Endless(Broken):
+    def step(self, action_text: str) -> Any:
+        return "on", 0.0, False, False, {"action_is_valid": True, "action_is_effective": True}
+
+
 class BadReward(Broken):
     def step(self, action_text: str) -> Any:
         return "", float("nan"), True, False, {}

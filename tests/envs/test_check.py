@@ -46,9 +46,15 @@ def test_broken_promises_are_found() -> None:
         "instructions are empty",
         "no state_key",
         "all seeds begin with the same observation",
-        "had not ended after 1000 turns",
     ):
         assert note in notes
+
+
+def test_an_environment_that_never_ends_is_a_problem_and_its_example_is_short(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["envs_under_test.Endless", "--episodes", "2"]) == 1
+    shown = capsys.readouterr().out
+    assert "problem: no episode ends: step has returned neither terminated nor truncated within 1000 turns" in shown
+    assert len(shown.splitlines()) < 150 and "... 980 more turns" in shown and "not over: return 0 in 1000 turns" in shown
 
 
 def test_a_reward_that_is_no_number_is_found() -> None:

@@ -32,6 +32,20 @@ class EvenRewardWorker(RewardWorker):
         return float(sum(int(c) for c in sample.response_text if c.isdigit()) % 2 == 0)
 
 
+class JudgesOneValidation(EvenRewardWorker):
+    """And the responses of the next never. The prompts of validation have numbers from 50 on; there are four."""
+
+    judged = 0
+
+    async def grade(self, sample: Sample) -> float:
+        if int(sample.prompt.text.partition("+")[0]) >= 50:
+            self.judged += 1
+            if self.judged > 4:
+                Path(os.environ["FAULTS"], "judging").touch()
+                await asyncio.Event().wait()
+        return await super().grade(sample)
+
+
 class BlocksAlways(RewardWorker):
     """Blocks the event loop for good, as one does who calls something slow in a coroutine. Three times are too many here, not 17:
     each takes a second."""

@@ -1,10 +1,13 @@
-"""Ctrl-C and SIGTERM end a run after its step, with a checkpoint; resumed, it goes on as if nothing had been."""
+"""Ctrl-C and SIGTERM end a run after its step, with a checkpoint; resumed, it goes on as if nothing had been. SIGTERM comes once,
+and SIGKILL after it: one is enough."""
 
 from __future__ import annotations
 
 import signal
 
 import pytest
+
+from roll.pipeline.termination import patience_s
 
 RESUME = "resume_from_checkpoint=auto"
 
@@ -85,3 +88,42 @@ def test_signal_while_workers_start(launch):
     assert run.end(30) == 130, run.output
     assert run.summary()["status"] == "interrupted" and run.summary()["steps"] == 0
     assert "Traceback" not in run.output
+
+
+def test_one_sigterm_gives_a_validation_up_and_leaves_a_checkpoint(launch, accounts):
+    """That of version 6 is judged for ever."""
+    endless = ("rewards.even.worker_cls=fault_workers.JudgesOneValidation", "rewards.even.timeout_s=1000")
+    run = launch(*endless, "save_steps=100")
+    run.wait_for("the validation", (run.folder.parent / "judging").exists)
+    run.signal(signal.SIGTERM)
+    check_interrupted(run)
+    assert len(run.summary()["validation"]) == 1 and "the validation of version 6 is given up" in run.output
+    resumed = launch(RESUME, "save_steps=100")
+    assert resumed.end() == 0, resumed.output
+    accounts(resumed.dir, validated=None)
+
+
+def test_one_sigterm_ends_a_run_whose_step_never_ends(launch):
+    run = launch("actor_train.worker_cls=fault_trainers.StuckInStep", "stop_within_s=3")
+    run.wait_for("the stuck step", (run.folder.parent / "stuck").exists)
+    run.signal(signal.SIGTERM)
+    assert run.end(30) == 130, run.output
+    summary = run.summary()
+    assert summary["status"] == "interrupted" and summary["reason"] == "stopped at once by a signal after step 2"
+    (run.folder.parent / "released").touch()
+    resumed = launch(RESUME, "max_steps=4")
+    assert resumed.end() == 0, resumed.output
+    assert resumed.summary()["resumed_from_step"] == 2
+
+
+def test_one_sigterm_ends_a_start_that_never_ends(launch):
+    run = launch("actor_train.worker_cls=fault_trainers.SlowToStart", "stop_within_s=2")
+    run.wait_for("start", (run.folder.parent / "starting").exists)
+    run.signal(signal.SIGTERM)
+    assert run.end(30) == 130, run.output
+    assert run.summary()["status"] == "interrupted"
+
+
+@pytest.mark.parametrize(("limit", "waits"), [(25.0, 20.0), (90.0, 85.0), (6.0, 4.0)])
+def test_of_the_time_to_stop_the_end_of_the_workers_has_its_share(limit, waits):
+    assert patience_s(limit) == waits

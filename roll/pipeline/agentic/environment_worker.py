@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from roll.configs.agentic import AgenticConfig, EnvConfig, EnvFailurePolicy
+from roll.data.chat_template import set_variables
 from roll.data.sample import Sample
 from roll.data.seeding import derive_seed
 from roll.distributed.backend import WorkerDied, WorkerHandle, import_object
@@ -74,8 +75,10 @@ class EnvironmentWorker:
         """`instructions`: tag -> the rules of its environments."""
         self._config = config
         self._capacity = requests_per_engine
+        data = config.actor_train.data_args
         self._tokenizer = load_tokenizer(tokenizer_folder)
-        dialogue = Dialogue(self._tokenizer, config.actor_train.data_args.template)
+        set_variables(self._tokenizer, data.chat_template_kwargs)
+        dialogue = Dialogue(self._tokenizer, data.template)
         self._managers: dict[str, EnvManager] = {}
         for tag, env in config.custom_envs.items():
             manager_cls: type[EnvManager] = import_object(env.env_manager_cls)

@@ -1,0 +1,96 @@
+"""What a model and rows of prompts say about a run: the template, and how long prompts and responses may be."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from roll.cli.model_files import read_model_folder
+from roll.configs.arguments import DataArguments, Template
+from roll.configs.problems import ConfigError, Problem
+from roll.data.hub import cached, fetch, is_hub_name
+
+RESPONSE_LENGTH = 256
+"""Tokens of a response, unless the reference answers are longer than half of that."""
+MOST_ROWS = 4096
+"""That are measured; a longer prompt among the others is left out of the run, and counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedModel:
+    name: str
+    """The folder as an absolute path, or the name on the hub."""
+    tokenizer: Any
+    context: int
+    """Tokens that the model can attend to."""
+
+    def template(self, rows: Sequence[Mapping[str, Any]] = ()) -> Template:
+        """For rows like these."""
+        if self.tokenizer.chat_template:
+            return "native"
+        return "chatml" if rows and "messages" in rows[0] else "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    prompt: int
+    response: int
+
+
+def opened(model: str, key: str) -> OpenedModel:
+    """A folder, or a model of the hub, which is fetched where it is not there yet. Raises `ConfigError` that names `key`."""
+    named = is_hub_name(model)
+    try:
+        folder = (cached(model) or fetch(model)) if named else Path(model)
+    except Exception as error:  # boundary: the hub, the network and the disk each have errors of their own
+        message = " ".join(f"cannot be fetched: {type(error).__name__}: {error}".split())[:300]
+        raise ConfigError([Problem(key, model, message, "name a local Hugging Face folder")]) from None
+    config = read_model_folder(str(folder)).config
+    if config is None:
+        raise ConfigError([Problem(key, model, "has no config.json", "name a Hugging Face folder, or owner/model of the hub")])
+    from roll.pipeline.opened_models import load_tokenizer
+
+    try:
+        tokenizer = load_tokenizer(str(folder))
+    except (OSError, ValueError) as error:
+        raise ConfigError([Problem(key, model, str(error), "name a complete Hugging Face folder")]) from None
+    context = config.get("max_position_embeddings")
+    return OpenedModel(model if named else str(folder.resolve()), tokenizer, context if isinstance(context, int) else 1 << 30)
+
+
+def lengths(
+    model: OpenedModel, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], template: Template, key: str
+) -> Lengths:
+    """Those that fit the rows. `columns`: as in `data_args`. Raises `ConfigError` that names `key`."""
+    from roll.data.chat_template import encode, render
+    from roll.data.prompt_file import PromptFileError, read_rows
+
+    with tempfile.NamedTemporaryFile("w", suffix=".jsonl", encoding="utf-8") as file:
+        file.write(as_lines(rows[:MOST_ROWS], key))
+        file.flush()
+        try:
+            read = list(read_rows(DataArguments(file_name=file.name, **dict(columns)), only_tag=""))  # type: ignore[arg-type]
+            prompts = encode(render(read, model.tokenizer, template), model.tokenizer, template)
+        except (PromptFileError, ValueError) as error:
+            message = str(error).replace(file.name, "row")
+            raise ConfigError([Problem(key, "rows", message, "mend the row")]) from None
+    answers = encode([row.ground_truth or "-" for row in read], model.tokenizer, "native")
+    prompt = min(_up(max(map(len, prompts))), model.context // 2)
+    return Lengths(prompt, min(max(RESPONSE_LENGTH, _up(2 * max(map(len, answers)))), model.context - prompt))
+
+
+def as_lines(rows: Sequence[Mapping[str, Any]], key: str) -> str:
+    """Rows as the text of a file. Raises `ConfigError` that names `key`."""
+    try:
+        return "".join(json.dumps(row) + "\n" for row in rows)
+    except (TypeError, ValueError) as error:
+        raise ConfigError([Problem(key, "rows", str(error), "texts, numbers, lists and mappings")]) from None
+
+
+def _up(tokens: int) -> int:
+    """Rounded up: a length that is easily remembered, and room for one more word."""
+    return -(-(tokens + 1) // 32) * 32

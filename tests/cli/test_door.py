@@ -1,0 +1,156 @@
+"""`import roll`: light, and enough for a script: train, evaluate, check, load_config."""
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import roll
+from roll.cli import door
+from roll.configs.default_devices import shared_out, with_default_devices
+
+ROOT = Path(__file__).parents[2]
+
+
+def short(sample):
+    return 1.0 / (1 + len(sample.response_ids))
+
+
+def exact(sample):
+    return float(sample.response_text == sample.prompt.ground_truth)
+
+
+async def brief(sample):
+    return float(len(sample.response_ids) < 3)
+
+
+def python(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "PYTHONPATH": str(ROOT),
+        "HOME": str(folder),
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    return subprocess.run(
+        [sys.executable, "-c", program], cwd=folder, env=environment, capture_output=True, text=True, timeout=100
+    )
+
+
+def test_the_import_loads_nothing_but_the_door(tmp_path):
+    program = "import sys; before = {*sys.modules}; import roll; print(sorted({*sys.modules} - before))"
+    loaded = ast.literal_eval(python(program, tmp_path).stdout)
+    assert {name for name in loaded if name.partition(".")[0] not in sys.stdlib_module_names} == {
+        "roll",
+        "roll.compat",
+        "roll.compat.code",
+        "roll.compat.code.names",  # which resolves ROLL's import paths when they are asked for
+    }
+
+
+def test_every_name_of_the_door_is_there_and_type_checkers_see_the_same():
+    assert all(getattr(roll, name) is not None for name in roll.__all__)
+    assert {*roll.__all__} <= {*dir(roll)}
+    stub = ast.parse((ROOT / "roll/__init__.pyi").read_text())
+    said = {(node.module, name.name) for node in stub.body if isinstance(node, ast.ImportFrom) for name in node.names}
+    assert said == {(place, name) for place, names in roll._PLACES.items() for name in names}
+    with pytest.raises(AttributeError, match="no attribute 'tarin'"):
+        roll.tarin  # noqa: B018
+
+
+def rows(count: int = 12) -> list[dict[str, str]]:
+    return [{"question": f"{n}+{n}=", "answer": str(2 * n), "tag": "any"} for n in range(10, 10 + count)]
+
+
+def small(tmp_path: Path) -> dict[str, object]:
+    return {"output_dir": str(tmp_path / "output"), "max_steps": 1, "rollout_batch_size": 2, "response_length": 4, "local": True}
+
+
+def test_five_lines_train(embedded_task, tmp_path):
+    model = str(embedded_task / "model")
+    summary = roll.train(model=model, data=rows(), reward=short, exp_name="five", learning_rate=1e-4, **small(tmp_path))
+    assert summary["status"] == "finished" and summary["steps"] == 1
+    samples = [json.loads(line) for line in (tmp_path / "output/five/samples.jsonl").read_text().splitlines()]
+    assert samples and all(sample["reward"] > 0 for sample in samples)
+    assert {sample["ground_truth"] for sample in samples} <= {row["answer"] for row in rows()}
+
+
+def test_rewards_are_summed_with_their_weights_and_each_is_a_metric(embedded_task, tmp_path):
+    given = {"model": embedded_task / "model", "data": rows(), "validation": rows(2), "exp_name": "two"}
+    summary = roll.train(reward=[exact, brief], reward_weights=[2, -1], eval_steps=1, **given, **small(tmp_path))
+    assert summary["status"] == "finished" and [each["step"] for each in summary["validation"]] == [0, 1]
+    samples = [json.loads(line) for line in (tmp_path / "output/two/samples.jsonl").read_text().splitlines()]
+    assert all(sample["reward"] == 2 * sample["reward_parts"]["exact"] - sample["reward_parts"]["brief"] for sample in samples)
+
+
+def test_a_data_set_is_rows(embedded_task, tmp_path):
+    datasets = pytest.importorskip("datasets")
+    summary = roll.train(
+        model=embedded_task / "model", data=datasets.Dataset.from_list(rows()), reward=short, exp_name="set", **small(tmp_path)
+    )
+    assert summary["status"] == "finished"
+
+
+def test_lengths_and_template_are_those_of_model_and_rows(embedded_task, tmp_path):
+    long = [*rows(), {"question": "1" * 70, "answer": "1", "tag": "any"}]
+    config = door._made(embedded_task / "model", long, short, None, None, None, {"output_dir": str(tmp_path)})
+    assert (config.prompt_length, config.actor_train.data_args.template) == (96, "native")
+    assert config.prompt_length + config.response_length == 256, "as much as the model can attend to"
+    again = door._made(embedded_task / "model", long, short, None, None, None, {"output_dir": str(tmp_path)})
+    assert again.actor_train.data_args == config.actor_train.data_args, "the same rows are the same file"
+    changed = {"output_dir": str(tmp_path), "actor_train": {"pg_variant": "gspo"}, "prompt_length": 40}
+    other = door._made(embedded_task / "model", long, short, None, None, None, changed)
+    assert (other.actor_train.pg_variant, other.prompt_length) == ("gspo", 40)
+    assert other.actor_train.data_args == config.actor_train.data_args
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"data": None}, "data = (missing)"),
+        ({"data": []}, "has no rows"),
+        ({"data": "prompts.jsonl"}, "is no list of rows"),
+        ({"data": [{"text": "x"}]}, "has no column with a prompt: text"),
+        ({"data": [{"prompt": object()}]}, "not JSON serializable"),
+        ({"reward": "exact"}, "is no function"),
+        ({"reward": [exact, exact]}, "functions of the same name"),
+        ({"reward": [exact, brief], "reward_weights": [1]}, "has 1 weights for 2 rewards"),
+        ({"model": "nowhere/at/all"}, "has no config.json"),
+        ({"max_stepz": 3}, "did you mean max_steps"),
+        ({"rollout_batch_size": -1}, "rollout_batch_size"),
+    ],
+)
+def test_what_is_wrong_is_told_before_anything_starts(given, told, embedded_task, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(roll.ConfigError) as raised:
+        roll.train(**{"model": embedded_task / "model", "data": rows(), "reward": exact, "local": True} | given)
+    assert told in str(raised.value)
+
+
+def test_a_script_with_a_mistake_ends_with_a_line_and_no_traceback(tmp_path):
+    ended = python("import roll\nroll.train(model='nowhere', data=['1+1='], reward=len)", tmp_path)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("error: model = 'nowhere': has no config.json") and "Traceback" not in ended.stderr
+    assert "Traceback" in python("import roll\nroll.train\n1 / 0", tmp_path).stderr, "other errors are shown as always"
+
+
+def test_a_file_is_loaded_checked_and_evaluated(embedded_task, tmp_path, monkeypatch):
+    with pytest.raises(roll.ConfigError, match="there is no such file"):
+        roll.load_config(tmp_path / "none.yaml")
+    train = embedded_task / "train.jsonl"
+    overrides = [f"pretrain={embedded_task / 'model'}", f"output_dir={tmp_path}", f"actor_train.data_args.file_name={train}"]
+    overrides += [f"validation.data_args.file_name={embedded_task / 'validation.jsonl'}", "val_batch_size=4"]
+    config = roll.load_config(ROOT / "examples/config/rlvr_config_async.yaml", overrides)
+    assert isinstance(config, roll.RLVRConfig) and roll.check(config).plan.exp_name == "rlvr_embedded_async"
+    assert roll.evaluate(config, local=True)["status"] == "finished"
+
+
+def test_devices_that_nobody_names_are_shared_out():
+    assert shared_out(8) == ([0, 1, 2, 3], [4, 5, 6, 7]) and shared_out(2) == ([0], [1]) and shared_out(1) == ([0], [0])
+    config = roll.RLVRConfig()
+    assert with_default_devices(config, 0).actor_infer.device_mapping == [1]
+    given = roll.RLVRConfig(actor_train=roll.ActorTrainConfig(device_mapping="0"))
+    assert with_default_devices(given, 0) is given, "half a wish is no wish for a default"
