@@ -15,12 +15,14 @@ from functools import cache
 from typing import Any
 
 from roll.pipeline.rlvr.rewards.sandbox.limits import Limits
-from roll.pipeline.rlvr.rewards.sandbox.sandbox import Ending, Program, Sandbox, SandboxFailed, in_memory
+from roll.pipeline.rlvr.rewards.sandbox.sandbox import END_S, Ending, Program, Sandbox, SandboxFailed, in_memory
 
 _ROLES = "roll.pipeline.rlvr.rewards.sandbox"
 SOLUTION, TESTER = f"{_ROLES}.solution:main", f"{_ROLES}.tester:main"
 CALM_S = 1.0
 """A program that does nothing takes a hundredth of this, unless the machine is too busy to judge by the clock."""
+AFTER_S = 2 * END_S + 2 * CALM_S
+"""Most that the judge takes after a solution's time is over: to end it, and to see whether the machine is to blame."""
 
 
 def judge(item: dict[str, Any] | None) -> Any:
@@ -31,11 +33,18 @@ def judge(item: dict[str, Any] | None) -> Any:
         if item is None:
             _nothing(sandbox)
             return {"in_force": sandbox.in_force, "missing": sandbox.missing}
-        return _judge(sandbox, item)
+        judged = _judge(sandbox, item)
     except SandboxFailed:
-        _sandbox.cache_clear()
-        sandbox.close()
+        _end(sandbox)
         raise
+    if sandbox.stuck:
+        _end(sandbox)
+    return judged
+
+
+def _end(sandbox: Sandbox) -> None:
+    _sandbox.cache_clear()
+    sandbox.close()
 
 
 @cache
@@ -56,7 +65,7 @@ def _judge(sandbox: Sandbox, item: dict[str, Any]) -> dict[str, Any]:
     for stdin, expected in tests["cases"]:
         failure = _by_output(sandbox, item["source"], stdin, expected, limited())
         passed, why = passed + (not failure), why or failure
-        if why and (not item["go_on"] or time.monotonic() >= deadline):
+        if why and (not item["go_on"] or sandbox.stuck or time.monotonic() >= deadline):
             break
     return {"passed": passed, "of": len(tests["cases"]), "why": why}
 
@@ -76,7 +85,7 @@ def _run_program(sandbox: Sandbox, source: str, stdin: bytes, limits: Limits) ->
 
 
 def _failure(sandbox: Sandbox, ending: Ending) -> str:
-    if ending.exceeded == "time":
+    if ending.exceeded == "time" and not sandbox.stuck:
         _nothing(sandbox)
     if ending.exceeded:
         return f"too much {ending.exceeded}"

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from roll.data.sample import Sample
 from roll.pipeline.rlvr.rewards.code_answer import program_of
+from roll.pipeline.rlvr.rewards.code_judge import AFTER_S
 from roll.pipeline.rlvr.rewards.code_service import CodeService
 from roll.pipeline.rlvr.rewards.code_tests import tests_of
 from roll.pipeline.rlvr.rewards.reward_worker import Grade, RewardWorker
@@ -39,7 +40,7 @@ class CodeSandboxRewardWorker(RewardWorker):
         if not local and not url:
             raise ValueError("reward_args.use_local is false and there is no reward_args.code_url")
         self._service = None if local else CodeService(str(url), self.timeout_s)
-        self._pool = TimedPool(self.max_concurrency, self.timeout_s, "roll.pipeline.rlvr.rewards.code_judge:judge")
+        self._pool = TimedPool(self.max_concurrency, self.timeout_s + AFTER_S, "roll.pipeline.rlvr.rewards.code_judge:judge")
 
     async def start(self) -> None:
         if self._service is not None:
