@@ -14,6 +14,7 @@ from decimal import Decimal, InvalidOperation
 from functools import cache
 from typing import Any
 
+from roll.pipeline.rlvr.rewards.sandbox.isolation import Isolation
 from roll.pipeline.rlvr.rewards.sandbox.limits import Limits
 from roll.pipeline.rlvr.rewards.sandbox.sandbox import END_S, Ending, Program, Sandbox, SandboxFailed, in_memory
 
@@ -25,12 +26,13 @@ AFTER_S = 2 * END_S + 2 * CALM_S
 """Most that the judge takes after a solution's time is over: to end it, and to see whether the machine is to blame."""
 
 
-def judge(item: dict[str, Any] | None) -> Any:
-    """{"passed", "of", "why"} of {"source", "tests", "limits", "limit_s", "go_on"}; of None, what is in force and what is
-    missing. Raises what is not the solution's fault."""
-    sandbox = _sandbox()
+def judge(item: dict[str, Any]) -> Any:
+    """{"passed", "of", "why"} of {"source", "tests", "limits", "limit_s", "go_on", "isolation"}; without a source, what is in
+    force and what is missing. Raises what is not the solution's fault."""
+    isolation = item["isolation"]
+    sandbox = _sandbox(isolation if isinstance(isolation, str) else tuple(isolation))
     try:
-        if item is None:
+        if "source" not in item:
             _nothing(sandbox)
             return {"in_force": sandbox.in_force, "missing": sandbox.missing}
         judged = _judge(sandbox, item)
@@ -47,9 +49,19 @@ def _end(sandbox: Sandbox) -> None:
     sandbox.close()
 
 
+def state_here() -> dict[str, list[str]]:
+    """What is in force on this machine, and what is missing, of what is built in. Raises `SandboxFailed`."""
+    sandbox = Sandbox()
+    try:
+        _nothing(sandbox)
+        return {"in_force": sandbox.in_force, "missing": sandbox.missing}
+    finally:
+        sandbox.close()
+
+
 @cache
-def _sandbox() -> Sandbox:
-    return Sandbox()
+def _sandbox(isolation: Isolation) -> Sandbox:
+    return Sandbox(isolation)
 
 
 def _judge(sandbox: Sandbox, item: dict[str, Any]) -> dict[str, Any]:

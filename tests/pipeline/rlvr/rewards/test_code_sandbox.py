@@ -21,6 +21,7 @@ from roll.pipeline.rlvr.rewards.code_sandbox_reward_worker import CodeSandboxRew
 from roll.pipeline.rlvr.rewards.code_tests import tests_of as read_tests
 from roll.pipeline.rlvr.rewards.reward_worker import RewardResult
 from roll.pipeline.rlvr.rewards.sandbox import landlock, sandbox
+from roll.pipeline.rlvr.rewards.sandbox.isolation import BUILT_IN
 from roll.pipeline.rlvr.rewards.sandbox.limits import Limits
 
 DOUBLE = "print(int(input()) * 2)"
@@ -293,10 +294,10 @@ def test_what_is_left_of_an_answer_does_not_decide_about_it(monkeypatch: pytest.
     """Its end may take longer than the judge waits: then another sandbox judges the next one."""
     monkeypatch.setattr(sandbox, "END_S", 0.0)
     item = {"source": "while True: pass", "tests": read_tests({"tests": PASSING[0][1]}, ""), "go_on": False, "limit_s": 0.5}
-    item["limits"] = {"wall_s": 0.5}
-    before = code_judge._sandbox()
+    item |= {"limits": {"wall_s": 0.5}, "isolation": BUILT_IN}
+    before = code_judge._sandbox(BUILT_IN)
     assert code_judge.judge(item) == {"passed": 0, "of": 1, "why": "too much time"}
     monkeypatch.undo()
     assert code_judge.judge({**item, "source": DOUBLE, "limit_s": 5.0, "limits": {"wall_s": 5.0}})["passed"] == 1
-    assert before.stuck and code_judge._sandbox() is not before
-    code_judge._end(code_judge._sandbox())
+    assert before.stuck and code_judge._sandbox(BUILT_IN) is not before
+    code_judge._end(code_judge._sandbox(BUILT_IN))

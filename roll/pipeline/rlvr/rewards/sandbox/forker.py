@@ -7,8 +7,8 @@ Whoever asks for a program sends one message with the file descriptors that beco
 program has ended. When the asker's side of the connection closes, everything ends.
 
     asker → forker   {"start": n, "role": "module:function", "limits": {...}} with descriptors, {"kill": n}
-    forker → asker   {"in_force": [...], "missing": [...], "folder": of all programs, where they have no /tmp of their
-                     own}, or {"failed": why}, then {"ended": n, "code": of waitstatus_to_exitcode, "cpu_s"}
+    forker → asker   {"in_force": [...], "missing": [...]} or {"failed": why}; then
+                     {"ended": n, "code": of waitstatus_to_exitcode, "cpu_s"}
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from roll.pipeline.rlvr.rewards.sandbox import landlock, namespaces, prelude, system_calls, watched
+from roll.pipeline.rlvr.rewards.sandbox import landlock, namespaces, prelude, system_calls
 from roll.pipeline.rlvr.rewards.sandbox.limits import Limits
 
 LONGEST = 1 << 16
@@ -34,33 +34,38 @@ NICE, MORE_OOM = 10, 900
 """Programs give way to the run, in processor time and when memory is short."""
 AT_ONCE = 2
 """Programs of one forker: a solution and its tests."""
-NAMESPACES = "no other process in sight, read-only root, private /tmp, all ends with the first process"
-ENCLOSED = "no files but Python's and those of its own folder, no memory of other processes, no signals to them"
-OWN_USER = "a user of its own for each program"
 ALWAYS = (
-    "the listed system calls alone (no sockets, no modes, owners or times of files, no priorities), limits on processor time,"
-    " memory, processes, files and output, empty environment"
+    "filter: the listed system calls alone (no sockets, no modes, owners or times of files, no priorities), limits on processor"
+    " time, memory, processes, files and output, empty environment"
 )
+NAMESPACES = "namespaces: no other process in sight, read-only root, private /tmp, all ends with the first process"
+LANDLOCK = "Landlock: no files but Python's and those of its own folder, no memory of other processes, no signals to them"
+USERS = "users: one for each program"
+WITHOUT = {
+    NAMESPACES: "a program can tell which files exist, and its own are counted 20 times a second, not bounded",
+    LANDLOCK: "a program reads what this user can, and writes where this user can",
+    USERS: "programs share this user's limit on processes",
+}
+"""What the rest does not hold against."""
 
 
 def main(descriptor: int, place: str) -> None:
-    """`place`: where the folders of programs may lie."""
+    """`place`: the folder for the folders of programs, where they have no /tmp of their own."""
     connection = socket.socket(fileno=descriptor)
     prelude.load()
     os.environ.clear()
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(MORE_OOM))
     in_force, missing = [NAMESPACES, ALWAYS], []
-    users, folder = [os.getuid() or namespaces.NOBODY] * AT_ONCE, ""
-    held: list[Any] = []
+    users = [os.getuid() or namespaces.NOBODY] * AT_ONCE
     try:
         namespaces.isolate()
     except (OSError, KeyError) as error:
-        in_force, missing = [ALWAYS], [f"{NAMESPACES} ({error})"]
-        (in_force if landlock.version() else missing).append(ENCLOSED)
         users, held = namespaces.users_of_their_own(AT_ONCE) or (users, [])
-        (in_force if held else missing).append(OWN_USER)
-        folder = watched.new_folder(place, held)
+        there = {NAMESPACES: False, LANDLOCK: landlock.version() > 0, USERS: bool(held)}
+        in_force = [ALWAYS, *(layer for layer, found in there.items() if found)]
+        missing = [f"{layer}; without: {WITHOUT[layer]}" for layer, found in there.items() if not found]
+        missing[0] += f" ({error})"
     isolated = not missing
     if os.getuid() == 0 and (closed := namespaces.closed_to_others(isolated)):
         connection.send(json.dumps({"failed": closed}).encode())
@@ -69,14 +74,14 @@ def main(descriptor: int, place: str) -> None:
         connection.close()
         sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     namespaces.end_with_parent(signal.SIGKILL)
-    connection.send(json.dumps({"in_force": in_force, "missing": missing, "folder": folder}).encode())
-    Forker(connection, isolated, users, folder).serve()
+    connection.send(json.dumps({"in_force": in_force, "missing": missing}).encode())
+    Forker(connection, isolated, users, place).serve()
 
 
 class Forker:
-    def __init__(self, connection: socket.socket, isolated: bool, users: list[int], folder: str) -> None:
-        """`users`: whom a program may become, one each. `folder`: for those of the programs, where there is no private /tmp."""
-        self._connection, self._isolated, self._free, self._folder = connection, isolated, users, folder
+    def __init__(self, connection: socket.socket, isolated: bool, users: list[int], place: str) -> None:
+        """`users`: whom a program may become, one each."""
+        self._connection, self._isolated, self._free, self._place = connection, isolated, users, place
         self._numbers: dict[int, int] = {}
         """Process id -> number of the program."""
         self._users: dict[int, int] = {}
@@ -118,7 +123,7 @@ class Forker:
     def _start(self, message: dict[str, Any], descriptors: list[int]) -> None:
         limits = Limits(**message["limits"])
         if not self._isolated:
-            user, folder = self._free.pop(), f"{self._folder}/{message['start']}"
+            user, folder = self._free.pop(), f"{self._place}/{message['start']}"
             os.mkdir(folder, 0o700)
             os.chown(folder, user, -1)
             others = 1 + namespaces.threads_of(user)

@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -19,6 +18,7 @@ from typing import Any
 from roll.distributed.child import end_process, same_imports, start_process
 from roll.pipeline.rlvr.rewards.sandbox import watched
 from roll.pipeline.rlvr.rewards.sandbox.allowed_calls import MACHINES
+from roll.pipeline.rlvr.rewards.sandbox.isolation import BUILT_IN, LAUNCH, Isolation, begin_of
 from roll.pipeline.rlvr.rewards.sandbox.limits import Limits
 
 _FORKER = "from roll.pipeline.rlvr.rewards.sandbox.forker import main; main(int(sys.argv[1]), sys.argv[2])"
@@ -52,40 +52,50 @@ class Ending:
 class Sandbox:
     """One run at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, isolation: Isolation = BUILT_IN) -> None:
         """Raises `SandboxFailed` if programs cannot be shut in at all."""
         if sys.platform != "linux":
             raise SandboxFailed("programs are shut in on Linux only; give reward_args.code_url, a SandboxFusion service")
         if (machine := os.uname().machine) not in MACHINES:
             known = " and ".join(MACHINES)
             raise SandboxFailed(f"system calls are filtered on {known}, not on {machine}; give reward_args.code_url")
+        self._number = 0
+        self.stuck = False
+        """Whether killed programs are still there: what was found out holds, but the next run needs another sandbox."""
+        self._place, self._lock = watched.new_place(as_nobody=isolation != BUILT_IN)
+        self._deleting: list[subprocess.Popen[bytes]] = []
+        if left := watched.abandoned():
+            self._deleting.append(watched.delete(left))
         self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             fd = theirs.fileno()
-            arguments = [str(fd), tempfile.gettempdir()]
-            self._process = start_process(sys.executable, _FORKER, arguments, same_imports(), pass_fds=[fd])
+            program, arguments = _FORKER, [str(fd), self._place]
+            if isolation != BUILT_IN:
+                command = [sys.executable, "-P", "-c", f"import sys\n{program}", *arguments]
+                program, arguments = LAUNCH, [*begin_of(isolation, self._place), *command]
+            self._process = start_process(sys.executable, program, arguments, same_imports(), pass_fds=[fd])
         self._connection.settimeout(START_S)
-        state = self._message()
-        if "failed" in state:
-            raise SandboxFailed(f"programs cannot be started: {state['failed']}")
+        try:
+            state = self._message()
+            if "failed" in state:
+                raise SandboxFailed(f"programs cannot be started: {state['failed']}")
+        except SandboxFailed:
+            self.close()
+            raise
         self.in_force: list[str] = state["in_force"]
         self.missing: list[str] = state["missing"]
-        self.stuck = False
-        """Whether killed programs are still there: what was found out holds, but the next run needs another sandbox."""
-        self._folder: str = state["folder"]
-        self._deleting: list[subprocess.Popen[bytes]] = []
-        if self._folder and (left := watched.abandoned()):
-            self._deleting.append(watched.delete(left))
-        self._number = 0
+        if isolation != BUILT_IN:
+            self.in_force.insert(0, f"isolation: {isolation if isinstance(isolation, str) else ' '.join(isolation)}")
+        self._forkers = {*watched.below(self._process.pid)}
 
     def close(self) -> None:
         self._connection.close()
         end_process(self._process, END_S)
-        if self._folder:
-            self._deleting.append(watched.delete([self._folder]))
+        self._deleting.append(watched.delete([self._place]))
         for process in self._deleting:
             with contextlib.suppress(subprocess.TimeoutExpired):  # it goes on, and so does the next start
                 process.wait(END_S)
+        os.close(self._lock)
 
     def run(self, programs: Sequence[Program], output: int, limits: Limits) -> Ending:
         """Runs the programs side by side until the last one has ended. `output`: the descriptor that they write to, at its other
@@ -98,7 +108,7 @@ class Sandbox:
     def _run(self, programs: Sequence[Program], output: int, limits: Limits) -> Ending:
         deadline = time.monotonic() + limits.wall_s
         numbers = self._start_all(programs, limits)
-        folders = [f"{self._folder}/{number}" for number in numbers if self._folder]
+        folders = [f"{self._place}/{number}" for number in numbers if self.missing]  # else they have a /tmp
         look = time.monotonic() + LOOK_S
         endings: dict[int, int] = {}
         collected, exceeded = bytearray(), ""
@@ -112,7 +122,7 @@ class Sandbox:
             if left_s <= 0:
                 exceeded = "time"
             elif time.monotonic() >= look:
-                exceeded = watched.exceeded(self._process.pid, not folders, folders, limits)
+                exceeded = watched.exceeded(self._process.pid, self._forkers, folders, limits)
                 look = time.monotonic() + LOOK_S
             if self._connection.fileno() in ready:
                 self._note(endings)

@@ -8,25 +8,30 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import stat
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from roll.distributed.watchdog import children_of
 from roll.pipeline.rlvr.rewards.sandbox.limits import Limits
+from roll.pipeline.rlvr.rewards.sandbox.namespaces import NOBODY
 
 PREFIX = "roll-sandbox-"
+YOUNG_S = 60.0
+"""A folder as young as this may still be without its lock."""
 _DELETE = 'chmod -R u+rwx -- "$@"; exec rm -rf -- "$@"'
 
 
-def new_folder(place: str, held: list[Any]) -> str:
-    """For the folders of programs. It is this process's until that ends, which whoever finds it can see: `held` gets its lock."""
-    folder = tempfile.mkdtemp(prefix=PREFIX, dir=place)
+def new_place(as_nobody: bool) -> tuple[str, int]:
+    """A folder for the folders of programs, and its lock: while that is open, it is in use."""
+    folder = tempfile.mkdtemp(prefix=PREFIX)
     os.chmod(folder, 0o711)
-    held.append(_lock(folder))
-    return folder
+    if as_nobody and os.getuid() == 0:
+        os.chown(folder, NOBODY, NOBODY)
+    return folder, _lock(folder)
 
 
 def abandoned() -> list[str]:
@@ -34,7 +39,9 @@ def abandoned() -> list[str]:
     found = []
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
-            if folder.lstat().st_uid == os.getuid() and folder.is_dir():
+            found_out = folder.lstat()
+            old = time.time() - found_out.st_ctime > YOUNG_S
+            if old and found_out.st_uid in (os.getuid(), NOBODY) and stat.S_ISDIR(found_out.st_mode):
                 os.close(_lock(str(folder)))
                 found.append(str(folder))
     return found
@@ -56,21 +63,20 @@ def delete(folders: list[str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(["/bin/sh", "-c", _DELETE, "sh", *folders], stdin=quiet, stdout=quiet, stderr=quiet)
 
 
-def exceeded(forker: int, isolated: bool, folders: list[str], limits: Limits) -> str:
-    """ "memory" or "files", if the forker's programs use more of it together than `limits` say."""
-    if isolated:  # the programs are children of the forker's child
-        forker = next(iter(children_of(forker)), 0)
-    programs = list(_below(forker))
+def exceeded(forker: int, own: set[int], folders: list[str], limits: Limits) -> str:
+    """Says "memory" or "files", if what is below the forker uses more of it together than `limits` allow. `own`: the processes
+    there that are no programs."""
+    programs = [process for process in below(forker) if process not in own]
     most_kb = limits.memory_mb << 10
     if sum(map(_resident_kb, programs)) > most_kb and sum(map(_own_kb, programs)) > most_kb:
         return "memory"
     return "files" if any(_fills(folder, limits) for folder in folders) else ""
 
 
-def _below(process: int) -> Iterator[int]:
+def below(process: int) -> Iterator[int]:
     for child in children_of(process):
         yield child
-        yield from _below(child)
+        yield from below(child)
 
 
 def _resident_kb(process: int) -> int:
