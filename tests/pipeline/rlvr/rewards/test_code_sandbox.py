@@ -1,6 +1,7 @@
 """Programs and their tests: what passes, what fails, and what is no judgement."""
 
 import json
+import os
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from roll.pipeline.rlvr.rewards.code_judge import same_output
 from roll.pipeline.rlvr.rewards.code_sandbox_reward_worker import CodeSandboxRewardWorker
 from roll.pipeline.rlvr.rewards.code_tests import tests_of as read_tests
 from roll.pipeline.rlvr.rewards.reward_worker import RewardResult
-from roll.pipeline.rlvr.rewards.sandbox import landlock, sandbox
+from roll.pipeline.rlvr.rewards.sandbox import landlock, sandbox, watched
 from roll.pipeline.rlvr.rewards.sandbox.isolation import BUILT_IN
 from roll.pipeline.rlvr.rewards.sandbox.limits import Limits
 
@@ -301,3 +302,29 @@ def test_what_is_left_of_an_answer_does_not_decide_about_it(monkeypatch: pytest.
     assert code_judge.judge({**item, "source": DOUBLE, "limit_s": 5.0, "limits": {"wall_s": 5.0}})["passed"] == 1
     assert before.stuck and code_judge._sandbox(BUILT_IN) is not before
     code_judge._end(code_judge._sandbox(BUILT_IN))
+
+
+LEAVES = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0: time.sleep(999)
+    print("started", flush=True)
+    os._exit(0)
+time.sleep(999)
+"""
+
+
+def test_with_the_judge_all_ends_that_a_program_has_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no process namespace ends it: what has left its session and lost its parent, too, and its folder."""
+    monkeypatch.setattr(sandbox, "_FORKER", FORBIDDEN + sandbox._FORKER)
+    shut_in = sandbox.Sandbox()
+    reading, writing = os.pipe()
+    given = sandbox.in_memory(json.dumps({"source": LEAVES, "is_program": True}).encode())
+    shut_in._start_all([sandbox.Program(code_judge.SOLUTION, [sandbox.in_memory(b""), writing, given])], Limits())
+    assert os.read(reading, 100) == b"started\n"
+    os.close(reading)
+    below = list(watched.below(shut_in._process.pid))
+    assert len(below) >= 2
+    shut_in.close()
+    assert not [pid for pid in below if Path(f"/proc/{pid}").exists()] and not Path(shut_in._place).exists()

@@ -24,7 +24,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from roll.pipeline.rlvr.rewards.sandbox import landlock, namespaces, prelude, system_calls
+from roll.pipeline.rlvr.rewards.sandbox import landlock, namespaces, prelude, system_calls, watched
 from roll.pipeline.rlvr.rewards.sandbox.limits import Limits
 
 LONGEST = 1 << 16
@@ -44,7 +44,7 @@ USERS = "users: one for each program"
 WITHOUT = {
     NAMESPACES: "a program can tell which files exist, and its own are counted 20 times a second, not bounded",
     LANDLOCK: "a program reads what this user can, and writes where this user can",
-    USERS: "programs share this user's limit on processes",
+    USERS: "programs share this user's limit on processes: one can keep another from starting a thread",
 }
 """What the rest does not hold against."""
 
@@ -66,6 +66,7 @@ def main(descriptor: int, place: str) -> None:
         in_force = [ALWAYS, *(layer for layer, found in there.items() if found)]
         missing = [f"{layer}; without: {WITHOUT[layer]}" for layer, found in there.items() if not found]
         missing[0] += f" ({error})"
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # when the judge has ended, so has the connection: there is some tidying up
     isolated = not missing
     if os.getuid() == 0 and (closed := namespaces.closed_to_others(isolated)):
         connection.send(json.dumps({"failed": closed}).encode())
@@ -73,9 +74,11 @@ def main(descriptor: int, place: str) -> None:
     if isolated and (child := os.fork()):
         connection.close()
         sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-    namespaces.end_with_parent(signal.SIGKILL)
+    namespaces.end_with_parent(signal.SIGKILL if isolated else signal.SIGTERM)
     connection.send(json.dumps({"in_force": in_force, "missing": missing}).encode())
     Forker(connection, isolated, users, place).serve()
+    if not isolated:
+        watched.delete([place]).wait()
 
 
 class Forker:
@@ -107,9 +110,11 @@ class Forker:
                 continue
             line, descriptors, _, _ = socket.recv_fds(self._connection, LONGEST, 8)
             if not line:
-                for pid in list(self._numbers):
+                for pid in self._numbers:
                     self._kill(pid)
-                self._reap()
+                self._numbers.clear()
+                if not self._isolated:
+                    self._end_orphans()
                 return
             message = json.loads(line)
             if "kill" in message:
@@ -194,6 +199,7 @@ def _become(
         os.setsid()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         null = os.open("/dev/null", os.O_RDWR)
         kept = [os.dup2(each, 100 + i) for i, each in enumerate((descriptors[0], descriptors[1], null, *descriptors[2:]))]
         for i, each in enumerate(kept):

@@ -73,7 +73,9 @@ class Sandbox:
             if isolation != BUILT_IN:
                 command = [sys.executable, "-P", "-c", f"import sys\n{program}", *arguments]
                 program, arguments = LAUNCH, [*begin_of(isolation, self._place), *command]
-            self._process = start_process(sys.executable, program, arguments, same_imports(), pass_fds=[fd])
+            self._process = start_process(
+                sys.executable, program, arguments, same_imports(), ends_by=signal.SIGTERM, pass_fds=[fd]
+            )
         self._connection.settimeout(START_S)
         try:
             state = self._message()
@@ -86,6 +88,8 @@ class Sandbox:
         self.missing: list[str] = state["missing"]
         if isolation != BUILT_IN:
             self.in_force.insert(0, f"isolation: {isolation if isinstance(isolation, str) else ' '.join(isolation)}")
+        if not self.missing:  # programs have a /tmp
+            os.rmdir(self._place)
         self._forkers = {*watched.below(self._process.pid)}
 
     def close(self) -> None:
@@ -108,7 +112,7 @@ class Sandbox:
     def _run(self, programs: Sequence[Program], output: int, limits: Limits) -> Ending:
         deadline = time.monotonic() + limits.wall_s
         numbers = self._start_all(programs, limits)
-        folders = [f"{self._place}/{number}" for number in numbers if self.missing]  # else they have a /tmp
+        folders = [f"{self._place}/{number}" for number in numbers if self.missing]
         look = time.monotonic() + LOOK_S
         endings: dict[int, int] = {}
         collected, exceeded = bytearray(), ""
