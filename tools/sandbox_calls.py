@@ -33,7 +33,8 @@ def _conditions() -> Iterator[str]:
     for name, checks in CONDITIONS.items():
         yield f"| `{name}` | {' and '.join(_condition(*check) for check in checks)} |"
     yield "\nWhere nothing else keeps signals in (no process namespace, a Landlock older than Linux 6.12), `kill`, `tkill` and"
-    yield "`tgkill` reach the program's first process and its process group alone."
+    yield "`tgkill` reach the program's first process and its process group alone. `setsid` and `setpgid`"
+    yield "are refused where there is no process namespace: the group is what ends all that a program has started."
 
 
 def _condition(half: int, kind: str, values: tuple[int, ...]) -> str:

@@ -305,13 +305,16 @@ def test_what_is_left_of_an_answer_does_not_decide_about_it(monkeypatch: pytest.
 
 
 LEAVES = """
-import os, sys, time
+import os, time
 if os.fork() == 0:
-    os.setsid()
-    if os.fork() == 0: time.sleep(999)
-    print("started", flush=True)
-    os._exit(0)
-time.sleep(999)
+    try: os.setsid()
+    except OSError: pass
+    if os.fork():
+        print("started", flush=True)
+        os._exit(0)
+while True:
+    try: os.fork()
+    except OSError: pass
 """
 
 

@@ -92,6 +92,10 @@ def test_calls_that_reach_others_reach_only_the_program_itself(machine):
         assert says("sendto", 3, 0x7F00_0000_0000, 5, 0, address, 16) == EPERM
     for option, allowed in ((15, ALLOW), (1, EPERM), (36, EPERM), (0x59616D61, EPERM)):
         assert says("prctl", option) == allowed, "a name; death signal, subreaper, tracer"
+    steps = list(steps_for(machine, leaves_group=False))
+    assert not {numbers_of(machine)[name] for name in ("setsid", "setpgid")} & {
+        value for code, _, _, value in steps if code == 0x15
+    }
     for name in ("kill", "tgkill", "tkill"):
         assert says(name, 4711) == ALLOW, "the process namespace or Landlock keeps it in"
         assert says(name, 4711, signals_of=4711) == says(name, 0, signals_of=4711) == ALLOW

@@ -65,6 +65,8 @@ ALLOWED: dict[str, dict[str, Numbers]] = {
         "get_mempolicy": (239, 236),
     },
 }  # fmt: skip
+LEAVES_GROUP = ("setsid", "setpgid")
+"""Refused where there is no process namespace."""
 NO_BIT_OF = "no bit of"
 ONE_OF = "one of"
 CONDITIONS: dict[str, list[tuple[int, str, tuple[int, ...]]]] = {

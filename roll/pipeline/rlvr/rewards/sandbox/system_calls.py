@@ -10,7 +10,7 @@ import os
 import struct
 from collections.abc import Iterator, Mapping
 
-from roll.pipeline.rlvr.rewards.sandbox.allowed_calls import ALLOWED, CONDITIONS, MACHINES, NO_BIT_OF, ONE_OF
+from roll.pipeline.rlvr.rewards.sandbox.allowed_calls import ALLOWED, CONDITIONS, LEAVES_GROUP, MACHINES, NO_BIT_OF, ONE_OF
 
 _SET_SECCOMP, _MODE_FILTER = 22, 2
 _LOAD, _EQUAL, _ABOVE, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x25, 0x35, 0x45, 0x06
@@ -26,13 +26,14 @@ class NoFilter(OSError):
     """There is none for this machine, or the system has none."""
 
 
-def forbid(signals_of: int | None = None) -> None:
+def forbid(signals_of: int | None = None, *, leaves_group: bool = True) -> None:
     """From now on, for this process. It must have given up new rights before. `signals_of`: the process that alone may be sent
-    signals, where nothing else keeps them in. Raises `NoFilter`."""
+    signals, where nothing else keeps them in. `leaves_group`: not where its process group is what ends all that it has started.
+    Raises `NoFilter`."""
     machine = os.uname().machine
     if machine not in MACHINES:
         raise NoFilter(f"no filter of system calls for {machine}")
-    code = b"".join(struct.pack("=HBBI", *step) for step in steps_for(machine, signals_of))
+    code = b"".join(struct.pack("=HBBI", *step) for step in steps_for(machine, signals_of, leaves_group=leaves_group))
     steps = ctypes.create_string_buffer(code, len(code))
     program = struct.pack("@HP", len(code) // 8, ctypes.addressof(steps))
     if ctypes.CDLL(None, use_errno=True).prctl(_SET_SECCOMP, _MODE_FILTER, program, 0, 0) != 0:
@@ -46,7 +47,7 @@ def numbers_of(machine: str) -> dict[str, int]:
     return {name: number for name, number in found if number is not None}
 
 
-def steps_for(machine: str, signals_of: int | None = None) -> Iterator[tuple[int, int, int, int]]:
+def steps_for(machine: str, signals_of: int | None = None, *, leaves_group: bool = True) -> Iterator[tuple[int, int, int, int]]:
     """The filter as a program of the kernel's BPF machine: (operation, jump if true, jump if false, value)."""
     conditions: Mapping[str, list[tuple[int, str, tuple[int, ...]]]] = CONDITIONS
     if signals_of is not None:
@@ -58,6 +59,8 @@ def steps_for(machine: str, signals_of: int | None = None) -> Iterator[tuple[int
     yield _AT_LEAST, 0, 1, _OTHER_ABI
     yield _RETURN, 0, 0, _ERRNO | _EPERM
     for name, number in numbers_of(machine).items():
+        if name in LEAVES_GROUP and not leaves_group:
+            continue
         checks = [step for check in conditions.get(name, []) for step in _check(*check)]
         yield _EQUAL, 0, len(checks) + 1, number
         yield from checks
