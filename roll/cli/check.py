@@ -1,5 +1,5 @@
-"""`roll check`: what a configuration will do, or all that is wrong with it. Nothing starts, and nothing heavy is imported but for
-the places of own stages."""
+"""`roll check`: what a configuration will do, or all that is wrong with it. Nothing starts but, where
+programs earn rewards, one in the sandbox, and nothing heavy is imported but for the places of own stages."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _check(arguments: Sequence[str]) -> CheckResult:
     if problems:
         return CheckResult(None, report.located(problems), report)
     checked = check(config, machine, None if size is None else int(size * GIB))
-    return CheckResult(replace(checked, remarks=(*checked.remarks, *_engine_here(config))), [], report)
+    return CheckResult(replace(checked, remarks=(*checked.remarks, *_engine_here(config), *_sandbox_here(config))), [], report)
 
 
 def _stages(config: PPOConfig) -> Iterator[Problem]:
@@ -212,6 +212,13 @@ def _engine_here(config: PPOConfig) -> Iterator[str]:
     for key, chosen in _engines(config):
         for problem in engine_problems(key, chosen):
             yield f"a run on this machine would be refused: {problem}"
+
+
+def _sandbox_here(config: PPOConfig) -> Iterator[str]:
+    if isinstance(config, RLVRConfig):
+        from roll.cli.code_sandbox import sandbox_here
+
+        yield from sandbox_here(config)
 
 
 def _memory_here(plan: Plan, machine: Machine, there: int | None) -> Iterator[str]:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from roll.cli.code_sandbox import code_sandbox
 from roll.cli.findings import Finding
 from roll.cli.installed import packages
 from roll.cli.options import Parser, complain
@@ -37,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         *packages(),
         *engines(options.vllm_python, options.sglang_python),
         *surroundings(machine, options.output_dir),
+        code_sandbox(),
         torch_starts(machine, options.time_limit),
         ray_starts(options.time_limit),
     ]

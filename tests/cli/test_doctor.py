@@ -4,12 +4,16 @@ import json
 import sys
 import time
 from collections import namedtuple
+from types import SimpleNamespace
 
 import pytest
 
-from roll.cli import doctor, installed, starts, surroundings
+from roll.cli import code_sandbox, doctor, installed, starts, surroundings
 from roll.cli.findings import Finding
+from roll.configs.worker import RewardConfig
 from roll.distributed.machine import Machine
+from roll.pipeline.rlvr.rewards.sandbox import isolation
+from roll.pipeline.rlvr.rewards.sandbox.sandbox import SandboxFailed
 
 GIB = 1 << 30
 LAPTOP = Machine(cpus=2, memory=16 * GIB, accelerators=())
@@ -30,7 +34,7 @@ def test_a_line_a_finding_with_state_and_fix(quick, capsys):
     assert any(line.startswith("ok ") and "torch 2." in line and "hydra-core" in line for line in lines)
     assert any(line.startswith("warn") and "ray starts" in line and "fix: run with --local" in line for line in lines)
     about = {"python", "packages", "deepspeed", "megatron", "hf_infer", "vllm", "sglang", "processors", "memory"}
-    about |= {"accelerators", "shared memory", "disk", "open files", "ports", "torch"}
+    about |= {"accelerators", "shared memory", "disk", "open files", "ports", "torch", "code sandbox"}
     assert all(any(f"  {name} " in line for line in lines) for name in about)
 
 
@@ -126,3 +130,36 @@ def test_a_time_limit_is_a_number_above_0(limit, capsys):
 @pytest.mark.slow
 def test_ray_starts_here():
     assert starts.ray_starts(60).state == "ok"
+
+
+NONE = {"in_force": ["filter: the listed calls"], "missing": ["namespaces: no other process (forbidden); without: it can tell"]}
+
+
+def test_what_the_code_sandbox_does_not_hold_against_is_told(monkeypatch):
+    monkeypatch.setattr(code_sandbox, "state_here", lambda: NONE)
+    found = code_sandbox.code_sandbox()
+    assert (found.state, found.text) == ("warn", f"filter; not by {NONE['missing'][0]}")
+    assert "isolation: bubblewrap" in found.fix
+
+    def fails():
+        raise SandboxFailed("only its owner may enter /root")
+
+    monkeypatch.setattr(code_sandbox, "state_here", fails)
+    found = code_sandbox.code_sandbox()
+    assert (found.state, found.text) == ("warn", "none here: only its owner may enter /root")
+
+
+def test_a_check_tells_it_of_each_domain_that_runs_programs_here(monkeypatch):
+    def told(**reward_args):
+        reward = RewardConfig(worker_cls="a.b.CodeSandboxRewardWorker", reward_args=reward_args)
+        other = RewardConfig(worker_cls="a.b.MathRuleRewardWorker")
+        return list(code_sandbox.sandbox_here(SimpleNamespace(rewards={"code": reward, "math": other})))
+
+    monkeypatch.setattr(code_sandbox, "state_here", lambda: NONE)
+    assert told() == [f"rewards.code: programs are shut in by filter; not by {NONE['missing'][0]}"]
+    assert told(code_url="http://127.0.0.1:1/run_code") == []
+    monkeypatch.setattr(isolation.shutil, "which", lambda program: None)
+    (line,) = told(isolation="bubblewrap")
+    assert "would be refused: rewards.code: reward_args.isolation is 'bubblewrap', but bwrap is not installed" in line
+    (line,) = told(isolation="podman")
+    assert "reward_args.isolation is 'podman'; it must be built-in, bubblewrap, or the words of a command" in line

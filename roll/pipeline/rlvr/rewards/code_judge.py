@@ -14,33 +14,54 @@ from decimal import Decimal, InvalidOperation
 from functools import cache
 from typing import Any
 
+from roll.pipeline.rlvr.rewards.sandbox.isolation import Isolation
 from roll.pipeline.rlvr.rewards.sandbox.limits import Limits
-from roll.pipeline.rlvr.rewards.sandbox.sandbox import Ending, Program, Sandbox, SandboxFailed, in_memory
+from roll.pipeline.rlvr.rewards.sandbox.sandbox import END_S, Ending, Program, Sandbox, SandboxFailed, in_memory
 
 _ROLES = "roll.pipeline.rlvr.rewards.sandbox"
 SOLUTION, TESTER = f"{_ROLES}.solution:main", f"{_ROLES}.tester:main"
 CALM_S = 1.0
 """A program that does nothing takes a hundredth of this, unless the machine is too busy to judge by the clock."""
+AFTER_S = 2 * END_S + 2 * CALM_S
+"""Most that the judge takes after a solution's time is over: to end it, and to see whether the machine is to blame."""
 
 
-def judge(item: dict[str, Any] | None) -> Any:
-    """{"passed", "of", "why"} of {"source", "tests", "limits", "limit_s", "go_on"}; of None, what is in force and what is
-    missing. Raises what is not the solution's fault."""
-    sandbox = _sandbox()
+def judge(item: dict[str, Any]) -> Any:
+    """{"passed", "of", "why"} of {"source", "tests", "limits", "limit_s", "go_on", "isolation"}; without a source, what is in
+    force and what is missing. Raises what is not the solution's fault."""
+    isolation = item["isolation"]
+    sandbox = _sandbox(isolation if isinstance(isolation, str) else tuple(isolation))
     try:
-        if item is None:
+        if "source" not in item:
             _nothing(sandbox)
             return {"in_force": sandbox.in_force, "missing": sandbox.missing}
-        return _judge(sandbox, item)
+        judged = _judge(sandbox, item)
     except SandboxFailed:
-        _sandbox.cache_clear()
-        sandbox.close()
+        _end(sandbox)
         raise
+    if sandbox.stuck:
+        _end(sandbox)
+    return judged
+
+
+def _end(sandbox: Sandbox) -> None:
+    _sandbox.cache_clear()
+    sandbox.close()
+
+
+def state_here() -> dict[str, list[str]]:
+    """What is in force on this machine, and what is missing, of what is built in. Raises `SandboxFailed`."""
+    sandbox = Sandbox()
+    try:
+        _nothing(sandbox)
+        return {"in_force": sandbox.in_force, "missing": sandbox.missing}
+    finally:
+        sandbox.close()
 
 
 @cache
-def _sandbox() -> Sandbox:
-    return Sandbox()
+def _sandbox(isolation: Isolation) -> Sandbox:
+    return Sandbox(isolation)
 
 
 def _judge(sandbox: Sandbox, item: dict[str, Any]) -> dict[str, Any]:
@@ -56,7 +77,7 @@ def _judge(sandbox: Sandbox, item: dict[str, Any]) -> dict[str, Any]:
     for stdin, expected in tests["cases"]:
         failure = _by_output(sandbox, item["source"], stdin, expected, limited())
         passed, why = passed + (not failure), why or failure
-        if why and (not item["go_on"] or time.monotonic() >= deadline):
+        if why and (not item["go_on"] or sandbox.stuck or time.monotonic() >= deadline):
             break
     return {"passed": passed, "of": len(tests["cases"]), "why": why}
 
@@ -76,7 +97,7 @@ def _run_program(sandbox: Sandbox, source: str, stdin: bytes, limits: Limits) ->
 
 
 def _failure(sandbox: Sandbox, ending: Ending) -> str:
-    if ending.exceeded == "time":
+    if ending.exceeded == "time" and not sandbox.stuck:
         _nothing(sandbox)
     if ending.exceeded:
         return f"too much {ending.exceeded}"

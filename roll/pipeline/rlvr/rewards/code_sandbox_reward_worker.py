@@ -9,9 +9,11 @@ from typing import ClassVar
 
 from roll.data.sample import Sample
 from roll.pipeline.rlvr.rewards.code_answer import program_of
+from roll.pipeline.rlvr.rewards.code_judge import AFTER_S
 from roll.pipeline.rlvr.rewards.code_service import CodeService
 from roll.pipeline.rlvr.rewards.code_tests import tests_of
 from roll.pipeline.rlvr.rewards.reward_worker import Grade, RewardWorker
+from roll.pipeline.rlvr.rewards.sandbox.isolation import BUILT_IN, checked
 from roll.pipeline.rlvr.rewards.sandbox.limits import Limits
 from roll.pipeline.rlvr.rewards.timed_pool import TimedPool
 
@@ -23,9 +25,12 @@ MARGIN = 0.9
 
 class CodeSandboxRewardWorker(RewardWorker):
     """`timeout_s`: for all tests of a sample. `reward_args`: `code_url` (a SandboxFusion service; without it, or with
-    `use_local`, the tests run here), `partial_credit` (the reward is the share of tests that pass), fields of `Limits`."""
+    `use_local`, the tests run here), `isolation` (what they are shut in by: `sandbox/isolation.py`), `partial_credit` (the reward
+    is the share of tests that pass), fields of `Limits`."""
 
-    reads = frozenset({"use_local", "code_url", "partial_credit", *(field.name for field in fields(Limits))} - {"wall_s"})
+    reads = frozenset(
+        {"use_local", "code_url", "partial_credit", "isolation", *(field.name for field in fields(Limits))} - {"wall_s"}
+    )
     keeps_time_limit: ClassVar[bool] = True
 
     def __init__(self, config: Mapping[str, object]) -> None:
@@ -34,18 +39,19 @@ class CodeSandboxRewardWorker(RewardWorker):
         self._partial = bool(arguments.get("partial_credit"))
         self._limits = {name: int(arguments[name]) for name in {*arguments} & {*Limits.__slots__}}
         self._limits["wall_s"] = self.timeout_s * MARGIN  # type: ignore[assignment]
+        self._isolation = checked(arguments.get("isolation", BUILT_IN))
         url = arguments.get("code_url")
         local = bool(arguments.get("use_local", not url))
         if not local and not url:
             raise ValueError("reward_args.use_local is false and there is no reward_args.code_url")
         self._service = None if local else CodeService(str(url), self.timeout_s)
-        self._pool = TimedPool(self.max_concurrency, self.timeout_s, "roll.pipeline.rlvr.rewards.code_judge:judge")
+        self._pool = TimedPool(self.max_concurrency, self.timeout_s + AFTER_S, "roll.pipeline.rlvr.rewards.code_judge:judge")
 
     async def start(self) -> None:
         if self._service is not None:
             return
         await self._pool.start()
-        state = await self._pool.run(None)
+        state = await self._pool.run({"isolation": self._isolation})
         logger.info("the code sandbox has in force: %s", "; ".join(state["in_force"]))
         for missing in state["missing"]:
             logger.warning("the code sandbox lacks: %s", missing)
@@ -64,7 +70,7 @@ class CodeSandboxRewardWorker(RewardWorker):
             result = await self._service.judge(source, tests, self._partial)
         else:
             limits = {"limit_s": self.timeout_s * MARGIN, "limits": self._limits, "go_on": self._partial}
-            result = await self._pool.run({"source": source, "tests": tests, **limits})
+            result = await self._pool.run({"source": source, "tests": tests, "isolation": self._isolation, **limits})
         share = result["passed"] / result["of"]
         return (share if self._partial else float(share == 1)), {"passed": share}
 

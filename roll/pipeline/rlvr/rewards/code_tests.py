@@ -7,11 +7,13 @@ code             ["assert f(1) == 2"], [{"assert_code": ...}], or text, with tes
 
 from __future__ import annotations
 
+import builtins
 import json
 from collections.abc import Mapping
 from typing import Any
 
-from roll.pipeline.rlvr.rewards.sandbox.tested import tests_something
+from roll.pipeline.rlvr.rewards.sandbox import prelude
+from roll.pipeline.rlvr.rewards.sandbox.tested import definitions_of, helpers_in, tests_something
 
 COLUMNS = ("test_cases", "tests", "test_list", "input_output", "test")
 """Where a row may have its tests; else its ground truth does."""
@@ -26,7 +28,7 @@ def tests_of(row: Mapping[str, object], ground_truth: str) -> dict[str, Any]:
     function = "" if function == "None" else str(function)
     calls = str(row.get("entry_point") or function)
     if isinstance(given, str):
-        return _code([given], calls)
+        return _code([given], calls, row)
     if isinstance(given, Mapping) and "inputs" in given and "outputs" in given:
         function = given.get("fn_name") or function
         pairs = list(zip(given["inputs"], given["outputs"], strict=True))
@@ -35,10 +37,10 @@ def tests_of(row: Mapping[str, object], ground_truth: str) -> dict[str, Any]:
     if not isinstance(cases, list) or not cases:
         raise ValueError("it has no tests")
     if all(isinstance(case, str) for case in cases):
-        return _code(cases, calls)
+        return _code(cases, calls, row)
     if all("assert_code" in case for case in cases):
         calls = str(cases[0].get("entry_point") or calls)
-        return _code([str(case.get("import_prefix") or "") + str(case["assert_code"]) for case in cases], calls)
+        return _code([str(case.get("import_prefix") or "") + str(case["assert_code"]) for case in cases], calls, row)
     pairs = [(_one_of(case, _INPUTS), _one_of(case, _OUTPUTS)) for case in cases]
     if function and all(case.get("testtype", "functional") == "functional" for case in cases):
         return _calls(function, pairs)
@@ -63,11 +65,21 @@ def _one_of(case: Mapping[str, object], names: tuple[str, ...]) -> object:
     raise ValueError(f"a test case has none of {', '.join(names)}")
 
 
-def _code(tests: list[str], calls: str) -> dict[str, object]:
+def _code(tests: list[str], calls: str, row: Mapping[str, object]) -> dict[str, object]:
     """Lines among the tests that test nothing are left out: whatever the solution, they would pass."""
-    if kept := [test for test in tests if tests_something(test, calls)]:
+    if kept := [_with_helpers(test, calls, row) for test in tests if tests_something(test, calls)]:
         return {"kind": "code", "tests": kept, "calls": calls}
     raise ValueError("it has no tests: nothing asserts, or nothing runs what does (test_... functions; check, with entry_point)")
+
+
+def _with_helpers(test: str, calls: str, row: Mapping[str, object]) -> str:
+    """HumanEval's check() uses functions that the prompt defines, and so does the solution, in its own favour if it likes."""
+    if not (helpers := helpers_in(test, calls, prelude.names().keys() | vars(builtins).keys())):
+        return test
+    texts = (value for name, value in row.items() if isinstance(value, str) and name not in COLUMNS)
+    if definitions := next(filter(None, (definitions_of(helpers, text, calls) for text in texts)), ""):
+        return definitions + test
+    raise ValueError(f"check() uses {min(helpers)}, which only the solution would define: define it in the test")
 
 
 def _programs(pairs: list[tuple[object, object]]) -> dict[str, object]:

@@ -1,6 +1,7 @@
 """Programs and their tests: what passes, what fails, and what is no judgement."""
 
 import json
+import os
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 from code_samples import CONFIG, results, sample
+from judged import judged
 
 from roll.pipeline.rlvr.rewards import code_judge, json_service
 from roll.pipeline.rlvr.rewards.code_answer import program_of
@@ -19,7 +21,8 @@ from roll.pipeline.rlvr.rewards.code_judge import same_output
 from roll.pipeline.rlvr.rewards.code_sandbox_reward_worker import CodeSandboxRewardWorker
 from roll.pipeline.rlvr.rewards.code_tests import tests_of as read_tests
 from roll.pipeline.rlvr.rewards.reward_worker import RewardResult
-from roll.pipeline.rlvr.rewards.sandbox import landlock, sandbox
+from roll.pipeline.rlvr.rewards.sandbox import landlock, sandbox, watched
+from roll.pipeline.rlvr.rewards.sandbox.isolation import BUILT_IN
 from roll.pipeline.rlvr.rewards.sandbox.limits import Limits
 
 DOUBLE = "print(int(input()) * 2)"
@@ -225,9 +228,10 @@ FORBIDDEN = """
 import roll.pipeline.rlvr.rewards.sandbox.namespaces as namespaces
 def isolate(): raise OSError("user namespaces are forbidden here")
 namespaces.isolate = isolate
+namespaces.closed_to_others = lambda isolated: ""
 """
-FORK = "import os, time\ntry: child = os.fork()\nexcept OSError: child = None\n"
-"""Where only the user's own processes are counted, there may be too many already."""
+"""What is loaded already runs, wherever Python lies."""
+FORK = "import os, time\nchild = os.fork()\n"
 WITHOUT_NAMESPACES = [
     (DOUBLE, ""),
     ("import os; open('x', 'w').write('6'); print(open('x').read() if os.getcwd() == os.environ['HOME'] else 'elsewhere')", ""),
@@ -267,3 +271,63 @@ def test_where_namespaces_are_forbidden_the_rest_holds_and_is_said(monkeypatch: 
         assert children == ""
     finally:
         shut_in.close()
+
+
+EATS = """
+import os, time
+for _ in range(4):
+    if os.fork() == 0: break
+taken = bytearray(900 << 20)
+for i in range(0, len(taken), 4096): taken[i] = 1
+time.sleep(999)
+"""
+"""Five processes, each within its own limit, whose memory takes seconds to be given back."""
+
+
+def test_what_an_answer_causes_itself_earns_0() -> None:
+    """All its memory and all its time are no reason to leave it unjudged: 100 such samples would end a run."""
+    worker = CodeSandboxRewardWorker({**CONFIG, "timeout_s": 5.0})
+    graded = judged(worker, [sample(EATS, PASSING[0][1]), sample(f"def f():\n    {EATS!r}\n" + EATS, ["assert f() == 1"])])
+    assert [(result.value, result.error) for result in graded] == [(0.0, None)] * 2
+
+
+def test_what_is_left_of_an_answer_does_not_decide_about_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its end may take longer than the judge waits: then another sandbox judges the next one."""
+    monkeypatch.setattr(sandbox, "END_S", 0.0)
+    item = {"source": "while True: pass", "tests": read_tests({"tests": PASSING[0][1]}, ""), "go_on": False, "limit_s": 0.5}
+    item |= {"limits": {"wall_s": 0.5}, "isolation": BUILT_IN}
+    before = code_judge._sandbox(BUILT_IN)
+    assert code_judge.judge(item) == {"passed": 0, "of": 1, "why": "too much time"}
+    monkeypatch.undo()
+    assert code_judge.judge({**item, "source": DOUBLE, "limit_s": 5.0, "limits": {"wall_s": 5.0}})["passed"] == 1
+    assert before.stuck and code_judge._sandbox(BUILT_IN) is not before
+    code_judge._end(code_judge._sandbox(BUILT_IN))
+
+
+LEAVES = """
+import os, time
+if os.fork() == 0:
+    try: os.setsid()
+    except OSError: pass
+    if os.fork():
+        print("started", flush=True)
+        os._exit(0)
+while True:
+    try: os.fork()
+    except OSError: pass
+"""
+
+
+def test_with_the_judge_all_ends_that_a_program_has_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no process namespace ends it: what has left its session and lost its parent, too, and its folder."""
+    monkeypatch.setattr(sandbox, "_FORKER", FORBIDDEN + sandbox._FORKER)
+    shut_in = sandbox.Sandbox()
+    reading, writing = os.pipe()
+    given = sandbox.in_memory(json.dumps({"source": LEAVES, "is_program": True}).encode())
+    shut_in._start_all([sandbox.Program(code_judge.SOLUTION, [sandbox.in_memory(b""), writing, given])], Limits())
+    assert os.read(reading, 100) == b"started\n"
+    os.close(reading)
+    below = list(watched.below(shut_in._process.pid))
+    assert len(below) >= 2
+    shut_in.close()
+    assert not [pid for pid in below if Path(f"/proc/{pid}").exists()] and not Path(shut_in._place).exists()

@@ -103,7 +103,7 @@ def test_parameters_in_all_forms_and_what_lacks_at_run_time_is_no_judgement() ->
 BELOW = """
 from roll.pipeline.rlvr.rewards.code_judge import _run_program, _sandbox
 from roll.pipeline.rlvr.rewards.sandbox.limits import Limits
-sandbox = _sandbox()
+sandbox = _sandbox('built-in')
 source = '''
 import only_here, pathlib
 if "private" in "%s": pathlib.Path("/tmp/mine").write_text("x")

@@ -7,7 +7,8 @@ Whoever asks for a program sends one message with the file descriptors that beco
 program has ended. When the asker's side of the connection closes, everything ends.
 
     asker → forker   {"start": n, "role": "module:function", "limits": {...}} with descriptors, {"kill": n}
-    forker → asker   {"in_force": [...], "missing": [...]}, then {"ended": n, "code": of waitstatus_to_exitcode, "cpu_s"}
+    forker → asker   {"in_force": [...], "missing": [...]} or {"failed": why}; then
+                     {"ended": n, "code": of waitstatus_to_exitcode, "cpu_s"}
 """
 
 from __future__ import annotations
@@ -17,51 +18,77 @@ import importlib
 import json
 import os
 import select
-import shutil
 import signal
 import socket
 import sys
 from pathlib import Path
 from typing import Any
 
-from roll.pipeline.rlvr.rewards.sandbox import landlock, namespaces, prelude, system_calls
+from roll.pipeline.rlvr.rewards.sandbox import landlock, namespaces, prelude, system_calls, watched
 from roll.pipeline.rlvr.rewards.sandbox.limits import Limits
 
 LONGEST = 1 << 16
 OTHERS = 4
 """Processes of a program's user that are no part of it: both forkers, and a second program with its own starter."""
-NAMESPACES = "no other process in sight, read-only root, private /tmp, all ends with the first process"
-ENCLOSED = "no files but Python's and those of its own folder, no memory of other processes"
-NO_SIGNALS = "no signals to other processes"
-ALWAYS = "no sockets, limits on processor time, memory, processes, files and output, empty environment"
+NICE, MORE_OOM = 10, 900
+"""Programs give way to the run, in processor time and when memory is short."""
+AT_ONCE = 2
+"""Programs of one forker: a solution and its tests."""
+ALWAYS = (
+    "filter: the listed system calls alone (no sockets, no modes, owners or times of files, no priorities), limits on processor"
+    " time, memory, processes, files and output, empty environment"
+)
+NAMESPACES = "namespaces: no other process in sight, read-only root, private /tmp, all ends with the first process"
+LANDLOCK = "Landlock: no files but Python's and those of its own folder, no memory of other processes, no signals to them"
+USERS = "users: one for each program"
+WITHOUT = {
+    NAMESPACES: "a program can tell which files exist, and its own are counted 20 times a second, not bounded",
+    LANDLOCK: "a program reads what this user can, and writes where this user can",
+    USERS: "programs share this user's limit on processes: one can keep another from starting a thread",
+}
+"""What the rest does not hold against."""
 
 
-def main(descriptor: int) -> None:
+def main(descriptor: int, place: str) -> None:
+    """`place`: the folder for the folders of programs, where they have no /tmp of their own."""
     connection = socket.socket(fileno=descriptor)
     prelude.load()
     os.environ.clear()
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(str(MORE_OOM))
     in_force, missing = [NAMESPACES, ALWAYS], []
+    users = [os.getuid() or namespaces.NOBODY] * AT_ONCE
     try:
         namespaces.isolate()
     except (OSError, KeyError) as error:
-        in_force, missing = [ALWAYS], [f"{NAMESPACES} ({error})"]
-        for least, what in ((1, ENCLOSED), (landlock.SIGNALS_FROM, NO_SIGNALS)):
-            (in_force if landlock.version() >= least else missing).append(what)
-    if not missing and (child := os.fork()):
+        users, held = namespaces.users_of_their_own(AT_ONCE) or (users, [])
+        there = {NAMESPACES: False, LANDLOCK: landlock.version() > 0, USERS: bool(held)}
+        in_force = [ALWAYS, *(layer for layer, found in there.items() if found)]
+        missing = [f"{layer}; without: {WITHOUT[layer]}" for layer, found in there.items() if not found]
+        missing[0] += f" ({error})"
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # when the judge has ended, so has the connection: there is some tidying up
+    isolated = not missing
+    if os.getuid() == 0 and (closed := namespaces.closed_to_others(isolated)):
+        connection.send(json.dumps({"failed": closed}).encode())
+        return
+    if isolated and (child := os.fork()):
         connection.close()
         sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-    namespaces.end_with_parent(signal.SIGKILL)
+    namespaces.end_with_parent(signal.SIGKILL if isolated else signal.SIGTERM)
     connection.send(json.dumps({"in_force": in_force, "missing": missing}).encode())
-    Forker(connection, not missing).serve()
+    Forker(connection, isolated, users, place).serve()
+    if not isolated:
+        watched.delete([place]).wait()
 
 
 class Forker:
-    def __init__(self, connection: socket.socket, isolated: bool) -> None:
-        self._connection, self._isolated = connection, isolated
+    def __init__(self, connection: socket.socket, isolated: bool, users: list[int], place: str) -> None:
+        """`users`: whom a program may become, one each."""
+        self._connection, self._isolated, self._free, self._place = connection, isolated, users, place
         self._numbers: dict[int, int] = {}
         """Process id -> number of the program."""
-        self._folders: dict[int, str] = {}
-        """The private folder of a program, by its process id, where there is no private /tmp."""
+        self._users: dict[int, int] = {}
+        """Process id -> who it is."""
         self._wake, wakes = os.pipe()
         os.set_blocking(wakes, False)
         os.set_blocking(self._wake, False)
@@ -83,9 +110,11 @@ class Forker:
                 continue
             line, descriptors, _, _ = socket.recv_fds(self._connection, LONGEST, 8)
             if not line:
-                for pid in list(self._numbers):
+                for pid in self._numbers:
                     self._kill(pid)
-                self._reap()
+                self._numbers.clear()
+                if not self._isolated:
+                    self._end_orphans()
                 return
             message = json.loads(line)
             if "kill" in message:
@@ -99,10 +128,13 @@ class Forker:
     def _start(self, message: dict[str, Any], descriptors: list[int]) -> None:
         limits = Limits(**message["limits"])
         if not self._isolated:
-            folder = namespaces.folder_of_nobody()
+            user, folder = self._free.pop(), f"{self._place}/{message['start']}"
+            os.mkdir(folder, 0o700)
+            os.chown(folder, user, -1)
+            others = 1 + namespaces.threads_of(user)
             if (pid := os.fork()) == 0:
-                _become(message["role"], limits, folder, descriptors, enclosed=landlock.version() > 0, with_parent=signal.SIGKILL)
-            self._numbers[pid], self._folders[pid] = message["start"], folder
+                _become(message["role"], limits, folder, descriptors, user, others, with_parent=signal.SIGKILL)
+            self._numbers[pid], self._users[pid] = message["start"], user
             return
         reading, writing = os.pipe()
         starter = os.fork()
@@ -110,7 +142,7 @@ class Forker:
             try:
                 namespaces.isolate_program(limits.tmp_bytes)
                 if (pid := os.fork()) == 0:
-                    _become(message["role"], limits, "/tmp", descriptors)
+                    _become(message["role"], limits, "/tmp", descriptors, self._free[0], OTHERS)
                 os.write(writing, str(pid).encode())
             except BaseException as error:  # boundary: this process is a copy, and must not go on as one
                 os.write(writing, f"{error}".encode()[:1000])
@@ -126,23 +158,28 @@ class Forker:
             self._connection.send(json.dumps({"ended": message["start"], "failed": answer}).encode())
 
     def _kill(self, pid: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+        """Its group too, which where it matters nothing can leave: at once, so that nothing that forks outruns it."""
+        for end in (os.kill, os.killpg):
+            with contextlib.suppress(ProcessLookupError):
+                end(pid, signal.SIGKILL)
 
     def _reap(self) -> None:
         """Where there is no process namespace, what a program leaves behind has become a child of this process."""
         while True:
             try:
-                pid, status, usage = os.wait4(-1, os.WNOHANG)
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 return
-            if pid == 0:
+            if ended is None:
                 return
+            if not self._isolated and ended.si_pid in self._numbers:
+                self._kill(ended.si_pid)  # its group; as long as it is not reaped, the number is its own
+            pid, status, usage = os.wait4(ended.si_pid, 0)
             if (number := self._numbers.pop(pid, None)) is None:
                 continue
             if not self._isolated:
                 self._end_orphans()
-                shutil.rmtree(self._folders.pop(pid), ignore_errors=True)
+                self._free.append(self._users.pop(pid))
             code, cpu_s = os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
             self._connection.send(json.dumps({"ended": number, "code": code, "cpu_s": cpu_s}).encode())
 
@@ -159,13 +196,15 @@ def _children() -> list[int]:
 
 
 def _become(
-    role: str, limits: Limits, folder: str, descriptors: list[int], *, enclosed: bool = False, with_parent: int = 0
+    role: str, limits: Limits, folder: str, descriptors: list[int], user: int, others: int, *, with_parent: int = 0
 ) -> None:
-    """The program, from its first moment to its end. `with_parent`: the signal it gets when its parent ends."""
+    """The program, from its first moment to its end. `with_parent`: the signal it gets when its parent ends, where no process
+    namespace ends it."""
     try:
         os.setsid()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         null = os.open("/dev/null", os.O_RDWR)
         kept = [os.dup2(each, 100 + i) for i, each in enumerate((descriptors[0], descriptors[1], null, *descriptors[2:]))]
         for i, each in enumerate(kept):
@@ -173,14 +212,18 @@ def _become(
         os.closerange(len(kept), 256)
         os.chdir(folder)
         os.environ |= {"HOME": folder, "TMPDIR": folder, "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1"}
-        rules = landlock.rules_for(Path(folder), namespaces.visible()) if enclosed else None  # as long as all can be opened
-        namespaces.become_nobody()
+        version = landlock.version() if with_parent else 0
+        rules = landlock.rules_for(Path(folder), namespaces.visible()) if version else None  # as long as all can be opened
+        os.nice(NICE)
+        namespaces.become(user)
         namespaces.give_up_rights()
         namespaces.end_with_parent(with_parent)
         if rules is not None:
             landlock.enclose(rules)
-        limits.apply(OTHERS)
-        system_calls.forbid()
+        limits.apply(others)
+        system_calls.forbid(
+            os.getpid() if with_parent and version < landlock.SIGNALS_FROM else None, leaves_group=not with_parent
+        )
         module, _, name = role.partition(":")
         getattr(importlib.import_module(module), name)()
         sys.stdout.flush()

@@ -13,15 +13,19 @@ class Limits:
     cpu_s: int = 4
     """Processor time of one process."""
     memory_mb: int = 1024
-    """Address space of one process."""
+    """Address space of one process, and what all of a solution's processes and its tests' may have in memory."""
     processes: int = 4
     """Processes and threads at a time, in addition to the first."""
     files: int = 32
     """Open at a time."""
     file_mb: int = 8
-    """Of one file; all files together may have eight times as much."""
+    """Of one file; all files together may have eight times as much, and be `most_files`."""
     output_kb: int = 1024
     """Of what it prints."""
+
+    @property
+    def most_files(self) -> int:
+        return 1024
 
     @property
     def tmp_bytes(self) -> int:

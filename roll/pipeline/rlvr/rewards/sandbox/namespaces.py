@@ -5,17 +5,21 @@ Every function changes the calling process. Nothing here needs to be root; where
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import socket
+import stat
 import struct
 import sys
-import tempfile
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 NOBODY = 65534
 """Who a process becomes that is root: limits on processes do not hold for root."""
+_USERS = range(65533, 64999, -1)
+"""Numbers that distributions give to nobody; a container that maps users has them, too."""
 _NEWNS, _NEWIPC, _NEWUSER, _NEWPID, _NEWNET, _NEWUTS = 0x20000, 0x8000000, 0x10000000, 0x20000000, 0x40000000, 0x4000000
 _NOSUID, _NODEV, _BIND, _MOVE, _REC, _PRIVATE, _DETACH = 2, 4, 4096, 8192, 16384, 1 << 18, 2
 _SET_PDEATHSIG, _CAPBSET_DROP, _SET_NO_NEW_PRIVS, _SET_CHILD_SUBREAPER = 1, 24, 38, 36
@@ -32,20 +36,51 @@ _MOUNT_POINT = "/sys"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def become_nobody() -> None:
+def become(user: int) -> None:
     """Only if this process is root."""
     if os.getuid() == 0:
         os.setgroups([])
-        os.setresgid(NOBODY, NOBODY, NOBODY)
-        os.setresuid(NOBODY, NOBODY, NOBODY)
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
 
 
-def folder_of_nobody() -> str:
-    """A new folder for whom `become_nobody` makes of this process."""
-    folder = tempfile.mkdtemp()
-    if os.getuid() == 0:
-        os.chown(folder, NOBODY, NOBODY)
-    return folder
+def users_of_their_own(count: int) -> tuple[list[int], list[socket.socket]] | None:
+    """Users that no other sandbox of this machine has as long as the sockets are open; None if this process has none."""
+    if os.getuid() != 0:
+        return None
+    users, held = [], []
+    mapped = [tuple(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
+    for user in _USERS:
+        if any(first <= user < first + length for first, _, length in mapped):
+            held.append(socket.socket(socket.AF_UNIX))
+            try:
+                held[-1].bind(f"\0roll sandbox {user}")  # an abstract name, which the kernel frees when its holder ends
+            except OSError:
+                held.pop().close()
+                continue
+            users.append(user)
+            if len(users) == count:
+                return users, held
+    return None
+
+
+def threads_of(user: int) -> int:
+    """That run now: the limit on processes counts all of a user's."""
+    found = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            found += len(os.listdir(process / "task")) if process.stat().st_uid == user else 0
+    return found
+
+
+def closed_to_others(isolated: bool) -> str:
+    """Why a user without rights cannot start Python; empty if one can. In a root of their own, the folders above it are new."""
+    for path in visible():
+        for folder in (path,) if isolated else (*reversed(path.parents), path):
+            if folder.is_dir() and not folder.stat().st_mode & stat.S_IXOTH:
+                own = f"they run as a user without rights, and only its owner may enter {folder}, below which Python needs {path}"
+                return f"{own}: chmod o+x {folder}, or install Python elsewhere"
+    return ""
 
 
 def isolate() -> None:
@@ -139,7 +174,8 @@ def _new_root() -> None:
 def visible() -> Iterator[Path]:
     """What a program sees of this machine: Python and the libraries that it is linked to, in an order without repetition."""
     seen: list[Path] = []
-    interpreter = (sys.prefix, sys.base_prefix, str(Path(sys.executable).resolve().parent.parent))
+    prefixes = (sys.prefix, sys.base_prefix)  # a link, too, is seen together with what it leads to
+    interpreter = (*prefixes, *map(os.path.realpath, prefixes), str(Path(sys.executable).resolve().parent.parent))
     for path in map(Path, (*_SYSTEM, *interpreter, *_DEVICES)):
         if path.exists() and not any(path == other or other in path.parents for other in seen):
             seen.append(path)

@@ -10,19 +10,24 @@ says which of its objects may be asked what: a solution anything, a test only to
 from __future__ import annotations
 
 import builtins
+import contextlib
 import json
 import operator
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from io import BufferedRWPair
 from typing import Any
 
-from roll.pipeline.rlvr.rewards.sandbox.values import from_json, to_json
+from roll.pipeline.rlvr.rewards.sandbox.values import BASES, KINDS, from_json, to_json
 
 LONGEST = 8 << 20
 """Bytes of a message."""
 
 
+_OF_VALUES = frozenset(name for kind in KINDS for name in dir(kind))
+"""What a test asks values of Python's own types for."""
+_TOLD = frozenset({"__name__", "__qualname__", "__doc__", "__dict__"})
+"""Of the names that Python gives a meaning to, those that a test may ask for by name."""
 _own_classes: dict[tuple[str, str], type[Exception]] = {}
 
 
@@ -40,8 +45,11 @@ def error_class(types: list[str]) -> type[Exception]:
     return _own_classes.setdefault((types[0], base.__name__), type(types[0], (base,), {}))
 
 
-def _error(message: dict[str, Any]) -> Exception:
+def _error(message: dict[str, Any], method: str) -> Exception:
+    """A StopIteration that no iterator raises would end the test's own `all`, `zip` or `for` before they have seen anything."""
     cls, text = error_class([str(name) for name in message["error"]]), str(message["text"])
+    if method != "next" and issubclass(cls, StopIteration | StopAsyncIteration):
+        return RuntimeError(f"{cls.__name__}: {text}")
     try:
         return cls(text)
     except TypeError:  # it takes more than a text
@@ -53,6 +61,8 @@ class Peer:
         """`root` is the object with handle 0, `may_ask` what the other side may ask."""
         self._stream: BufferedRWPair = connection.makefile("rwb")
         self._objects: list[Any] = [root]
+        self._handles: dict[int, int] = {}
+        """Of the objects, by identity: an object has one."""
         self._may_ask = may_ask
 
     def ask(self, handle: int, method: str, *arguments: object, **named: object) -> Any:
@@ -67,7 +77,7 @@ class Peer:
                 self._write(self._answer(message))
                 continue
             try:
-                error = _error(message) if "error" in message else None
+                error = _error(message, method) if "error" in message else None
                 for position, changed in message.get("changed", {}).items():
                     _update(arguments[int(position)], from_json(changed, self._receive))
                 value = None if error else from_json(message["value"], self._receive)
@@ -102,13 +112,16 @@ class Peer:
     def _export(self, value: object) -> Any:
         if isinstance(value, Remote):
             return {"yours": value.roll_handle}
-        self._objects.append(value)
-        return {"mine": len(self._objects) - 1}
+        if (handle := self._handles.get(id(value))) is None:
+            handle = self._handles[id(value)] = len(self._objects)
+            self._objects.append(value)
+        plain = next((base(value) for base in BASES if isinstance(value, base)), None)
+        return {"mine": handle, "plain": to_json(plain, self._export)}
 
     def _receive(self, handle: Any) -> Any:
         if "yours" in handle:
             return self._objects[handle["yours"]]
-        return Remote(self, int(handle["mine"]))
+        return Remote(self, int(handle["mine"]), from_json(handle["plain"], self._receive))
 
     def _write(self, message: dict[str, object]) -> None:
         try:
@@ -131,29 +144,50 @@ class Peer:
 
 
 class Remote:
-    """Stands for an object over there. It is never equal to a value here, and has no order among values: a solution's own
-    comparisons decide nothing but between its own objects. (Names begin with `roll_`, as others are the object's.)"""
+    """Stands for an object over there. It is equal to a value here if its plain value is (a named tuple's, a numeral's), and has
+    no order among values: a solution's own comparisons decide nothing but between its own objects. What it holds is looked at
+    here, and it has no methods of Python's types, unless the test has made it of a class that it names: then its ways are what
+    is tested. (Names begin with `roll_`, as others are the object's.)"""
 
-    def __init__(self, peer: Peer, handle: int) -> None:
-        self.__dict__.update(roll_peer=peer, roll_handle=handle)
+    def __init__(self, peer: Peer, handle: int, plain: object) -> None:
+        self.__dict__.update(roll_peer=peer, roll_handle=handle, roll_plain=plain, roll_class=False, roll_made=False)
+        self.__dict__.update(roll_items=[], roll_source=None)
+
+    def roll_named(self, name: str) -> None:
+        """The test calls it so: a class, if it has the name of one. What says that it is one is not asked."""
+        is_class = name.lstrip("_")[:1].isupper()
+        self.__dict__.update(roll_class=is_class, roll_made=is_class)
 
     def roll_ask(self, method: str, *arguments: object, **named: object) -> Any:
         return self.roll_peer.ask(self.roll_handle, method, *arguments, **named)
 
     def __getattr__(self, name: str) -> Any:
-        return self.roll_ask("getattr", name)
+        if name.startswith("__") and name not in _TOLD:
+            raise AttributeError(name)
+        value = self.roll_ask("getattr", name)
+        if isinstance(value, Remote) and name in _OF_VALUES and not self.roll_made:
+            raise AttributeError(f"{name}: a value of Python's own types has it, and this is none")
+        return value
 
     def __setattr__(self, name: str, value: object) -> None:
         self.roll_ask("setattr", name, value)
 
     def __call__(self, *arguments: object, **named: object) -> Any:
-        return self.roll_ask("call", *arguments, **named)
+        value = self.roll_ask("call", *arguments, **named)
+        if isinstance(value, Remote) and self.roll_class:
+            value.__dict__["roll_made"] = True
+        return value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Remote) and self.roll_ask("eq", other) is True
+        if not isinstance(other, Remote):
+            return self.roll_plain is not None and bool(self.roll_plain == other)
+        if self.roll_made or other.roll_made:
+            return self.roll_ask("eq", other) is True
+        same = self.roll_plain is not None and self.roll_plain == other.roll_plain
+        return bool(same or self.roll_handle == other.roll_handle)
 
     def __hash__(self) -> int:
-        return int(self.roll_handle)
+        return int(self.roll_handle) if self.roll_plain is None else hash(self.roll_plain)
 
     def __instancecheck__(self, instance: object) -> bool:
         return isinstance(instance, Remote) and self.roll_ask("has instance", instance) is True
@@ -165,16 +199,35 @@ class Remote:
         return str(self.roll_ask("repr"))
 
     def __len__(self) -> int:
-        return int(self.roll_ask("len"))
+        said = int(self.roll_ask("len"))
+        return said if self.roll_made else sum(1 for _ in self)
 
     def __bool__(self) -> bool:
         return self.roll_ask("bool") is True
 
     def __contains__(self, item: object) -> bool:
-        return self.roll_ask("contains", item) is True
+        return self.roll_ask("contains", item) is True if self.roll_made else any(each == item for each in self)
 
-    def __iter__(self) -> Any:
-        return self.roll_ask("iter")
+    def __iter__(self) -> Iterator[Any]:
+        """What was there at the first look is there at the next, whatever the object now says."""
+        if self.roll_made:
+            each: Iterator[Any] = self.roll_ask("iter")
+            return each
+        return self.roll_each()
+
+    def roll_each(self) -> Iterator[Any]:
+        if self.roll_source is None:
+            self.__dict__["roll_source"] = self.roll_ask("iter")
+        position = 0
+        while position < len(self.roll_items) or self.roll_more():
+            yield self.roll_items[position]
+            position += 1
+
+    def roll_more(self) -> bool:
+        with contextlib.suppress(StopIteration):
+            self.roll_items.append(next(self.roll_source))
+            return True
+        return False
 
     def __next__(self) -> Any:
         return self.roll_ask("next")

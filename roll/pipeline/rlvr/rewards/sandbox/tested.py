@@ -7,7 +7,7 @@ ask for functions that have names of Python's, such as `sum` or `median`.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 TOOLS = frozenset(
     (
@@ -73,7 +73,7 @@ def asked_of_solution(test: str, known: Mapping[str, object], calls: str) -> fro
     if calls:
         return frozenset({calls})
     tree = ast.parse(test)
-    bound = set(_bound(tree))
+    bound = set(bound_in(tree))
     if (_loaded(tree) - bound - known.keys()) or _imports_solution(tree):
         return frozenset()
     called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
@@ -86,11 +86,41 @@ def asked_of_solution(test: str, known: Mapping[str, object], calls: str) -> fro
     raise ValueError("a test names nothing that a solution would define")
 
 
+def helpers_in(test: str, calls: str, known: Iterable[str]) -> frozenset[str]:
+    """What a test takes from elsewhere besides the function that it gets as an argument: tools, which no solution may bring.
+    Classes are no tools: values have to be of one."""
+    tree = ast.parse(test)
+    bound = {*bound_in(tree), *known, calls}
+    if "check" not in bound or not calls or _imports_solution(tree):
+        return frozenset()
+    return frozenset(name for name in _loaded(tree) - bound if not name.lstrip("_")[:1].isupper())
+
+
+def definitions_of(names: frozenset[str], text: str, calls: str) -> str:
+    """Python that defines all of them, and what they need: if `text` is such Python, all of it but what is to be written. Else
+    empty."""
+    try:
+        body = ast.parse(text).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ""
+    kept = [each for each in body if isinstance(each, _DEFINES) and getattr(each, "name", "") != calls and not _is_stub(each)]
+    defines = {each.name for each in kept if isinstance(each, ast.FunctionDef)}
+    return "\n".join(map(ast.unparse, kept)) + "\n" if names <= defines else ""
+
+
+_DEFINES = (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)
+
+
+def _is_stub(statement: ast.stmt) -> bool:
+    """A docstring and no more."""
+    return isinstance(statement, ast.FunctionDef) and all(isinstance(each, ast.Pass | ast.Expr) for each in statement.body)
+
+
 def _loaded(tree: ast.AST) -> set[str]:
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
 
 
-def _bound(tree: ast.AST) -> Iterator[str]:
+def bound_in(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id

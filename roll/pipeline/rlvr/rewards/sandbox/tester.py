@@ -7,6 +7,7 @@ data set's; it is shut in as a solution is.
 
 from __future__ import annotations
 
+import ast
 import builtins
 import json
 import math
@@ -17,9 +18,9 @@ import types
 from typing import Any
 
 from roll.pipeline.rlvr.rewards.sandbox import prelude
-from roll.pipeline.rlvr.rewards.sandbox.peer import Peer, PeerGone, error_class
+from roll.pipeline.rlvr.rewards.sandbox.peer import Peer, PeerGone, Remote, error_class
 from roll.pipeline.rlvr.rewards.sandbox.solution import NAME
-from roll.pipeline.rlvr.rewards.sandbox.tested import asked_of_solution
+from roll.pipeline.rlvr.rewards.sandbox.tested import asked_of_solution, bound_in
 
 
 class Unable(Exception):
@@ -59,8 +60,14 @@ def _called(peer: Peer, message: dict[str, Any]) -> tuple[int, str]:
 
 def same(given: Any, expected: Any) -> bool:
     """Whether what a function has returned is what JSON says; a tuple is a list there, and keys are text."""
+    if isinstance(given, Remote):
+        given = given.roll_plain
+    if type(given).__name__ == "ndarray":
+        given = given.tolist()
     if isinstance(given, tuple):
         given = list(given)
+    elif isinstance(given, dict):  # a Counter, an OrderedDict
+        given = dict(given)
     if isinstance(given, bool) or isinstance(expected, bool):
         return given is expected
     if isinstance(given, int | float) and isinstance(expected, int | float):
@@ -82,6 +89,9 @@ def _tested(peer: Peer, message: dict[str, Any]) -> tuple[int, str]:
         names, errors = peer.ask(0, "names")
         names |= {name: error_class(types_) for name, types_ in errors.items()}
         names = {name: value for name, value in names.items() if name.isidentifier() and not name.startswith("__")}
+        for name, value in names.items():
+            if isinstance(value, Remote):
+                value.roll_named(name)
     except Exception as error:  # boundary: what the solution says
         return 0, f"the solution cannot be loaded: {_shown(error)}"
     for test in message["tests"]:
@@ -109,7 +119,8 @@ def _run(test: str, names: dict[str, Any], calls: str) -> None:
     known = prelude_names | vars(builtins)
     try:
         asked = asked_of_solution(test, known, calls)
-        code = compile(test, "tests.py", "exec")
+        tree = ast.parse(test)
+        bound, code = {*bound_in(tree)}, compile(tree, "tests.py", "exec")
     except SyntaxError as error:
         raise Unable(f"a test is no Python: {error}") from error
     except ValueError as error:
@@ -119,7 +130,7 @@ def _run(test: str, names: dict[str, Any], calls: str) -> None:
     # Python's own names are the tests' own: a solution's `abs` or `sorted` decides nothing.
     theirs = {name: value for name, value in names.items() if name in asked or name not in known}
     module = types.ModuleType(NAME)
-    vars(module).update(names, __all__=list(theirs))
+    vars(module).update(names, __all__=list(theirs.keys() - bound))  # with "*", the test's own helpers stay its own
     sys.modules[NAME] = module
     own = {name: value for name, value in prelude_names.items() if name not in asked}
     space = {**own, **theirs, "__name__": "tests"}

@@ -6,6 +6,7 @@ that what comes from a solution can be compared by the reader's rules, not by th
 
 from __future__ import annotations
 
+import re
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from datetime import date, datetime, timedelta
@@ -18,7 +19,11 @@ Export = Callable[[Any], Any]
 Import = Callable[[Any], Any]
 """From a handle to what stands for the object here."""
 
+BASES: tuple[Any, ...] = (int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
+"""What an object is compared by whose class derives from one of them: a named tuple, a numeral of an enumeration."""
+KINDS = (*BASES, bytearray, deque, OrderedDict, Counter, Decimal, Fraction, datetime, date, timedelta)
 _SMALL = 1 << 53
+_NUMBERS = re.compile(r"[<|>][biuf]\d")
 _LISTS: dict[str, type] = {"tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque}
 _MAPPINGS: dict[str, type] = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}
 _TEXTS: dict[str, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
@@ -48,6 +53,10 @@ def to_json(value: Any, export: Export) -> Any:
         return {name: [to_json(each, export) for each in value]}
     if name in _MAPPINGS and issubclass(kind, dict) and kind.__module__ in ("builtins", "collections"):
         return {name: [[to_json(key, export), to_json(each, export)] for key, each in dict.items(value)]}
+    if kind.__module__ == "numpy" and name == "ndarray" and _NUMBERS.fullmatch(value.dtype.str):
+        return {name: [value.dtype.str, list(value.shape), to_json(value.ravel().tolist(), export)]}
+    if kind.__module__ == "numpy" and hasattr(kind, "item") and name != "ndarray":
+        return to_json(value.item(), export)  # a number of NumPy's is one
     if name in _TEXTS and kind.__module__ in ("builtins", "decimal", "fractions", "datetime"):
         return {name: _TEXTS[name][0](value)}
     return {"handle": export(value)}
@@ -68,7 +77,17 @@ def from_json(value: Any, receive: Import) -> Any:
         return _TEXTS[name][1](content)
     if name == "handle":
         return receive(content)
+    if name == "ndarray":
+        return _array(content[0], content[1], from_json(content[2], receive))
     raise ValueError(f"{name} is not a type of value")
+
+
+def _array(numbers: str, shape: list[int], flat: list[Any]) -> Any:
+    import numpy
+
+    if not _NUMBERS.fullmatch(numbers):
+        raise ValueError(f"{numbers} is not a type of number")
+    return numpy.array(flat, numbers).reshape(shape)
 
 
 def _fraction(text: str) -> Fraction:

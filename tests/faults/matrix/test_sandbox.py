@@ -1,0 +1,79 @@
+"""Hostile programs × what a machine offers to shut them in: a table of what they earned, reached and harmed. All is 0."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sandbox_table
+
+USER = 12345
+"""Who owns nothing here."""
+MODES = {
+    "namespaces": ["--user", str(USER)],
+    "namespaces, as root": ["--user", "0"],
+    "no namespaces": ["--user", str(USER), "--no-namespaces"],
+    "no namespaces, as root": ["--user", "0", "--no-namespaces"],
+    "bubblewrap": ["--user", str(USER), "--isolation", "bubblewrap"],
+}
+LAYERS = {
+    "namespaces": ["namespaces", "filter"],
+    "namespaces, as root": ["namespaces", "filter"],
+    "no namespaces": ["filter", "Landlock"],
+    "no namespaces, as root": ["filter", "Landlock", "users"],
+    "bubblewrap": ["isolation", "namespaces", "filter"],
+}
+COLUMNS = ("earned", "reached", "harmed", "unjudged", "left")
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Where any user may be; pytest's own folders are root's."""
+    path = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
+
+
+def owner(path: Path) -> int | None:
+    with contextlib.suppress(OSError):
+        return path.stat().st_uid
+    return None
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("mode", MODES)
+def test_no_program_earns_reaches_or_harms_anything(mode: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root can become each of the users, and forbid namespaces")
+    if mode == "bubblewrap" and shutil.which("bwrap") is None:
+        pytest.skip("bubblewrap is not installed")
+    paths = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "PATH": os.environ["PATH"]}
+    command = [sys.executable, sandbox_table.__file__, str(folder), *MODES[mode]]
+    done = subprocess.run(command, env=paths, capture_output=True, text=True, timeout=800, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    row = json.loads(done.stdout.splitlines()[-1])
+    layers = [each.partition(":")[0] for each in row["in_force"]]
+    with capsys.disabled():
+        counts = ", ".join(f"{len(row[name])} {name}" for name in COLUMNS)
+        print(f"\n{mode} ({', '.join(layers)}): {row['programs']} programs: {counts}")
+    assert layers == LAYERS[mode]
+    assert row["programs"] >= 300
+    deadline = time.monotonic() + 20  # what has been ended is gone a moment later; what runs on stays
+    while (
+        running := [path.name for path in Path("/proc").glob("[0-9]*") if owner(path) == USER]
+    ) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not running
+    if mode == "no namespaces":  # one limit on processes for all of a user's programs, as the documentation says
+        row["harmed"] = [each for each in row["harmed"] if "os.fork()" not in each and "threading.Thread" not in each]
+    assert {name: row[name] for name in COLUMNS} == {name: [] for name in COLUMNS}
