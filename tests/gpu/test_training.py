@@ -117,6 +117,16 @@ def test_float32_on_the_gpu_is_that_of_the_cpu(make: Make, batch: TokenBatch, tr
     torch.testing.assert_close(there.log_probs(batch), here.log_probs(batch), rtol=0, atol=FP32)
 
 
+def test_samples_that_begin_alike(make: Make, batch: TokenBatch, train_lab: SimpleNamespace, infer_lab: SimpleNamespace) -> None:
+    """Their common prefix is computed once (FSDP2, DeepSpeed), behind masks that accelerators have kernels of their own for."""
+    rows = batch.tokens.split(batch.lengths.tolist())
+    batch = batch.with_(tokens=torch.cat([torch.cat([rows[0][:3], row[3:]]) for row in rows]))
+    assert 0 < mean_difference(make().log_probs(batch), reference_logprobs(infer_lab, batch), batch) <= BF16_MEAN
+    there, here = make(dtype="fp32"), make("cpu", "fsdp2_train", dtype="fp32")
+    got, expected = (s.train_step(batch, train_lab.LOSS, train_lab.totals(batch)) for s in (there, here))
+    assert got == pytest.approx(expected, rel=FP32, abs=1e-5)
+
+
 def test_training_lowers_the_supervised_loss(make: Make, batch: TokenBatch, train_lab: SimpleNamespace) -> None:
     strategy = make(learning_rate=1e-3, lr_scheduler_type="constant", warmup_steps=0, weight_decay=0.0)
     batch = supervised(batch, strategy)

@@ -89,16 +89,8 @@ class ForestAttention:
         q, k, v = (part[0].transpose(0, 1) for part in (query, key, value))
         outputs = []
         for number, call in enumerate(self._calls):
-            mask = self._mask(number, q.dtype, window)
-            out = scaled_dot_product_attention(
-                _gathered(q, call.queries),
-                _gathered(k, call.keys),
-                _gathered(v, call.keys),
-                attn_mask=mask,
-                is_causal=mask is None,
-                scale=scaling,
-                enable_gqa=q.shape[1] != k.shape[1],
-            )
+            of_call = (_gathered(q, call.queries), _gathered(k, call.keys), _gathered(v, call.keys))
+            out = _attended(*of_call, self._mask(number, q.dtype, window), scaling)
             outputs.append(out.transpose(1, 2).flatten(0, 1))
         return torch.cat(outputs).index_select(0, self._outputs)[None]
 
@@ -118,6 +110,17 @@ class ForestAttention:
             mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, -math.inf)
             self._masks[number, dtype, window] = mask.view(-1, 1, queries, keys)
         return self._masks[number, dtype, window]
+
+
+def _attended(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float | None) -> Tensor:
+    """[S, heads, q, d]; causal where there is no mask."""
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1 and mask is not None and query.device.type != "cpu":
+        # An accelerator's fast kernels take a mask, or fewer heads of keys than of queries, but not both.
+        key, value, groups = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1), 1
+    return scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=groups > 1
+    )
 
 
 def _gathered(row: Tensor, index: Tensor) -> Tensor:
