@@ -86,9 +86,11 @@ test: env
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --ignore=tests/gpu --ignore=tests/faults/matrix $(ARGS); \
 	tests=$$?; wait $$lint; linters=$$?; cat build/lint.txt; exit $$((tests ? tests : linters))
 
-# Every role killed and stopped, the driver killed thirty times, disks full, descriptors gone: one run after the other, and a table.
+# Every role killed and stopped, the driver killed thirty times, disks full, descriptors gone, files damaged, and what is done a second
+# time, in a folder, a database or a cluster that is there: one run after the other, and a table.
+SECOND_USES := tests/faults/test_second_run.py tests/cli/test_recipes.py tests/distributed/test_ray_joined.py
 test-faults: env
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n 0 tests/faults/matrix $(ARGS)
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n 0 tests/faults/matrix $(SECOND_USES) $(ARGS)
 
 lint: env
 	$(BIN)/ruff check .

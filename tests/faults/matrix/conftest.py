@@ -12,6 +12,7 @@ from forked import WHOLE_WORKERS
 from roll.cli.verify import read_run, violations
 
 ROWS = pytest.StashKey[list["Row"]]()
+SECOND_USES = ("test_second_run.py", "test_recipes.py", "test_ray_joined.py")
 
 
 @dataclass
@@ -80,8 +81,19 @@ def failed_in_one_line():
     return check_one_line
 
 
+def second_uses(terminalreporter) -> list[Row]:
+    """Tests of `make test` that belong into the table: they say in their name what is done again, and what comes of it."""
+    found = []
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.getreports(outcome):
+            if report.when == "call" and report.nodeid.partition("::")[0].endswith(SECOND_USES):
+                said = report.nodeid.partition("::test_")[2].replace("_", " ") if outcome == "passed" else "not as promised"
+                found.append(Row("rlvr", "second use", Path(report.nodeid.partition("::")[0]).stem, said, report.duration))
+    return found
+
+
 def pytest_terminal_summary(terminalreporter, config) -> None:
-    rows = config.stash.get(ROWS, [])
+    rows = config.stash.get(ROWS, []) + second_uses(terminalreporter)
     if not rows:
         return
     terminalreporter.section("fault matrix: seconds from the fault to the run's end, or to the steps of a successor")
