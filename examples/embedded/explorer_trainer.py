@@ -21,7 +21,7 @@ from roll.cli.status import main as status
 from roll.cli.verify import main as verify
 from roll.configs.problems import ConfigError
 
-FOLDER, CONFIG = "examples/config", "rlvr_config_async"
+FOLDER, CONFIG = str(Path(__file__).parents[1] / "config"), "rlvr_config_async"
 APART = ("num_gpus_per_node=1", "resume_from_checkpoint=auto")
 SECOND_AFTER = 3
 """Steps after which the second explorer is started."""

@@ -319,9 +319,19 @@ def _check_database(config: PPOConfig, identity: RunIdentity | None, checkpoint:
     except ImportError as error:
         raise ValueError(f"groups in a database need {error.name}, which is not installed") from error
     assert config.groups_address is not None
-    step = checkpoint.step if checkpoint is not None else 0
-    claim = Claim(identity, config.mode != "explore", step, config.member_timeout)
-    check_database(config, config.groups_address, claim, checkpoint if own else None)
+    address, step = config.groups_address, checkpoint.step if checkpoint is not None else 0
+
+    def check(run: RunIdentity | None) -> None:
+        claim = Claim(run, config.mode != "explore", step, config.member_timeout)
+        check_database(config, address, claim, checkpoint if own else None)
+
+    try:
+        check(identity)
+    except ConfigError:
+        begun = standing(config, checkpoint)
+        if identity is not None or begun is None:
+            raise
+        check(begun)  # another process has begun this run since the folder was looked at
 
 
 def _check_writable(run_dir: Path) -> None:

@@ -58,6 +58,7 @@ def test_gsm8k_as_it_is_distributed(name, embedded_task, forks, tmp_path):
     # An answer of one symbol is right once in a while, whoever gives it.
     changes = ["max_steps=2", f"pretrain={embedded_task / 'model'}", "response_length=1", "rollout_log_per_step=1000"]
     changes += ["rewards.gsm8k.world_size=1", "rewards.gsm8k.max_concurrency=1"]
+    (tmp_path / "examples").symlink_to(ROOT / "examples")  # the page's command is one of the checkout's folder
     command = ["-m", "roll.cli.main", *command_in(GSM8K / "README.md", name), *changes]
     forks.run(command, tmp_path, environment(), tmp_path / "log.txt")
     (run,) = (tmp_path / "output").glob("qwen*")

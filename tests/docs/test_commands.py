@@ -59,7 +59,7 @@ LIMITS = [  # the first whose pattern is found in a command counts
     Limit(
         r" DIR --config_name (trainer|explorer)$",
         "needs Trinity-RFT's files",
-        RECIPES + "test_trinitys_files_of_explorer_and_trainer_run_as_they_are_printed",
+        RECIPES + "test_trinitys_three_files_run_as_they_are_printed_in_any_order",
     ),
     Limit(
         r"--config_path \.\.\. ",

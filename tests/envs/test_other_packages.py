@@ -98,15 +98,16 @@ class Guess(Env):
     def reset(self, seed=None):
         Env.reset(self, seed)
         with all_seed(seed):
-            self.wanted = random.randrange(2)
+            self.wanted, self.turns = random.randrange(2), 0
         return "Low or High?", {"env_instruction": "Guess."}
 
     def step(self, action):
         read = default_parser_action_func(action, "<answer>(.*?)</answer>", self.names, ("<|im_end|>",))
+        self.turns += 1
         right = np.bool_(read["action"] == self.wanted)
         metrics = {"action_is_valid": read["action"] is not None, "action_is_effective": True, "success": right}
         info = {"metrics": metrics, "metrics_agg_mode": {"success": "last"}, "suffix": None, **read}
-        return "again", float(random.random()), bool(right), False, info
+        return "again", float(random.random()), bool(right), self.turns >= self.most, info
 
 import numpy as np
 """

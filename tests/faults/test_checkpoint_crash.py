@@ -177,7 +177,7 @@ def test_a_database_is_restored_from_the_checkpoint(in_process, accounts, tmp_pa
     damage(database)
     left = database.read_bytes() if database.exists() else None
     step_4 = f"resume_from_checkpoint={database.parent}/checkpoints/step-4"
-    assert in_process(step_4, inside, "max_steps=13")[0] == 2, "the contract of the run is that of the copy"
+    assert in_process(step_4, inside, "rollout_batch_size=8")[0] == 2, "the contract of the run is that of the copy"
     assert in_process(step_4, inside)[0] == 0
     accounts(tmp_path / "output/run")
     assert "it was restored from step-4" in caplog.text

@@ -5,7 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from roll.configs.problems import ConfigError, Problem
 from roll.metrics.run_identity import identify
+from roll.pipeline import preparation, shared_groups
 from roll.pipeline.checkpoint import Checkpoint
 from roll.pipeline.identity import standing
 
@@ -49,3 +51,22 @@ def test_a_checkpoint_says_it_where_the_folder_does_not_and_another_runs_is_refu
     with pytest.raises(ValueError, match="is damaged"):
         standing(config(run), None)
     assert standing(config(run), checkpoint(run, "5eed")).id == "5eed"
+
+
+def test_a_run_that_another_process_begins_while_this_one_looks_is_joined(tmp_path, monkeypatch):
+    """An explorer and the trainer are started at the same time: the folder named no run yet, the database does."""
+    run, asked = tmp_path / "run", []
+    identity = identify(run, "run")
+
+    def check(config, address, claim, checkpoint):
+        asked.append(claim.identity)
+        if claim.identity is None:
+            raise ConfigError([Problem("groups_database", address, "the database is that of another run")])
+
+    monkeypatch.setattr(shared_groups, "check_database", check)
+    explorer = SimpleNamespace(**vars(config(run, "explore")), groups_address="sqlite:///groups.db", member_timeout=60.0)
+    preparation._check_database(explorer, None, None, False)
+    assert asked == [None, identity]
+    (run / "run.json").unlink()
+    with pytest.raises(ConfigError, match="that of another run"):
+        preparation._check_database(explorer, None, None, False)

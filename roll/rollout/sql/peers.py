@@ -42,7 +42,7 @@ class Peers:
 def check_part(news: News, me: Member, branch: int) -> None:
     """That this process takes part still. `branch`: the one that it has joined. Raises `TakenBack`, `Expelled`."""
     mine = next((row for row in news.members if row.name == me.name), None)
-    if mine is not None and mine.term != me.term:
+    if mine is not None and mine.term > me.term:  # a smaller one is of a database that was restored
         raise Expelled(f"process {mine.pid} on {mine.host} has taken the place of this one as {me.name} of the run")
     if news.run.branch != branch:
         raise TakenBack
