@@ -23,7 +23,6 @@ BUILT_IN = {
         "blackjack": "toy_text.Blackjack",
         "gymnasium": "gymnasium.GymnasiumEnv",
         "calculator": "calculator.CalculatorEnv",
-        "latency": "latency.LatencyEnv",
         "gem": "gem.GemEnv",
         "verifiers": "verifiers.VerifiersEnv",
     }.items()

@@ -16,7 +16,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
 
 
-@pytest.mark.parametrize("env_type", sorted(set(BUILT_IN) - {"latency", "gem", "gymnasium", "verifiers", "blackjack"}))
+@pytest.mark.parametrize("env_type", sorted(set(BUILT_IN) - {"gem", "gymnasium", "verifiers", "blackjack"}))
 def test_built_in_environments_keep_their_promises(env_type: str) -> None:
     report = check_env(env_type, {}, episodes=10)
     assert report.ok, report.errors
@@ -24,15 +24,6 @@ def test_built_in_environments_keep_their_promises(env_type: str) -> None:
     assert report.agents["oracle"].mean_return > report.agents["random"].mean_return
     assert report.agents["random"].invalid_share == 0.0
     assert 0 < report.agents["random"].effective_share <= 1
-
-
-def test_a_latency_environment_is_checked_through_its_coroutines() -> None:
-    report = check_env("latency", {"env_type": "frozen_lake", "mean_s": 0.002, "sigma": 0.0, "reset_s": 0.005}, episodes=3)
-    assert report.step_ms >= 2 and report.reset_ms >= 5
-    assert report.ok and report.agents["oracle"].success_share == 1.0
-    report = check_env("latency", {"env_type": "frozen_lake", "mean_s": 0, "raise_share": 1.0}, episodes=3)
-    assert "turn 1: InjectedFault: this step was chosen to fail" in report.errors[0]
-    assert not report.agents, "there is nothing to average"
 
 
 def test_broken_promises_are_found() -> None:
