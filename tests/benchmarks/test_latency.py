@@ -10,6 +10,7 @@ import pytest
 
 from roll.configs.problems import ConfigError
 from roll.envs.check import check_env
+from roll.envs.registry import make_env
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))  # benchmarks are scripts: they import each other by name
 from latency import InjectedFault, LatencyEnv
@@ -52,17 +53,18 @@ def fates(env: LatencyEnv, seed: int, actions: list[str]) -> list[str]:
 
 def test_faults_are_a_function_of_seed_and_actions() -> None:
     ways = ["<answer>Left</answer>"] * 12
-    env = LatencyEnv("cliff_walking", mean_s=0.0, raise_share=0.4)
+    env = LatencyEnv("sokoban", mean_s=0.0, raise_share=0.4)
     first = fates(env, 1, ways)
     assert 0 < first.count("fault") < 12
-    assert fates(LatencyEnv("cliff_walking", mean_s=0.0, raise_share=0.4), 1, ways) == first
+    assert fates(LatencyEnv("sokoban", mean_s=0.0, raise_share=0.4), 1, ways) == first
     assert fates(env, 2, ways) != first
     assert [fate == "fault" for fate in fates(env, 1, ["", *ways[1:]])] != [fate == "fault" for fate in first]
 
 
 def test_without_faults_it_is_the_environment_inside() -> None:
-    env = LatencyEnv("cliff_walking", mean_s=0.0)
-    assert fates(env, 1, ["<answer>Up</answer>"])[0].splitlines()[2][0] == "P"
+    env, inside = LatencyEnv("sokoban", mean_s=0.0), make_env("sokoban", {})
+    inside.reset(1)
+    assert fates(env, 1, ["<answer>Up</answer>"])[0] == inside.step("<answer>Up</answer>")[0]
     assert env.instructions == env.inner.instructions and env.oracle_action() is not None
 
 
