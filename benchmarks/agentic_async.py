@@ -58,7 +58,7 @@ class Turnstile:
         await turn.wait()
 
 
-class LockstepEnv(LatencyEnv):
+class LockstepEnv(LatencyEnv):  # type: ignore[misc]  # scripts that import each other by name are Any
     """All environments of this process that have the same `batch` take their turns together."""
 
     turnstiles: ClassVar[dict[int, Turnstile]] = {}
