@@ -26,10 +26,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
 
+from latency import LatencyEnv
 from pipeline_run import Run, save_results
 from slow_lake import run_lake, slow_lake
 
-from roll.envs.latency import LatencyEnv
 from roll.rollout.environment import Reset, Step
 
 GROUP = 8
@@ -58,7 +58,7 @@ class Turnstile:
         await turn.wait()
 
 
-class LockstepEnv(LatencyEnv):
+class LockstepEnv(LatencyEnv):  # type: ignore[misc]  # scripts that import each other by name are Any
     """All environments of this process that have the same `batch` take their turns together."""
 
     turnstiles: ClassVar[dict[int, Turnstile]] = {}
@@ -98,7 +98,7 @@ def overrides(mode: str, steps: int, groups: int) -> list[str]:
         f"train_env_manager.max_env_num_per_worker={4 * groups * GROUP}",
         "train_env_manager.group_filter_cls=null",
         *slow_lake(
-            "agentic_async.LockstepEnv" if lockstep else "latency",
+            "agentic_async.LockstepEnv" if lockstep else "latency.LatencyEnv",
             **({"batch": groups * GROUP, "max_turns": 10} if lockstep else {}),
             **latency,
         ),

@@ -13,7 +13,7 @@ CONFIG = ROOT / "examples" / "config" / "agent_val_frozen_lake_async.yaml"
 ENV = "custom_envs.FrozenLake"
 
 
-def slow_lake(env_type: str = "latency", inside: str = "", **arguments: Any) -> list[str]:
+def slow_lake(env_type: str = "latency.LatencyEnv", inside: str = "", **arguments: Any) -> list[str]:
     """Overrides that put the configuration's environment, or one of type `inside`, into one of type `env_type` with these
     arguments."""
     inner: dict[str, Any] = yaml.safe_load(CONFIG.read_text())["custom_envs"]["FrozenLake"]["env_config"]

@@ -5,31 +5,32 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from roll.cli.check import contradictions
 from roll.cli.options import OVERRIDES, Parser, complain, config_folder
-from roll.configs.problems import ConfigError, Problem
+from roll.configs.problems import ConfigError
 from roll.distributed.machine import this_machine
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code: 0 drawn, 2 bad configuration."""
     parser = Parser(
-        prog="roll flow", description="The graph of a run: stages, queues, devices, locks.", epilog=OVERRIDES, allow_abbrev=False
+        prog="roll flow",
+        description="Prints the graph of a run for Mermaid: stages, queues, devices, locks.",
+        epilog=OVERRIDES,
+        allow_abbrev=False,
     )
     parser.add_config_options("rlvr_config_async")
-    parser.add_argument("--svg", metavar="FILE", help="write a picture to a file (default: print Mermaid's text)")
     try:
         options, overrides = parser.parse_with_overrides(sys.argv[1:] if arguments is None else arguments)
-        _draw(options.config_path, options.config_name, overrides, options.svg)
+        _draw(options.config_path, options.config_name, overrides)
     except ConfigError as error:
         complain(error.problems)
         return 2
     return 0
 
 
-def _draw(folder: str | None, name: str, overrides: Sequence[str], file: str | None) -> None:
+def _draw(folder: str | None, name: str, overrides: Sequence[str]) -> None:
     """Raises `ConfigError`."""
     from roll.cli.compose import load_to_start
 
@@ -40,20 +41,13 @@ def _draw(folder: str | None, name: str, overrides: Sequence[str], file: str | N
     sys.path.append(os.getcwd())
     from roll.cli.flow_graph import graph_of
     from roll.cli.flow_mermaid import mermaid
-    from roll.cli.flow_svg import svg
     from roll.pipeline.training_flow import AsyncTrainingFlow
 
     try:
         graph = graph_of(AsyncTrainingFlow(config).pipeline.outline(), config)
     except ConfigError as error:
         raise ConfigError(report.located(error.problems)) from error
-    if file is None:
-        print(mermaid(graph), end="")
-        return
-    try:
-        Path(file).write_text(svg(graph))
-    except OSError as error:
-        raise ConfigError([Problem("--svg", file, f"cannot be written: {error.strerror}", "name another file")]) from None
+    print(mermaid(graph), end="")
 
 
 if __name__ == "__main__":

@@ -18,12 +18,8 @@ BUILT_IN = {
     for name, path in {
         "frozen_lake": "frozen_lake.FrozenLake",
         "sokoban": "sokoban.Sokoban",
-        "cliff_walking": "toy_text.CliffWalking",
-        "taxi": "toy_text.Taxi",
-        "blackjack": "toy_text.Blackjack",
         "gymnasium": "gymnasium.GymnasiumEnv",
         "calculator": "calculator.CalculatorEnv",
-        "latency": "latency.LatencyEnv",
         "gem": "gem.GemEnv",
         "verifiers": "verifiers.VerifiersEnv",
     }.items()

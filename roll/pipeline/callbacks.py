@@ -6,9 +6,13 @@ import asyncio
 import inspect
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Literal
 
+from roll.configs.flow import FlowConfig
 from roll.data.sample import SampleGroup
+from roll.distributed.backend import import_object
+from roll.pipeline.collector import OWN_CODE, Collector
 
 Event = Literal["on_step", "on_validation", "on_group", "on_run_end"]
 
@@ -50,8 +54,14 @@ class Callbacks:
                 raise CallbackError(f"{type(callback).__qualname__}.{event}: {type(error).__name__}: {error}") from error
 
 
-def make_callback(cls: object) -> Callback:
-    """Raises `ValueError`."""
+def own_callbacks(flow: FlowConfig, collect: Collector) -> tuple[Callback, ...]:
+    """Those that the configuration names."""
+    made = [collect("flow.callbacks", path, partial(_own_callback, path), OWN_CODE) for path in flow.callbacks]
+    return tuple(callback for callback in made if callback is not None)
+
+
+def _own_callback(path: str) -> Callback:
+    cls = import_object(path)
     if not (isinstance(cls, type) and issubclass(cls, Callback)):
         raise ValueError(f"{cls!r} is no subclass of Callback")
     try:

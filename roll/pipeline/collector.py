@@ -9,6 +9,9 @@ from roll.configs.problems import ConfigError, Problem
 
 T = TypeVar("T")
 
+OWN_CODE = "package.module.name, importable here (see PYTHONPATH)"
+"""How to mend a name of a user's own code."""
+
 
 class Collector:
     """Runs checks, and gathers what they complain about under the key that is to blame."""

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from roll.configs.flow import OwnStageConfig
+from roll.configs.flow import FlowConfig, OwnStageConfig
 from roll.data.sample import SampleGroup
 from roll.distributed.backend import import_object
 from roll.pipeline.beside import Beside
+from roll.pipeline.collector import OWN_CODE, Collector
 from roll.pipeline.stage import AnyStage, Stage
 from roll.rollout.groups import Groups
 
@@ -121,8 +122,13 @@ def make_stage(
     return OwnStage(stage, after)
 
 
-def own_stage(block: OwnStageConfig) -> OwnStage:
-    """Raises `ValueError`."""
+def own_stages(flow: FlowConfig, collect: Collector) -> tuple[OwnStage, ...]:
+    """The user's own; their places are not looked at here."""
+    made = [collect(f"flow.stages.{block.name}", block.worker, partial(_own_stage, block), OWN_CODE) for block in flow.stages]
+    return tuple(stage for stage in made if stage is not None)
+
+
+def _own_stage(block: OwnStageConfig) -> OwnStage:
     worker = import_object(block.worker)
     return make_stage(block.name, worker, after=block.after, lanes=block.lanes, args=block.args)
 

@@ -35,8 +35,8 @@ from roll.pipeline.collector import Collector
 from roll.pipeline.flow import Flow
 from roll.pipeline.live_files import SUMMARY, amend_summary, announce_running
 from roll.pipeline.outline import misplaced, outline
-from roll.pipeline.own_stage import OwnStage
-from roll.pipeline.preparation import Prepared, own_stages
+from roll.pipeline.own_stage import OwnStage, own_stages
+from roll.pipeline.preparation import Prepared
 from roll.pipeline.run import Run
 from roll.pipeline.run_lock import RunLock, Superseded, cannot_write, lock_run
 from roll.pipeline.run_record import archive_previous

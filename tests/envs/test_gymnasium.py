@@ -13,7 +13,7 @@ from roll.envs.gymnasium import described, written
 from roll.envs.registry import make_env
 
 
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "Blackjack-v1", "CliffWalking-v1", "FrozenLake-v1", "Acrobot-v1"])
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Blackjack-v1", "CliffWalking-v1", "Taxi-v4", "FrozenLake-v1", "Acrobot-v1"])
 def test_env_check_passes(env_id):
     report = check_env("gymnasium", {"env_id": env_id, "max_steps": 60}, episodes=5)
     assert report.ok, report.errors

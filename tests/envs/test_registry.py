@@ -45,7 +45,6 @@ def test_ones_own_class() -> None:
         ("frozen_lake", {"size": 99}, "env_config.size = 99: must be >= 2"),
         ("frozen_lake", {"size": "4"}, "env_config = {'size': '4'}: frozen_lake refuses it: TypeError"),
         ("gem", {}, "env_config.env_id = (missing): GemEnv needs it"),
-        ("latency", {"env_type": "taxi", "env_config": {"rain": 1}}, "env_config.env_config.rain = 1: Taxi has no such key"),
     ],
 )
 def test_errors_name_key_value_and_fix(env_type: str, env_config: dict[str, object], message: str) -> None:

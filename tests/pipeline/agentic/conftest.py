@@ -21,9 +21,8 @@ from roll.distributed.devices import Inventory
 from roll.pipeline.agentic.agentic_pipeline import AgenticRun
 from roll.pipeline.agentic.preparation import prepare
 
-HERE = str(Path(__file__).parent)
-if HERE not in sys.path:
-    sys.path.insert(0, HERE)  # environments are named by dotted path, here and in the processes that are started from here
+# Environments are named by dotted path, here and in the processes that are started from here.
+sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[3] / "benchmarks")]
 WORLDS = "agentic_worlds"
 SPECIAL = ["<pad>", "<eos>", "<im_start>", "<im_end>"]
 CHARACTERS = "abcdefgh01234=\n> usertinmlo"

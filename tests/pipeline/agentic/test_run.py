@@ -107,7 +107,7 @@ def test_an_episode_that_is_interrupted_by_new_weights_goes_on(lab, make_config)
     config = make_config(
         {
             "custom_envs.letters": {
-                "env_type": "latency",
+                "env_type": "latency.LatencyEnv",
                 "env_config": {"env_type": "agentic_worlds.Letters", "env_config": {"length": 4}, "mean_s": 0.1, "sigma": 0.0},
                 "max_steps": 5,
             },
@@ -167,7 +167,7 @@ def test_a_chat_template_that_refuses_a_later_message_costs_an_episode(lab, make
 def test_environments_that_all_fail_end_the_run_with_the_reason(lab, make_config, monkeypatch):
     monkeypatch.setattr("roll.rollout.progress.FAILURES_IN_A_ROW", 5)
     config = make_config(
-        {"custom_envs.letters.env_type": "latency", "custom_envs.letters.on_env_failure": "drop_group"},
+        {"custom_envs.letters.env_type": "latency.LatencyEnv", "custom_envs.letters.on_env_failure": "drop_group"},
         **{"custom_envs.letters.env_config": {"env_type": "agentic_worlds.Letters", "mean_s": 0.0, "raise_share": 1.0}},
     )
 

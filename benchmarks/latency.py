@@ -14,6 +14,7 @@ from typing import cast
 
 from roll.configs.problems import ConfigError, Problem
 from roll.data.seeding import derive_seed
+from roll.envs.registry import make_env
 from roll.rollout.environment import Reset, Step, TextEnv, is_async
 
 
@@ -39,8 +40,6 @@ class LatencyEnv:
         the mean; 1: one step in a hundred takes more than six times the mean). A share `hang_share` of steps takes
         `hang_s` seconds, a share `raise_share` raises `InjectedFault`; the wait comes first. `reset` takes `reset_s` seconds.
         Raises `ConfigError`."""
-        from roll.envs.registry import make_env  # the registry imports this module
-
         for key, number in (("mean_s", mean_s), ("sigma", sigma), ("hang_s", hang_s), ("reset_s", reset_s)):
             if not (math.isfinite(number) and number >= 0):
                 raise ConfigError([Problem(key, number, "must be a finite number >= 0")])

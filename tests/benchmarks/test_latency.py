@@ -3,11 +3,19 @@
 import asyncio
 import random
 import statistics
+import sys
+from pathlib import Path
 
 import pytest
 
 from roll.configs.problems import ConfigError
-from roll.envs.latency import InjectedFault, LatencyEnv
+from roll.envs.check import check_env
+from roll.envs.registry import make_env
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))  # benchmarks are scripts: they import each other by name
+from latency import InjectedFault, LatencyEnv
+
+LATENCY = "latency.LatencyEnv"
 
 
 def test_waits_are_log_normal_with_the_given_mean() -> None:
@@ -45,17 +53,18 @@ def fates(env: LatencyEnv, seed: int, actions: list[str]) -> list[str]:
 
 def test_faults_are_a_function_of_seed_and_actions() -> None:
     ways = ["<answer>Left</answer>"] * 12
-    env = LatencyEnv("cliff_walking", mean_s=0.0, raise_share=0.4)
+    env = LatencyEnv("sokoban", mean_s=0.0, raise_share=0.4)
     first = fates(env, 1, ways)
     assert 0 < first.count("fault") < 12
-    assert fates(LatencyEnv("cliff_walking", mean_s=0.0, raise_share=0.4), 1, ways) == first
+    assert fates(LatencyEnv("sokoban", mean_s=0.0, raise_share=0.4), 1, ways) == first
     assert fates(env, 2, ways) != first
     assert [fate == "fault" for fate in fates(env, 1, ["", *ways[1:]])] != [fate == "fault" for fate in first]
 
 
 def test_without_faults_it_is_the_environment_inside() -> None:
-    env = LatencyEnv("cliff_walking", mean_s=0.0)
-    assert fates(env, 1, ["<answer>Up</answer>"])[0].splitlines()[2][0] == "P"
+    env, inside = LatencyEnv("sokoban", mean_s=0.0), make_env("sokoban", {})
+    inside.reset(1)
+    assert fates(env, 1, ["<answer>Up</answer>"])[0] == inside.step("<answer>Up</answer>")[0]
     assert env.instructions == env.inner.instructions and env.oracle_action() is not None
 
 
@@ -64,10 +73,20 @@ def test_without_faults_it_is_the_environment_inside() -> None:
     [
         ({"mean_s": -1}, "mean_s = -1: must be a finite number >= 0"),
         ({"hang_share": 1.5}, "hang_share = 1.5: must be >= 0 and <= 1"),
-        ({"env_type": "latency", "env_config": {"env_type": "taxi"}}, "waits by itself"),
+        ({"env_type": LATENCY, "env_config": {"env_type": "sokoban"}}, "waits by itself"),
+        ({"env_config": {"rain": 1}}, "env_config.rain = 1: FrozenLake has no such key"),
     ],
 )
 def test_bad_configurations(config: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError) as error:
         LatencyEnv(**{"env_type": "frozen_lake", **config})
     assert message in str(error.value)
+
+
+def test_a_latency_environment_is_checked_through_its_coroutines() -> None:
+    report = check_env(LATENCY, {"env_type": "frozen_lake", "mean_s": 0.002, "sigma": 0.0, "reset_s": 0.005}, episodes=3)
+    assert report.step_ms >= 2 and report.reset_ms >= 5
+    assert report.ok and report.agents["oracle"].success_share == 1.0
+    report = check_env(LATENCY, {"env_type": "frozen_lake", "mean_s": 0, "raise_share": 1.0}, episodes=3)
+    assert "turn 1: InjectedFault: this step was chosen to fail" in report.errors[0]
+    assert not report.agents, "there is nothing to average"
