@@ -39,9 +39,6 @@ class ModelFolders:
         self._read: dict[int, list[FolderBucket]] = {}
         self._reading = asyncio.Lock()
 
-    def latest(self) -> int:
-        return max(self._folders)
-
     async def pull(self, version: int, into: Receive) -> WeightManifest:
         async with self._reading:
             if version not in self._read:
