@@ -47,7 +47,7 @@ class BucketFile:
             write_file(bucket.tensors, path)
         except OSError as error:  # which names no file
             raise OSError(f"weight bucket '{path}' cannot be written: {error}") from error
-        return cls(str(path), tuple(bucket.tensors), bucket.checksum, bucket.nbytes)
+        return cls(str(path), bucket.names, bucket.checksum, bucket.nbytes)
 
     def read(self) -> Bucket:
         """Reads the bucket; `verify` of the bucket detects changed bytes. `ValueError` if the file has other tensors, or is no
