@@ -5,7 +5,7 @@ database every millisecond. `update`: from the end of a step, in the database, t
 that step's weights, also in the database; `published`: the part of it after the trainer has announced the version, so without
 gathering, and without writing where versions are files. Medians over the steps after the first ones; the transports alternate.
 
-    python benchmarks/weights_apart.py [--transports object_store collective checkpoint_dir] [--rounds 2] [--steps 8]
+    python benchmarks/weights_apart.py [--transports object_store checkpoint_dir] [--rounds 2] [--steps 8]
         [--hidden 768] [--layers 8]
 """
 
@@ -20,12 +20,11 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import get_args
 
 import letters
 from pipeline_run import LIMIT_S, ROOT, save_results
 
-from roll.configs.base import WeightTransport
+from roll.configs.base import TRANSPORTS_APART
 
 WARM_UP = 3
 BATCH, GROUP = 2, 2
@@ -81,7 +80,7 @@ def watch(file: Path, steps: int, processes: list[subprocess.Popen[bytes]]) -> t
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--transports", nargs="+", choices=get_args(WeightTransport), default=get_args(WeightTransport))
+    parser.add_argument("--transports", nargs="+", choices=TRANSPORTS_APART, default=TRANSPORTS_APART)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=8, help="of each run, besides the first ones")
     parser.add_argument("--hidden", type=int, default=768)

@@ -16,6 +16,8 @@ StalenessPolicy = Literal["wait", "drop"]
 GroupsOrder = Literal["fifo", "newest"]
 WeightUpdateMode = Literal["interrupt", "in_flight", "drain"]
 WeightTransport = Literal["object_store", "shared_memory", "collective", "nccl", "checkpoint_dir"]
+TRANSPORTS_APART = ("object_store", "checkpoint_dir")
+"""Those between processes of their own: an explorer and a trainer."""
 Mode = Literal["both", "explore", "train", "bench"]
 
 COUNT = Bounds(ge=1)
@@ -192,8 +194,8 @@ class BaseConfig:
         "(object_store and collective by reference with --local); nccl: the same broadcast from device to device, for roles on "
         "devices of their own, experimental: not run on a GPU; checkpoint_dir: safetensors in "
         "<output_dir>/<exp_name>/weights, which trainers and engines both have to see. With mode "
-        "explore and train object_store is fetched by each engine over TCP, from the trainer's process (weights_address), and a "
-        "broadcast is for the engines of all explorers that ask at about the same time.",
+        "explore and train only checkpoint_dir and object_store, which each engine then fetches over TCP, from the trainer's "
+        "process (weights_address).",
     )
     weights_address: str = option(
         "127.0.0.1",

@@ -10,6 +10,7 @@ from roll.configs.agentic_rules import agentic_problems
 from roll.configs.alarm_rules import alarm_problems
 from roll.configs.arguments import ENGINES, FROZEN_STRATEGIES, TRAINING_STRATEGIES
 from roll.configs.arrival_rules import arrival_problems
+from roll.configs.base import TRANSPORTS_APART
 from roll.configs.deepspeed import DeepSpeedConfig, deepspeed_problems
 from roll.configs.derived import optimizer_batch_size
 from roll.configs.device_mapping import MAX_DEVICES
@@ -136,17 +137,19 @@ def _halves(config: PPOConfig) -> Iterator[Problem]:
 
 
 def _transport(config: PPOConfig) -> Iterator[Problem]:
-    apart = config.mode in ("explore", "train")
-    if config.model_update_transport == "nccl":
-        shared = sorted(set(config.actor_train.devices) & set(config.actor_infer.devices))
-        why = f"mode is {config.mode}" if apart else f"both are on {shared}, and NCCL has one member a device" if shared else ""
-        if why:
-            message = f"needs trainers and engines on devices of their own, in one run: {why}"
-            yield Problem("model_update_transport", "nccl", message, "collective, or object_store")
-    if config.model_update_transport == "shared_memory" and (apart or config.num_nodes > 1):
-        why = f"mode is {config.mode}" if apart else f"num_nodes is {config.num_nodes}"
+    key, transport = "model_update_transport", config.model_update_transport
+    if config.mode in ("explore", "train"):
+        if transport not in TRANSPORTS_APART:
+            message = f"needs trainers and engines in one run: mode is {config.mode}"
+            yield Problem(key, transport, message, ", or ".join(TRANSPORTS_APART))
+    elif transport == "nccl":
+        if shared := sorted(set(config.actor_train.devices) & set(config.actor_infer.devices)):
+            why = f"both are on {shared}, and NCCL has one member a device"
+            message = f"needs trainers and engines on devices of their own: {why}"
+            yield Problem(key, transport, message, "collective, or object_store")
+    elif transport == "shared_memory" and config.num_nodes > 1:
         fix = "object_store, or collective where many engines are on other nodes"
-        yield Problem("model_update_transport", "shared_memory", f"needs all roles on one machine, in one run: {why}", fix)
+        yield Problem(key, transport, f"needs all roles on one machine: num_nodes is {config.num_nodes}", fix)
 
 
 def _critic(config: PPOConfig) -> Iterator[Problem]:

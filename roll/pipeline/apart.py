@@ -14,7 +14,6 @@ from pathlib import Path
 
 from roll.configs.ppo import PPOConfig
 from roll.distributed.backend import Backend
-from roll.distributed.cluster import Cluster
 from roll.metrics.trace import Trace
 from roll.pipeline.engine_fleet import WEIGHTS, EngineFleet
 from roll.pipeline.policy_copy import PolicyCopy
@@ -22,7 +21,6 @@ from roll.pipeline.schedule import StepSchedule
 from roll.pipeline.state import RunState
 from roll.pipeline.trainer import Trainer
 from roll.pipeline.validation import ValidationResult
-from roll.pipeline.weight_broadcast import BroadcastDesk
 from roll.pipeline.weight_updates import EngineUpdates, UpdateStats
 from roll.rollout.changes import Closed
 from roll.rollout.groups import Groups
@@ -41,7 +39,7 @@ SELDOM_S = 30.0
 logger = logging.getLogger(__name__)
 
 
-def published_weights(config: PPOConfig, backend: Backend, trainers: Cluster, newest: int, run_id: str) -> DirectoryWeightStore:
+def published_weights(config: PPOConfig, backend: Backend, newest: int, run_id: str) -> DirectoryWeightStore:
     """Where a trainer leaves its weights for explorers. `newest`: versions up to this one stay from an earlier process of the
     run."""
     folder = Path(config.shared_dir).resolve() / WEIGHTS
@@ -49,12 +47,9 @@ def published_weights(config: PPOConfig, backend: Backend, trainers: Cluster, ne
         return DirectoryWeightStore(folder, newest, run_id)
     address = config.weights_address
     try:
-        store = ServedWeightStore(folder, newest, address, backend, run_id)
+        return ServedWeightStore(folder, newest, address, backend, run_id)
     except OSError as error:
         raise OSError(f"weights cannot be served at weights_address {address}: {error}") from error
-    if config.model_update_transport == "collective":
-        store.broadcasts = BroadcastDesk(trainers, address, config.engine_health_timeout_s)
-    return store
 
 
 class SharedWeights(WeightFolder):

@@ -98,7 +98,7 @@ class TrainWorker(CheckpointedWorker):
         if bucket is None:
             self._export = None
             return None, None
-        return bucket, (tuple(bucket.tensors), bucket.checksum, bucket.nbytes)
+        return bucket, (bucket.names, bucket.checksum, bucket.nbytes)
 
     def write_bucket(self, path: str) -> BucketFile | None:
         """`next_bucket` into a file."""

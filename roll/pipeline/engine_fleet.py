@@ -20,12 +20,12 @@ from roll.distributed.cluster import Cluster
 from roll.distributed.device_locks import DeviceLocks
 from roll.pipeline.preparation import Prepared
 from roll.pipeline.state import RunState
-from roll.pipeline.weight_broadcast import LOST, Broadcast, InvitedBroadcast, WeightBroadcast
+from roll.pipeline.weight_broadcast import LOST, WeightBroadcast
 from roll.rollout.changes import Changes
 from roll.rollout.fleet import EngineState, Fleet, FleetLost
 from roll.strategies.infer.interface import EngineError, EngineStats, WeightUpdateMode
 from roll.weights.bucket import WeightManifest
-from roll.weights.directory import DirectoryWeightStore, MemoryFolderStore, WeightFolder
+from roll.weights.directory import DirectoryWeightStore, MemoryFolderStore
 from roll.weights.store import BucketRef, MemoryWeightStore, WeightSource, as_argument
 
 logger = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class EngineFleet:
         health_interval_s: float,
         health_timeout_s: float,
         rolling: bool,
-        broadcast: Broadcast | None = None,
+        broadcast: WeightBroadcast | None = None,
         start_empty: bool = False,
     ) -> None:
         """`changes` is notified when an engine goes or comes back. `devices` has the engines sleep and wake. `restartable`:
@@ -323,10 +323,8 @@ def engine_fleet(
     if config.mode == "explore":
         version = state.groups.admission.newest
         empty = empty or version > 0
-    broadcast: Broadcast | None = None
-    if config.model_update_transport == "collective" and isinstance(store, WeightFolder):
-        broadcast = InvitedBroadcast(engines, store)
-    elif config.model_update_transport in ("collective", "nccl") and backend.isolated and "actor_train" in clusters:
+    broadcast: WeightBroadcast | None = None
+    if config.model_update_transport in ("collective", "nccl") and backend.isolated and "actor_train" in clusters:
         address, timeout_s = backend.driver_address(), config.engine_health_timeout_s
         device = "cuda:0" if config.model_update_transport == "nccl" else ""  # workers count their own devices
         broadcast = WeightBroadcast(clusters["actor_train"], engines, address, timeout_s, device)

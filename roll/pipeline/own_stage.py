@@ -103,9 +103,7 @@ def make_stage(
     lanes: int | None = None,
     args: Mapping[str, Any] | None = None,
 ) -> OwnStage:
-    """A stage named `name`, to follow the stage `after`; without `after` it does the work of the run's stage of that name.
-    `worker`: a function of the item, plain (it runs in a thread) or a coroutine function, or a subclass of `Stage` with a
-    `process`. `args` are handed to it by keyword. Raises `ValueError`."""
+    """See `create_role_state_machine`. Raises `ValueError`."""
     if after is None and lanes is not None:
         raise ValueError(f"the lanes of {name} are those of the stage that it stands for: leave them out")
     if not _NAME.fullmatch(name):

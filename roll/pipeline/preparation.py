@@ -129,7 +129,7 @@ class Preparation:
         contradict each other."""
         problems = check_config(config, inventory.count) or (list(_one_process(config)) if one_process else [])
         if config.model_update_transport == "nccl" and inventory.kind == "cpu":
-            problems += [Problem("model_update_transport", "nccl", "there are no GPUs here", "collective, or object_store")]
+            problems += [Problem("model_update_transport", "nccl", "there are no GPUs here", "object_store")]
         if problems:
             raise ConfigError(problems)
         self._devices = inventory.count

@@ -140,7 +140,7 @@ class Run(Running):
 
         config, derived, state = self._config, self._prepared.derived, self.state
         await state.join()
-        store = published_weights(config, self.backend, clusters["actor_train"], state.first_step, state.identity.id)
+        store = published_weights(config, self.backend, state.first_step, state.identity.id)
         ledger = self._ledger()
         checkpoints = CheckpointWriter(state, clusters, ledger)
         copy = policy_copy(clusters, store, state, self._devices, ledger, derived.log_prob_lag)

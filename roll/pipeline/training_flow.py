@@ -66,7 +66,9 @@ def create_role_state_machine(
     trainer: RLVRConfig | AgenticConfig | None = None,
     use_async_rl: bool | None = None,
 ) -> OwnStage:
-    """A stage of your own, for the `stages` of a flow: see `make_stage`. Without `worker` it works as the run's own of that name.
+    """A stage named `role_name`, for the `stages` of a flow, to follow the stage `after`; without `after` it does the work of the
+    run's stage of that name. `worker`: a function of the item, plain (it runs in a thread) or a coroutine function, or a subclass
+    of `Stage` with a `process`; without it the stage works as the run's own. `args` are handed to it by keyword.
 
     `pipeline`, or `trainer` with `use_async_rl` as an `AsyncTrainingFlow` has them: whose stages the name has to be one of.
     verl's names count, too. Raises `ValueError`."""

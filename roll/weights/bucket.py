@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import xxhash
@@ -23,6 +24,10 @@ class Bucket:
     """XXH3 over the tensors' bytes in the order of the names: finds damage, not forgery."""
     file: str | None = None
     """The safetensors file in this machine's memory that the tensors are views of; whoever may open it need not copy them."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.tensors)
 
     @property
     def nbytes(self) -> int:
@@ -137,6 +142,7 @@ def _copy(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", copy=True).contiguous()
 
 
-def manifest_of(version: int, buckets: list[Bucket]) -> WeightManifest:
-    names = [name for bucket in buckets for name in bucket.tensors]
+def manifest_of(version: int, buckets: Collection[Any]) -> WeightManifest:
+    """`buckets`: themselves, or what stands for them."""
+    names = [name for bucket in buckets for name in bucket.names]
     return WeightManifest(version, names, [bucket.checksum for bucket in buckets], sum(bucket.nbytes for bucket in buckets))

@@ -1,13 +1,11 @@
-"""Buckets that stay in a trainer's memory, handed over TCP to the engines of other processes, each of which fetches by itself; or
-a broadcast is arranged, for the engines of all who ask for a version at about the same time.
+"""Buckets that stay in a trainer's memory, handed over TCP to the engines of other processes, each of which fetches by itself.
 
-A connection carries one bucket, or one invitation. Both sides prove that they know the run's key without sending it; the bytes
-themselves are not encrypted. Nothing is unpickled: a bucket travels in the layout of safetensors, and its checksum is verified
-where it arrives.
+A connection carries one bucket. Both sides prove that they know the run's key without sending it; the bytes themselves are not
+encrypted. Nothing is unpickled: a bucket travels in the layout of safetensors, and its checksum is verified where it arrives.
 
     server → engine   challenge
-    engine → server   challenge, proof, (version, number of the bucket, 0), or (version, 0, members of a broadcast)
-    server → engine   proof, (bytes of the header, bytes of the tensors), header, tensors; the invitation is all header
+    engine → server   challenge, proof, (version, number of the bucket)
+    server → engine   proof, (bytes of the header, bytes of the tensors), header, tensors
 """
 
 from __future__ import annotations
@@ -24,15 +22,14 @@ import struct
 import threading
 import time
 from contextlib import suppress
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
-from roll.weights.broadcast import Member
 from roll.weights.bucket import Bucket, as_bytes
-from roll.weights.layout import TensorLayout, lay_out, read_layout
+from roll.weights.layout import lay_out, read_layout
 
 TIMEOUT_S = 30.0
 """For each exchange, not for a bucket as a whole."""
@@ -48,7 +45,7 @@ PIECE = 1 << 22
 """Bytes that are sent within one exchange."""
 SECRET = 32
 """Bytes of a key, of a challenge and of a proof."""
-ASKED, ANSWERED = struct.Struct("<qqq"), struct.Struct("<QQ")
+ASKED, ANSWERED = struct.Struct("<qq"), struct.Struct("<QQ")
 
 logger = logging.getLogger(__name__)
 
@@ -62,18 +59,6 @@ class Shelf(Protocol):
 
     def bucket(self, version: int, number: int) -> Bucket | None:
         """Blocks. None if it is not there."""
-
-    def invite(self, version: int, members: int) -> list[Invitation] | None:
-        """So many engines of one process to a broadcast of the version. Blocks until it begins. None: there is none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Invitation:
-    """To the broadcast by one of the trainer's ranks."""
-
-    buckets: int
-    members: list[Member]
-    """One for each engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,17 +97,13 @@ class Endpoint:
     def prove(self, challenge: bytes, message: bytes) -> bytes:
         return hmac.digest(self.key.encode(), challenge + message, "sha256")
 
-    def invitations(self, version: int, members: int) -> list[Invitation]:
-        """To a broadcast by each of the trainer's ranks, one after the other. Blocks. Raises `Unreachable`."""
-        header, _ = self.ask(f"a broadcast of version {version}", version, 0, members)
-        return [Invitation(count, [Member(*each) for each in members]) for count, members in json.loads(header)]
-
-    def ask(self, what: str, version: int, number: int, members: int) -> tuple[bytes, torch.Tensor]:
-        """Header and tensors. Blocks. Raises `Unreachable`."""
+    def ask(self, version: int, number: int) -> tuple[bytes, torch.Tensor]:
+        """A bucket's header and tensors. Blocks. Raises `Unreachable`."""
         try:
             with socket.create_connection((self.host, self.port), TIMEOUT_S) as connection:
-                return self._ask(connection, ASKED.pack(version, number, members))
+                return self._ask(connection, ASKED.pack(version, number))
         except OSError as error:
+            what = f"bucket {number} of version {version}"
             raise Unreachable(f"{what} cannot be had from {self.host}:{self.port}: {error}") from error
 
     def _ask(self, connection: socket.socket, asked: bytes) -> tuple[bytes, torch.Tensor]:
@@ -154,9 +135,9 @@ class ServedBucket:
     def read(self) -> Bucket:
         """Fetches the bucket; `verify` of the bucket detects changed bytes. Blocks. Raises `Unreachable`, and `ValueError` if the
         server has other tensors under this number."""
-        what = f"bucket {self.number} of version {self.version}"
-        tensors, _ = read_layout(*self.endpoint.ask(what, self.version, self.number, 0))
+        tensors, _ = read_layout(*self.endpoint.ask(self.version, self.number))
         if tensors.keys() != set(self.names):
+            what = f"bucket {self.number} of version {self.version}"
             raise ValueError(f"{what}, as served, has tensors {sorted(tensors)} instead of {sorted(self.names)}")
         return Bucket({name: tensors[name] for name in self.names}, self.checksum)
 
@@ -239,7 +220,8 @@ class _Request(socketserver.BaseRequestHandler):
 
     def _answer(self, connection: socket.socket) -> None:
         theirs, asked, known = self._asked(connection)
-        layout = self._find(*ASKED.unpack(asked)) if known else None
+        bucket = self.server.shelf.bucket(*ASKED.unpack(asked)) if known else None
+        layout = lay_out(bucket.tensors) if bucket is not None else None
         answered = ANSWERED.pack(len(layout.header), layout.nbytes) if layout is not None else ANSWERED.pack(0, 0)
         connection.sendall(self.server.endpoint.prove(theirs, answered) + answered)
         if layout is not None:
@@ -265,14 +247,6 @@ class _Request(socketserver.BaseRequestHandler):
             strangers.refused(host)
         connection.settimeout(TIMEOUT_S)
         return theirs, asked, known
-
-    def _find(self, version: int, number: int, members: int) -> TensorLayout | None:
-        if members:
-            invitations = self.server.shelf.invite(version, members)
-            said = [(each.buckets, [astuple(member) for member in each.members]) for each in invitations or ()]
-            return TensorLayout(json.dumps(said).encode(), [], 0) if said else None
-        bucket = self.server.shelf.bucket(version, number)
-        return lay_out(bucket.tensors) if bucket is not None else None
 
 
 def _receive(connection: socket.socket, size: int, until: float = math.inf) -> bytes:

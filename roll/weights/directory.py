@@ -10,11 +10,11 @@ import asyncio
 import json
 import os
 import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 from roll.distributed.backend import Backend
 from roll.distributed.own_folder import OwnFolder
 from roll.weights.bucket import Bucket, WeightManifest
-from roll.weights.bucket_server import BucketServer, Endpoint, Invitation, ServedBucket, Unreachable
+from roll.weights.bucket_server import BucketServer, Endpoint, ServedBucket, Unreachable
 from roll.weights.folder_files import stored_tensors, weight_files
 from roll.weights.memory_file import MEMORY, write_file
 from roll.weights.store import BucketRef, KeptBucket, Receive, VersionGone
@@ -47,7 +47,7 @@ class BucketFile:
             write_file(bucket.tensors, path)
         except OSError as error:  # which names no file
             raise OSError(f"weight bucket '{path}' cannot be written: {error}") from error
-        return cls(str(path), tuple(bucket.tensors), bucket.checksum, bucket.nbytes)
+        return cls(str(path), bucket.names, bucket.checksum, bucket.nbytes)
 
     def read(self) -> Bucket:
         """Reads the bucket; `verify` of the bucket detects changed bytes. `ValueError` if the file has other tensors, or is no
@@ -86,10 +86,6 @@ class WeightFolder:
     def manifest(self, version: int) -> WeightManifest:
         return _manifest(self._read(version))
 
-    def server(self) -> Endpoint:
-        """Where a trainer serves what it has in memory. Raises `Unreachable`."""
-        return Endpoint.read(self._folder / SERVER)
-
     async def retain(self, versions: Collection[int]) -> None:
         """The publisher deletes what nobody needs."""
 
@@ -115,7 +111,7 @@ class WeightFolder:
         version, rows = published["version"], published["buckets"]
         if not published["served"]:
             return [BucketFile(str(self._of(version) / name), tuple(names), *sizes) for name, names, *sizes in rows]
-        endpoint = self.server()
+        endpoint = Endpoint.read(self._folder / SERVER)
         return [ServedBucket(endpoint, version, number, tuple(names), *sizes) for number, (_, names, *sizes) in enumerate(rows)]
 
 
@@ -194,11 +190,6 @@ def check_room(model: Path, element: int) -> None:
         raise ValueError(f"two versions of the weights take {needed / 2**30:.1f} GiB, and {MEMORY} has {free / 2**30:.1f} free")
 
 
-class Broadcasts(Protocol):
-    def invite(self, version: int, buckets: Sequence[KeptBucket], members: int) -> list[Invitation]:
-        """Engines of one process to a broadcast. Blocks until it begins; called by any thread."""
-
-
 class ServedWeightStore(DirectoryWeightStore):
     """A `WeightStore` whose manifests are files; the buckets stay where the trainer's ranks made them, and are served from there
     to engines of other processes. What an earlier process of the run had is gone with it."""
@@ -208,8 +199,6 @@ class ServedWeightStore(DirectoryWeightStore):
         super().__init__(folder, newest, run_id)
         self._held: dict[int, list[KeptBucket]] = {}
         self._backend = backend
-        self.broadcasts: Broadcasts | None = None
-        """Who arranges them, if engines may ask for one."""
         self._server = BucketServer(host, self)
         self._server.endpoint.write(folder / SERVER)
 
@@ -240,11 +229,6 @@ class ServedWeightStore(DirectoryWeightStore):
             return None
         bucket: Bucket = self._backend.value(held[number].reference)
         return bucket
-
-    def invite(self, version: int, members: int) -> list[Invitation] | None:
-        """For the server's threads."""
-        buckets = self._held.get(version)
-        return self.broadcasts.invite(version, buckets, members) if self.broadcasts is not None and buckets else None
 
     def close(self) -> None:
         (self._folder / SERVER).unlink(missing_ok=True)

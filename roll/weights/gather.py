@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roll.distributed.cluster import Cluster
-from roll.weights.bucket import WeightManifest
+from roll.weights.bucket import WeightManifest, manifest_of
 from roll.weights.directory import BucketFile
 from roll.weights.store import BucketRef, KeptBucket, WeightStore
 
@@ -26,16 +26,10 @@ async def gather_weights(cluster: Cluster, store: WeightStore, version: int, buc
     folder = store.begin(version)
     async with asyncio.TaskGroup() as group:
         shares = [group.create_task(_share(cluster, rank, bucket_bytes, folder)) for rank in range(len(cluster))]
-    manifest = WeightManifest(version)
-    buckets: list[BucketRef] = []
     # In turns, as they were made: engines that pull them in this order ask one node after the other.
-    for turn in itertools.zip_longest(*(share.result() for share in shares)):
-        for bucket in filter(None, turn):
-            manifest.names += bucket.names
-            manifest.checksums.append(bucket.checksum)
-            manifest.nbytes += bucket.nbytes
-            buckets.append(bucket)
-    return NewWeights(manifest, buckets)
+    turns = itertools.zip_longest(*(share.result() for share in shares))
+    buckets = [bucket for turn in turns for bucket in turn if bucket is not None]
+    return NewWeights(manifest_of(version, buckets), buckets)
 
 
 async def _share(cluster: Cluster, rank: int, bucket_bytes: int, folder: Path | None) -> list[KeptBucket | BucketFile]:

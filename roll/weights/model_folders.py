@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from roll.weights.bucket import Bucket, WeightManifest, make_buckets
+from roll.weights.bucket import Bucket, WeightManifest, make_buckets, manifest_of
 from roll.weights.directory import BucketFile
 from roll.weights.folder_files import weight_files
 from roll.weights.store import Receive
@@ -39,9 +39,6 @@ class ModelFolders:
         self._read: dict[int, list[FolderBucket]] = {}
         self._reading = asyncio.Lock()
 
-    def latest(self) -> int:
-        return max(self._folders)
-
     async def pull(self, version: int, into: Receive) -> WeightManifest:
         async with self._reading:
             if version not in self._read:
@@ -52,16 +49,14 @@ class ModelFolders:
 
     def manifest(self, version: int) -> WeightManifest:
         """Of a version that was pulled before."""
-        buckets = self._read[version]
-        names = [name for bucket in buckets for name in bucket.names]
-        return WeightManifest(version, names, [bucket.checksum for bucket in buckets], sum(bucket.nbytes for bucket in buckets))
+        return manifest_of(version, self._read[version])
 
     async def retain(self, versions: Collection[int]) -> None:
         """The folders are others'."""
 
     def _buckets(self, folder: Path) -> list[FolderBucket]:
         return [
-            FolderBucket(str(path), tuple(bucket.tensors), bucket.checksum, bucket.nbytes, self._dtype)
+            FolderBucket(str(path), bucket.names, bucket.checksum, bucket.nbytes, self._dtype)
             for path in weight_files(folder)
             for bucket in make_buckets(_tensors(path, None, self._dtype), self._bucket_bytes)
         ]

@@ -41,9 +41,6 @@ Receive = Callable[[int, BucketRef], Coroutine[Any, Any, None]]
 class WeightSource(Protocol):
     """Where engines find versions."""
 
-    def latest(self) -> int:
-        """The newest published version, -1 before the first."""
-
     async def pull(self, version: int, into: Receive) -> WeightManifest:
         """Hands every bucket of `version` to the receiver. Raises `VersionGone`."""
 
@@ -81,9 +78,6 @@ class MemoryWeightStore:
             raise ValueError(f"version {manifest.version} published after version {self._latest}")
         self._held[manifest.version] = (manifest, buckets)
         self._latest = manifest.version
-
-    def latest(self) -> int:
-        return self._latest
 
     async def pull(self, version: int, into: Receive) -> WeightManifest:
         manifest, buckets = self._of(version)

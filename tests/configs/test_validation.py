@@ -92,7 +92,12 @@ def filtered(**config):
         (
             {"mode": "train", "model_update_transport": "shared_memory"},
             "model_update_transport",
-            "one machine, in one run: mode is",
+            "in one run: mode is train",
+        ),
+        (
+            {"mode": "explore", "model_update_transport": "collective"},
+            "model_update_transport",
+            "in one run: mode is explore",
         ),
         ({"num_nodes": 2, "model_update_transport": "shared_memory"}, "model_update_transport", "num_nodes is 2"),
         ({"mode": "train", "model_update_transport": "nccl"}, "model_update_transport", "mode is train"),
@@ -264,6 +269,11 @@ def test_out_of_range_numbers_are_found_in_configurations_built_in_python():
     config = configure()
     broken = replace(config, pg_clip=-1.0, rewards={"math": replace(config.rewards["math"], timeout_s=0.0)})
     assert {problem.key for problem in check_config(broken, 4)} == {"pg_clip", "rewards.math.timeout_s"}
+
+
+def test_between_processes_the_fix_of_a_transport_of_one_run_works():
+    [problem] = check(mode="train", model_update_transport="collective").values()
+    assert [check(mode="train", model_update_transport=fix) for fix in problem.fix.split(", or ")] == [{}, {}]
 
 
 def test_overlapping_roles_are_allowed():

@@ -58,8 +58,8 @@ def test_an_explorer_that_comes_first_waits_at_the_bound_and_both_end_by_themsel
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("transport", "more"),
-    [("object_store", ()), ("collective", ()), ("checkpoint_dir", ()), ("checkpoint_dir", ("train_on_arrival=true",))],
-    ids=["object_store", "collective", "checkpoint_dir", "on arrival"],
+    [("object_store", ()), ("checkpoint_dir", ()), ("checkpoint_dir", ("train_on_arrival=true",))],
+    ids=["object_store", "checkpoint_dir", "on arrival"],
 )
 def test_a_trainer_that_comes_first_is_killed_and_goes_on_from_its_checkpoint(launch, accounts, transport, more):
     """With what it had in memory, explorers lose the versions that they serve; files stay."""
@@ -71,19 +71,6 @@ def test_a_trainer_that_comes_first_is_killed_and_goes_on_from_its_checkpoint(la
     again = launch(*TRAINER, transport, *more)
     assert (again.end(), explorer.end()) == (0, 0), again.output + explorer.output
     accounts(again.dir, validated=None)
-    updates = json.loads((again.dir / "explorers" / "explorer" / "summary.json").read_text())["weight_updates"]
-    assert ("broadcasts" in updates) == ("collective" in transport) and updates.get("broadcasts", {"sent": 1})["sent"] > 0
-
-
-@pytest.mark.slow
-def test_explorers_that_are_broadcast_to_may_be_killed(launch, accounts):
-    together = ("model_update_transport=collective", "engine_health_timeout_s=10")
-    trainer = launch(*TRAINER, *together)
-    first, second = launch(*EXPLORER, *together), launch(*EXPLORER, *together, "explorer_name=second")
-    trainer.wait_for_steps(3)
-    kill(second)
-    assert (trainer.end(), first.end()) == (0, 0), trainer.output + first.output
-    accounts(trainer.dir, validated=None)
 
 
 @pytest.mark.slow

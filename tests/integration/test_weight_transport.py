@@ -18,7 +18,7 @@ from roll.distributed.ports import free_port
 from roll.pipeline import roles
 from roll.pipeline.engine_fleet import EngineFleet
 from roll.pipeline.rlvr.preparation import prepare
-from roll.pipeline.weight_broadcast import BroadcastDesk, InvitedBroadcast, WeightBroadcast
+from roll.pipeline.weight_broadcast import WeightBroadcast
 from roll.rollout.changes import Changes
 from roll.rollout.fleet import Fleet
 from roll.strategies.infer.interface import GenerateRequest, SamplingParams
@@ -114,16 +114,13 @@ async def assert_says_the_same(engines, engine, expected):
 async def check_transports(backend, ranks, trained, other, folder):
     """An engine that starts with other weights says the same as one that starts with the trained ones, after each transport."""
     try:
-        trainers, engines = await start(backend, ranks, trained, other, 4)
+        trainers, engines = await start(backend, ranks, trained, other, 3 + backend.isolated)
         [expected] = await engines.call(0, "generate", [GREEDY])
         address = backend.driver_address()
-        served = [ServedWeightStore(folder.with_name(f"served-{way}"), -1, address, backend) for way in range(2)]
-        served[1].broadcasts = BroadcastDesk(trainers, address, 60.0)
-        ways = [(MemoryWeightStore(), None), (DirectoryWeightStore(folder), None), (served[0], None)]
+        served = ServedWeightStore(folder.with_name("served"), -1, address, backend)
+        ways = [(MemoryWeightStore(), None), (DirectoryWeightStore(folder), None), (served, None)]
         if backend.isolated:
             ways.append((MemoryWeightStore(), WeightBroadcast(trainers, engines, address, 60.0)))
-        else:
-            ways.append((served[1], InvitedBroadcast(engines, served[1])))
         for engine, (store, broadcast) in enumerate(ways, start=1):
             fleet = make_fleet(engines, store, broadcast)
             [answer] = await engines.call(engine, "generate", [GREEDY])

@@ -47,7 +47,7 @@ def party(tmp_path):
 
 def begin(config, groups, step=0):
     """A trainer that goes on from a step."""
-    store = published_weights(config, LocalBackend(), None, step, "5eed")
+    store = published_weights(config, LocalBackend(), step, "5eed")
     return Trainer(store), Publisher(store, SimpleNamespace(groups=groups, record=None, callbacks=None, known=0)), store
 
 
@@ -162,7 +162,7 @@ def test_nobody_waits_for_weights_for_ever(config, party):
 def test_an_address_of_another_machine_is_an_error_with_its_key(config):
     config.weights_address = "192.0.2.1"
     with pytest.raises(OSError, match=r"weights_address 192\.0\.2\.1: .*assign requested address"):
-        published_weights(config, LocalBackend(), None, -1, "5eed")
+        published_weights(config, LocalBackend(), -1, "5eed")
 
 
 def test_an_explorer_whose_versions_are_gone_for_good_begins_anew_ever_more_rarely_and_gives_up():

@@ -12,9 +12,8 @@ import pytest
 import torch
 
 from roll.weights import bucket_server
-from roll.weights.broadcast import Member
 from roll.weights.bucket import make_buckets
-from roll.weights.bucket_server import SECRET, BucketServer, Endpoint, Invitation, ServedBucket, Unreachable
+from roll.weights.bucket_server import SECRET, BucketServer, Endpoint, ServedBucket, Unreachable
 
 
 class Shelf:
@@ -33,11 +32,6 @@ class Shelf:
 
     def bucket(self, version, number):
         return self.held if (version, number) == (7, 0) else None
-
-    def invite(self, version, members):
-        if version != 7:
-            return None
-        return [Invitation(3, [Member("127.0.0.1", 4711, "group", rank, 1 + members, 9.5) for rank in range(1, 1 + members)])]
 
 
 @pytest.fixture
@@ -83,7 +77,7 @@ def test_who_has_another_key_gets_nothing_and_is_mentioned(served, caplog):
 def test_a_proof_is_of_no_use_a_second_time(server, served):
     """Somebody who has read the whole exchange sends it again."""
     with socket.create_connection((server.endpoint.host, server.endpoint.port), 5) as connection:
-        challenge, asked = connection.recv(SECRET), struct.pack("<qqq", 7, 0, 0)
+        challenge, asked = connection.recv(SECRET), struct.pack("<qq", 7, 0)
         said = bytes(SECRET) + server.endpoint.prove(challenge, asked) + asked
         connection.sendall(said)
         assert connection.recv(SECRET, socket.MSG_WAITALL) and any(connection.recv(16, socket.MSG_WAITALL))
@@ -99,12 +93,6 @@ def test_a_proof_is_of_no_use_a_second_time(server, served):
 def test_a_bucket_that_is_not_there_may_come(served, version, number):
     with pytest.raises(Unreachable, match=f"bucket {number} of version {version} cannot be had .* does not have it"):
         replace(served, version=version, number=number).read()
-
-
-def test_engines_are_invited_to_a_broadcast_if_there_is_one(server, shelf):
-    assert server.endpoint.invitations(7, 2) == shelf.invite(7, 2)
-    with pytest.raises(Unreachable, match="broadcast of version 8 cannot be had"):
-        server.endpoint.invitations(8, 2)
 
 
 def test_other_tensors_are_refused(served):

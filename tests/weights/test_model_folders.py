@@ -37,7 +37,6 @@ def pulled(source, version):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_an_engine_reads_all_tensors_from_the_folder_in_bounded_buckets(folders, dtype):
     source = ModelFolders(folders, dtype, bucket_bytes=1100)
-    assert source.latest() == 10
     manifest, buckets = pulled(source, 10)
     for bucket in buckets:
         bucket.verify()
