@@ -6,6 +6,7 @@ import socket
 from pathlib import Path
 
 from roll.configs.ppo import PPOConfig
+from roll.configs.problems import ConfigError
 from roll.metrics.run_identity import RunIdentity, read_identity
 from roll.pipeline.checkpoint import Checkpoint
 
@@ -28,3 +29,27 @@ def standing(config: PPOConfig, checkpoint: Checkpoint | None) -> RunIdentity | 
     if known and checkpoint is not None and found.id != known:
         raise ValueError(f"{checkpoint.path} is of another run ({known}) than this folder ({found.id})")
     return found
+
+
+def check_database(config: PPOConfig, identity: RunIdentity | None, checkpoint: Checkpoint | None, own: bool) -> None:
+    """That the run's database can be used, and that this process may take part in the run it holds. `own`: whether the checkpoint
+    is of this run, which goes on. Raises `ValueError`, `ConfigError`."""
+    try:
+        from roll.pipeline import shared_groups
+        from roll.rollout.sql.admittance import Claim
+    except ImportError as error:
+        raise ValueError(f"groups in a database need {error.name}, which is not installed") from error
+    assert config.groups_address is not None
+    address, step = config.groups_address, checkpoint.step if checkpoint is not None else 0
+
+    def check(run: RunIdentity | None) -> None:
+        claim = Claim(run, config.mode != "explore", step, config.member_timeout)
+        shared_groups.check_database(config, address, claim, checkpoint if own else None)
+
+    try:
+        check(identity)
+    except ConfigError:
+        begun = standing(config, checkpoint)
+        if identity is not None or begun is None:
+            raise
+        check(begun)  # another process has begun this run since the folder was looked at

@@ -32,7 +32,7 @@ from roll.pipeline.callbacks import Callback, own_callbacks
 from roll.pipeline.checkpoint import Checkpoint, CheckpointStore
 from roll.pipeline.checkpoint_state import resumable
 from roll.pipeline.collector import Collector
-from roll.pipeline.identity import standing
+from roll.pipeline.identity import check_database, standing
 from roll.pipeline.opened_models import open_model
 from roll.pipeline.own_stage import OwnStage, own_stages
 from roll.pipeline.roles import loss_spec
@@ -205,7 +205,7 @@ class Preparation:
         config = self.config
         if config.groups_address is not None:
             own = self.checkpoint is not None and self.checkpoint.is_of(self.run_dir)
-            check = partial(_check_database, config, self._identity, self.checkpoint, own)
+            check = partial(check_database, config, self._identity, self.checkpoint, own)
             self.collect("groups_database", config.groups_database, check, "pip install sqlalchemy watchfiles")
         self.collect.raise_if_any()
         return {
@@ -307,29 +307,6 @@ def _divided_by_megatron(config: PPOConfig, device_kind: str) -> Iterator[tuple[
         if isinstance(options, MegatronConfig) and (Path(folder) / "config.json").is_file():
             check = partial(check_folder, folder, ParallelLayout.of(options), options.sequence_parallel, device_kind)
             yield f"{name}.strategy_args.strategy_config", role.strategy_args.strategy_config, check
-
-
-def _check_database(config: PPOConfig, identity: RunIdentity | None, checkpoint: Checkpoint | None, own: bool) -> None:
-    """`own`: whether the checkpoint is of this run, which goes on."""
-    try:
-        from roll.pipeline.shared_groups import check_database
-        from roll.rollout.sql.admittance import Claim
-    except ImportError as error:
-        raise ValueError(f"groups in a database need {error.name}, which is not installed") from error
-    assert config.groups_address is not None
-    address, step = config.groups_address, checkpoint.step if checkpoint is not None else 0
-
-    def check(run: RunIdentity | None) -> None:
-        claim = Claim(run, config.mode != "explore", step, config.member_timeout)
-        check_database(config, address, claim, checkpoint if own else None)
-
-    try:
-        check(identity)
-    except ConfigError:
-        begun = standing(config, checkpoint)
-        if identity is not None or begun is None:
-            raise
-        check(begun)  # another process has begun this run since the folder was looked at
 
 
 def _check_writable(run_dir: Path) -> None:

@@ -7,9 +7,9 @@ import pytest
 
 from roll.configs.problems import ConfigError, Problem
 from roll.metrics.run_identity import identify
-from roll.pipeline import preparation, shared_groups
+from roll.pipeline import shared_groups
 from roll.pipeline.checkpoint import Checkpoint
-from roll.pipeline.identity import standing
+from roll.pipeline.identity import check_database, standing
 
 
 def config(folder, mode="train", resume="auto"):
@@ -65,8 +65,8 @@ def test_a_run_that_another_process_begins_while_this_one_looks_is_joined(tmp_pa
 
     monkeypatch.setattr(shared_groups, "check_database", check)
     explorer = SimpleNamespace(**vars(config(run, "explore")), groups_address="sqlite:///groups.db", member_timeout=60.0)
-    preparation._check_database(explorer, None, None, False)
+    check_database(explorer, None, None, False)
     assert asked == [None, identity]
     (run / "run.json").unlink()
     with pytest.raises(ConfigError, match="that of another run"):
-        preparation._check_database(explorer, None, None, False)
+        check_database(explorer, None, None, False)
