@@ -48,7 +48,7 @@ def test_no_page_fetches_anything_from_elsewhere(site):
 def test_a_formula_is_mathml_and_a_name_of_the_programming_interface_has_its_docstring(site):
     assert '<math xmlns="http://www.w3.org/1998/Math/MathML" display="block">' in (site / "pg_variants/tis.html").read_text()
     assert not [page for page in site.rglob("*.html") if 'class="arithmatex"' in page.read_text()]
-    assert "A stage of your own" in (site / "api.html").read_text()
+    assert "A stage named" in (site / "api.html").read_text()
 
 
 def test_files_beside_the_documentation_are_pages_too(site):
