@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from roll.algorithms.loss import LossSpec
@@ -18,7 +19,7 @@ async def optimise(cluster: Cluster, batches: Sequence[TokenBatch], loss: LossSp
     if not batches:
         return taken
     totals = [totals_of(batch) for batch in batches]
-    by_batch = [shards(batch, cluster.num_shards) for batch in batches]
+    by_batch = [await _divided(batch, cluster.num_shards) for batch in batches]
     by_shard = [list(of_shard) for of_shard in zip(*by_batch, strict=True)]
     metrics: list[dict[str, float]] = (await cluster.scatter("train", by_shard, loss, totals))[0]
     # A metric without a value in some steps is the mean over the other steps.
@@ -30,7 +31,7 @@ async def optimise(cluster: Cluster, batches: Sequence[TokenBatch], loss: LossSp
 async def add_gradients(cluster: Cluster, part: TokenBatch, loss: LossSpec) -> None:
     """The gradients of a part of an optimiser step's batch, if it has a token to train."""
     if totals_of(part).tokens:
-        await cluster.scatter("add_gradients", shards(part, cluster.num_shards), loss)
+        await cluster.scatter("add_gradients", await _divided(part, cluster.num_shards), loss)
 
 
 async def step_on_gradients(cluster: Cluster, batch: TokenBatch, loss: LossSpec) -> dict[str, float]:
@@ -38,6 +39,11 @@ async def step_on_gradients(cluster: Cluster, batch: TokenBatch, loss: LossSpec)
     totals = totals_of(batch)
     metrics: dict[str, float] = (await cluster.call_all("step_on_gradients", loss, totals))[0] if totals.tokens else {}
     return metrics | {f"{cluster.role}/optimiser_steps": float(bool(totals.tokens))}
+
+
+async def _divided(batch: TokenBatch, ranks: int) -> list[TokenBatch]:
+    """Beside the event loop, for all tokens are compared."""
+    return [batch] if ranks == 1 else await asyncio.to_thread(shards, batch, ranks)
 
 
 def _over_steps(name: str, values: Sequence[float]) -> float:

@@ -286,7 +286,8 @@ class Trainer:
 
     async def _per_token(self, cluster: Cluster, method: str, step: Step) -> Tensor:
         """[N] what a method of all workers (`log_probs`, `values`) says of the batch."""
-        by_rank, begun_at = batching.shares(step.batch, cluster.num_shards), time.monotonic()
+        begun_at = time.monotonic()
+        by_rank = await asyncio.to_thread(batching.shares, step.batch, cluster.num_shards)  # it compares all tokens
         parts = await cluster.scatter(method, [step.batch.select(indices) for indices in by_rank])
         if cluster.role in self._derived.scored_ahead:
             step.scored_at = time.monotonic()

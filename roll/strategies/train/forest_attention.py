@@ -104,7 +104,8 @@ class ForestAttention:
             return None
         if (number, dtype, window) not in self._masks:
             at = torch.arange(queries, device=call.keys.device)[:, None]
-            at = at if call.first is None else at + call.first[:, None, None]
+            # Padded queries stand at the last key: what a window would hide from them entirely is NaN in some kernels.
+            at = at if call.first is None else (at + call.first[:, None, None]).clamp(max=keys - 1)
             seen = torch.arange(keys, device=call.keys.device)
             hidden = seen > at if window is None else (seen > at) | (seen <= at - window)
             mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, -math.inf)
@@ -179,6 +180,8 @@ def forest_sdpa(
     """transformers' interface of attention: [B, tokens, heads, d]. Without a `forest` rows attend causally, each for itself."""
     if forest is not None:
         return forest(query, key, value, scaling, sliding_window), None
+    if sliding_window is not None and query.shape[2] > sliding_window:
+        raise ValueError("rows longer than a window of attention need a forest")
     plain: tuple[Tensor, None] = sdpa_attention_forward(
         module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
     )

@@ -182,6 +182,19 @@ def test_windows_of_attention_reach_as_far_as_in_single_samples(tmp_path, window
             log_p = torch.log_softmax(model(input_ids=row[None]).logits[0, :-1] / temperature, -1)
         expected = log_p.gather(1, row[1:, None]).squeeze(1)[PROMPT - 1 :]
         torch.testing.assert_close(said[PROMPT:], expected, rtol=1e-5, atol=1e-5)
+    alone = make_train_strategy(RankContext(), fsdp2_spec(tmp_path, **NO_STEP, **ALONE))
+    together = make_train_strategy(RankContext(), fsdp2_spec(tmp_path, **NO_STEP, **TOGETHER))
+    assert distance(gradients(together, batch, policy_step), gradients(alone, batch, policy_step)) < 1e-6
+
+
+def test_padding_sees_something():
+    """Some kernels make NaN of a query that sees nothing, and of its gradient."""
+    first = torch.arange(12)
+    rows = [first, torch.cat([first[:10], torch.tensor([30])]), torch.cat([first[:2], torch.arange(20, 29)])]
+    attention = forest_row(batch_of(rows, [1, 1, 1]).padded()).arguments["forest"]
+    masks = [attention._mask(number, torch.float32, 2) for number in range(len(attention._calls))]
+    assert any(mask is not None for mask in masks)
+    assert all((mask == 0).any(-1).all() for mask in masks if mask is not None)
 
 
 @pytest.mark.parametrize("options", [{"lora_target": "q_proj,down_proj"}, {"disable_gradient_checkpointing": False}])
