@@ -15,8 +15,7 @@ import numpy as np
 from gymnasium import spaces
 
 from roll.configs.problems import ConfigError, Problem
-from roll.envs.actions import ANSWER_PATTERN, ActionReader
-from roll.envs.game import MoveOutcome, NamedActionGame
+from roll.envs.game import ANSWER_PATTERN, ActionReader, MoveOutcome, NamedActionGame
 
 MOST_NUMBERS = 64
 """Most numbers of a Box or a MultiDiscrete: an observation with more is a picture, which text cannot show."""

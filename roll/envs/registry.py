@@ -18,7 +18,6 @@ BUILT_IN = {
         "frozen_lake": "frozen_lake.FrozenLake",
         "sokoban": "sokoban.Sokoban",
         "gymnasium": "gymnasium.GymnasiumEnv",
-        "calculator": "calculator.CalculatorEnv",
         "gem": "gem.GemEnv",
         "verifiers": "verifiers.VerifiersEnv",
     }.items()

@@ -26,7 +26,7 @@ from roll.configs.derived import derive
 from roll.configs.loading import load_config
 from roll.configs.rlvr import RLVRConfig
 from roll.data.chat_template import chatml
-from roll.envs.actions import ActionReader
+from roll.envs.game import ActionReader
 from roll.envs.sokoban import Sokoban
 from roll.pipeline.roles import loss_spec
 from roll.rewards.answers import ANSWER_PARTS

@@ -21,9 +21,9 @@ _REWARDS = {
     "exact_match_reward_worker": ("roll.rewards.rules", "ExactMatchRewardWorker"),
     "general_val_rule_reward_worker": ("roll.rewards.rules", "GeneralValRuleRewardWorker"),
     "http_reward_worker": ("roll.rewards.service", "HTTPRewardWorker"),
-    "ifeval_rule_reward_worker": ("roll.rewards.instruction_rule", "GeneralRuleRewardWorker"),
+    "ifeval_rule_reward_worker": ("roll.rewards.instructions", "GeneralRuleRewardWorker"),
     "llm_judge_reward_worker": ("roll.rewards.llm_judge", "LLMJudgeRewardWorker"),
-    "math_rule_reward_worker": ("roll.rewards.math_rule", "MathRuleRewardWorker"),
+    "math_rule_reward_worker": ("roll.rewards.rules", "MathRuleRewardWorker"),
     "multiple_choice_boxed_rule_reward_worker": ("roll.rewards.rules", "MultipleChoiceBoxedRuleRewardWorker"),
     "reward_model_worker": ("roll.rewards.reward_model", "RewardModelWorker"),
 }
