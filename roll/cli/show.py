@@ -1,5 +1,5 @@
-"""`roll show RUN`: how a run is doing, from what it writes: steps, versions, who takes part, groups by state; `roll diff RUN RUN`:
-where two of them are configured differently, what they reached in which time, and their metrics.
+"""`roll show RUN`: how a run is doing, from what it writes: steps, versions, who takes part, groups by state. `roll diff A B`:
+where two are configured differently, what they reached in which time, and their metrics.
 
 Of a run whose groups lie in a database this knows every process; of one with its groups in memory, what its driver wrote last."""
 

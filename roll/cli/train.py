@@ -120,7 +120,7 @@ def _loaded(
 def _told(options: argparse.Namespace, overrides: Sequence[str]) -> int:
     """What users of Hydra ask for: `--cfg job`, secrets hidden, and `--info`. Raises `ConfigError`."""
     from roll.loading.compose import compose
-    from roll.loading.origins import files
+    from roll.loading.yaml_files import files
 
     folder, name = config_folder(options.config_path), options.config_name
     if options.cfg:

@@ -35,9 +35,8 @@ from roll.configs.problems import ConfigError, LoadReport, Note, Problem, origin
 from roll.configs.redact import hide_values
 from roll.configs.rlvr import RLVRConfig
 from roll.distributed.machine import this_machine
-from roll.loading.left_out import fill_in
-from roll.loading.origins import COMMAND_LINE, check_files, files, origins
-from roll.loading.yaml_limits import check_references
+from roll.loading.fitting import fill_in
+from roll.loading.yaml_files import COMMAND_LINE, check_files, check_references, files, origins
 
 Config = TypeVar("Config", bound=PPOConfig)
 ROLLS_DEVICES_PER_NODE = 8
