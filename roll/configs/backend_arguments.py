@@ -4,7 +4,7 @@ megatron_train, megatron_infer: how the ranks divide the model, and what is reco
 those that share tensors first, then data-parallel ones, then pipeline stages.
 
 deepspeed_train, deepspeed_infer: the keys of a DeepSpeed JSON, as in ROLL's `${deepspeed_zero3}`. What belongs to the run (batch
-sizes, optimiser, schedule, clipping, number type) is set by other keys of the role; its places in the JSON are only read to refuse
+sizes, optimiser, schedule, clipping, number type) is set by other keys of the role; its places in the JSON are read to refuse
 a value that contradicts them."""
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from roll_surface import keys
 
 from roll.algorithms.correction import correct
 from roll.algorithms.kl import approx_kl
@@ -19,7 +20,6 @@ from roll.compat.roll.readings import MATH
 from roll.compat.roll.readings_agentic import only_group
 from roll.compat.roll.report import DIFFERENCES, differences_of
 from roll.compat.roll.rule import DROP
-from roll.compat.roll.surface import keys
 from roll.compat.roll.translation import READINGS, read_as_roll, translate
 from roll.configs.agentic import AgenticConfig
 from roll.configs.derived import derive
