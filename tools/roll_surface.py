@@ -4,7 +4,7 @@ Each is a field here or has a rule in compat/roll/keys_*.py; a test checks it, a
 
 from __future__ import annotations
 
-from roll.compat.variables import ROLLS_KEYS
+from roll.compat.roll.pipelines import ROLLS_KEYS
 
 _WORKER = """name worker_cls pg_variant model_args training_args data_args generating_args strategy_args world_size
 device_mapping num_gpus_per_worker model_update_frequency infer_batch_size backend_timeout system_envs

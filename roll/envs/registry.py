@@ -17,9 +17,8 @@ BUILT_IN = {
     for name, path in {
         "frozen_lake": "frozen_lake.FrozenLake",
         "sokoban": "sokoban.Sokoban",
-        "gymnasium": "gymnasium.GymnasiumEnv",
-        "gem": "gem.GemEnv",
-        "verifiers": "verifiers.VerifiersEnv",
+        "gymnasium": "adapters.GymnasiumEnv",
+        "gem": "adapters.GemEnv",
     }.items()
 }
 
@@ -38,7 +37,7 @@ def env_class(env_type: str, key: str = "env_type") -> type[Any]:
     except Exception as error:
         raise ConfigError([Problem(key, env_type, f"cannot be imported: {type(error).__name__}: {error}")]) from error
     if isinstance(cls, type) and any(base.__name__ == "Env" and base.__module__ == "gem.core" for base in cls.__mro__):
-        from roll.envs.gem import of_class
+        from roll.envs.adapters import of_class
 
         cls = of_class(cls)
     flaw = _flaw(cls)

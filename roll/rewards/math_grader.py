@@ -21,8 +21,7 @@ from sympy import Add, Float, Integer, Integral, MatrixBase, Mul, Pow, Product, 
 from sympy.core.cache import clear_cache
 from sympy.functions.combinatorial.factorials import factorial2, subfactorial
 
-from roll.rewards.math_answer import boxes, final_answer
-from roll.rewards.math_objections import objection
+from roll.rewards.math_answer import boxes, final_answer, objection
 
 logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its own time limit is off: the pool has a hard one
 

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from roll_surface import keys
 
+from roll.compat.roll.pipelines import ROLLS_KEYS
 from roll.compat.roll.report import DEFAULTS, other_defaults
 from roll.compat.roll.rule import DROP, ROLES
 from roll.compat.roll.translation import RULES, has_field, translate
-from roll.compat.variables import ROLLS_KEYS
 from roll.configs.agentic import AgenticConfig
 from roll.configs.arguments import STRATEGY_CONFIGS
 from roll.configs.loading import load_config

@@ -22,10 +22,10 @@ _REWARDS = {
     "general_val_rule_reward_worker": ("roll.rewards.rules", "GeneralValRuleRewardWorker"),
     "http_reward_worker": ("roll.rewards.service", "HTTPRewardWorker"),
     "ifeval_rule_reward_worker": ("roll.rewards.instructions", "GeneralRuleRewardWorker"),
-    "llm_judge_reward_worker": ("roll.rewards.llm_judge", "LLMJudgeRewardWorker"),
+    "llm_judge_reward_worker": ("roll.rewards.by_model", "LLMJudgeRewardWorker"),
     "math_rule_reward_worker": ("roll.rewards.rules", "MathRuleRewardWorker"),
     "multiple_choice_boxed_rule_reward_worker": ("roll.rewards.rules", "MultipleChoiceBoxedRuleRewardWorker"),
-    "reward_model_worker": ("roll.rewards.reward_model", "RewardModelWorker"),
+    "reward_model_worker": ("roll.rewards.by_model", "RewardModelWorker"),
 }
 """The reward workers that `worker_cls` names: ROLL's, and ours of that form."""
 NAMES: dict[str, tuple[str, str]] = {

@@ -1,5 +1,5 @@
-"""What is told of a file of ROLL: keys that mean something else here (differences.py; below those of the tasks), and keys left out
-whose default is another than ROLL's, where it matters."""
+"""What is told of a file of ROLL: keys that mean something else here (differences.py; below those of the tasks), and keys left
+out whose default is another than ROLL's, where it matters."""
 
 from __future__ import annotations
 
