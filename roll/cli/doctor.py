@@ -30,8 +30,7 @@ from roll.configs.rlvr import RLVRConfig
 from roll.configs.sizes import GIB
 from roll.distributed.machine import Machine, this_machine
 from roll.rewards.code_judge import state_here
-from roll.rewards.sandbox.isolation import BUILT_IN, checked
-from roll.rewards.sandbox.sandbox import SandboxFailed
+from roll.rewards.sandbox.sandbox import BUILT_IN, SandboxFailed, checked
 from roll.strategies.infer.sglang import arguments as sglang_arguments
 from roll.strategies.infer.vllm import arguments as vllm_arguments
 

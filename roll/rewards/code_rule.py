@@ -15,8 +15,8 @@ from roll.data.sample import Sample
 from roll.rewards.answers import program_of
 from roll.rewards.code_judge import AFTER_S, same_output
 from roll.rewards.pool import TimedPool
-from roll.rewards.sandbox.isolation import BUILT_IN, checked
 from roll.rewards.sandbox.read_tests import definitions_of, helpers_in, tests_something
+from roll.rewards.sandbox.sandbox import BUILT_IN, checked
 from roll.rewards.sandbox.solution import PRELUDE, prelude
 from roll.rewards.sandbox.tester import same
 from roll.rewards.sandbox.usage import Limits
@@ -202,7 +202,7 @@ MARGIN = 0.9
 
 class CodeSandboxRewardWorker(RewardWorker):
     """`timeout_s`: for all tests of a sample. `reward_args`: `code_url` (a SandboxFusion service; without it, or with
-    `use_local`, the tests run here), `isolation` (what isolates them: `sandbox/isolation.py`), `partial_credit` (the reward
+    `use_local`, the tests run here), `isolation` (what isolates them: `sandbox/sandbox.py`), `partial_credit` (the reward
     is the share of tests that pass), fields of `Limits`."""
 
     reads = frozenset(

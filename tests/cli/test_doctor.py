@@ -12,7 +12,7 @@ from roll.cli import doctor
 from roll.cli.doctor import Finding
 from roll.configs.worker import RewardConfig
 from roll.distributed.machine import Machine
-from roll.rewards.sandbox import isolation
+from roll.rewards.sandbox import sandbox
 from roll.rewards.sandbox.sandbox import SandboxFailed
 
 GIB = 1 << 30
@@ -158,7 +158,7 @@ def test_a_check_tells_it_of_each_domain_that_runs_programs_here(monkeypatch):
     monkeypatch.setattr(doctor, "state_here", lambda: NONE)
     assert told() == [f"rewards.code: programs are shut in by filter; not by {NONE['missing'][0]}"]
     assert told(code_url="http://127.0.0.1:1/run_code") == []
-    monkeypatch.setattr(isolation.shutil, "which", lambda program: None)
+    monkeypatch.setattr(sandbox.shutil, "which", lambda program: None)
     (line,) = told(isolation="bubblewrap")
     assert "would be refused: rewards.code: reward_args.isolation is 'bubblewrap', but bwrap is not installed" in line
     (line,) = told(isolation="podman")

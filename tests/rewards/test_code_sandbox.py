@@ -22,7 +22,7 @@ from roll.rewards.code_judge import same_output
 from roll.rewards.code_rule import CodeSandboxRewardWorker
 from roll.rewards.code_rule import tests_of as read_tests
 from roll.rewards.sandbox import landlock, sandbox, usage
-from roll.rewards.sandbox.isolation import BUILT_IN
+from roll.rewards.sandbox.sandbox import BUILT_IN
 from roll.rewards.sandbox.usage import Limits
 from roll.rewards.worker import RewardResult
 
