@@ -18,6 +18,8 @@ from roll.cli import demo
 from roll.cli.main import main
 from roll.loading import packaged
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 
