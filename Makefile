@@ -80,9 +80,9 @@ demo-explorer-trainer: env-core
 	$(BIN)/python examples/embedded/make_embedded.py
 	$(BIN)/python examples/embedded/explorer_trainer.py $(ARGS)
 
-# Between two edits: nine tests of ten, without those that conftest.py or a mark calls slow.
+# Between two edits: eight tests of ten, without those that conftest.py or a mark calls slow: two minutes on two quiet cores.
 test-quick: env
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n 2 $(PYTEST_ORDER) -m "not ray and not slow" --ignore=tests/gpu --ignore=tests/faults/matrix $(ARGS)
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ORDER) -m "not ray and not slow" --ignore=tests/gpu --ignore=tests/faults/matrix $(ARGS)
 
 # One thread a process. Tests marked `ray` share one worker, and which tests come first is said, too (conftest.py). The linters run
 # beside the tests; what they say is shown at the end.

@@ -33,6 +33,8 @@ pytest_plugins = ["processor_time"]
 STARTERS = {"embedded_task", "forked_engines", "forks", "in_process", "vllm_forks"}
 """Fixtures of tests that start runs, ranks or engines, or that teach a model."""
 
+SLOW_ROOMS = {"benchmarks", "hostile", "integration", "packaging"}
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -55,9 +57,11 @@ def pytest_collection_finish() -> None:
 
 
 def _starts_something(item: pytest.Item) -> bool:
-    """Those that name their process of pytest-xdist share an engine there, or ranks."""
-    needed = {*getattr(item, "fixturenames", ())}
-    return bool(STARTERS & needed or item.get_closest_marker("xdist_group") or "integration" in item.path.parts)
+    """Tests that name their process of pytest-xdist share an engine or ranks there. PostgreSQL's have a twin with SQLite."""
+    if STARTERS & {*getattr(item, "fixturenames", ())} or item.get_closest_marker("xdist_group"):
+        return True
+    rooms = item.path.relative_to(item.config.rootpath).parts
+    return bool(SLOW_ROOMS & {*rooms}) or "postgresql" in item.nodeid.partition("[")[2]
 
 
 def _scopes(item: pytest.Item) -> set[str]:

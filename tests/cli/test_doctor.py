@@ -96,6 +96,7 @@ def test_a_torch_that_sees_no_accelerator_is_told(monkeypatch):
     assert broken.state == "missing" and "libc10.so" in broken.text
 
 
+@pytest.mark.slow
 def test_what_hangs_is_killed_with_all_that_it_started(tmp_path):
     program = (
         "import subprocess, sys, pathlib\n"

@@ -15,6 +15,8 @@ from roll.distributed.machine import Machine
 from roll.loading.check import check, planned_devices
 from roll.loading.compose import load
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "async_gsm8k"
 NAMES = ("trainer", "explorer", "explorer_new")

@@ -17,6 +17,8 @@ from tiny_models import symbol_tokenizer, tiny_qwen2
 from roll.cli.main import main
 from roll.loading import packaged
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -14,6 +14,8 @@ from roll.cli.main import main
 from roll.cli.sweep import Combination, Sweep, combinations, results
 from roll.configs.problems import ConfigError
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 ENDLESS = "import pathlib, time; pathlib.Path('begun').touch(); time.sleep(600)"
 

@@ -2,6 +2,7 @@
 
 import ast
 from dataclasses import fields, is_dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,7 @@ ONLY_CHECKED = {
 }  # fmt: skip
 
 
+@cache
 def attributes_read(path):
     return {node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)}
 

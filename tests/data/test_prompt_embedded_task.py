@@ -21,6 +21,8 @@ from roll.data.sample import Prompt, Sample
 from roll.loading.compose import compose
 from roll.rewards.worker import worker_class
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def maker() -> ModuleType:

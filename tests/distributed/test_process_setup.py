@@ -36,12 +36,14 @@ def run(first, then):
 
 
 @with_mkl
+@pytest.mark.slow
 def test_set_before_the_first_matrix_product_mkl_is_strict():
     done = run("", USE_MKL)
     assert done.stdout.strip() == "True" and "MKL" not in done.stderr
 
 
 @with_mkl
+@pytest.mark.slow
 def test_set_after_it_the_process_warns():
     done = run(USE_MKL, "")
     assert done.stdout.strip() == "False" and "MKL_CBWR" in done.stderr

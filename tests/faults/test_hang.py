@@ -7,8 +7,12 @@ import time
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from roll.cli.train import main
 from roll.record.hangs import Hangs
+
+pytestmark = pytest.mark.slow
 
 
 def release_when_explained(run_dir: Path, released: Path) -> None:

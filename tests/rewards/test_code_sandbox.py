@@ -26,6 +26,8 @@ from roll.rewards.sandbox.sandbox import BUILT_IN
 from roll.rewards.sandbox.usage import Limits
 from roll.rewards.worker import RewardResult
 
+pytestmark = pytest.mark.slow
+
 DOUBLE = "print(int(input()) * 2)"
 ADD = "def add(a, b):\n    return a + b"
 VECTOR = """

@@ -12,6 +12,8 @@ from roll.distributed import user_code
 from roll.rewards.host import RewardHost
 from roll.rewards.worker import RewardResult
 
+pytestmark = pytest.mark.slow
+
 REWARDS = """
 import asyncio, threading
 from roll.rewards.worker import RewardWorker

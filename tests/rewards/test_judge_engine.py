@@ -15,6 +15,8 @@ from roll.rewards.by_model import Engine, LLMJudgeRewardWorker
 from roll.rewards.references import try_reward
 from roll.rewards.worker import RewardResult
 
+pytestmark = pytest.mark.slow
+
 TEMPLATE = "{% for m in messages %}{{ m['role'] }}:{{ m['content'] }}<eos>{% endfor %}"
 JUDGE = "roll.pipeline.rlvr.rewards.llm_judge_reward_worker.LLMJudgeRewardWorker"
 

@@ -253,6 +253,7 @@ def sample(response: str, ground_truth: str = "17") -> Sample:
     return Sample(prompt, 0, [2], [0.0], [], "stop", response_text=response)
 
 
+@pytest.mark.slow
 def test_an_answer_without_end_is_wrong_and_no_failure_of_the_judge() -> None:
     """Each by itself, as each may cost a process; the judge goes on afterwards."""
 

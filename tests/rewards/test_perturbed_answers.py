@@ -6,7 +6,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
+import pytest
+
 from roll.rewards.math_grader import grade
+
+pytestmark = pytest.mark.slow
 
 TRUTHS = [
     # whole numbers, also as AIME and GSM8K write them

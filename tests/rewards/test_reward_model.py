@@ -21,6 +21,8 @@ from roll.rewards.worker import RewardResult
 from roll.strategies.opened_models import open_classifier
 from roll.strategies.score.hf import next_batch
 
+pytestmark = pytest.mark.slow
+
 TEMPLATE = (
     "{% for m in messages %}{{ m['role'][0] }}:{{ m['content'] }}<eos>{% endfor %}{% if add_generation_prompt %}a:{% endif %}"
 )

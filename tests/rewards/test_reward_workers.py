@@ -111,6 +111,7 @@ def test_math_rewards_through_the_pool() -> None:
     assert "ground truth '' is not a mathematical expression" in (results[3].error or "")
 
 
+@pytest.mark.slow
 def test_an_answer_that_cannot_be_evaluated_in_time_is_wrong() -> None:
     """SymPy would work on this for hours. The group is kept."""
     explosive = r"\boxed{(x+y+z+w)^{4000}}"
@@ -137,6 +138,7 @@ def leaving(item):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("judge", "expected"),
     [

@@ -14,6 +14,8 @@ from roll.rollout.pipeline_depth import PipelineDepth
 sys.path.insert(0, str(Path(__file__).parent))
 from virtual_run import simulate
 
+pytestmark = pytest.mark.slow
+
 GROUPS, STEPS = 8, 60
 
 

@@ -293,6 +293,7 @@ def serving(folder, monkeypatch):
     thread.join()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: "], ids=["nothing", "half a request"])
 @pytest.mark.parametrize("before", [False, True], ids=["first", "second"])
 def test_a_connection_that_makes_no_request_is_closed_however_slowly_it_speaks(serving, said, before):

@@ -397,6 +397,7 @@ def test_a_transaction_that_fails_leaves_no_trace(make_party):
     run(main())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "max_reuse"), [(0, 1), (1, 1), (2, 1), (3, 2), (4, 3)])
 def test_whatever_explorers_and_trainers_come_and_go_every_task_and_every_group_is_accounted_for(make_party, seed, max_reuse):
     """Explorers of random speed that are killed and come back, a trainer that is killed and goes on from its checkpoint."""

@@ -30,6 +30,8 @@ from roll.strategies.train.interface import BatchTotals, RankContext
 from roll.strategies.train.value_head import load_value_model
 from roll.weights.folder_files import VALUE_HEAD
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = Path(__file__).with_name("critic_program.py")
 
 

@@ -16,6 +16,8 @@ from roll.strategies.train.megatron.supported import ParallelLayout, check_folde
 pytest.importorskip("megatron.core", reason="needs requirements/megatron.txt")
 from roll.strategies.train.megatron.strategy import MegatronStrategy
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def make(megatron_models, rank_program):
