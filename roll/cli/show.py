@@ -87,6 +87,7 @@ LOOK_S = 2.5
 STATES = {"alive": "is alive", "silent": "is silent", "left": "has left", "lost": "was lost"}
 RECENT_S = 60.0
 """Rates are those of the last so many seconds."""
+NO_WORK = {"groups": 0, "recent": 0, "tokens": 0, "lag": None}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -158,6 +159,7 @@ def _of_database(address: str, identity: RunIdentity | None) -> dict[str, Any]:
     from roll.rollout.sql.database import reading
     from roll.rollout.sql.migration import check_layout
     from roll.rollout.sql.tables import members, runs
+    from roll.view.members import work_since
 
     with reading(address) as connection:
         check_layout(connection)
@@ -171,7 +173,8 @@ def _of_database(address: str, identity: RunIdentity | None) -> dict[str, Any]:
         state = {row.name: row.state for row in rows}
         state |= {row.name: "silent" for row in rows if row.state == "alive" and first.get(row.name) == row.beat}
         counts = _groups_by_state(connection)
-        explorers = [_explorer(connection, row, state[row.name]) for row in rows if row.role != "trainer"]
+        work = {row.member: row for row in connection.execute(work_since(time.time() - RECENT_S))}
+        explorers = [_explorer(row, state[row.name], work.get(row.name)) for row in rows if row.role != "trainer"]
     uses = run.trained + run.replayed
     batch = uses // run.next_step if run.next_step and uses % run.next_step == 0 else None
     trainers = [
@@ -224,19 +227,9 @@ def _groups_by_state(connection: Any) -> dict[str, Any]:
     return counts
 
 
-def _explorer(connection: Any, row: Any, state: str) -> dict[str, Any]:
+def _explorer(row: Any, state: str, work: Any) -> dict[str, Any]:
     """`groups`: those that it completed; `recent`, `tokens`: of the last minute; `lag`: the mean of its trained groups."""
-    from sqlalchemy import func, select
-
-    from roll.rollout.sql.tables import groups
-
-    mine = groups.c.member == row.name
-    completed = connection.execute(select(func.count()).where(mine, groups.c.completed_at.is_not(None))).scalar_one()
-    lately = groups.c.completed_at > time.time() - RECENT_S
-    recent = select(func.count(), func.coalesce(func.sum(groups.c.tokens), 0)).where(mine, lately)
-    count, tokens = connection.execute(recent).one()
-    lag = connection.execute(select(func.avg(groups.c.lag)).where(mine, groups.c.state == "trained")).scalar()
-    done = {"groups": completed, "recent": count, "tokens": tokens, "lag": lag}
+    done = {"groups": work.done, "recent": work.recent, "tokens": work.tokens or 0, "lag": work.lag} if work else NO_WORK
     return {"name": row.name, "state": state, "served": row.served} | done
 
 
