@@ -8,9 +8,10 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from roll.distributed.backend import Backend, BackendLost, NodeLost, Ref, WorkerDied, WorkerHandle, WorkerSpec, WorkerStartError
+from roll.distributed.backend import Backend, Ref, WorkerHandle, WorkerSpec
 from roll.distributed.heartbeat import silence
 from roll.distributed.process_memory import ProcessMemory
+from roll.errors import BackendLost, NodeLost, WorkerDied, WorkerStartError
 
 logger = logging.getLogger(__name__)
 

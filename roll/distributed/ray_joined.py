@@ -13,7 +13,7 @@ import time
 import ray
 from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 
-from roll.distributed.backend import BackendLost
+from roll.errors import BackendLost
 
 LOOK_S = 3.0
 LOST_S = 30.0

@@ -17,10 +17,10 @@ import threading
 from collections.abc import Awaitable, Mapping
 from typing import Any, Protocol, TypeVar
 
-from roll.distributed.child import START_LIMIT_S, CallFailed, Child, ChildDied, ChildPool, same_imports
+from roll.distributed.child import START_LIMIT_S, Child, ChildPool, same_imports
 from roll.envs.registry import make_env
+from roll.errors import CallFailed, ChildDied, EnvFailure
 from roll.rollout.environment import AnyTextEnv
-from roll.rollout.environment_failure import EnvFailure
 
 T = TypeVar("T")
 

@@ -7,13 +7,10 @@ from typing import Any
 
 from roll.configs.arguments import Template
 from roll.data.template_process import LONGEST_TEXT
+from roll.errors import TemplateRefusal
 
 MARK = "\u27e6answer\u27e7"
 """Stands for an answer while the chat template shows what follows one."""
-
-
-class TemplateRefusal(ValueError):
-    """The chat template cannot render these messages, or not as it has to."""
 
 
 class Dialogue:

@@ -58,10 +58,6 @@ class EpisodeTask:
     env_seed: int
 
 
-class PromptTooLong(Exception):
-    """The first message leaves no room for an answer."""
-
-
 @dataclass(slots=True)
 class Record:
     """The episode so far."""

@@ -17,12 +17,12 @@ from roll.configs.dotted_path import import_object
 from roll.data.chat_template import set_variables
 from roll.data.sample import Sample
 from roll.data.seeding import derive_seed
-from roll.distributed.backend import WorkerDied, WorkerHandle
+from roll.distributed.backend import WorkerHandle
 from roll.distributed.cluster import Cluster
-from roll.explorer.dialogue import Dialogue, TemplateRefusal
-from roll.explorer.env_manager import EnvManager, EpisodeTask, PolicyAnswer, PromptTooLong
-from roll.explorer.group_play import RULES, VALIDATION, EpisodeFailed, play_group
-from roll.rollout.environment_failure import EnvFailure
+from roll.errors import EngineLost, EnvFailure, EpisodeFailed, PromptTooLong, TemplateRefusal, WorkerDied
+from roll.explorer.dialogue import Dialogue
+from roll.explorer.env_manager import EnvManager, EpisodeTask, PolicyAnswer
+from roll.explorer.group_play import RULES, VALIDATION, play_group
 from roll.rollout.rollout import RolloutClient
 from roll.rollout.router import Router
 from roll.strategies.infer.interface import GenerateRequest, SamplingParams
@@ -58,10 +58,6 @@ class GroupResult:
     last_failure: str = ""
     lost: int = 0
     aborted: int = 0
-
-
-class EngineLost(RuntimeError):
-    """An engine died, and nobody replaces it. (Not `WorkerDied`: the coordinator lives.)"""
 
 
 class EnvironmentWorker:

@@ -5,15 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from roll.data.sample import Prompt, Sample
-from roll.explorer.env_manager import (
-    AskPolicy,
-    Environment,
-    EnvManager,
-    EpisodeTask,
-    PolicyAnswer,
-    PromptTooLong,
-    Record,
-)
+from roll.errors import PromptTooLong
+from roll.explorer.env_manager import AskPolicy, Environment, EnvManager, EpisodeTask, PolicyAnswer, Record
 
 
 class StepEnvManager(EnvManager):

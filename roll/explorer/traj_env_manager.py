@@ -6,15 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from roll.data.sample import Sample, VersionSpan
-from roll.explorer.env_manager import (
-    AskPolicy,
-    Environment,
-    EnvManager,
-    EpisodeTask,
-    PolicyAnswer,
-    PromptTooLong,
-    Record,
-)
+from roll.errors import PromptTooLong
+from roll.explorer.env_manager import AskPolicy, Environment, EnvManager, EpisodeTask, PolicyAnswer, Record
 
 
 @dataclass

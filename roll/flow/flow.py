@@ -13,14 +13,11 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 
 from roll.distributed.device_locks import DeviceLocks
+from roll.errors import FlowError
 from roll.flow.parallel import Parallel
 from roll.flow.stage import AnyStage, Channel, combined
 from roll.record.hangs import Hangs
 from roll.record.ledger import STAGE, LaneState, Ledger
-
-
-class FlowError(RuntimeError):
-    """A stage or a watcher failed; the message says which, and how, and the cause is its error."""
 
 
 def item_name(item: object) -> str:

@@ -14,7 +14,8 @@ from roll.configs.problems import MISSING_VALUE, Note
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.worker import ActorTrainConfig, ValidationConfig
 from roll.data.hub import cached, is_hub_name, where_from
-from roll.data.prompt_file import PromptFileError, PromptRow, read_rows
+from roll.data.prompt_file import PromptRow, read_rows
+from roll.errors import PromptFileError
 from roll.loading.fitting import MOST_ROWS, OpenedModel, measured, opened
 
 B = TypeVar("B", ActorTrainConfig, ValidationConfig)

@@ -25,6 +25,7 @@ from roll.distributed.backend import Backend, WorkerSpec
 from roll.distributed.cluster import Cluster
 from roll.distributed.devices import Inventory
 from roll.engines.engine_fleet import EngineFleet
+from roll.errors import CallbackError, Superseded
 from roll.explorer.explorer import Exploration, Explorer
 from roll.flow.flow import one_line
 from roll.flow.stage import AnyStage
@@ -34,10 +35,9 @@ from roll.pipeline.failures import Fallback, TrainerRestarts
 from roll.pipeline.preparation import Prepared, decisions
 from roll.pipeline.state import RunState
 from roll.pipeline.summary import CarriedOver, RunComponents, advice, figures, of_evaluation
-from roll.record.callbacks import CallbackError
 from roll.record.ledger import Ledger
 from roll.record.live_files import amend_summary, is_running
-from roll.record.run_lock import RunLock, Superseded
+from roll.record.run_lock import RunLock
 from roll.record.run_record import Counter
 from roll.trainer.advantages import Advantages
 

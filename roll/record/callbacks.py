@@ -13,6 +13,7 @@ from roll.configs.base import FlowConfig
 from roll.configs.collector import OWN_CODE, Collector
 from roll.configs.dotted_path import import_object
 from roll.data.sample import SampleGroup
+from roll.errors import CallbackError
 
 Event = Literal["on_step", "on_validation", "on_group", "on_run_end"]
 
@@ -32,10 +33,6 @@ class Callback:
 
     def on_run_end(self, summary: Mapping[str, object]) -> None:
         """The run is over, whatever ended it: `summary` is that of summary.json."""
-
-
-class CallbackError(RuntimeError):
-    """A callback has failed; says which, and how."""
 
 
 class Callbacks:

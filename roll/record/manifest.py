@@ -14,14 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from roll.errors import CheckpointError
+
 MANIFEST = "manifest.json"
 LARGEST_BYTES = 1 << 28
 """The largest JSON file, in bytes, that is read whole."""
 _HASH = re.compile(r"[0-9a-f]{64}")
-
-
-class CheckpointError(ValueError):
-    """A checkpoint that cannot be resumed from; says why, and what can."""
 
 
 @dataclass(frozen=True, slots=True)

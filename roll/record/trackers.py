@@ -15,15 +15,9 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from roll.configs.redact import HIDDEN, redact, secrets
+from roll.errors import TrackerError
 from roll.record.journal import JournalFile, check_prefix
-from roll.record.remote_trackers import (
-    MlflowTracker,
-    SwanlabTracker,
-    TensorBoardTracker,
-    TrackedRun,
-    TrackerError,
-    WandbTracker,
-)
+from roll.record.remote_trackers import MlflowTracker, SwanlabTracker, TensorBoardTracker, TrackedRun, WandbTracker
 
 logger = logging.getLogger(__name__)
 

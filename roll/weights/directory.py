@@ -23,11 +23,12 @@ from safetensors.torch import load_file
 
 from roll.distributed.backend import Backend
 from roll.distributed.temp_folder import TempFolder
+from roll.errors import Unreachable, VersionGone
 from roll.weights.bucket import Bucket, WeightManifest
-from roll.weights.bucket_server import BucketServer, Endpoint, ServedBucket, Unreachable
+from roll.weights.bucket_server import BucketServer, Endpoint, ServedBucket
 from roll.weights.folder_files import stored_tensors, weight_files
 from roll.weights.layout import MEMORY, write_file
-from roll.weights.store import BucketRef, Receive, VersionGone
+from roll.weights.store import BucketRef, Receive
 
 MANIFEST, VERSION, DOOMED = "manifest.json", "version-", "deleted-"
 SERVER = "server.json"

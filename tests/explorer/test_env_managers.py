@@ -7,9 +7,10 @@ from agentic_worlds import Letters
 
 from roll.configs.agentic import EnvConfig
 from roll.data.sample import VersionSpan
+from roll.errors import PromptTooLong, TemplateRefusal
 from roll.explorer import dialogue
-from roll.explorer.dialogue import Dialogue, TemplateRefusal
-from roll.explorer.env_manager import EpisodeTask, PolicyAnswer, PromptTooLong
+from roll.explorer.dialogue import Dialogue
+from roll.explorer.env_manager import EpisodeTask, PolicyAnswer
 from roll.explorer.step_env_manager import StepEnvManager
 from roll.explorer.traj_env_manager import TrajEnvManager
 from roll.record.episode_metrics import episode_metrics

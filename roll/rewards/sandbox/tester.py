@@ -17,7 +17,8 @@ import sys
 import types
 from typing import Any
 
-from roll.rewards.sandbox.object_proxy import Peer, PeerGone, Remote, error_class
+from roll.errors import PeerGone
+from roll.rewards.sandbox.object_proxy import Peer, Remote, error_class
 from roll.rewards.sandbox.read_tests import asked_of_solution, bound_in
 from roll.rewards.sandbox.solution import NAME, prelude
 

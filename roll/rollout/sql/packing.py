@@ -11,13 +11,10 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from roll.data.sample import SampleGroup
+from roll.errors import PackingError
 
 TOKENS, LOGPROBS, MASKS, REST = "response_ids", "behaviour_logprobs", "loss_mask", "rest"
 """`REST` holds UTF-8 text; the others the values of all samples, one after the other."""
-
-
-class PackingError(ValueError):
-    """Bytes that are no packed group, or not the ones that were stored."""
 
 
 def digest(data: bytes) -> str:
