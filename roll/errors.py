@@ -24,15 +24,21 @@ def reason(error: BaseException) -> str:
 
 
 @contextmanager
-def boundary(told: Callable[[str], Exception], what: str, *ours: type[Exception]) -> Iterator[None]:
-    """Around foreign code: what it raises, `sys.exit()` too, becomes `told("<what>: <type>: <text>")`, whose cause it is. `ours`
-    pass unchanged, as do a cancellation and Ctrl-C."""
+def boundary(
+    told: Callable[[str], Exception | None],
+    what: str = "",
+    ours: tuple[type[Exception], ...] = (),
+    say: Callable[[BaseException], str] = reason,
+) -> Iterator[None]:
+    """Around foreign code. What it raises, `sys.exit()` too, is told as "<what>: <type>: <text>", and is the cause of the error
+    that `told` returns; None: what follows the block goes on. `ours` pass unchanged, as do a cancellation and Ctrl-C."""
     try:
         yield
     except ours:
         raise
     except (Exception, SystemExit) as error:
-        raise told(f"{what}: {reason(error)}") from error
+        if (ends := told(f"{what}: {say(error)}" if what else say(error))) is not None:
+            raise ends from error
 
 
 # -- before a worker starts: nothing
@@ -148,37 +154,31 @@ class TakenBack(Exception):
 # -- an episode or a group
 
 
-FailureKind = Literal["exception", "timeout", "died"]
-"""It raised, or answered what is no answer; it did not answer in time; its process ended."""
+class EpisodeFailed(Exception):
+    """The episode cannot be finished. `explorer/traj_env_manager.py`, `explorer/environment_worker.py` →
+    `explorer/group_play.py`, which plays it again or goes on without it (`on_env_failure`)."""
 
-
-class EnvFailure(Exception):
-    """The episode cannot go on. `envs/host.py`, `envs/executors.py` → `explorer/environment_worker.py`; the environment's next
-    `reset` begins with a new instance."""
-
-    def __init__(self, kind: FailureKind, message: str) -> None:
+    def __init__(self, kind: str, message: str) -> None:
+        """`kind` names the reason, for the counters."""
         self.kind, self.message = kind, message
         super().__init__(f"{kind}: {message}")
 
     def __reduce__(self) -> tuple[object, ...]:
-        return EnvFailure, (self.kind, self.message)
+        return type(self), (self.kind, self.message)
 
 
-class PromptTooLong(Exception):
-    """The first message leaves no room for an answer. `explorer/traj_env_manager.py` → `explorer/environment_worker.py`."""
+FailureKind = Literal["exception", "timeout", "died"]
+"""It raised, or answered what is no answer; it did not answer in time; its process ended."""
+
+
+class EnvFailure(EpisodeFailed):
+    """The environment's fault; its next `reset` makes a new instance. `envs/executors.py` → `envs/host.py`, which counts it."""
+
+    kind: FailureKind
 
 
 class TemplateRefusal(ValueError):
     """The chat template cannot render the messages. `explorer/dialogue.py` → `explorer/environment_worker.py`."""
-
-
-class EpisodeFailed(Exception):
-    """What these three become. `explorer/environment_worker.py` → `explorer/group_play.py`, which asks `on_env_failure`."""
-
-    def __init__(self, kind: str, message: str) -> None:
-        """`kind` names the reason, for the counters."""
-        self.kind = kind
-        super().__init__(f"{kind}: {message}")
 
 
 class PackingError(ValueError):

@@ -19,7 +19,7 @@ from roll.data.sample import Sample
 from roll.data.seeding import derive_seed
 from roll.distributed.backend import WorkerHandle
 from roll.distributed.cluster import Cluster
-from roll.errors import EngineLost, EnvFailure, EpisodeFailed, PromptTooLong, TemplateRefusal, WorkerDied
+from roll.errors import EngineLost, EpisodeFailed, TemplateRefusal, WorkerDied
 from roll.explorer.dialogue import Dialogue
 from roll.explorer.env_manager import EnvManager, EpisodeTask, PolicyAnswer
 from roll.explorer.group_play import RULES, VALIDATION, play_group
@@ -149,10 +149,6 @@ class EnvironmentWorker:
                 EpisodeTask(uid=task.uid, tag=task.tag, index=episode, env_seed=task.env_seed),
                 lambda context, turn, most: self._ask(task, f"{episode}.{attempt}", context, turn, most),
             )
-        except EnvFailure as failure:
-            raise EpisodeFailed(failure.kind, failure.message) from failure
-        except PromptTooLong as error:
-            raise EpisodeFailed("prompt_too_long", str(error)) from error
         except TemplateRefusal as error:
             raise EpisodeFailed("chat_template", str(error)) from error
         finally:

@@ -17,6 +17,7 @@ import threading
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from roll.distributed.backend import Backend, WorkerSpec
 from roll.distributed.cluster import Cluster
 from roll.distributed.devices import Inventory
 from roll.engines.engine_fleet import EngineFleet
-from roll.errors import CallbackError, Superseded
+from roll.errors import CallbackError, Superseded, boundary
 from roll.explorer.explorer import Exploration, Explorer
 from roll.flow.flow import one_line
 from roll.flow.stage import AnyStage
@@ -162,12 +163,10 @@ class RunLifecycle(ABC):
     async def _leave(self, status: str, reason: str) -> None:
         """The other processes of the run, if there are any, learn that this one takes part no longer. An interrupted trainer may
         come back; explorers wait for it."""
-        try:
+        with boundary(partial(logger.warning, "the database of groups cannot be reached: %s"), say=one_line):
             if self.config.trains and status != "interrupted":
                 await self.state.groups.conclude(status, reason)
             await self.state.groups.leave()
-        except Exception as error:  # boundary: the run is over, and has its own reason
-            logger.warning("the database of groups cannot be reached: %s", one_line(error))
 
     @property
     def ends_early(self) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from roll.errors import CheckpointError
+from roll.errors import CheckpointError, boundary
 
 MANIFEST = "manifest.json"
 LARGEST_BYTES = 1 << 28
@@ -84,10 +84,8 @@ def read_json(path: Path) -> Any:
 
 
 def parsed(text: bytes, name: str) -> Any:
-    try:
+    with boundary(CheckpointError, f"{name} is not JSON", say=lambda error: shown(str(error))):
         return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{name} is not JSON: {shown(str(error))}") from error
 
 
 def is_count(value: Any) -> bool:
