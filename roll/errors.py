@@ -45,7 +45,7 @@ def boundary(
 
 
 class PromptFileError(ValueError):
-    """Prompts that cannot be used; says file and line. `data/prompt_file.py` → `loading/fitting.py`: a `ConfigError`."""
+    """Prompts that cannot be used; says file and line. `data/prompt_file.py` → `cli/init.py`; of a run it is a `ConfigError`."""
 
 
 class CheckpointError(ValueError):
@@ -224,10 +224,6 @@ class FlowError(RuntimeError):
 
 class WorkersLost(RuntimeError):
     """More workers died than may be replaced. `rollout/fleet.py`, `rollout/replaced_workers.py`, `pipeline/failures.py`."""
-
-
-class EngineLost(RuntimeError):
-    """An engine died that nobody replaces. (Not `WorkerDied`: the coordinator lives.) `explorer/environment_worker.py`."""
 
 
 class NoProgress(RuntimeError):

@@ -74,7 +74,7 @@ class JoinedRay:
 
 async def _answers(address: str) -> bool:
     host, _, port = address.rpartition(":")
-    with contextlib.suppress(OSError, TimeoutError):
+    with contextlib.suppress(OSError):
         async with asyncio.timeout(LOOK_S):
             _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
         writer.close()

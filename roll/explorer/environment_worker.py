@@ -19,7 +19,7 @@ from roll.data.sample import Sample
 from roll.data.seeding import derive_seed
 from roll.distributed.backend import WorkerHandle
 from roll.distributed.cluster import Cluster
-from roll.errors import EngineLost, EpisodeFailed, TemplateRefusal, WorkerDied
+from roll.errors import EpisodeFailed, TemplateRefusal, WorkerDied
 from roll.explorer.dialogue import Dialogue
 from roll.explorer.env_manager import EnvManager, EpisodeTask, PolicyAnswer
 from roll.explorer.group_play import RULES, VALIDATION, play_group
@@ -110,7 +110,7 @@ class EnvironmentWorker:
         self._client.open(engine)
 
     async def play_group(self, task: GroupTask) -> GroupResult:
-        """Raises `EngineLost`, and whatever else cannot be blamed on an environment."""
+        """Raises `RuntimeError` if an engine died that is not replaced, and whatever else cannot be blamed on an environment."""
         playing = self._playing[task.key] = asyncio.ensure_future(self._play_group(task))
         try:
             await asyncio.wait([playing])
@@ -164,7 +164,7 @@ class EnvironmentWorker:
         try:
             (completion,) = await self._client.complete(f"{task.key}/{episode}", [request], task.priority)
         except WorkerDied as error:
-            raise EngineLost(str(error)) from error
+            raise RuntimeError(f"an engine died that nobody replaces: {error}") from error  # no WorkerDied: the coordinator lives
         text = self._client.text(completion)
         return PolicyAnswer(completion.token_ids, completion.logprobs, completion.versions, text, completion.stopped)
 

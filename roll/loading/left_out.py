@@ -46,7 +46,7 @@ def fill_in(config: RLVRConfig, written: Mapping[str, Any], fetch: bool) -> tupl
             for row in islice(read_rows(each, f"{key}.data_args", only_tag=""), MOST_ROWS)
         ]
         prompt, response = _lengths(model, rows, data, config.prompt_length if "prompt_length" in written else None)
-    except (PromptFileError, ValueError) as error:
+    except ValueError as error:
         return config, [*notes, Note("response_length", MISSING_VALUE, f"cannot be derived: {error}")]
     said = f"left out; fits {len(rows):,} prompts and their answers, and the {model.context:,} tokens of the model"
     found = {"prompt_length": prompt, "response_length": response}

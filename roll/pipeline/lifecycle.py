@@ -112,7 +112,7 @@ class RunLifecycle(ABC):
 
     async def run(self) -> dict[str, Any]:
         loop = asyncio.get_running_loop()
-        with contextlib.suppress(NotImplementedError, RuntimeError):
+        with contextlib.suppress(RuntimeError):
             # Not on Windows, and not outside the main thread.
             loop.add_signal_handler(signal.SIGINT, self.interrupt)
             loop.add_signal_handler(signal.SIGTERM, self.terminate)
