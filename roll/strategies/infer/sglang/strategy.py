@@ -33,7 +33,7 @@ _PAUSE: dict[WeightUpdateMode, str] = {"interrupt": "retract", "in_flight": "in_
 
 
 class SGLangInferStrategy:
-    """Implements `InferStrategy`. Raises `ServerFailed` once the server is gone.
+    """Implements `InferStrategy`. Raises `EngineError` once the server is gone.
 
     A request's seed is sent with `enable_deterministic_inference` alone, without which SGLang ignores it."""
 
