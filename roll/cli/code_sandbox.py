@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from roll.configs.rlvr import RLVRConfig
+from roll.errors import SandboxFailed
 from roll.rewards.code_judge import state_here
 from roll.rewards.sandbox.isolation import BUILT_IN, checked
-from roll.rewards.sandbox.sandbox import SandboxFailed
 
 _WORKER = "CodeSandboxRewardWorker"
 _FIX = "allow user namespaces (in a container: its seccomp profile; Ubuntu: kernel.apparmor_restrict_unprivileged_userns=0), or "

@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any
 
 from roll.configs.problems import ConfigError, Problem
+from roll.errors import boundary
 from roll.rollout.environment import Reset, Step
 
 
@@ -35,14 +36,11 @@ class VerifiersEnv:
         if max_tasks < 1:
             raise ConfigError([Problem("max_tasks", max_tasks, "must be >= 1")])
         self._vf = vf
-        try:
+        with boundary(lambda why: ConfigError([Problem("taskset", taskset, why)]), "verifiers refuses it"):
             config = loaders.taskset_config_type(taskset).model_validate({**(taskset_args or {}), "id": taskset})
             loaded = loaders.load_taskset(config)
             own_environment = loaders.environment_class(taskset) is not SingleAgentEnv
             self._tasks = list(islice(loaded, max_tasks))
-        except Exception as error:  # boundary: another project's plugins may raise anything
-            message = f"verifiers refuses it: {type(error).__name__}: {error}"
-            raise ConfigError([Problem("taskset", taskset, message)]) from error
         flaw = self._flaw(loaded, own_environment)
         if flaw:
             raise ConfigError([Problem("taskset", taskset, flaw, "only tasks of one prompt and one answer can be played here")])

@@ -58,10 +58,6 @@ class EpisodeTask:
     env_seed: int
 
 
-class PromptTooLong(Exception):
-    """The first message leaves no room for an answer."""
-
-
 @dataclass(slots=True)
 class Record:
     """The episode so far."""
@@ -107,7 +103,7 @@ class EnvManager(ABC):
     @abstractmethod
     async def play(self, env: Environment, task: EpisodeTask, ask: AskPolicy) -> list[Sample]:
         """Plays one episode, from reset to its end, and returns its samples with rewards. Raises what the environment or the
-        policy raises, and `PromptTooLong`."""
+        policy raises, and `EpisodeFailed`."""
 
     def system(self) -> str:
         return self.config.agent_system_template.format(instructions=self._instructions)

@@ -6,15 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from roll.data.sample import Sample, VersionSpan
-from roll.explorer.env_manager import (
-    AskPolicy,
-    Environment,
-    EnvManager,
-    EpisodeTask,
-    PolicyAnswer,
-    PromptTooLong,
-    Record,
-)
+from roll.errors import EpisodeFailed
+from roll.explorer.env_manager import AskPolicy, Environment, EnvManager, EpisodeTask, PolicyAnswer, Record
 
 
 @dataclass
@@ -49,7 +42,7 @@ class TrajEnvManager(EnvManager):
         system = self.system()
         prompt_ids = self.dialogue.first(system, text)
         if len(prompt_ids) >= self.context:
-            raise PromptTooLong(f"{len(prompt_ids)} tokens, sequence_length is {self.context}")
+            raise EpisodeFailed("prompt_too_long", f"{len(prompt_ids)} tokens, sequence_length is {self.context}")
         response = Response()
         while True:
             answer = await self.act([*prompt_ids, *response.ids], record, ask)

@@ -13,6 +13,7 @@ from roll.configs.arguments import DataArguments, Template
 from roll.configs.problems import ConfigError, Problem
 from roll.data.hub import cached, fetch, is_hub_name, refusal
 from roll.data.prompt_file import PromptRow
+from roll.errors import boundary
 from roll.loading.model_files import read_model_folder
 
 RESPONSE_LENGTH = 256
@@ -74,7 +75,7 @@ def lengths(
     model: OpenedModel, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], template: Template, key: str
 ) -> Lengths:
     """Those that fit the rows. `columns`: as in `data_args`. Raises `ConfigError` that names `key`."""
-    from roll.data.prompt_file import PromptFileError, read_rows
+    from roll.data.prompt_file import read_rows
 
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl", encoding="utf-8") as file:
         file.write(as_lines(rows[:MOST_ROWS], key))
@@ -82,9 +83,8 @@ def lengths(
         try:
             read = list(read_rows(DataArguments(file_name=file.name, **dict(columns)), only_tag=""))  # type: ignore[arg-type]
             return measured(model, read, template)
-        except (PromptFileError, ValueError) as error:
-            message = str(error).replace(file.name, "row")
-            raise ConfigError([Problem(key, "rows", message, "mend the row")]) from None
+        except ValueError as error:
+            raise ConfigError([Problem(key, "rows", str(error).replace(file.name, "row"), "mend the row")]) from None
 
 
 def measured(model: OpenedModel, rows: Sequence[PromptRow], template: Template) -> Lengths:
@@ -112,10 +112,9 @@ def usual_columns(row: Mapping[str, Any], key: str, value: object) -> dict[str, 
 
 def as_lines(rows: Sequence[Mapping[str, Any]], key: str) -> str:
     """Rows as the text of a file. Raises `ConfigError` that names `key`."""
-    try:
+    fix = "texts, numbers, lists and mappings"
+    with boundary(lambda why: ConfigError([Problem(key, "rows", why, fix)]), say=str):
         return "".join(json.dumps(row) + "\n" for row in rows)
-    except (TypeError, ValueError) as error:
-        raise ConfigError([Problem(key, "rows", str(error), "texts, numbers, lists and mappings")]) from None
 
 
 def _up(tokens: int) -> int:

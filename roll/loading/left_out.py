@@ -14,7 +14,8 @@ from roll.configs.problems import MISSING_VALUE, Note
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.worker import ActorTrainConfig, ValidationConfig
 from roll.data.hub import cached, is_hub_name, where_from
-from roll.data.prompt_file import PromptFileError, PromptRow, read_rows
+from roll.data.prompt_file import PromptRow, read_rows
+from roll.errors import PromptFileError
 from roll.loading.fitting import MOST_ROWS, OpenedModel, measured, opened
 
 B = TypeVar("B", ActorTrainConfig, ValidationConfig)
@@ -45,7 +46,7 @@ def fill_in(config: RLVRConfig, written: Mapping[str, Any], fetch: bool) -> tupl
             for row in islice(read_rows(each, f"{key}.data_args", only_tag=""), MOST_ROWS)
         ]
         prompt, response = _lengths(model, rows, data, config.prompt_length if "prompt_length" in written else None)
-    except (PromptFileError, ValueError) as error:
+    except ValueError as error:
         return config, [*notes, Note("response_length", MISSING_VALUE, f"cannot be derived: {error}")]
     said = f"left out; fits {len(rows):,} prompts and their answers, and the {model.context:,} tokens of the model"
     found = {"prompt_length": prompt, "response_length": response}

@@ -14,8 +14,9 @@ from decimal import Decimal, InvalidOperation
 from functools import cache
 from typing import Any
 
+from roll.errors import SandboxFailed
 from roll.rewards.sandbox.isolation import Isolation
-from roll.rewards.sandbox.sandbox import END_S, Ending, Program, Sandbox, SandboxFailed, in_memory
+from roll.rewards.sandbox.sandbox import END_S, Ending, Program, Sandbox, in_memory
 from roll.rewards.sandbox.usage import Limits
 
 _ROLES = "roll.rewards.sandbox"

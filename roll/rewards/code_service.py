@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from roll.errors import Busy
 from roll.rewards.code_judge import same_output
 from roll.rewards.sandbox.solution import PRELUDE
 from roll.rewards.sandbox.tester import same
-from roll.rewards.service import Busy, JsonService
+from roll.rewards.service import JsonService
 
 MARGIN_S = 5.0
 """For the service itself, besides the program's time."""

@@ -14,10 +14,11 @@ from typing import Any, Protocol
 
 from roll.data.sample import Prompt, Sample, VersionSpan
 from roll.data.seeding import derive_seed
-from roll.distributed.backend import WorkerDied, WorkerHandle
+from roll.distributed.backend import WorkerHandle
 from roll.distributed.cluster import Cluster
+from roll.errors import LOST, EngineClosed
 from roll.rollout.router import Route, Router
-from roll.strategies.infer.interface import EngineClosed, EngineError, GenerateRequest, GenerateResult, SamplingParams
+from roll.strategies.infer.interface import GenerateRequest, GenerateResult, SamplingParams
 from roll.strategies.infer.stop_strings import cut_at_stop
 
 
@@ -140,7 +141,7 @@ class RolloutClient:
             worker = self._engines.workers[engine]
             try:
                 results: list[GenerateResult] = await self._engines.call(engine, "generate", requests)
-            except (WorkerDied, EngineError) as error:
+            except LOST as error:
                 self._report(engine, worker, error)
                 return engine, [GenerateResult(request_id, [], [], [], "abort") for request_id in ids]
             except asyncio.CancelledError:
@@ -161,7 +162,7 @@ class RolloutClient:
             await self._engines.call(engine, "abort", request_ids)
         except EngineClosed:  # at the end of a run, and with all that ran in it
             return
-        except (WorkerDied, EngineError) as error:
+        except LOST as error:
             self._report(engine, worker, error)
 
     def _aborted(self, aborting: asyncio.Future[None]) -> None:

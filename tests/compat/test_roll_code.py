@@ -18,7 +18,7 @@ from roll.compat.code.protocol import DataProto
 from roll.compat.code.reward_child import RewardChild
 from roll.compat.code.reward_worker import as_raised, question
 from roll.data.sample import Prompt, Sample
-from roll.distributed.child import CallFailed
+from roll.errors import CallFailed
 from roll.rewards.worker import worker_class
 
 THEIRS = """

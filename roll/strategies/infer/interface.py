@@ -23,14 +23,6 @@ ASLEEP = "the engine sleeps: another role has the memory that weights need"
 """Why weights are refused."""
 
 
-class EngineError(RuntimeError):
-    """The engine did not start, or has ended and serves no request any more."""
-
-
-class EngineClosed(EngineError):
-    """The call came after `close`, or was pending then."""
-
-
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     temperature: float = 1.0
