@@ -11,6 +11,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from roll.data.kept_tokens import KeptSets, KeptTokens
 from roll.data.microbatches import Forest
 from roll.data.sample import Sample, SampleGroup
 from roll.data.seeding import derive_seed
@@ -51,7 +52,17 @@ def token_batch(
         behaviour_logprobs=torch.tensor(_flat(behaviour), dtype=torch.float32),
         advantages=torch.zeros(sum(map(len, tokens))),
         fresh_from=None if version is None else _fresh_from(samples, version),
+        kept=_kept_sets(samples) if any(sample.kept for sample in samples) else None,
     )
+
+
+def _kept_sets(samples: Sequence[Sample]) -> KeptSets:
+    parts = [
+        part
+        for sample in samples
+        for part in (KeptTokens.whole(len(sample.prompt.input_ids)), sample.kept or KeptTokens.whole(len(sample.response_ids)))
+    ]
+    return KeptSets.of(parts)
 
 
 def _fresh_from(samples: Sequence[Sample], version: int) -> Tensor:
