@@ -42,6 +42,11 @@ class KeptTokens:
     def __add__(self, other: KeptTokens) -> KeptTokens:
         return KeptTokens(np.concatenate([self.counts, other.counts]), np.concatenate([self.ids, other.ids]))
 
+    @property
+    def sizes(self) -> list[int]:
+        """Of the sets; of tokens that were sampled from one."""
+        return [count for count in self.counts.tolist() if count]
+
     def __len__(self) -> int:
         return len(self.counts)
 

@@ -133,6 +133,7 @@ def rollout_metrics(groups: Sequence[SampleGroup]) -> dict[str, float]:
     samples = [sample for group in groups for sample in group.samples]
     rewards = [sample.reward for sample in samples if sample.reward is not None and sample.begins_rollout]
     lengths = [sum(sample.policy_mask) for sample in samples]
+    kept = [sample.kept.sizes for sample in samples if sample.kept is not None]
     by_domain: dict[str, list[float]] = {}
     for group in groups:
         domain = group.prompt.domain
@@ -147,4 +148,5 @@ def rollout_metrics(groups: Sequence[SampleGroup]) -> dict[str, float]:
         "tokens/response_length/mean": sum(lengths) / len(lengths),
         "tokens/response_length/max": max(lengths),
         "tokens/response_length/clip": sum(sample.finish_reason == "length" for sample in samples) / len(samples),
+        **({"tokens/kept_set/mean": sum(map(sum, kept)) / max(1, sum(map(len, kept)))} if kept else {}),
     }

@@ -11,6 +11,7 @@ def test_engine_and_trainer_agree_over_what_was_kept(lab, make_config, more):
     run = lab.run(make_config(CUT | more))
     compared = [row["actor/engine_mismatch_max"] for row in run.steps() if "actor/engine_mismatch_max" in row]
     assert compared and max(compared) < 1e-4
+    assert all(1 <= row["tokens/kept_set/mean"] < 30 for row in run.steps())
 
 
 def test_samples_are_those_of_the_whole_distribution_with_other_log_probs(lab, make_config):
