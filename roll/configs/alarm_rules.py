@@ -8,7 +8,7 @@ from glob import escape
 
 from roll.configs.agentic import AgenticConfig
 from roll.configs.base import AlarmConfig
-from roll.configs.derived import old_logprobs_recomputed
+from roll.configs.derived import keeps_sampling_mask, old_logprobs_recomputed
 from roll.configs.losses import POLICY_LOSSES, anchor_of
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import MISSING_VALUE, Problem, did_you_mean
@@ -43,6 +43,7 @@ OF_SOME_RUNS: dict[str, tuple[str, ...]] = {
         *("actor/is_weight_mean", "actor/is_weight_max", "actor/is_weight_ess", "actor/train_infer_final_mask_mean"),
     ),
     "actor_log_prob": ("staleness/proximal_lag",),
+    "keep_sampling_mask with top_p or top_k": ("tokens/kept_set/mean",),
     "a validation set": ("val/*", "val_correct/*", "eval/*"),
     "an agentic run": ("env/*",),
     "mode train": ("scheduler/explorers",),
@@ -78,6 +79,7 @@ def _of_this(config: PPOConfig) -> Iterator[str]:
         "value_clip": config.uses_critic and config.value_clip is not None,
         "train_infer_correction or recomputed log-probs": decoupled or corrects or correction.veto_threshold is not None,
         "actor_log_prob": config.actor_log_prob is not None,
+        "keep_sampling_mask with top_p or top_k": keeps_sampling_mask(config),
         "a validation set": bool(config.validation_sampling),
         "an agentic run": isinstance(config, AgenticConfig),
         "mode train": config.mode != "both",

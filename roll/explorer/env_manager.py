@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from roll.configs.agentic import EnvConfig
+from roll.data.kept_tokens import KeptTokens
 from roll.data.sample import EpisodeEnd, Prompt, Sample, Trajectory, Turn, VersionSpan, reaches
 from roll.explorer.dialogue import Dialogue
 
@@ -42,6 +43,7 @@ class PolicyAnswer:
     text: str
     stopped: bool
     """False if it was cut off at the length limit."""
+    kept: KeptTokens | None = None
 
 
 AskPolicy = Callable[[Sequence[int], int, int], Awaitable[PolicyAnswer]]

@@ -166,7 +166,8 @@ class EnvironmentWorker:
         except WorkerDied as error:
             raise RuntimeError(f"an engine died that nobody replaces: {error}") from error  # no WorkerDied: the coordinator lives
         text = self._client.text(completion)
-        return PolicyAnswer(completion.token_ids, completion.logprobs, completion.versions, text, completion.stopped)
+        ids, logprobs, versions = completion.token_ids, completion.logprobs, completion.versions
+        return PolicyAnswer(ids, logprobs, versions, text, completion.stopped, completion.kept)
 
     def report(self, engine: int, error: Exception) -> None:
         """An engine died under a request. The driver notices this, too, and reports when another engine takes its place."""

@@ -35,6 +35,7 @@ class StepEnvManager(EnvManager):
                 index=task.index,
                 response_ids=answer.token_ids,
                 behaviour_logprobs=answer.logprobs,
+                kept=answer.kept,
                 versions=list(answer.versions),
                 finish_reason="stop" if answer.stopped else "length",
                 response_text=answer.text,

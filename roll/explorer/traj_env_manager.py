@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from roll.data.kept_tokens import KeptTokens
 from roll.data.sample import Sample, VersionSpan
 from roll.errors import EpisodeFailed
 from roll.explorer.env_manager import AskPolicy, Environment, EnvManager, EpisodeTask, PolicyAnswer, Record
@@ -18,10 +19,13 @@ class Response:
     logprobs: list[float] = field(default_factory=list)
     mask: list[bool] = field(default_factory=list)
     versions: list[VersionSpan] = field(default_factory=list)
+    kept: KeptTokens | None = None
 
     def answered(self, answer: PolicyAnswer) -> None:
         offset = len(self.ids)
         self.versions += [span._replace(start=span.start + offset, stop=span.stop + offset) for span in answer.versions]
+        if answer.kept is not None:
+            self.kept = (self.kept or KeptTokens.whole(offset)) + answer.kept
         self.ids += answer.token_ids
         self.logprobs += answer.logprobs
         self.mask += [True] * len(answer.token_ids)
@@ -30,6 +34,8 @@ class Response:
         self.ids += tokens
         self.logprobs += [0.0] * len(tokens)
         self.mask += [False] * len(tokens)
+        if self.kept is not None:
+            self.kept += KeptTokens.whole(len(tokens))
 
 
 class TrajEnvManager(EnvManager):
@@ -61,6 +67,7 @@ class TrajEnvManager(EnvManager):
                 index=task.index,
                 response_ids=response.ids,
                 behaviour_logprobs=response.logprobs,
+                kept=response.kept,
                 versions=response.versions,
                 finish_reason="length" if record.end == "context" or not answer.stopped else "stop",
                 response_text="\n".join(turn.action for turn in record.turns),

@@ -197,7 +197,8 @@ class AgenticRun(Run):
         coordinators = Coordinators(clusters[ROLE], changes, clusters["actor_infer"], engines.restartable)
         await coordinators.begin()
         generating = config.actor_infer.generating_args
-        sampling = sampling_params(generating, prepared.derived.max_new_tokens, prepared.tokenizer.eos_token_id)
+        derived, eos = prepared.derived, prepared.tokenizer.eos_token_id
+        sampling = sampling_params(generating, derived.max_new_tokens, eos, derived.keeps_sampling_mask)
         return AgenticExplorer(exploration, config, sampling, coordinators)
 
 
