@@ -30,7 +30,6 @@ from roll.record.group_log import GroupLog
 from roll.record.run_identity import RunIdentity
 from roll.record.trace import Trace
 from roll.rollout.admission import Admission
-from roll.rollout.changes import Closed
 from roll.rollout.pipeline_depth import PipelineDepth
 from roll.rollout.progress import Progress
 from roll.rollout.sql.database import Database
@@ -42,6 +41,8 @@ from roll.rollout.tasks import TaskSource
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 import postgres
+
+from roll.errors import Closed
 
 BATCH, RATIO, SAMPLES, LANES = 32, 7.0, 8, 8
 BYTES_OF_TOKEN = 12

@@ -15,6 +15,7 @@ from torch import Tensor
 from roll.algorithms.policy_loss import LossInputs, PolicyLoss, built_in, policy_losses
 from roll.algorithms.ratio import LOG_RATIO_BOUND, bounded_exp, log_ratio, sequence_mean, sequence_sum
 from roll.configs.losses import DEFAULT_LOSS, PolicyLossArgs
+from roll.errors import boundary
 
 if TYPE_CHECKING:
     from roll.data.token_batch import TokenBatch
@@ -38,13 +39,10 @@ def try_policy_loss(name: str, args: PolicyLossArgs) -> PolicyLoss:
     logprobs = torch.tensor([[-1.0, -0.5, 0.0]], requires_grad=True)
     mask = torch.tensor([[True, True, False]])
     inputs = LossInputs(logprobs, logprobs.detach() - 0.1, mask.float(), mask, torch.ones(1))
-    try:
+    with boundary(ValueError, f"pg_variant {name!r} fails on a small batch"):
         loss, sums = function(inputs, args)
         is_loss = loss.shape == logprobs.shape and loss.requires_grad
         are_sums = all(value.dim() == 0 for value in sums.values())
-    # Boundary: a user's code may raise anything, and whatever it raises becomes one clear error.
-    except Exception as error:
-        raise ValueError(f"pg_variant {name!r} fails on a small batch: {type(error).__name__}: {error}") from error
     if not is_loss or not are_sums:
         raise ValueError(f"pg_variant {name!r} must return a per-token loss [B, T] with gradient, and a dict of scalar tensors")
     return function

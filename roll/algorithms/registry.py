@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from roll.configs.dotted_path import named_object
 from roll.configs.problems import did_you_mean
+from roll.errors import boundary
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -51,11 +52,8 @@ class Registry(Generic[F]):
         raise unknown_name(self.kind, name, self._functions)
 
     def _import(self, path: str) -> F:
-        # Boundary: importing a user's module may raise anything, and whatever it raises becomes one clear error.
-        try:
+        with boundary(ValueError, f"cannot load {self.kind} {path!r}", say=str):
             function = named_object(path)
-        except Exception as error:
-            raise ValueError(f"cannot load {self.kind} {path!r}: {error}") from error
         if not callable(function):
             raise ValueError(f"cannot load {self.kind} {path!r}: it is not a function")
         return function  # type: ignore[no-any-return]

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from roll.algorithms.registry import Registry
 from roll.algorithms.reward_normalization import EPSILON, batch_moments, group_moments, normalize_rewards
+from roll.errors import boundary
 
 AdvantageEstimator: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 """A function of `rewards` [S], `group_ids` [S] int64 and `lengths` [S], the number of trained tokens of each sample."""
@@ -98,12 +99,9 @@ def try_estimator(name: str) -> None:
     wrong."""
     rewards, group_ids = torch.tensor([1.0, 0.0, 0.5, 0.5, 1.0]), torch.tensor([0, 0, 1, 1, 2])
     function = advantage_estimator.get(name)
-    try:
+    with boundary(ValueError, f"adv_estimator {name!r} fails on a small batch"):
         result = function(rewards, group_ids, torch.ones_like(group_ids))
         is_right = result.shape == rewards.shape and bool(torch.isfinite(result).all())
-    # Boundary: a user's code may raise anything, and whatever it raises becomes one clear error.
-    except Exception as error:
-        raise ValueError(f"adv_estimator {name!r} fails on a small batch: {type(error).__name__}: {error}") from error
     if not is_right:
         raise ValueError(
             f"adv_estimator {name!r} must return one finite advantage a sample: rewards {rewards.tolist()} gave {result}"

@@ -29,8 +29,9 @@ from roll.configs.problems import ConfigError, Problem
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.sizes import GIB
 from roll.distributed.machine import Machine, this_machine
+from roll.errors import SandboxFailed
 from roll.rewards.code_judge import state_here
-from roll.rewards.sandbox.sandbox import BUILT_IN, SandboxFailed, checked
+from roll.rewards.sandbox.sandbox import BUILT_IN, checked
 from roll.strategies.infer.sglang import arguments as sglang_arguments
 from roll.strategies.infer.vllm import arguments as vllm_arguments
 

@@ -22,6 +22,7 @@ from roll.configs.problems import ConfigError, Problem
 from roll.configs.redact import visible
 from roll.envs.check import as_mapping, as_text, check_env
 from roll.envs.registry import BUILT_IN
+from roll.errors import EpisodeFailed
 from roll.loading.yaml_files import read_checked
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ async def _play(
     env: EnvConfig, template: str, answer_tokens: int, context: int, model: str, seed: int, temperature: float
 ) -> int:
     from roll.configs.dotted_path import import_object
-    from roll.envs.host import EnvFailure, EnvHost
+    from roll.envs.host import EnvHost
     from roll.envs.registry import make_env
     from roll.explorer.env_manager import EnvManager, EpisodeTask, PolicyAnswer
     from roll.strategies.infer.hf.strategy import HFInferStrategy
@@ -155,7 +156,7 @@ async def _play(
     handle = await host.open("play", env.env_type, env.env_config)
     try:
         samples = await manager.play(handle, EpisodeTask(uid="play", tag="play", index=0, env_seed=seed), ask)
-    except EnvFailure as failure:
+    except EpisodeFailed as failure:
         print(f"error: {visible(str(failure))}", file=sys.stderr)
         return 1
     finally:

@@ -38,8 +38,8 @@ def export(checkpoint: Path, output: Path, dtype: ComputeDtype) -> int:
 
     Raises `ConfigError`: the checkpoint is not complete or not what was saved (its hashes are checked), or the output cannot be
     written."""
+    from roll.errors import CheckpointError
     from roll.record.checkpoint import CheckpointStore
-    from roll.record.manifest import CheckpointError
 
     try:
         model = CheckpointStore(checkpoint.parent).load(checkpoint).model

@@ -16,7 +16,8 @@ from typing import Any
 from roll.cli.options import Parser, answering
 from roll.configs.arguments import DataArguments, Template
 from roll.configs.problems import ConfigError, Problem
-from roll.data.prompt_file import PromptFileError, read_rows
+from roll.data.prompt_file import read_rows
+from roll.errors import PromptFileError
 from roll.loading.fitting import COLUMNS, lengths, opened, usual_columns
 from roll.loading.packaged import EmbeddedModel, embedded_model
 

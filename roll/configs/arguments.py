@@ -96,6 +96,11 @@ class GeneratingArguments:
         True, "true: the text that rewards see ends after the stop string; false: before it. Its tokens stay either way."
     )
 
+    @property
+    def truncates(self) -> bool:
+        """Whether tokens are sampled from a part of the distribution."""
+        return self.temperature > 0 and (self.top_p < 1 or self.top_k > 0)
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataArguments:

@@ -43,6 +43,8 @@ class Derived:
     recompute_old_logprobs: bool
     """Log-probs are recomputed at the start of a step, and ratios taken to them."""
     old_logprobs_reason: str
+    keeps_sampling_mask: bool
+    """Samples carry what top_p and top_k kept, and all log-probs are taken over that."""
     log_prob_lag: int
     """Versions by which the weights of actor_log_prob are behind the newest published one when they score a step's groups."""
     scored_ahead: tuple[str, ...]
@@ -94,6 +96,7 @@ def derive(config: PPOConfig) -> Derived:
         policy_loss=_policy_loss(config),
         recompute_old_logprobs=recompute,
         old_logprobs_reason=reason,
+        keeps_sampling_mask=keeps_sampling_mask(config),
         log_prob_lag=_log_prob_lag(config),
         scored_ahead=_scored_ahead(config),
         adapter_updates=adapters,
@@ -129,6 +132,12 @@ def old_logprobs_recomputed(config: PPOConfig) -> tuple[bool, str]:
     if loss is not None and loss.clips_noise and config.async_generation_ratio == 0 and engine != "hf_infer":
         return True, f"pg_variant {variant} would clip what {engine} and the trainer differ by"
     return False, f"pg_variant {variant} takes its ratio to the sampler's"
+
+
+def keeps_sampling_mask(config: PPOConfig) -> bool:
+    """Whether samples carry what top_p and top_k kept."""
+    able = config.actor_infer.strategy_args.strategy_name in MASK_ENGINES
+    return able and config.actor_infer.generating_args.truncates and config.keep_sampling_mask is not False
 
 
 def scores_ahead(config: PPOConfig) -> bool:
@@ -172,6 +181,9 @@ def element_bytes(worker: WorkerConfig, accelerators: bool) -> int:
         dtype = options.computed_in(dtype)
     return BYTES[compute_dtype(dtype, accelerators)]
 
+
+MASK_ENGINES = ("hf_infer",)
+"""Those that say which tokens top_p and top_k kept."""
 
 C = TypeVar("C", bound=PPOConfig)
 

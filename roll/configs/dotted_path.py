@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from roll.errors import boundary
+
 DOTTED_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
 Code: TypeAlias = str | Callable[..., Any]
@@ -30,7 +32,5 @@ def import_object(path: Code) -> Any:
         return path
     if "." not in path:
         raise ValueError(f"'{path}' is not a dotted path like package.module.Name")
-    try:
+    with boundary(ValueError, f"'{path}' cannot be imported", say=str):
         return named_object(path)
-    except Exception as error:  # boundary: a user's module may raise anything
-        raise ValueError(f"'{path}' cannot be imported: {error}") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from roll.configs.derived import old_logprobs_recomputed, scores_ahead
+from roll.configs.derived import MASK_ENGINES, old_logprobs_recomputed, scores_ahead
 from roll.configs.dotted_path import DOTTED_PATH
 from roll.configs.estimators import ESTIMATORS
 from roll.configs.losses import POLICY_LOSSES, anchor_of, knob_problems
@@ -17,7 +17,7 @@ RECIPES = {"dapo": "ppo, with pg_clip: [0.2, 0.28] and loss_agg_mode: token-mean
 
 
 def loss_problems(config: PPOConfig) -> Iterator[Problem]:
-    for rule in (_policy_loss, _clipping, _correction, _kl, _log_probs, _critic):
+    for rule in (_policy_loss, _clipping, _sampling_mask, _correction, _kl, _log_probs, _critic):
         yield from rule(config)
 
 
@@ -37,6 +37,14 @@ def _policy_loss(config: PPOConfig) -> Iterator[Problem]:
         elif config.train_infer_correction.is_weight.enabled and loss is not None and loss.takes_ratio:
             message = f"pg_variant {variant} takes its ratio to the sampler already, is_weight would correct for it twice"
             yield Problem("old_logprobs", "bypass", message, "old_logprobs: auto, or is_weight.enabled: false")
+
+
+def _sampling_mask(config: PPOConfig) -> Iterator[Problem]:
+    engine = config.actor_infer.strategy_args.strategy_name
+    if config.keep_sampling_mask and engine not in MASK_ENGINES:
+        message = f"{engine} does not say which tokens top_p and top_k kept"
+        fix = "actor_infer.strategy_args.strategy_name: hf_infer, or actor_infer.generating_args with top_p: 1 and top_k: 0"
+        yield Problem("keep_sampling_mask", True, message, fix)
 
 
 def _clipping(config: PPOConfig) -> Iterator[Problem]:

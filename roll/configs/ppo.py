@@ -110,6 +110,14 @@ class PPOConfig(BaseConfig, ABC):
         "auto: bypass, unless pg_variant or is_weight needs the others. gspo does at async_generation_ratio 0, unless the engine "
         "is hf_infer.",
     )
+    keep_sampling_mask: bool | None = option(
+        None,
+        "What log-probs are of where top_p or top_k cut the distribution that is sampled.\n"
+        "true: the cut distribution. The engine says which tokens it kept, and policy, old and reference log-probs are taken "
+        "over the same tokens (hf_infer only).\n"
+        "false: the whole distribution, as in ROLL; then the gradient is not that of the policy which sampled.\n"
+        "null: true where the engine can.",
+    )
     train_infer_correction: TrainInferCorrectionConfig = option(
         TrainInferCorrectionConfig(), "What to do about the distance between the policy that is trained and the one that sampled."
     )

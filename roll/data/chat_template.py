@@ -18,9 +18,10 @@ from collections.abc import Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from roll.configs.arguments import Template
-from roll.data.prompt_file import PromptFileError, PromptRow
+from roll.data.prompt_file import PromptRow
 from roll.data.template_process import CPU_LIMIT_S
 from roll.data.untrusted import complaint
+from roll.errors import PromptFileError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -33,10 +34,6 @@ Generous: the machine may be busy."""
 ROW_LIMIT_S = 0.1
 """Wall-clock time of a conversation, in the mean."""
 TRIAL = [{"role": "user", "content": "1"}, {"role": "assistant", "content": "2"}, {"role": "user", "content": "3"}]
-
-
-class TemplateError(ValueError):
-    """A chat template that does not end, or is too large."""
 
 
 class Renderer:
@@ -56,7 +53,7 @@ class Renderer:
             self._process.close()
 
     def texts(self, rows: Sequence[PromptRow]) -> list[str]:
-        """One for each row. Raises `PromptFileError`, `TemplateError`."""
+        """One for each row. Raises `PromptFileError`, `ValueError`."""
         if self._template == "none":
             for row in rows:
                 if row.prompt is None:
@@ -120,12 +117,12 @@ def chatml(messages: Sequence[Mapping[str, object]], where: str) -> str:
 
 
 def try_template(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raises `TemplateError` if the tokenizer's chat template, should it have one, does not end for three short messages. One
+    """Raises `ValueError` if the tokenizer's chat template, should it have one, does not end for three short messages. One
     that refuses them is not at fault: what a run gives it is tried elsewhere."""
     if tokenizer.chat_template:
         (answer,) = rendered_apart(tokenizer, [TRIAL])
         if answer.get("error", "").startswith(("takes", "writes")):
-            raise TemplateError(f"the chat template of {tokenizer.name_or_path} {answer['error']}")
+            raise ValueError(f"the chat template of {tokenizer.name_or_path} {answer['error']}")
 
 
 def rendered_apart(tokenizer: Any, conversations: Sequence[list[dict[str, Any]]]) -> list[dict[str, str]]:
@@ -141,11 +138,11 @@ class TemplateProcess:
     """Renders conversations in a process of its own, which stays until `close`."""
 
     def __init__(self, tokenizer: Any) -> None:
-        """Raises `TemplateError`."""
+        """Raises `ValueError`."""
         template = str(tokenizer.get_chat_template())
         self._name = f"the chat template of {tokenizer.name_or_path}"
         if len(template) > LARGEST_TEMPLATE:
-            raise TemplateError(f"{self._name} has {len(template):,} characters, more than {LARGEST_TEMPLATE:,}")
+            raise ValueError(f"{self._name} has {len(template):,} characters, more than {LARGEST_TEMPLATE:,}")
         self._asked = [{"template": template, "special": dict(tokenizer.special_tokens_map)}]
         self._limit_s = START_LIMIT_S
         self._late = False
@@ -163,7 +160,7 @@ class TemplateProcess:
     def render(self, conversations: Sequence[list[dict[str, Any]]]) -> list[dict[str, str]]:
         """`{"text": ...}` or `{"error": ...}` for each conversation; the list ends early with the one that ended the process.
 
-        Raises `TemplateError`."""
+        Raises `ValueError`."""
         sink, source = self._process.stdin, self._process.stdout
         assert sink is not None and source is not None
         asked = b"".join(json.dumps(item, default=str).encode() + b"\n" for item in (*self._asked, *conversations))
@@ -191,7 +188,7 @@ class TemplateProcess:
         """What ended the process."""
         code = self._process.wait()
         if self._late:
-            raise TemplateError(f"{self._name} takes more than {limit_s:.0f} s")
+            raise ValueError(f"{self._name} takes more than {limit_s:.0f} s")
         if code == -signal.SIGPROF:
             return f"takes more than {CPU_LIMIT_S:g} s for one conversation"
         self._errors.seek(0)

@@ -23,6 +23,7 @@ from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.worker import RewardConfig
+from roll.errors import boundary
 
 C = TypeVar("C", bound=PPOConfig)
 
@@ -106,26 +107,22 @@ def asks_modelscope() -> bool:
 
 
 def _fetch_from_modelscope(repo: str, revision: str | None, local_files_only: bool = False) -> Path:
-    try:
+    with boundary(ValueError, say=_no_modelscope):
         from modelscope import snapshot_download
-    except ImportError as error:
-        raise ValueError(_no_modelscope(error)) from error
     options: dict[str, Any] = {"revision": revision, "allow_patterns": list(FETCHED), "local_files_only": local_files_only}
     return Path(snapshot_download(repo, **options))
 
 
 def fetch_data_set(repo: str, revision: str | None) -> Path:
     """The folder in ModelScope's cache that holds the files of a data set, without code. Raises as `fetch`."""
-    try:
+    with boundary(ValueError, say=_no_modelscope):
         from modelscope import dataset_snapshot_download
-    except ImportError as error:
-        raise ValueError(_no_modelscope(error)) from error
     folder = Path(dataset_snapshot_download(repo, revision=revision, allow_file_pattern=list(DATA_FILES)))
     print(f"{repo} is ModelScope's, in {folder}")
     return folder
 
 
-def _no_modelscope(error: ImportError) -> str:
+def _no_modelscope(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError):
         return "USE_MODELSCOPE is set, but its package is not installed: pip install modelscope, or unset the variable"
     return f"USE_MODELSCOPE is set, but its package is too old: pip install -U modelscope ({error})"
@@ -161,7 +158,7 @@ def _parts(name: str) -> tuple[str, str | None]:
 OUT_OF_REACH = "name a folder, set HF_ENDPOINT to a mirror, or bring the cache (HF_HOME) of a machine that has fetched it"
 
 
-def refusal(error: Exception) -> tuple[str, str]:
+def refusal(error: BaseException) -> tuple[str, str]:
     """Why a model or a data set could not be fetched, and what to do: in our words where the reason is known."""
     from huggingface_hub import constants
 

@@ -20,6 +20,7 @@ from roll.configs.arguments import DataArguments
 from roll.data import tables
 from roll.data.stored_rows import Identities, digest
 from roll.data.untrusted import complaint, lines, open_regular
+from roll.errors import PromptFileError
 
 T = TypeVar("T")
 EVERY_S = 10.0
@@ -28,10 +29,6 @@ LARGEST_ROW = 16 << 20
 """Bytes of a line: a row may bring its test cases."""
 LONGEST_PROMPT = 4 << 20
 """Characters of a prompt, and of all messages of a row together: no context window holds more, tokenizing more takes minutes."""
-
-
-class PromptFileError(ValueError):
-    """A prompt file that cannot be used; the message names the file and the line."""
 
 
 @dataclass(frozen=True, slots=True)

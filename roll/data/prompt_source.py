@@ -25,10 +25,11 @@ import numpy as np
 from roll.configs.arguments import CurriculumConfig, Template
 from roll.data.chat_template import Renderer, conversation, encode
 from roll.data.pass_rates import PassRates
-from roll.data.prompt_file import PromptFileError, PromptRow
+from roll.data.prompt_file import PromptRow
 from roll.data.sample import Prompt, SampleGroup
 from roll.data.seeding import derive_seed
 from roll.data.stored_rows import Positions, RowFile, TokenizedRow, digest
+from roll.errors import PromptFileError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

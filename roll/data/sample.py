@@ -9,7 +9,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from roll.data.kept_tokens import KeptTokens
 
 JUDGED = "judged"
 """The part of a shaped reward that its worker has given."""
@@ -99,7 +102,7 @@ class Sample:
     """Position in the group, 0 .. n-1; the turns of an episode share that of the episode."""
     response_ids: list[int]
     behaviour_logprobs: list[float]
-    """log-prob of each token under the policy that sampled it, `log_softmax(logits / temperature)`."""
+    """log-prob of each token under the policy that sampled it: `log_softmax(logits / temperature)`, over `kept` if known."""
     versions: list[VersionSpan]
     finish_reason: FinishReason
     response_text: str = ""
@@ -113,6 +116,8 @@ class Sample:
     """What the reward was made of, as its worker says, by name."""
     success_at: float = FULL_REWARD
     """The judgement from which on the response is a success, as its domain says."""
+    kept: KeptTokens | None = None
+    """What top_p and top_k left to choose from; None: log-probs are of the whole distribution."""
 
     @property
     def oldest_version(self) -> int:
@@ -202,6 +207,7 @@ def reaches(value: float, success_at: float) -> bool:
 def _sample_to_json(shared: Prompt, sample: Sample) -> dict[str, object]:
     row = {name: getattr(sample, name) for name in Sample.__slots__}
     row["versions"] = [list(span) for span in sample.versions]
+    row["kept"] = None if sample.kept is None else sample.kept.to_json()
     row["trajectory"] = None if sample.trajectory is None else asdict(sample.trajectory)
     # A turn has a prompt of its own, responses to one prompt share it.
     row["prompt"] = None if sample.prompt == shared else asdict(sample.prompt)
@@ -212,6 +218,10 @@ def _sample_from_json(shared: Prompt, row: dict[str, Any]) -> Sample:
     values = dict(row)
     values["prompt"] = shared if row["prompt"] is None else Prompt(**row["prompt"])
     values["versions"] = [VersionSpan(*span) for span in row["versions"]]
+    if row.get("kept") is not None:
+        from roll.data.kept_tokens import KeptTokens
+
+        values["kept"] = KeptTokens.from_json(row["kept"])
     if (trajectory := row["trajectory"]) is not None:
         values["trajectory"] = Trajectory(**{**trajectory, "turns": [Turn(**turn) for turn in trajectory["turns"]]})
     return Sample(**values)

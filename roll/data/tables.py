@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 
 from roll.data.hub import asks_modelscope, fetch_data_set, quietly, refusal
 from roll.data.untrusted import open_regular
+from roll.errors import boundary
 
 Row = dict[str, Any]
 
@@ -39,13 +40,11 @@ def rows_of_hub(path: str, subset: str | None, split: str, revision: str | None)
     fetches it. Code of a data set is never run. Raises `ValueError`."""
     from datasets import load_dataset
 
-    try:
+    with boundary(ValueError, say=lambda error: ": ".join(refusal(error))):
         if asks_modelscope() and not Path(path).exists():
             path, revision = str(fetch_data_set(path, revision)), None
         with quietly():
             found = load_dataset(path, subset, split=split, revision=revision)
-    except Exception as error:  # boundary: the hub, the network and the formats each have errors of their own
-        raise ValueError(": ".join(refusal(error))) from error
     # Pictures and sounds stay bytes, which are left out.
     yield from map(_plain, (row for batch in found.with_format("arrow").iter(AT_ONCE) for row in batch.to_pylist()))
 

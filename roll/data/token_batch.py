@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from roll.data.kept_tokens import KeptSets
+
 PER_SAMPLE = ("lengths", "scores", "temperatures")
 
 
@@ -44,6 +46,8 @@ class TokenBatch:
     """[N] float32, what the critic learns to predict, 0 where the mask is False."""
     fresh_from: Tensor | None = None
     """[N] int64, of a token that was sampled with the very weights that it is trained from: 1 + the engine; 0 of all others."""
+    kept: KeptSets | None = None
+    """Of the N tokens: what each trained token was sampled from, and all its log-probs are taken over; None: the vocabulary."""
 
     def __len__(self) -> int:
         return int(self.lengths.numel())
@@ -67,7 +71,7 @@ class TokenBatch:
         """The tokens of each sample."""
         return np.split(self.tokens.numpy(), self.offsets[1:-1].numpy()) if len(self) else []
 
-    def with_(self, **changes: Tensor) -> TokenBatch:
+    def with_(self, **changes: Any) -> TokenBatch:
         return replace(self, **changes)
 
     def select(self, indices: list[int]) -> TokenBatch:
@@ -93,7 +97,10 @@ class TokenBatch:
         values: dict[str, Any] = {}
         for field in fields(cls):
             parts = [getattr(batch, field.name) for batch in batches]
-            values[field.name] = None if parts[0] is None else torch.cat(parts)
+            if isinstance(parts[0], KeptSets):
+                values[field.name] = KeptSets.joined(parts)
+            else:
+                values[field.name] = None if parts[0] is None else torch.cat(parts)
         return cls(**values)
 
     def padded(self) -> Padded:
@@ -109,9 +116,11 @@ class TokenBatch:
             return out
 
         values: dict[str, Any] = {
-            f.name: getattr(self, f.name) if f.name in PER_SAMPLE else pad(getattr(self, f.name)) for f in fields(self)
+            f.name: getattr(self, f.name) if f.name in PER_SAMPLE else pad(getattr(self, f.name))
+            for f in fields(self)
+            if f.name != "kept"
         }
-        return Padded(attention_mask=mask, **values)
+        return Padded(attention_mask=mask, kept=None if self.kept is None else self.kept[self.loss_mask], **values)
 
     def sums_per_sample(self, flat: Tensor) -> Tensor:
         """[S], sum over each sample's tokens of a flat [N] tensor."""
@@ -135,6 +144,8 @@ class Padded:
     values: Tensor | None = None
     returns: Tensor | None = None
     fresh_from: Tensor | None = None
+    kept: KeptSets | None = None
+    """Of the trained tokens, in the order of the loss mask."""
 
     def to(self, device: torch.device) -> Padded:
         moved: dict[str, Any] = {f.name: v.to(device) if (v := getattr(self, f.name)) is not None else None for f in fields(self)}

@@ -25,14 +25,6 @@ CLOSE_S = 60.0
 logger = logging.getLogger(__name__)
 
 
-class WorkerDied(RuntimeError):
-    """A worker's process is gone; what it was doing is lost."""
-
-
-class BackendLost(RuntimeError):
-    """What carries the workers is gone: none can be reached, and none started."""
-
-
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
     """What to start: `class_path` ("package.module.Class") with `kwargs`, named `name` in messages, at `placement`."""
@@ -43,14 +35,6 @@ class WorkerSpec:
     kwargs: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
     """Variables that the worker's process begins with, if it has one."""
-
-
-class WorkerStartError(RuntimeError):
-    """A worker that did not come up; says which, and why."""
-
-
-class NodeLost(WorkerStartError):
-    """A worker that cannot come up: its node is gone, and no other can take its place."""
 
 
 class WorkerHost:

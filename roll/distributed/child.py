@@ -35,6 +35,7 @@ from io import BufferedIOBase
 from typing import IO, Any
 
 from roll.configs.dotted_path import named_object
+from roll.errors import CallFailed, ChildDied
 
 LONGEST_BYTES = 1 << 26
 """Bytes of the longest message."""
@@ -48,19 +49,6 @@ if sys.platform == "linux": ctypes.CDLL(None).prctl(1, {signal:d})  # PR_SET_PDE
 if os.getppid() != {parent:d}: sys.exit("the process that started this one has ended")
 """
 _CHILD = "from roll.distributed.child import main; main(int(sys.argv[1]))"
-
-
-class ChildDied(Exception):
-    """The child has ended; the text says how."""
-
-
-class CallFailed(Exception):
-    """The method raised an exception; the child is sound."""
-
-    def __init__(self, types: Sequence[str], text: str) -> None:
-        """`types`: names of the exception's class and of those that it derives from."""
-        super().__init__(f"{types[0]}: {text}")
-        self.types, self.text = types, text
 
 
 def same_imports() -> dict[str, str]:

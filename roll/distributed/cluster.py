@@ -8,9 +8,10 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from roll.distributed.backend import Backend, BackendLost, NodeLost, Ref, WorkerDied, WorkerHandle, WorkerSpec, WorkerStartError
+from roll.distributed.backend import Backend, Ref, WorkerHandle, WorkerSpec
 from roll.distributed.heartbeat import silence
 from roll.distributed.process_memory import ProcessMemory
+from roll.errors import BackendLost, NodeLost, WorkerDied, WorkerStartError, boundary
 
 logger = logging.getLogger(__name__)
 
@@ -221,15 +222,12 @@ class Cluster:
 
 async def _start(backend: Backend, spec: WorkerSpec, deadline_s: float) -> WorkerHandle:
     try:
-        return await asyncio.wait_for(backend.start(spec), deadline_s)
+        with boundary(WorkerStartError, f"worker {spec.name} cannot start", (BackendLost, NodeLost, TimeoutError)):
+            return await asyncio.wait_for(backend.start(spec), deadline_s)
     except TimeoutError as error:
         raise WorkerStartError(f"worker {spec.name} is not ready after {deadline_s:.0f} s (worker_start_timeout)") from error
-    except BackendLost:
-        raise
     except NodeLost as error:
         raise NodeLost(f"worker {spec.name} cannot start: {error}") from error
-    except Exception as error:  # boundary: the constructor of a worker, a user's too, may raise anything
-        raise WorkerStartError(f"worker {spec.name} cannot start: {type(error).__name__}: {error}") from error
 
 
 async def _report_progress(names: Sequence[str], starting: Sequence[asyncio.Future[WorkerHandle]]) -> None:

@@ -19,7 +19,8 @@ from itertools import count
 from typing import Any, NamedTuple, Protocol
 from uuid import uuid4
 
-from roll.distributed.backend import BackendLost, WorkerDied, WorkerHost
+from roll.distributed.backend import WorkerHost
+from roll.errors import BackendLost, WorkerDied
 
 MOMENT_S = 0.001
 """How long a call, or an answer, waits for others to travel with: calls that have one cause are made within less."""

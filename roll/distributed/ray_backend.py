@@ -20,7 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from roll.configs.problems import ConfigError, Problem
 from roll.distributed import stacks
-from roll.distributed.backend import BackendLost, NodeLost, Ref, WorkerDied, WorkerHandle, WorkerHost, WorkerSpec
+from roll.distributed.backend import Ref, WorkerHandle, WorkerHost, WorkerSpec
 from roll.distributed.child import same_imports
 from roll.distributed.devices import Inventory, Placement, detect, visible_devices
 from roll.distributed.exchange import Callers, Calls
@@ -39,6 +39,7 @@ from roll.distributed.ray_nodes import (
     without_devices,
 )
 from roll.distributed.watchdog import Watchdog
+from roll.errors import BackendLost, NodeLost, WorkerDied
 
 LOOPBACK = "127.0.0.1"
 CONCURRENT_CALLS = 10_000

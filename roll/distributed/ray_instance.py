@@ -31,9 +31,9 @@ from ray._private import ray_constants, services
 from ray._private import worker as ray_worker
 from ray._private.node import Node
 
-from roll.distributed.backend import BackendLost
 from roll.distributed.temp_folder import TempFolder
 from roll.distributed.watchdog import Watchdog
+from roll.errors import BackendLost
 
 LOOK_S = 0.5
 CONTROL = ("gcs_server", "raylet")

@@ -13,7 +13,7 @@ import time
 import ray
 from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 
-from roll.distributed.backend import BackendLost
+from roll.errors import BackendLost, boundary
 
 LOOK_S = 3.0
 LOST_S = 30.0
@@ -31,12 +31,10 @@ class JoinedRay:
         """Raises `RuntimeError`, which says what to do."""
         # `ray start` makes a cluster ask for the token where there is one; a driver sends it only if it is told to.
         maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
-        try:
+        advice = "is it <head>:6379 of a cluster that runs (ray status), with the same Ray and Python, and its token?"
+        told = f"Ray at RAY_ADDRESS={self._address} cannot be joined"
+        with boundary(RuntimeError, told, say=lambda error: f"{' '.join(str(error).split())[:300]}; {advice}"):
             ray.init(address=self._address, configure_logging=False)
-        except Exception as error:  # boundary: Ray raises bare exceptions here
-            why = " ".join(str(error).split())[:300]
-            advice = "is it <head>:6379 of a cluster that runs (ray status), with the same Ray and Python, and its token?"
-            raise RuntimeError(f"Ray at RAY_ADDRESS={self._address} cannot be joined: {why}; {advice}") from error
         self._control = ray.get_runtime_context().gcs_address
 
     def why_lost(self) -> BackendLost | None:
@@ -76,7 +74,7 @@ class JoinedRay:
 
 async def _answers(address: str) -> bool:
     host, _, port = address.rpartition(":")
-    with contextlib.suppress(OSError, TimeoutError):
+    with contextlib.suppress(OSError):
         async with asyncio.timeout(LOOK_S):
             _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
         writer.close()

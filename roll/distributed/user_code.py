@@ -15,16 +15,14 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any
 
+from roll.errors import TooManyStuck
+
 SLIPS = (TypeError, AttributeError, NameError, ImportError, KeyError, IndexError, NotImplementedError, SyntaxError)
 """Errors of a user's code. Others may be the world's: what is away now can be there when the run asks it."""
 START_S = 10.0
 """Seconds that what is tried may take to start, besides the time limit of what it then does."""
 MOST_STUCK = 16
 """Threads of one user's object that may be left behind at the same time."""
-
-
-class TooManyStuck(RuntimeError):
-    """So many threads hang that no other is started before one of them ends."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,14 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from roll.configs.ppo import PPOConfig
-from roll.distributed.backend import Backend, NodeLost, WorkerDied, WorkerStartError
+from roll.distributed.backend import Backend
 from roll.distributed.cluster import Cluster
 from roll.distributed.device_locks import DeviceLocks
-from roll.engines.weight_broadcast import LOST, WeightBroadcast
+from roll.engines.weight_broadcast import WeightBroadcast
+from roll.errors import LOST, EngineError, NodeLost, WorkerDied, WorkersLost, WorkerStartError
 from roll.rollout.changes import Changes
-from roll.rollout.fleet import EngineState, Fleet, FleetLost
-from roll.strategies.infer.interface import EngineError, EngineStats, WeightUpdateMode
+from roll.rollout.fleet import EngineState, Fleet
+from roll.strategies.infer.interface import EngineStats, WeightUpdateMode
 from roll.weights.bucket import WeightManifest
 from roll.weights.store import BucketRef, WeightSource
 from roll.weights.transport import broadcast_device
@@ -91,7 +92,7 @@ class EngineFleet:
         """The last statistics that were read from the engines that served then."""
 
     async def supervise(self) -> None:
-        """Runs as long as the run does; ends only by raising `WorkerDied` or `FleetLost`."""
+        """Runs as long as the run does; ends only by raising `WorkerDied` or `WorkersLost`."""
         if not self.restartable:
             await self.engines.watch()
         async with asyncio.TaskGroup() as group:
@@ -218,13 +219,13 @@ class EngineFleet:
         self._open(engine)
 
     async def _placed(self, engine: int) -> bool:
-        """Whether the engine has a new worker. Without one the others serve on. Raises `FleetLost` if there are no others."""
+        """Whether the engine has a new worker. Without one the others serve on. Raises `WorkersLost` if there are no others."""
         try:
             async with self._devices.hold(self.engines.role, joins=True):
                 await self._restart(engine)
         except NodeLost as lost:
             if self.fleet.lost:
-                raise FleetLost(f"no engine is left: {lost}") from lost
+                raise WorkersLost(f"no engine is left: {lost}") from lost
             if engine not in self._unplaced:
                 self._unplaced.add(engine)
                 logger.warning("%s: the other engines serve on without engine %d, until there is a node for it", lost, engine)
@@ -237,8 +238,8 @@ class EngineFleet:
         while True:
             try:
                 self.fleet.restart(engine)
-            except FleetLost as lost:
-                raise FleetLost(f"{lost}; the last time: {reason}") from reason
+            except WorkersLost as lost:
+                raise WorkersLost(f"{lost}; the last time: {reason}") from reason
             try:
                 await self.engines.restart(engine)
                 self.fleet.started(engine)

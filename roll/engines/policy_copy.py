@@ -11,8 +11,8 @@ import time
 
 from roll.distributed.cluster import Cluster
 from roll.distributed.device_locks import DeviceLocks
+from roll.errors import Closed
 from roll.record.ledger import BUSY, STAGE, Ledger
-from roll.rollout.changes import Closed
 from roll.rollout.groups import Groups
 from roll.rollout.schedule import StepSchedule
 from roll.weights.store import BucketRef, WeightSource

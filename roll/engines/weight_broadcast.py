@@ -8,13 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from roll.distributed.backend import WorkerDied
 from roll.distributed.cluster import Cluster
-from roll.strategies.infer.interface import EngineError
-from roll.weights.broadcast import BroadcastError, Rendezvous
+from roll.errors import LOST, BroadcastError
+from roll.weights.broadcast import Rendezvous
 from roll.weights.store import BucketRef, KeptBucket, WeightSource
-
-LOST = (WorkerDied, EngineError)
 
 
 class WeightBroadcast:

@@ -25,6 +25,7 @@ from gymnasium import spaces
 
 from roll.configs.problems import ConfigError, Problem
 from roll.envs.game import ANSWER_PATTERN, ActionReader, MoveOutcome, NamedActionGame
+from roll.errors import boundary
 from roll.rollout.environment import Info, Reset, Step
 
 MOST_NUMBERS = 64
@@ -191,10 +192,8 @@ class GemEnv:
         except ImportError as error:
             fix = "pip install gem-llm" if error.name == "gem" else f"pip install {error.name}"
             raise ConfigError([Problem("env_id", env_id, f"needs the package gem-llm ({error})", fix)]) from error
-        try:
+        with boundary(lambda why: ConfigError([Problem("env_id", env_id, why)]), "GEM refuses it"):
             self._make(lambda: gem.make(env_id, **env_args), success_reward)
-        except Exception as error:  # boundary: another project's constructor may raise anything
-            raise ConfigError([Problem("env_id", env_id, f"GEM refuses it: {type(error).__name__}: {error}")]) from error
 
     def _make(self, made: Callable[[], Any], success_reward: float) -> None:
         self._random_state: tuple[Any, Any] | None = None

@@ -15,12 +15,13 @@ import os
 import queue
 import threading
 from collections.abc import Awaitable, Mapping
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from roll.distributed.child import START_LIMIT_S, CallFailed, Child, ChildDied, ChildPool, same_imports
+from roll.distributed.child import START_LIMIT_S, Child, ChildPool, same_imports
 from roll.envs.registry import make_env
+from roll.errors import CallFailed, ChildDied, EnvFailure, boundary, reason
 from roll.rollout.environment import AnyTextEnv
-from roll.rollout.environment_failure import EnvFailure
 
 T = TypeVar("T")
 
@@ -33,6 +34,9 @@ class EnvExecutor(Protocol):
         """Closes the environment, if it can be reached, and frees the executor."""
 
 
+_failed = partial(EnvFailure, "exception")
+
+
 class LoopExecutor:
     """Runs an environment on the caller's event loop. A coroutine is cancelled at the limit; a plain function holds the loop up
     for as long as it takes, and has no limit."""
@@ -42,17 +46,13 @@ class LoopExecutor:
         self._env: AnyTextEnv | None = None
 
     async def call_env(self, method: str, argument: object, limit_s: float | None) -> object:
-        try:
+        with boundary(_failed, ours=(EnvFailure,)):
             if self._env is None:
                 self._env = make_env(self._env_type, self._env_config)
             answer = getattr(self._env, method)(argument)
             if isinstance(answer, Awaitable):
                 return await _within(limit_s, answer)
             return answer
-        except EnvFailure:
-            raise
-        except (Exception, SystemExit) as error:  # boundary: whatever an environment raises is its failure
-            raise raised(error) from error
 
     async def leave(self) -> None:
         env, self._env = self._env, None
@@ -92,7 +92,7 @@ class ThreadExecutor:
                     env = make_env(self._env_type, self._env_config)
                 value = getattr(env, method)(argument)
             except (Exception, SystemExit) as error:  # boundary: whatever an environment raises is its failure
-                failure = raised(error)
+                failure = _failed(reason(error))
             with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits any more
                 loop.call_soon_threadsafe(_settle, answer, value, failure)
         _close(env)
@@ -122,10 +122,6 @@ async def _within(limit_s: float | None, answer: Awaitable[object]) -> object:
         if not limit.expired():
             raise
         raise EnvFailure("timeout", f"no answer within {limit_s:g} s") from None
-
-
-def raised(error: BaseException) -> EnvFailure:
-    return EnvFailure("exception", f"{type(error).__name__}: {error}")
 
 
 class ProcessPool(ChildPool):

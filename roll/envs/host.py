@@ -25,8 +25,9 @@ from roll.configs.agentic import EnvExecution
 from roll.configs.problems import ConfigError, Problem
 from roll.envs.executors import EnvExecutor, LoopExecutor, ProcessExecutor, ProcessPool, ThreadExecutor
 from roll.envs.registry import config_problems, env_class
+from roll.errors import EnvFailure, FailureKind
 from roll.rollout.environment import Reset, Step, is_async, is_thread_safe
-from roll.rollout.environment_failure import EnvFailure, FailureKind, checked_reset, checked_step
+from roll.rollout.environment_failure import checked_reset, checked_step
 
 __all__ = ["EnvFailure", "EnvHandle", "EnvHost"]
 

@@ -9,6 +9,7 @@ from typing import Any
 from roll.configs.dotted_path import named_object
 from roll.configs.problems import MISSING_VALUE, ConfigError, Problem, did_you_mean
 from roll.data.untrusted import complaint
+from roll.errors import boundary
 from roll.rollout.environment import AnyTextEnv, is_async
 
 # Imported on first use: an environment's packages are needed only where it is played.
@@ -31,11 +32,8 @@ def env_class(env_type: str, key: str = "env_type") -> type[Any]:
         known = f"known: {', '.join(BUILT_IN)}, or the dotted path of your own class, my_package.my_env.MyEnv"
         fix = f"{did_you_mean(env_type, BUILT_IN)} {known}".lstrip()
         raise ConfigError([Problem(key, env_type, "is not a known environment", fix)])
-    # Boundary: importing a user's module may raise anything, and whatever it raises becomes one clear error.
-    try:
+    with boundary(lambda why: ConfigError([Problem(key, env_type, why)]), "cannot be imported"):
         cls = named_object(BUILT_IN.get(env_type, env_type))
-    except Exception as error:
-        raise ConfigError([Problem(key, env_type, f"cannot be imported: {type(error).__name__}: {error}")]) from error
     if isinstance(cls, type) and any(base.__name__ == "Env" and base.__module__ == "gem.core" for base in cls.__mro__):
         from roll.envs.adapters import of_class
 

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 
 from roll.configs.agentic import AgenticConfig
 from roll.data.sample import Prompt, Sample, SampleGroup
+from roll.errors import Replaced
 from roll.explorer.coordinators import Coordinators
 from roll.explorer.environment_worker import GroupTask
 from roll.explorer.explorer import Exploration, Explorer
 from roll.record.advice import Places
 from roll.record.episode_metrics import episode_metrics
 from roll.record.validation import FIRST, SetRollouts, ValidationSet
-from roll.rollout.replaced_workers import Replaced
 from roll.strategies.infer.interface import SamplingParams
 
 ATTEMPTS = 3

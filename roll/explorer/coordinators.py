@@ -7,12 +7,11 @@ import contextlib
 import logging
 from collections import Counter
 
-from roll.distributed.backend import WorkerDied
 from roll.distributed.cluster import Cluster
+from roll.errors import LOST, WorkerDied
 from roll.explorer.environment_worker import GroupResult, GroupTask
 from roll.rollout.changes import Changes
 from roll.rollout.replaced_workers import ReplacedWorkers
-from roll.strategies.infer.interface import EngineError
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +76,7 @@ class Coordinators(ReplacedWorkers):
         await self._connect(rank)
 
     async def _abort(self, engine: int) -> None:
-        with contextlib.suppress(WorkerDied, EngineError):  # an engine that is down has nothing to abort
+        with contextlib.suppress(*LOST):  # an engine that is down has nothing to abort
             await self._engines.call(engine, "abort")
 
     async def _connect(self, rank: int) -> None:

@@ -7,13 +7,10 @@ from typing import Any
 
 from roll.configs.arguments import Template
 from roll.data.template_process import LONGEST_TEXT
+from roll.errors import TemplateRefusal, boundary
 
 MARK = "\u27e6answer\u27e7"
 """Stands for an answer while the chat template shows what follows one."""
-
-
-class TemplateRefusal(ValueError):
-    """The chat template cannot render these messages, or not as it has to."""
 
 
 class Dialogue:
@@ -56,10 +53,8 @@ class Dialogue:
 
     def _render(self, messages: list[dict[str, str]]) -> str:
         _check("is given", sum(len(message["content"]) for message in messages))
-        try:
+        with boundary(TemplateRefusal, "the tokenizer's chat template refuses the messages", say=str):
             text = str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
-        except Exception as error:  # boundary: a template may raise anything
-            raise TemplateRefusal(f"the tokenizer's chat template refuses the messages: {error}") from error
         _check("writes", len(text))
         return text
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from roll.configs.agentic import EnvConfig
+from roll.data.kept_tokens import KeptTokens
 from roll.data.sample import EpisodeEnd, Prompt, Sample, Trajectory, Turn, VersionSpan, reaches
 from roll.explorer.dialogue import Dialogue
 
@@ -42,6 +43,7 @@ class PolicyAnswer:
     text: str
     stopped: bool
     """False if it was cut off at the length limit."""
+    kept: KeptTokens | None = None
 
 
 AskPolicy = Callable[[Sequence[int], int, int], Awaitable[PolicyAnswer]]
@@ -56,10 +58,6 @@ class EpisodeTask:
     index: int
     """Number of the episode in its group."""
     env_seed: int
-
-
-class PromptTooLong(Exception):
-    """The first message leaves no room for an answer."""
 
 
 @dataclass(slots=True)
@@ -107,7 +105,7 @@ class EnvManager(ABC):
     @abstractmethod
     async def play(self, env: Environment, task: EpisodeTask, ask: AskPolicy) -> list[Sample]:
         """Plays one episode, from reset to its end, and returns its samples with rewards. Raises what the environment or the
-        policy raises, and `PromptTooLong`."""
+        policy raises, and `EpisodeFailed`."""
 
     def system(self) -> str:
         return self.config.agent_system_template.format(instructions=self._instructions)

@@ -17,12 +17,12 @@ from roll.configs.dotted_path import import_object
 from roll.data.chat_template import set_variables
 from roll.data.sample import Sample
 from roll.data.seeding import derive_seed
-from roll.distributed.backend import WorkerDied, WorkerHandle
+from roll.distributed.backend import WorkerHandle
 from roll.distributed.cluster import Cluster
-from roll.explorer.dialogue import Dialogue, TemplateRefusal
-from roll.explorer.env_manager import EnvManager, EpisodeTask, PolicyAnswer, PromptTooLong
-from roll.explorer.group_play import RULES, VALIDATION, EpisodeFailed, play_group
-from roll.rollout.environment_failure import EnvFailure
+from roll.errors import EpisodeFailed, TemplateRefusal, WorkerDied
+from roll.explorer.dialogue import Dialogue
+from roll.explorer.env_manager import EnvManager, EpisodeTask, PolicyAnswer
+from roll.explorer.group_play import RULES, VALIDATION, play_group
 from roll.rollout.rollout import RolloutClient
 from roll.rollout.router import Router
 from roll.strategies.infer.interface import GenerateRequest, SamplingParams
@@ -58,10 +58,6 @@ class GroupResult:
     last_failure: str = ""
     lost: int = 0
     aborted: int = 0
-
-
-class EngineLost(RuntimeError):
-    """An engine died, and nobody replaces it. (Not `WorkerDied`: the coordinator lives.)"""
 
 
 class EnvironmentWorker:
@@ -114,7 +110,7 @@ class EnvironmentWorker:
         self._client.open(engine)
 
     async def play_group(self, task: GroupTask) -> GroupResult:
-        """Raises `EngineLost`, and whatever else cannot be blamed on an environment."""
+        """Raises `RuntimeError` if an engine died that is not replaced, and whatever else cannot be blamed on an environment."""
         playing = self._playing[task.key] = asyncio.ensure_future(self._play_group(task))
         try:
             await asyncio.wait([playing])
@@ -153,10 +149,6 @@ class EnvironmentWorker:
                 EpisodeTask(uid=task.uid, tag=task.tag, index=episode, env_seed=task.env_seed),
                 lambda context, turn, most: self._ask(task, f"{episode}.{attempt}", context, turn, most),
             )
-        except EnvFailure as failure:
-            raise EpisodeFailed(failure.kind, failure.message) from failure
-        except PromptTooLong as error:
-            raise EpisodeFailed("prompt_too_long", str(error)) from error
         except TemplateRefusal as error:
             raise EpisodeFailed("chat_template", str(error)) from error
         finally:
@@ -172,9 +164,10 @@ class EnvironmentWorker:
         try:
             (completion,) = await self._client.complete(f"{task.key}/{episode}", [request], task.priority)
         except WorkerDied as error:
-            raise EngineLost(str(error)) from error
+            raise RuntimeError(f"an engine died that nobody replaces: {error}") from error  # no WorkerDied: the coordinator lives
         text = self._client.text(completion)
-        return PolicyAnswer(completion.token_ids, completion.logprobs, completion.versions, text, completion.stopped)
+        ids, logprobs, versions = completion.token_ids, completion.logprobs, completion.versions
+        return PolicyAnswer(ids, logprobs, versions, text, completion.stopped, completion.kept)
 
     def report(self, engine: int, error: Exception) -> None:
         """An engine died under a request. The driver notices this, too, and reports when another engine takes its place."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from roll.configs.agentic import EnvFailurePolicy
+from roll.errors import EpisodeFailed
 
 T = TypeVar("T")
 
@@ -34,14 +35,6 @@ RULES: dict[EnvFailurePolicy, FailureRule] = {
 }
 VALIDATION = FailureRule(1, True)
 """The rule of a validation: it counts the episodes that can be played, and reports how many cannot."""
-
-
-class EpisodeFailed(Exception):
-    """The episode cannot be finished; `kind` names why, for the counters."""
-
-    def __init__(self, kind: str, message: str) -> None:
-        self.kind = kind
-        super().__init__(f"{kind}: {message}")
 
 
 @dataclass(slots=True)

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 
 from roll.data.sample import Sample
 from roll.distributed.cluster import Cluster
+from roll.errors import Replaced
 from roll.record.ledger import LaneState, Ledger
 from roll.rewards.worker import RewardResult
 from roll.rollout.changes import Changes
-from roll.rollout.replaced_workers import Replaced, ReplacedWorkers
+from roll.rollout.replaced_workers import ReplacedWorkers
 
 ATTEMPTS = 2
 """How often samples are judged whose worker dies: they may be what kills it."""

@@ -5,15 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from roll.data.sample import Prompt, Sample
-from roll.explorer.env_manager import (
-    AskPolicy,
-    Environment,
-    EnvManager,
-    EpisodeTask,
-    PolicyAnswer,
-    PromptTooLong,
-    Record,
-)
+from roll.errors import EpisodeFailed
+from roll.explorer.env_manager import AskPolicy, Environment, EnvManager, EpisodeTask, PolicyAnswer, Record
 
 
 class StepEnvManager(EnvManager):
@@ -30,7 +23,7 @@ class StepEnvManager(EnvManager):
             prompt_ids = self.dialogue.first(system, text)
             if len(prompt_ids) >= self.context:
                 if not steps:
-                    raise PromptTooLong(f"{len(prompt_ids)} tokens, sequence_length is {self.context}")
+                    raise EpisodeFailed("prompt_too_long", f"{len(prompt_ids)} tokens, sequence_length is {self.context}")
                 record.end = "context"
                 break
             answer = await self.act(prompt_ids, record, ask)
@@ -42,6 +35,7 @@ class StepEnvManager(EnvManager):
                 index=task.index,
                 response_ids=answer.token_ids,
                 behaviour_logprobs=answer.logprobs,
+                kept=answer.kept,
                 versions=list(answer.versions),
                 finish_reason="stop" if answer.stopped else "length",
                 response_text=answer.text,

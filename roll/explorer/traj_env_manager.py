@@ -5,16 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from roll.data.kept_tokens import KeptTokens
 from roll.data.sample import Sample, VersionSpan
-from roll.explorer.env_manager import (
-    AskPolicy,
-    Environment,
-    EnvManager,
-    EpisodeTask,
-    PolicyAnswer,
-    PromptTooLong,
-    Record,
-)
+from roll.errors import EpisodeFailed
+from roll.explorer.env_manager import AskPolicy, Environment, EnvManager, EpisodeTask, PolicyAnswer, Record
 
 
 @dataclass
@@ -25,10 +19,13 @@ class Response:
     logprobs: list[float] = field(default_factory=list)
     mask: list[bool] = field(default_factory=list)
     versions: list[VersionSpan] = field(default_factory=list)
+    kept: KeptTokens | None = None
 
     def answered(self, answer: PolicyAnswer) -> None:
         offset = len(self.ids)
         self.versions += [span._replace(start=span.start + offset, stop=span.stop + offset) for span in answer.versions]
+        if answer.kept is not None:
+            self.kept = (self.kept or KeptTokens.whole(offset)) + answer.kept
         self.ids += answer.token_ids
         self.logprobs += answer.logprobs
         self.mask += [True] * len(answer.token_ids)
@@ -37,6 +34,8 @@ class Response:
         self.ids += tokens
         self.logprobs += [0.0] * len(tokens)
         self.mask += [False] * len(tokens)
+        if self.kept is not None:
+            self.kept += KeptTokens.whole(len(tokens))
 
 
 class TrajEnvManager(EnvManager):
@@ -49,7 +48,7 @@ class TrajEnvManager(EnvManager):
         system = self.system()
         prompt_ids = self.dialogue.first(system, text)
         if len(prompt_ids) >= self.context:
-            raise PromptTooLong(f"{len(prompt_ids)} tokens, sequence_length is {self.context}")
+            raise EpisodeFailed("prompt_too_long", f"{len(prompt_ids)} tokens, sequence_length is {self.context}")
         response = Response()
         while True:
             answer = await self.act([*prompt_ids, *response.ids], record, ask)
@@ -68,6 +67,7 @@ class TrajEnvManager(EnvManager):
                 index=task.index,
                 response_ids=response.ids,
                 behaviour_logprobs=response.logprobs,
+                kept=response.kept,
                 versions=response.versions,
                 finish_reason="length" if record.end == "context" or not answer.stopped else "stop",
                 response_text="\n".join(turn.action for turn in record.turns),

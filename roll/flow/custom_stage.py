@@ -20,6 +20,7 @@ from roll.configs.base import CustomStageConfig, FlowConfig
 from roll.configs.dotted_path import import_object
 from roll.configs.problems import OWN_CODE, Collector
 from roll.data.sample import SampleGroup
+from roll.errors import boundary
 from roll.flow.parallel import Parallel
 from roll.flow.stage import AnyStage, Stage
 from roll.rollout.groups import Groups
@@ -163,10 +164,8 @@ def names(stage: AnyStage) -> list[str]:
 def _made(cls: type[Any], args: Mapping[str, Any]) -> AnyStage:
     if not issubclass(cls, Stage) or cls.process is Stage.process or not inspect.iscoroutinefunction(cls.process):
         raise ValueError(f"{cls.__qualname__} is no subclass of Stage with a coroutine `async def process(self, item)`")
-    try:
+    with boundary(ValueError, f"{cls.__qualname__} cannot be made"):
         stage = cls(**args)
-    except Exception as error:  # boundary: a user's class
-        raise ValueError(f"{cls.__qualname__} cannot be made: {type(error).__name__}: {error}") from error
     _check_takes_one(stage.process, args)
     return stage
 

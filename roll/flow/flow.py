@@ -13,14 +13,11 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 
 from roll.distributed.device_locks import DeviceLocks
+from roll.errors import FlowError, reason
 from roll.flow.parallel import Parallel
 from roll.flow.stage import AnyStage, Channel, combined
 from roll.record.hangs import Hangs
 from roll.record.ledger import STAGE, LaneState, Ledger
-
-
-class FlowError(RuntimeError):
-    """A stage or a watcher failed; the message says which, and how, and the cause is its error."""
 
 
 def item_name(item: object) -> str:
@@ -68,7 +65,7 @@ class Flow:
                     task, error = failed[0]
                     item = tasks[task].failed_on if task in tasks else None
                     who = task.get_name() if item is None else f"{task.get_name()} at {item_name(item)}"
-                    raise FlowError(f"{who}: {type(error).__name__}: {error}") from error
+                    raise FlowError(f"{who}: {reason(error)}") from error
         finally:
             for task in pending:
                 task.cancel()
@@ -117,7 +114,7 @@ def _first(error: BaseException) -> BaseException:
     return error
 
 
-def one_line(error: Exception) -> str:
+def one_line(error: BaseException) -> str:
     """Never without a reason: of an error that has no text, where it was raised."""
     text = " ".join(str(error).split())
     if not text and (frames := traceback.extract_tb(error.__traceback__)):

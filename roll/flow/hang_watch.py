@@ -13,6 +13,7 @@ from pathlib import Path
 from roll.distributed import stacks
 from roll.distributed.backend import WorkerHandle
 from roll.distributed.cluster import Cluster
+from roll.errors import reason
 from roll.flow.flow import Flow, item_name
 from roll.record.display import Display
 from roll.record.hangs import Suspect
@@ -78,7 +79,7 @@ def _stacks(worker: WorkerHandle) -> str:
     try:
         return worker.stacks()
     except Exception as error:  # boundary: Ray may raise anything, and an explanation must not end what it explains
-        return f"(cannot be asked: {type(error).__name__}: {error})"
+        return f"(cannot be asked: {reason(error)})"
 
 
 def sentence(suspect: Suspect) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from roll.errors import Closed
 from roll.flow.stage import Channel, In, Stage
-from roll.rollout.changes import Closed
 
 
 class Parallel(Stage[In, In]):

@@ -14,8 +14,8 @@ from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeVar
 
 from roll.distributed.device_locks import DeviceLocks
+from roll.errors import Closed, IllegalTransition
 from roll.record.ledger import LaneState
-from roll.rollout.changes import Closed
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -29,10 +29,6 @@ class LaneEvent(StrEnum):
     SENT = "sent"
     CLOSED = "closed"
     FAILED = "failed"
-
-
-class IllegalLaneTransition(RuntimeError):
-    """An event that cannot happen in that state: a programming error, never ignored."""
 
 
 _LEGAL: dict[tuple[LaneState, LaneEvent], LaneState] = {
@@ -55,7 +51,7 @@ TRANSITIONS: dict[tuple[LaneState, LaneEvent], LaneState | None] = {
 def transition(state: LaneState, event: LaneEvent) -> LaneState:
     following = TRANSITIONS[state, event]
     if following is None:
-        raise IllegalLaneTransition(f"event '{event.value}' in state '{state.value}'")
+        raise IllegalTransition(f"event '{event.value}' in state '{state.value}'")
     return following
 
 

@@ -14,8 +14,9 @@ from roll.configs.rlvr import RLVRConfig
 from roll.configs.sizes import GIB
 from roll.configs.validation import check_config
 from roll.data.hub import cached, is_hub_name, where_from
-from roll.data.prompt_file import PromptFileError, read_rows
+from roll.data.prompt_file import read_rows
 from roll.distributed.machine import Machine
+from roll.errors import PromptFileError
 from roll.loading.fitting import read_model_folder
 from roll.loading.packaged import missing_model
 from roll.plan.memory import Model

@@ -17,7 +17,8 @@ from roll.configs.problems import MISSING_VALUE, ConfigError, Note, Problem
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.worker import ActorTrainConfig, ValidationConfig
 from roll.data.hub import cached, fetch, is_hub_name, refusal, where_from
-from roll.data.prompt_file import PromptFileError, PromptRow, read_rows
+from roll.data.prompt_file import PromptRow, read_rows
+from roll.errors import PromptFileError, boundary
 from roll.weights.folder_files import CONFIG, read_json, stored_tensors, weight_files
 
 
@@ -113,7 +114,7 @@ def lengths(
     model: OpenedModel, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], template: Template, key: str
 ) -> Lengths:
     """Those that fit the rows. `columns`: as in `data_args`. Raises `ConfigError` that names `key`."""
-    from roll.data.prompt_file import PromptFileError, read_rows
+    from roll.data.prompt_file import read_rows
 
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl", encoding="utf-8") as file:
         file.write(as_lines(rows[:MOST_ROWS], key))
@@ -121,9 +122,8 @@ def lengths(
         try:
             read = list(read_rows(DataArguments(file_name=file.name, **dict(columns)), only_tag=""))  # type: ignore[arg-type]
             return measured(model, read, template)
-        except (PromptFileError, ValueError) as error:
-            message = str(error).replace(file.name, "row")
-            raise ConfigError([Problem(key, "rows", message, "mend the row")]) from None
+        except ValueError as error:
+            raise ConfigError([Problem(key, "rows", str(error).replace(file.name, "row"), "mend the row")]) from None
 
 
 def measured(model: OpenedModel, rows: Sequence[PromptRow], template: Template) -> Lengths:
@@ -151,10 +151,9 @@ def usual_columns(row: Mapping[str, Any], key: str, value: object) -> dict[str, 
 
 def as_lines(rows: Sequence[Mapping[str, Any]], key: str) -> str:
     """Rows as the text of a file. Raises `ConfigError` that names `key`."""
-    try:
+    fix = "texts, numbers, lists and mappings"
+    with boundary(lambda why: ConfigError([Problem(key, "rows", why, fix)]), say=str):
         return "".join(json.dumps(row) + "\n" for row in rows)
-    except (TypeError, ValueError) as error:
-        raise ConfigError([Problem(key, "rows", str(error), "texts, numbers, lists and mappings")]) from None
 
 
 def _up(tokens: int) -> int:
@@ -190,7 +189,7 @@ def fill_in(config: RLVRConfig, written: Mapping[str, Any], fetch: bool) -> tupl
             for row in islice(read_rows(each, f"{key}.data_args", only_tag=""), MOST_ROWS)
         ]
         prompt, response = _lengths(model, rows, data, config.prompt_length if "prompt_length" in written else None)
-    except (PromptFileError, ValueError) as error:
+    except ValueError as error:
         return config, [*notes, Note("response_length", MISSING_VALUE, f"cannot be derived: {error}")]
     said = f"left out; fits {len(rows):,} prompts and their answers, and the {model.context:,} tokens of the model"
     found = {"prompt_length": prompt, "response_length": response}

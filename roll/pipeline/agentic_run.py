@@ -20,6 +20,7 @@ from roll.distributed.cluster import Cluster
 from roll.distributed.devices import Inventory, place_on_cpus
 from roll.distributed.user_code import SLIPS, START_S, try_aside
 from roll.engines.engine_fleet import EngineFleet
+from roll.errors import EnvFailure
 from roll.explorer.agentic import AgenticExplorer
 from roll.explorer.coordinators import Coordinators
 from roll.explorer.dialogue import Dialogue
@@ -32,7 +33,7 @@ from roll.pipeline.preparation import Preparation, Prepared, own_filter
 from roll.pipeline.run import Run
 from roll.record.ledger import Ledger
 from roll.record.validation import ValidationSet
-from roll.rollout.environment_failure import NO_RESET, EnvFailure
+from roll.rollout.environment_failure import NO_RESET
 from roll.rollout.filters import GroupFilter
 from roll.rollout.tasks import NoTasks
 from roll.strategies.infer.interface import sampling_params
@@ -196,7 +197,8 @@ class AgenticRun(Run):
         coordinators = Coordinators(clusters[ROLE], changes, clusters["actor_infer"], engines.restartable)
         await coordinators.begin()
         generating = config.actor_infer.generating_args
-        sampling = sampling_params(generating, prepared.derived.max_new_tokens, prepared.tokenizer.eos_token_id)
+        derived, eos = prepared.derived, prepared.tokenizer.eos_token_id
+        sampling = sampling_params(generating, derived.max_new_tokens, eos, derived.keeps_sampling_mask)
         return AgenticExplorer(exploration, config, sampling, coordinators)
 
 

@@ -13,11 +13,11 @@ from roll.configs.ppo import PPOConfig
 from roll.configs.sizes import TORCH_NAMES, compute_dtype
 from roll.engines.engine_fleet import EngineFleet
 from roll.engines.weight_updates import EngineUpdates
+from roll.errors import CheckpointError, Closed
 from roll.record.checkpoint import CheckpointStore
-from roll.record.manifest import MANIFEST, CheckpointError
+from roll.record.manifest import MANIFEST
 from roll.record.trace import Trace
 from roll.record.validation import ALL, ValidationResult
-from roll.rollout.changes import Closed
 from roll.rollout.groups import Groups
 from roll.rollout.schedule import StepSchedule
 from roll.weights.folder_files import stored_tensors, weight_files

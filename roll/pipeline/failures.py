@@ -17,11 +17,10 @@ import time
 from collections.abc import Collection, Mapping
 
 from roll.configs.ppo import PPOConfig
-from roll.distributed.backend import BackendLost, NodeLost, WorkerDied, WorkerStartError
 from roll.distributed.cluster import Cluster
+from roll.errors import BackendLost, NodeLost, VersionGone, WorkerDied, WorkersLost, WorkerStartError
 from roll.pipeline.roles import TRAINER
 from roll.pipeline.state import RunState
-from roll.weights.store import VersionGone
 
 RETRY_S = 0.5
 """Before the first attempt to rejoin a run that waits at all."""
@@ -29,10 +28,6 @@ SELDOM_S = 30.0
 """Between two attempts to rejoin a run, at most."""
 
 logger = logging.getLogger(__name__)
-
-
-class TrainersLost(RuntimeError):
-    """More ranks of the trainer died than may be restarted."""
 
 
 def restarted_roles(devices: Mapping[str, Collection[int]]) -> frozenset[str]:
@@ -56,7 +51,7 @@ class TrainerRestarts:
 
     async def begin(self, clusters: Mapping[str, Cluster], error: Exception) -> str:
         """`error` has ended both halves, or the restart before. If a rank of the trainer is dead, that is why: all that
-        restarts is ended, and what died is returned. Raises `error` otherwise, or if a node is lacking, and `TrainersLost`."""
+        restarts is ended, and what died is returned. Raises `error` otherwise, or if a node is lacking, and `WorkersLost`."""
         found_at = time.monotonic()
         died = isinstance(error, WorkerDied | WorkerStartError)
         again = self._most and not isinstance(error, NodeLost) and (died or self._found_at is None)
@@ -65,7 +60,7 @@ class TrainerRestarts:
             raise error
         reason = " ".join(str(error).split())
         if self._begun == self._most:
-            raise TrainersLost(f"{what}, and max_trainer_restarts ({self._most}) are used up; the last time: {reason}") from error
+            raise WorkersLost(f"{what}, and max_trainer_restarts ({self._most}) are used up; the last time: {reason}") from error
         self._begun += 1
         self._found_at = self._found_at or found_at
         logger.warning("%s (%s)", what, reason)

@@ -17,6 +17,7 @@ import threading
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from roll.distributed.backend import Backend, WorkerSpec
 from roll.distributed.cluster import Cluster
 from roll.distributed.devices import Inventory
 from roll.engines.engine_fleet import EngineFleet
+from roll.errors import CallbackError, Superseded, boundary
 from roll.explorer.explorer import Exploration, Explorer
 from roll.flow.flow import one_line
 from roll.flow.stage import AnyStage
@@ -34,10 +36,9 @@ from roll.pipeline.failures import Fallback, TrainerRestarts
 from roll.pipeline.preparation import Prepared, decisions
 from roll.pipeline.state import RunState
 from roll.pipeline.summary import CarriedOver, RunComponents, advice, figures, of_evaluation
-from roll.record.callbacks import CallbackError
 from roll.record.ledger import Ledger
 from roll.record.live_files import amend_summary, is_running
-from roll.record.run_lock import RunLock, Superseded
+from roll.record.run_lock import RunLock
 from roll.record.run_record import Counter
 from roll.trainer.advantages import Advantages
 
@@ -111,7 +112,7 @@ class RunLifecycle(ABC):
 
     async def run(self) -> dict[str, Any]:
         loop = asyncio.get_running_loop()
-        with contextlib.suppress(NotImplementedError, RuntimeError):
+        with contextlib.suppress(RuntimeError):
             # Not on Windows, and not outside the main thread.
             loop.add_signal_handler(signal.SIGINT, self.interrupt)
             loop.add_signal_handler(signal.SIGTERM, self.terminate)
@@ -162,12 +163,10 @@ class RunLifecycle(ABC):
     async def _leave(self, status: str, reason: str) -> None:
         """The other processes of the run, if there are any, learn that this one takes part no longer. An interrupted trainer may
         come back; explorers wait for it."""
-        try:
+        with boundary(partial(logger.warning, "the database of groups cannot be reached: %s"), say=one_line):
             if self.config.trains and status != "interrupted":
                 await self.state.groups.conclude(status, reason)
             await self.state.groups.leave()
-        except Exception as error:  # boundary: the run is over, and has its own reason
-            logger.warning("the database of groups cannot be reached: %s", one_line(error))
 
     @property
     def ends_early(self) -> bool:

@@ -28,6 +28,7 @@ from roll.distributed.devices import Inventory
 from roll.distributed.machine import this_machine
 from roll.distributed.process_setup import DETERMINISTIC, set_defaults, set_deterministic
 from roll.distributed.watchdog import Watchdog
+from roll.errors import Superseded, TrackerError
 from roll.flow.custom_stage import CustomStage, custom_stages
 from roll.flow.flow import Flow
 from roll.pipeline.outline import misplaced, outline
@@ -35,8 +36,7 @@ from roll.pipeline.preparation import Prepared
 from roll.pipeline.run import Run
 from roll.record.callbacks import Callback, checked
 from roll.record.live_files import SUMMARY, amend_summary, announce_running
-from roll.record.remote_trackers import TrackerError
-from roll.record.run_lock import RunLock, Superseded, cannot_write, lock_run
+from roll.record.run_lock import RunLock, cannot_write, lock_run
 from roll.record.run_record import archive_previous
 
 Config = TypeVar("Config", bound=PPOConfig)

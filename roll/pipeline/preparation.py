@@ -24,6 +24,7 @@ from roll.configs.worker import ActorInferConfig
 from roll.data.chat_template import set_variables
 from roll.data.sample import Prompt
 from roll.distributed.devices import Inventory
+from roll.errors import boundary
 from roll.flow.custom_stage import CustomStage, custom_stages
 from roll.pipeline.bench import BenchedModel, benched_models
 from roll.pipeline.identity import check_database, standing
@@ -225,10 +226,8 @@ class Preparation:
 
 def _restore(source: TaskSource, cursor: Mapping[str, Any]) -> None:
     known = source.cursor()["served"].keys()
-    try:
+    with boundary(ValueError, "the cursor in pipeline.json names missing entries", (ValueError,)):
         source.restore(cursor)
-    except (LookupError, TypeError, AttributeError) as error:  # the cursor is text that anybody may have edited
-        raise ValueError(f"the cursor in pipeline.json names missing entries: {type(error).__name__}: {error}") from error
     if cursor["served"].keys() != known:
         raise ValueError(f"the cursor in pipeline.json has served {sorted(cursor['served'])}, not {sorted(known)}")
 
@@ -304,10 +303,8 @@ def own_filter(path: str) -> GroupFilter:
     """A function of a group's rewards, or a class whose instances are one."""
     found: Any = import_object(path)
     made: Any = found() if inspect.isclass(found) else found
-    try:
+    with boundary(ValueError, "it fails on the rewards [0.0, 1.0]"):
         verdict = made([0.0, 1.0])
-    except Exception as error:  # boundary: a user's code
-        raise ValueError(f"it fails on the rewards [0.0, 1.0]: {type(error).__name__}: {error}") from error
     if verdict is not None and not isinstance(verdict, str):
         raise ValueError(f"it must return the reason to drop a group (text) or None, not {verdict!r}")
     chosen: GroupFilter = made

@@ -240,7 +240,8 @@ class RLVRRun(Run):
         client = RolloutClient(cluster, router, tokenizer, config.seed, engines, expand)
         judges = {domain: clusters[f"rewards.{domain}"] for domain in config.rewards}
         rewards = Rewards(judges, self.state.groups.changes, ledger, prepared.success_at)
-        sampling = sampling_params(config.actor_infer.generating_args, derived.max_new_tokens, tokenizer.eos_token_id)
+        generating, kept = config.actor_infer.generating_args, derived.keeps_sampling_mask
+        sampling = sampling_params(generating, derived.max_new_tokens, tokenizer.eos_token_id, kept)
         return RLVRExplorer(exploration, config, derived, sampling, prepared.source, prepared.skipped, client, rewards)
 
 

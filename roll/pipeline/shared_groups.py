@@ -14,6 +14,7 @@ from pathlib import Path
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.redact import redact_text
+from roll.errors import ContractError, DatabaseDamaged, DatabaseError
 from roll.record.checkpoint import Checkpoint
 from roll.record.group_log import GroupLog
 from roll.record.run_identity import RunIdentity
@@ -21,9 +22,9 @@ from roll.record.trace import Trace
 from roll.rollout.admission import Admission
 from roll.rollout.pipeline_depth import PipelineDepth
 from roll.rollout.progress import Progress
-from roll.rollout.sql.admittance import Claim, ContractError, check_may_join
+from roll.rollout.sql.admittance import Claim, check_may_join
 from roll.rollout.sql.copying import EMPTY, Fate, check_copy, differs, restore_copy
-from roll.rollout.sql.database import Database, DatabaseDamaged, DatabaseError, file_of, open_engine, reading
+from roll.rollout.sql.database import Database, file_of, open_engine, reading
 from roll.rollout.sql.groups import SqlGroups
 from roll.rollout.sql.joining import Member
 from roll.rollout.sql.rows import REPLAYED

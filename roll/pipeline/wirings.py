@@ -22,8 +22,8 @@ from roll.configs.ppo import PPOConfig
 from roll.distributed.cluster import Cluster
 from roll.engines.engine_fleet import EngineFleet, engine_fleet
 from roll.engines.policy_copy import ROLE, PolicyCopy
-from roll.engines.weight_broadcast import LOST
 from roll.engines.weight_updates import EngineUpdates, UpdateStats, WeightUpdates
+from roll.errors import LOST
 from roll.explorer.explorer import Exploration, Explorer
 from roll.flow.custom_stage import CustomStage, insert
 from roll.flow.stage import AnyStage

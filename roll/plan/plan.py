@@ -156,7 +156,8 @@ def _order(config: PPOConfig) -> str:
 def _log_probs(config: PPOConfig, derived: Derived) -> LogProbs:
     temperature = config.actor_infer.generating_args.temperature
     engine = config.actor_infer.strategy_args.strategy_name
-    behaviour = f"ℓ_b: {engine} records log_softmax(logits / {temperature:g}) of each token as it samples it"
+    over = ", over the kept set," if derived.keeps_sampling_mask else ""
+    behaviour = f"ℓ_b: {engine} records log_softmax(logits / {temperature:g}){over} of each token as it samples it"
     reason = derived.old_logprobs_reason
     proximal = f"ℓ_p: {_proximal(config, derived)} ({reason})" if derived.recompute_old_logprobs else f"none ({reason})"
     if not config.uses_reference:
@@ -180,9 +181,13 @@ def _sampling(config: PPOConfig, derived: Derived) -> Iterator[str]:
         ("top_p", given.top_p, given.top_p < 1), ("top_k", given.top_k, given.top_k > 0)) if on]  # fmt: skip
     if not cut:
         return
+    drawn = f"{' and '.join(cut)}: tokens are drawn from the kept set S only, with probability p / p(S)"
+    if derived.keeps_sampling_mask:
+        yield f"{drawn}; the engine says what S is, and all log-probs, entropies and ratios are those over S (keep_sampling_mask)"
+        return
     yield (
-        f"{' and '.join(cut)}: tokens are drawn from the kept set S only, with probability p / p(S); ℓ_b stays log p of the "
-        "whole distribution, so the ratio is 1 on fresh samples, but they are samples of the cut policy, not of p"
+        f"{drawn}; ℓ_b stays log p of the whole distribution, so the ratio is 1 on fresh samples, but they are samples of the "
+        "cut policy, not of p, and the gradient is not that of either (keep_sampling_mask mends this with hf_infer)"
     )
     if given.top_p < 1 and given.top_k == 0:
         each = -math.log(given.top_p)

@@ -13,6 +13,7 @@ from roll.configs.base import FlowConfig
 from roll.configs.dotted_path import import_object
 from roll.configs.problems import OWN_CODE, Collector
 from roll.data.sample import SampleGroup
+from roll.errors import CallbackError, boundary
 
 Event = Literal["on_step", "on_validation", "on_group", "on_run_end"]
 
@@ -34,10 +35,6 @@ class Callback:
         """The run is over, whatever ended it: `summary` is that of summary.json."""
 
 
-class CallbackError(RuntimeError):
-    """A callback has failed; says which, and how."""
-
-
 class Callbacks:
     def __init__(self, callbacks: Sequence[Callback]) -> None:
         self._callbacks = callbacks
@@ -48,10 +45,8 @@ class Callbacks:
         for callback in self._callbacks:
             if getattr(type(callback), event) is getattr(Callback, event):
                 continue
-            try:
+            with boundary(CallbackError, f"{type(callback).__qualname__}.{event}"):
                 await asyncio.get_running_loop().run_in_executor(self._thread, getattr(callback, event), *told)
-            except (Exception, SystemExit) as error:  # boundary: a user's code
-                raise CallbackError(f"{type(callback).__qualname__}.{event}: {type(error).__name__}: {error}") from error
 
 
 def own_callbacks(flow: FlowConfig, collect: Collector) -> tuple[Callback, ...]:
@@ -64,10 +59,8 @@ def _own_callback(path: str) -> Callback:
     cls = import_object(path)
     if not (isinstance(cls, type) and issubclass(cls, Callback)):
         raise ValueError(f"{cls!r} is no subclass of Callback")
-    try:
+    with boundary(ValueError, f"{cls.__qualname__} cannot be made"):
         callback = cls()
-    except Exception as error:  # boundary: a user's class
-        raise ValueError(f"{cls.__qualname__} cannot be made: {type(error).__name__}: {error}") from error
     return checked(callback)
 
 

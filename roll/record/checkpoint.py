@@ -17,8 +17,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from roll.record.manifest import MANIFEST, CheckpointError, parsed, read_json, read_manifest, seal, sync, verify
-from roll.record.run_lock import RunLock, Superseded
+from roll.errors import CheckpointError, Superseded
+from roll.record.manifest import MANIFEST, parsed, read_json, read_manifest, seal, sync, verify
+from roll.record.run_lock import RunLock
 from roll.weights.folder_files import share_like, write_index
 
 STATE = "pipeline.json"

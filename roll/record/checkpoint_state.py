@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from roll.configs.ppo import PPOConfig
+from roll.errors import CheckpointError
 from roll.record.checkpoint import Checkpoint, CheckpointStore
 from roll.record.group_log import GROUPS
 from roll.record.journal import check_prefix
-from roll.record.manifest import CheckpointError, is_count, shown
+from roll.record.manifest import is_count, shown
 
 COUNT = "a whole number from 0"
 COUNTS = "counts by name"

@@ -14,14 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from roll.errors import CheckpointError, boundary
+
 MANIFEST = "manifest.json"
 LARGEST_BYTES = 1 << 28
 """The largest JSON file, in bytes, that is read whole."""
 _HASH = re.compile(r"[0-9a-f]{64}")
-
-
-class CheckpointError(ValueError):
-    """A checkpoint that cannot be resumed from; says why, and what can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +84,8 @@ def read_json(path: Path) -> Any:
 
 
 def parsed(text: bytes, name: str) -> Any:
-    try:
+    with boundary(CheckpointError, f"{name} is not JSON", say=lambda error: shown(str(error))):
         return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{name} is not JSON: {shown(str(error))}") from error
 
 
 def is_count(value: Any) -> bool:

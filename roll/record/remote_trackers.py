@@ -15,9 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
-
-class TrackerError(Exception):
-    """A tracker the user asked for cannot start. One line, for the user."""
+from roll.errors import TrackerError
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from typing import Any
 
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
+from roll.errors import Superseded
 
 logger = logging.getLogger(__name__)
 
@@ -34,10 +35,6 @@ NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 class RunInUse(RuntimeError):
     """Another run holds the folder; says which."""
-
-
-class Superseded(RuntimeError):
-    """Another run took the folder over, so this one may not write there any more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from roll.configs.ppo import PPOConfig
 from roll.configs.redact import redact
 from roll.data.sample import Sample, SampleGroup
 from roll.data.token_batch import TokenBatch
+from roll.errors import Superseded
 from roll.record.atomic_write import write_atomically
 from roll.record.display import Display, RoleLine, RunSnapshot, duration
 from roll.record.estimates import Validated
@@ -28,7 +29,7 @@ from roll.record.live_files import LiveFiles
 from roll.record.memory_watch import MemoryWatch
 from roll.record.off_policy import StalenessStats
 from roll.record.printed_summary import print_summary
-from roll.record.run_lock import RunLock, Superseded
+from roll.record.run_lock import RunLock
 from roll.record.trace import Span
 from roll.record.trackers import Status, make_trackers
 from roll.record.training_warnings import ALARMS, Alarms, TrainingWarnings

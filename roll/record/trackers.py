@@ -15,15 +15,9 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from roll.configs.redact import HIDDEN, redact, secrets
+from roll.errors import TrackerError, boundary
 from roll.record.journal import JournalFile, check_prefix
-from roll.record.remote_trackers import (
-    MlflowTracker,
-    SwanlabTracker,
-    TensorBoardTracker,
-    TrackedRun,
-    TrackerError,
-    WandbTracker,
-)
+from roll.record.remote_trackers import MlflowTracker, SwanlabTracker, TensorBoardTracker, TrackedRun, WandbTracker
 
 logger = logging.getLogger(__name__)
 
@@ -128,14 +122,12 @@ class Background:
         except BaseException as error:  # handed to the thread that waits for the start
             return started.set_exception(error)
         started.set_result(tracker)
-        try:
+        with boundary(self._switch_off, say=partial(describe, hidden=self._hidden)):
             while self.alive:
                 job = self._jobs.get()
                 if isinstance(job, str):
                     return tracker.finish(job)
                 tracker.log(*job)
-        except Exception as error:  # boundary: a foreign service may raise anything, and must not end the run
-            self._switch_off(describe(error, self._hidden))
 
     def _switch_off(self, why: str) -> None:
         logger.warning("tracker %s is switched off, training goes on (metrics.jsonl has everything): %s", self.name, why)
@@ -193,7 +185,7 @@ def make_trackers(
     return Trackers(jsonl, others)
 
 
-def describe(error: Exception, hidden: Iterable[str]) -> str:
+def describe(error: BaseException, hidden: Iterable[str]) -> str:
     """One line about an error, in which no secret is repeated."""
     text = " ".join(f"{type(error).__name__}: {error}".split())
     for secret in hidden:

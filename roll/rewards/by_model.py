@@ -23,11 +23,12 @@ from string import Template
 from typing import Any
 
 from roll.configs.arguments import GeneratingArguments
-from roll.data.chat_template import TemplateError, rendered_apart
+from roll.data.chat_template import rendered_apart
 from roll.data.sample import Sample
+from roll.errors import Busy
 from roll.rewards.answers import answer_text
 from roll.rewards.pool import TimedPool
-from roll.rewards.service import Busy, JsonService
+from roll.rewards.service import JsonService
 from roll.rewards.worker import Grade, RewardWorker
 from roll.strategies.infer import make_infer_strategy
 from roll.strategies.infer.interface import GenerateRequest, InferStrategy, sampling_params
@@ -152,7 +153,7 @@ class Engine:
         if tokenizer.chat_template:
             (rendered,) = await asyncio.to_thread(rendered_apart, tokenizer, [[{"role": "user", "content": _PLACE}]])
             if "text" not in rendered or rendered["text"].count(_PLACE) != 1:
-                raise TemplateError(f"the chat template of {path} does not render a question: {rendered.get('error', '')}")
+                raise ValueError(f"the chat template of {path} does not render a question: {rendered.get('error', '')}")
             before, _, after = rendered["text"].partition(_PLACE)
         self._before, self._after = (self._ids(text, special=True) for text in (before, after))
         self._strategy = make_infer_strategy(self._engine["name"], self._engine["options"])

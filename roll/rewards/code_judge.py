@@ -14,7 +14,8 @@ from decimal import Decimal, InvalidOperation
 from functools import cache
 from typing import Any
 
-from roll.rewards.sandbox.sandbox import END_S, Ending, Isolation, Program, Sandbox, SandboxFailed, in_memory
+from roll.errors import SandboxFailed
+from roll.rewards.sandbox.sandbox import END_S, Ending, Isolation, Program, Sandbox, in_memory
 from roll.rewards.sandbox.usage import Limits
 
 _ROLES = "roll.rewards.sandbox"

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from roll.data.sample import Sample
+from roll.errors import Busy
 from roll.rewards.answers import program_of
 from roll.rewards.code_judge import AFTER_S, same_output
 from roll.rewards.pool import TimedPool
@@ -20,7 +21,7 @@ from roll.rewards.sandbox.sandbox import BUILT_IN, checked
 from roll.rewards.sandbox.solution import PRELUDE, prelude
 from roll.rewards.sandbox.tester import same
 from roll.rewards.sandbox.usage import Limits
-from roll.rewards.service import Busy, JsonService
+from roll.rewards.service import JsonService
 from roll.rewards.worker import Grade, RewardWorker
 
 MARGIN_S = 5.0

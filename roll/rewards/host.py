@@ -18,7 +18,8 @@ from weakref import WeakKeyDictionary
 
 from roll.configs.worker import ShapingConfig
 from roll.data.sample import JUDGED, Sample
-from roll.distributed.user_code import TooManyStuck, UserThreads
+from roll.distributed.user_code import UserThreads
+from roll.errors import TooManyStuck
 from roll.rewards.worker import RewardResult, RewardWorker, worker_class
 
 

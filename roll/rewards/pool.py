@@ -13,17 +13,14 @@ import resource
 import sys
 from typing import Any
 
-from roll.distributed.child import START_LIMIT_S, CallFailed, Child, ChildDied, ChildPool, same_imports
+from roll.distributed.child import START_LIMIT_S, Child, ChildPool, same_imports
+from roll.errors import CallFailed, ChildDied, GraderError
 
 PASSED_ON = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH")
 
 
 MEMORY_LIMIT_BYTES = 4 << 30
 """Address space of a grader: an answer such as 9^(9^(9^9)) must not take the machine's memory before its time is up."""
-
-
-class GraderError(Exception):
-    """The call has no value, for a reason that lies with the grader."""
 
 
 class TimedPool:

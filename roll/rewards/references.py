@@ -13,6 +13,7 @@ from statistics import median_low
 from roll.configs.worker import RewardConfig
 from roll.data.sample import FULL_REWARD, ROUNDING, Prompt, Sample, reaches
 from roll.distributed.user_code import SLIPS, START_S, try_aside
+from roll.errors import boundary
 from roll.rewards.worker import RewardWorker, worker_class
 
 TRIED = 8
@@ -129,10 +130,8 @@ class _Trial:
         return Earned(values, failures, self._empty)
 
     async def run(self) -> None:
-        try:
+        with boundary(ValueError, "it cannot be made"):
             worker = self._cls(asdict(self._reward) | {"policy": self._policy})
-        except Exception as error:  # boundary: a user's class
-            raise ValueError(f"it cannot be made: {type(error).__name__}: {error}") from error
         asked = {prompt.uid: prompt for prompt in self._prompts if worker.solution(prompt.ground_truth)}
         self._found |= {uid: TimeoutError() for uid in asked}  # until they are judged
         free = asyncio.Semaphore(worker.max_concurrency)

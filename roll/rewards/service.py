@@ -10,19 +10,12 @@ from typing import Any
 import httpx
 
 from roll.data.sample import Sample
+from roll.errors import Busy, ServiceFailed
 from roll.rewards.worker import Grade, RewardWorker
 
 ATTEMPTS = 4
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 8.0
 """Between attempts; it doubles. A service may ask for a longer one (Retry-After)."""
-
-
-class ServiceFailed(RuntimeError):
-    """The service gave no answer that can be used, however often it was asked. Says nothing of the sample."""
-
-
-class Busy(Exception):
-    """The service is to be asked again."""
 
 
 class JsonService:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, TypeAlias
 from roll.configs.dotted_path import Code, dotted_path, import_object
 from roll.data.sample import JUDGED, Sample
 from roll.distributed.user_code import UserThreads
+from roll.errors import reason
 
 Grade: TypeAlias = float | tuple[float, Mapping[str, float]]
 """A reward, or a reward and the parts that it was made of, by name."""
@@ -110,7 +111,7 @@ class RewardWorker:
             except TimeoutError:
                 return RewardResult(error="timeout")
             except (Exception, SystemExit) as error:
-                return RewardResult(error=f"{type(error).__name__}: {error}")
+                return RewardResult(error=reason(error))
 
 
 class FunctionRewardWorker(RewardWorker):

@@ -39,7 +39,8 @@ from itertools import takewhile
 from typing import Any
 
 from roll.configs.staleness import GroupsOrder, StalenessPolicy, staleness_bound
-from roll.rollout.replay import AccountingError, Replay, Trained
+from roll.errors import AccountingError
+from roll.rollout.replay import Replay, Trained
 
 
 class GroupState(Enum):

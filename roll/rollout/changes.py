@@ -12,10 +12,6 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class Closed(Exception):
-    """What is waited for will not come any more."""
-
-
 class Changes:
     def __init__(self) -> None:
         self._next = asyncio.Event()

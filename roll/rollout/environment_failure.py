@@ -1,32 +1,16 @@
-"""How an environment fails its episode, and the checks of what an environment returns."""
+"""The checks of what an environment returns."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 from roll.data.untrusted import complaint
+from roll.errors import EnvFailure
 from roll.rollout.environment import Reset, Step
-
-FailureKind = Literal["exception", "timeout", "died"]
-
 
 NO_RESET = ("reset must return", "the observation of reset must be", "the info of reset must be")
 """What the messages about a reset of another shape begin with."""
-
-
-class EnvFailure(Exception):
-    """The episode cannot go on. Costs this one; the environment's next `reset` begins with a new instance."""
-
-    def __init__(self, kind: FailureKind, message: str) -> None:
-        """`kind`: it raised, or answered what is no answer ("exception"); it did not answer in time ("timeout"); its process
-        ended ("died")."""
-        self.kind = kind
-        self.message = message
-        super().__init__(f"{kind}: {message}")
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return EnvFailure, (self.kind, self.message)
 
 
 def checked_reset(answer: object) -> Reset:

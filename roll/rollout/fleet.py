@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from roll.errors import IllegalTransition, WorkersLost
+
 
 class EngineState(StrEnum):
     SERVING = "serving"
@@ -36,14 +38,6 @@ TRANSITIONS: dict[tuple[EngineState, EngineEvent], EngineState] = {
     (EngineState.LOADING, EngineEvent.VERIFIED): EngineState.SERVING,
 }
 """What is not here cannot happen, and is refused."""
-
-
-class IllegalEngineTransition(RuntimeError):
-    pass
-
-
-class FleetLost(RuntimeError):
-    """More engines died than may be restarted."""
 
 
 class Fleet:
@@ -76,9 +70,9 @@ class Fleet:
         self._settle()
 
     def restart(self, replica: int) -> None:
-        """Raises `FleetLost` if the restarts are used up."""
+        """Raises `WorkersLost` if the restarts are used up."""
         if self.restarts >= self._max_restarts:
-            raise FleetLost(f"engine {replica} died, and max_engine_restarts ({self._max_restarts}) are used up")
+            raise WorkersLost(f"engine {replica} died, and max_engine_restarts ({self._max_restarts}) are used up")
         self._take(replica, EngineEvent.RESTART)
         self.restarts += 1
 
@@ -108,5 +102,5 @@ class Fleet:
     def _take(self, replica: int, event: EngineEvent) -> None:
         following = TRANSITIONS.get((self.states[replica], event))
         if following is None:
-            raise IllegalEngineTransition(f"engine {replica} is {self.states[replica]}: {event} cannot happen")
+            raise IllegalTransition(f"engine {replica} is {self.states[replica]}: {event} cannot happen")
         self.states[replica] = following

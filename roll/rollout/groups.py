@@ -20,10 +20,11 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, TypeVar
 
 from roll.data.sample import SampleGroup
+from roll.errors import Closed
 from roll.record.group_log import GroupLog
 from roll.record.trace import Trace
 from roll.rollout.admission import Admission, GroupState, Selection
-from roll.rollout.changes import Changes, Closed
+from roll.rollout.changes import Changes
 from roll.rollout.lease import Lease
 from roll.rollout.one_process import OneProcess
 from roll.rollout.pipeline_depth import PipelineDepth

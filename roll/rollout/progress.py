@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from roll.errors import NoProgress
+
 FAILURES = frozenset({"reward_error", "environment_failure", "environment_worker_died"})
 """Reasons that are nobody's choice."""
 FAILURES_IN_A_ROW = 100
@@ -12,10 +14,6 @@ LOST, ROLLED_BACK = "explorer_lost", "rolled_back"
 """The process that rolled the group out is gone; versions that sampled it are."""
 EXPECTED = frozenset({"redundant", "surplus", "overtaken", LOST, ROLLED_BACK})
 """Reasons that come with training, and say nothing about it."""
-
-
-class NoProgress(RuntimeError):
-    """Groups are dropped, and none is trained."""
 
 
 class Progress:

@@ -6,22 +6,14 @@ import asyncio
 import logging
 from typing import Any
 
-from roll.distributed.backend import WorkerDied
 from roll.distributed.cluster import Cluster
+from roll.errors import Replaced, WorkerDied, WorkersLost
 from roll.rollout.changes import Changes
 
 MAX_DEATHS = 8
 """Deaths in a row, no call answered between them, after which the run ends: something kills them all."""
 
 logger = logging.getLogger(__name__)
-
-
-class Replaced(Exception):
-    """The call was lost with its worker, which has been replaced."""
-
-
-class WorkersLost(RuntimeError):
-    """Workers die faster than they work."""
 
 
 class ReplacedWorkers:

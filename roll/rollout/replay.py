@@ -11,9 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
 
-
-class AccountingError(AssertionError):
-    """A group was moved in a way that would lose or double it."""
+from roll.errors import AccountingError
 
 
 @dataclass(slots=True)

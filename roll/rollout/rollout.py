@@ -12,12 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from roll.data.kept_tokens import KeptTokens
 from roll.data.sample import Prompt, Sample, VersionSpan
 from roll.data.seeding import derive_seed
-from roll.distributed.backend import WorkerDied, WorkerHandle
+from roll.distributed.backend import WorkerHandle
 from roll.distributed.cluster import Cluster
+from roll.errors import LOST, EngineClosed
 from roll.rollout.router import Route, Router
-from roll.strategies.infer.interface import EngineClosed, EngineError, GenerateRequest, GenerateResult, SamplingParams
+from roll.strategies.infer.interface import GenerateRequest, GenerateResult, SamplingParams
 from roll.strategies.infer.stop_strings import cut_at_stop
 
 
@@ -38,6 +40,7 @@ class Completion:
     versions: list[VersionSpan]
     finish_reason: str = "abort"
     text: str | None = None
+    kept: KeptTokens | None = None
 
     @property
     def stopped(self) -> bool:
@@ -54,6 +57,8 @@ class Completion:
                 self.versions.append(VersionSpan(start + offset, stop + offset, version, engine))
         self.token_ids += result.token_ids
         self.logprobs += result.logprobs
+        if result.kept is not None:
+            self.kept = result.kept if self.kept is None else self.kept + result.kept
         self.finish_reason = result.finish_reason
         # The text of one call is the engine's; a response made in several calls is decoded (and cut) as a whole at the end.
         self.text = result.text if offset == 0 else None
@@ -140,7 +145,7 @@ class RolloutClient:
             worker = self._engines.workers[engine]
             try:
                 results: list[GenerateResult] = await self._engines.call(engine, "generate", requests)
-            except (WorkerDied, EngineError) as error:
+            except LOST as error:
                 self._report(engine, worker, error)
                 return engine, [GenerateResult(request_id, [], [], [], "abort") for request_id in ids]
             except asyncio.CancelledError:
@@ -161,7 +166,7 @@ class RolloutClient:
             await self._engines.call(engine, "abort", request_ids)
         except EngineClosed:  # at the end of a run, and with all that ran in it
             return
-        except (WorkerDied, EngineError) as error:
+        except LOST as error:
             self._report(engine, worker, error)
 
     def _aborted(self, aborting: asyncio.Future[None]) -> None:
@@ -190,4 +195,5 @@ class RolloutClient:
             versions=completion.versions,
             finish_reason="stop" if completion.stopped else "length",
             response_text=self.text(completion),
+            kept=completion.kept,
         )

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from roll.data.sample import Prompt, SampleGroup
-from roll.rollout.changes import Closed
+from roll.errors import Closed
 
 
 class TaskSource(Protocol):

@@ -29,6 +29,7 @@ from transformers import (
 from transformers.utils import logging
 from transformers.utils.logging import disable_progress_bar
 
+from roll.errors import boundary
 from roll.weights.folder_files import CONFIG, Stored, check_entries, read_json, stored_tensors, value_head, weight_files
 from roll.weights.layout import TYPES
 
@@ -82,18 +83,15 @@ def check_weights(path: Path) -> None:
     mapping: Any = AutoModelForCausalLM._model_mapping
     if type(config) not in mapping:
         raise ValueError(f"'{path}' is not a causal language model (model_type {config.model_type!r})")
-    try:
-        with _quiet():
-            model, info = mapping[type(config)].from_pretrained(
-                None,
-                config=config,
-                state_dict=_empty(stored),
-                device_map="meta",
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,
-            )
-    except Exception as error:  # boundary: an architecture may raise anything for a broken configuration
-        raise ValueError(f"the model of '{path}' cannot be made of its config.json: {type(error).__name__}: {error}") from error
+    with boundary(ValueError, f"the model of '{path}' cannot be made of its config.json"), _quiet():
+        model, info = mapping[type(config)].from_pretrained(
+            None,
+            config=config,
+            state_dict=_empty(stored),
+            device_map="meta",
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )
     _refuse_incomplete(path, model, info, without_head=bool(value_head(path)))
 
 
@@ -110,10 +108,8 @@ def refuse_quantised(path: Path) -> None:
 
 def load_config(path: Path) -> Any:
     """Raises `ValueError` for an architecture that transformers does not have."""
-    try:
+    with boundary(ValueError, f"{path / CONFIG} cannot be used", say=_without_advice):
         return AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # boundary: transformers raises many types for a broken file
-        raise ValueError(f"{path / CONFIG} cannot be used: {_without_advice(error)}") from error
 
 
 def load_model(
@@ -191,10 +187,8 @@ def stored_dtype(path: Path) -> tuple[torch.dtype, set[str]]:
 
 def load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
     """Raises `ValueError`."""
-    try:
+    with boundary(ValueError, f"the tokenizer of '{path}' cannot be loaded", say=_without_advice):
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # boundary: transformers and tokenizers raise many types for a broken file
-        raise ValueError(f"the tokenizer of '{path}' cannot be loaded: {_without_advice(error)}") from error
     return tokenizer
 
 
@@ -235,7 +229,7 @@ def _listed(names: Collection[str]) -> str:
     return f"{', '.join(first)}{more} {'is' if len(names) == 1 else 'are'}"
 
 
-def _without_advice(error: Exception) -> str:
+def _without_advice(error: BaseException) -> str:
     """transformers advises to trust the folder's code, which is not possible here."""
     text = str(error)
     if "trust_remote_code" in text:

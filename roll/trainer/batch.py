@@ -11,6 +11,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from roll.data.kept_tokens import KeptSets, KeptTokens
 from roll.data.microbatches import Forest
 from roll.data.sample import Sample, SampleGroup
 from roll.data.seeding import derive_seed
@@ -51,7 +52,17 @@ def token_batch(
         behaviour_logprobs=torch.tensor(_flat(behaviour), dtype=torch.float32),
         advantages=torch.zeros(sum(map(len, tokens))),
         fresh_from=None if version is None else _fresh_from(samples, version),
+        kept=_kept_sets(samples) if any(sample.kept for sample in samples) else None,
     )
+
+
+def _kept_sets(samples: Sequence[Sample]) -> KeptSets:
+    parts = [
+        part
+        for sample in samples
+        for part in (KeptTokens.whole(len(sample.prompt.input_ids)), sample.kept or KeptTokens.whole(len(sample.response_ids)))
+    ]
+    return KeptSets.of(parts)
 
 
 def _fresh_from(samples: Sequence[Sample], version: int) -> Tensor:
@@ -122,6 +133,7 @@ def rollout_metrics(groups: Sequence[SampleGroup]) -> dict[str, float]:
     samples = [sample for group in groups for sample in group.samples]
     rewards = [sample.reward for sample in samples if sample.reward is not None and sample.begins_rollout]
     lengths = [sum(sample.policy_mask) for sample in samples]
+    kept = [sample.kept.sizes for sample in samples if sample.kept is not None]
     by_domain: dict[str, list[float]] = {}
     for group in groups:
         domain = group.prompt.domain
@@ -136,4 +148,5 @@ def rollout_metrics(groups: Sequence[SampleGroup]) -> dict[str, float]:
         "tokens/response_length/mean": sum(lengths) / len(lengths),
         "tokens/response_length/max": max(lengths),
         "tokens/response_length/clip": sum(sample.finish_reason == "length" for sample in samples) / len(samples),
+        **({"tokens/kept_set/mean": sum(map(sum, kept)) / max(1, sum(map(len, kept)))} if kept else {}),
     }

@@ -17,8 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-from roll.distributed.backend import BackendLost
 from roll.distributed.cluster import Cluster
+from roll.errors import BackendLost
 from roll.record.checkpoint import CRITIC, DATABASE, TRAINER, CheckpointStore
 from roll.record.ledger import BUSY, STAGE, Ledger
 from roll.record.run_record import RunRecord

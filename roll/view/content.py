@@ -12,6 +12,7 @@ from typing import Any
 
 from roll.configs.redact import visible
 from roll.data.untrusted import open_inside
+from roll.errors import boundary
 from roll.view.journal import Row, number, text, whole
 from roll.view.samples import KeptGroup, Samples
 
@@ -167,7 +168,5 @@ def _tokenizer(contents: bytes) -> Any:
     from tokenizers import Tokenizer
 
     json.loads(contents)
-    try:
+    with boundary(ValueError, say=str):  # the library raises nothing narrower than Exception
         return Tokenizer.from_str(contents.decode())
-    except Exception as error:  # boundary: the library raises nothing narrower
-        raise ValueError(str(error)) from None

@@ -23,16 +23,13 @@ from torch import Tensor
 from torch.distributed import PrefixStore, ProcessGroupGloo  # type: ignore[attr-defined]
 
 from roll.distributed.ports import join_store, open_store
+from roll.errors import BroadcastError
 from roll.weights.bucket import Bucket
 from roll.weights.layout import as_bytes, lay_out, read_layout
 
 CHECKSUM = "checksum"
 UNLIMITED = timedelta(days=1)
 """When the time limit of NCCL's own watchdog is over it ends the process: a trainer's, because of a dead engine."""
-
-
-class BroadcastError(RuntimeError):
-    """A member is gone, or too slow. The others have some of the buckets."""
 
 
 class Rendezvous:

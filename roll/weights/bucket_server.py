@@ -28,6 +28,7 @@ from typing import Any, Protocol
 
 import torch
 
+from roll.errors import Unreachable
 from roll.weights.bucket import Bucket
 from roll.weights.layout import as_bytes, lay_out, read_layout
 
@@ -48,10 +49,6 @@ SECRET = 32
 ASKED, ANSWERED = struct.Struct("<qq"), struct.Struct("<QQ")
 
 logger = logging.getLogger(__name__)
-
-
-class Unreachable(ConnectionError):
-    """The bucket cannot be had now: its server is not there, has another key, or does not have the bucket (yet)."""
 
 
 class Shelf(Protocol):

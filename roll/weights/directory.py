@@ -18,16 +18,16 @@ from math import prod
 from pathlib import Path
 from typing import TypedDict
 
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from roll.distributed.backend import Backend
 from roll.distributed.temp_folder import TempFolder
+from roll.errors import Unreachable, VersionGone, boundary
 from roll.weights.bucket import Bucket, WeightManifest
-from roll.weights.bucket_server import BucketServer, Endpoint, ServedBucket, Unreachable
+from roll.weights.bucket_server import BucketServer, Endpoint, ServedBucket
 from roll.weights.folder_files import stored_tensors, weight_files
 from roll.weights.layout import MEMORY, write_file
-from roll.weights.store import BucketRef, Receive, VersionGone
+from roll.weights.store import BucketRef, Receive
 
 MANIFEST, VERSION, DOOMED = "manifest.json", "version-", "deleted-"
 SERVER = "server.json"
@@ -73,10 +73,8 @@ class BucketFile:
     def read(self) -> Bucket:
         """Reads the bucket; `verify` of the bucket detects changed bytes. `ValueError` if the file has other tensors, or is no
         bucket file."""
-        try:
+        with boundary(ValueError, f"weight bucket '{self.path}' cannot be read", say=str):
             tensors = load_file(self.path)
-        except (OSError, SafetensorError) as error:
-            raise ValueError(f"weight bucket '{self.path}' cannot be read: {error}") from error
         if tensors.keys() != set(self.names):
             raise ValueError(f"weight bucket '{self.path}' has tensors {sorted(tensors)} instead of {sorted(self.names)}")
         file = self.path if Path(self.path).is_relative_to(MEMORY) else None

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from roll.data.untrusted import complaint, open_regular, read_regular
+from roll.errors import boundary
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -140,13 +141,13 @@ def _indexed(folder: Path) -> list[Path]:
     return files
 
 
+def _said(error: BaseException) -> str:
+    return "it is nested too deep" if isinstance(error, RecursionError) else str(error)
+
+
 def _object(content: bytes, path: Path) -> dict[str, object]:
-    try:
+    with boundary(ValueError, f"{path} cannot be read", say=_said):
         value = json.loads(content)
-    except ValueError as error:
-        raise ValueError(f"{path} cannot be read: {error}") from None
-    except RecursionError:
-        raise ValueError(f"{path} cannot be read: it is nested too deep") from None
     if not isinstance(value, dict):
         raise ValueError(f"{path} cannot be read: it is not a mapping")
     if wrong := complaint(value):

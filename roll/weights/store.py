@@ -7,11 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from roll.errors import VersionGone
 from roll.weights.bucket import Described, Readable, WeightManifest
-
-
-class VersionGone(LookupError):
-    """The store has the version no longer."""
 
 
 class BucketRef(Described, Protocol):

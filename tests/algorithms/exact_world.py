@@ -19,7 +19,10 @@ from roll.algorithms.loss import LossSpec, compute_loss, prepare_batch
 from roll.algorithms.pg_variants import get_policy_loss
 from roll.algorithms.policy_loss import traits_of
 from roll.algorithms.sequence_advantages import sequence_advantages
+from roll.data.kept_tokens import KeptSets
 from roll.data.token_batch import TokenBatch
+from roll.strategies.infer.hf.sampling import truncate
+from roll.strategies.train.logprobs import head_logprobs
 
 END = 0
 
@@ -127,6 +130,33 @@ class World:
         return by_sequence @ self.scores(logits)
 
 
+@dataclass(frozen=True)
+class CutWorld(World):
+    """In which tokens are sampled from what top_p and top_k keep of the policy `kept_of`; log-probs are over what is kept, as a
+    batch with kept sets has them."""
+
+    kept_of: Tensor | None = None
+    """[P, V] logits."""
+    top_p: float = 1.0
+    top_k: int = 0
+
+    @cached_property
+    def kept(self) -> KeptSets:
+        """Of the states."""
+        assert self.kept_of is not None
+        top_k = torch.full((len(self.kept_of), 1), self.top_k or self.vocabulary)
+        left = truncate(self.kept_of.softmax(-1), top_k, torch.full(top_k.shape, self.top_p, dtype=torch.float64))
+        return KeptSets((left > 0).sum(1), left.nonzero()[:, 1])
+
+    def logprobs(self, logits: Tensor) -> Tensor:
+        """[S, T], as the head of a model says them whose hidden states name the states; -inf where a token is never sampled."""
+        tokens, states, mask = self._padded
+        at = states[mask]
+        hidden = torch.nn.functional.one_hot(at, len(self.prefixes)).double()
+        said, _ = head_logprobs(hidden, logits.t(), None, tokens[mask], torch.ones(len(at)), kept=self.kept[at])
+        return torch.zeros(mask.shape, dtype=torch.float64).masked_scatter(mask, said)
+
+
 def baseline_expectation(world: World, policy: Tensor, estimator: str, size: int) -> Tensor:
     """[P · V] exact expectation of the policy gradient with the advantages of an estimator, in groups of `size` samples."""
 
@@ -147,13 +177,19 @@ class Estimate:
     """Trace of the covariance."""
 
 
-def estimate(world: World, spec: LossSpec, current: Tensor, behaviour: Tensor, advantages: Tensor) -> Estimate:
-    """What the loss `spec` does on samples of the policy `behaviour` at the policy `current`, with [S] advantages.
+def estimate(
+    world: World, spec: LossSpec, current: Tensor, behaviour: Tensor, advantages: Tensor, sampled: World | None = None
+) -> Estimate:
+    """What the loss `spec` does on samples of the policy `behaviour` at the policy `current`, with [S] advantages. `sampled`: the
+    same world, with another way to sample than the one that log-probs are told of.
 
     A variant that needs the step's first weights gets the current ones: the first optimiser step of a step."""
     needs_proximal = traits_of(get_policy_loss(spec.pg_variant)).needs_proximal
-    gradients = []
+    gradients, weights = [], (sampled or world).probabilities(behaviour)
     for i in range(len(world.sequences)):
+        if weights[i] == 0:
+            gradients.append(torch.zeros(current.numel(), dtype=current.dtype))
+            continue
 
         def loss(leaf: Tensor, i: int = i) -> Tensor:
             length = int(world.mask[i].sum())
@@ -174,6 +210,6 @@ def estimate(world: World, spec: LossSpec, current: Tensor, behaviour: Tensor, a
             return -value
 
         gradients.append(world.gradient(loss, current))
-    each, weights = torch.stack(gradients), world.probabilities(behaviour)
+    each = torch.stack(gradients)
     mean = weights @ each
     return Estimate(mean, float(weights @ (each - mean).square().sum(1)))

@@ -12,8 +12,8 @@ from roll.cli import doctor
 from roll.cli.doctor import Finding
 from roll.configs.worker import RewardConfig
 from roll.distributed.machine import Machine
+from roll.errors import SandboxFailed
 from roll.rewards.sandbox import sandbox
-from roll.rewards.sandbox.sandbox import SandboxFailed
 
 GIB = 1 << 30
 LAPTOP = Machine(cpus=2, memory=16 * GIB, accelerators=())

@@ -17,7 +17,7 @@ from roll.compat.code.reward_child import DataProto, RewardChild
 from roll.compat.code.reward_worker import as_raised, question
 from roll.compat.code.workers import all_seed, contains_renderable_field, default_parser_action_func
 from roll.data.sample import Prompt, Sample
-from roll.distributed.child import CallFailed
+from roll.errors import CallFailed
 from roll.rewards.worker import worker_class
 
 THEIRS = """

@@ -106,6 +106,11 @@ def filtered(**config):
             "model_update_transport",
             "both are on [0], and NCCL has one member a device",
         ),
+        (
+            {"keep_sampling_mask": True, "actor_infer": {"strategy_args": {"strategy_name": "vllm"}}},
+            "keep_sampling_mask",
+            "vllm does not say which tokens top_p and top_k kept",
+        ),
         ({"response_length": None}, "response_length", "response_length or sequence_length"),
         ({"sequence_length": 20}, "sequence_length", "prompt_length 16 + response_length 8 = 24 > sequence_length 20"),
         ({"response_length": None, "sequence_length": 16}, "sequence_length", "16 - prompt_length 16 = 0"),

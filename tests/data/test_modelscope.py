@@ -11,7 +11,8 @@ import pytest
 
 from roll.configs.arguments import DataArguments
 from roll.data import hub, tables
-from roll.data.prompt_file import PromptFileError, read_rows
+from roll.data.prompt_file import read_rows
+from roll.errors import PromptFileError
 
 NAME = "some-owner/some-model@v1"
 

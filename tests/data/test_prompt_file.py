@@ -14,7 +14,8 @@ import pytest
 from pyarrow import ipc
 
 from roll.configs.arguments import DataArguments
-from roll.data.prompt_file import PromptFileError, read_rows
+from roll.data.prompt_file import read_rows
+from roll.errors import PromptFileError
 
 
 def read(paths, columns=None, **options):

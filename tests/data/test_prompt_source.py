@@ -12,10 +12,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from roll.configs.arguments import CurriculumConfig
-from roll.data.prompt_file import PromptFileError, PromptRow
+from roll.data.prompt_file import PromptRow
 from roll.data.prompt_source import PromptSource, tokenize_prompts
 from roll.data.seeding import derive_seed
 from roll.data.stored_rows import TokenizedRow
+from roll.errors import PromptFileError
 
 SIZES = st.dictionaries(st.sampled_from(["code", "ifeval", "math", "science"]), st.integers(1, 7), min_size=1)
 

@@ -1,8 +1,12 @@
 import json
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from roll.data.kept_tokens import KeptTokens
 from roll.data.sample import Prompt, Sample, SampleGroup, Trajectory, Turn, VersionSpan
+from roll.rollout.sql.packing import digest, pack, unpack_group
 
 SHARED = Prompt("d/0/1", [1, 2], "text", "tag", "d", "42", {"level": 3})
 OWN = Prompt("d/0/1", [1, 2, 3], "other text", "tag", "d", "42", {"level": 3})
@@ -20,6 +24,14 @@ def test_a_group_comes_back_from_json_as_it_was():
         group = SampleGroup(7, 3, SHARED, SAMPLES, baseline)
         row = json.loads(json.dumps(group.to_json()))
         assert SampleGroup.from_json(row) == group
+
+
+def test_what_was_kept_comes_back_from_json():
+    kept = KeptTokens.of([np.array([4, 5], dtype=np.int32), np.zeros(0, dtype=np.int32)])
+    group = SampleGroup(7, 3, SHARED, [replace(SAMPLES[0], kept=kept), SAMPLES[1]])
+    back = SampleGroup.from_json(json.loads(json.dumps(group.to_json())))
+    assert back == group and back.samples[0].kept == kept
+    assert unpack_group(7, (data := pack(group), digest(data))) == group
 
 
 def test_a_prompt_that_all_samples_share_is_written_once():

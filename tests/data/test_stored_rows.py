@@ -10,9 +10,10 @@ from programs import environment
 from tiny_models import numbered_tokenizer
 
 from roll.configs.arguments import CurriculumConfig, DataArguments
-from roll.data.prompt_file import EVERY_S, PromptFileError, announced, read_rows
+from roll.data.prompt_file import EVERY_S, announced, read_rows
 from roll.data.prompt_source import PromptSource, tokenize_prompts
 from roll.data.stored_rows import Identities, Positions, RowFile, TokenizedRow, digest
+from roll.errors import PromptFileError
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(st.characters(codec="utf-8")),

@@ -5,10 +5,11 @@ import asyncio
 import faulthandler
 
 from roll.distributed import ray_joined
-from roll.distributed.backend import BackendLost, WorkerSpec
+from roll.distributed.backend import WorkerSpec
 from roll.distributed.cluster import Cluster
 from roll.distributed.devices import detect, place
 from roll.distributed.ray_backend import RayBackend
+from roll.errors import BackendLost
 
 ray_joined.LOOK_S, ray_joined.LOST_S = 0.2, 2.0
 

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from roll.distributed import child as child_module
-from roll.distributed.child import CallFailed, Child, ChildDied, ChildPool, same_imports, start_process
+from roll.distributed.child import Child, ChildPool, same_imports, start_process
+from roll.errors import CallFailed, ChildDied
 
 
 @pytest.fixture(autouse=True)

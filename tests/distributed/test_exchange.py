@@ -5,9 +5,10 @@ import threading
 
 import pytest
 
-from roll.distributed.backend import WorkerDied, WorkerHost, WorkerSpec
+from roll.distributed.backend import WorkerHost, WorkerSpec
 from roll.distributed.devices import Inventory, place
 from roll.distributed.exchange import MOST_WAITING, Callers, Calls, WorkerTraceback
+from roll.errors import WorkerDied
 
 
 class Picky(Exception):

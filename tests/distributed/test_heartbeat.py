@@ -7,9 +7,10 @@ import pytest
 
 from roll.distributed import cluster as clusters
 from roll.distributed import heartbeat
-from roll.distributed.backend import BackendLost, WorkerDied, WorkerSpec, WorkerStartError
+from roll.distributed.backend import WorkerSpec
 from roll.distributed.cluster import Cluster
 from roll.distributed.devices import Placement
+from roll.errors import BackendLost, WorkerDied, WorkerStartError
 
 
 class Handle:

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from roll.configs.sizes import GIB
-from roll.distributed.backend import WorkerDied
 from roll.distributed.cluster import Cluster
 from roll.distributed.process_memory import process_memory
+from roll.errors import WorkerDied
 
 TOUCHES = "import mmap, sys; block = mmap.mmap(-1, 64 << 20); block.write(bytes(64 << 20)); print(flush=True); sys.stdin.read()"
 

@@ -15,10 +15,11 @@ import pytest
 from ray._private import worker as ray_worker
 
 from roll.distributed import ray_instance
-from roll.distributed.backend import BackendLost, WorkerDied, WorkerSpec
+from roll.distributed.backend import WorkerSpec
 from roll.distributed.cluster import Cluster
 from roll.distributed.devices import detect, place
 from roll.distributed.ray_backend import RayBackend
+from roll.errors import BackendLost, WorkerDied
 
 HERE = str(Path(__file__).parent)
 COUNTER = "backend_worker.Counter"

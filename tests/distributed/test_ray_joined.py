@@ -17,9 +17,9 @@ import pytest
 import yaml
 
 from roll.distributed import ray_joined
-from roll.distributed.backend import BackendLost
 from roll.distributed.ports import free_port
 from roll.distributed.ray_joined import _answers
+from roll.errors import BackendLost
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

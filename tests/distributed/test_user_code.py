@@ -9,7 +9,8 @@ from contextvars import ContextVar
 import pytest
 
 from roll.distributed import user_code
-from roll.distributed.user_code import TooManyStuck, UserThreads, in_thread
+from roll.distributed.user_code import UserThreads, in_thread
+from roll.errors import TooManyStuck
 
 THERE: ContextVar[str] = ContextVar("there", default="")
 

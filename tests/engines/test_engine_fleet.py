@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from roll.distributed.backend import NodeLost, WorkerDied, WorkerStartError
 from roll.distributed.cluster import Cluster
 from roll.distributed.device_locks import DeviceLocks
 from roll.engines import engine_fleet
 from roll.engines.engine_fleet import EngineFleet
+from roll.errors import NodeLost, WorkerDied, WorkersLost, WorkerStartError
 from roll.rollout.changes import Changes
-from roll.rollout.fleet import EngineState, Fleet, FleetLost
+from roll.rollout.fleet import EngineState, Fleet
 from roll.strategies.infer.interface import EngineStats
 from roll.weights.bucket import WeightManifest
 from roll.weights.store import MemoryWeightStore
@@ -180,7 +180,7 @@ def test_restarts_that_fail_say_why_and_leave_no_process_behind():
         with pytest.raises(BaseExceptionGroup) as failed:
             await fleet.supervise()
         [error] = failed.value.exceptions
-        assert isinstance(error, FleetLost) and str(error).endswith("are used up; the last time: no model folder")
+        assert isinstance(error, WorkersLost) and str(error).endswith("are used up; the last time: no model folder")
         assert cannot_load.gone.is_set()
 
     run(main())
@@ -210,7 +210,7 @@ def test_when_the_last_engines_node_is_gone_the_run_ends_and_names_it():
         with pytest.raises(BaseExceptionGroup) as failed:
             await fleet.supervise()
         [error] = failed.value.exceptions
-        assert isinstance(error, FleetLost) and "no engine is left" in str(error) and "10.0.0.3" in str(error)
+        assert isinstance(error, WorkersLost) and "no engine is left" in str(error) and "10.0.0.3" in str(error)
 
     run(main())
 

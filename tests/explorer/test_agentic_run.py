@@ -46,6 +46,16 @@ def test_a_run_plays_trains_evaluates_and_accounts_for_every_group(lab, make_con
     assert all(row["val/errors"] == 0 and row["val/env/letters/num_actions"] == 3 for row in validations)
 
 
+@pytest.mark.parametrize(("module", "manager"), [("traj_env_manager", "TrajEnvManager"), ("step_env_manager", "StepEnvManager")])
+def test_where_top_p_cuts_what_an_agent_samples_the_trainer_speaks_of_what_was_kept(lab, make_config, module, manager):
+    changes = {"actor_infer.generating_args.top_p": 0.6, "rollout_log_per_step": 64}
+    changes["custom_envs.letters.env_manager_cls"] = f"roll.pipeline.agentic.env_manager.{module}.{manager}"
+    run = lab.run(make_config(changes, max_steps=2))
+    compared = [row["actor/engine_mismatch_max"] for row in run.steps() if "actor/engine_mismatch_max" in row]
+    assert compared and max(compared) < 1e-4
+    assert {0.0} < {value for sample in run.trained_samples() for value in sample["behaviour_logprobs"]}
+
+
 def test_a_stage_of_the_users_own_changes_what_episodes_earn_and_is_there_again_after_a_resume(lab, make_config):
     stage = {"after": "episodes", "name": "turns", "worker": f"{lab.worlds}.turns_cost", "args": {"each": 0.125}}
     changes = {"flow.stages": [stage], "rollout_log_per_step": 64, "async_generation_ratio": 1, "save_steps": 1}

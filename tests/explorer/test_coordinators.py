@@ -5,12 +5,11 @@ import contextlib
 
 import pytest
 
-from roll.distributed.backend import WorkerDied
 from roll.distributed.cluster import Cluster
+from roll.errors import Replaced, WorkerDied
 from roll.explorer.coordinators import Coordinators
 from roll.explorer.environment_worker import GroupResult, GroupTask
 from roll.rollout.changes import Changes
-from roll.rollout.replaced_workers import Replaced
 from roll.strategies.infer.interface import SamplingParams
 
 

@@ -7,9 +7,10 @@ from agentic_worlds import Letters
 
 from roll.configs.agentic import EnvConfig
 from roll.data.sample import VersionSpan
+from roll.errors import EpisodeFailed, TemplateRefusal
 from roll.explorer import dialogue
-from roll.explorer.dialogue import Dialogue, TemplateRefusal
-from roll.explorer.env_manager import EpisodeTask, PolicyAnswer, PromptTooLong
+from roll.explorer.dialogue import Dialogue
+from roll.explorer.env_manager import EpisodeTask, PolicyAnswer
 from roll.explorer.step_env_manager import StepEnvManager
 from roll.explorer.traj_env_manager import TrajEnvManager
 from roll.record.episode_metrics import episode_metrics
@@ -143,7 +144,7 @@ def test_max_steps_and_a_full_context_end_an_episode_as_truncated(tokenizer):
 
 
 def test_a_first_message_without_room_for_an_answer_is_a_failure_of_its_own(tokenizer):
-    with pytest.raises(PromptTooLong, match="2 tokens, sequence_length is 2"):
+    with pytest.raises(EpisodeFailed, match="2 tokens, sequence_length is 2"):
         play(tokenizer(), [[5]], context=2)
 
 

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from roll.explorer.group_play import RULES, VALIDATION, EpisodeFailed, play_group
+from roll.errors import EpisodeFailed
+from roll.explorer.group_play import RULES, VALIDATION, play_group
 
 
 def run(script, started, needed, rule):

@@ -5,10 +5,10 @@ import asyncio
 import pytest
 
 from roll.distributed.device_locks import DeviceLocks
-from roll.flow.flow import Flow, FlowError
+from roll.errors import Closed, FlowError
+from roll.flow.flow import Flow
 from roll.flow.stage import Stage
 from roll.record.ledger import Ledger
-from roll.rollout.changes import Closed
 
 
 class Clock:

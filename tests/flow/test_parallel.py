@@ -5,11 +5,11 @@ import asyncio
 import pytest
 
 from roll.distributed.device_locks import DeviceLocks
-from roll.flow.flow import Flow, FlowError
+from roll.errors import Closed, FlowError
+from roll.flow.flow import Flow
 from roll.flow.parallel import Parallel, parallel
 from roll.flow.stage import Stage
 from roll.record.ledger import Ledger
-from roll.rollout.changes import Closed
 
 
 class Source(Stage[list, list]):

@@ -3,9 +3,9 @@ import contextlib
 
 import pytest
 
-from roll.flow.stage import TRANSITIONS, Channel, IllegalLaneTransition, LaneEvent, SourceStage, Stage, transition
+from roll.errors import Closed, IllegalTransition
+from roll.flow.stage import TRANSITIONS, Channel, LaneEvent, SourceStage, Stage, transition
 from roll.record.ledger import LaneState
-from roll.rollout.changes import Closed
 
 
 def test_the_transition_table_is_total_and_final_states_are_final():
@@ -14,7 +14,7 @@ def test_the_transition_table_is_total_and_final_states_are_final():
         assert all(TRANSITIONS[state, event] is None for event in LaneEvent)
     for state in set(LaneState) - {LaneState.DONE, LaneState.ERROR}:
         assert TRANSITIONS[state, LaneEvent.FAILED] is LaneState.ERROR
-    with pytest.raises(IllegalLaneTransition, match="'sent' in state 'idle'"):
+    with pytest.raises(IllegalTransition, match="'sent' in state 'idle'"):
         transition(LaneState.IDLE, LaneEvent.SENT)
 
 

@@ -17,11 +17,12 @@ from roll.configs.arguments import DataArguments
 from roll.configs.problems import ConfigError
 from roll.data import prompt_file
 from roll.data.chat_template import render
-from roll.data.prompt_file import PromptFileError, PromptRow, read_rows
+from roll.data.prompt_file import PromptRow, read_rows
 from roll.data.prompt_source import tokenize_prompts
 from roll.data.sample import Prompt, Sample, SampleGroup, Trajectory, Turn
 from roll.envs.host import EnvFailure, EnvHost
 from roll.envs.registry import make_env
+from roll.errors import PromptFileError
 from roll.record.checkpoint import TRAINER, CheckpointStore
 from roll.record.group_log import GroupLog, SampleLog
 from roll.record.journal import JournalFile

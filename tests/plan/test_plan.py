@@ -223,12 +223,15 @@ def test_where_each_log_prob_comes_from():
     assert "logits / 0.7" in cool.log_probs.behaviour
 
 
-def sampled(**generating):
-    return plan_of(rlvr(actor_infer={"device_mapping": "0", "generating_args": generating})).sampling
+def sampled(keep_sampling_mask=False, **generating):
+    infer = {"device_mapping": "0", "generating_args": generating}
+    return plan_of(rlvr(actor_infer=infer, keep_sampling_mask=keep_sampling_mask)).sampling
 
 
 def test_truncated_sampling_is_told_with_its_bound():
     assert sampled() == ()
+    (kept,) = sampled(None, top_p=0.9)
+    assert "over S (keep_sampling_mask)" in kept
     nucleus = sampled(top_p=0.9)
     assert "top_p 0.9" in nucleus[0]
     assert f"{-math.log(0.9):.4f} a token" in nucleus[1] and f"{-math.log(0.9) * 16:.1f} over 16 tokens" in nucleus[1]

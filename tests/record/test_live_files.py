@@ -6,10 +6,11 @@ import json
 
 import pytest
 
+from roll.errors import Superseded
 from roll.record import live_files
 from roll.record.ledger import Ledger
 from roll.record.live_files import SUMMARY, LiveFiles, amend_summary, announce_running
-from roll.record.run_lock import RunLock, Superseded
+from roll.record.run_lock import RunLock
 from roll.record.trace import Span
 
 

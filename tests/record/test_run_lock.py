@@ -11,8 +11,9 @@ import sys
 
 import pytest
 
+from roll.errors import Superseded
 from roll.record.checkpoint import TRAINER, CheckpointStore
-from roll.record.run_lock import RunInUse, RunLock, Superseded
+from roll.record.run_lock import RunInUse, RunLock
 
 HOLD = """
 import sys

@@ -10,8 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 from roll.configs.redact import redact, secrets
+from roll.errors import TrackerError
 from roll.record import remote_trackers, trackers
-from roll.record.remote_trackers import TrackerError, scalars
+from roll.record.remote_trackers import scalars
 from roll.record.trackers import Background, make_trackers
 
 CONFIG = {"exp_name": "e", "api_key": "sk-very-secret", "nested": [{"hf_token": "hf_12345678"}], "max_new_tokens": 64}

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from roll.rewards.pool import GraderError, TimedPool
+from roll.errors import GraderError
+from roll.rewards.pool import TimedPool
 
 GRADERS = """
 import os, subprocess, sys, time

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roll.rollout.fleet import TRANSITIONS, EngineEvent, EngineState, Fleet, FleetLost, IllegalEngineTransition
+from roll.errors import IllegalTransition, WorkersLost
+from roll.rollout.fleet import TRANSITIONS, EngineEvent, EngineState, Fleet
 
 
 def test_no_edge_leads_to_serving_but_a_verified_load():
@@ -19,7 +20,7 @@ def test_a_replica_comes_back_with_the_current_version_only():
     assert fleet.died(0) and not fleet.died(0)
     assert fleet.serving == [1]
     fleet.restart(0)
-    with pytest.raises(IllegalEngineTransition, match="engine 0 is starting: verified cannot happen"):
+    with pytest.raises(IllegalTransition, match="engine 0 is starting: verified cannot happen"):
         fleet.verified(0, 3)
     fleet.started(0)
     fleet.loaded(1, 4)
@@ -29,7 +30,7 @@ def test_a_replica_comes_back_with_the_current_version_only():
     fleet.verified(0, 4)
     assert fleet.serving == [0, 1]
     fleet.died(1)
-    with pytest.raises(FleetLost, match=r"engine 1 died, and max_engine_restarts \(1\) are used up"):
+    with pytest.raises(WorkersLost, match=r"engine 1 died, and max_engine_restarts \(1\) are used up"):
         fleet.restart(1)
 
 
@@ -71,7 +72,7 @@ def test_whatever_happens_serving_means_verified_at_the_version_of_that_moment_w
                 fleet.verified(replica, version)
             else:
                 getattr(fleet, event)(replica)
-        except IllegalEngineTransition:
+        except IllegalTransition:
             assert fleet.states[replica] is was, "a refused event changes nothing"
         if was is not EngineState.SERVING and fleet.states[replica] is EngineState.SERVING:
             assert was is EngineState.LOADING and fleet.versions[replica] == version

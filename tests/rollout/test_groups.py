@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from roll.data.sample import Prompt, Sample, VersionSpan
+from roll.errors import Closed, NoProgress
 from roll.record.trace import Trace
 from roll.rollout.admission import AccountingError, Admission
-from roll.rollout.changes import Changes, Closed
+from roll.rollout.changes import Changes
 from roll.rollout.groups import LEASE, START, Groups
 from roll.rollout.pipeline_depth import PipelineDepth
-from roll.rollout.progress import NoProgress, Progress
+from roll.rollout.progress import Progress
 
 
 def run(main):

@@ -7,10 +7,10 @@ import pytest
 
 from roll.data.sample import Prompt, VersionSpan
 from roll.data.seeding import derive_seed
-from roll.distributed.backend import WorkerDied
+from roll.errors import EngineClosed, WorkerDied
 from roll.rollout.rollout import RolloutClient
 from roll.rollout.router import Router
-from roll.strategies.infer.interface import EngineClosed, GenerateRequest, GenerateResult, SamplingParams
+from roll.strategies.infer.interface import GenerateRequest, GenerateResult, SamplingParams
 
 SEED = 5
 

@@ -3,7 +3,8 @@
 import asyncio
 from collections import Counter
 
-from roll.distributed.backend import LocalBackend, LocalHandle, WorkerDied, WorkerHost
+from roll.distributed.backend import LocalBackend, LocalHandle, WorkerHost
+from roll.errors import WorkerDied
 
 
 class MortalHandle(LocalHandle):

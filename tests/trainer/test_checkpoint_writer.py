@@ -9,9 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from roll.distributed.backend import BackendLost
 from roll.distributed.cluster import Cluster
-from roll.flow.flow import FlowError
+from roll.errors import BackendLost, FlowError
 from roll.record.checkpoint import CheckpointStore
 from roll.record.ledger import Ledger
 from roll.trainer.checkpoint_writer import CheckpointWriter

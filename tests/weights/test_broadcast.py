@@ -6,7 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from roll.weights.broadcast import BroadcastError, Rendezvous
+from roll.errors import BroadcastError
+from roll.weights.broadcast import Rendezvous
 from roll.weights.bucket import make_buckets
 
 

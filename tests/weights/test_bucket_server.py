@@ -11,9 +11,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from roll.errors import Unreachable
 from roll.weights import bucket_server
 from roll.weights.bucket import make_buckets
-from roll.weights.bucket_server import SECRET, BucketServer, Endpoint, ServedBucket, Unreachable
+from roll.weights.bucket_server import SECRET, BucketServer, Endpoint, ServedBucket
 
 
 class Shelf:

@@ -10,8 +10,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from roll.errors import BroadcastError
 from roll.weights import broadcast
-from roll.weights.broadcast import BroadcastError, DeviceGroup, Rendezvous, nccl_group
+from roll.weights.broadcast import DeviceGroup, Rendezvous, nccl_group
 from roll.weights.bucket import make_buckets
 
 CPU = torch.device("cpu")

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from roll.distributed.backend import LocalBackend
+from roll.errors import Unreachable, VersionGone
 from roll.weights.bucket import WeightManifest, make_buckets, manifest_of
-from roll.weights.bucket_server import Unreachable
 from roll.weights.directory import MANIFEST, SERVER, BucketFile, DirectoryWeightStore, ServedWeightStore, WeightFolder
-from roll.weights.store import KeptBucket, MemoryWeightStore, VersionGone
+from roll.weights.store import KeptBucket, MemoryWeightStore
 
 DTYPES = [torch.float32, torch.bfloat16, torch.int64]
 

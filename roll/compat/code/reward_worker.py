@@ -9,8 +9,9 @@ from typing import Any
 
 from roll.configs.dotted_path import dotted_path
 from roll.data.sample import Sample
-from roll.distributed.child import CallFailed, ChildDied, ChildPool, same_imports
+from roll.distributed.child import ChildPool, same_imports
 from roll.distributed.user_code import SLIPS
+from roll.errors import CallFailed, ChildDied
 from roll.rewards.worker import Grade, RewardWorker
 
 _NEEDED = ("worker_cls", "world_size", "tag_included", "timeout_s", "reward_args", "policy")

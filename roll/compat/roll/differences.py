@@ -9,7 +9,7 @@ from typing import Any
 
 from roll.compat.roll.rule import value_at
 from roll.configs.agentic import AgenticConfig
-from roll.configs.derived import old_logprobs_recomputed, optimizer_batch_size
+from roll.configs.derived import keeps_sampling_mask, old_logprobs_recomputed, optimizer_batch_size
 from roll.configs.losses import DECOUPLED_BOUND, POLICY_LOSSES, anchor_of
 from roll.configs.ppo import PPOConfig
 
@@ -168,6 +168,13 @@ LOSS: tuple[Difference, ...] = (
             _switched_on(key),
         )
         for key in _OLD_CORRECTIONS
+    ),
+    Difference(
+        "actor_infer.generating_args.top_p",
+        "top_p or top_k, hf_infer",
+        "log-probs are those of the cut distribution that is sampled; ROLL's are of the whole one, as here with "
+        "keep_sampling_mask: false",
+        if_("actor_infer.generating_args", keeps_sampling_mask),
     ),
     Difference(
         "old_logprobs",

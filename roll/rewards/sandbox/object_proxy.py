@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from io import BufferedRWPair
 from typing import Any
 
+from roll.errors import PeerGone
 from roll.rewards.sandbox.values import BASES, KINDS, from_json, to_json
 
 LONGEST = 8 << 20
@@ -29,10 +30,6 @@ _OF_VALUES = frozenset(name for kind in KINDS for name in dir(kind))
 _TOLD = frozenset({"__name__", "__qualname__", "__doc__", "__dict__"})
 """Of the names that Python gives a meaning to, those that a test may ask for by name."""
 _own_classes: dict[tuple[str, str], type[Exception]] = {}
-
-
-class PeerGone(Exception):
-    """The other side has ended, or says what is no message."""
 
 
 def error_class(types: list[str]) -> type[Exception]:

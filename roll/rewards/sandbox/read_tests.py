@@ -9,6 +9,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Mapping
 
+from roll.errors import boundary
+
 TOOLS = frozenset(
     (
         *("abs", "all", "any", "callable", "dir", "format", "getattr", "hasattr", "hash", "id", "isinstance", "issubclass"),
@@ -22,10 +24,8 @@ TOOLS = frozenset(
 def tests_something(test: str, calls: str) -> bool:
     """Whether something is asserted, and something runs it. `calls`: what check() gets, if anything. Raises `ValueError` for what
     is no Python, and for tests that only a framework would run."""
-    try:
+    with boundary(ValueError, "a test is no Python"):
         tree = ast.parse(test)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ValueError(f"a test is no Python: {type(error).__name__}: {error}") from error
     asserts = any(map(_asserts, ast.walk(tree)))
     if asserts and any(isinstance(each, ast.ClassDef) and _has_tests(each) for each in tree.body):
         raise ValueError("its tests are methods of a class: only functions test_... are run")

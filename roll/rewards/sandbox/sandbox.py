@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from roll.distributed.child import end_process, same_imports, start_process
+from roll.errors import SandboxFailed
 from roll.rewards.sandbox import usage
 from roll.rewards.sandbox.namespaces import visible
 from roll.rewards.sandbox.system_calls import MACHINES
@@ -76,10 +77,6 @@ START_S, END_S = 60.0, 5.0
 """For the forker to start, and for a killed program to be gone."""
 LOOK_S = 0.05
 """Between two looks at what programs use together."""
-
-
-class SandboxFailed(RuntimeError):
-    """The sandbox, not a program in it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,22 +98,18 @@ _CLONE3, _NEWEST = 435, 462
 """Calls above the newest that was looked at do not exist here: a library then does without them."""
 
 
-class NoFilter(OSError):
-    """There is none for this machine, or the system has none."""
-
-
 def forbid(signals_of: int | None = None, *, leaves_group: bool = True) -> None:
     """From now on, for this process. It must have given up new rights before. `signals_of`: the process that alone may be sent
     signals, where nothing else keeps them in. `leaves_group`: not where its process group is what ends all that it has started.
-    Raises `NoFilter`."""
+    Raises `OSError`."""
     machine = os.uname().machine
     if machine not in MACHINES:
-        raise NoFilter(f"no filter of system calls for {machine}")
+        raise OSError(f"no filter of system calls for {machine}")
     code = b"".join(struct.pack("=HBBI", *step) for step in steps_for(machine, signals_of, leaves_group=leaves_group))
     steps = ctypes.create_string_buffer(code, len(code))
     program = struct.pack("@HP", len(code) // 8, ctypes.addressof(steps))
     if ctypes.CDLL(None, use_errno=True).prctl(_SET_SECCOMP, _MODE_FILTER, program, 0, 0) != 0:
-        raise NoFilter(f"no filter of system calls: {os.strerror(ctypes.get_errno())}")
+        raise OSError(f"no filter of system calls: {os.strerror(ctypes.get_errno())}")
 
 
 def numbers_of(machine: str) -> dict[str, int]:

@@ -17,7 +17,8 @@ import sys
 import types
 from typing import Any
 
-from roll.rewards.sandbox.object_proxy import Peer, PeerGone, Remote, error_class
+from roll.errors import PeerGone, boundary
+from roll.rewards.sandbox.object_proxy import Peer, Remote, error_class
 from roll.rewards.sandbox.read_tests import asked_of_solution, bound_in
 from roll.rewards.sandbox.solution import NAME, prelude
 
@@ -39,22 +40,17 @@ def main() -> None:
 
 
 def _called(peer: Peer, message: dict[str, Any]) -> tuple[int, str]:
-    passed, why = 0, ""
-    try:
+    passed, whys = 0, list[str]()
+    with boundary(whys.append, say=_shown):
         function = peer.ask(0, "function", message["function"])
         for arguments, expected in message["cases"]:
-            try:
+            with boundary(whys.append, "", (PeerGone,), _shown):
                 right = same(function(*arguments), expected)
-                passed, why = passed + right, why or ("" if right else "another value")
-            except PeerGone:
-                raise
-            except Exception as error:  # boundary: what the solution raises
-                why = why or _shown(error)
-            if why and not message["go_on"]:
+                passed += right
+                whys.extend([] if right else ["another value"])
+            if whys and not message["go_on"]:
                 break
-    except Exception as error:  # boundary, as above
-        why = why or _shown(error)
-    return passed, why
+    return passed, "".join(whys[:1])
 
 
 def same(given: Any, expected: Any) -> bool:

@@ -18,6 +18,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, inspect, select
 
+from roll.errors import ContractError
 from roll.record.run_identity import RunIdentity
 from roll.rollout.sql.life_signs import BEAT_S
 from roll.rollout.sql.migration import LAYOUT, NAMED
@@ -28,15 +29,6 @@ WATCH_S = 2.5 * BEAT_S
 LOOK_S = 0.2
 
 logger = logging.getLogger(__name__)
-
-
-class ContractError(ValueError):
-    """The process cannot take part in the run that the database holds. `key`: what it would have to agree on, if that is why;
-    `fix`: what to do, if that is known better than by its key."""
-
-    def __init__(self, message: str, key: str = "", value: object = None, fix: str = "") -> None:
-        super().__init__(message)
-        self.key, self.value, self.fix = key, value, fix
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,9 @@ from sqlalchemy import URL, Connection, Engine, Select, Table, create_engine, de
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
+from roll.errors import DatabaseFailed
 from roll.rollout.sql.admittance import check_contract, layout_of
-from roll.rollout.sql.database import DatabaseFailed, open_engine
+from roll.rollout.sql.database import open_engine
 from roll.rollout.sql.joining import leave
 from roll.rollout.sql.migration import LAYOUT, migrate
 from roll.rollout.sql.rows import superfluous

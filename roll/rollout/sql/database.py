@@ -20,6 +20,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlch
 from watchfiles import awatch
 
 from roll.configs.redact import redact_text
+from roll.errors import DatabaseDamaged, DatabaseError, DatabaseFailed
 
 T = TypeVar("T")
 
@@ -31,18 +32,6 @@ LOOK_S = 1.0
 BUSY_S = 60.0
 """How long a transaction waits for those of others."""
 CHANNEL = "roll_groups"
-
-
-class DatabaseError(ValueError):
-    """An address that names no database that can be used here."""
-
-
-class DatabaseDamaged(DatabaseError):
-    """The file is there, and is no whole database."""
-
-
-class DatabaseFailed(RuntimeError):
-    """A statement failed; says why, without the statement and its values."""
 
 
 def open_engine(address: str) -> Engine:

@@ -21,6 +21,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, select, update
 
 from roll.data.sample import SampleGroup
+from roll.errors import Alone, PackingError
 from roll.record.group_log import GroupLog
 from roll.record.run_identity import RunIdentity
 from roll.record.trace import Trace
@@ -30,10 +31,9 @@ from roll.rollout.pipeline_depth import PipelineDepth
 from roll.rollout.progress import Progress
 from roll.rollout.sql import joining, rows, validations
 from roll.rollout.sql.database import Database, Statement
-from roll.rollout.sql.joining import Alone, Member
+from roll.rollout.sql.joining import Member
 from roll.rollout.sql.life_signs import BEAT_S, LifeSigns
 from roll.rollout.sql.news import Book, News, read_book, read_news
-from roll.rollout.sql.packing import PackingError
 from roll.rollout.sql.peers import Peers, check_part
 from roll.rollout.sql.rows import Fate, fate_of, outline
 from roll.rollout.sql.tables import members, runs

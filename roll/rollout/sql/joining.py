@@ -13,30 +13,16 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
+from roll.errors import ContractError
 from roll.record.run_identity import RunIdentity
 from roll.rollout.admission import Admission
 from roll.rollout.progress import LOST, ROLLED_BACK
-from roll.rollout.sql.admittance import ContractError, about, check_contract, check_owner, layout_of
+from roll.rollout.sql.admittance import about, check_contract, check_owner, layout_of
 from roll.rollout.sql.migration import LAYOUT, migrate
 from roll.rollout.sql.tables import groups, members, metadata, replays, runs, samples, tasks, validations
 
 JOINING = 1
 """Number of the lock that keeps processes from making or changing tables at the same time, whatever their version."""
-
-
-class Expelled(RuntimeError):
-    """The others took this process for dead."""
-
-
-class Alone(RuntimeError):
-    """The other half of the run does not come, or does not come back."""
-
-
-class TakenBack(Exception):
-    """The trainer went on from a checkpoint: versions that were published after it are gone, and what they sampled is dropped."""
-
-    def __init__(self) -> None:
-        super().__init__("the trainer went on from a checkpoint, and later versions are gone")
 
 
 @dataclass(frozen=True, slots=True)

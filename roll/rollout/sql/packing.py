@@ -7,17 +7,13 @@ import json
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from roll.data.sample import SampleGroup
+from roll.errors import PackingError, boundary
 
 TOKENS, LOGPROBS, MASKS, REST = "response_ids", "behaviour_logprobs", "loss_mask", "rest"
 """`REST` holds UTF-8 text; the others the values of all samples, one after the other."""
-
-
-class PackingError(ValueError):
-    """Bytes that are no packed group, or not the ones that were stored."""
 
 
 def digest(data: bytes) -> str:
@@ -48,7 +44,7 @@ def unpack(data: bytes, expected: str) -> SampleGroup:
     """`expected`: the digest that was stored with the data. Raises `PackingError`."""
     if digest(data) != expected:
         raise PackingError("its samples are not the ones that were stored")
-    try:
+    with boundary(PackingError, "its samples cannot be read"):
         arrays = load(data)
         row = json.loads(arrays[REST].tobytes())
         at = masked = 0
@@ -62,8 +58,6 @@ def unpack(data: bytes, expected: str) -> SampleGroup:
                 sample[MASKS] = arrays[MASKS][masked : masked + count].astype(bool).tolist()
                 masked += count
         return SampleGroup.from_json(row)
-    except (SafetensorError, LookupError, TypeError, ValueError) as error:
-        raise PackingError(f"its samples cannot be read: {type(error).__name__}: {error}") from error
 
 
 def unpack_group(group_id: int, stored: tuple[bytes, str] | None) -> SampleGroup:

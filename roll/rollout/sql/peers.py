@@ -12,7 +12,8 @@ from collections.abc import Collection, Sequence
 
 from sqlalchemy import Row
 
-from roll.rollout.sql.joining import Expelled, Member, TakenBack
+from roll.errors import Expelled, TakenBack
+from roll.rollout.sql.joining import Member
 from roll.rollout.sql.news import News
 
 

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Executable, Row, Select, delete, insert, select, update
 
 from roll.data.sample import Prompt, SampleGroup
+from roll.errors import PackingError
 from roll.rollout.admission import Admission, GroupState
 from roll.rollout.sql.database import Statement
-from roll.rollout.sql.packing import PackingError, digest, pack, unpack_group
+from roll.rollout.sql.packing import digest, pack, unpack_group
 from roll.rollout.sql.tables import groups, replays, samples, tasks
 
 REPLAYED = "replayed"

@@ -19,18 +19,11 @@ from safetensors import safe_open
 
 import roll
 from roll.data.sample import VersionSpan
-from roll.distributed.child import CallFailed, Child, ChildDied
+from roll.distributed.child import Child
 from roll.distributed.temp_folder import TempFolder
+from roll.errors import CallFailed, ChildDied, EngineClosed, EngineError
 from roll.strategies.infer import make_infer_strategy
-from roll.strategies.infer.interface import (
-    EngineClosed,
-    EngineError,
-    EngineStats,
-    GenerateRequest,
-    GenerateResult,
-    SamplingParams,
-    WeightUpdateMode,
-)
+from roll.strategies.infer.interface import EngineStats, GenerateRequest, GenerateResult, SamplingParams, WeightUpdateMode
 from roll.strategies.infer.interpreters import environment
 from roll.weights.adapter import AdapterSource
 from roll.weights.bucket import Bucket, WeightManifest

@@ -13,7 +13,7 @@ from roll.data.sample import FinishReason, VersionSpan
 from roll.weights.bucket import Bucket, WeightManifest
 
 if TYPE_CHECKING:
-    pass
+    from roll.data.kept_tokens import KeptTokens
 
 NO_VERSION = -1
 """The version of an engine with random weights, which must not serve yet."""
@@ -21,14 +21,6 @@ NO_VERSION = -1
 
 ASLEEP = "the engine sleeps: another role has the memory that weights need"
 """Why weights are refused."""
-
-
-class EngineError(RuntimeError):
-    """The engine did not start, or has ended and serves no request any more."""
-
-
-class EngineClosed(EngineError):
-    """The call came after `close`, or was pending then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +35,8 @@ class SamplingParams:
     """End-of-sequence and other stop tokens; the stop token is part of the response."""
     stop_strings: tuple[str, ...] = ()
     include_stop_str_in_output: bool = True
+    with_kept: bool = False
+    """The result says which tokens top_p and top_k kept, and log-probs are taken over these (hf_infer alone)."""
     seed: int | None = None
     """With a seed the response is a function of weights, prompt and seed alone, however requests are batched or interrupted.
     (vllm, sglang: only in their own modes whose rounding does not depend on the batch, `VLLM_BATCH_INVARIANT=1` and
@@ -57,7 +51,9 @@ class SamplingParams:
 _PARAMS = attrgetter(*SamplingParams.__slots__)
 
 
-def sampling_params(args: GeneratingArguments, max_new_tokens: int, eos_token_id: int | None) -> SamplingParams:
+def sampling_params(
+    args: GeneratingArguments, max_new_tokens: int, eos_token_id: int | None, with_kept: bool = False
+) -> SamplingParams:
     return SamplingParams(
         temperature=args.temperature,
         top_p=args.top_p,
@@ -66,6 +62,7 @@ def sampling_params(args: GeneratingArguments, max_new_tokens: int, eos_token_id
         stop_token_ids=() if eos_token_id is None else (eos_token_id,),
         stop_strings=tuple(args.stop_strings),
         include_stop_str_in_output=args.include_stop_str_in_output,
+        with_kept=with_kept,
     )
 
 
@@ -96,6 +93,8 @@ class GenerateResult:
     versions: list[VersionSpan]
     finish_reason: FinishReason
     text: str = ""
+    kept: KeptTokens | None = None
+    """Of the tokens of this call, if the request asks for them."""
     preempted: bool = False
     """The engine ran out of KV cache meanwhile, and computed that of some request again: it was given too much together."""
 

@@ -14,11 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from roll.distributed.waiting_line import WaitingLine
+from roll.errors import Aborted
 from roll.strategies.infer.interface import EngineStats, GenerateRequest
-
-
-class Aborted(Exception):
-    """The request was given up before it entered."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,12 +37,11 @@ def rank_microbatches(batch: TokenBatch, plan: Sequence[list[int]], all_max: Cal
 def _without_samples(batch: TokenBatch) -> Padded:
     """A micro-batch of one masked token, with the fields that `batch` has: it adds 0 to the loss, the gradient and all
     metrics."""
-    values = {}
+    values: dict[str, Any] = {}
     for each in fields(batch):
         value = getattr(batch, each.name)
-        if value is not None:
-            value = value.new_zeros(1 if each.name in PER_SAMPLE else (1, 1))
-        values[each.name] = value
+        if isinstance(value, Tensor):
+            values[each.name] = value.new_zeros(1 if each.name in PER_SAMPLE else (1, 1))
     values["lengths"] = batch.lengths.new_ones(1)
     return Padded(attention_mask=torch.ones(1, 1, dtype=torch.bool), **values)
 

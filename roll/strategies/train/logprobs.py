@@ -1,7 +1,8 @@
 """Log-probs and entropies of trained tokens: from logits, or from hidden states with logits that are never whole.
 
 The definition is design-wide: `log softmax(logits / T)` in float32 with the sampling temperature T; greedy (T = 0) counts as T =
-1. Only trained tokens are computed: rows are selected before the softmax, so neither prompt nor padding costs [.., V] memory.
+1. Of a token that was sampled from a kept set, the softmax is over this set. Only trained tokens are computed: rows are selected
+before the softmax, so neither prompt nor padding costs [.., V] memory.
 
 Whole logits of a micro-batch, with what a softmax and its gradient need, would be the largest thing on a device: 14 to 22 bytes
 per token and vocabulary entry. From hidden states they exist for `HEAD_COLUMNS` entries at a time, and are computed again in the
@@ -20,6 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from roll.configs.arguments import HEAD_COLUMNS
+from roll.data.kept_tokens import KeptSets
 
 EntropyMode = Literal["none", "detached", "differentiable"]
 ENTROPY_ROWS = 1024
@@ -32,7 +34,7 @@ def divisors(temperature: Tensor) -> Tensor:
 
 
 def row_logprobs(
-    logits: Tensor, targets: Tensor, temperatures: Tensor, entropy: EntropyMode = "none"
+    logits: Tensor, targets: Tensor, temperatures: Tensor, entropy: EntropyMode = "none", kept: KeptSets | None = None
 ) -> tuple[Tensor, Tensor | None]:
     """Log-prob of each target, and the entropies of the same distributions, in nats.
 
@@ -41,10 +43,13 @@ def row_logprobs(
         targets: [K] int64.
         temperatures: [K].
         entropy: whether to return the entropies, and whether gradients flow through them.
+        kept: of K tokens.
 
     Returns:
         ([K] float32, [K] float32 or None).
     """
+    if kept is not None:
+        logits = logits.masked_fill(kept.cut(0, logits.shape[1]), -torch.inf)
     log_p = torch.log_softmax(logits.float() / divisors(temperatures)[:, None], dim=-1)
     logprobs = log_p.gather(1, targets[:, None]).squeeze(1)
     if entropy == "none":
@@ -67,6 +72,7 @@ def head_logprobs(
     targets: Tensor,
     temperature: Tensor,
     entropy: EntropyMode = "none",
+    kept: KeptSets | None = None,
     *,
     columns: int | None = None,
     first_column: int = 0,
@@ -82,6 +88,7 @@ def head_logprobs(
         targets: [R] int64, index in the whole vocabulary.
         temperature: [R]; 0 (greedy) counts as 1.
         entropy: whether to return it, and whether gradients flow through it.
+        kept: of R tokens, in the whole vocabulary.
         first_column: index in the whole vocabulary of this rank's first one.
         group: the ranks that divide the vocabulary; all have the same hidden states, and get the same gradient of them.
 
@@ -91,7 +98,9 @@ def head_logprobs(
     count = weight.shape[0] if columns is None else columns
     scale = divisors(temperature)
     hidden = hidden.to(weight.dtype)
-    logprobs, entropies = _Head.apply(hidden, weight, bias, targets - first_column, scale, count, group, entropy)
+    if kept is not None:
+        kept = KeptSets(kept.counts, kept.ids - first_column)
+    logprobs, entropies = _Head.apply(hidden, weight, bias, targets - first_column, scale, count, group, entropy, kept)
     return logprobs, None if entropy == "none" else entropies
 
 
@@ -109,11 +118,12 @@ class _Head(torch.autograd.Function):
         count: int,
         group: dist.ProcessGroup | None,
         entropy: EntropyMode,
+        kept: KeptSets | None,
     ) -> tuple[Tensor, Tensor | None]:
         sums = []
         chosen = targets.new_zeros(targets.shape, dtype=_wide(weight))
         for part in _parts(count):
-            of_part, at_target, mine = _sums(_scaled(hidden, weight, bias, scale, part), targets, part, entropy != "none")
+            of_part, at_target, mine = _sums(_scaled(hidden, weight, bias, scale, part, kept), targets, part, entropy != "none")
             chosen = torch.where(mine, at_target, chosen)
             sums.append(of_part)
         peak, log_total, mean = _combined(sums, group)
@@ -123,7 +133,7 @@ class _Head(torch.autograd.Function):
         logprobs -= log_total
         entropies = None if entropy == "none" else log_total - mean
         ctx.save_for_backward(hidden, weight, bias, targets, scale, peak, log_total, entropies)
-        ctx.count, ctx.group = count, group
+        ctx.count, ctx.group, ctx.kept = count, group, kept
         ctx.set_materialize_grads(False)
         if entropies is not None and entropy == "detached":
             ctx.mark_non_differentiable(entropies)
@@ -138,7 +148,7 @@ class _Head(torch.autograd.Function):
         grad_weight = torch.zeros_like(weight) if needed[1] else None
         grad_bias = torch.zeros_like(bias) if needed[2] else None
         for part in _parts(ctx.count):
-            log_p = _scaled(hidden, weight, bias, scale, part).sub_(peak[:, None]).sub_(log_total[:, None])
+            log_p = _scaled(hidden, weight, bias, scale, part, ctx.kept).sub_(peak[:, None]).sub_(log_total[:, None])
             grad = _gradient(log_p, targets, part, of_logprob, of_entropy, entropies).div_(scale[:, None]).to(weight.dtype)
             del log_p  # nothing of a part lives on while the next one is computed
             if grad_hidden is not None:
@@ -152,7 +162,7 @@ class _Head(torch.autograd.Function):
             if ctx.group is not None:
                 dist.all_reduce(grad_hidden, group=ctx.group)
             grad_hidden = grad_hidden.to(hidden.dtype)
-        return grad_hidden, grad_weight, grad_bias, None, None, None, None, None
+        return grad_hidden, grad_weight, grad_bias, None, None, None, None, None, None
 
 
 def _parts(count: int) -> Iterator[slice]:
@@ -163,11 +173,12 @@ def _wide(weight: Tensor) -> torch.dtype:
     return torch.promote_types(weight.dtype, torch.float32)
 
 
-def _scaled(hidden: Tensor, weight: Tensor, bias: Tensor | None, scale: Tensor, part: slice) -> Tensor:
-    """[R, part] logits / T, float32 or wider."""
+def _scaled(hidden: Tensor, weight: Tensor, bias: Tensor | None, scale: Tensor, part: slice, kept: KeptSets | None) -> Tensor:
+    """[R, part] logits / T, float32 or wider; -inf outside the kept sets."""
     columns = weight[part].t()
     logits = hidden @ columns if bias is None else torch.addmm(bias[part], hidden, columns)
-    return logits.to(_wide(weight)).div_(scale[:, None])
+    scaled = logits.to(_wide(weight)).div_(scale[:, None])
+    return scaled if kept is None else scaled.masked_fill_(kept.cut(part.start, part.stop), -torch.inf)
 
 
 def _within(targets: Tensor, part: slice) -> tuple[Tensor, Tensor]:
@@ -197,7 +208,8 @@ def _gradient(
     if of_entropy is None or entropies is None:
         grad.mul_(-of_logprob[:, None])
     else:
-        factor = log_p.clamp_(min=torch.finfo(log_p.dtype).min).add_(entropies[:, None]).mul_(of_entropy[:, None])
+        # A token of probability 0 has log-prob -inf, and a gradient of 0.
+        factor = log_p.masked_fill_(grad == 0, 0.0).add_(entropies[:, None]).mul_(of_entropy[:, None])
         grad.mul_(factor.add_(of_logprob[:, None])).neg_()
     local, mine = _within(targets, part)
     return grad.scatter_add_(1, local[:, None], torch.where(mine, of_logprob, 0.0)[:, None])

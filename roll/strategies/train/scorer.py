@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from roll.data.kept_tokens import KeptSets
 from roll.data.microbatches import Forest, plan_microbatches
 from roll.data.token_batch import Padded, TokenBatch
 from roll.strategies.train.forest_attention import FOREST_SDPA, attends_by_forest, check_attended
@@ -31,12 +32,13 @@ def changed_after_the_head(model: PreTrainedModel) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class Asked:
     places: Tensor
     """[K], index among the hidden states [R·C, H] that the head gets."""
     targets: Tensor
     temperatures: Tensor
     entropy: EntropyMode
+    kept: KeptSets | None
 
 
 class ScoringHead:
@@ -44,7 +46,7 @@ class ScoringHead:
 
     def __init__(self, model: PreTrainedModel, head: nn.Linear) -> None:
         self._head, self._model_type = head, model.config.model_type
-        self._asked: _Asked | None = None
+        self._asked: Asked | None = None
         self._said: Tensor | None = None
         self._checked = False
         head.forward = self._forward  # type: ignore[assignment, method-assign]
@@ -56,19 +58,17 @@ class ScoringHead:
         plain = type(head) is nn.Linear and changed_after_the_head(model) is None
         return cls(model, head) if plain else None
 
-    def scores(
-        self, layout: Layout, targets: Tensor, temperatures: Tensor, entropy: EntropyMode, call: Callable[[], Tensor]
-    ) -> tuple[Tensor, Tensor | None]:
-        """[K] each: `row_logprobs` of the layout's trained tokens. `call`: runs the model, and returns what its head says."""
-        self._asked = _Asked(layout.places, targets, temperatures, entropy)
+    def scores(self, asked: Asked, call: Callable[[], Tensor]) -> tuple[Tensor, Tensor | None]:
+        """[K] each: `row_logprobs` of what is asked. `call`: runs the model, and returns what its head says."""
+        self._asked = asked
         try:
             said = call()
             self._check(said)
         finally:
             self._asked = self._said = None
-        if entropy == "none":
+        if asked.entropy == "none":
             return said[:, 0], None
-        return said[:, 0], said[:, 1] if entropy == "differentiable" else said[:, 1].detach()
+        return said[:, 0], said[:, 1] if asked.entropy == "differentiable" else said[:, 1].detach()
 
     def _forward(self, hidden: Tensor) -> Tensor:
         """[R, C, H] to [K, 1 or 2] while something is asked, else to logits."""
@@ -76,7 +76,8 @@ class ScoringHead:
         if asked is None:
             return nn.functional.linear(hidden, self._head.weight, self._head.bias)
         chosen = hidden.flatten(0, 1).index_select(0, asked.places)
-        values = head_logprobs(chosen, self._head.weight, self._head.bias, asked.targets, asked.temperatures, asked.entropy)
+        head = self._head
+        values = head_logprobs(chosen, head.weight, head.bias, asked.targets, asked.temperatures, asked.entropy, asked.kept)
         self._said = torch.stack([value for value in values if value is not None], 1)
         return self._said
 
@@ -112,11 +113,11 @@ class Scorer:
         """[B, T] each: log-probs of the trained tokens, and entropies; 0 elsewhere."""
         targets, temperatures = micro.tokens[layout.trained], micro.temperatures[layout.trained[0]]
         if self._head is not None:
-            values = self._head.scores(layout, targets, temperatures, entropy, lambda: self.said(call, layout))
+            asked = Asked(layout.places, targets, temperatures, entropy, micro.kept)
+            logprobs, entropies = self._head.scores(asked, lambda: self.said(call, layout))
         else:
             logits = self.said(call, layout).flatten(0, 1).index_select(0, layout.places)
-            values = row_logprobs(logits, targets, temperatures, entropy)
-        logprobs, entropies = values
+            logprobs, entropies = row_logprobs(logits, targets, temperatures, entropy, micro.kept)
         return layout.spread(logprobs, micro), None if entropies is None else layout.spread(entropies, micro)
 
     def said(self, call: Call, layout: Layout) -> Tensor:

@@ -11,10 +11,10 @@ from dataclasses import replace
 import pytest
 from database_party import STEPS, B, explore, run
 
+from roll.errors import ContractError, Expelled, TakenBack
 from roll.rollout.sql import admittance
-from roll.rollout.sql.admittance import Claim, ContractError, check_may_join, shows_life
+from roll.rollout.sql.admittance import Claim, check_may_join, shows_life
 from roll.rollout.sql.database import reading
-from roll.rollout.sql.joining import Expelled, TakenBack
 from roll.rollout.sql.tables import members
 
 

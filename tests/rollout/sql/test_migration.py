@@ -4,9 +4,9 @@ import pytest
 from database_party import B, explore, run
 from sqlalchemy import create_engine, inspect, text
 
-from roll.rollout.sql.admittance import Claim, ContractError, check_may_join
+from roll.errors import ContractError, Expelled
+from roll.rollout.sql.admittance import Claim, check_may_join
 from roll.rollout.sql.database import reading
-from roll.rollout.sql.joining import Expelled
 from roll.rollout.sql.migration import LAYOUT, check_layout
 
 LAYOUT_1 = """

@@ -11,10 +11,8 @@ import pytest
 from database_party import STEPS, B, Party, explore, follow, roll_out, run
 
 from roll.data.sample import Sample, VersionSpan
-from roll.rollout.changes import Closed
-from roll.rollout.sql.admittance import ContractError
-from roll.rollout.sql.database import DatabaseFailed
-from roll.rollout.sql.joining import Expelled, Leave, TakenBack
+from roll.errors import Closed, ContractError, DatabaseFailed, Expelled, TakenBack
+from roll.rollout.sql.joining import Leave
 
 
 def test_what_an_explorer_completes_a_trainer_of_another_process_trains_to_the_last_bit(make_party):

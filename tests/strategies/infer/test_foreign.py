@@ -24,9 +24,9 @@ from forked import Forks
 from programs import environment
 
 from roll.data.sample import VersionSpan
-from roll.distributed.child import CallFailed
+from roll.errors import CallFailed, EngineClosed, EngineError
 from roll.strategies.infer.foreign import OtherInterpreterStrategy, error_of, request_of, result_of
-from roll.strategies.infer.interface import EngineClosed, EngineError, GenerateRequest, GenerateResult, SamplingParams
+from roll.strategies.infer.interface import GenerateRequest, GenerateResult, SamplingParams
 from roll.strategies.infer.interpreters import inspect_interpreter
 from roll.weights.bucket import Bucket
 

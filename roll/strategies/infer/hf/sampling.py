@@ -1,6 +1,7 @@
 """Sampling of one token for each row of a batch, as a pure function of logits, parameters and one uniform number per row.
 
-The behaviour log-prob is `log_softmax(logits / T)[token]` whatever top_p and top_k are (T = 0, greedy, counts as T = 1).
+The behaviour log-prob is `log_softmax(logits / T)[token]` (T = 0, greedy, counts as T = 1): over what top_p and top_k keep where
+the request asks which tokens that is, else over all.
 The token is the inverse of the cumulative distribution at the row's uniform number, so a row's outcome never depends on the
 other rows, and a request that brings its own numbers is sampled alike however it is batched.
 """
@@ -9,10 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from roll.data.kept_tokens import Ints
 from roll.strategies.infer.interface import SamplingParams
 
 _WHOLE = float(1 << 48)
@@ -33,6 +37,8 @@ class BatchSampling:
     """[m, 1] int64, the vocabulary's size where there is no limit."""
     top_p: Tensor | None
     """[m, 1] float64."""
+    with_kept: Tensor | None = None
+    """int64, the truncated rows whose kept tokens are asked for; None if there are none."""
 
     @classmethod
     def of(cls, rows: Sequence[SamplingParams], vocab_size: int, device: torch.device) -> BatchSampling:
@@ -41,6 +47,7 @@ class BatchSampling:
         truncated = [i for i, row in enumerate(rows) if not greedy[i] and (row.top_p < 1 or 0 < row.top_k < vocab_size)]
         top_k = [[rows[i].top_k or vocab_size] for i in truncated]
         top_p = [[rows[i].top_p] for i in truncated]
+        with_kept = [i for i in truncated if rows[i].with_kept]
         return cls(
             temperature=torch.tensor(temperature, device=device)[:, None] if any(t != 1 for t in temperature) else None,
             greedy=torch.tensor(greedy, device=device) if any(greedy) else None,
@@ -48,15 +55,26 @@ class BatchSampling:
             truncated=torch.tensor(truncated, device=device) if truncated else None,
             top_k=torch.tensor(top_k, device=device) if truncated else None,
             top_p=torch.tensor(top_p, dtype=torch.float64, device=device) if truncated else None,
+            with_kept=torch.tensor(with_kept, device=device) if with_kept else None,
         )
 
 
-def sample(logits: Tensor, params: BatchSampling, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-    """Tokens [n] int64 and their log-probs [n] float32, from logits [n, vocabulary] and uniforms [n] float64 in [0, 1)."""
+class Sampled(NamedTuple):
+    tokens: Tensor
+    """[n] int64."""
+    logprobs: Tensor
+    """[n] float32."""
+    kept: dict[int, Ints]
+    """By row: the tokens that top_p and top_k kept, of rows that ask for them."""
+
+
+def sample(logits: Tensor, params: BatchSampling, uniforms: Tensor) -> Sampled:
+    """A token for each row, from logits [n, vocabulary] and uniforms [n] float64 in [0, 1)."""
     logits = logits.float()
     if params.temperature is not None:
         logits = logits / params.temperature
     logprobs = logits.log_softmax(-1)
+    kept: dict[int, Ints] = {}
     if params.all_greedy:
         tokens = logprobs.argmax(-1)
     else:
@@ -64,10 +82,20 @@ def sample(logits: Tensor, params: BatchSampling, uniforms: Tensor) -> tuple[Ten
         if params.truncated is not None:
             assert params.top_k is not None and params.top_p is not None
             weights[params.truncated] = truncate(weights[params.truncated], params.top_k, params.top_p)
+        if params.with_kept is not None:
+            of_sets = weights[params.with_kept]
+            logprobs[params.with_kept] = logits[params.with_kept].masked_fill(of_sets == 0, -torch.inf).log_softmax(-1)
+            kept = dict(zip(params.with_kept.tolist(), _places(of_sets), strict=True))
         tokens = inverse_cdf(weights, uniforms)
         if params.greedy is not None:
             tokens = torch.where(params.greedy, logprobs.argmax(-1), tokens)
-    return tokens, logprobs.gather(1, tokens[:, None])[:, 0]
+    return Sampled(tokens, logprobs.gather(1, tokens[:, None])[:, 0], kept)
+
+
+def _places(weights: Tensor) -> list[Ints]:
+    """Of each row of `weights` [n, V], where it is not 0."""
+    rows, places = (found.cpu().numpy() for found in weights.nonzero(as_tuple=True))
+    return np.split(places.astype(np.int32), np.searchsorted(rows, np.arange(1, len(weights))))
 
 
 def inverse_cdf(weights: Tensor, uniforms: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from roll.distributed.waiting_line import WaitingLine
 from roll.strategies.infer.hf.sampling import BatchSampling, draw_uniforms, sample, seeded_uniforms
 from roll.strategies.infer.hf.shadow_weights import ShadowWeights
 from roll.strategies.infer.hf.slot_model import SlotModel
-from roll.strategies.infer.hf.slot_row import ContextKey, Row
+from roll.strategies.infer.hf.slot_row import WHOLE, ContextKey, Row
 from roll.strategies.infer.interface import ASLEEP, EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
 from roll.strategies.infer.request_queue import BusyTime, RequestBounds
 from roll.strategies.infer.stop_strings import Tokenizer
@@ -260,12 +260,13 @@ class SlotEngine:
         uniforms = torch.tensor([row.uniforms[len(row.tokens)] for row in rows], dtype=torch.float64, device=device)
         if self.deterministic:
             alone = [sample(logits[i : i + 1], self._parameters([row]), uniforms[i : i + 1]) for i, row in enumerate(rows)]
-            tokens, logprobs = (torch.cat(parts) for parts in zip(*alone, strict=True))
+            tokens, logprobs = (torch.cat(parts) for parts in zip(*((each.tokens, each.logprobs) for each in alone), strict=True))
+            kept = {i: each.kept[0] for i, each in enumerate(alone) if each.kept}
         elif first:
-            tokens, logprobs = sample(logits, self._parameters(rows), uniforms)
+            tokens, logprobs, kept = sample(logits, self._parameters(rows), uniforms)
         else:
             self._sampling = self._sampling or self._parameters(rows)
-            tokens, logprobs = sample(logits, self._sampling, uniforms)
+            tokens, logprobs, kept = sample(logits, self._sampling, uniforms)
         values = logprobs.tolist()
         version = self._stats.version
         if not math.isfinite(sum(values)):
@@ -273,7 +274,7 @@ class SlotEngine:
         ended: list[int] = []
         reasons: list[FinishReason] = []
         for i, (row, token, logprob) in enumerate(zip(rows, tokens.tolist(), values, strict=True), first):
-            if reason := row.append(token, logprob, version):
+            if reason := row.append(token, logprob, version, kept.get(i - first, WHOLE)):
                 ended.append(i)
                 reasons.append(reason)
         self._stats.generated_tokens += len(rows)

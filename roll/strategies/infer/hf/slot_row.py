@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from roll.data.kept_tokens import Ints, KeptTokens
 from roll.data.sample import FinishReason, VersionSpan
 from roll.strategies.infer.interface import GenerateRequest, GenerateResult
 from roll.strategies.infer.stop_strings import StopStringMatcher, Tokenizer, response_text
 
 ContextKey = tuple[tuple[int, ...], int]
 """A row's tokens and how many of them are its prompt: rows with equal keys are computed alike."""
+
+WHOLE: Ints = np.zeros(0, dtype=np.int32)
 
 
 @dataclass(slots=True, eq=False)
@@ -23,6 +28,8 @@ class Row:
     """One number of [0, 1) for each token of this call; drawn on admission."""
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    kept: list[Ints] = field(default_factory=list)
+    """What each token was sampled from, if the request asks for it; empty: the vocabulary."""
     marks: list[tuple[int, int]] = field(default_factory=list)
     """(first token, version) of each run of tokens of one version."""
     joined_as: ContextKey | None = None
@@ -51,12 +58,14 @@ class Row:
     def context(self) -> ContextKey:
         return self.request.prompt_ids + self.response, len(self.request.prompt_ids)
 
-    def append(self, token: int, logprob: float, version: int) -> FinishReason | None:
+    def append(self, token: int, logprob: float, version: int, kept: Ints = WHOLE) -> FinishReason | None:
         """Takes a sampled token; the reason if the row ends with it."""
         if not self.marks or self.marks[-1][1] != version:
             self.marks.append((len(self.tokens), version))
         self.tokens.append(token)
         self.logprobs.append(logprob)
+        if self.request.sampling.with_kept:
+            self.kept.append(kept)
         stopped = self.matcher is not None and self.matcher.push(token)
         if stopped or token in self.stop_ids:
             return "stop"
@@ -67,4 +76,5 @@ class Row:
         text = "" if tokenizer is None else response_text(tokenizer, self.tokens, self.request.sampling, reason)
         stops = [start for start, _ in self.marks[1:]] + [len(self.tokens)]
         spans = [VersionSpan(start, stop, version) for (start, version), stop in zip(self.marks, stops, strict=False)]
-        return GenerateResult(self.request_id, self.tokens, self.logprobs, spans, reason, text)
+        kept = KeptTokens.of(self.kept) if self.request.sampling.with_kept else None
+        return GenerateResult(self.request_id, self.tokens, self.logprobs, spans, reason, text, kept)

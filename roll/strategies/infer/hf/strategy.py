@@ -18,8 +18,9 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from roll.errors import EngineClosed
 from roll.strategies.infer.hf.slot_engine import SlotEngine
-from roll.strategies.infer.interface import EngineClosed, EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
+from roll.strategies.infer.interface import EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
 from roll.strategies.infer.stop_strings import Tokenizer
 from roll.strategies.model_folder import load_model, load_tokenizer
 from roll.weights.adapter import AdapterSource

@@ -17,7 +17,7 @@ from roll.distributed.child import end_process, start_process
 from roll.distributed.devices import torch_indices, visible_devices
 from roll.distributed.ports import free_port
 from roll.distributed.temp_folder import TempFolder, temporary_files_in
-from roll.strategies.infer.interface import EngineError
+from roll.errors import EngineError
 from roll.strategies.infer.interpreters import environment
 
 CPU_SHIMS = Path(__file__).parents[2] / "cpu_shims" / "sglang"
@@ -25,10 +25,6 @@ LOG_LINES = 12
 """Lines of the server's log that an error shows."""
 
 _LAUNCH = "os.execv(sys.executable, [sys.executable, '-m', 'sglang.launch_server', *sys.argv[1:]])"
-
-
-class ServerFailed(EngineError):
-    """The server did not come up, or is gone; the message ends with its log's last lines."""
 
 
 def command_line(arguments: Mapping[str, object]) -> list[str]:
@@ -60,7 +56,7 @@ def server_environment(devices: Sequence[str], threads: int) -> dict[str, str]:
 
 class SGLangServer:
     def __init__(self, python: str, arguments: Mapping[str, Any], devices: Sequence[str], threads: int, timeout_s: float) -> None:
-        """Starts `python -m sglang.launch_server` on a free loopback port and waits until it serves. Raises `ServerFailed`."""
+        """Starts `python -m sglang.launch_server` on a free loopback port and waits until it serves. Raises `EngineError`."""
         port, key = free_port(), secrets.token_hex(32)
         self.url = f"http://127.0.0.1:{port}"
         self.headers = {"Authorization": f"Bearer {key}"}
@@ -91,9 +87,9 @@ class SGLangServer:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def failure(self, what: str) -> ServerFailed:
+    def failure(self, what: str) -> EngineError:
         lines = self._log.read_text(errors="replace").strip().splitlines()[-LOG_LINES:]
-        return ServerFailed(f"SGLang {what}; its log ends:\n" + "\n".join(lines))
+        return EngineError(f"SGLang {what}; its log ends:\n" + "\n".join(lines))
 
     def close(self) -> None:
         end_process(self._process, 5.0, asking=signal.SIGTERM)

@@ -19,8 +19,9 @@ import httpx
 from transformers import AutoConfig, AutoTokenizer
 
 from roll.data.sample import FinishReason, VersionSpan
+from roll.errors import Aborted
 from roll.strategies.infer.interface import ASLEEP, EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
-from roll.strategies.infer.request_queue import Aborted, RequestBounds, RequestQueue
+from roll.strategies.infer.request_queue import RequestBounds, RequestQueue
 from roll.strategies.infer.sglang.arguments import INSTALL, STARTUP_TIMEOUT_S, interpreter, server_arguments
 from roll.strategies.infer.sglang.server import SGLangServer
 from roll.strategies.infer.stop_strings import Tokenizer, response_text
@@ -32,7 +33,7 @@ _PAUSE: dict[WeightUpdateMode, str] = {"interrupt": "retract", "in_flight": "in_
 
 
 class SGLangInferStrategy:
-    """Implements `InferStrategy`. Raises `ServerFailed` once the server is gone.
+    """Implements `InferStrategy`. Raises `EngineError` once the server is gone.
 
     A request's seed is sent with `enable_deterministic_inference` alone, without which SGLang ignores it."""
 

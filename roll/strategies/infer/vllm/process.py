@@ -19,7 +19,7 @@ from roll.configs.arguments import EngineArguments
 from roll.distributed.devices import torch_indices, visible_devices
 from roll.distributed.process_setup import collection_paused
 from roll.distributed.temp_folder import TempFolder, temporary_files_in
-from roll.strategies.infer.interface import EngineError
+from roll.errors import EngineError
 
 OWNER = "ROLL_ENGINE_OWNER"
 """Names the process without which the engine's are to end."""

@@ -12,7 +12,8 @@ from vllm.sampling_params import RequestOutputKind
 
 from roll.data.sample import FinishReason, VersionSpan
 from roll.data.seeding import derive_seed
-from roll.strategies.infer.interface import EngineError, GenerateRequest, GenerateResult
+from roll.errors import EngineError
+from roll.strategies.infer.interface import GenerateRequest, GenerateResult
 from roll.strategies.infer.stop_strings import StopStringMatcher, Tokenizer, response_text
 
 

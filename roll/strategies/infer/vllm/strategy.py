@@ -17,16 +17,9 @@ from typing import Any, get_args
 
 from transformers import AutoConfig, AutoTokenizer
 
-from roll.strategies.infer.interface import (
-    ASLEEP,
-    EngineClosed,
-    EngineError,
-    EngineStats,
-    GenerateRequest,
-    GenerateResult,
-    WeightUpdateMode,
-)
-from roll.strategies.infer.request_queue import Aborted, RequestBounds, RequestQueue
+from roll.errors import Aborted, EngineClosed, EngineError
+from roll.strategies.infer.interface import ASLEEP, EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
+from roll.strategies.infer.request_queue import RequestBounds, RequestQueue
 from roll.strategies.infer.stop_strings import Tokenizer
 from roll.strategies.infer.vllm.arguments import engine_arguments, require_installed
 from roll.strategies.infer.vllm.process import EngineFigures, engine_environment, engine_folder, start_engine

@@ -16,6 +16,7 @@ from megatron.core.tensor_parallel import gather_from_sequence_parallel_region, 
 from torch import Tensor, nn
 from torch.nn.attention.bias import causal_lower_right
 
+from roll.data.kept_tokens import KeptSets
 from roll.data.token_batch import Padded
 from roll.strategies.train.logprobs import EntropyMode
 
@@ -34,6 +35,8 @@ class Predictors(NamedTuple):
     temperatures: Tensor
     """[R]"""
     entropy: EntropyMode
+    kept: KeptSets | None
+    """Of R tokens."""
 
 
 class ContextShare:
@@ -54,7 +57,11 @@ class ContextShare:
         predicts = self.of(nn.functional.pad(micro.loss_mask[:, 1:], (0, 1)))
         rows, own = predicts.nonzero(as_tuple=True)
         columns = own_columns(predicts.shape[1] * self._group.size(), self._group, own.device)[own]
-        return Predictors(rows, own, columns, micro.tokens[rows, columns + 1], micro.temperatures[rows], entropy)
+        kept = micro.kept
+        if kept is not None:
+            among_trained = micro.loss_mask.flatten().cumsum(0).view(micro.loss_mask.shape) - 1
+            kept = kept[among_trained[rows, columns + 1]]
+        return Predictors(rows, own, columns, micro.tokens[rows, columns + 1], micro.temperatures[rows], entropy, kept)
 
     def gather(self, values: Tensor) -> Tensor:
         """The sum over the ranks of tensors that each rank fills for its own tokens. The gradient of the sum flows back to each

@@ -122,6 +122,7 @@ class PolicyModel(ModelStage):
             at.targets,
             at.temperatures,
             at.entropy,
+            at.kept,
             columns=self._columns,
             first_column=self._first_column,
             group=parallel_state.get_tensor_model_parallel_group(),

@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 
 def draw(logits: torch.Tensor, params: list[SamplingParams], uniforms: list[float]) -> tuple[list[int], list[float]]:
     batch = BatchSampling.of(params, logits.shape[1], CPU)
-    tokens, logprobs = sample(logits, batch, torch.tensor(uniforms, dtype=torch.float64))
+    tokens, logprobs, _ = sample(logits, batch, torch.tensor(uniforms, dtype=torch.float64))
     return tokens.tolist(), logprobs.tolist()
 
 
@@ -80,6 +80,26 @@ def test_log_prob_is_that_of_the_untruncated_distribution(params: SamplingParams
     logits = torch.randn(1, 11, generator=torch.Generator().manual_seed(2))
     (token,), (logprob,) = draw(logits, [params], [0.7])
     assert logprob == pytest.approx((logits / 0.6).log_softmax(-1)[0, token].item(), abs=1e-6)
+
+
+@pytest.mark.parametrize("cut", [{"top_p": 0.5}, {"top_k": 3}, {"top_p": 0.8, "top_k": 4}])
+def test_who_asks_for_the_kept_tokens_gets_them_and_log_probs_over_them(cut: dict[str, float]) -> None:
+    params = [
+        SamplingParams(temperature=0.6, with_kept=True, **cut),
+        SamplingParams(temperature=0.6, **cut),
+        SamplingParams(with_kept=True),
+        SamplingParams(temperature=0, with_kept=True, **cut),
+    ]
+    logits = torch.randn(1, 11, generator=torch.Generator().manual_seed(2)).expand(4, -1)
+    uniforms = torch.full((4,), 0.4, dtype=torch.float64)
+    tokens, logprobs, kept = sample(logits, BatchSampling.of(params, 11, CPU), uniforms)
+    assert kept.keys() == {0} and tokens[0] == tokens[1]
+    scaled = logits[0] / 0.6
+    top_k, top_p = torch.tensor([[cut.get("top_k", 11)]]), torch.tensor([[cut.get("top_p", 1.0)]], dtype=torch.float64)
+    left = truncate(scaled.softmax(-1)[None], top_k, top_p)[0]
+    assert kept[0].tolist() == left.nonzero()[:, 0].tolist()
+    assert logprobs[0].item() == pytest.approx((left / left.sum()).log()[tokens[0]].item(), abs=1e-6)
+    assert logprobs[1].item() == pytest.approx(scaled.log_softmax(-1)[tokens[1]].item(), abs=1e-6)
 
 
 def test_a_row_does_not_depend_on_its_company() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from roll.errors import EngineClosed
 from roll.strategies.infer.hf.strategy import HFInferStrategy
-from roll.strategies.infer.interface import EngineClosed
 
 
 def with_strategy(model: Any, body: Callable[[HFInferStrategy], Awaitable[None]], **options: Any) -> None:

@@ -11,10 +11,11 @@ import httpx
 import pytest
 import torch
 
+from roll.errors import EngineError
 from roll.strategies.infer.interface import EngineStats, GenerateRequest, SamplingParams
 from roll.strategies.infer.request_queue import RequestBounds, RequestQueue
 from roll.strategies.infer.sglang.arguments import check_argument, check_interpreter, server_arguments
-from roll.strategies.infer.sglang.server import ServerFailed, SGLangServer, command_line
+from roll.strategies.infer.sglang.server import SGLangServer, command_line
 from roll.strategies.infer.sglang.strategy import SGLangInferStrategy
 from roll.weights.bucket import WeightManifest, make_buckets, manifest_of
 
@@ -312,7 +313,7 @@ def test_memory_is_released_and_taken_again(engine):
 
 @real
 def test_a_wrong_argument_is_answered_with_the_end_of_the_log():
-    with pytest.raises(ServerFailed, match=r"before it was ready(.|\n)*no-such-flag"):
+    with pytest.raises(EngineError, match=r"before it was ready(.|\n)*no-such-flag"):
         SGLangServer(PYTHON, {"model_path": "/nowhere", "no_such_flag": 1}, ["cpu"], 1, 100.0)
 
 
@@ -326,9 +327,9 @@ def test_when_the_server_dies_whoever_waits_is_told(engine):
             await asyncio.sleep(0.01)
         os.killpg(engine.strategy._server._process.pid, signal.SIGKILL)
         engine.strategy._server._process.wait()
-        with pytest.raises(ServerFailed, match="is gone"):
+        with pytest.raises(EngineError, match="is gone"):
             await waiting
-        with pytest.raises(ServerFailed, match="is gone"):
+        with pytest.raises(EngineError, match="is gone"):
             await engine.generate(request("late"))
 
     engine.run(main())

@@ -6,7 +6,7 @@ import asyncio
 import pytest
 import torch
 
-from roll.strategies.infer.interface import EngineError
+from roll.errors import EngineError
 
 pytest.importorskip("vllm", reason="needs requirements/vllm.txt")
 pytestmark = [

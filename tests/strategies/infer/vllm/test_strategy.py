@@ -21,7 +21,8 @@ import torch
 from tiny_models import FOR_VLLM, tiny_qwen2
 from transformers import DynamicCache
 
-from roll.strategies.infer.interface import EngineError, GenerateResult
+from roll.errors import EngineError
+from roll.strategies.infer.interface import GenerateResult
 from roll.weights.bucket import WeightManifest, make_buckets, manifest_of
 
 pytest.importorskip("vllm", reason="needs requirements/vllm.txt")

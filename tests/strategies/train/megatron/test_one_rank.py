@@ -1,6 +1,7 @@
 import dataclasses
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -9,6 +10,7 @@ from train_specs import fsdp2_spec, train_spec
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from roll.algorithms.loss import LossSpec
+from roll.data.kept_tokens import KeptSets, KeptTokens
 from roll.strategies.train.fsdp2 import FSDP2Strategy
 from roll.strategies.train.interface import RankContext
 from roll.strategies.train.megatron.supported import ParallelLayout, check_folder, check_model
@@ -85,6 +87,16 @@ def test_log_probs_and_weights_are_those_of_the_hugging_face_model(make, megatro
     assert strategy.log_probs(batch.select([])).numel() == 0
     with pytest.raises(RuntimeError, match="frozen"):
         strategy.train_step(batch, rank_program.LOSS, rank_program.totals(batch))
+
+
+def test_log_probs_over_kept_sets_are_those_of_the_hugging_face_model(make, megatron_models, rank_program):
+    batch = rank_program.make_batch(0)
+    sets = [{int(token), 3, 5, 8 + i % 20} if i % 4 else () for i, token in enumerate(batch.tokens)]
+    kept = KeptSets.of([KeptTokens.of([np.array(sorted(ids), dtype=np.int32) for ids in sets])])
+    batch = dataclasses.replace(batch, kept=kept)
+    spec = fsdp2_spec(str(megatron_models / "qwen3-tied"), **rank_program.OPTIONS, trainable=False)
+    expected = FSDP2Strategy(RankContext(), spec).log_probs(batch)
+    torch.testing.assert_close(make("qwen3-tied", trainable=False).log_probs(batch), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_learning_rate_is_that_of_steps_taken(make, rank_program):

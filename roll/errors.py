@@ -1,0 +1,258 @@
+"""The errors of this project, by what they cost: raised in → caught in.
+
+    before a worker starts     `configs/`, `loading/`, `pipeline/` → `cli/options.py`       nothing; every problem is told
+    a call to another process  `distributed/`, `engines/`, `weights/` → whoever asks again  time
+    an episode                 `envs/`, `explorer/` → `explorer/group_play.py`              the episode, or its group
+    a grade                    `rewards/` → `rewards/worker.py`, `explorer/rlvr.py`         a second attempt, then the group
+    a stage, or the run        any → `flow/flow.py` → `pipeline/recovery.py`                the steps since the newest checkpoint,
+                                                   → `pipeline/lifecycle.py`                or the run: one line, status "failed"
+
+The code that can do something about an error catches it; everything else ends its stage, the flow and the run. `ConfigError`
+stands beside its problems in `configs/problems.py`; an error that stays in one file stands there. Foreign code (rewards,
+environments, callbacks, other packages, the files of users and of models) may raise anything: it is called within `boundary`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal
+
+
+def reason(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+@contextmanager
+def boundary(
+    told: Callable[[str], Exception | None],
+    what: str = "",
+    ours: tuple[type[Exception], ...] = (),
+    say: Callable[[BaseException], str] = reason,
+) -> Iterator[None]:
+    """Around foreign code. What it raises, `sys.exit()` too, is told as "<what>: <type>: <text>", and is the cause of the error
+    that `told` returns; None: what follows the block goes on. `ours` pass unchanged, as do a cancellation and Ctrl-C."""
+    try:
+        yield
+    except ours:
+        raise
+    except (Exception, SystemExit) as error:
+        if (ends := told(f"{what}: {say(error)}" if what else say(error))) is not None:
+            raise ends from error
+
+
+# -- before a worker starts: nothing
+
+
+class PromptFileError(ValueError):
+    """Prompts that cannot be used; says file and line. `data/prompt_file.py` → `cli/init.py`; of a run it is a `ConfigError`."""
+
+
+class CheckpointError(ValueError):
+    """No checkpoint to resume from; says why. `record/manifest.py` → `record/checkpoint.py`: the one before, or the run."""
+
+
+class TrackerError(Exception):
+    """A tracker that was asked for cannot start. `record/trackers.py` → `pipeline/pipeline.py`: a `ConfigError`."""
+
+
+class DatabaseError(ValueError):
+    """No database that can be used here. `rollout/sql/database.py` → `pipeline/shared_groups.py`: a `ConfigError`."""
+
+
+class DatabaseDamaged(DatabaseError):
+    """The file is there, and is no whole database. As `DatabaseError`, with another advice."""
+
+
+class ContractError(ValueError):
+    """It cannot take part in the database's run. `rollout/sql/admittance.py` → `pipeline/shared_groups.py`: a `ConfigError`."""
+
+    def __init__(self, message: str, key: str = "", value: object = None, fix: str = "") -> None:
+        """`key`: what it would have to agree on, if that is why; `fix`: what to do, if that is known better than by its key."""
+        super().__init__(message)
+        self.key, self.value, self.fix = key, value, fix
+
+
+# -- a call to another process: time
+
+
+class WorkerDied(RuntimeError):
+    """A worker's process is gone, and what it was doing. `distributed/ray_backend.py` → `rollout/rollout.py` (another engine goes
+    on), `rollout/replaced_workers.py` (another worker takes its place), `pipeline/failures.py` (the trainer restarts)."""
+
+
+class WorkerStartError(RuntimeError):
+    """A worker did not come up; says which, and why. `distributed/cluster.py` → `engines/engine_fleet.py`: it is tried again."""
+
+
+class NodeLost(WorkerStartError):
+    """No node can take the worker. `distributed/ray_backend.py` → `engines/engine_fleet.py`: the other engines serve on."""
+
+
+class BackendLost(RuntimeError):
+    """No worker can be reached, and none started. `distributed/ray_instance.py` → `pipeline/failures.py`: the run."""
+
+
+class EngineError(RuntimeError):
+    """The engine did not start, or serves no more. `strategies/infer/foreign.py` → `rollout/rollout.py`: another goes on."""
+
+
+class EngineClosed(EngineError):
+    """The call came after `close`, or was pending. `strategies/infer/foreign.py` → `rollout/rollout.py`: the run is ending."""
+
+
+LOST = (WorkerDied, EngineError)
+"""An engine's worker or the engine in it: its requests go elsewhere, and another takes its place."""
+
+
+class Aborted(Exception):
+    """Given up before it entered. `strategies/infer/request_queue.py` → `strategies/infer/vllm/strategy.py`: nothing."""
+
+
+class ChildDied(Exception):
+    """The child process has ended; the text says how. `distributed/child.py` → `envs/executors.py`, `rewards/pool.py`,
+    `strategies/infer/foreign.py`: the episode, the grade, the engine."""
+
+
+class CallFailed(Exception):
+    """The method raised an exception; the child process is sound. From and to the same places as `ChildDied`."""
+
+    def __init__(self, types: Sequence[str], text: str) -> None:
+        """`types`: names of the exception's class and of those that it derives from."""
+        super().__init__(f"{types[0]}: {text}")
+        self.types, self.text = types, text
+
+
+class Replaced(Exception):
+    """The call is lost with its worker, another is in its place. `rollout/replaced_workers.py` → `explorer/agentic.py`,
+    `explorer/reward_workers.py`: asked again once, then the group."""
+
+
+class Busy(Exception):
+    """The service is to be asked again. `rewards/llm_judge.py`, `rewards/code_service.py` → `rewards/service.py`: a moment."""
+
+
+class Unreachable(ConnectionError):
+    """The bucket cannot be had now. `weights/bucket_server.py` → `weights/directory.py`, which tries until `peer_timeout`."""
+
+
+class BroadcastError(RuntimeError):
+    """A member is gone, or too slow. `weights/broadcast.py` → `engines/weight_broadcast.py`: each engine pulls for itself."""
+
+
+class VersionGone(LookupError):
+    """The store has the version no longer. `weights/store.py` → `pipeline/failures.py`: exploring restarts with the newest."""
+
+
+class TakenBack(Exception):
+    """The trainer went on from a checkpoint. `rollout/sql/peers.py`; exploring restarts, see `VersionGone`."""
+
+    def __init__(self) -> None:
+        super().__init__("the trainer went on from a checkpoint, and later versions are gone")
+
+
+# -- an episode or a group
+
+
+class EpisodeFailed(Exception):
+    """The episode cannot be finished. `explorer/traj_env_manager.py`, `explorer/environment_worker.py` →
+    `explorer/group_play.py`, which plays it again or goes on without it (`on_env_failure`)."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        """`kind` names the reason, for the counters."""
+        self.kind, self.message = kind, message
+        super().__init__(f"{kind}: {message}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.kind, self.message)
+
+
+FailureKind = Literal["exception", "timeout", "died"]
+"""It raised, or answered what is no answer; it did not answer in time; its process ended."""
+
+
+class EnvFailure(EpisodeFailed):
+    """The environment's fault; its next `reset` makes a new instance. `envs/executors.py` → `envs/host.py`, which counts it."""
+
+    kind: FailureKind
+
+
+class TemplateRefusal(ValueError):
+    """The chat template cannot render the messages. `explorer/dialogue.py` → `explorer/environment_worker.py`."""
+
+
+class PackingError(ValueError):
+    """Bytes that are not the group that was stored. `rollout/sql/packing.py` → `rollout/sql/rows.py`: the group."""
+
+
+# -- a grade: `rewards/worker.py` makes the sample's error of it; after a second attempt `explorer/rlvr.py` drops the group
+
+
+class GraderError(Exception):
+    """The grader has no value for the call, for a reason of its own. `rewards/pool.py`."""
+
+
+class ServiceFailed(RuntimeError):
+    """The service gave no answer that can be used, however often it was asked. `rewards/service.py`."""
+
+
+class SandboxFailed(RuntimeError):
+    """The sandbox, not a program in it. `rewards/sandbox/sandbox.py` → `rewards/code_judge.py`, which begins another."""
+
+
+class PeerGone(Exception):
+    """The solution in the sandbox has ended. `rewards/sandbox/object_proxy.py` → `rewards/sandbox/tester.py`: its tests fail."""
+
+
+class TooManyStuck(RuntimeError):
+    """So many threads hang in a user's code that no other is started. `distributed/user_code.py` → `rewards/host.py`."""
+
+
+# -- a stage
+
+
+class Closed(Exception):
+    """What is waited for will not come any more. `rollout/groups.py` → `flow/stage.py`: the stage ends in order."""
+
+
+class FlowError(RuntimeError):
+    """A stage or a watcher failed; says which, and how, and the cause is its error. `flow/flow.py`."""
+
+
+# -- the run: `pipeline/lifecycle.py` makes one line of it
+
+
+class WorkersLost(RuntimeError):
+    """More workers died than may be replaced. `rollout/fleet.py`, `rollout/replaced_workers.py`, `pipeline/failures.py`."""
+
+
+class NoProgress(RuntimeError):
+    """Groups are dropped, and none is trained. `rollout/progress.py`."""
+
+
+class DatabaseFailed(RuntimeError):
+    """A statement failed; says why, without the statement and its values. `rollout/sql/database.py`."""
+
+
+class Expelled(RuntimeError):
+    """The others took this process for dead. `rollout/sql/peers.py`."""
+
+
+class Alone(RuntimeError):
+    """The other half of the run does not come, or does not come back. `rollout/sql/groups.py`."""
+
+
+class Superseded(RuntimeError):
+    """Another run took the folder over, which this one may not write any more. `record/run_lock.py` → `record/run_record.py`."""
+
+
+class CallbackError(RuntimeError):
+    """A callback has failed; says which, and how. `record/callbacks.py` → `pipeline/lifecycle.py`."""
+
+
+class IllegalTransition(RuntimeError):
+    """An event that cannot happen in that state: a programming error. `flow/stage.py`, `rollout/fleet.py`."""
+
+
+class AccountingError(AssertionError):
+    """A group was moved in a way that would lose or double it: a programming error. `rollout/admission.py`."""
