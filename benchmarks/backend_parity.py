@@ -40,8 +40,7 @@ from transformers import (
 
 from roll.algorithms.loss import LossSpec, compute_loss
 from roll.configs.arguments import FSDP2Config, ModelArguments, TrainBackendConfig, TrainingArguments
-from roll.configs.deepspeed import DeepSpeedConfig, ZeroConfig
-from roll.configs.megatron import MegatronConfig
+from roll.configs.backend_arguments import DeepSpeedConfig, MegatronConfig, ZeroConfig
 from roll.data.token_batch import TokenBatch
 from roll.distributed.ports import free_port
 from roll.strategies.train import make_train_strategy

@@ -41,8 +41,7 @@ from pipeline_run import save_results
 
 from roll.algorithms.loss import LossSpec
 from roll.configs.arguments import FSDP2Config, ModelArguments, TrainBackendConfig, TrainingArguments
-from roll.configs.deepspeed import DeepSpeedConfig, ZeroConfig
-from roll.configs.megatron import MegatronConfig
+from roll.configs.backend_arguments import DeepSpeedConfig, MegatronConfig, ZeroConfig
 from roll.data.token_batch import TokenBatch
 from roll.strategies.infer import make_infer_strategy
 from roll.strategies.infer.vllm.arguments import check_installed

@@ -27,7 +27,7 @@ from roll.data.sample import Prompt, Sample
 from roll.rewards.code_judge import same_output
 from roll.rewards.code_rule import CodeSandboxRewardWorker
 from roll.rewards.math_grader import grade
-from roll.rewards.math_rule import MathRuleRewardWorker
+from roll.rewards.rules import MathRuleRewardWorker
 from roll.rewards.worker import RewardWorker
 
 AT_ONCE = 2

@@ -129,7 +129,7 @@ class Replaced(Exception):
 
 
 class Busy(Exception):
-    """The service is to be asked again. `rewards/llm_judge.py`, `rewards/code_service.py` → `rewards/service.py`: a moment."""
+    """The service is to be asked again. `rewards/by_model.py`, `rewards/code_rule.py` → `rewards/service.py`: a moment."""
 
 
 class Unreachable(ConnectionError):

@@ -1,6 +1,6 @@
 """The page on ROLL's YAML files: `python tools/roll_compatibility.py > docs_roll/roll_compatibility.md`.
 
-Made from the table that loading applies (compat/roll/keys_*.py) and ROLL's keys (surface.py); a test checks it.
+Made from the table that loading applies (compat/roll/keys_*.py) and ROLL's keys (roll_surface.py); a test checks it.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Literal
 
+from roll_surface import SURFACE, keys
+
 from roll.compat.code.names import NAMES
 from roll.compat.roll.keys_verl import VERL
 from roll.compat.roll.pipelines import REFUSED
 from roll.compat.roll.report import DEFAULTS, DIFFERENCES
 from roll.compat.roll.rule import ROLES, KeyRule
-from roll.compat.roll.surface import SURFACE, keys
 from roll.compat.roll.translation import READINGS, RULES, has_field
 from roll.configs.agentic import AgenticConfig
 from roll.configs.rlvr import RLVRConfig

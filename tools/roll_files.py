@@ -18,7 +18,7 @@ from pathlib import Path
 
 from roll.compat.roll.pipelines import OTHER_PIPELINE
 from roll.configs.agentic import AgenticConfig
-from roll.configs.megatron import MegatronConfig
+from roll.configs.backend_arguments import MegatronConfig
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, LoadReport, Problem
 from roll.configs.validation import check_config

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from roll.compat.roll.rule import KeyRule
-from roll.compat.trinity.evaluation import OF_TRAINING
 from roll.compat.trinity.keys import IDENTIFYING, LEFT_OUT, RULES
 
 BECOMES = {"alias": "read", "without effect": "without effect", "lacking": "refused"}
@@ -24,8 +23,7 @@ A file with one of the blocks {", ".join(f"`{name}`" for name in IDENTIFYING)} i
 one of these: **read** as keys of this project, **without effect** here for the reason given, or **refused** with what to do. A
 key that is not in the table is refused, never taken for another. `roll check --compat` reports on a whole file; strictly, what
 is refused is an error. Keys of this project may stand in the file or on the command line, and count where both say something.
-With `mode: bench` nothing is trained, and {", ".join(f"`{name}`" for name in OF_TRAINING)} have no effect. What the processes do:
-[explorers and a trainer](explorer_trainer.md), [evaluation](evaluation.md).
+What the processes do: [explorers and a trainer](explorer_trainer.md).
 """
 
 

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from roll.cli.options import OVERRIDES, Parser, complain, config_folder, pipeline_named
-from roll.cli.page import fitted
+from roll.cli.options import OVERRIDES, Parser, complain, config_folder, fitted, pipeline_named
 from roll.configs.agentic import AgenticConfig
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, LoadReport, Problem
@@ -161,7 +160,7 @@ def _engine_here(config: PPOConfig) -> Iterator[str]:
 
 def _sandbox_here(config: PPOConfig) -> Iterator[str]:
     if isinstance(config, RLVRConfig):
-        from roll.cli.code_sandbox import sandbox_here
+        from roll.cli.doctor import sandbox_here
 
         yield from sandbox_here(config)
 

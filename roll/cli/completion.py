@@ -10,11 +10,10 @@ import io
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import is_dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Literal, get_args, get_origin
 
-from roll.cli.main import COMMANDS
+from roll.cli.main import COMMANDS, command_named
 from roll.cli.options import Parser, answering, config_folder
 from roll.configs.agentic import AgenticConfig
 from roll.configs.fields import walk
@@ -127,7 +126,7 @@ def _options(command: str, before: Sequence[str]) -> Iterator[str]:
     words = {"env": before[:1], "show": before[:2]}.get(command, ())
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
-        import_module(f"roll.cli.{command}").main([*words, "--help"])
+        command_named(command)([*words, "--help"])
     yield from re.findall(r"^ +(?:-\w, )?(--[\w-]+)", shown.getvalue(), re.MULTILINE)
 
 

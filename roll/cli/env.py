@@ -23,7 +23,7 @@ from roll.configs.redact import visible
 from roll.envs.check import as_mapping, as_text, check_env
 from roll.envs.registry import BUILT_IN
 from roll.errors import EpisodeFailed
-from roll.loading.yaml_limits import read_checked
+from roll.loading.yaml_files import read_checked
 
 if TYPE_CHECKING:
     from roll.data.sample import Trajectory

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 
 HELP = """\
@@ -28,22 +28,21 @@ usage: roll <command> [options] [key=value ...]
 roll <command> --help says more; roll --version.
 """
 
-COMMANDS = ["demo", "init", "check", "train", "eval", "doctor", "env", "show", "ui", "diff", "verify", "export", "completion"]
-"""Each is a module beside this one, with a `main`."""
-MOVED = {
-    "data": "check --data",
-    "env-check": "env check",
-    "flow": "check --flow",
-    "groups": "show RUN groups",
-    "play": "env play",
-    "report": "ui DIR --report FILE",
-    "samples": "show RUN samples",
-    "status": "show RUN",
-}
-"""What commands that had names of their own are called now."""
+COMMANDS = {
+    "demo": "train:demo", "init": "init:main", "check": "check:main", "train": "train:main", "eval": "train:evaluate",
+    "doctor": "doctor:main", "env": "env:main", "show": "show:main", "ui": "ui:main", "diff": "show:diff",
+    "verify": "verify:main", "export": "export:main", "completion": "completion:main",
+}  # fmt: skip
+"""The module beside this one, and its function."""
 RUNS = ("demo", "train", "eval")
 """Commands whose end is that of a run."""
 USAGE_ERROR = 2
+
+
+def command_named(name: str) -> Callable[[Sequence[str]], int]:
+    module, _, function = COMMANDS[name].partition(":")
+    command: Callable[[Sequence[str]], int] = getattr(import_module(f"roll.cli.{module}"), function)
+    return command
 
 
 def run_command(arguments: Sequence[str] | None = None) -> int:
@@ -62,14 +61,13 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
         from roll.configs.problems import did_you_mean
 
         advice = did_you_mean(command, COMMANDS, f"one of {', '.join(COMMANDS)}")
-        advice = f"write roll {MOVED[command]}" if command in MOVED else advice
         print(f"error: roll {command}: no such command; {advice}", file=sys.stderr)
         return USAGE_ERROR
     if command == "train" and (not rest or rest[0] not in ("rlvr", "agentic", "-h", "--help")):
         print("error: roll train: name the pipeline: roll train rlvr, or roll train agentic", file=sys.stderr)
         return USAGE_ERROR
     try:
-        code: int = import_module(f"roll.cli.{command}").main(rest)
+        code = command_named(command)(rest)
         sys.stdout.flush()
     except BrokenPipeError:
         if command in RUNS:

@@ -1,7 +1,7 @@
-"""`roll show RUN`: how a run is doing, from what it writes: steps, versions, who takes part, groups by state.
+"""`roll show RUN`: how a run is doing, from what it writes: steps, versions, who takes part, groups by state. `roll diff A B`:
+where two are configured differently, what they reached in which time, and their metrics.
 
-Of a run whose groups lie in a database this knows every process; of one with its groups in memory, what its driver wrote last.
-"""
+Of a run whose groups lie in a database this knows every process; of one with its groups in memory, what its driver wrote last."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from roll.cli.options import table
 from roll.configs.redact import redact_text, visible
 from roll.configs.staleness import staleness_bound
+from roll.record.display import duration
 from roll.record.estimates import Validated
 from roll.record.journal import read_rows
 from roll.record.learning_curve import REWARD
@@ -23,22 +24,79 @@ from roll.record.printed_summary import evaluation_lines
 from roll.record.run_identity import RunIdentity, groups_address, read_identity
 from roll.record.training_warnings import ALARMS
 from roll.record.verdict import CUT, STEP_S, WAIT_S
-from roll.view.folder import check_run
+from roll.view.journal import number
+from roll.view.metrics import panels
 from roll.view.run import RunReader
+from roll.view.runs import check_run, compared, is_run, metric_differences
+
+
+def diff(arguments: Sequence[str]) -> int:
+    """Returns 0, or 2 if one of them is no run."""
+    parser = argparse.ArgumentParser(prog="roll diff", description="Two runs: configurations, results, metrics.")
+    parser.add_argument("runs", type=Path, nargs=2, metavar="RUN", help="the folder of a run: <output_dir>/<exp_name>")
+    parser.add_argument("--step", type=int, metavar="N", help="metrics at this step, or the last one before; without: at the end")
+    parser.add_argument("--all", action="store_true", help="all metrics, not the main ones alone")
+    parser.add_argument("--json", action="store_true", help="the same as data, all metrics")
+    options = parser.parse_args(arguments)
+    for folder in options.runs:
+        if not is_run(folder):
+            print(f"error: {visible(str(folder))} is no run: a run has config.yaml and metrics.jsonl", file=sys.stderr)
+            return 2
+    first, second = map(RunReader, options.runs)
+    if options.json:
+        found = compared({"first": first, "second": second})
+        metrics = {name: values for name, *values in metric_differences(first.metrics, second.metrics, options.step)}
+        print(json.dumps({"runs": found["runs"], "differences": found["differences"], "metrics": metrics}, indent=2))
+    else:
+        print("\n".join(map(visible, _lines(first, second, options.step, options.all))))
+    return 0
+
+
+def _lines(first: RunReader, second: RunReader, step: int | None, everything: bool) -> Iterator[str]:
+    found = compared({"first": first, "second": second})
+    yield from table([["", str(first.folder), str(second.folder)], *_reached(found["runs"])])
+    yield from ("", "configuration" if found["differences"] else "configuration: no difference")
+    yield from table(found["differences"])
+    names = set(found["names"])
+    main = {line["name"] for panel in panels(names) for line in panel["lines"]}
+    rows = [
+        [name, *("–" if value is None else f"{value:.5g}" for value in (one, other)), _change(one, other)]
+        for name, one, other in metric_differences(first.metrics, second.metrics, step)
+        if (everything or name in main) and one != other
+    ]
+    yield from ("", f"metrics {'at the end' if step is None else f'at step {step}'}")
+    yield from table(rows)
+
+
+def _reached(runs: Sequence[dict[str, object]]) -> Iterator[list[str]]:
+    labels = {"steps": "steps", "first": "validation, first", "best": "best", "last": "last", "reward": "reward"}
+    for key, label in labels.items():
+        yield [label, *("–" if (value := number(run[key])) is None else f"{value:.4g}" for run in runs)]
+    yield ["time", *(duration(number(run["seconds"]) or 0.0) for run in runs)]
+    yield ["best after", *("–" if (value := number(run["best_s"])) is None else duration(value) for run in runs)]
+    gained = (number(run["gained_per_s"]) for run in runs)
+    yield ["gained per minute", *("–" if value is None else f"{60 * value:+.4f}" for value in gained)]
+
+
+def _change(one: float | None, other: float | None) -> str:
+    return f"{(other - one) / abs(one):+.1%}" if one and other is not None else ""
+
 
 LOOK_S = 2.5
 """A process whose beat does not change in this time is said to be silent (`roll.rollout.sql.life_signs.BEAT_S` is less)."""
 STATES = {"alive": "is alive", "silent": "is silent", "left": "has left", "lost": "was lost"}
 RECENT_S = 60.0
 """Rates are those of the last so many seconds."""
+NO_WORK = {"groups": 0, "recent": 0, "tokens": 0, "lag": None}
 
 
 def main(arguments: Sequence[str]) -> int:
     """Returns 0, or 2 if there is no run to read."""
     given = list(arguments)
     if given[1:2] in (["samples"], ["groups"]):
-        code: int = import_module(f"roll.cli.{given[1]}").main(given)
-        return code
+        from roll.cli import rows
+
+        return rows.samples(given) if given[1] == "samples" else rows.groups(given)
     more = "roll show RUN samples: what the model said; roll show RUN groups: its database; each with --help."
     parser = argparse.ArgumentParser(prog="roll show", description="How a run is doing, and who takes part.", epilog=more)
     parser.add_argument("run", type=Path, metavar="RUN", help="its folder, running or over: <output_dir>/<exp_name>")
@@ -101,6 +159,7 @@ def _of_database(address: str, identity: RunIdentity | None) -> dict[str, Any]:
     from roll.rollout.sql.database import reading
     from roll.rollout.sql.migration import check_layout
     from roll.rollout.sql.tables import members, runs
+    from roll.view.members import work_since
 
     with reading(address) as connection:
         check_layout(connection)
@@ -114,7 +173,8 @@ def _of_database(address: str, identity: RunIdentity | None) -> dict[str, Any]:
         state = {row.name: row.state for row in rows}
         state |= {row.name: "silent" for row in rows if row.state == "alive" and first.get(row.name) == row.beat}
         counts = _groups_by_state(connection)
-        explorers = [_explorer(connection, row, state[row.name]) for row in rows if row.role != "trainer"]
+        work = {row.member: row for row in connection.execute(work_since(time.time() - RECENT_S))}
+        explorers = [_explorer(row, state[row.name], work.get(row.name)) for row in rows if row.role != "trainer"]
     uses = run.trained + run.replayed
     batch = uses // run.next_step if run.next_step and uses % run.next_step == 0 else None
     trainers = [
@@ -167,19 +227,9 @@ def _groups_by_state(connection: Any) -> dict[str, Any]:
     return counts
 
 
-def _explorer(connection: Any, row: Any, state: str) -> dict[str, Any]:
+def _explorer(row: Any, state: str, work: Any) -> dict[str, Any]:
     """`groups`: those that it completed; `recent`, `tokens`: of the last minute; `lag`: the mean of its trained groups."""
-    from sqlalchemy import func, select
-
-    from roll.rollout.sql.tables import groups
-
-    mine = groups.c.member == row.name
-    completed = connection.execute(select(func.count()).where(mine, groups.c.completed_at.is_not(None))).scalar_one()
-    lately = groups.c.completed_at > time.time() - RECENT_S
-    recent = select(func.count(), func.coalesce(func.sum(groups.c.tokens), 0)).where(mine, lately)
-    count, tokens = connection.execute(recent).one()
-    lag = connection.execute(select(func.avg(groups.c.lag)).where(mine, groups.c.state == "trained")).scalar()
-    done = {"groups": completed, "recent": count, "tokens": tokens, "lag": lag}
+    done = {"groups": work.done, "recent": work.recent, "tokens": work.tokens or 0, "lag": work.lag} if work else NO_WORK
     return {"name": row.name, "state": state, "served": row.served} | done
 
 

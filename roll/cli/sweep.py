@@ -20,15 +20,13 @@ from types import FrameType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
-from roll.cli.options import INTERRUPTED
-from roll.cli.page import table
+from roll.cli.options import INTERRUPTED, table
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.redact import visible
 from roll.record.display import duration
-from roll.view.compare import reached
-from roll.view.folder import is_run
 from roll.view.journal import number
 from roll.view.run import RunReader
+from roll.view.runs import is_run, reached
 
 LONGEST_NAME = 120
 """Of a run's folder, in characters; file systems take 255 bytes."""

@@ -1,4 +1,4 @@
-"""`roll train`, `start_rlvr_pipeline.py`, `start_agentic_pipeline.py`: from the command line to a running pipeline."""
+"""`roll train`, `roll eval`, `roll demo` and the start scripts of ROLL: from the command line to a running pipeline."""
 
 from __future__ import annotations
 
@@ -6,24 +6,35 @@ import argparse
 import logging
 import os
 import resource
+import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import yaml
 
-from roll.cli.options import INTERRUPTED, OVERRIDES, Parser, answering, config_folder, is_start_script, pipeline_named
-from roll.cli.page import fitted
+from roll.cli.options import (
+    DEFAULT_FOLDER,
+    INTERRUPTED,
+    OVERRIDES,
+    Parser,
+    answering,
+    config_folder,
+    fitted,
+    is_start_script,
+    pipeline_named,
+)
 from roll.compat.roll.pipelines import Pipeline
 from roll.configs.agentic import AgenticConfig
-from roll.configs.problems import ConfigError, LoadReport, Problem
-from roll.configs.redact import redact, visible
+from roll.configs.problems import MISSING_VALUE, ConfigError, LoadReport, Problem
+from roll.configs.redact import HIDDEN, redact, visible
 from roll.configs.rlvr import RLVRConfig
 from roll.data.hub import asks_the_hub
 from roll.distributed.machine import this_machine
 from roll.distributed.process_setup import collection_paused, set_defaults, spare_what_is_there
-from roll.loading.packaged import missing_model
+from roll.loading.packaged import embedded_model, missing_model
 from roll.plan.text import condensed
 
 FEWEST_FILES = {"one process": 16, "Ray": 256}
@@ -109,7 +120,7 @@ def _loaded(
 def _told(options: argparse.Namespace, overrides: Sequence[str]) -> int:
     """What users of Hydra ask for: `--cfg job`, secrets hidden, and `--info`. Raises `ConfigError`."""
     from roll.loading.compose import compose
-    from roll.loading.origins import files
+    from roll.loading.yaml_files import files
 
     folder, name = config_folder(options.config_path), options.config_name
     if options.cfg:
@@ -211,3 +222,85 @@ def too_few_files(limit: int, local: bool) -> Problem | None:
         return None
     message = f"is too few open files: a run with {kind} needs {least} at least"
     return Problem("ulimit -n", limit, message, "ulimit -n 4096")
+
+
+OWN = "config"
+"""The name of the configuration that a run leaves in its folder."""
+
+
+@answering
+def evaluate(arguments: Sequence[str]) -> int:
+    """Returns the exit code, that of a run: 1 also if nothing is known of a model on a set."""
+    description = "Evaluates models on validation sets; the results are in <output_dir>/<exp_name>/bench."
+    parser = Parser(prog="roll eval", description=description, epilog=OVERRIDES, allow_abbrev=False)
+    parser.add_argument(
+        "--checkpoint", action="append", default=[], metavar="FOLDER",
+        help="a run (all its checkpoints), a checkpoint, or pretrain; may be given several times (default: bench_checkpoints)",
+    )  # fmt: skip
+    parser.add_argument("--config_path", help=f"folder of the YAML files (default: {DEFAULT_FOLDER})")
+    parser.add_argument("--config_name", help="name of the YAML file (default: the configuration of the checkpoint's own run)")
+    parser.add_argument("--local", action="store_true", help="one process, no Ray")
+    return _evaluate(*parser.parse_with_overrides(arguments))
+
+
+def _evaluate(options: argparse.Namespace, overrides: Sequence[str]) -> int:
+    """Raises `ConfigError`."""
+    prepare_process()
+    from roll.loading.compose import load_to_start
+
+    if options.config_name is None and options.config_path is not None:
+        raise ConfigError(
+            [Problem("--config_name", MISSING_VALUE, f"is not given, and {options.config_path} is a folder of them")]
+        )
+    if options.config_name is None:
+        folder, name = _own_configuration(options.checkpoint), OWN
+    else:
+        folder, name = config_folder(options.config_path), options.config_name
+    config, report = load_to_start(folder, name, overrides)
+    named = options.checkpoint or config.bench_checkpoints
+    return run(replace(config, mode="bench", bench_checkpoints=named, resume_from_checkpoint=False), report, options.local)
+
+
+def _own_configuration(checkpoints: Sequence[str]) -> Path:
+    """The folder of the run that the first checkpoint is of. Raises `ConfigError`."""
+    for path in map(Path, checkpoints):
+        for folder in (path, path.absolute().parent.parent):
+            written = folder / f"{OWN}.yaml"
+            if written.is_file():
+                if HIDDEN in written.read_text():
+                    message = f"{written} hides secrets of the run: give the configuration that it was started with"
+                    raise ConfigError([Problem("--config_name", MISSING_VALUE, message, "e.g. --config_name my_run")])
+                return folder.resolve()
+    message = "is not given, and there is no checkpoint in the folder of its run"
+    raise ConfigError([Problem("--config_name", MISSING_VALUE, message, "name the configuration that has the validation sets")])
+
+
+@answering
+def demo(arguments: Sequence[str]) -> int:
+    """Makes the embedded model where it is missing, then trains it. Options, overrides and exit code are those of `roll train`;
+    1 also says that the model cannot be made."""
+    given = list(arguments)
+    pipeline = given.pop(0) if given and given[0] in DEFAULT_CONFIG else "rlvr"
+    try:
+        _make_model(pipeline, given)
+    except subprocess.CalledProcessError as error:
+        print(f"error: the embedded model could not be made: {error}", file=sys.stderr)
+        return EXIT_CODES["failed"]
+    return main([pipeline, *given], prog="roll demo")
+
+
+def _make_model(pipeline: str, arguments: Sequence[str]) -> None:
+    """Raises `ConfigError` and `subprocess.CalledProcessError`."""
+    options, overrides = parse(arguments, pipeline, f"roll demo {pipeline}")
+    from roll.loading.compose import load_to_start
+
+    if options.multirun:
+        from roll.cli.sweep import combinations
+
+        overrides = list(combinations(overrides)[0].overrides)
+    folder = config_folder(options.config_path)
+    config, _ = load_to_start(folder, options.config_name, overrides, compat=options.compat)
+    wanted = embedded_model(config.pretrain)
+    if wanted is not None and not wanted.is_made:
+        print(f"making the embedded model in {wanted.folder} ({wanted.takes} on one core)", flush=True)
+        wanted.make()

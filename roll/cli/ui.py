@@ -29,8 +29,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _write(folders: list[Path], file: Path, groups: int) -> int:
-    from roll.view.folder import Runs
     from roll.view.page import report
+    from roll.view.runs import Runs
 
     try:
         page = report(Runs(folders), groups)
@@ -51,7 +51,7 @@ def _serve(options: argparse.Namespace) -> int:
             )
             return 2
     try:
-        from roll.view.serving import Serving
+        from roll.view.server import Serving
     except ModuleNotFoundError as error:
         print(f"error: roll ui needs {error.name}: pip install starlette uvicorn; --report needs neither", file=sys.stderr)
         return 2

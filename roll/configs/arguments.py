@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from roll.configs.deepspeed import DeepSpeedConfig
+from roll.configs.backend_arguments import DeepSpeedConfig, MegatronConfig
 from roll.configs.fields import Bounds, option
-from roll.configs.megatron import MegatronConfig
 from roll.configs.sizes import Dtype
 
 LRSchedulerType = Literal["constant", "linear", "cosine"]

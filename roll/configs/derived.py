@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from roll.configs.arguments import EngineArguments, HFInferConfig
-from roll.configs.deepspeed import DeepSpeedConfig
+from roll.configs.backend_arguments import DeepSpeedConfig
 from roll.configs.losses import POLICY_LOSSES, PolicyLossArgs, loss_args
 from roll.configs.ppo import PPOConfig
 from roll.configs.sizes import BYTES, compute_dtype

@@ -13,11 +13,10 @@ from roll.configs.arguments import (
     TRAINING_STRATEGIES,
     EngineArguments,
 )
-from roll.configs.deepspeed import DeepSpeedConfig, deepspeed_problems
+from roll.configs.backend_arguments import DeepSpeedConfig, MegatronConfig, deepspeed_problems, megatron_problems
 from roll.configs.derived import adapter_obstacle, adapter_updates
 from roll.configs.device_mapping import MAX_DEVICES
 from roll.configs.dotted_path import DOTTED_PATH
-from roll.configs.megatron import MegatronConfig, megatron_problems
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import MISSING_VALUE, Problem
 from roll.configs.rlvr import RLVRConfig

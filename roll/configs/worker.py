@@ -16,11 +16,11 @@ from roll.configs.arguments import (
     TrainDataArguments,
     TrainingArguments,
 )
+from roll.configs.backend_arguments import MegatronConfig
 from roll.configs.device_mapping import parse_device_mapping
 from roll.configs.dotted_path import Code
 from roll.configs.fields import Bounds, option, required
 from roll.configs.losses import DEFAULT_LOSS, PolicyLossKnobs
-from roll.configs.megatron import MegatronConfig
 from roll.configs.sizes import Dtype
 
 

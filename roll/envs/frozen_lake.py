@@ -15,8 +15,7 @@ from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
 from numpy.typing import NDArray
 
 from roll.configs.problems import ConfigError, Problem
-from roll.envs.actions import ANSWER_PATTERN, ActionReader
-from roll.envs.game import MoveOutcome, NamedActionGame, checked_vocabulary
+from roll.envs.game import ANSWER_PATTERN, ActionReader, MoveOutcome, NamedActionGame, checked_vocabulary
 
 ACTIONS = ("Left", "Down", "Right", "Up")  # gymnasium's order
 VOCABULARY = {"player": "P", "frozen": "_", "hole": "O", "goal": "G", "fallen": "X", "arrived": "√"}

@@ -4,11 +4,12 @@
     inline      on the event loop, between its other     holds up all of them; has    its objects
                 work                                     no limit
     thread      in a daemon thread of its own            its thread is left behind    its objects and a thread
-    process     in a process of its own                  its process is killed        an interpreter: see PROCESS_MEMORY_MB
+    process     in a process of its own                  its process is killed        an interpreter: about 23 MB
 
-Whatever the failure (an exception, a time limit, a death), it costs the episode under way: `EnvFailure`. The next `reset` makes
-a new instance. Environments with coroutines (`interface`) are awaited on the event loop in both "inline" and "thread", and
-cancelled at the limit; so limits mean nothing only for inline environments without coroutines.
+A process starts in about 0.4 s of one core, and a step through it costs about 0.4 ms. Whatever the failure (an exception, a time
+limit, a death), it costs the episode under way: `EnvFailure`. The next `reset` makes a new instance. Environments with
+coroutines (`interface`) are awaited on the event loop in both "inline" and "thread", and cancelled at the limit; so limits mean
+nothing only for inline environments without coroutines.
 """
 
 from __future__ import annotations
@@ -31,10 +32,6 @@ from roll.rollout.environment_failure import checked_reset, checked_step
 __all__ = ["EnvFailure", "EnvHandle", "EnvHost"]
 
 T = TypeVar("T")
-
-PROCESS_MEMORY_MB = 43
-"""Resident, of a process with FrozenLake (Linux, Python 3.11, numpy and gymnasium loaded); 23 of them are its own, the rest is
-shared with the others. It starts in about 0.4 s of one core, and a step through it costs about 0.4 ms."""
 
 
 class EnvHost:

@@ -18,10 +18,8 @@ BUILT_IN = {
     for name, path in {
         "frozen_lake": "frozen_lake.FrozenLake",
         "sokoban": "sokoban.Sokoban",
-        "gymnasium": "gymnasium.GymnasiumEnv",
-        "calculator": "calculator.CalculatorEnv",
-        "gem": "gem.GemEnv",
-        "verifiers": "verifiers.VerifiersEnv",
+        "gymnasium": "adapters.GymnasiumEnv",
+        "gem": "adapters.GemEnv",
     }.items()
 }
 
@@ -37,7 +35,7 @@ def env_class(env_type: str, key: str = "env_type") -> type[Any]:
     with boundary(lambda why: ConfigError([Problem(key, env_type, why)]), "cannot be imported"):
         cls = named_object(BUILT_IN.get(env_type, env_type))
     if isinstance(cls, type) and any(base.__name__ == "Env" and base.__module__ == "gem.core" for base in cls.__mro__):
-        from roll.envs.gem import of_class
+        from roll.envs.adapters import of_class
 
         cls = of_class(cls)
     flaw = _flaw(cls)

@@ -17,8 +17,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from roll.configs.base import CustomStageConfig, FlowConfig
-from roll.configs.collector import OWN_CODE, Collector
 from roll.configs.dotted_path import import_object
+from roll.configs.problems import OWN_CODE, Collector
 from roll.data.sample import SampleGroup
 from roll.errors import boundary
 from roll.flow.parallel import Parallel

@@ -17,7 +17,7 @@ from roll.data.hub import cached, is_hub_name, where_from
 from roll.data.prompt_file import read_rows
 from roll.distributed.machine import Machine
 from roll.errors import PromptFileError
-from roll.loading.model_files import read_model_folder
+from roll.loading.fitting import read_model_folder
 from roll.loading.packaged import missing_model
 from roll.plan.memory import Model
 from roll.plan.model_shape import shape_of

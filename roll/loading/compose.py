@@ -21,11 +21,10 @@ from omegaconf.errors import GrammarParseError, InterpolationResolutionError
 
 import roll
 from roll.compat.code.names import place_of
-from roll.compat.roll.pipelines import Pipeline, pipeline_of
+from roll.compat.roll.pipelines import Pipeline, pipeline_of, references_in, variables_of
 from roll.compat.roll.report import differences_of, other_defaults
 from roll.compat.roll.translation import Translation, not_read_as_roll, read_as_roll, translate
 from roll.compat.trinity import translation as trinity
-from roll.compat.variables import references_in, variables_of
 from roll.configs.agentic import AgenticConfig
 from roll.configs.derived import with_default_devices
 from roll.configs.fields import count_keys
@@ -35,9 +34,8 @@ from roll.configs.problems import ConfigError, LoadReport, Note, Problem, origin
 from roll.configs.redact import hide_values
 from roll.configs.rlvr import RLVRConfig
 from roll.distributed.machine import this_machine
-from roll.loading.left_out import fill_in
-from roll.loading.origins import COMMAND_LINE, check_files, files, origins
-from roll.loading.yaml_limits import check_references
+from roll.loading.fitting import fill_in
+from roll.loading.yaml_files import COMMAND_LINE, check_files, check_references, files, origins
 
 Config = TypeVar("Config", bound=PPOConfig)
 ROLLS_DEVICES_PER_NODE = 8

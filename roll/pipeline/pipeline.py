@@ -15,10 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from roll.configs.collector import Collector
 from roll.configs.loading import to_mapping
 from roll.configs.ppo import PPOConfig
-from roll.configs.problems import ConfigError, Problem
+from roll.configs.problems import Collector, ConfigError, Problem
 from roll.configs.redact import visible
 from roll.configs.rlvr import RLVRConfig
 from roll.data.hub import with_fetched_models

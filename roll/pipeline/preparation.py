@@ -14,12 +14,11 @@ from transformers import PreTrainedTokenizerBase
 
 from roll.algorithms.pg_variants import try_policy_loss
 from roll.algorithms.policy_loss import traits_of
-from roll.configs.collector import Collector
+from roll.configs.backend_arguments import MegatronConfig
 from roll.configs.derived import Derived, derive, element_bytes
 from roll.configs.dotted_path import Code, import_object
-from roll.configs.megatron import MegatronConfig
 from roll.configs.ppo import PPOConfig
-from roll.configs.problems import ConfigError, Problem
+from roll.configs.problems import Collector, ConfigError, Problem
 from roll.configs.validation import check_config
 from roll.configs.worker import ActorInferConfig
 from roll.data.chat_template import set_variables

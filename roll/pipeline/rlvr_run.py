@@ -14,9 +14,8 @@ from typing import Any
 
 from roll.algorithms.sequence_advantages import try_estimator
 from roll.configs.arguments import DataArguments
-from roll.configs.collector import Collector
 from roll.configs.ppo import set_key
-from roll.configs.problems import ConfigError, Problem
+from roll.configs.problems import Collector, ConfigError, Problem
 from roll.configs.rlvr import RLVRConfig
 from roll.data.pass_rates import PassRates
 from roll.data.prompt_file import announced, read_rows

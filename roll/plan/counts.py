@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from roll.configs.agentic import AgenticConfig
+from roll.configs.backend_arguments import MegatronConfig
 from roll.configs.derived import Derived
-from roll.configs.megatron import MegatronConfig
 from roll.configs.ppo import MAIN_SET, PPOConfig
 from roll.configs.worker import ScoringConfig, TrainingRole, WorkerConfig
 from roll.data.microbatches import Forest

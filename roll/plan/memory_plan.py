@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from roll.configs.arguments import CACHE_BYTES, FSDP2Config, cpu_cache_tokens
-from roll.configs.deepspeed import DeepSpeedConfig
+from roll.configs.backend_arguments import DeepSpeedConfig, MegatronConfig
 from roll.configs.derived import Derived, element_bytes, optimizer_batch_size
-from roll.configs.megatron import MegatronConfig
 from roll.configs.ppo import PPOConfig
 from roll.configs.sizes import MIB
 from roll.configs.worker import ActorTrainConfig, CriticConfig, ScoringConfig, TrainedConfig, WorkerConfig

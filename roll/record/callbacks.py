@@ -10,8 +10,8 @@ from functools import partial
 from typing import Literal
 
 from roll.configs.base import FlowConfig
-from roll.configs.collector import OWN_CODE, Collector
 from roll.configs.dotted_path import import_object
+from roll.configs.problems import OWN_CODE, Collector
 from roll.data.sample import SampleGroup
 from roll.errors import CallbackError, boundary
 

@@ -15,8 +15,7 @@ from functools import cache
 from typing import Any
 
 from roll.errors import SandboxFailed
-from roll.rewards.sandbox.isolation import Isolation
-from roll.rewards.sandbox.sandbox import END_S, Ending, Program, Sandbox, in_memory
+from roll.rewards.sandbox.sandbox import END_S, Ending, Isolation, Program, Sandbox, in_memory
 from roll.rewards.sandbox.usage import Limits
 
 _ROLES = "roll.rewards.sandbox"

@@ -1,6 +1,6 @@
 """Is a mathematical answer equal to the reference? Runs in a grader process; imports math-verify (and so SymPy) there only.
 
-math-verify finds and compares; `math_objections` takes back what its reading lets pass. An answer that takes too much time or
+math-verify finds and compares; `math_answer` takes back what its reading lets pass. An answer that takes too much time or
 memory to be compared is wrong by its own making: it earns 0. How large a number it stands for is estimated first, for the parser
 leaves powers, factorials and sums as they are written, and comparing would multiply them out. The ground truth is nobody's
 answer: what goes wrong with it is an error.
@@ -21,8 +21,7 @@ from sympy import Add, Float, Integer, Integral, MatrixBase, Mul, Pow, Product, 
 from sympy.core.cache import clear_cache
 from sympy.functions.combinatorial.factorials import factorial2, subfactorial
 
-from roll.rewards.math_answer import boxes, final_answer
-from roll.rewards.math_objections import objection
+from roll.rewards.math_answer import boxes, final_answer, objection
 
 logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its own time limit is off: the pool has a hard one
 

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roll.data.untrusted import open_inside
-from roll.record.ledger import BUSY
 from roll.view.journal import from_json, number, shown, text, whole
 
 LARGEST_FILE = 64 << 20
@@ -230,13 +229,3 @@ def _known(args: dict[str, object]) -> dict[str, float | str]:
 def kind_of(name: str) -> str:
     """A name without its numbers: `step 12` and `step 13` are of one kind."""
     return re.sub(r"\d+", "#", name)
-
-
-def idle(rows: Sequence[Lane]) -> dict[str, float]:
-    """Lane -> share of its time in which it was not busy, of rows that are."""
-    found = {}
-    for row in rows:
-        seconds = row.shares(float(row.begin[0]), float(row.end.max()))
-        if BUSY in seconds:
-            found[row.name] = 1 - seconds[BUSY] / sum(seconds.values())
-    return found

@@ -40,7 +40,7 @@ class Members:
     def rows(self) -> list[dict[str, object]]:
         """Empty where there is no database. Raises `OSError` or `ValueError` if it cannot be read."""
         now = time.time()
-        found = self._asked(select(runs.c.newest), select(*MEMBER).order_by(members.c.joined_at), _work(now - RECENT_S))
+        found = self._asked(select(runs.c.newest), select(*MEMBER).order_by(members.c.joined_at), work_since(now - RECENT_S))
         if found is None:
             return []
         versions, joined, work = found
@@ -96,8 +96,8 @@ class Members:
             raise ValueError(f"{DATABASE}: {error.orig}") from None
 
 
-def _work(since: float) -> Select[Any]:
-    """What each explorer has done."""
+def work_since(since: float) -> Select[Any]:
+    """What each explorer has done: `recent` and `tokens` since a time."""
     of, recent = groups.c, groups.c.completed_at > since
     return select(
         of.member,

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from roll.cli import code_sandbox, doctor
+from roll.cli import doctor
 from roll.cli.doctor import Finding
 from roll.configs.worker import RewardConfig
 from roll.distributed.machine import Machine
 from roll.errors import SandboxFailed
-from roll.rewards.sandbox import isolation
+from roll.rewards.sandbox import sandbox
 
 GIB = 1 << 30
 LAPTOP = Machine(cpus=2, memory=16 * GIB, accelerators=())
@@ -137,7 +137,7 @@ NONE = {"in_force": ["filter: the listed calls"], "missing": ["namespaces: no ot
 
 
 def test_what_the_code_sandbox_does_not_hold_against_is_told(monkeypatch):
-    monkeypatch.setattr(code_sandbox, "state_here", lambda: NONE)
+    monkeypatch.setattr(doctor, "state_here", lambda: NONE)
     found = doctor.sandbox()
     assert (found.state, found.text) == ("warn", f"filter; not by {NONE['missing'][0]}")
     assert "isolation: bubblewrap" in found.fix
@@ -145,7 +145,7 @@ def test_what_the_code_sandbox_does_not_hold_against_is_told(monkeypatch):
     def fails():
         raise SandboxFailed("only its owner may enter /root")
 
-    monkeypatch.setattr(code_sandbox, "state_here", fails)
+    monkeypatch.setattr(doctor, "state_here", fails)
     found = doctor.sandbox()
     assert (found.state, found.text) == ("warn", "none here: only its owner may enter /root")
 
@@ -154,12 +154,12 @@ def test_a_check_tells_it_of_each_domain_that_runs_programs_here(monkeypatch):
     def told(**reward_args):
         reward = RewardConfig(worker_cls="a.b.CodeSandboxRewardWorker", reward_args=reward_args)
         other = RewardConfig(worker_cls="a.b.MathRuleRewardWorker")
-        return list(code_sandbox.sandbox_here(SimpleNamespace(rewards={"code": reward, "math": other})))
+        return list(doctor.sandbox_here(SimpleNamespace(rewards={"code": reward, "math": other})))
 
-    monkeypatch.setattr(code_sandbox, "state_here", lambda: NONE)
+    monkeypatch.setattr(doctor, "state_here", lambda: NONE)
     assert told() == [f"rewards.code: programs are shut in by filter; not by {NONE['missing'][0]}"]
     assert told(code_url="http://127.0.0.1:1/run_code") == []
-    monkeypatch.setattr(isolation.shutil, "which", lambda program: None)
+    monkeypatch.setattr(sandbox.shutil, "which", lambda program: None)
     (line,) = told(isolation="bubblewrap")
     assert "would be refused: rewards.code: reward_args.isolation is 'bubblewrap', but bwrap is not installed" in line
     (line,) = told(isolation="podman")

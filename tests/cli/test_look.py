@@ -190,7 +190,7 @@ def test_ui_refuses_a_folder_that_is_not_there_and_a_port_that_is_taken(run, cap
 
 
 def test_without_the_extra_ui_says_what_to_install(run, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "roll.view.serving", None)
+    monkeypatch.setitem(sys.modules, "roll.view.server", None)
     monkeypatch.delitem(sys.modules, "uvicorn", raising=False)
     assert main(["ui", str(run)]) == 2
     assert "pip install starlette uvicorn" in capsys.readouterr().err

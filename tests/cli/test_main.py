@@ -41,8 +41,6 @@ def test_the_version_is_the_packages(capsys):
     [
         (["chekc"], "did you mean check?"),
         (["zzz"], "one of demo, init, check"),
-        (["status", "output/run"], "write roll show RUN"),
-        (["env-check"], "write roll env check"),
         (["train"], "roll train rlvr"),
         (["train", "x=1"], "agentic"),
     ],
@@ -53,11 +51,6 @@ def test_an_unknown_command_is_one_line_with_the_nearest(arguments, told, capsys
     assert line.startswith("error: ") and told in line
 
 
-def test_what_a_moved_command_is_called_now_is_a_command():
-    assert {new.split()[0] for new in command.MOVED.values()} <= {*command.COMMANDS}
-    assert not command.MOVED.keys() & {*command.COMMANDS}
-
-
 def test_a_command_gets_its_arguments_and_gives_its_code(monkeypatch):
     module = type(sys)("made_up")
     module.main = lambda arguments: len(arguments)
@@ -66,10 +59,8 @@ def test_a_command_gets_its_arguments_and_gives_its_code(monkeypatch):
 
 
 @pytest.mark.parametrize("name", command.COMMANDS)
-def test_every_command_has_a_main(name):
-    from importlib import import_module
-
-    assert callable(import_module(f"roll.cli.{name}").main)
+def test_every_command_has_a_function(name):
+    assert callable(command.command_named(name))
 
 
 @pytest.mark.parametrize(

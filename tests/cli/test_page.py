@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from roll.cli.page import folded
+from roll.cli.options import folded
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "roll.cli.main", "check", "--config_path", "pkg://qwen2.5-7B-rlvr_megatron"]

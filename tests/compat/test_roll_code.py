@@ -13,10 +13,9 @@ from tiny_models import symbol_tokenizer, tiny_qwen2
 
 from roll.cli.main import main
 from roll.compat.code.names import NAMES
-from roll.compat.code.pieces import all_seed, contains_renderable_field, default_parser_action_func
-from roll.compat.code.protocol import DataProto
-from roll.compat.code.reward_child import RewardChild
+from roll.compat.code.reward_child import DataProto, RewardChild
 from roll.compat.code.reward_worker import as_raised, question
+from roll.compat.code.workers import all_seed, contains_renderable_field, default_parser_action_func
 from roll.data.sample import Prompt, Sample
 from roll.errors import CallFailed
 from roll.rewards.worker import worker_class

@@ -5,10 +5,11 @@ import copy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from roll_surface import keys
 
+from roll.compat.roll.pipelines import ROLLS_KEYS
 from roll.compat.roll.report import DEFAULTS, other_defaults
 from roll.compat.roll.rule import DROP, ROLES
-from roll.compat.roll.surface import TOP_LEVEL, keys
 from roll.compat.roll.translation import RULES, has_field, translate
 from roll.configs.agentic import AgenticConfig
 from roll.configs.arguments import STRATEGY_CONFIGS
@@ -61,7 +62,7 @@ def test_every_rule_for_values_is_about_a_field():
         rule.path
         for rule in RULES
         if not rule.for_absent
-        and rule.path not in TOP_LEVEL
+        and rule.path not in ROLLS_KEYS.split()
         and not any(has_field(cls, path) for cls in PIPELINES for path in in_every_role(rule.path))
         and not any(other.path == rule.path and other.for_absent for other in RULES)
     ]

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from roll_surface import keys
 
 from roll.algorithms.correction import correct
 from roll.algorithms.kl import approx_kl
@@ -19,14 +20,13 @@ from roll.compat.roll.readings import MATH
 from roll.compat.roll.readings_agentic import only_group
 from roll.compat.roll.report import DIFFERENCES, differences_of
 from roll.compat.roll.rule import DROP
-from roll.compat.roll.surface import keys
 from roll.compat.roll.translation import READINGS, read_as_roll, translate
 from roll.configs.agentic import AgenticConfig
 from roll.configs.derived import derive
 from roll.configs.loading import load_config
 from roll.configs.rlvr import RLVRConfig
 from roll.data.chat_template import chatml
-from roll.envs.actions import ActionReader
+from roll.envs.game import ActionReader
 from roll.envs.sokoban import Sokoban
 from roll.pipeline.roles import loss_spec
 from roll.rewards.answers import ANSWER_PARTS

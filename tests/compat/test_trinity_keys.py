@@ -14,7 +14,6 @@ from roll.compat.roll.rule import write_at
 from roll.compat.roll.translation import has_field
 from roll.compat.trinity.keys import BLOCKS, LEFT_OUT, NEEDED, RULES, SCALARS
 from roll.compat.trinity.translation import is_trinity, translate
-from roll.configs.loading import load_config
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.validation import check_config
 from roll.distributed.machine import Machine
@@ -108,18 +107,7 @@ def test_a_number_of_steps_takes_the_place_of_the_epochs():
 @pytest.mark.parametrize(
     ("changes", "key", "says"),
     [
-        ({"mode": "serve"}, "mode", "explore, train, both or bench"),
-        ({"explorer__bench_on_latest_checkpoint": True}, "explorer.bench_on_latest_checkpoint", "bench_checkpoints"),
-        (
-            {"buffer__explorer_input__eval_tasksets": [{"name": "a"}]},
-            "buffer.explorer_input.eval_tasksets",
-            "needs a name, a path",
-        ),
-        (
-            {"buffer__explorer_input__eval_tasksets": [{"name": "a", "path": "d", "rollout_args": {"stop": "x"}}]},
-            "buffer.explorer_input.eval_tasksets",
-            "validation_sets",
-        ),
+        ({"mode": "serve"}, "mode", "explore, train or both"),
         ({"algorithm__algorithm_type": "sft"}, "algorithm.algorithm_type", "adv_estimator"),
         ({"algorithm__algorithm_type": None}, "algorithm.algorithm_type", "adv_estimator"),
         ({"algorithm__repeat_times": None}, "algorithm.repeat_times", "write it"),
@@ -131,17 +119,7 @@ def test_a_number_of_steps_takes_the_place_of_the_epochs():
         (
             {"buffer__trainer_input__experience_buffer__replay_buffer": {"enable": True}},
             "buffer.trainer_input.experience_buffer.replay_buffer.enable",
-            "groups_order: newest",
-        ),
-        (
-            {"buffer__trainer_input__experience_buffer__replay_buffer": {"priority_fn_args": {"sigma": 0.5}}},
-            "buffer.trainer_input.experience_buffer.replay_buffer.priority_fn_args.sigma",
-            "not random",
-        ),
-        (
-            {"buffer__batch_size": 64, "buffer__trainer_input__experience_buffer__capacity": 639},
-            "buffer.trainer_input.experience_buffer.capacity",
-            "async_pipeline_depth",
+            "remove it",
         ),
         (
             {"buffer__trainer_input__experience_buffer__path": "mysql://h/d"},
@@ -186,75 +164,9 @@ def test_in_one_process_engines_have_the_last_devices():
     assert "groups_database" not in made and made["mode"] == "both"
 
 
-AIME = {
-    "name": "aime24", "storage_type": "file", "path": "data/aime", "split": "test", "repeat_times": 32,
-    "format": {"prompt_key": "question", "response_key": "answer"}, "rollout_args": {"temperature": 0.6, "top_p": 0.9},
-    "default_workflow_type": "math_workflow",
-}  # fmt: skip
-TWO_SETS = [AIME, {"name": "amc.2023", "path": "amc.jsonl"}]
-
-
-def test_task_sets_of_an_evaluation_are_validation_sets():
-    made = translate(written(buffer__explorer_input__eval_tasksets=TWO_SETS, model__temperature=0.8))
-    sets = made.mapping["validation_sets"]
-    assert sets["aime24"]["data_args"] == {"path": "data/aime", "split": "test", "prompt": "question", "ground_truth": "answer"}
-    assert sets["aime24"]["generating_args"] == {"temperature": 0.6, "top_p": 0.9, "top_k": 0, "num_return_sequences": 32}
-    assert sets["amc_2023"]["data_args"] == {"file_name": "amc.jsonl"}
-    assert sets["amc_2023"]["generating_args"] == {"temperature": 0.8, "top_p": 1.0, "top_k": 0, "num_return_sequences": 1}
-    twice = translate(written(buffer__explorer_input__eval_tasksets=[AIME, AIME]))
-    assert "buffer.explorer_input.eval_tasksets" in {note.key for note in twice.lacking}
-
-
-def test_bench_evaluates_the_model_and_the_checkpoints_of_the_run(tmp_path):
-    """Neither an algorithm nor a trainer nor tasks to train on are needed."""
-    bench = {
-        "mode": "bench", "project": "p", "group": "g", "name": "n", "checkpoint_root_dir": "ckpt",
-        "model": {"model_path": "model", "max_response_tokens": 8, "max_model_len": 16},
-        "cluster": {"node_num": 1, "gpu_per_node": 4},
-        "buffer": {"total_epochs": 1, "batch_size": 32, "explorer_input": {"eval_tasksets": TWO_SETS[:1]}},
-        "explorer": {"bench_on_latest_checkpoint": False, "rollout_model": {"engine_num": 2, "tensor_parallel_size": 2}},
-        "synchronizer": {"sync_method": "nccl"}, "trainer": {"trainer_type": "verl", "save_interval": 100},
-    }  # fmt: skip
-    (tmp_path / "bench.yaml").write_text(yaml.safe_dump(bench))
-    config, report = load(tmp_path, "bench")
-    assert (report.lacking, report.unknown) == ([], [])
-    assert check_config(config, 4) == []
-    assert (config.mode, config.bench_checkpoints) == ("bench", ["pretrain", "ckpt/p/g/n"])
-    assert config.run_dir == "ckpt/p/g/n/bench" and config.actor_infer.devices == (0, 1, 2, 3)
-    assert [*config.validation_sampling] == ["aime24"] and [*config.rewards] == ["tasks"]
-    ignored = {note.key: note.message for note in report.without_effect}
-    for key in ("algorithm.algorithm_type", "synchronizer.sync_method", "buffer.batch_size", "trainer.save_interval"):
-        assert "nothing is trained" in ignored[key]
-
-
 def test_an_offset_lets_explorers_run_further_ahead():
     made = translate(written(synchronizer__sync_interval=1, synchronizer__sync_offset=1)).mapping
     assert (made["weight_push_interval"], made["async_generation_ratio"], made["async_pipeline_depth"]) == (1, 1, 1)
-
-
-@pytest.mark.parametrize(
-    ("replay", "uses"),
-    [
-        ({}, 30),  # sync_interval is 10
-        ({"priority_fn": "linear_decay", "priority_fn_args": {"decay": 1.0}}, 30),
-        ({"priority_fn": "decay_limit_randomization"}, 3),
-        ({"priority_fn": "decay_limit_randomization", "priority_fn_args": {"use_count_limit": 2, "sigma": 0.0}}, 2),
-        ({"priority_fn": "decay_limit_randomization", "priority_fn_args": {"use_count_limit": 0}}, 30),
-    ],
-)
-def test_a_replay_buffer_lets_groups_be_trained_again(replay, uses):
-    replay = {"enable": True, "reuse_cooldown_time": 0.5} | replay
-    offset = {"synchronizer__sync_offset": 20}
-    made = translate(written(buffer__trainer_input__experience_buffer__replay_buffer=replay, **offset) | {"max_steps": 116})
-    assert (made.mapping["max_reuse"], made.mapping["async_pipeline_depth"], made.lacking) == (uses, "auto", [])
-    assert [p for p in check_config(load_config(RLVRConfig, made.mapping), 8) if p.key.startswith(("max_reuse", "async"))] == []
-    off = translate(written(buffer__trainer_input__experience_buffer__replay_buffer=replay | {"enable": False}, **offset))
-    assert "max_reuse" not in off.mapping and off.mapping["async_pipeline_depth"] == 29
-
-
-def test_a_capacity_that_admission_never_fills_is_left_aside():
-    key = "buffer.trainer_input.experience_buffer.capacity"
-    assert "(1 + async_generation_ratio)" in notes("without_effect", buffer__trainer_input__experience_buffer__capacity=640)[key]
 
 
 @pytest.mark.parametrize(
@@ -270,24 +182,6 @@ def test_a_capacity_that_admission_never_fills_is_left_aside():
 def test_the_ways_of_weights_have_names_here(method, mode, transport):
     made = translate(written(mode=mode, synchronizer__sync_method=method))
     assert made.mapping["model_update_transport"] == transport and made.mapping["mode"] == mode
-
-
-@pytest.mark.parametrize(
-    ("style", "becomes"),
-    [
-        ("explorer_driven", {"weight_push_interval": 1, "weight_pull_interval": 3 * 64}),
-        ("dynamic_by_trainer", {"weight_push_interval": 4, "weight_pull_interval": 3 * 64}),
-        ("fully_async", {"weight_push_interval": 4, "weight_update_mode": "in_flight"}),
-    ],
-)
-def test_who_decides_when_weights_are_exchanged(style, becomes):
-    """The bound that the file adds stays what it says, and the depth free."""
-    intervals = {"synchronizer__trainer_sync_interval": 4, "synchronizer__explorer_sync_interval": 3}
-    made = translate(written(synchronizer__sync_style=style, async_generation_ratio=8, **intervals))
-    keys = ("weight_push_interval", "weight_pull_interval", "weight_update_mode", "async_pipeline_depth")
-    assert {key: made.mapping[key] for key in keys if key in made.mapping} == becomes
-    assert made.mapping["async_generation_ratio"] == 8
-    assert not [note for note in made.lacking if note.key.startswith("synchronizer.")]
 
 
 def test_other_files_are_not_trinitys():
@@ -333,7 +227,6 @@ def test_a_translation_leaves_the_file_alone():
 def test_every_key_that_rules_write_is_one():
     """Each rule is tried on values that it is about; what it writes has a field."""
     more = {"explorer__rollout_model": {"engine_num": 1}, "algorithm__repeat_times": 1}
-    more["buffer__trainer_input__experience_buffer__replay_buffer"] = {"reuse_cooldown_time": 1}
     files = [written(mode=mode, synchronizer__sync_offset=2, **more) for mode in ("train", "explore")]
     values = [
         True,
@@ -351,8 +244,6 @@ def test_every_key_that_rules_write_is_one():
         "fsdp",
         512,
         None,
-        "bench",
-        TWO_SETS,
     ]
     tried = set()
     for rule, file, value in itertools.product(RULES, files, values):

@@ -6,10 +6,10 @@ import torch
 from roll.algorithms.pg_variants import get_policy_loss
 from roll.algorithms.policy_loss import LossInputs
 from roll.configs.agentic import AgenticConfig
-from roll.configs.alarm_rules import alarm_problems
 from roll.configs.loading import load_config
 from roll.configs.losses import POLICY_LOSSES, PolicyLossArgs
 from roll.configs.rlvr import RLVRConfig
+from roll.configs.validation import alarm_problems
 
 BASE = {"rewards": {"math": {"worker_cls": "my.Math"}}}
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from roll.configs.deepspeed import DeepSpeedConfig, deepspeed_problems
+from roll.configs.backend_arguments import DeepSpeedConfig, deepspeed_problems
 from roll.configs.loading import load_config, to_mapping
 from roll.configs.problems import ConfigError
 from roll.configs.rlvr import RLVRConfig

@@ -1,8 +1,8 @@
 import pytest
 
 from roll.compat.roll.translation import translate
+from roll.configs.backend_arguments import MegatronConfig, megatron_problems
 from roll.configs.loading import load_config
-from roll.configs.megatron import MegatronConfig, megatron_problems
 from roll.configs.problems import ConfigError
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.worker import ActorTrainConfig

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from roll.envs.actions import ActionReader
+from roll.envs.game import ActionReader
 
 WAYS = ("Left", "Right")
 

@@ -18,7 +18,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
 
 
-@pytest.mark.parametrize("env_type", sorted(set(BUILT_IN) - {"gem", "gymnasium", "verifiers"}))
+@pytest.mark.parametrize("env_type", sorted(set(BUILT_IN) - {"gem", "gymnasium"}))
 def test_built_in_environments_keep_their_promises(env_type: str) -> None:
     report = check_env(env_type, {}, episodes=10)
     assert report.ok, report.errors

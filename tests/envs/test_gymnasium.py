@@ -8,8 +8,8 @@ import pytest
 from gymnasium import spaces
 
 from roll.configs.problems import ConfigError
+from roll.envs.adapters import described, written
 from roll.envs.check import check_env
-from roll.envs.gymnasium import described, written
 from roll.envs.registry import make_env
 
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from roll.configs.problems import ConfigError
-from roll.envs.sokoban import VOCABULARIES, Sokoban, draw
-from roll.envs.sokoban_rooms import DIRECTIONS, Room, draw_room, solve
+from roll.envs.sokoban import DIRECTIONS, VOCABULARIES, Room, Sokoban, draw, draw_room, solve
 
 UP, DOWN, LEFT, RIGHT = DIRECTIONS
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from roll.data.sample import Prompt, Sample
-from roll.rewards.math_rule import MathRuleRewardWorker
+from roll.rewards.rules import MathRuleRewardWorker
 from roll.rewards.worker import RewardResult
 
 TRUTH = "17"

@@ -15,8 +15,7 @@ import pytest
 from hostile_models import CASES, with_code
 from tiny_models import numbered_tokenizer, tiny_qwen2
 
-from roll.configs.collector import Collector
-from roll.configs.problems import ConfigError
+from roll.configs.problems import Collector, ConfigError
 from roll.strategies.model_folder import load_config, load_model
 from roll.strategies.opened_models import load_tokenizer, open_model
 from roll.strategies.train.value_head import load_value_model

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from roll_surface import keys
 
 from roll.compat.roll.rule import ROLES
-from roll.compat.roll.surface import keys
 from roll.compat.roll.translation import RULES
 from roll.configs.agentic import AgenticConfig
 from roll.configs.fields import walk

@@ -15,7 +15,7 @@ from roll.cli.env import check as env_check
 from roll.cli.main import main
 from roll.configs.problems import ConfigError
 from roll.loading.compose import compose, load
-from roll.loading.origins import origins
+from roll.loading.yaml_files import origins
 
 PROCESSOR_S = 2.0
 """For each file."""

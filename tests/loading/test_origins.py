@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from roll.loading.origins import files, origins
+from roll.loading.yaml_files import files, origins
 
 
 @pytest.fixture

@@ -3,9 +3,9 @@
 import pytest
 
 from roll.configs.arguments import FSDP2Config
+from roll.configs.backend_arguments import MegatronConfig
 from roll.configs.derived import derive
 from roll.configs.loading import load_config
-from roll.configs.megatron import MegatronConfig
 from roll.configs.rlvr import RLVRConfig
 from roll.distributed.backend import LocalBackend
 from roll.distributed.devices import Inventory

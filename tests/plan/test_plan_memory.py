@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2
 
 from roll.algorithms.loss import LossSpec
 from roll.data.token_batch import TokenBatch
-from roll.loading.model_files import read_model_folder
+from roll.loading.fitting import read_model_folder
 from roll.plan import memory
 from roll.plan.model_shape import shape_of
 from roll.strategies.infer.hf.slot_cache import SlotCache

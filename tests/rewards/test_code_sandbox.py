@@ -20,9 +20,9 @@ from roll.rewards import service as asking
 from roll.rewards.answers import program_of
 from roll.rewards.code_judge import same_output
 from roll.rewards.code_rule import CodeSandboxRewardWorker
-from roll.rewards.code_tests import tests_of as read_tests
+from roll.rewards.code_rule import tests_of as read_tests
 from roll.rewards.sandbox import landlock, sandbox, usage
-from roll.rewards.sandbox.isolation import BUILT_IN
+from roll.rewards.sandbox.sandbox import BUILT_IN
 from roll.rewards.sandbox.usage import Limits
 from roll.rewards.worker import RewardResult
 

@@ -11,7 +11,7 @@ from tiny_models import symbol_tokenizer, tiny_qwen2
 
 from roll.configs.worker import JudgeModelConfig, RewardConfig
 from roll.data.sample import Prompt, Sample
-from roll.rewards.llm_judge import Engine, LLMJudgeRewardWorker
+from roll.rewards.by_model import Engine, LLMJudgeRewardWorker
 from roll.rewards.references import try_reward
 from roll.rewards.worker import RewardResult
 

@@ -9,7 +9,7 @@ import pytest
 from roll.data.sample import Prompt, Sample
 from roll.rewards.math_answer import boxes
 from roll.rewards.math_grader import grade
-from roll.rewards.math_rule import MathRuleRewardWorker
+from roll.rewards.rules import MathRuleRewardWorker
 from roll.rewards.worker import RewardResult
 
 RIGHT = [

@@ -15,8 +15,8 @@ from tiny_models import FOR_VLLM, symbol_tokenizer, tiny_classifier, tiny_qwen2
 
 from roll.configs.worker import RewardConfig, RewardModelConfig
 from roll.data.sample import Prompt, Sample
+from roll.rewards.by_model import RewardModelWorker
 from roll.rewards.references import try_reward
-from roll.rewards.reward_model import RewardModelWorker
 from roll.rewards.worker import RewardResult
 from roll.strategies.opened_models import open_classifier
 from roll.strategies.score.hf import next_batch

@@ -15,9 +15,8 @@ from roll.data.sample import Prompt, Sample
 from roll.rewards import math_grader
 from roll.rewards.answers import answer_text
 from roll.rewards.math_grader import grade
-from roll.rewards.math_rule import MathRuleRewardWorker
 from roll.rewards.pool import TimedPool
-from roll.rewards.rules import ExactMatchRewardWorker
+from roll.rewards.rules import ExactMatchRewardWorker, MathRuleRewardWorker
 from roll.rewards.worker import Grade, RewardResult, RewardWorker
 
 CONFIG = {"timeout_s": 5.0, "max_concurrency": 2, "reward_args": {}}

@@ -9,8 +9,7 @@ import pytest
 
 from roll.data.sample import Prompt, Sample
 from roll.rewards.answers import choice_of, right_choice
-from roll.rewards.instruction_rule import GeneralRuleRewardWorker, instructions_of
-from roll.rewards.instructions import IFEVAL, OPEN_INSTRUCT, follows
+from roll.rewards.instructions import IFEVAL, OPEN_INSTRUCT, GeneralRuleRewardWorker, follows, instructions_of
 from roll.rewards.rules import CrossThinkQARuleRewardWorker, GeneralValRuleRewardWorker, MultipleChoiceBoxedRuleRewardWorker
 from roll.rewards.worker import RewardResult, RewardWorker
 

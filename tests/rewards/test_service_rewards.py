@@ -14,7 +14,7 @@ import pytest
 
 from roll.data.sample import Prompt, Sample
 from roll.rewards import service as asking
-from roll.rewards.llm_judge import LLMJudgeRewardWorker
+from roll.rewards.by_model import LLMJudgeRewardWorker
 from roll.rewards.service import HTTPRewardWorker
 from roll.rewards.worker import RewardResult, RewardWorker
 

@@ -7,8 +7,7 @@ import pytest
 
 from roll.configs.worker import RewardConfig, ShapingConfig
 from roll.data.sample import Prompt, Sample
-from roll.rewards.host import RewardHost
-from roll.rewards.shaping import has_in_order, overlong, repetition, shaped
+from roll.rewards.host import RewardHost, has_in_order, overlong, repetition, shaped
 from roll.rewards.worker import RewardResult
 
 

@@ -12,7 +12,7 @@ import pytest
 from code_samples import results, sample
 
 from roll.rewards import code_judge
-from roll.rewards.code_tests import tests_of as read_tests
+from roll.rewards.code_rule import tests_of as read_tests
 from roll.rewards.sandbox import sandbox
 from roll.rewards.sandbox.usage import Limits
 

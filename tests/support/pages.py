@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from roll.view.serving import Serving
+from roll.view.server import Serving
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install playwright")
 expect = sync_api.expect

@@ -2,8 +2,7 @@ from pathlib import Path
 
 import pytest
 from roll_compatibility import page, rules_of, status
-
-from roll.compat.roll.surface import keys
+from roll_surface import keys
 
 PAGE = Path(__file__).parents[2] / "docs_roll" / "roll_compatibility.md"
 

@@ -10,8 +10,8 @@ from database_party import with_explorers
 from pages import expect, opened, served
 from run_files import HOSTILE, fate, lines, make_run, metric, sample
 
-from roll.view.folder import Runs
 from roll.view.page import report
+from roll.view.runs import Runs
 
 pytestmark = pages.NEEDED
 

@@ -12,11 +12,11 @@ from run_files import HOSTILE, fate, lines, make_run, metric, sample, trace
 
 from roll.record.verdict import Curve
 from roll.view import groups, lanes, members, metrics, samples
-from roll.view.compare import differences, reached
 from roll.view.content import Pieces
 from roll.view.groups import GroupQuery, histogram, prompt_of
 from roll.view.metrics import PANELS, Metrics, panels, thinned
 from roll.view.run import RunReader
+from roll.view.runs import differences, reached
 
 
 def read(folder, rows):

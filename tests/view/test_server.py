@@ -14,8 +14,7 @@ import pytest
 from run_files import HOSTILE, fate, lines, make_run, metric, sample
 
 from roll.view import server
-from roll.view import serving as view_serving
-from roll.view.folder import MOST_OPEN, Runs
+from roll.view.runs import MOST_OPEN, Runs
 from roll.view.server import app
 
 TOKEN = "t0ken-" * 6
@@ -285,8 +284,8 @@ def test_memory_is_bounded_by_the_runs_that_are_open_and_lines_are_not_kept(tmp_
 @pytest.fixture
 def serving(folder, monkeypatch):
     """The server of `roll ui`, with a deadline that a test can wait for."""
-    monkeypatch.setattr(view_serving, "REQUEST_S", 0.5)
-    serving = view_serving.Serving([folder], 0)
+    monkeypatch.setattr(server, "REQUEST_S", 0.5)
+    serving = server.Serving([folder], 0)
     thread = threading.Thread(target=serving.run)
     thread.start()
     yield serving
@@ -320,7 +319,7 @@ def test_a_connection_that_makes_no_request_is_closed_however_slowly_it_speaks(s
 
 def test_an_answer_may_take_longer_than_a_request(serving, folder, monkeypatch):
     """A page that watches has its stream for hours."""
-    monkeypatch.setattr(server, "LOOK_S", 3 * view_serving.REQUEST_S)
+    monkeypatch.setattr(server, "LOOK_S", 3 * server.REQUEST_S)
     params = {"token": serving.address.partition("token=")[2], "run": "one"}
     with httpx.stream("GET", f"http://127.0.0.1:{serving.port}/api/stream", params=params, timeout=20) as answer:
         events = (line for line in answer.iter_lines() if line)

@@ -14,18 +14,18 @@ from types import ModuleType
 from typing import Any
 
 _HERE = __name__.rpartition(".")[0]
-_WORKERS, _PROTOCOL, _SMALL = (f"{_HERE}.{name}" for name in ("workers", "protocol", "pieces"))
+_WORKERS, _PROTOCOL = f"{_HERE}.workers", f"{_HERE}.reward_child"
 _REWARDS = {
     "code_sandbox_reward_worker": ("roll.rewards.code_rule", "CodeSandboxRewardWorker"),
     "crossthinkqa_rule_reward_worker": ("roll.rewards.rules", "CrossThinkQARuleRewardWorker"),
     "exact_match_reward_worker": ("roll.rewards.rules", "ExactMatchRewardWorker"),
     "general_val_rule_reward_worker": ("roll.rewards.rules", "GeneralValRuleRewardWorker"),
     "http_reward_worker": ("roll.rewards.service", "HTTPRewardWorker"),
-    "ifeval_rule_reward_worker": ("roll.rewards.instruction_rule", "GeneralRuleRewardWorker"),
-    "llm_judge_reward_worker": ("roll.rewards.llm_judge", "LLMJudgeRewardWorker"),
-    "math_rule_reward_worker": ("roll.rewards.math_rule", "MathRuleRewardWorker"),
+    "ifeval_rule_reward_worker": ("roll.rewards.instructions", "GeneralRuleRewardWorker"),
+    "llm_judge_reward_worker": ("roll.rewards.by_model", "LLMJudgeRewardWorker"),
+    "math_rule_reward_worker": ("roll.rewards.rules", "MathRuleRewardWorker"),
     "multiple_choice_boxed_rule_reward_worker": ("roll.rewards.rules", "MultipleChoiceBoxedRuleRewardWorker"),
-    "reward_model_worker": ("roll.rewards.reward_model", "RewardModelWorker"),
+    "reward_model_worker": ("roll.rewards.by_model", "RewardModelWorker"),
 }
 """The reward workers that `worker_cls` names: ROLL's, and ours of that form."""
 NAMES: dict[str, tuple[str, str]] = {
@@ -39,15 +39,15 @@ NAMES: dict[str, tuple[str, str]] = {
     "roll.pipeline.agentic.env": ("", "gem"),
     "roll.pipeline.agentic.env_manager.step_env_manager": ("roll.explorer.step_env_manager", "StepEnvManager"),
     "roll.pipeline.agentic.env_manager.traj_env_manager": ("roll.explorer.traj_env_manager", "TrajEnvManager"),
-    "roll.pipeline.agentic.env.parse_action_utils": (_SMALL, "default_parser_action_func"),
+    "roll.pipeline.agentic.env.parse_action_utils": (_WORKERS, "default_parser_action_func"),
     "roll.pipeline.rlvr.actor_pg_worker": ("roll.strategies.workers", "ActorPGWorker=TrainWorker"),
     **{f"roll.pipeline.rlvr.rewards.{name}": place for name, place in _REWARDS.items()},
     "roll.pipeline.rlvr.rlvr_pipeline": ("roll.pipeline.rlvr_run", "RLVRPipeline"),
     "roll.pipeline.rlvr.rlvr_config": (_WORKERS, "RewardConfig"),
-    "roll.utils.constants": (_SMALL, "EpisodeStopReason GenerateStopReason RAY_NAMESPACE"),
-    "roll.utils.logging": (_SMALL, "get_logger"),
-    "roll.utils.random_utils": (_SMALL, "all_seed"),
-    "roll.utils.str_utils": (_SMALL, "contains_renderable_field"),
+    "roll.utils.constants": (_WORKERS, "EpisodeStopReason GenerateStopReason RAY_NAMESPACE"),
+    "roll.utils.logging": (_WORKERS, "get_logger"),
+    "roll.utils.random_utils": (_WORKERS, "all_seed"),
+    "roll.utils.str_utils": (_WORKERS, "contains_renderable_field"),
 }
 """ROLL's module -> the module that has its names here, and which (`theirs=ours` where they differ); no module: names of packages
 that it hands on."""

@@ -1,17 +1,19 @@
-"""What is told of a file of ROLL: keys that mean something else here (differences.py), and keys left out whose default is another
-than ROLL's, where it matters."""
+"""What is told of a file of ROLL: keys that mean something else here (differences.py; below those of the tasks), and keys left
+out whose default is another than ROLL's, where it matters."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from roll.compat.roll.differences import TASKS, Difference, Written
-from roll.compat.roll.differences_loss import LOSS
+from roll.compat.roll.differences import LOSS, Difference, Written, agentic, if_
+from roll.compat.roll.readings import MATH
 from roll.compat.roll.rule import value_at
 from roll.configs.agentic import AgenticConfig
+from roll.configs.estimators import STEP_ESTIMATORS
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import Note
+from roll.configs.rlvr import RLVRConfig
 
 # Key, ROLL's default, why it matters.
 DEFAULTS: tuple[tuple[str, Any, str], ...] = (
@@ -64,6 +66,103 @@ def _left_out(config: Any, mapping: Any, rest: tuple[str, ...], done: tuple[str,
         elif not below and written is None:
             yield (*done, name), value
 
+
+_GAMES = ("frozen_lake", "sokoban")
+
+
+def _environments(config: PPOConfig, key: str, holds: Callable[[Any], bool]) -> list[str]:
+    envs = config.custom_envs if isinstance(config, AgenticConfig) else {}
+    return [f"custom_envs.{name}.{key}" for name, env in envs.items() if holds(env)]
+
+
+def _by_turn(env: Any) -> bool:
+    return "StepEnvManager" in env.env_manager_cls
+
+
+def _cut_by_game(config: PPOConfig, written: Written) -> list[str]:
+    def cut(env: Any) -> bool:
+        most = env.env_config.get("max_steps")
+        return env.env_type == "frozen_lake" and isinstance(most, int) and most < env.max_steps
+
+    return _environments(config, "env_config.max_steps", cut)
+
+
+def _own_reward(config: PPOConfig, written: Written) -> list[str]:
+    by_turn = _environments(config, "env_manager_cls", _by_turn)
+    return [] if config.adv_estimator in STEP_ESTIMATORS else by_turn
+
+
+TASKS: tuple[Difference, ...] = (
+    Difference(
+        "prompt_length",
+        "RLVR",
+        "ROLL also leaves out prompts of 5 tokens or fewer, in training and in validation; here only empty ones",
+        lambda config, written: ["prompt_length"] if isinstance(config, RLVRConfig) and "prompt_length" in written else [],
+    ),
+    Difference(
+        "custom_envs.<name>.env_manager_cls",
+        "StepEnvManager, without a step estimator",
+        "a turn has the score of its whole episode, and an episode is compared once; in ROLL a turn has its own "
+        "reward, and turns are compared",
+        _own_reward,
+    ),
+    Difference(
+        "custom_envs.<name>.history_length",
+        "StepEnvManager, with {history}",
+        "{history} shows so many turns before this one; ROLL's shows one less, of those only the turns without a readable "
+        "action, and none where the key is left out",
+        lambda c, w: _environments(c, "history_length", lambda env: _by_turn(env) and "{history}" in env.agent_template),
+    ),
+    Difference(
+        "batch_adjust_mode",
+        "StepEnvManager",
+        "every sample counts once; ROLL copies random samples, or leaves some out, until the batch divides evenly",
+        lambda c, w: ["batch_adjust_mode"] * bool(_environments(c, "", _by_turn)),
+    ),
+    Difference(
+        "async_generation_ratio",
+        "above 0",
+        "a group that would be trained later than allowed is awaited; ROLL cancels it, which leaves out the slow ones"
+        " (staleness_policy: drop)",
+        if_("async_generation_ratio", lambda c: c.async_generation_ratio > 0 and c.staleness_policy == "wait"),
+    ),
+    Difference(
+        "rewards.<name>.worker_cls",
+        MATH.rpartition(".")[2],
+        "compares by math-verify, as ROLL does, but takes back what a strict reader would not accept, "
+        "such as a remark or two values in the box",
+        lambda c, w: (
+            [f"rewards.{name}.worker_cls" for name, reward in c.rewards.items() if reward.worker_cls == MATH]
+            if isinstance(c, RLVRConfig)
+            else []
+        ),
+    ),
+    Difference(
+        "custom_envs.<name>.env_config.action_pattern",
+        ", ".join(_GAMES),
+        "of several answers in one text the last counts, as an agent may correct itself; in ROLL the first",
+        lambda c, w: _environments(c, "env_config.action_pattern", lambda env: env.env_type in _GAMES),
+    ),
+    Difference(
+        "custom_envs.<name>.env_type",
+        ", ".join(_GAMES),
+        "the same game, with its rules told in other words, in the system prompt and as {suffix}, and its boards drawn by "
+        "another generator (Sokoban: search_depth is read otherwise, min_pushes leaves out the easiest rooms)",
+        lambda c, w: _environments(c, "env_type", lambda env: env.env_type in _GAMES),
+    ),
+    Difference(
+        "custom_envs.<name>.env_config.max_steps",
+        "frozen_lake, less than the tag's max_steps",
+        "ends the episode; in ROLL the tag's max_steps alone does",
+        _cut_by_game,
+    ),
+    Difference(
+        "val_env_manager",
+        "given",
+        "every evaluation plays the same episodes, and a run with the same seed the same; ROLL plays others each time",
+        if_("val_env_manager", lambda c: agentic(c) and c.val_env_manager is not None),
+    ),
+)
 
 DIFFERENCES: tuple[Difference, ...] = (*LOSS, *TASKS)
 

@@ -21,7 +21,7 @@ from roll.configs.problems import Note
 from roll.configs.rlvr import RLVRConfig
 
 RULES: tuple[KeyRule, ...] = (*keys_run.RULES, *keys_roles.RULES, *keys_tasks.RULES, *keys_verl.VERL)
-"""Of several rules the first that fits counts. surface.py lists ROLL's keys: each is a field of the dataclasses or has a rule."""
+"""Of several rules the first that fits counts."""
 READINGS: tuple[Reading, ...] = (*readings.RLVR, *readings_agentic.AGENTIC)
 
 _BY_NAME: dict[str, list[KeyRule]] = defaultdict(list)

@@ -1,31 +1,97 @@
 """What each key of Trinity-RFT's YAML files becomes here. A key that stands in none of these rules is refused, never guessed.
 
 The rules are those of compat/roll/rule.py; the second argument of their functions is the whole file, for a number here often
-follows from several keys there.
-"""
+follows from several keys there."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from roll.compat.roll.rule import KeyRule, ignored, lacking, off_or_lacking, renamed
-from roll.compat.trinity import evaluation
-from roll.compat.trinity.file import (
-    MATH_REWARD,
-    MATH_WORKFLOWS,
-    TASKS,
-    File,
-    at,
-    is_apart,
-    is_count,
-    is_one_of,
-    is_text,
-    run_folder,
-    task_data,
-    tasks_of_a_batch,
-)
-from roll.compat.trinity.synchronizer import REPLAY, SYNCHRONIZER
+from roll.compat.roll.rule import KeyRule, ignored, lacking, off_or_lacking, renamed, value_at
+
+File = Mapping[str, Any]
+
+TASKS = "buffer.explorer_input.taskset"
+MATH_REWARD = "roll.pipeline.rlvr.rewards.math_rule_reward_worker.MathRuleRewardWorker"
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w-]*/[\w.-]+(?<!\.jsonl)")
+MATH_WORKFLOWS = ("math_workflow", "async_math_workflow")
+
+
+def at(file: File, path: str, default: Any = None) -> Any:
+    value = value_at(file, tuple(path.split(".")))
+    return default if value is None else value
+
+
+def is_count(value: Any) -> bool:
+    return type(value) is int and value >= 1
+
+
+def is_text(value: object, file: File) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def is_one_of(*values: object) -> Any:
+    return lambda value, file: value in values
+
+
+def run_folder(value: object, file: File) -> str:
+    """The folder of runs. `value`: of checkpoint_root_dir."""
+    return "/".join(str(part) for part in (value, file.get("project"), file.get("group")) if part)
+
+
+def task_data(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys of `data_args`. `given`: a task set; `path` may name a data set of the hub, a JSONL file, or a folder of them."""
+    path, split = given["path"], given.get("split") or "train"
+    if _HUB_NAME.fullmatch(path):
+        named = {"path": path, "subset_name": given.get("subset_name"), "split": split}
+        return {name: value for name, value in named.items() if value is not None}
+    return {"file_name": path if path.endswith(".jsonl") else f"{path.rstrip('/')}/{split}.jsonl"}
+
+
+def batches_ahead(file: File) -> int:
+    """1 + async_generation_ratio, where both sides stop at the same number of tasks; 0 if what decides it is no number."""
+    interval, offset = at(file, "synchronizer.sync_interval", 1), at(file, "synchronizer.sync_offset", 0)
+    return interval + offset if is_count(interval) and type(offset) is int else 0
+
+
+def is_apart(value: object, file: File) -> bool:
+    """Whether explorer and trainer are processes of their own."""
+    return file.get("mode") in ("explore", "train")
+
+
+def tasks_of_a_batch(file: File) -> Any:
+    """None: it cannot be said."""
+    samples, size = at(file, "buffer.train_batch_size"), at(file, "algorithm.repeat_times", 1)
+    return at(file, "buffer.batch_size") or (samples // size if is_count(samples) and is_count(size) else None)
+
+
+def _interval(value: object, file: File) -> Mapping[str, object]:
+    ahead = batches_ahead(file) - 1
+    return {"weight_push_interval": value, "async_generation_ratio": ahead, "async_pipeline_depth": ahead}
+
+
+SYNCHRONIZER = (
+    KeyRule("synchronizer.sync_method", "alias", "read as model_update_transport: checkpoint_dir",
+            lambda v, f: {"model_update_transport": "checkpoint_dir"}, lambda v, f: v == "checkpoint", "checkpoint"),
+    KeyRule("synchronizer.sync_method", "alias", "read as model_update_transport: object_store; engines fetch weights from the "
+            "trainer's memory", lambda v, f: {"model_update_transport": "object_store"}, lambda v, f: v == "memory", "memory"),
+    KeyRule("synchronizer.sync_method", "alias", "read as model_update_transport: checkpoint_dir, as there",
+            lambda v, f: {"model_update_transport": "checkpoint_dir"}, lambda v, f: v == "nccl" and is_apart(v, f),
+            "nccl; mode explore, train"),
+    KeyRule("synchronizer.sync_method", "alias", "read as model_update_transport: collective, a broadcast by gloo",
+            lambda v, f: {"model_update_transport": "collective"}, lambda v, f: v == "nccl", "nccl; mode both"),
+    lacking("synchronizer.sync_method", "write checkpoint, memory or nccl"),
+    KeyRule("synchronizer.sync_interval", "alias", "k: weight_push_interval k, async_generation_ratio and async_pipeline_depth "
+            "k - 1 + sync_offset: task i is sampled by version k * (i // (k * batch_size)), or a newer one with sync_offset",
+            _interval, lambda v, f: batches_ahead(f) > 0, "1 or more"),
+    ignored("synchronizer.sync_offset", "part of async_generation_ratio"),
+    *off_or_lacking("synchronizer.sync_style", ("fixed", None), "nothing there bounds how far explorers run ahead: write fixed, "
+                    "or async_generation_ratio, weight_push_interval, weight_pull_interval and weight_update_mode"),
+    ignored("synchronizer.sync_timeout", "peer_timeout says when a process that is alone gives up"),
+)  # fmt: skip
+
 
 BLOCKS = (
     "algorithm", "model", "cluster", "buffer", "explorer", "trainer", "synchronizer", "monitor", "data_processor", "service",
@@ -74,7 +140,7 @@ def _devices(value: object, file: File) -> Mapping[str, Any]:
     there = _whole(file, "cluster.node_num", "cluster.gpu_per_node") or 0
     engines = _whole(file, "explorer.rollout_model.engine_num", "explorer.rollout_model.tensor_parallel_size") or 0
     mode, found = file.get("mode"), {"num_gpus_per_node": value}
-    first, alone = there if mode == "train" else max(0, there - engines), mode in ("explore", "bench")
+    first, alone = there if mode == "train" else max(0, there - engines), mode == "explore"
     trainer, explorer = list(range(first)), list(range(engines)) if alone else list(range(first, there))
     if not alone:
         found |= {"actor_train.device_mapping": trainer, "reference.device_mapping": trainer}
@@ -147,7 +213,7 @@ RUN = (
     KeyRule("mode", "alias", "without sync_method weights go between processes as files, as there",
             lambda v, f: {"mode": v, "model_update_transport": "checkpoint_dir"}, is_apart, "explore, train"),
     KeyRule("mode", "alias", "one process explores and trains", lambda v, f: {"mode": v}, is_one_of("both"), "both"),
-    KeyRule("mode", "lacking", "is not there: explore, train, both or bench; roles may share devices",
+    KeyRule("mode", "lacking", "is not there: explore, train or both; roles may share devices",
             lambda v, f: {"mode": "both"}, values="else"),
     KeyRule("project", "alias", "part of output_dir"),
     KeyRule("group", "alias", "part of output_dir"),
@@ -229,7 +295,6 @@ BUFFER = (
     KeyRule(f"{_EXPERIENCES}.path", "alias", "read as groups_database: the same for all processes, and a new one for each run",
             _database, lambda v, f: is_text(v, f) and v.startswith(("sqlite:///", "postgresql")), "SQLite, PostgreSQL"),
     lacking(f"{_EXPERIENCES}.path", "SQLite and PostgreSQL only: write groups_database"),
-    *REPLAY,
     *off_or_lacking("buffer.trainer_input.auxiliary_buffers", ({}, None), "training on others' samples is not there"),
 )  # fmt: skip
 
@@ -269,4 +334,4 @@ TRAINER = (
     renamed("trainer.max_checkpoints_to_keep", "max_ckpt_to_keep"),
 )  # fmt: skip
 
-RULES = (*evaluation.RULES, *RUN, *ALGORITHM, *BUFFER, *EXPLORER, *TRAINER, *SYNCHRONIZER)
+RULES = (*RUN, *ALGORITHM, *BUFFER, *EXPLORER, *TRAINER, *SYNCHRONIZER)

@@ -9,9 +9,7 @@ from typing import Any
 
 from roll.compat.roll.rule import KeyRule, value_at, write_at
 from roll.compat.roll.translation import Translation
-from roll.compat.trinity.evaluation import UNTRAINED, is_untrained
-from roll.compat.trinity.file import at
-from roll.compat.trinity.keys import BLOCKS, IDENTIFYING, LEFT_OUT, NEEDED, RULES, SCALARS
+from roll.compat.trinity.keys import BLOCKS, IDENTIFYING, LEFT_OUT, NEEDED, RULES, SCALARS, at
 from roll.configs.problems import Note
 
 _BY_PATH: dict[str, list[KeyRule]] = defaultdict(list)
@@ -37,7 +35,7 @@ def translate(mapping: Mapping[str, object]) -> Translation:
         if path not in given:
             write_at(file, tuple(path.split(".")), value)
             written.append((path, value, "Trinity's default; "))
-    needed = {path: message for path, message in NEEDED.items() if at(file, path) is None and not is_untrained(path, file)}
+    needed = {path: message for path, message in NEEDED.items() if at(file, path) is None}
     result.lacking += [Note(path, None, message) for path, message in needed.items()]
     ours = copy.deepcopy(result.mapping)
     for path, value, why in sorted(written, key=lambda entry: entry[0]):
@@ -58,8 +56,6 @@ def _apply(
     path: str, value: object, why: str, file: Mapping[str, object], ours: Mapping[str, object], result: Translation
 ) -> None:
     rule = next((rule for rule in _BY_PATH.get(path, ()) if rule.about(value, file)), None)
-    if is_untrained(path, file):
-        rule = UNTRAINED
     if rule is None:
         known = path in _BY_PATH
         message = "is no value that can be translated" if known else "nothing here is known to mean the same: remove it"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from roll.configs.arguments import FSDP2Config
-from roll.configs.deepspeed import DeepSpeedConfig
+from roll.configs.backend_arguments import DeepSpeedConfig
 from roll.strategies.train.interface import RankContext, TrainStrategy
 from roll.strategies.train.spec import TrainSpec
 

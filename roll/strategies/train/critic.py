@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from roll.algorithms.loss_metrics import Metrics
 from roll.algorithms.value_loss import ValueLossSpec, value_loss
 from roll.configs.arguments import FSDP2Config
-from roll.configs.deepspeed import DeepSpeedConfig
+from roll.configs.backend_arguments import DeepSpeedConfig
 from roll.data.token_batch import Padded, TokenBatch
 from roll.strategies.train.deepspeed.strategy import DeepSpeedStrategy
 from roll.strategies.train.fsdp2 import FSDP2Strategy

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from roll.configs.arguments import ModelArguments, TrainBackendConfig, TrainingArguments
-from roll.configs.deepspeed import DeepSpeedConfig
+from roll.configs.backend_arguments import DeepSpeedConfig
 from roll.configs.sizes import Dtype
 from roll.strategies.train.optimizer import LRSchedule, warmup_length
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig
 
 from roll.algorithms.loss import LossSpec, Metrics, compute_loss, reduce_metrics
-from roll.configs.megatron import MegatronConfig
+from roll.configs.backend_arguments import MegatronConfig
 from roll.data.token_batch import Padded, TokenBatch
 from roll.strategies.model_folder import check_model_folder, load_tokenizer
 from roll.strategies.train import checkpoint_files as files

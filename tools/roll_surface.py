@@ -1,8 +1,10 @@
 """Every key that ROLL's RLVR and agentic dataclasses have, and the ones that its example files write although none has them.
 
-Each is a field here or has a rule in keys_*.py; a test checks it, and the page of compatibility counts them."""
+Each is a field here or has a rule in compat/roll/keys_*.py; a test checks it, and the page of compatibility counts them."""
 
 from __future__ import annotations
+
+from roll.compat.roll.pipelines import ROLLS_KEYS
 
 _WORKER = """name worker_cls pg_variant model_args training_args data_args generating_args strategy_args world_size
 device_mapping num_gpus_per_worker model_update_frequency infer_batch_size backend_timeout system_envs
@@ -32,32 +34,7 @@ infer_batch_size llm_proxy num_env_groups group_size group_size_redundancy tags 
 format_penalty max_env_num_per_worker group_filter_cls"""
 
 SURFACE: dict[str, str] = {
-    "": """exp_name seed output_dir base_dir logging_dir rollout_dump_dir render_save_dir length_profiler_dir
-profiler_output_dir otlp_output_dir save_logging_board_dir max_steps save_steps max_ckpt_to_keep logging_steps
-eval_steps rpc_timeout local_rank rollout_batch_size val_batch_size prompt_length response_length sequence_length
-val_prompt_length val_sequence_length resume_from_checkpoint checkpoint_config track_with tracker_kwargs
-profiler_timeline profiler_memory report_length_and_rewards is_offload_states
-is_offload_optimizer_states_in_train_step model_update_buffer_size_mb transfer_backend num_nodes num_gpus_per_node
-system_envs model_download_type rollout_mock generate_opt_level is_num_return_sequences_expand max_running_requests
-is_use_additional_prompts use_additional_prompts max_additional_running_prompts user_defined_rollout_loop_cls
-router_args pretrain reward_pretrain actor_train actor_infer critic reference reward async_generation_ratio ppo_epochs
-max_grad_norm l2 lambd gamma pg_clip use_pg_clip_range pg_clip_low pg_clip_high dual_clip_loss value_clip
-critic_warmup loss_agg_mode entropy_loss_coef kl_penalty init_kl_coef target_kl kl_horizon add_token_level_kl
-use_kl_loss kl_loss_coef enable_reference adv_estimator norm_mean_type norm_std_type reward_norm reward_shift
-reward_scale reward_clip whiten_rewards whiten_advantages advantage_clip use_reward_scaling add_len_reward
-use_reward_norm enable_old_logprobs_recompute force_disable_old_logprobs_recompute train_infer_correction
-global_template tag_to_template dataset_filter num_return_sequences_in_group validation rewards reward_model
-max_len_mask difficulty_mask difficulty_low_threshold difficulty_high_threshold error_max_len_clip
-error_max_len_threshold difficulty_loss_weight length_loss_weight rl_loss_coef importance_sampling postive_loss_coef
-positive_loss_coef use_topr_neg_loss_coef use_policy_loss_type use_topr_loss val_greedy val_n_sample mask_type
-balance_length minibatch_data_iter_num use_rollout_importance_sampling_ratio
-rollout_importance_sampling_ratio_upper_bound train_infer_ratio_mask train_infer_ratio_threshold_low
-train_infer_ratio_threshold_high train_infer_diff_mask train_infer_diff_threshold_low train_infer_diff_threshold_high
-train_infer_ratio_seq_mask train_infer_ratio_seq_threshold_low train_infer_ratio_seq_threshold_high
-train_infer_diff_seq_mask train_infer_diff_seq_threshold_low train_infer_diff_seq_threshold_high custom_envs
-train_env_manager val_env_manager reward_normalization env_monitor batch_adjust_mode episode_reward_weight
-step_reward_weight step_reward_gamma ratio_type exp_mode partial_gpu_mode parse_tool_call_parameter_to_dict
-skip_mock_system_prompt dirty_data_mask open_feedback_turn use_token_reward""",
+    "": ROLLS_KEYS,
     "router_args": "router_name router_config max_running_requests",
     "train_infer_correction": "is_weight filters",
     "train_infer_correction.is_weight": "enabled weight_type upper_bound detach",
@@ -98,8 +75,6 @@ next_step_template reward_template user_prompt_format tool_wrapper""",
     "val_env_manager": _ENV_MANAGER,
     "reward_normalization": "grouping method norm_mean_type norm_std_type global_scale_factor global_shift_value",
 }
-
-TOP_LEVEL = frozenset(SURFACE[""].split())
 
 
 def keys() -> list[str]:
