@@ -24,12 +24,12 @@ from roll.distributed.backend import BackendLost, NodeLost, Ref, WorkerDied, Wor
 from roll.distributed.child import same_imports
 from roll.distributed.devices import Inventory, Placement, detect, visible_devices
 from roll.distributed.exchange import Callers, Calls
+from roll.distributed.machine import ProcessMemory, process_memory
 from roll.distributed.ports import free_port
-from roll.distributed.process_memory import ProcessMemory, process_memory
 from roll.distributed.process_setup import forwarded
 from roll.distributed.ray_instance import RayInstance
-from roll.distributed.ray_joined import JoinedRay
 from roll.distributed.ray_nodes import (
+    JoinedRay,
     RayNode,
     cluster_inventory,
     live_nodes,

@@ -19,8 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 from roll.distributed.child import START_LIMIT_S, CallFailed, Child, ChildDied, ChildPool, same_imports
 from roll.envs.registry import make_env
-from roll.rollout.environment import AnyTextEnv
-from roll.rollout.environment_failure import EnvFailure
+from roll.rollout.environment import AnyTextEnv, EnvFailure
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ from roll.distributed.cluster import Cluster
 from roll.explorer.dialogue import Dialogue, TemplateRefusal
 from roll.explorer.env_manager import EnvManager, EpisodeTask, PolicyAnswer, PromptTooLong
 from roll.explorer.group_play import RULES, VALIDATION, EpisodeFailed, play_group
-from roll.rollout.environment_failure import EnvFailure
+from roll.rollout.environment import EnvFailure
 from roll.rollout.rollout import RolloutClient
 from roll.rollout.router import Router
 from roll.strategies.infer.interface import GenerateRequest, SamplingParams

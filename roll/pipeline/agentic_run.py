@@ -32,7 +32,7 @@ from roll.pipeline.preparation import Preparation, Prepared, own_filter
 from roll.pipeline.run import Run
 from roll.record.ledger import Ledger
 from roll.record.validation import ValidationSet
-from roll.rollout.environment_failure import NO_RESET, EnvFailure
+from roll.rollout.environment import NO_RESET, EnvFailure
 from roll.rollout.filters import GroupFilter
 from roll.rollout.tasks import NoTasks
 from roll.strategies.infer.interface import sampling_params

@@ -24,7 +24,7 @@ from roll.configs.rlvr import RLVRConfig
 from roll.data.hub import with_fetched_models
 from roll.data.paths import absolute, as_written
 from roll.distributed.backend import Backend, LocalBackend
-from roll.distributed.device_claims import claimed
+from roll.distributed.device_locks import claimed
 from roll.distributed.devices import Inventory
 from roll.distributed.machine import this_machine
 from roll.distributed.process_setup import DETERMINISTIC, set_defaults, set_deterministic

@@ -1,4 +1,6 @@
-"""Groups as rows of the database: what is written of one, and what one is that another process rolls out."""
+"""Groups as rows of the database: what is written of one, and what one is that another process rolls out. Also the rows of
+validations: which explorer validates which version, and what came of it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from roll.data.sample import Prompt, SampleGroup
 from roll.rollout.admission import Admission, GroupState
 from roll.rollout.sql.database import Statement
 from roll.rollout.sql.packing import PackingError, digest, pack, unpack_group
-from roll.rollout.sql.tables import groups, replays, samples, tasks
+from roll.rollout.sql.tables import groups, members, replays, samples, tasks, validations
 
 REPLAYED = "replayed"
 """No state of a group, which was trained before: a use that is a row of its own."""
@@ -121,3 +123,25 @@ def superfluous(step: int, oldest: int | None) -> list[Select[tuple[int]]]:
 def not_needed(step: int, oldest: int | None) -> list[Executable]:
     """Deletes the samples of `superfluous` groups."""
     return [delete(samples).where(samples.c.group_id.in_(ids)) for ids in superfluous(step, oldest)]
+
+
+def claim_validation(connection: Connection, version: int, member: str, seq: int) -> Executable | None:
+    """What makes it the member's to validate the version; None if another one has done so, or is at it."""
+    row = connection.execute(select(validations).where(validations.c.version == version)).first()
+    if row is not None:
+        state = connection.execute(select(members.c.state).where(members.c.name == row.member)).scalar()
+        if row.result is not None or (state == "alive" and row.member != member):
+            return None
+        connection.execute(delete(validations).where(validations.c.version == version))
+    return insert(validations).values(version=version, seq=seq, member=member)
+
+
+def report_validation(version: int, result: Mapping[str, object], seq: int) -> Executable:
+    return update(validations).where(validations.c.version == version).values(seq=seq, result=json.dumps(result))
+
+
+def validation_results(connection: Connection, after: int, until: int) -> list[dict[str, Any]]:
+    """Those that changes `after` < number <= `until` reported."""
+    query = select(validations.c.result).where(validations.c.seq > after, validations.c.seq <= until)
+    query = query.where(validations.c.result.is_not(None)).order_by(validations.c.version)
+    return [json.loads(result) for result in connection.execute(query).scalars()]

@@ -5,9 +5,8 @@ from database_party import B, explore, run
 from sqlalchemy import create_engine, inspect, text
 
 from roll.rollout.sql.admittance import Claim, ContractError, check_may_join
-from roll.rollout.sql.database import reading
+from roll.rollout.sql.database import LAYOUT, check_layout, reading
 from roll.rollout.sql.joining import Expelled
-from roll.rollout.sql.migration import LAYOUT, check_layout
 
 LAYOUT_1 = """
 CREATE TABLE runs (id INTEGER NOT NULL PRIMARY KEY, layout INTEGER NOT NULL, contract TEXT NOT NULL, seq BIGINT NOT NULL,
