@@ -29,8 +29,8 @@ from roll.record.trace import Trace
 from roll.rollout.fleet import WeightPulls
 from roll.rollout.groups import Groups
 from roll.rollout.schedule import StepSchedule
-from roll.weights.gather import NewWeights
 from roll.weights.store import WeightStore
+from roll.weights.transport import NewWeights
 
 
 @dataclass(slots=True)

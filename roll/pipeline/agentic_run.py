@@ -20,11 +20,10 @@ from roll.distributed.cluster import Cluster
 from roll.distributed.devices import Inventory, place_on_cpus
 from roll.distributed.user_code import SLIPS, START_S, try_aside
 from roll.engines.engine_fleet import EngineFleet
-from roll.explorer.agentic import AgenticExplorer
+from roll.explorer.agentic import AgenticExplorer, EpisodeSource
 from roll.explorer.coordinators import Coordinators
 from roll.explorer.dialogue import Dialogue
 from roll.explorer.env_manager import EnvManager, Record
-from roll.explorer.episode_source import EpisodeSource
 from roll.explorer.explorer import Exploration
 from roll.flow.stage import AnyStage, Stage
 from roll.pipeline.pipeline import Pipeline

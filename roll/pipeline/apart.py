@@ -20,8 +20,8 @@ from roll.rollout.changes import Closed
 from roll.rollout.schedule import StepSchedule
 from roll.rollout.sql.groups import SqlGroups
 from roll.trainer.trainer import Trainer
-from roll.weights.gather import NewWeights
 from roll.weights.store import WeightStore
+from roll.weights.transport import NewWeights
 
 logger = logging.getLogger(__name__)
 

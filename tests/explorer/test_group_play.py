@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from roll.explorer.group_play import RULES, VALIDATION, EpisodeFailed, play_group
+from roll.explorer.environment_worker import RULES, VALIDATION, EpisodeFailed, play_group
 
 
 def run(script, started, needed, rule):

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from roll.cli.train import main
-from roll.record.hangs import Hangs
+from roll.flow.flow import Hangs
 
 
 def release_when_explained(run_dir: Path, released: Path) -> None:

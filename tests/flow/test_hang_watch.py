@@ -13,10 +13,9 @@ from roll.distributed.cluster import Cluster
 from roll.distributed.device_locks import DeviceLocks
 from roll.distributed.devices import detect, place
 from roll.flow import hang_watch
-from roll.flow.flow import Flow
+from roll.flow.flow import Flow, Hangs
 from roll.flow.hang_watch import HangWatch
 from roll.flow.stage import SourceStage, Stage
-from roll.record.hangs import Hangs
 from roll.record.ledger import Ledger
 from roll.rollout.changes import Closed
 

@@ -6,8 +6,7 @@ import pytest
 
 from roll.distributed.device_locks import DeviceLocks
 from roll.flow.flow import Flow, FlowError
-from roll.flow.parallel import Parallel, parallel
-from roll.flow.stage import Stage
+from roll.flow.stage import Parallel, Stage, parallel
 from roll.record.ledger import Ledger
 from roll.rollout.changes import Closed
 

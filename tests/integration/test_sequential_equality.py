@@ -21,8 +21,8 @@ from roll.strategies.infer.interface import GenerateRequest, SamplingParams
 from roll.strategies.opened_models import load_tokenizer
 from roll.strategies.train.fsdp2 import FSDP2Strategy
 from roll.strategies.train.interface import RankContext
+from roll.trainer.advantages import RLVRAdvantages
 from roll.trainer.batch import optimiser_batches, token_batch, totals_of
-from roll.trainer.rlvr_advantages import RLVRAdvantages
 from roll.weights.bucket import manifest_of
 
 STEPS, SEED = 5, 42

@@ -16,9 +16,8 @@ from roll.record.reports import Reports
 from roll.record.validation import ValidationResult
 from roll.rollout.sql.joining import Alone
 from roll.weights.bucket import make_buckets, manifest_of
-from roll.weights.gather import NewWeights
 from roll.weights.store import KeptBucket, VersionGone
-from roll.weights.transport import followed_weights, published_weights
+from roll.weights.transport import NewWeights, followed_weights, published_weights
 
 
 class Trainer:
