@@ -41,8 +41,8 @@ from roll.trainer import batch as batching
 from roll.trainer.advantages import Advantages
 from roll.trainer.checkpoint_writer import CheckpointWriter
 from roll.trainer.optimise import optimise
-from roll.weights.transport import NewWeights, gather_weights
 from roll.weights.store import WeightStore
+from roll.weights.transport import NewWeights, gather_weights
 
 MIB = 1 << 20
 
