@@ -44,7 +44,7 @@ from roll.configs.arguments import FSDP2Config, ModelArguments, TrainBackendConf
 from roll.configs.deepspeed import DeepSpeedConfig, ZeroConfig
 from roll.configs.megatron import MegatronConfig
 from roll.data.token_batch import TokenBatch
-from roll.strategies.infer import make_infer_strategy
+from roll.strategies.infer.engines import make_infer_strategy
 from roll.strategies.infer.vllm.arguments import check_installed
 from roll.strategies.train import make_train_strategy
 from roll.strategies.train.interface import BatchTotals, RankContext

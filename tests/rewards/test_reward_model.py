@@ -19,7 +19,7 @@ from roll.rewards.references import try_reward
 from roll.rewards.reward_model import RewardModelWorker
 from roll.rewards.worker import RewardResult
 from roll.strategies.opened_models import open_classifier
-from roll.strategies.score.hf import next_batch
+from roll.strategies.score import next_batch
 
 TEMPLATE = (
     "{% for m in messages %}{{ m['role'][0] }}:{{ m['content'] }}<eos>{% endfor %}{% if add_generation_prompt %}a:{% endif %}"
