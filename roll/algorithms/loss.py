@@ -22,7 +22,6 @@ from roll.algorithms.correction import (
     engine_mismatch_metrics,
     mismatch_metrics,
 )
-from roll.algorithms.gradient_left import gradient_left
 from roll.algorithms.kl import approx_kl
 from roll.algorithms.loss_metrics import (
     EffectiveSizeMetric,
@@ -30,6 +29,7 @@ from roll.algorithms.loss_metrics import (
     MeanMetric,
     Metrics,
     SumMetric,
+    gradient_left,
     masked_mean,
     reduce_metrics,
 )

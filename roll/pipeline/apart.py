@@ -13,7 +13,7 @@ from collections.abc import Coroutine
 from roll.engines.engine_fleet import EngineFleet
 from roll.engines.policy_copy import PolicyCopy
 from roll.engines.weight_updates import EngineUpdates, UpdateStats
-from roll.record.reports import Reports
+from roll.record.callbacks import Reports
 from roll.record.trace import Trace
 from roll.record.validation import ValidationResult
 from roll.rollout.changes import Closed

@@ -30,8 +30,7 @@ from roll.pipeline.bench import BenchedModel, benched_models
 from roll.pipeline.identity import check_database, standing
 from roll.pipeline.roles import loss_spec
 from roll.record.callbacks import Callback, own_callbacks
-from roll.record.checkpoint import Checkpoint, CheckpointStore
-from roll.record.checkpoint_state import resumable
+from roll.record.checkpoint import Checkpoint, CheckpointStore, resumable
 from roll.record.run_identity import RunIdentity
 from roll.record.run_lock import RunLock
 from roll.record.validation import ValidationSet

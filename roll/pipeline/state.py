@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 from roll.configs.ppo import PPOConfig
 from roll.configs.staleness import deepest_pipeline
 from roll.pipeline.preparation import Prepared
-from roll.record.callbacks import Callbacks
+from roll.record.callbacks import Callbacks, Reports
 from roll.record.checkpoint import CheckpointStore
 from roll.record.group_log import GROUPS
-from roll.record.reports import Reports
 from roll.record.run_identity import RunIdentity, identify, write_identity
 from roll.record.run_record import RunRecord
 from roll.rollout.admission import Admission

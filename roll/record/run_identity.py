@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from roll.record.atomic_write import write_atomically
+from roll.record.journal import write_atomically
 
 RUN = "run.json"
 SQLITE = "sqlite:///"

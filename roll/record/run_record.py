@@ -18,11 +18,10 @@ from roll.configs.ppo import PPOConfig
 from roll.configs.redact import redact
 from roll.data.sample import Sample, SampleGroup
 from roll.data.token_batch import TokenBatch
-from roll.record.atomic_write import write_atomically
 from roll.record.display import Display, RoleLine, RunSnapshot, duration
 from roll.record.estimates import Validated
 from roll.record.group_log import GroupLog, SampleLog
-from roll.record.journal import JournalFile, read_rows
+from roll.record.journal import JournalFile, read_rows, write_atomically
 from roll.record.ledger import STAGE, LaneState, Ledger, StepSpeed
 from roll.record.live_files import LiveFiles
 from roll.record.memory_watch import MemoryWatch

@@ -30,8 +30,8 @@ from roll.data.seeding import derive_seed
 from roll.data.token_batch import TokenBatch
 from roll.distributed.cluster import Cluster
 from roll.engines.policy_copy import PolicyCopy
+from roll.record.callbacks import Reports
 from roll.record.off_policy import Fading, suspects
-from roll.record.reports import Reports
 from roll.rollout.changes import Closed
 from roll.rollout.groups import Groups
 from roll.rollout.lease import Lease

@@ -9,9 +9,7 @@ from roll.configs.agentic import EnvConfig
 from roll.data.sample import VersionSpan
 from roll.explorer import dialogue
 from roll.explorer.dialogue import Dialogue, TemplateRefusal
-from roll.explorer.env_manager import EpisodeTask, PolicyAnswer, PromptTooLong
-from roll.explorer.step_env_manager import StepEnvManager
-from roll.explorer.traj_env_manager import TrajEnvManager
+from roll.explorer.env_manager import EpisodeTask, PolicyAnswer, PromptTooLong, StepEnvManager, TrajEnvManager
 from roll.record.episode_metrics import episode_metrics
 from roll.record.validation import SetRollouts, ValidationSet, summarise
 from roll.strategies.infer.interface import SamplingParams

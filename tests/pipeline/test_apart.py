@@ -12,7 +12,7 @@ from roll.distributed.backend import LocalBackend
 from roll.flow.flow import FlowError, one_line
 from roll.pipeline.apart import Publisher, attended, is_over
 from roll.pipeline.failures import Rejoining, lost_versions
-from roll.record.reports import Reports
+from roll.record.callbacks import Reports
 from roll.record.validation import ValidationResult
 from roll.rollout.sql.joining import Alone
 from roll.weights.bucket import make_buckets, manifest_of

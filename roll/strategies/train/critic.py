@@ -13,7 +13,7 @@ from roll.algorithms.value_loss import ValueLossSpec, value_loss
 from roll.configs.arguments import FSDP2Config
 from roll.configs.deepspeed import DeepSpeedConfig
 from roll.data.token_batch import Padded, TokenBatch
-from roll.strategies.train.deepspeed.strategy import DeepSpeedStrategy
+from roll.strategies.train.deepspeed_zero import DeepSpeedStrategy
 from roll.strategies.train.fsdp2 import FSDP2Strategy
 from roll.strategies.train.hf_train import HFTrainStrategy
 from roll.strategies.train.interface import BatchTotals, CriticStrategy, RankContext
