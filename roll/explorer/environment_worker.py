@@ -28,7 +28,7 @@ from roll.rollout.environment import EnvFailure
 from roll.rollout.rollout import RolloutClient
 from roll.rollout.router import Router
 from roll.strategies.infer.interface import GenerateRequest, SamplingParams
-from roll.strategies.opened_models import load_tokenizer
+from roll.strategies.model_folder import open_tokenizer
 
 if TYPE_CHECKING:
     from roll.envs.host import EnvHost
@@ -164,7 +164,7 @@ class EnvironmentWorker:
         self._config = config
         self._capacity = requests_per_engine
         data = config.actor_train.data_args
-        self._tokenizer = load_tokenizer(tokenizer_folder)
+        self._tokenizer = open_tokenizer(tokenizer_folder)
         set_variables(self._tokenizer, data.chat_template_kwargs)
         dialogue = Dialogue(self._tokenizer, data.template)
         self._managers: dict[str, EnvManager] = {}

@@ -44,7 +44,7 @@ from roll.rollout.router import Router
 from roll.rollout.tasks import NoTasks
 from roll.strategies.infer.installed_engine import engine_problems
 from roll.strategies.infer.interface import sampling_params
-from roll.strategies.opened_models import open_classifier, open_model
+from roll.strategies.model_folder import open_classifier, open_model
 from roll.trainer.advantages import RLVRAdvantages
 
 

@@ -82,6 +82,9 @@ class Step:
 
 
 class Trainer:
+    """`first_step`: steps that are done already. `store`: where new weights are gathered to. `copy`: of the policy, that
+    recomputes log-probs in its place."""
+
     on_arrival = False
     """Whether a step takes its groups as they come, or all at once."""
 
@@ -100,8 +103,6 @@ class Trainer:
         checkpoints: CheckpointWriter,
         copy: PolicyCopy | None = None,
     ) -> None:
-        """`first_step`: steps that are done already. `store`: where new weights are gathered to. `copy`: of the policy, that
-        recomputes log-probs in its place."""
         self._config = config
         self._derived = derived
         # Explorers of other processes number their engines themselves, each from 0.

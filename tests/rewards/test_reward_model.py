@@ -18,7 +18,7 @@ from roll.data.sample import Prompt, Sample
 from roll.rewards.references import try_reward
 from roll.rewards.reward_model import RewardModelWorker
 from roll.rewards.worker import RewardResult
-from roll.strategies.opened_models import open_classifier
+from roll.strategies.model_folder import open_classifier
 from roll.strategies.score import next_batch
 
 TEMPLATE = (

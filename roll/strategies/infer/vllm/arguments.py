@@ -129,6 +129,17 @@ def argument_names(python: str | None = None) -> frozenset[str]:
     )
 
 
+_OURS: dict[str, object] = {
+    "skip_tokenizer_init": True,
+    "logprobs_mode": "raw_logprobs",
+    "scheduling_policy": "priority",
+    "generation_config": "vllm",
+    "worker_extension_cls": "roll.strategies.infer.vllm.worker.PolicyWorker",
+    "disable_log_stats": True,
+}
+"""What the requests and weight updates of this project need."""
+
+
 def engine_arguments(
     model_path: str,
     given: Mapping[str, Any],
@@ -161,16 +172,11 @@ def engine_arguments(
         **defaults,
         **{name: value for name, value in given.items() if name not in STRATEGY_KEYS},
         "model": model_path,
-        "skip_tokenizer_init": True,
         "dtype": dtype,
         "seed": seed,
         "max_model_len": max_length,
         "max_num_seqs": max_running_requests,
-        "logprobs_mode": "raw_logprobs",
-        "scheduling_policy": "priority",
-        "generation_config": "vllm",
-        "worker_extension_cls": "roll.strategies.infer.vllm.worker.PolicyWorker",
-        "disable_log_stats": True,
+        **_OURS,
     }
 
 

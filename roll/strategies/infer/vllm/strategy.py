@@ -79,9 +79,9 @@ class VLLMInferStrategy:
     ) -> None:
         require_installed()
         model: Any = AutoConfig.from_pretrained(model_path).get_text_config()
-        on_cpu = list(devices) == ["cpu"]
+        base, on_cpu = adapters.base if adapters else model_path, list(devices) == ["cpu"]
         arguments = engine_arguments(
-            adapters.base if adapters else model_path,
+            base,
             engine_args or {},
             model=model,
             dtype=dtype,
@@ -102,8 +102,7 @@ class VLLMInferStrategy:
         self._engine = start_engine(arguments, environment, self._figures)
         self._lora = lora_request(adapters.base) if adapters else None  # requests name it, to be computed with the adapters
         self._calls: dict[str, _Call] = {}
-        self._submitting, self._updating = asyncio.Lock(), asyncio.Lock()
-        self._version = version
+        self._submitting, self._updating, self._version = asyncio.Lock(), asyncio.Lock(), version
 
     async def generate(self, request: GenerateRequest) -> GenerateResult:
         """Cancelling the call aborts the request in the engine. Raises `EngineError` if the engine ended."""
