@@ -113,7 +113,7 @@ class RunState:
 
     def _new_groups(self) -> Groups:
         config, source = self._config, self._prepared.source
-        journal, trace = self.record.groups, self.record.files.trace
+        journal, trace = self.record.journals.groups, self.record.files.trace
         admission, depth = new_admission(config, self.first_step), _depth(config)
         progress = Progress(config.groups_per_step, config.max_dropped_batches)
         if config.groups_address is None:

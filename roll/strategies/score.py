@@ -14,7 +14,7 @@ import torch
 
 from roll.strategies.infer.foreign import OtherInterpreterEngine
 from roll.strategies.infer.interface import EngineError
-from roll.strategies.infer.vllm.arguments import pooling_arguments, require_installed
+from roll.strategies.infer.vllm.arguments import pooling_arguments
 from roll.strategies.infer.vllm.process import EngineFigures, engine_environment, engine_folder, start_engine
 from roll.strategies.model_folder import classifier_config, load_classifier
 
@@ -135,7 +135,6 @@ class VLLMScorer:
         seed: int = 0,
         engine_args: Mapping[str, Any] | None = None,
     ) -> None:
-        require_installed()
         arguments = pooling_arguments(
             model_path,
             engine_args or {},

@@ -157,7 +157,8 @@ def engine_arguments(
     takes turns on its devices. `model`: its transformers (text) configuration. `lora_rank`: of the adapters that weight updates
     are, if they are.
 
-    `ValueError` for an argument that is not the user's, and for a model that vLLM cannot run on a CPU."""
+    `ValueError` if vLLM is missing, for an argument that is not the user's, and for a model that vLLM cannot run on a CPU."""
+    require_installed()
     _refuse_others(given)
     given = {**given, **for_a_cpu(given)} if cpu else given
     defaults: dict[str, object] = {"enable_prefix_caching": True, "use_tqdm_on_load": False, "load_format": "safetensors"}

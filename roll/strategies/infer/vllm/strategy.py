@@ -28,7 +28,7 @@ from roll.strategies.infer.interface import (
 )
 from roll.strategies.infer.request_queue import Aborted, RequestBounds, RequestQueue
 from roll.strategies.infer.stop_strings import Tokenizer
-from roll.strategies.infer.vllm.arguments import engine_arguments, require_installed
+from roll.strategies.infer.vllm.arguments import engine_arguments
 from roll.strategies.infer.vllm.process import EngineFigures, engine_environment, engine_folder, start_engine
 from roll.strategies.infer.vllm.weights import ReceivedAdapters, ReceivedWeights, lora_request
 from roll.weights.adapter import AdapterSource
@@ -77,11 +77,10 @@ class VLLMInferStrategy:
         engine_args: Mapping[str, Any] | None = None,
         adapters: AdapterSource | None = None,
     ) -> None:
-        require_installed()
         model: Any = AutoConfig.from_pretrained(model_path).get_text_config()
-        base, on_cpu = adapters.base if adapters else model_path, list(devices) == ["cpu"]
+        on_cpu = list(devices) == ["cpu"]
         arguments = engine_arguments(
-            base,
+            adapters.base if adapters else model_path,
             engine_args or {},
             model=model,
             dtype=dtype,
@@ -98,11 +97,11 @@ class VLLMInferStrategy:
         self._received = self._adapters or ReceivedWeights(Path(model_path), tied=bool(model.tie_word_embeddings))
         self._frees_memory = bool(arguments.get("enable_sleep_mode")) and not on_cpu
         self._figures, self._folder = EngineFigures(), engine_folder()
-        environment = engine_environment(list(devices), threads, arguments, self._folder.path)
+        environment = engine_environment(devices, threads, arguments, self._folder.path)
         self._engine = start_engine(arguments, environment, self._figures)
         self._lora = lora_request(adapters.base) if adapters else None  # requests name it, to be computed with the adapters
-        self._calls: dict[str, _Call] = {}
-        self._submitting, self._updating, self._version = asyncio.Lock(), asyncio.Lock(), version
+        self._submitting, self._updating = asyncio.Lock(), asyncio.Lock()
+        self._calls, self._version = dict[str, _Call](), version
 
     async def generate(self, request: GenerateRequest) -> GenerateResult:
         """Cancelling the call aborts the request in the engine. Raises `EngineError` if the engine ended."""
