@@ -58,7 +58,7 @@ def read(address: str, state: str | None, last: int, with_samples: bool) -> Iter
     from sqlalchemy import select
 
     from roll.rollout.sql.database import reading
-    from roll.rollout.sql.packing import PackingError, unpack_group
+    from roll.rollout.sql.rows import PackingError, unpack_group
     from roll.rollout.sql.tables import groups, samples
 
     query = select(groups).order_by(groups.c.id.desc())

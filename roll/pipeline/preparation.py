@@ -27,11 +27,10 @@ from roll.data.sample import Prompt
 from roll.distributed.devices import Inventory
 from roll.flow.custom_stage import CustomStage, custom_stages
 from roll.pipeline.bench import BenchedModel, benched_models
-from roll.pipeline.identity import check_database, standing
 from roll.pipeline.roles import loss_spec
 from roll.record.callbacks import Callback, own_callbacks
 from roll.record.checkpoint import Checkpoint, CheckpointStore, resumable
-from roll.record.run_identity import RunIdentity
+from roll.record.run_identity import RunIdentity, standing
 from roll.record.run_lock import RunLock
 from roll.record.validation import ValidationSet
 from roll.rollout.filters import GroupFilter
@@ -234,6 +233,30 @@ class Preparation:
             "warnings": tuple(self.warnings),
             "identity": self._identity,
         }
+
+
+def check_database(config: PPOConfig, identity: RunIdentity | None, checkpoint: Checkpoint | None, own: bool) -> None:
+    """That the run's database can be used, and that this process may take part in the run it holds. `own`: whether the checkpoint
+    is of this run, which goes on. Raises `ValueError`, `ConfigError`."""
+    try:
+        from roll.pipeline import shared_groups
+        from roll.rollout.sql.admittance import Claim
+    except ImportError as error:
+        raise ValueError(f"groups in a database need {error.name}, which is not installed") from error
+    assert config.groups_address is not None
+    address, step = config.groups_address, checkpoint.step if checkpoint is not None else 0
+
+    def check(run: RunIdentity | None) -> None:
+        claim = Claim(run, config.trains, step, config.member_timeout)
+        shared_groups.check_database(config, address, claim, checkpoint if own else None)
+
+    try:
+        check(identity)
+    except ConfigError:
+        begun = standing(config, checkpoint)
+        if identity is not None or begun is None:
+            raise
+        check(begun)  # another process has begun this run since the folder was looked at
 
 
 def _restore(source: TaskSource, cursor: Mapping[str, Any]) -> None:

@@ -9,15 +9,17 @@ import inspect
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from roll.configs.base import FlowConfig
 from roll.configs.collector import OWN_CODE, Collector
 from roll.configs.dotted_path import import_object
 from roll.data.sample import Sample, SampleGroup
-from roll.data.token_batch import TokenBatch
-from roll.record.run_record import RunRecord
-from roll.record.validation import ValidationResult
+
+if TYPE_CHECKING:  # users import this file, and torch takes seconds
+    from roll.data.token_batch import TokenBatch
+    from roll.record.run_record import RunRecord
+    from roll.record.validation import ValidationResult
 
 Event = Literal["on_step", "on_validation", "on_group", "on_run_end"]
 

@@ -33,8 +33,7 @@ from roll.rollout.sql.admittance import BEAT_S, LifeSigns
 from roll.rollout.sql.database import Database, Statement
 from roll.rollout.sql.joining import Alone, Member
 from roll.rollout.sql.news import Book, News, Peers, check_part, read_book, read_news
-from roll.rollout.sql.packing import PackingError
-from roll.rollout.sql.rows import Fate, fate_of, outline
+from roll.rollout.sql.rows import Fate, PackingError, fate_of, outline
 from roll.rollout.sql.tables import members, runs
 from roll.rollout.tasks import TaskSource
 

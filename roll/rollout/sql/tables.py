@@ -67,7 +67,7 @@ samples = Table(
     metadata,
     Column("group_id", Integer, primary_key=True, autoincrement=False),
     Column("digest", String(32), nullable=False),
-    Column("data", LargeBinary, nullable=False),  # `roll.rollout.sql.packing`
+    Column("data", LargeBinary, nullable=False),  # `roll.rollout.sql.rows`
 )
 
 replays = Table(  # further uses of groups that were trained; `groups` has the first
