@@ -23,7 +23,7 @@ from pipeline_run import save_results
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from roll.strategies.infer import make_infer_strategy
+from roll.strategies.infer.engines import make_infer_strategy
 from roll.strategies.infer.interface import GenerateRequest, InferStrategy, SamplingParams
 
 PROMPT, LONGEST = 24, 512

@@ -43,7 +43,7 @@ from roll.algorithms.loss import LossSpec
 from roll.configs.arguments import FSDP2Config, ModelArguments, TrainBackendConfig, TrainingArguments
 from roll.configs.backend_arguments import DeepSpeedConfig, MegatronConfig, ZeroConfig
 from roll.data.token_batch import TokenBatch
-from roll.strategies.infer import make_infer_strategy
+from roll.strategies.infer.engines import make_infer_strategy
 from roll.strategies.infer.vllm.arguments import check_installed
 from roll.strategies.train import make_train_strategy
 from roll.strategies.train.interface import BatchTotals, RankContext

@@ -20,7 +20,7 @@ from engines import LONGEST, PROMPT, SIZES, make_model, make_prompts, requests, 
 from pipeline_run import save_results
 
 from roll.configs.arguments import FSDP2Config, ModelArguments, TrainingArguments
-from roll.strategies.infer import make_infer_strategy
+from roll.strategies.infer.engines import make_infer_strategy
 from roll.strategies.infer.interface import InferStrategy
 from roll.strategies.train.fsdp2 import FSDP2Strategy
 from roll.strategies.train.interface import RankContext

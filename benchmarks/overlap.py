@@ -27,9 +27,8 @@ from roll.algorithms.loss import LossSpec
 from roll.data.sample import Sample
 from roll.data.token_batch import TokenBatch
 from roll.rewards.rules import ExactMatchRewardWorker
-from roll.strategies.log_prob_worker import LogProbWorker
 from roll.strategies.train.interface import BatchTotals
-from roll.strategies.workers import TrainWorker
+from roll.strategies.workers import LogProbWorker, TrainWorker
 
 WARM_UP, WIND_DOWN = 8, 3
 TRAIN_S, SCORE_S = "SCRIPTED_TRAIN_S", "SCRIPTED_SCORE_S"

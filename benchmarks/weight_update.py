@@ -47,8 +47,8 @@ from roll.strategies.infer.interface import WeightUpdateMode
 from roll.strategies.train.interface import RankContext
 from roll.strategies.train.spec import TrainSpec
 from roll.weights.directory import DirectoryWeightStore, MemoryFolderStore, ServedWeightStore
-from roll.weights.gather import gather_weights
 from roll.weights.store import MemoryWeightStore, WeightStore
+from roll.weights.transport import gather_weights
 
 DEADLINE_S = 900.0
 SLOTS_AND_UPDATES = {"1M": (16, 5), "50M": (16, 5), "500M": (8, 2), "1.5B": (8, 2), "7B": (8, 2)}

@@ -7,7 +7,8 @@ import asyncio
 import sqlite3
 from contextlib import closing
 
-from roll import SampleGroup, Stage
+from roll.data.sample import SampleGroup
+from roll.flow.stage import Stage
 
 TABLE = "CREATE TABLE IF NOT EXISTS samples (prompt TEXT, number INT, response TEXT, reward REAL, PRIMARY KEY (prompt, number))"
 

@@ -7,6 +7,7 @@ change nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,6 @@ from roll.algorithms.correction import (
     engine_mismatch_metrics,
     mismatch_metrics,
 )
-from roll.algorithms.gradient_left import gradient_left
 from roll.algorithms.kl import approx_kl
 from roll.algorithms.loss_metrics import (
     EffectiveSizeMetric,
@@ -30,6 +30,7 @@ from roll.algorithms.loss_metrics import (
     MeanMetric,
     Metrics,
     SumMetric,
+    gradient_left,
     masked_mean,
     reduce_metrics,
 )
@@ -114,6 +115,22 @@ def compute_loss(
     loss = total(per_token, usable)
     metrics["actor/pg_loss"] = SumMetric(loss.detach())
 
+    loss = _regularised(loss, logprobs, entropy, batch, spec, total, metrics)
+    metrics["actor/total_loss"] = SumMetric(loss.detach())
+    return loss, metrics
+
+
+def _regularised(
+    loss: Tensor,
+    logprobs: Tensor,
+    entropy: Tensor | None,
+    batch: Padded,
+    spec: LossSpec,
+    total: Callable[[Tensor], Tensor],
+    metrics: Metrics,
+) -> Tensor:
+    """The loss with KL(policy ‖ reference) and the entropy bonus, which are also told to `metrics`."""
+    mask = batch.loss_mask
     if batch.reference_logprobs is not None:
         kl_loss = total(approx_kl(logprobs, batch.reference_logprobs.detach(), spec.kl_estimator, mask, spec.kl_clamp))
         metrics["actor/kl_loss"] = SumMetric(kl_loss.detach())
@@ -121,16 +138,13 @@ def compute_loss(
             loss = loss + spec.kl_loss_coef * kl_loss
     elif spec.kl_loss_coef:
         raise ValueError("kl_loss_coef is not 0, but the batch has no reference_logprobs")
-
     if entropy is not None:
         metrics["actor/entropy"] = masked_mean(entropy, mask)
         if spec.entropy_coef:
             loss = loss - spec.entropy_coef * total(entropy)
     elif spec.entropy_coef:
         raise ValueError("entropy_coef is not 0, but no entropy was given")
-
-    metrics["actor/total_loss"] = SumMetric(loss.detach())
-    return loss, metrics
+    return loss
 
 
 def _policy_loss(logprobs: Tensor, batch: Padded, spec: LossSpec) -> tuple[Tensor, Tensor, Metrics]:

@@ -170,7 +170,7 @@ async def _play(
 def _opened(model: str, template: str) -> tuple[Any, Dialogue]:
     """Its tokenizer, and how it is talked to."""
     from roll.explorer.dialogue import Dialogue
-    from roll.strategies.opened_models import open_model
+    from roll.strategies.model_folder import open_model
 
     try:
         tokenizer = open_model(model)

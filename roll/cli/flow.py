@@ -11,8 +11,7 @@ from typing import Literal
 from roll.configs.ppo import PPOConfig
 from roll.flow.custom_stage import CustomStage
 from roll.flow.flow import Flow
-from roll.flow.parallel import Parallel
-from roll.flow.stage import AnyStage, SourceStage
+from roll.flow.stage import AnyStage, Parallel, SourceStage
 from roll.pipeline.state import new_admission
 
 TITLES = {"admit": "explorer", "lease": "trainer", "served": "validation"}

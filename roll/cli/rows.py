@@ -175,7 +175,7 @@ def read(address: str, state: str | None, last: int, with_samples: bool) -> Iter
 
     from roll.errors import PackingError
     from roll.rollout.sql.database import reading
-    from roll.rollout.sql.packing import unpack_group
+    from roll.rollout.sql.rows import unpack_group
     from roll.rollout.sql.tables import groups, samples
 
     query = select(groups).order_by(groups.c.id.desc())

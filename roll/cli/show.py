@@ -83,7 +83,7 @@ def _change(one: float | None, other: float | None) -> str:
 
 
 LOOK_S = 2.5
-"""A process whose beat does not change in this time is said to be silent (`roll.rollout.sql.life_signs.BEAT_S` is less)."""
+"""A process whose beat does not change in this time is said to be silent (`roll.rollout.sql.news.BEAT_S` is less)."""
 STATES = {"alive": "is alive", "silent": "is silent", "left": "has left", "lost": "was lost"}
 RECENT_S = 60.0
 """Rates are those of the last so many seconds."""
@@ -156,8 +156,7 @@ def _of_database(address: str, identity: RunIdentity | None) -> dict[str, Any]:
     from sqlalchemy import select
 
     from roll.rollout.sql.admittance import owner_of
-    from roll.rollout.sql.database import reading
-    from roll.rollout.sql.migration import check_layout
+    from roll.rollout.sql.database import check_layout, reading
     from roll.rollout.sql.tables import members, runs
     from roll.view.members import work_since
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from roll.configs.redact import visible
-from roll.record.atomic_write import write_atomically
+from roll.record.journal import write_atomically
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -104,11 +104,14 @@ def derive(config: PPOConfig) -> Derived:
         engines_start_empty=isinstance(engine, EngineArguments) and engine.starts_empty,
         domain_shares=_domain_shares(config.domain_weights),
         tag_to_domain=config.tag_to_domain,
-        trackers=tuple(
-            name for name in ([config.track_with] if isinstance(config.track_with, str) else config.track_with) if name != "none"
-        ),
+        trackers=_trackers(config),
         run_dir=config.run_dir,
     )
+
+
+def _trackers(config: PPOConfig) -> tuple[str, ...]:
+    names = [config.track_with] if isinstance(config.track_with, str) else config.track_with
+    return tuple(name for name in names if name != "none")
 
 
 def _policy_loss(config: PPOConfig) -> PolicyLossArgs:

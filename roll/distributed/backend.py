@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 from roll.configs.dotted_path import import_object
 from roll.distributed.devices import Inventory, Placement, detect
+from roll.distributed.machine import ProcessMemory
 from roll.distributed.ports import free_port
-from roll.distributed.process_memory import ProcessMemory
 from roll.distributed.process_setup import collection_paused, spare_what_is_there
 
 CLOSE_S = 60.0

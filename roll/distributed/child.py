@@ -39,8 +39,7 @@ from roll.errors import CallFailed, ChildDied
 
 LONGEST_BYTES = 1 << 26
 """Bytes of the longest message."""
-START_LIMIT_S = 120.0
-"""For a child of a pool to start. Generous: the machine may be busy, and nothing else is at stake."""
+START_LIMIT_S = 120.0  # for a child of a pool; generous: the machine may be busy, and nothing else is at stake
 
 Message = dict[str, Any]
 

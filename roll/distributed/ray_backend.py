@@ -19,25 +19,15 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from roll.configs.problems import ConfigError, Problem
-from roll.distributed import stacks
+from roll.distributed import ray_nodes, stacks
 from roll.distributed.backend import Ref, WorkerHandle, WorkerHost, WorkerSpec
 from roll.distributed.child import same_imports
 from roll.distributed.devices import Inventory, Placement, detect, visible_devices
 from roll.distributed.exchange import Callers, Calls
+from roll.distributed.machine import ProcessMemory, process_memory
 from roll.distributed.ports import free_port
-from roll.distributed.process_memory import ProcessMemory, process_memory
 from roll.distributed.process_setup import forwarded
 from roll.distributed.ray_instance import RayInstance
-from roll.distributed.ray_joined import JoinedRay
-from roll.distributed.ray_nodes import (
-    RayNode,
-    cluster_inventory,
-    live_nodes,
-    run_nodes,
-    task_on,
-    with_devices,
-    without_devices,
-)
 from roll.distributed.watchdog import Watchdog
 from roll.errors import BackendLost, NodeLost, WorkerDied
 
@@ -53,7 +43,7 @@ OTHER_NODE_S = 60.0
 class RayHandle:
     killable = True
 
-    def __init__(self, actor: Any, name: str, life: RayInstance | JoinedRay | None = None) -> None:
+    def __init__(self, actor: Any, name: str, life: RayInstance | ray_nodes.JoinedRay | None = None) -> None:
         """`life`: the Ray that the worker lives in, if this process has to notice its end."""
         self.name = name
         self._actor = actor
@@ -130,7 +120,7 @@ class RayHandle:
             if self.local_pid is not None:
                 threads = stacks.of_process(pid, answers)
             else:  # the signal has to be sent where the worker is
-                threads = ray.get(task_on(node, stacks.of_process).remote(pid, answers), timeout=OTHER_NODE_S)
+                threads = ray.get(ray_nodes.task_on(node, stacks.of_process).remote(pid, answers), timeout=OTHER_NODE_S)
         except RayError as error:
             threads = f"(its node does not answer: {type(error).__name__})"
         return f"{threads}\nasyncio tasks:\n{tasks}"
@@ -216,9 +206,11 @@ class RayBackend:
         address = os.environ.get("RAY_ADDRESS", "local")
         self._private = address == "local"
         """Ray is this run's alone, on this machine: what workers open for each other is on the loopback interface."""
-        self._ray: RayInstance | JoinedRay = RayInstance(watchdog, logs) if self._private else JoinedRay(address)
-        self._live: list[RayNode] = []
-        self._chosen: list[RayNode] = []
+        self._ray: RayInstance | ray_nodes.JoinedRay = (
+            RayInstance(watchdog, logs) if self._private else ray_nodes.JoinedRay(address)
+        )
+        self._live: list[ray_nodes.RayNode] = []
+        self._chosen: list[ray_nodes.RayNode] = []
 
     def devices(self, nodes: int, per_node: int | None) -> Inventory:
         if self._private:
@@ -231,35 +223,35 @@ class RayBackend:
                 self._connect()
             except RuntimeError as error:
                 raise ConfigError([Problem("RAY_ADDRESS", os.environ["RAY_ADDRESS"], str(error))]) from error
-            self._inventory = cluster_inventory(self._live, nodes, per_node)
+            self._inventory = ray_nodes.cluster_inventory(self._live, nodes, per_node)
         return self._inventory
 
-    def _nodes(self) -> list[RayNode]:
+    def _nodes(self) -> list[ray_nodes.RayNode]:
         self._connect()
         if not self._chosen:
             have = self._inventory
             assert have is not None, "workers before devices"
-            self._chosen = self._live if self._private else run_nodes(self._live, have.kind, have.nodes, have.per_node)
+            self._chosen = self._live if self._private else ray_nodes.run_nodes(self._live, have.kind, have.nodes, have.per_node)
         return self._chosen
 
-    def _node(self, number: int) -> RayNode:
+    def _node(self, number: int) -> ray_nodes.RayNode:
         nodes = self._nodes()
         return nodes[number] if self._private else self._live_node(number)
 
-    def _live_node(self, number: int) -> RayNode:
+    def _live_node(self, number: int) -> ray_nodes.RayNode:
         """The node of this number, or the one that has taken its place. Raises `NodeLost`."""
         have, lost = self._inventory, self._chosen[number]
         assert have is not None
-        node = with_devices(self._chosen, number, self._live_nodes(), have.kind, have.per_node)
+        node = ray_nodes.with_devices(self._chosen, number, self._live_nodes(), have.kind, have.per_node)
         if node is None:
             raise NodeLost(f"node {number} of the run, {lost.address}, is gone, and the cluster has no other for it")
         self._chosen[number] = node
         return node
 
-    def _live_nodes(self) -> list[RayNode]:
-        return live_nodes(ray.nodes(), ray.get_runtime_context().get_node_id())
+    def _live_nodes(self) -> list[ray_nodes.RayNode]:
+        return ray_nodes.live_nodes(ray.nodes(), ray.get_runtime_context().get_node_id())
 
-    async def _is_gone(self, node: RayNode) -> bool:
+    async def _is_gone(self, node: ray_nodes.RayNode) -> bool:
         """Whether a node is gone on which a worker has just died: Ray takes its time to know."""
         deadline = time.monotonic() + NODE_VERDICT_S
         while time.monotonic() < deadline and not self._private and node.id != ray.get_runtime_context().get_node_id():
@@ -269,10 +261,10 @@ class RayBackend:
             await asyncio.sleep(1.0)
         return False
 
-    def _node_of(self, placement: Placement) -> RayNode:
+    def _node_of(self, placement: Placement) -> ray_nodes.RayNode:
         if placement.devices or self._private:
             return self._node(placement.node)
-        return without_devices(self._nodes(), placement.node, self._live_nodes())
+        return ray_nodes.without_devices(self._nodes(), placement.node, self._live_nodes())
 
     def _connect(self) -> None:
         if self._live:
@@ -291,7 +283,7 @@ class RayBackend:
     def free_port(self, node: int) -> int:
         if self._private or self._node(node).id == ray.get_runtime_context().get_node_id():
             return free_port()
-        found: int = ray.get(task_on(self._node(node).id, free_port).remote(), timeout=OTHER_NODE_S)
+        found: int = ray.get(ray_nodes.task_on(self._node(node).id, free_port).remote(), timeout=OTHER_NODE_S)
         return found
 
     def driver_address(self) -> str:
@@ -312,7 +304,7 @@ class RayBackend:
                     self._node_of(spec.placement)
                     raise  # what the worker was told of its node is wrong elsewhere
 
-    async def _start(self, spec: WorkerSpec, node: RayNode) -> WorkerHandle:
+    async def _start(self, spec: WorkerSpec, node: ray_nodes.RayNode) -> WorkerHandle:
         # The class has the worker's name, for Ray shows it in process titles and log lines.
         named = type(spec.name, (_Actor,), {})
         # No CPU or GPU is reserved: `device_mapping` alone places the workers, and overlapping roles share a device.

@@ -43,6 +43,12 @@ class Routing(Protocol):
 
 
 class EngineFleet:
+    """`changes` is notified when an engine goes or comes back. `devices` has the engines sleep and wake. `restartable`: engines
+    are processes of their own (with --local they are not, and a dead one ends the run). `rolling`: weights flip engine by engine,
+    so that generation never stops everywhere. `broadcast`: sends versions to engines where a broadcast is possible; None: each
+    engine pulls the buckets itself. `start_empty`: a new worker has random weights, not those of the folder that the run began
+    with."""
+
     def __init__(
         self,
         engines: Cluster,
@@ -59,11 +65,6 @@ class EngineFleet:
         broadcast: WeightBroadcast | None = None,
         start_empty: bool = False,
     ) -> None:
-        """`changes` is notified when an engine goes or comes back. `devices` has the engines sleep and wake. `restartable`:
-        engines are processes of their own (with --local they are not, and a dead one ends the run). `rolling`: weights flip
-        engine by engine, so that generation never stops everywhere. `broadcast`: sends versions to engines where a broadcast is
-        possible; None: each engine pulls the buckets itself. `start_empty`: a new worker has random weights, not those of the
-        folder that the run began with."""
         self.engines = engines
         self.fleet = fleet
         self.routing: list[Routing] = []
@@ -74,8 +75,7 @@ class EngineFleet:
         self.store = store
         self._mode = mode
         self.restartable = restartable
-        self._interval_s, self._timeout_s = health_interval_s, health_timeout_s
-        self._rolling = rolling
+        self._interval_s, self._timeout_s, self._rolling = health_interval_s, health_timeout_s, rolling
         self.broadcast = broadcast
         self._first_version = None if start_empty else fleet.version
         """The version that a new worker starts with; None if it starts empty."""
@@ -84,8 +84,7 @@ class EngineFleet:
         self._weights = asyncio.Lock()
         """One exchange of weights at a time: an engine that comes up must not meet half an update."""
         self._down_since: dict[int, float] = {}
-        self._unplaced: set[int] = set()
-        """Engines whose nodes are gone."""
+        self._unplaced: set[int] = set()  # engines whose nodes are gone
         self._devices = devices
         devices.on_turn(engines.role, self.sleep, self.wake)
         self.last_stats: list[EngineStats] = []

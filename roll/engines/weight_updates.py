@@ -26,11 +26,11 @@ from roll.data.sample import SampleGroup
 from roll.engines.engine_fleet import EngineFleet
 from roll.engines.policy_copy import PolicyCopy
 from roll.record.trace import Trace
+from roll.rollout.fleet import WeightPulls
 from roll.rollout.groups import Groups
 from roll.rollout.schedule import StepSchedule
-from roll.rollout.weight_pulls import WeightPulls
-from roll.weights.gather import NewWeights
 from roll.weights.store import WeightStore
+from roll.weights.transport import NewWeights
 
 
 @dataclass(slots=True)

@@ -20,8 +20,7 @@ from roll.data.sample import EpisodeEnd, Turn
 from roll.data.seeding import derive_seed
 from roll.envs.registry import make_env
 from roll.errors import EnvFailure
-from roll.rollout.environment import AnyTextEnv
-from roll.rollout.environment_failure import checked_reset, checked_step
+from roll.rollout.environment import AnyTextEnv, checked_reset, checked_step
 
 NONSENSE = "no action at all \u2603"
 MOST_TURNS = 1000

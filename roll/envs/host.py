@@ -26,8 +26,7 @@ from roll.configs.problems import ConfigError, Problem
 from roll.envs.executors import EnvExecutor, LoopExecutor, ProcessExecutor, ProcessPool, ThreadExecutor
 from roll.envs.registry import config_problems, env_class
 from roll.errors import EnvFailure, FailureKind
-from roll.rollout.environment import Reset, Step, is_async, is_thread_safe
-from roll.rollout.environment_failure import checked_reset, checked_step
+from roll.rollout.environment import Reset, Step, checked_reset, checked_step, is_async, is_thread_safe
 
 __all__ = ["EnvFailure", "EnvHandle", "EnvHost"]
 

@@ -1,7 +1,11 @@
-"""What all env managers share: an episode is played turn by turn, and recorded as it goes.
+"""How an episode is played: turn by turn, and recorded as it goes.
 
 An env manager knows neither engines nor workers. It requests an answer to tokens, and gives the text of the answer to an
 environment.
+
+`StepEnvManager` makes one sample per turn: every turn begins with a fresh context, in which `{history}` describes the turns
+before. `TrajEnvManager` makes one sample per episode: the context grows from turn to turn, and everything after the first message
+is the response.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from typing import Any, Protocol
 from roll.configs.agentic import EnvConfig
 from roll.data.kept_tokens import KeptTokens
 from roll.data.sample import EpisodeEnd, Prompt, Sample, Trajectory, Turn, VersionSpan, reaches
+from roll.errors import EpisodeFailed
 from roll.explorer.dialogue import Dialogue
 
 KNOWN_INFO = frozenset({"action_is_valid", "action_is_effective", "success", "state_key", "suffix"})
@@ -169,3 +174,113 @@ class EnvManager(ABC):
 
     def prompt(self, task: EpisodeTask, input_ids: list[int], text: str) -> Prompt:
         return Prompt(task.uid, input_ids, text, task.tag, task.tag, "", {"env_seed": task.env_seed})
+
+
+class StepEnvManager(EnvManager):
+    """The context does not grow with the episode, and turns from equal states can be compared (gigpo). Every sample of an
+    episode has the episode's score as its reward; figures count the episode once."""
+
+    async def play(self, env: Environment, task: EpisodeTask, ask: AskPolicy) -> list[Sample]:
+        observation, info = await env.reset(task.env_seed)
+        record = Record()
+        system = self.system()
+        steps: list[tuple[Prompt, PolicyAnswer]] = []
+        while record.end is None:
+            text = self.message(record, observation, info)
+            prompt_ids = self.dialogue.first(system, text)
+            if len(prompt_ids) >= self.context:
+                if not steps:
+                    raise EpisodeFailed("prompt_too_long", f"{len(prompt_ids)} tokens, sequence_length is {self.context}")
+                record.end = "context"
+                break
+            answer = await self.act(prompt_ids, record, ask)
+            steps.append((self.prompt(task, prompt_ids, system + text), answer))
+            observation, info = await self.react(env, record, observation, info, answer)
+        return [
+            Sample(
+                prompt=prompt,
+                index=task.index,
+                response_ids=answer.token_ids,
+                behaviour_logprobs=answer.logprobs,
+                kept=answer.kept,
+                versions=list(answer.versions),
+                finish_reason="stop" if answer.stopped else "length",
+                response_text=answer.text,
+                reward=record.score,
+                trajectory=record.trajectory([record.turns[i]], i, env),
+            )
+            for i, (prompt, answer) in enumerate(steps)
+        ]
+
+    def fields(self, record: Record, observation: str, info: dict[str, Any]) -> dict[str, Any]:
+        first = max(0, len(record.turns) - self.config.history_length)
+        shown = list(enumerate(record.turns))[first:]
+        history = "\n".join(f"[Observation {i + 1}: {turn.observation!r}, action {i + 1}: {turn.action!r}]" for i, turn in shown)
+        return {**super().fields(record, observation, info), "history": history, "history_length": len(shown)}
+
+
+@dataclass
+class Response:
+    """What follows an episode's first message: answers of the policy, and between them messages, which are not trained."""
+
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    mask: list[bool] = field(default_factory=list)
+    versions: list[VersionSpan] = field(default_factory=list)
+    kept: KeptTokens | None = None
+
+    def answered(self, answer: PolicyAnswer) -> None:
+        offset = len(self.ids)
+        self.versions += [span._replace(start=span.start + offset, stop=span.stop + offset) for span in answer.versions]
+        if answer.kept is not None:
+            self.kept = (self.kept or KeptTokens.whole(offset)) + answer.kept
+        self.ids += answer.token_ids
+        self.logprobs += answer.logprobs
+        self.mask += [True] * len(answer.token_ids)
+
+    def told(self, tokens: Sequence[int]) -> None:
+        self.ids += tokens
+        self.logprobs += [0.0] * len(tokens)
+        self.mask += [False] * len(tokens)
+        if self.kept is not None:
+            self.kept += KeptTokens.whole(len(tokens))
+
+
+class TrajEnvManager(EnvManager):
+    """An episode that fills the context ends there, as a truncated one. Environment tokens are not trained."""
+
+    async def play(self, env: Environment, task: EpisodeTask, ask: AskPolicy) -> list[Sample]:
+        observation, info = await env.reset(task.env_seed)
+        record = Record()
+        text = self.message(record, observation, info)
+        system = self.system()
+        prompt_ids = self.dialogue.first(system, text)
+        if len(prompt_ids) >= self.context:
+            raise EpisodeFailed("prompt_too_long", f"{len(prompt_ids)} tokens, sequence_length is {self.context}")
+        response = Response()
+        while True:
+            answer = await self.act([*prompt_ids, *response.ids], record, ask)
+            response.answered(answer)
+            observation, info = await self.react(env, record, observation, info, answer)
+            if record.end is not None:
+                break
+            more = self.dialogue.following(self.message(record, observation, info), response.ids[-1])
+            if len(prompt_ids) + len(response.ids) + len(more) >= self.context:
+                record.end = "context"
+                break
+            response.told(more)
+        return [
+            Sample(
+                prompt=self.prompt(task, prompt_ids, system + text),
+                index=task.index,
+                response_ids=response.ids,
+                behaviour_logprobs=response.logprobs,
+                kept=response.kept,
+                versions=response.versions,
+                finish_reason="length" if record.end == "context" or not answer.stopped else "stop",
+                response_text="\n".join(turn.action for turn in record.turns),
+                reward=record.score,
+                loss_mask=response.mask,
+                trajectory=record.trajectory(record.turns, 0, env),
+            )
+        ]

@@ -2,6 +2,9 @@
 
 The driver sends it one call a group. Turns and tokens are between the coordinator and the engines, so the driver's work does not
 grow with them.
+
+A group of episodes has one environment and one seed, and is played until enough of them are finished (`play_group`). A failed
+environment costs its episode; what then happens to the group is a rule, applied and counted here.
 """
 
 from __future__ import annotations
@@ -22,14 +25,90 @@ from roll.distributed.cluster import Cluster
 from roll.errors import EpisodeFailed, TemplateRefusal, WorkerDied
 from roll.explorer.dialogue import Dialogue
 from roll.explorer.env_manager import EnvManager, EpisodeTask, PolicyAnswer
-from roll.explorer.group_play import RULES, VALIDATION, play_group
 from roll.rollout.rollout import RolloutClient
 from roll.rollout.router import Router
 from roll.strategies.infer.interface import GenerateRequest, SamplingParams
-from roll.strategies.opened_models import load_tokenizer
+from roll.strategies.model_folder import open_tokenizer
 
 if TYPE_CHECKING:
     from roll.envs.host import EnvHost
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class FailureRule:
+    """What a failed episode means for its group."""
+
+    retries: int
+    """How often an episode is played again."""
+    may_shrink: bool
+    """Whether the group goes on without it."""
+
+
+RULES: dict[EnvFailurePolicy, FailureRule] = {
+    "retry": FailureRule(1, False),
+    "drop_sample": FailureRule(0, True),
+    "drop_group": FailureRule(0, False),
+}
+VALIDATION = FailureRule(1, True)
+"""The rule of a validation: it counts the episodes that can be played, and reports how many cannot."""
+
+
+@dataclass(slots=True)
+class GroupOutcome:
+    """What became of a group."""
+
+    failures: Counter[str] = field(default_factory=Counter)
+    """Failed episodes by kind, those that were played again included."""
+    last_failure: str = ""
+    lost: int = 0
+    """Episodes that failed for good."""
+    aborted: int = 0
+    """Redundant episodes that were ended because enough others had finished."""
+
+
+async def play_group(
+    play: Callable[[int, int], Awaitable[T]], started: int, needed: int, rule: FailureRule
+) -> tuple[list[T], GroupOutcome]:
+    """Plays `started` episodes at once; the first `needed` to finish are the result, in the order of their numbers, and the
+    rest is cancelled. Fewer come back where the rule lets the group shrink; none if it does not and too few are left.
+
+    `play(episode, attempt)` plays one, or raises `EpisodeFailed`; any other exception ends the group and is the caller's."""
+    outcome = GroupOutcome()
+    finished: dict[int, T] = {}
+    attempts = dict.fromkeys(range(started), 0)
+    running = {asyncio.ensure_future(play(episode, 0)): episode for episode in range(started)}
+    try:
+        while running and len(finished) < needed:
+            done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in sorted(done, key=lambda task: running[task]):
+                episode = running.pop(task)
+                try:
+                    result = task.result()
+                except EpisodeFailed as failure:
+                    outcome.failures[failure.kind] += 1
+                    outcome.last_failure = str(failure)
+                    if attempts[episode] < rule.retries:
+                        attempts[episode] += 1
+                        running[asyncio.ensure_future(play(episode, attempts[episode]))] = episode
+                    else:
+                        outcome.lost += 1
+                    continue
+                if len(finished) < needed:
+                    finished[episode] = result
+                else:
+                    outcome.aborted += 1
+            if not rule.may_shrink and started - outcome.lost < needed:
+                return [], outcome
+        outcome.aborted += len(running)
+        return [finished[episode] for episode in sorted(finished)], outcome
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +152,7 @@ class EnvironmentWorker:
         self._config = config
         self._capacity = requests_per_engine
         data = config.actor_train.data_args
-        self._tokenizer = load_tokenizer(tokenizer_folder)
+        self._tokenizer = open_tokenizer(tokenizer_folder)
         set_variables(self._tokenizer, data.chat_template_kwargs)
         dialogue = Dialogue(self._tokenizer, data.template)
         self._managers: dict[str, EnvManager] = {}

@@ -18,7 +18,7 @@ from roll.data.sample import Sample, SampleGroup
 from roll.engines.engine_fleet import Routing
 from roll.engines.weight_updates import EngineUpdates
 from roll.record.advice import Places
-from roll.record.reports import Reports
+from roll.record.callbacks import Reports
 from roll.record.validation import SetRollouts, ValidationSet, summarise
 from roll.rollout.filters import GroupFilter
 from roll.rollout.groups import Groups

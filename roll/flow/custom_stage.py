@@ -21,8 +21,7 @@ from roll.configs.dotted_path import import_object
 from roll.configs.problems import OWN_CODE, Collector
 from roll.data.sample import SampleGroup
 from roll.errors import boundary
-from roll.flow.parallel import Parallel
-from roll.flow.stage import AnyStage, Stage
+from roll.flow.stage import AnyStage, Parallel, Stage
 from roll.rollout.groups import Groups
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")

@@ -14,9 +14,8 @@ from roll.distributed import stacks
 from roll.distributed.backend import WorkerHandle
 from roll.distributed.cluster import Cluster
 from roll.errors import reason
-from roll.flow.flow import Flow, item_name
+from roll.flow.flow import Flow, Suspect, item_name
 from roll.record.display import Display
-from roll.record.hangs import Suspect
 
 LOOK_S = 1.0
 """Time between two looks."""

@@ -21,11 +21,10 @@ from roll.distributed.devices import Inventory, place_on_cpus
 from roll.distributed.user_code import SLIPS, START_S, try_aside
 from roll.engines.engine_fleet import EngineFleet
 from roll.errors import EnvFailure
-from roll.explorer.agentic import AgenticExplorer
+from roll.explorer.agentic import AgenticExplorer, EpisodeSource
 from roll.explorer.coordinators import Coordinators
 from roll.explorer.dialogue import Dialogue
 from roll.explorer.env_manager import EnvManager, Record
-from roll.explorer.episode_source import EpisodeSource
 from roll.explorer.explorer import Exploration
 from roll.flow.stage import AnyStage, Stage
 from roll.pipeline.pipeline import Pipeline
@@ -33,7 +32,7 @@ from roll.pipeline.preparation import Preparation, Prepared, own_filter
 from roll.pipeline.run import Run
 from roll.record.ledger import Ledger
 from roll.record.validation import ValidationSet
-from roll.rollout.environment_failure import NO_RESET
+from roll.rollout.environment import NO_RESET
 from roll.rollout.filters import GroupFilter
 from roll.rollout.tasks import NoTasks
 from roll.strategies.infer.interface import sampling_params

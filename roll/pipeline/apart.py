@@ -14,14 +14,14 @@ from roll.engines.engine_fleet import EngineFleet
 from roll.engines.policy_copy import PolicyCopy
 from roll.engines.weight_updates import EngineUpdates, UpdateStats
 from roll.errors import Closed
-from roll.record.reports import Reports
+from roll.record.callbacks import Reports
 from roll.record.trace import Trace
 from roll.record.validation import ValidationResult
 from roll.rollout.schedule import StepSchedule
 from roll.rollout.sql.groups import SqlGroups
 from roll.trainer.trainer import Trainer
-from roll.weights.gather import NewWeights
 from roll.weights.store import WeightStore
+from roll.weights.transport import NewWeights
 
 logger = logging.getLogger(__name__)
 

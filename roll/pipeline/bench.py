@@ -1,12 +1,19 @@
-"""`mode: bench`: models that were trained before are evaluated, one after another, on the same engines; nothing is trained."""
+"""`mode: bench`: models that were trained before are evaluated, one after another, on the same engines; nothing is trained. Each
+engine reads the tensors from a model's Hugging Face folder itself.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
 from roll.configs.base import PRETRAIN
 from roll.configs.ppo import PPOConfig
@@ -20,8 +27,10 @@ from roll.record.trace import Trace
 from roll.record.validation import ALL, ValidationResult
 from roll.rollout.groups import Groups
 from roll.rollout.schedule import StepSchedule
+from roll.weights.bucket import Bucket, WeightManifest, make_buckets, manifest_of
+from roll.weights.directory import BucketFile
 from roll.weights.folder_files import stored_tensors, weight_files
-from roll.weights.model_folders import ModelFolders
+from roll.weights.store import Receive
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +117,59 @@ def check_complete(models: Sequence[BenchedModel], results: Sequence[ValidationR
         for name, parts in result.sets.items():
             if not parts[ALL]:
                 raise RuntimeError(f"{names[result.version]} on {name}: not one rollout could be judged")
+
+
+@dataclass(frozen=True, slots=True)
+class FolderBucket(BucketFile):
+    """Some of the tensors in a file of a model, as a type that engines compute in."""
+
+    dtype: str
+
+    def read(self) -> Bucket:
+        tensors = dict(_tensors(Path(self.path), self.names, self.dtype))
+        return Bucket(tensors, self.checksum)
+
+
+class ModelFolders:
+    """A `WeightSource`."""
+
+    def __init__(self, folders: Mapping[int, Path], dtype: str, bucket_bytes: int) -> None:
+        """`folders`: of each version, on a file system that the engines see, too. `dtype`: what engines compute in."""
+        self._folders = folders
+        self._dtype = dtype
+        self._bucket_bytes = bucket_bytes
+        self._read: dict[int, list[FolderBucket]] = {}
+        self._reading = asyncio.Lock()
+
+    async def pull(self, version: int, into: Receive) -> WeightManifest:
+        async with self._reading:
+            if version not in self._read:
+                self._read[version] = await asyncio.to_thread(self._buckets, self._folders[version])
+        for bucket in self._read[version]:
+            await into(version, bucket)
+        return self.manifest(version)
+
+    def manifest(self, version: int) -> WeightManifest:
+        """Of a version that was pulled before."""
+        return manifest_of(version, self._read[version])
+
+    async def retain(self, versions: Collection[int]) -> None:
+        """The folders are others'."""
+
+    def _buckets(self, folder: Path) -> list[FolderBucket]:
+        return [
+            FolderBucket(str(path), bucket.names, bucket.checksum, bucket.nbytes, self._dtype)
+            for path in weight_files(folder)
+            for bucket in make_buckets(_tensors(path, None, self._dtype), self._bucket_bytes)
+        ]
+
+
+def _tensors(path: Path, names: Collection[str] | None, dtype: str) -> Iterator[tuple[str, Tensor]]:
+    """Tensors of a file, one at a time; integers keep their type. `names`: None for all. Raises `ValueError`."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys() if names is None else names:
+                tensor = file.get_tensor(name)
+                yield name, tensor.to(getattr(torch, dtype)) if tensor.is_floating_point() else tensor
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"the weights in '{path}' cannot be read: {error}") from error

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Container, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Coroutine, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -53,23 +53,28 @@ async def start_clusters(
             await _load(cluster, str(loaded[role]), display)
         return cluster
 
-    async def start_in_turn(role: str) -> Cluster:
-        if role not in devices.table.devices:
-            return await start(role)
-        async with devices.hold(role):
-            try:
-                cluster = await start(role)
-            except Exception:
-                for other in set(starting) - {asyncio.current_task()}:  # else the next would begin on these devices now
-                    other.cancel()
-                raise
-            turns = ("sleep", "wake") if role == "actor_infer" else ("offload", "reload")
-            devices.on_turn(role, *(partial(cluster.call_all, turn) for turn in turns))
-            return cluster
-
     display.note(f"starting {', '.join(specs)} ...")
-    starting = [asyncio.create_task(start_in_turn(role)) for role in specs]
+    starting: list[asyncio.Task[Cluster]] = []
+    starting += [asyncio.create_task(_in_turn(role, start, devices, starting)) for role in specs]
     return dict(zip(specs, await asyncio.gather(*starting), strict=True))
+
+
+async def _in_turn(
+    role: str, start: Callable[[str], Awaitable[Cluster]], devices: DeviceLocks, starting: Sequence[asyncio.Task[Cluster]]
+) -> Cluster:
+    """`starting`: the starts of all roles."""
+    if role not in devices.table.devices:
+        return await start(role)
+    async with devices.hold(role):
+        try:
+            cluster = await start(role)
+        except Exception:
+            for other in set(starting) - {asyncio.current_task()}:  # else the next would begin on these devices now
+                other.cancel()
+            raise
+        turns = ("sleep", "wake") if role == "actor_infer" else ("offload", "reload")
+        devices.on_turn(role, *(partial(cluster.call_all, turn) for turn in turns))
+        return cluster
 
 
 def _specs(config: PPOConfig, prepared: Prepared, inventory: Inventory, backend: Backend) -> dict[str, Sequence[WorkerSpec]]:

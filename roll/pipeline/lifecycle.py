@@ -111,11 +111,7 @@ class RunLifecycle(ABC):
         self.state = RunState(self.config, prepared, self.advantages(self.config), self.state.record)
 
     async def run(self) -> dict[str, Any]:
-        loop = asyncio.get_running_loop()
-        with contextlib.suppress(RuntimeError):
-            # Not on Windows, and not outside the main thread.
-            loop.add_signal_handler(signal.SIGINT, self.interrupt)
-            loop.add_signal_handler(signal.SIGTERM, self.terminate)
+        self._heed_signals()
         self._task = asyncio.current_task()
         display, status, reason = self.state.record.display, "finished", ""
         try:
@@ -152,6 +148,12 @@ class RunLifecycle(ABC):
                 summary |= {"status": "failed", "reason": one_line(error)}
         self.state.record.finish(summary)
         return summary
+
+    def _heed_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(NotImplementedError, RuntimeError):  # not on Windows, and not outside the main thread
+            loop.add_signal_handler(signal.SIGINT, self.interrupt)
+            loop.add_signal_handler(signal.SIGTERM, self.terminate)
 
     def figures(self, wall_s: float) -> dict[str, Any]:
         """Those of the run so far."""

@@ -27,19 +27,17 @@ from roll.distributed.devices import Inventory
 from roll.errors import boundary
 from roll.flow.custom_stage import CustomStage, custom_stages
 from roll.pipeline.bench import BenchedModel, benched_models
-from roll.pipeline.identity import check_database, standing
 from roll.pipeline.roles import loss_spec
 from roll.record.callbacks import Callback, own_callbacks
-from roll.record.checkpoint import Checkpoint, CheckpointStore
-from roll.record.checkpoint_state import resumable
-from roll.record.run_identity import RunIdentity
+from roll.record.checkpoint import Checkpoint, CheckpointStore, resumable
+from roll.record.run_identity import RunIdentity, standing
 from roll.record.run_lock import RunLock
 from roll.record.validation import ValidationSet
 from roll.rollout.filters import GroupFilter
 from roll.rollout.tasks import TaskSource
 from roll.strategies.infer.installed_engine import engine_problems
 from roll.strategies.infer.interface import sampling_params
-from roll.strategies.opened_models import open_model
+from roll.strategies.model_folder import open_model
 from roll.strategies.train.megatron.supported import ParallelLayout, check_folder
 from roll.weights.directory import check_room
 
@@ -140,6 +138,13 @@ class Preparation:
         collect("output_dir", config.output_dir, partial(_check_writable, self.run_dir), "name a folder that can be written to")
         for key, path in {**_worker_classes(config), **own_classes}.items():
             collect(key, path, partial(import_object, path), "package.module.Class, importable here (see PYTHONPATH)")
+        self._check_variant_and_engine()
+        self._find_beginning()
+        self._check_models(inventory.kind)
+        self._stages, self._callbacks = custom_stages(config.flow, collect), own_callbacks(config.flow, collect)
+
+    def _check_variant_and_engine(self) -> None:
+        config, collect = self.config, self.collect
         collect.add(engine_problems("actor_infer.strategy_args", config.actor_infer.strategy_args))
         collect(
             "actor_train.pg_variant",
@@ -147,6 +152,10 @@ class Preparation:
             partial(_check_policy_loss, config, self.derived),
             "package.module.function, importable here (see PYTHONPATH): it takes (inputs, args), returns (loss [B, T], sums)",
         )
+
+    def _find_beginning(self) -> None:
+        """The checkpoint and the run that this process goes on from, or the models that it evaluates."""
+        config, collect = self.config, self.collect
         self.checkpoint: Checkpoint | None = collect(
             "resume_from_checkpoint",
             config.resume_from_checkpoint,
@@ -161,18 +170,20 @@ class Preparation:
             fix = "name complete checkpoints, runs that have some, or pretrain"
             found = collect("bench_checkpoints", config.bench_checkpoints, partial(benched_models, config), fix)
             self._benched = found or ()
+
+    def _check_models(self, device_kind: str) -> None:
+        config, collect = self.config, self.collect
         tokenizers = [
             collect(key, folder, partial(open_model, folder, not config.only_evaluates), _FOLDER)
             for folder, key in _model_folders(config).items()
         ]
         if config.model_update_transport == "shared_memory" and config.has_both_halves and tokenizers[0] is not None:
-            element = element_bytes(config.actor_train, inventory.kind == "cuda")
+            element = element_bytes(config.actor_train, device_kind == "cuda")
             check_room_for = partial(check_room, Path(config.model_folder(config.actor_train)), element)
             fix = "a larger /dev/shm (a container's --shm-size), or object_store"
             collect("model_update_transport", "shared_memory", check_room_for, fix)
-        for key, value, check in _divided_by_megatron(config, inventory.kind):
+        for key, value, check in _divided_by_megatron(config, device_kind):
             collect(key, value, check, "sizes that divide the model, or another model or strategy_name")
-        self._stages, self._callbacks = custom_stages(config.flow, collect), own_callbacks(config.flow, collect)
         self.tokenizer = tokenizers[0]
         """None if it cannot be loaded."""
         if self.tokenizer is not None:
@@ -222,6 +233,30 @@ class Preparation:
             "warnings": tuple(self.warnings),
             "identity": self._identity,
         }
+
+
+def check_database(config: PPOConfig, identity: RunIdentity | None, checkpoint: Checkpoint | None, own: bool) -> None:
+    """That the run's database can be used, and that this process may take part in the run it holds. `own`: whether the checkpoint
+    is of this run, which goes on. Raises `ValueError`, `ConfigError`."""
+    try:
+        from roll.pipeline import shared_groups
+        from roll.rollout.sql.admittance import Claim
+    except ImportError as error:
+        raise ValueError(f"groups in a database need {error.name}, which is not installed") from error
+    assert config.groups_address is not None
+    address, step = config.groups_address, checkpoint.step if checkpoint is not None else 0
+
+    def check(run: RunIdentity | None) -> None:
+        claim = Claim(run, config.trains, step, config.member_timeout)
+        shared_groups.check_database(config, address, claim, checkpoint if own else None)
+
+    try:
+        check(identity)
+    except ConfigError:
+        begun = standing(config, checkpoint)
+        if identity is not None or begun is None:
+            raise
+        check(begun)  # another process has begun this run since the folder was looked at
 
 
 def _restore(source: TaskSource, cursor: Mapping[str, Any]) -> None:

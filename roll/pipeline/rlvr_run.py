@@ -43,8 +43,8 @@ from roll.rollout.router import Router
 from roll.rollout.tasks import NoTasks
 from roll.strategies.infer.installed_engine import engine_problems
 from roll.strategies.infer.interface import sampling_params
-from roll.strategies.opened_models import open_classifier, open_model
-from roll.trainer.rlvr_advantages import RLVRAdvantages
+from roll.strategies.model_folder import open_classifier, open_model
+from roll.trainer.advantages import RLVRAdvantages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,8 +36,8 @@ TRAINER = frozenset({"actor_train", "actor_log_prob", "critic", "reference"})
 ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """Both names of the variable that torch's allocator reads."""
 TRAIN_WORKER = "roll.strategies.workers.TrainWorker"
-CRITIC_WORKER = "roll.strategies.critic_worker.CriticWorker"
-LOG_PROB_WORKER = "roll.strategies.log_prob_worker.LogProbWorker"
+CRITIC_WORKER = "roll.strategies.workers.CriticWorker"
+LOG_PROB_WORKER = "roll.strategies.workers.LogProbWorker"
 INFER_WORKER = "roll.strategies.workers.InferWorker"
 REWARD_WORKER = "roll.rewards.host.RewardHost"
 

@@ -27,10 +27,9 @@ from typing import Any, Protocol
 
 from roll.configs.derived import Derived
 from roll.data.sample import SampleGroup
-from roll.flow.parallel import parallel
-from roll.flow.stage import AnyStage, GatedStage, SourceStage, Stage
+from roll.flow.stage import AnyStage, GatedStage, SourceStage, Stage, parallel
 from roll.trainer.trainer import Trainer
-from roll.weights.gather import NewWeights
+from roll.weights.transport import NewWeights
 
 
 class Explores(Protocol):

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 from roll.configs.ppo import PPOConfig
 from roll.configs.staleness import deepest_pipeline
 from roll.pipeline.preparation import Prepared
-from roll.record.callbacks import Callbacks
+from roll.record.callbacks import Callbacks, Reports
 from roll.record.checkpoint import CheckpointStore
 from roll.record.group_log import GROUPS
-from roll.record.reports import Reports
 from roll.record.run_identity import RunIdentity, identify, write_identity
 from roll.record.run_record import RunRecord
 from roll.rollout.admission import Admission
@@ -114,7 +113,7 @@ class RunState:
 
     def _new_groups(self) -> Groups:
         config, source = self._config, self._prepared.source
-        journal, trace = self.record.groups, self.record.files.trace
+        journal, trace = self.record.journals.groups, self.record.files.trace
         admission, depth = new_admission(config, self.first_step), _depth(config)
         progress = Progress(config.groups_per_step, config.max_dropped_batches)
         if config.groups_address is None:

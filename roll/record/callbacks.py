@@ -1,4 +1,6 @@
-"""Callbacks: a user's code that is told what happens in a run."""
+"""Callbacks: a user's code that is told what happens in a run. `Reports` tells it, the run's record, and its alarms, which may
+end the run.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,18 @@ import inspect
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from roll.configs.base import FlowConfig
 from roll.configs.dotted_path import import_object
 from roll.configs.problems import OWN_CODE, Collector
-from roll.data.sample import SampleGroup
+from roll.data.sample import Sample, SampleGroup
 from roll.errors import CallbackError, boundary
+
+if TYPE_CHECKING:  # users import this file, and torch takes seconds
+    from roll.data.token_batch import TokenBatch
+    from roll.record.run_record import RunRecord
+    from roll.record.validation import ValidationResult
 
 Event = Literal["on_step", "on_validation", "on_group", "on_run_end"]
 
@@ -80,3 +87,42 @@ def checked(callback: Callback) -> Callback:
             wanted = inspect.signature(getattr(Callback, name))
             raise ValueError(f"{type(callback).__qualname__}.{name} must take {wanted}: {error}") from error
     return callback
+
+
+class Stoppable(Protocol):
+    def stop(self) -> None:
+        """Nothing begins any more."""
+
+
+class Reports:
+    def __init__(self, record: RunRecord, callbacks: Callbacks, groups: Stoppable) -> None:
+        """`groups`: stopped when an alarm is to end the run."""
+        self.record = record
+        self._callbacks = callbacks
+        self._groups = groups
+
+    async def group(self, group: SampleGroup, reason: str | None) -> None:
+        """A group was rolled out and judged. `reason`: why it is not to be trained; None if it is."""
+        if reason is not None:
+            self.record.add_dropped(group, reason)
+        await self._callbacks.call("on_group", group, reason)
+
+    async def step(self, version: int, groups: tuple[SampleGroup, ...], batch: TokenBatch, metrics: Mapping[str, float]) -> None:
+        """A step on policy version `version` has trained the groups, whose tensors are `batch`."""
+        row = self.record.add_step(version, groups, batch, metrics)
+        self._heed_alarms()
+        await self._callbacks.call("on_step", self.record.step, row)
+
+    async def validation(self, result: ValidationResult, samples: Sequence[Sequence[Sample]]) -> None:
+        """`samples`: of each validation set."""
+        metrics = self.record.add_validation(result, samples)
+        self._heed_alarms()
+        await self._callbacks.call("on_validation", result.version, metrics)
+
+    def note(self, text: str) -> None:
+        """A line for people."""
+        self.record.display.note(text)
+
+    def _heed_alarms(self) -> None:
+        if self.record.alarms.stop is not None:
+            self._groups.stop()

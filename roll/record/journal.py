@@ -7,6 +7,9 @@ A `RotatedJournal` is continued in further files, of which the oldest go when al
 `samples.jsonl` is followed by `samples-000000067108864.jsonl` and so on: the number says how many bytes were written before. No
 file is renamed or rewritten, so a reader can go on from a byte. A position is a byte of all files together; a checkpoint's digest
 is that of the file which has the byte before the position.
+
+`write_atomically` replaces other files as a whole: a reader, a killed writer and a full disk find the old contents or the new
+ones.
 """
 
 from __future__ import annotations
@@ -321,3 +324,14 @@ def _put_aside(part: JournalPart) -> int:
     journal.close()
     part.path.unlink()
     return cut
+
+
+def write_atomically(path: Path, contents: bytes) -> None:
+    """Raises `OSError`, naming the file, which then says what it said before."""
+    aside = path.with_name(f".{path.name}.new")
+    try:
+        aside.write_bytes(contents)
+        os.replace(aside, path)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from error

@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roll.record.atomic_write import write_atomically
 from roll.record.estimates import ACCURACY, SCORE
-from roll.record.journal import read_rows
+from roll.record.journal import read_rows, write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

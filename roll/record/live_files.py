@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from roll.record import learning_curve
-from roll.record.atomic_write import write_atomically
+from roll.record.journal import write_atomically
 from roll.record.ledger import Ledger
 from roll.record.run_lock import RunLock
 from roll.record.trace import Trace

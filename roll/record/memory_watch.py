@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 
 from roll.distributed.cluster import Cluster
-from roll.distributed.process_memory import ProcessMemory, process_memory
+from roll.distributed.machine import ProcessMemory, process_memory
 
 DRIVER = "driver"
 EVERY_S = 10.0

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from roll.algorithms.expected_left import LEAST
-from roll.algorithms.gradient_left import LEFT, LENGTHS
+from roll.algorithms.loss_metrics import LEFT, LENGTHS
 from roll.data.sample import SampleGroup
 
 MEAN_OF_ENGINE = "actor/engine_mismatch/"

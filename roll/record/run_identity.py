@@ -19,7 +19,9 @@ from typing import Any
 
 import yaml
 
-from roll.record.atomic_write import write_atomically
+from roll.configs.ppo import PPOConfig
+from roll.record.checkpoint import Checkpoint
+from roll.record.journal import write_atomically
 
 RUN = "run.json"
 SQLITE = "sqlite:///"
@@ -83,6 +85,26 @@ def identify(folder: Path, exp_name: str, known: str = "") -> RunIdentity:
     written = read_identity(folder)
     assert written is not None
     return written
+
+
+def standing(config: PPOConfig, checkpoint: Checkpoint | None) -> RunIdentity | None:
+    """The run that this process goes on with, or joins; None: one begins. Raises `ValueError`."""
+    goes_on = checkpoint is not None and checkpoint.is_of(Path(config.run_dir))
+    if config.only_evaluates or (config.has_both_halves and not goes_on and config.resume_from_checkpoint != "auto"):
+        return None
+    known = str(checkpoint.state.get("run", "")) if checkpoint is not None and goes_on else ""
+    folder = Path(config.shared_dir)
+    try:
+        found = read_identity(folder)
+    except ValueError:
+        if not known:
+            raise
+        found = None
+    if found is None:
+        return RunIdentity(known, config.exp_name, str(folder.resolve()), socket.gethostname(), "") if known else None
+    if known and checkpoint is not None and found.id != known:
+        raise ValueError(f"{checkpoint.path} is of another run ({known}) than this folder ({found.id})")
+    return found
 
 
 def write_identity(folder: Path, identity: RunIdentity) -> None:

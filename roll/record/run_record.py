@@ -10,20 +10,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-import yaml
-
 from roll.configs.derived import Derived
 from roll.configs.loading import to_mapping
 from roll.configs.ppo import PPOConfig
-from roll.configs.redact import redact
 from roll.data.sample import Sample, SampleGroup
 from roll.data.token_batch import TokenBatch
 from roll.errors import Superseded
-from roll.record.atomic_write import write_atomically
 from roll.record.display import Display, RoleLine, RunSnapshot, duration
 from roll.record.estimates import Validated
-from roll.record.group_log import GroupLog, SampleLog
-from roll.record.journal import JournalFile, read_rows
+from roll.record.journal import read_rows
+from roll.record.journals import Journals
 from roll.record.ledger import STAGE, LaneState, Ledger, StepSpeed
 from roll.record.live_files import LiveFiles
 from roll.record.memory_watch import MemoryWatch
@@ -31,8 +27,8 @@ from roll.record.off_policy import StalenessStats
 from roll.record.printed_summary import print_summary
 from roll.record.run_lock import RunLock
 from roll.record.trace import Span
-from roll.record.trackers import Status, make_trackers
-from roll.record.training_warnings import ALARMS, Alarms, TrainingWarnings
+from roll.record.trackers import Status
+from roll.record.training_warnings import Alarms, TrainingWarnings
 from roll.record.validation import ValidationResult
 from roll.record.verdict import CUT, Curves, Verdict, verdict
 
@@ -52,7 +48,27 @@ class Counter(Protocol):
 
 class RunRecord:
     """The folder `<output_dir>/<exp_name>`: config.yaml, the journals metrics.jsonl, samples.jsonl and groups.jsonl, and the
-    `LiveFiles`; and the display."""
+    `LiveFiles`; and the display.
+
+    `written`: the configuration with paths as the user wrote them. `resumed`: the record's state in the checkpoint that the run
+    goes on from; what was written after it is rolled back. `warnings`: what was odd before the run began. `models`: how many a
+    run evaluates that trains nothing. `before`: the record of the same run that this one takes over from, when its trainer
+    restarts."""
+
+    _counter: Counter | None = None
+    _ledger: Ledger | None = None
+    _speed: StepSpeed | None = None
+    _run_began: float | None = None
+    """When the workers were up for the first time."""
+    _started_s = 0.0
+    """How long that took."""
+    _reward: float | None = None
+    _cut: float | None = None
+    _lag: float | None = None
+    steady_steps, trained_s, idle_s = 0, 0.0, 0.0
+    """The steps but the first, for which everything is slow; how long they took, and the waits for groups before them."""
+    samples = 0
+    response_tokens = 0
 
     def __init__(
         self,
@@ -66,61 +82,30 @@ class RunRecord:
         models: int = 0,
         before: RunRecord | None = None,
     ) -> None:
-        """`written`: the configuration with paths as the user wrote them. `resumed`: the record's state in the checkpoint that
-        the run goes on from; what was written after it is rolled back. `warnings`: what was odd before the run began. `models`:
-        how many a run evaluates that trains nothing. `before`: the record of the same run that this one takes over from, when
-        its trainer restarts."""
-        written = written or to_mapping(config)
-        self.run_dir = run_dir = Path(derived.run_dir)
+        self.run_dir = Path(derived.run_dir)
         self.max_steps = models or config.max_steps
         self._counted = "model" if models else "step"
         self._trains = config.trains
         self._made = self._began = time.monotonic()
-        self._run_began: float | None = None
-        """When the workers were up for the first time."""
-        self._started_s = 0.0
-        """How long that took."""
-        self._counter: Counter | None = None
-        self._ledger: Ledger | None = None
-        self._speed: StepSpeed | None = None
-        self.files = LiveFiles(run_dir, config.exp_name, derived.staleness_bound, lock)
-        self.groups = GroupLog(run_dir)
-        self._samples = SampleLog(run_dir, config.rollout_log_per_step, config.seed, round(config.rollout_log_limit_gb * 1e9))
+        self.files = LiveFiles(self.run_dir, config.exp_name, derived.staleness_bound, lock)
         self.staleness = StalenessStats(derived.staleness_bound)
         if resumed is not None:
             self.staleness.restore(resumed["staleness"])
         self.step = self._first_step = resumed["step"] if resumed is not None else 0
-        digests = resumed.get("digests", {}) if resumed is not None else {}
-        logged = (self.step, resumed.get("metrics", 0), digests.get("metrics")) if resumed is not None else (-1, 0, None)
-        # First: a tracker that cannot start ends this, and nothing is changed then.
-        self._trackers = make_trackers(derived.trackers, run_dir, config.exp_name, written, config.tracker_kwargs, *logged)
-        write_atomically(run_dir / "config.yaml", yaml.safe_dump(redact(written), sort_keys=False).encode())
-        self.groups.rewind(resumed["groups"] if resumed is not None else 0, digests.get("groups"))
-        self._samples.rewind(resumed["samples"] if resumed is not None else 0, digests.get("samples"))
+        self.journals = Journals(config, derived, written or to_mapping(config), resumed)
         self._training_warnings = TrainingWarnings()
         self.alarms = Alarms(config.alarms if config.trains else ())
-        self._alarm_log = JournalFile(run_dir / ALARMS) if config.alarms else None
-        if self._alarm_log is not None:
-            self._alarm_log.retain(lambda row: isinstance(row.get("step"), int) and row["step"] <= self.step)
         self.memory = MemoryWatch()
         self.display = Display(logging_steps=config.logging_steps)
-        self._reward: float | None = None
-        self._cut: float | None = None
         self._curves = Curves()
         self._found = warnings
-        """What was odd before the run began."""
         self._counts: Mapping[str, Any] = {}
         """The groups, as they were counted last."""
-        self._lag: float | None = None
-        self.steady_steps, self.trained_s, self.idle_s = 0, 0.0, 0.0
-        """The steps but the first, for which everything is slow; how long they took, and the waits for groups before them."""
         self._roles: list[RoleLine] = []
-        self.samples = 0
-        self.response_tokens = 0
         self.results: list[ValidationResult] = []
         """The validations of this process."""
         self.validation: list[Validated] = []
-        for row in read_rows(run_dir / "metrics.jsonl"):
+        for row in read_rows(self.run_dir / "metrics.jsonl"):
             self._curves.add(row["step"], row)
             self.validation += [found] if (found := Validated.of_row(row)) is not None else []
         if before is not None:
@@ -160,18 +145,7 @@ class RunRecord:
 
     def state(self) -> dict[str, Any]:
         """Where the journals stand, for a checkpoint."""
-        return {
-            "step": self.step,
-            "groups": self.groups.position(),
-            "samples": self._samples.position(),
-            "metrics": self._trackers.position(),
-            "digests": {
-                "groups": self.groups.digest(),
-                "samples": self._samples.digest(),
-                "metrics": self._trackers.digest(),
-            },
-            "staleness": self.staleness.state(),
-        }
+        return {"step": self.step, **self.journals.state(), "staleness": self.staleness.state()}
 
     def add_step(
         self, version: int, groups: tuple[SampleGroup, ...], batch: TokenBatch, metrics: Mapping[str, float]
@@ -179,12 +153,12 @@ class RunRecord:
         """A step on policy version `version` has trained the groups, whose tensors are `batch`. Returns all its metrics."""
         self.step = version + 1
         lags = self.staleness.add_step(version, groups)
-        self._samples.record(self.step, groups, batch)
+        self.journals.samples.record(self.step, groups, batch)
         tokens = sum(len(sample.response_ids) for group in groups for sample in group.samples)
         counts = self._counter.counts() if self._counter is not None else {}
         speed = self._speed.step(tokens, time.monotonic()) if self._speed is not None else {}
         row = {**metrics, **counts, **lags, **speed, "time/elapsed_s": self.running_s(), **self.memory.metrics()}
-        self._trackers.log(self.step, row)
+        self.journals.metrics.log(self.step, row)
         self._curves.add(self.step, row)
         for warning in self._training_warnings.observe_step(self.step, {**metrics, **counts}):
             logger.warning(warning)
@@ -203,8 +177,7 @@ class RunRecord:
 
     def _judge(self, step: int, metrics: Mapping[str, Any]) -> None:
         for alarm in self.alarms.judge(step, metrics):
-            assert self._alarm_log is not None
-            self._alarm_log.append(alarm._asdict())
+            self.journals.alarm(alarm)
             self.display.note(f"alarm: {alarm.text}{': the run stops' if alarm.action == 'stop' else ''}")
 
     def _trace_step(self, seconds: float, **facts: object) -> None:
@@ -213,13 +186,13 @@ class RunRecord:
 
     def add_dropped(self, group: SampleGroup, reason: str) -> None:
         """A group was rolled out and then dropped."""
-        self._samples.record_dropped(self.step + 1, group, reason)
+        self.journals.samples.record_dropped(self.step + 1, group, reason)
 
     def add_validation(self, result: ValidationResult, sets: Sequence[Sequence[Sample]]) -> dict[str, float]:
         """`sets`: the samples of each validation set. Returns all its metrics."""
         self.results.append(result)
         for samples in sets:
-            self._samples.record_validation(result.version, samples)
+            self.journals.samples.record_validation(result.version, samples)
         found = Validated(result.version, result.accuracy, result.reward, result.errors, result.rollouts)
         self.validation.append(found)
         metrics = {**found.metrics(), "time/validation_s": result.seconds}
@@ -230,7 +203,7 @@ class RunRecord:
         self.files.trace.add(Span("validations", f"version {result.version}", now - result.seconds, now, facts))
         metrics |= {f"val_correct/{tag}/mean": accuracy for tag, accuracy in result.by_tag.items()}
         metrics |= dict(result.estimates()) | result.more
-        self._trackers.log(result.version, metrics)
+        self.journals.metrics.log(result.version, metrics)
         self._curves.add(result.version, metrics)
         self._judge(result.version, metrics)
         return metrics
@@ -332,11 +305,7 @@ class RunRecord:
 
     def _close(self, status: Status) -> None:
         self.display.close()
-        self._trackers.finish(status)
-        self.groups.close()
-        if self._alarm_log is not None:
-            self._alarm_log.close()
-        self._samples.close()
+        self.journals.close(status)
 
 
 def archive_previous(run_dir: Path) -> Path | None:

@@ -15,8 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from roll.record.atomic_write import write_atomically
-from roll.record.journal import plain
+from roll.record.journal import plain, write_atomically
 
 FILE_BYTES = 4_000_000
 """A file that has grown beyond this is not continued. It is compressed to about a tenth."""

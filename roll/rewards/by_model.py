@@ -30,7 +30,7 @@ from roll.rewards.answers import answer_text
 from roll.rewards.pool import TimedPool
 from roll.rewards.service import JsonService
 from roll.rewards.worker import Grade, RewardWorker
-from roll.strategies.infer import make_infer_strategy
+from roll.strategies.infer.engines import make_infer_strategy
 from roll.strategies.infer.interface import GenerateRequest, InferStrategy, sampling_params
 from roll.strategies.model_folder import load_tokenizer
 from roll.strategies.score import Scorer, make_scorer

@@ -25,12 +25,18 @@ Numbers under further keys are the environment's own metrics.
 
 Two more methods are optional: `sample_action(rng: random.Random) -> str`, a random action's text, and `oracle_action() -> str |
 None`, that of a good player in the present state. `roll env check` plays with them.
+
+Below the interface stand the ways in which an environment fails its episode, and the checks of what one returns.
 """
 
 from __future__ import annotations
 
 import inspect
+import math
 from typing import Any, Protocol
+
+from roll.data.untrusted import complaint
+from roll.errors import EnvFailure
 
 Info = dict[str, Any]
 Reset = tuple[str, Info]
@@ -79,3 +85,55 @@ def is_thread_safe(env: object) -> bool:
     """Whether environments of this class may run in several threads of one process. One that uses state of the whole process
     (the global random generator, the working directory) says `thread_safe = False`, and gets processes or the event loop."""
     return bool(getattr(env, "thread_safe", True))
+
+
+NO_RESET = ("reset must return", "the observation of reset must be", "the info of reset must be")
+"""What the messages about a reset of another shape begin with."""
+
+
+def checked_reset(answer: object) -> Reset:
+    """Raises `EnvFailure`."""
+    if not (isinstance(answer, (tuple, list)) and len(answer) == 2):
+        raise EnvFailure("exception", f"reset must return (observation, info), not {_shown(answer)}")
+    observation, info = answer
+    return _text("reset", observation), _info("reset", info)
+
+
+def checked_step(answer: Any) -> Step:
+    """Raises `EnvFailure`."""
+    if not (isinstance(answer, (tuple, list)) and len(answer) == 5):
+        message = f"step must return (observation, reward, terminated, truncated, info), not {_shown(answer)}"
+        raise EnvFailure("exception", message)
+    observation, reward, terminated, truncated, info = answer
+    try:
+        reward = float(reward)
+    except (TypeError, ValueError):
+        raise EnvFailure("exception", f"the reward of a step must be a number, not {_shown(reward)}") from None
+    if not math.isfinite(reward):
+        raise EnvFailure("exception", f"the reward of a step must be finite, not {reward}")
+    return _text("step", observation), reward, bool(terminated), bool(truncated), _info("step", info)
+
+
+def _text(method: str, observation: object) -> str:
+    if not isinstance(observation, str):
+        raise EnvFailure("exception", f"the observation of {method} must be text, not {_shown(observation)}")
+    _check(f"the observation of {method}", observation)
+    return observation
+
+
+def _info(method: str, info: object) -> dict[str, object]:
+    if not isinstance(info, dict):
+        raise EnvFailure("exception", f"the info of {method} must be a dict, not {_shown(info)}")
+    _check(f"the info of {method}", info)
+    return info
+
+
+def _check(what: str, value: object) -> None:
+    """Raises `EnvFailure` unless the value can be stored: it becomes part of journals and checkpoints."""
+    if wrong := complaint(value):
+        raise EnvFailure("exception", f"{what} {wrong}")
+
+
+def _shown(value: object) -> str:
+    text = f"{type(value).__name__} {value!r}"
+    return text if len(text) <= 100 else text[:97] + "..."

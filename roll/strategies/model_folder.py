@@ -29,6 +29,7 @@ from transformers import (
 from transformers.utils import logging
 from transformers.utils.logging import disable_progress_bar
 
+from roll.data.chat_template import try_template
 from roll.errors import boundary
 from roll.weights.folder_files import CONFIG, Stored, check_entries, read_json, stored_tensors, value_head, weight_files
 from roll.weights.layout import TYPES
@@ -190,6 +191,32 @@ def load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
     with boundary(ValueError, f"the tokenizer of '{path}' cannot be loaded", say=_without_advice):
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     return tokenizer
+
+
+def open_tokenizer(folder: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of a local model folder; an error names what the folder lacks."""
+    check_model_folder(Path(folder))
+    return load_tokenizer(Path(folder))
+
+
+def open_model(folder: str, trained: bool = False) -> Any:
+    """The tokenizer of a model folder from which a run may start: its weights are all there, and its chat template comes to an
+    end. An error names what is wrong with the folder. `trained`: by the run, so its weights may not be quantised."""
+    tokenizer = open_tokenizer(folder)
+    if trained:
+        refuse_quantised(Path(folder))
+    check_weights(Path(folder))
+    try_template(tokenizer)
+    return tokenizer
+
+
+def open_classifier(folder: str) -> None:
+    """A reward model's folder: a classifier with one output, and a tokenizer with a chat template that comes to an end."""
+    tokenizer = open_tokenizer(folder)
+    classifier_config(Path(folder))
+    if not tokenizer.chat_template:
+        raise ValueError(f"the tokenizer of '{folder}' has no chat template: a reward model reads a conversation")
+    try_template(tokenizer)
 
 
 def _layers(config: dict[str, Any]) -> int:

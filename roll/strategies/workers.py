@@ -11,16 +11,27 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from roll.algorithms.loss import LossSpec
+from roll.algorithms.value_loss import ValueLossSpec
 from roll.data.token_batch import TokenBatch
-from roll.strategies.infer import make_infer_strategy
+from roll.strategies.infer.engines import make_infer_strategy
 from roll.strategies.infer.interface import EngineStats, GenerateRequest, GenerateResult, InferStrategy, WeightUpdateMode
 from roll.strategies.train import make_train_strategy
 from roll.strategies.train.checkpoint_files import Snapshot
-from roll.strategies.train.interface import AccumulatingStrategy, BatchTotals, Checkpointed, RankContext, TrainStrategy
+from roll.strategies.train.interface import (
+    AccumulatingStrategy,
+    BatchTotals,
+    Checkpointed,
+    CriticStrategy,
+    RankContext,
+    TrainStrategy,
+)
+from roll.strategies.train.process import resolve_dtype
 from roll.strategies.train.spec import TrainSpec
+from roll.weights.adapter import AdapterSource
 from roll.weights.broadcast import Member
 from roll.weights.bucket import Bucket, Readable, WeightManifest
 from roll.weights.directory import BucketFile
+from roll.weights.received import ReceivedWeights
 
 
 class CheckpointedWorker:
@@ -149,3 +160,40 @@ class InferWorker:
 
     async def close(self) -> None:
         await self.strategy.close()
+
+
+class LogProbWorker(CheckpointedWorker):
+    strategy: TrainStrategy
+
+    def __init__(self, context: RankContext, spec: TrainSpec, adapters: AdapterSource | None = None) -> None:
+        """`adapters`: what versions are of that consist of adapters alone."""
+        torch.set_num_threads(context.threads)
+        self.strategy = make_train_strategy(context, spec)
+        self._received = ReceivedWeights(resolve_dtype(spec.dtype, torch.device(context.device)), adapters)
+
+    def log_probs(self, batch: TokenBatch) -> Tensor:
+        return self.strategy.log_probs(batch)
+
+    async def receive_bucket(self, version: int, bucket: Readable) -> None:
+        self._received.receive(version, await asyncio.to_thread(bucket.read))
+
+    def take_weights(self, manifest: WeightManifest) -> None:
+        """Changes nothing unless the version was received whole and intact."""
+        self.strategy.set_weights(self._received.take(manifest))
+
+
+class CriticWorker(CheckpointedWorker):
+    strategy: CriticStrategy
+
+    def __init__(self, context: RankContext, spec: TrainSpec) -> None:
+        torch.set_num_threads(context.threads)
+        from roll.strategies.train.critic import make_critic  # it brings all back ends along
+
+        self.strategy = make_critic(context, spec)
+
+    def values(self, batch: TokenBatch) -> Tensor:
+        return self.strategy.values(batch)
+
+    def train(self, batches: Sequence[TokenBatch], loss: ValueLossSpec, totals: Sequence[BatchTotals]) -> list[dict[str, float]]:
+        """Takes one optimiser step for each of the batches (this rank's shares)."""
+        return [self.strategy.train_values(batch, loss, total) for batch, total in zip(batches, totals, strict=True)]

@@ -17,7 +17,7 @@ from roll.algorithms.loss import prepare_batch
 from roll.data.token_batch import TokenBatch
 from roll.trainer.optimise import add_gradients, step_on_gradients
 from roll.trainer.trainer import Step, Trainer
-from roll.weights.gather import NewWeights
+from roll.weights.transport import NewWeights
 
 
 class TrainerOnArrival(Trainer):

@@ -31,8 +31,8 @@ from roll.data.token_batch import TokenBatch
 from roll.distributed.cluster import Cluster
 from roll.engines.policy_copy import PolicyCopy
 from roll.errors import Closed
+from roll.record.callbacks import Reports
 from roll.record.off_policy import Fading, suspects
-from roll.record.reports import Reports
 from roll.rollout.groups import Groups
 from roll.rollout.lease import Lease
 from roll.rollout.pipeline_depth import StepTimes
@@ -41,8 +41,8 @@ from roll.trainer import batch as batching
 from roll.trainer.advantages import Advantages
 from roll.trainer.checkpoint_writer import CheckpointWriter
 from roll.trainer.optimise import optimise
-from roll.weights.gather import NewWeights, gather_weights
 from roll.weights.store import WeightStore
+from roll.weights.transport import NewWeights, gather_weights
 
 MIB = 1 << 20
 
@@ -82,6 +82,9 @@ class Step:
 
 
 class Trainer:
+    """`first_step`: steps that are done already. `store`: where new weights are gathered to. `copy`: of the policy, that
+    recomputes log-probs in its place."""
+
     on_arrival = False
     """Whether a step takes its groups as they come, or all at once."""
 
@@ -100,8 +103,6 @@ class Trainer:
         checkpoints: CheckpointWriter,
         copy: PolicyCopy | None = None,
     ) -> None:
-        """`first_step`: steps that are done already. `store`: where new weights are gathered to. `copy`: of the policy, that
-        recomputes log-probs in its place."""
         self._config = config
         self._derived = derived
         # Explorers of other processes number their engines themselves, each from 0.

@@ -12,7 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
+import torch
+from torch import Tensor
+
 from roll.distributed.temp_folder import TempFolder
+from roll.weights.adapter import A, AdapterSource, B, BaseWeights, adapted_weights, is_adapter, merge
 from roll.weights.bucket import Bucket, WeightManifest
 from roll.weights.layout import MEMORY, write_file
 
@@ -108,3 +112,38 @@ def _linked(file: str | None, place: Path) -> bool:
             os.link(file, place)
             return True
     return False
+
+
+class ReceivedWeights:
+    def __init__(self, dtype: torch.dtype, adapters: AdapterSource | None = None) -> None:
+        """`dtype`: that the model computes in. `adapters`: what versions are of that consist of adapters alone; None: all are
+        whole weights."""
+        self._dtype = dtype
+        self._base = BaseWeights(Path(adapters.base)) if adapters is not None else None
+        self._rank = adapters.rank if adapters is not None else 0
+        self._buckets: ReceivedBuckets[Bucket] = ReceivedBuckets()
+
+    def receive(self, version: int, bucket: Bucket) -> None:
+        """`ValueError` if it is corrupt. What was received of another version is forgotten."""
+        bucket.verify()
+        self._buckets.make_room(version, bucket)
+        self._buckets.keep(bucket, bucket)
+
+    def take(self, manifest: WeightManifest) -> dict[str, Tensor]:
+        """The whole weights of the manifest's version, which is let go of. `ValueError` unless exactly these were received."""
+        buckets, self._buckets = self._buckets, ReceivedBuckets()
+        buckets.check(manifest)
+        received = {name: tensor for bucket in buckets.kept for name, tensor in bucket.tensors.items()}
+        return self._merged(received) if is_adapter(received) else received
+
+    def _merged(self, received: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The base with the adapters in it."""
+        if self._base is None:
+            raise ValueError("adapters were sent to a model that was started without their base")
+        self._base.check(received, self._rank)
+        adapted = adapted_weights(received)
+        whole = {name: self._base.read(name) for name in self._base.shapes if name not in adapted}
+        for name in adapted:
+            path = name.removesuffix(".weight")
+            whole[name] = merge(self._base.read(name).to(self._dtype), received[path + A], received[path + B])
+        return whole

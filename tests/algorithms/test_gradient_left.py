@@ -9,9 +9,8 @@ import torch
 
 from roll.algorithms.correction import Correction, Filter, ImportanceWeight
 from roll.algorithms.expected_left import expected, fix_of, weight_of
-from roll.algorithms.gradient_left import LEFT, gradient_left
 from roll.algorithms.loss import LossSpec, compute_loss
-from roll.algorithms.loss_metrics import reduce_metrics
+from roll.algorithms.loss_metrics import LEFT, gradient_left, reduce_metrics
 from roll.configs.losses import CorrectionFilterConfig, ISWeightConfig, PolicyLossArgs, TrainInferCorrectionConfig
 from roll.data.token_batch import Padded
 from roll.record.off_policy import Fading

@@ -6,7 +6,7 @@ import pytest
 
 from roll.data.kept_tokens import KeptTokens
 from roll.data.sample import Prompt, Sample, SampleGroup, Trajectory, Turn, VersionSpan
-from roll.rollout.sql.packing import digest, pack, unpack_group
+from roll.rollout.sql.rows import digest, pack, unpack_group
 
 SHARED = Prompt("d/0/1", [1, 2], "text", "tag", "d", "42", {"level": 3})
 OWN = Prompt("d/0/1", [1, 2, 3], "other text", "tag", "d", "42", {"level": 3})

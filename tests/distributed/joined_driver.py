@@ -4,14 +4,14 @@ has one Ray token."""
 import asyncio
 import faulthandler
 
-from roll.distributed import ray_joined
+from roll.distributed import ray_nodes
 from roll.distributed.backend import WorkerSpec
 from roll.distributed.cluster import Cluster
 from roll.distributed.devices import detect, place
 from roll.distributed.ray_backend import RayBackend
 from roll.errors import BackendLost
 
-ray_joined.LOOK_S, ray_joined.LOST_S = 0.2, 2.0
+ray_nodes.LOOK_S, ray_nodes.LOST_S = 0.2, 2.0
 
 
 faulthandler.dump_traceback_later(45)  # where it stands, if it does not end before Ray ends it

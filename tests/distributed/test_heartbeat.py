@@ -6,7 +6,6 @@ import logging
 import pytest
 
 from roll.distributed import cluster as clusters
-from roll.distributed import heartbeat
 from roll.distributed.backend import WorkerSpec
 from roll.distributed.cluster import Cluster
 from roll.distributed.devices import Placement
@@ -42,7 +41,7 @@ def run(scenario):
 
 
 def test_a_silent_worker_is_reported_then_killed_and_ends_the_run(monkeypatch, caplog):
-    monkeypatch.setattr(heartbeat, "WARN_S", 0.1)
+    monkeypatch.setattr(clusters, "WARN_S", 0.1)
 
     async def main():
         good, bad = Handle("role-0"), Handle("role-1")

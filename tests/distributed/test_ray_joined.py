@@ -16,9 +16,9 @@ import psutil
 import pytest
 import yaml
 
-from roll.distributed import ray_joined
+from roll.distributed import ray_nodes
 from roll.distributed.ports import free_port
-from roll.distributed.ray_joined import _answers
+from roll.distributed.ray_nodes import _answers
 from roll.errors import BackendLost
 
 HERE = Path(__file__).parent
@@ -112,12 +112,12 @@ def watch_the_end(process, environment):
 
 
 def test_ray_is_asked_nothing_while_its_control_process_cannot_be_reached(monkeypatch):
-    monkeypatch.setattr(ray_joined, "LOOK_S", 0.02)
-    monkeypatch.setattr(ray_joined, "LOST_S", 0.3)
+    monkeypatch.setattr(ray_nodes, "LOOK_S", 0.02)
+    monkeypatch.setattr(ray_nodes, "LOST_S", 0.3)
 
     async def main():
         server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
-        joined = ray_joined.JoinedRay("head:6379")
+        joined = ray_nodes.JoinedRay("head:6379")
         port = server.sockets[0].getsockname()[1]
         joined._control = f"127.0.0.1:{port}"
         await joined.reached()

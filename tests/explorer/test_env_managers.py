@@ -10,9 +10,7 @@ from roll.data.sample import VersionSpan
 from roll.errors import EpisodeFailed, TemplateRefusal
 from roll.explorer import dialogue
 from roll.explorer.dialogue import Dialogue
-from roll.explorer.env_manager import EpisodeTask, PolicyAnswer
-from roll.explorer.step_env_manager import StepEnvManager
-from roll.explorer.traj_env_manager import TrajEnvManager
+from roll.explorer.env_manager import EpisodeTask, PolicyAnswer, StepEnvManager, TrajEnvManager
 from roll.record.episode_metrics import episode_metrics
 from roll.record.validation import SetRollouts, ValidationSet, summarise
 from roll.strategies.infer.interface import SamplingParams

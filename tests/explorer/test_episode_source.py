@@ -3,7 +3,7 @@ from itertools import islice
 
 import pytest
 
-from roll.explorer.episode_source import SEEDS, EpisodeSource
+from roll.explorer.agentic import SEEDS, EpisodeSource
 
 
 def source(seed=1, weights=None, purpose="train", configured=None):

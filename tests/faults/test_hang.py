@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from roll.cli.train import main
-from roll.record.hangs import Hangs
+from roll.flow.flow import Hangs
 
 pytestmark = pytest.mark.slow
 

@@ -14,10 +14,9 @@ from roll.distributed.device_locks import DeviceLocks
 from roll.distributed.devices import detect, place
 from roll.errors import Closed
 from roll.flow import hang_watch
-from roll.flow.flow import Flow
+from roll.flow.flow import Flow, Hangs
 from roll.flow.hang_watch import HangWatch
 from roll.flow.stage import SourceStage, Stage
-from roll.record.hangs import Hangs
 from roll.record.ledger import Ledger
 
 HERE = str(Path(__file__).parent)

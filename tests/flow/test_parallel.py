@@ -7,8 +7,7 @@ import pytest
 from roll.distributed.device_locks import DeviceLocks
 from roll.errors import Closed, FlowError
 from roll.flow.flow import Flow
-from roll.flow.parallel import Parallel, parallel
-from roll.flow.stage import Stage
+from roll.flow.stage import Parallel, Stage, parallel
 from roll.record.ledger import Ledger
 
 

@@ -16,8 +16,7 @@ from hostile_models import CASES, with_code
 from tiny_models import numbered_tokenizer, tiny_qwen2
 
 from roll.configs.problems import Collector, ConfigError
-from roll.strategies.model_folder import load_config, load_model
-from roll.strategies.opened_models import load_tokenizer, open_model
+from roll.strategies.model_folder import load_config, load_model, open_model, open_tokenizer
 from roll.strategies.train.value_head import load_value_model
 
 HARMLESS = {
@@ -91,7 +90,7 @@ def test_no_loader_runs_the_folders_code(copied: Path, case: str) -> None:
 
     CASES[case][0](copied)
     loaders = (
-        lambda: load_tokenizer(str(copied)),
+        lambda: open_tokenizer(str(copied)),
         lambda: load_config(copied),
         lambda: load_model(copied, torch.float32, "sdpa"),
         lambda: load_value_model(copied, torch.float32, "sdpa"),

@@ -20,9 +20,9 @@ from roll.data.chat_template import render
 from roll.data.prompt_file import PromptRow, read_rows
 from roll.data.prompt_source import tokenize_prompts
 from roll.data.sample import Prompt, Sample, SampleGroup, Trajectory, Turn
-from roll.envs.host import EnvFailure, EnvHost
+from roll.envs.host import EnvHost
 from roll.envs.registry import make_env
-from roll.errors import PromptFileError
+from roll.errors import EnvFailure, PromptFileError
 from roll.record.checkpoint import TRAINER, CheckpointStore
 from roll.record.group_log import GroupLog, SampleLog
 from roll.record.journal import JournalFile

@@ -18,11 +18,11 @@ from roll.data.sample import Sample, SampleGroup
 from roll.data.seeding import derive_seed
 from roll.strategies.infer.hf.strategy import HFInferStrategy
 from roll.strategies.infer.interface import GenerateRequest, SamplingParams
-from roll.strategies.opened_models import load_tokenizer
+from roll.strategies.model_folder import open_tokenizer
 from roll.strategies.train.fsdp2 import FSDP2Strategy
 from roll.strategies.train.interface import RankContext
+from roll.trainer.advantages import RLVRAdvantages
 from roll.trainer.batch import optimiser_batches, token_batch, totals_of
-from roll.trainer.rlvr_advantages import RLVRAdvantages
 from roll.weights.bucket import manifest_of
 
 STEPS, SEED = 5, 42
@@ -65,7 +65,7 @@ async def sequential_loop(config, loss, optimiser_batch_size):
     model = config.pretrain
     rows = read_rows(config.actor_train.data_args)
     tags = {"odd": "sums", "even": "sums"}
-    rows, _ = tokenize_prompts(rows, load_tokenizer(model), "none", config.prompt_length, tags)
+    rows, _ = tokenize_prompts(rows, open_tokenizer(model), "none", config.prompt_length, tags)
     prompts = PromptSource(rows.by_domain(), {}, SEED)
     trainer = FSDP2Strategy(RankContext(seed=SEED, deterministic=True), fsdp2_spec(model, learning_rate=0.003))
     engine = HFInferStrategy(model, max_running_requests=1, max_length=16, threads=1, deterministic=True)

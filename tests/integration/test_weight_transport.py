@@ -24,9 +24,9 @@ from roll.rollout.fleet import Fleet
 from roll.strategies.infer.interface import GenerateRequest, SamplingParams
 from roll.strategies.train.interface import RankContext
 from roll.weights.directory import DirectoryWeightStore, ServedWeightStore
-from roll.weights.gather import gather_weights
 from roll.weights.layout import MEMORY
 from roll.weights.store import MemoryWeightStore
+from roll.weights.transport import gather_weights
 
 BUCKET_BYTES = 1500
 """The model has 12 kB."""

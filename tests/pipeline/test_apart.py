@@ -13,12 +13,11 @@ from roll.errors import Alone, FlowError, VersionGone
 from roll.flow.flow import one_line
 from roll.pipeline.apart import Publisher, attended, is_over
 from roll.pipeline.failures import Rejoining, lost_versions
-from roll.record.reports import Reports
+from roll.record.callbacks import Reports
 from roll.record.validation import ValidationResult
 from roll.weights.bucket import make_buckets, manifest_of
-from roll.weights.gather import NewWeights
 from roll.weights.store import KeptBucket
-from roll.weights.transport import followed_weights, published_weights
+from roll.weights.transport import NewWeights, followed_weights, published_weights
 
 
 class Trainer:

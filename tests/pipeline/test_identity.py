@@ -7,9 +7,9 @@ import pytest
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.rlvr import RLVRConfig
 from roll.pipeline import shared_groups
-from roll.pipeline.identity import check_database, standing
+from roll.pipeline.preparation import check_database
 from roll.record.checkpoint import Checkpoint
-from roll.record.run_identity import identify
+from roll.record.run_identity import identify, standing
 
 
 def config(folder, mode="train", resume="auto"):

@@ -4,7 +4,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from roll.record.checkpoint import MANIFEST, TRAINER, CheckpointError, CheckpointStore
+from roll.errors import CheckpointError
+from roll.record.checkpoint import MANIFEST, TRAINER, CheckpointStore
 
 
 def save(store, step):

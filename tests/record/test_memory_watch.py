@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from roll.distributed.process_memory import ProcessMemory
+from roll.distributed.machine import ProcessMemory
 from roll.record.memory_watch import MemoryWatch
 
 START = ProcessMemory(rss_mb=900.0, device_peak_mb=None)

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roll.configs.staleness import deepest_pipeline
-from roll.rollout.admission import AccountingError, Admission, GroupState
+from roll.errors import AccountingError
+from roll.rollout.admission import Admission, GroupState
 from roll.rollout.pipeline_depth import PipelineDepth
 from roll.rollout.replay import Trained
 

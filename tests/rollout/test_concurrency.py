@@ -3,8 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roll.rollout.concurrency import CUT, Concurrency
-from roll.rollout.router import Router
+from roll.rollout.router import CUT, Concurrency, Router
 
 
 def test_without_a_shortage_the_limit_is_what_was_configured():

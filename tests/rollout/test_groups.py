@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from roll.data.sample import Prompt, Sample, VersionSpan
-from roll.errors import Closed, NoProgress
+from roll.errors import AccountingError, Closed, NoProgress
 from roll.record.trace import Trace
-from roll.rollout.admission import AccountingError, Admission
+from roll.rollout.admission import Admission
 from roll.rollout.changes import Changes
 from roll.rollout.groups import LEASE, START, Groups
 from roll.rollout.pipeline_depth import PipelineDepth

@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roll.rollout.admission import Admission
-from roll.rollout.fleet import Fleet
+from roll.rollout.fleet import Fleet, WeightPulls
 from roll.rollout.pipeline_depth import PipelineDepth
-from roll.rollout.weight_pulls import WeightPulls
 
 sys.path.insert(0, str(Path(__file__).parent))
 from virtual_run import simulate

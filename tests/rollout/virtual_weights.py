@@ -7,10 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from roll.rollout.admission import Admission
-from roll.rollout.fleet import EngineState, Fleet
+from roll.rollout.fleet import EngineState, Fleet, WeightPulls
 from roll.rollout.pipeline_depth import PipelineDepth
 from roll.rollout.schedule import StepSchedule
-from roll.rollout.weight_pulls import WeightPulls
 
 Event = tuple[float, str, int]
 """(delay, kind, value)."""

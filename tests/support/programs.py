@@ -33,7 +33,7 @@ _IMPORTS = {
         "train_specs",
         *(f"transformers.models.{family}.modeling_{family}" for family in ("llama", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe")),
     ),
-    "deepspeed": ("deepspeed", "roll.strategies.train.deepspeed.strategy"),
+    "deepspeed": ("deepspeed", "roll.strategies.train.deepspeed_zero"),
     "megatron": ("roll.strategies.train.megatron.critic", "roll.strategies.train.megatron.strategy"),
     "peft": ("peft",),
     "sqlalchemy": ("roll.pipeline.apart", "roll.pipeline.shared_groups"),

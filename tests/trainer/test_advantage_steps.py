@@ -8,8 +8,8 @@ import torch
 
 from roll.configs.rlvr import RLVRConfig
 from roll.data.sample import Prompt, Sample, SampleGroup, VersionSpan
+from roll.trainer.advantages import RLVRAdvantages
 from roll.trainer.batch import token_batch
-from roll.trainer.rlvr_advantages import RLVRAdvantages
 
 
 def group(number, rewards, lengths, domain="a", finish="stop"):

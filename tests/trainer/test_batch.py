@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from roll.configs.rlvr import RLVRConfig
 from roll.data.sample import Prompt, Sample, SampleGroup, VersionSpan
+from roll.trainer.advantages import RLVRAdvantages
 from roll.trainer.batch import gather, optimiser_batches, rollout_metrics, shards, shares, token_batch, totals_of
-from roll.trainer.rlvr_advantages import RLVRAdvantages
 
 
 def group(group_id, rewards, *, domain="a", prompt_tokens=3, lengths=None, finish=None):

@@ -5,8 +5,8 @@ import torch
 
 from roll.configs.rlvr import RLVRConfig
 from roll.data.sample import Prompt, Sample, SampleGroup, VersionSpan
+from roll.trainer.advantages import RLVRAdvantages
 from roll.trainer.batch import token_batch
-from roll.trainer.rlvr_advantages import RLVRAdvantages
 
 JUNK = float("nan")
 VALUES = torch.tensor([JUNK, JUNK, 0.5, 0.25, JUNK, JUNK, 0.5])

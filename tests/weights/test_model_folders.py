@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from roll.weights.model_folders import ModelFolders
+from roll.pipeline.bench import ModelFolders
 
 
 @pytest.fixture

@@ -2,7 +2,8 @@
 
 import re
 
-from roll import RewardWorker, Sample
+from roll.data.sample import Sample
+from roll.rewards.worker import RewardWorker
 
 
 def last_number(text: str) -> str | None:

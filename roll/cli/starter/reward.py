@@ -1,6 +1,7 @@
 """The reward of this run. Change it: whatever `grade` returns is what the model learns to raise."""
 
-from roll import RewardWorker, Sample
+from roll.data.sample import Sample
+from roll.rewards.worker import RewardWorker
 
 
 class DigitsRewardWorker(RewardWorker):

@@ -2,6 +2,10 @@
 
 A second run would roll the first one back to its own beginning and train its groups; so one that has another id than the database
 is refused, and told whose the database is. A trainer takes the place of an earlier one of its own run if that one is dead.
+
+`LifeSigns`: which processes of a run are alive, by what each of the others sees. Every process counts a number of its own up, its
+beat. Whoever looks compares it with what it saw before, by its own clock: clocks that differ or jump change nothing, and a
+process that was stopped itself looks before it judges.
 """
 
 from __future__ import annotations
@@ -20,10 +24,10 @@ from sqlalchemy import Connection, Row, inspect, select
 
 from roll.errors import ContractError
 from roll.record.run_identity import RunIdentity
-from roll.rollout.sql.life_signs import BEAT_S
-from roll.rollout.sql.migration import LAYOUT, NAMED
+from roll.rollout.sql.database import LAYOUT, NAMED
 from roll.rollout.sql.tables import members, runs
 
+BEAT_S = 2.0
 WATCH_S = 2.5 * BEAT_S
 """Who is alive has beaten at least once in this time."""
 LOOK_S = 0.2
@@ -174,3 +178,23 @@ def _is_dead_here(member: Row[Any]) -> bool:
         return False
     state = Path(f"/proc/{member.pid}/stat")
     return state.is_file() and state.read_text().rpartition(")")[2].split()[0] in "ZX"
+
+
+class LifeSigns:
+    def __init__(self, deadline_s: float) -> None:
+        """`deadline_s`: a process whose beat stands still for longer counts as lost."""
+        self._deadline_s = deadline_s
+        self._seen: dict[str, tuple[object, float]] = {}
+        """Process -> its last beat, and when it was seen first."""
+
+    def look(self, beats: Mapping[str, object], now: float) -> list[str]:
+        """`beats`: of all processes that are said to be alive, as they are now. Returns the lost ones."""
+        self._seen = {
+            name: self._seen[name] if name in self._seen and self._seen[name][0] == beat else (beat, now)
+            for name, beat in beats.items()
+        }
+        return [name for name in beats if self.silent_s(name, now) > self._deadline_s]
+
+    def silent_s(self, name: str, now: float) -> float:
+        """Seconds since the beat was seen to change."""
+        return now - self._seen[name][1] if name in self._seen else 0.0

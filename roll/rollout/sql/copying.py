@@ -20,9 +20,8 @@ from sqlalchemy.pool import NullPool
 
 from roll.errors import DatabaseFailed
 from roll.rollout.sql.admittance import check_contract, layout_of
-from roll.rollout.sql.database import open_engine
+from roll.rollout.sql.database import LAYOUT, migrate, open_engine
 from roll.rollout.sql.joining import leave
-from roll.rollout.sql.migration import LAYOUT, migrate
 from roll.rollout.sql.rows import superfluous
 from roll.rollout.sql.tables import groups, members, metadata, runs, samples
 

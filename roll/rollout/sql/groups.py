@@ -29,12 +29,11 @@ from roll.rollout.admission import Admission, GroupState
 from roll.rollout.groups import Groups
 from roll.rollout.pipeline_depth import PipelineDepth
 from roll.rollout.progress import Progress
-from roll.rollout.sql import joining, rows, validations
+from roll.rollout.sql import joining, rows
+from roll.rollout.sql.admittance import BEAT_S, LifeSigns
 from roll.rollout.sql.database import Database, Statement
 from roll.rollout.sql.joining import Member
-from roll.rollout.sql.life_signs import BEAT_S, LifeSigns
-from roll.rollout.sql.news import Book, News, read_book, read_news
-from roll.rollout.sql.peers import Peers, check_part
+from roll.rollout.sql.news import Book, News, Peers, check_part, read_book, read_news
 from roll.rollout.sql.rows import Fate, fate_of, outline
 from roll.rollout.sql.tables import members, runs
 from roll.rollout.tasks import TaskSource
@@ -313,19 +312,19 @@ class SqlGroups(Groups):
 
     async def claims_validation(self, version: int) -> bool:
         async with self._transaction():
-            claim = partial(validations.claim, version=version, member=self._member.name, seq=self._seq)
+            claim = partial(rows.claim_validation, version=version, member=self._member.name, seq=self._seq)
             if (claimed := await self._database.execute(claim)) is not None:
                 self._statements.append(claimed)
         return claimed is not None
 
     async def report_validation(self, version: int, result: Mapping[str, object]) -> None:
         async with self._transaction():
-            self._statements.append(validations.report(version, result, self._seq))
+            self._statements.append(rows.report_validation(version, result, self._seq))
 
     async def validation_results(self, after: int) -> tuple[int, list[dict[str, object]]]:
         """The number of the last change that is known here, and the results that were reported after change `after`."""
         known = self.known
-        return known, await self._database.read(partial(validations.results, after=after, until=known))
+        return known, await self._database.read(partial(rows.validation_results, after=after, until=known))
 
     # -- who else takes part --------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from roll.record.run_identity import RunIdentity
 from roll.rollout.admission import Admission
 from roll.rollout.progress import LOST, ROLLED_BACK
 from roll.rollout.sql.admittance import about, check_contract, check_owner, layout_of
-from roll.rollout.sql.migration import LAYOUT, migrate
+from roll.rollout.sql.database import LAYOUT, migrate
 from roll.rollout.sql.tables import groups, members, metadata, replays, runs, samples, tasks, validations
 
 JOINING = 1

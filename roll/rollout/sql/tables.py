@@ -4,7 +4,7 @@ One row of `runs` is locked by every transaction that changes something, so all 
 process they come from. `seq` numbers them; rows keep the number of the one that changed them last, and a process that knows
 everything up to number s asks for rows with a larger one.
 
-A table or column that is added here is added to databases that exist by `migration`.
+A table or column that is added here is added to databases that exist by `database.STATEMENTS`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ samples = Table(
     metadata,
     Column("group_id", Integer, primary_key=True, autoincrement=False),
     Column("digest", String(32), nullable=False),
-    Column("data", LargeBinary, nullable=False),  # `roll.rollout.sql.packing`
+    Column("data", LargeBinary, nullable=False),  # `roll.rollout.sql.rows`
 )
 
 replays = Table(  # further uses of groups that were trained; `groups` has the first

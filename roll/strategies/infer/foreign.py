@@ -15,17 +15,13 @@ from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
-
 import roll
 from roll.data.sample import VersionSpan
 from roll.distributed.child import Child
 from roll.distributed.temp_folder import TempFolder
 from roll.errors import CallFailed, ChildDied, EngineClosed, EngineError
-from roll.strategies.infer import make_infer_strategy
 from roll.strategies.infer.interface import EngineStats, GenerateRequest, GenerateResult, SamplingParams, WeightUpdateMode
 from roll.strategies.infer.interpreters import environment
-from roll.weights.adapter import AdapterSource
 from roll.weights.bucket import Bucket, WeightManifest
 from roll.weights.layout import write_memory_file
 
@@ -56,7 +52,7 @@ CLOSING_S = 30.0
 class OtherInterpreterEngine:
     """All methods belong to one event loop."""
 
-    host = "roll.strategies.infer.foreign:EngineHost"
+    host = "roll.strategies.infer.engines:EngineHost"
     """What the process there makes of a strategy's name and options."""
 
     def __init__(self, python: str, strategy_name: str, options: Mapping[str, object]) -> None:
@@ -136,28 +132,3 @@ class OtherInterpreterStrategy(OtherInterpreterEngine):
 
     async def stats(self) -> EngineStats:
         return EngineStats(**await self._call("stats"))
-
-
-class EngineHost:
-    """The strategy's methods, with arguments and results that JSON knows."""
-
-    def __init__(self, strategy_name: str, options: dict[str, Any]) -> None:
-        if options.get("adapters") is not None:
-            options["adapters"] = AdapterSource(**options["adapters"])
-        self._strategy = make_infer_strategy(strategy_name, options)
-        self.abort, self.close = self._strategy.abort, self._strategy.close
-        self.sleep, self.wake = self._strategy.sleep, self._strategy.wake
-
-    async def generate(self, request: dict[str, Any]) -> dict[str, Any]:
-        return asdict(await self._strategy.generate(request_of(request)))
-
-    async def receive_bucket(self, version: int, path: str, checksum: int) -> None:
-        with safe_open(path, framework="pt") as file:
-            bucket = Bucket({name: file.get_tensor(name) for name in file.offset_keys()}, checksum)
-        await self._strategy.receive_bucket(version, bucket)
-
-    async def activate_weights(self, manifest: dict[str, Any], mode: WeightUpdateMode) -> float:
-        return await self._strategy.activate_weights(WeightManifest(**manifest), mode)
-
-    async def stats(self) -> dict[str, Any]:
-        return asdict(await self._strategy.stats())

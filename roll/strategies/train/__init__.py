@@ -14,7 +14,7 @@ def make_train_strategy(context: RankContext, spec: TrainSpec) -> TrainStrategy:
 
         return FSDP2Strategy(context, spec)
     if isinstance(spec.backend, DeepSpeedConfig):
-        from roll.strategies.train.deepspeed.strategy import DeepSpeedStrategy
+        from roll.strategies.train.deepspeed_zero import DeepSpeedStrategy
 
         return DeepSpeedStrategy(context, spec)
     from roll.strategies.train.megatron.strategy import MegatronStrategy

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -14,24 +13,14 @@ from roll.algorithms.value_loss import ValueLossSpec, value_loss
 from roll.configs.arguments import FSDP2Config
 from roll.configs.backend_arguments import DeepSpeedConfig
 from roll.data.token_batch import Padded, TokenBatch
-from roll.strategies.train.deepspeed.strategy import DeepSpeedStrategy
+from roll.strategies.train.deepspeed_zero import DeepSpeedStrategy
 from roll.strategies.train.fsdp2 import FSDP2Strategy
 from roll.strategies.train.hf_train import HFTrainStrategy
-from roll.strategies.train.interface import BatchTotals, Checkpointed, RankContext
+from roll.strategies.train.interface import BatchTotals, CriticStrategy, RankContext
 from roll.strategies.train.layout import Layout
 from roll.strategies.train.spec import TrainSpec
 from roll.strategies.train.tensor_files import FilesOf
 from roll.strategies.train.value_head import load_value_model, write_value_model
-
-
-class CriticStrategy(Checkpointed, Protocol):
-    def values(self, batch: TokenBatch) -> Tensor:
-        """[N] float32, the value of the state that each token of this rank's samples was taken in: what the model says where it
-        has read all tokens before that one. 0 where `loss_mask` is False."""
-
-    def train_values(self, batch: TokenBatch, loss: ValueLossSpec, totals: BatchTotals) -> dict[str, float]:
-        """Takes one optimiser step towards `batch.returns` on this rank's share of the batch; returns the same metrics on every
-        rank."""
 
 
 class _ValueModel(HFTrainStrategy):

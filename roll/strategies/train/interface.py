@@ -10,6 +10,7 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor
 
 from roll.algorithms.loss import LossSpec
+from roll.algorithms.value_loss import ValueLossSpec
 from roll.data.token_batch import TokenBatch
 from roll.strategies.train.checkpoint_files import Snapshot
 from roll.weights.bucket import Bucket
@@ -83,3 +84,13 @@ class AccumulatingStrategy(TrainStrategy, Protocol):
 
     def step_on_gradients(self, loss: LossSpec, totals: BatchTotals) -> dict[str, float]:
         """The optimiser step of all parts, whose totals are known now."""
+
+
+class CriticStrategy(Checkpointed, Protocol):
+    def values(self, batch: TokenBatch) -> Tensor:
+        """[N] float32, the value of the state that each token of this rank's samples was taken in: what the model says where it
+        has read all tokens before that one. 0 where `loss_mask` is False."""
+
+    def train_values(self, batch: TokenBatch, loss: ValueLossSpec, totals: BatchTotals) -> dict[str, float]:
+        """Takes one optimiser step towards `batch.returns` on this rank's share of the batch; returns the same metrics on every
+        rank."""

@@ -6,8 +6,7 @@ from sqlalchemy import create_engine, inspect, text
 
 from roll.errors import ContractError, Expelled
 from roll.rollout.sql.admittance import Claim, check_may_join
-from roll.rollout.sql.database import reading
-from roll.rollout.sql.migration import LAYOUT, check_layout
+from roll.rollout.sql.database import LAYOUT, check_layout, reading
 
 LAYOUT_1 = """
 CREATE TABLE runs (id INTEGER NOT NULL PRIMARY KEY, layout INTEGER NOT NULL, contract TEXT NOT NULL, seq BIGINT NOT NULL,

@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM
 
 from roll.algorithms.loss import LossSpec
 from roll.data.token_batch import TokenBatch
-from roll.strategies.infer import make_infer_strategy
+from roll.strategies.infer.engines import make_infer_strategy
 from roll.strategies.train.fsdp2 import FSDP2Strategy
 from roll.strategies.train.interface import BatchTotals, RankContext
 from roll.weights.adapter import BASE, A, AdapterSource, B, merge

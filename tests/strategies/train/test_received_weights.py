@@ -8,9 +8,9 @@ from train_specs import train_spec
 
 from roll.strategies.train import make_train_strategy
 from roll.strategies.train.interface import RankContext
-from roll.strategies.train.received_weights import ReceivedWeights
 from roll.weights.adapter import AdapterSource
 from roll.weights.bucket import WeightManifest
+from roll.weights.received import ReceivedWeights
 
 ADAPTED = {"lora_target": "all-linear", "lora_rank": 4, "learning_rate": 0.05}
 

@@ -11,7 +11,8 @@ import torch
 from saving import saved
 
 from roll.distributed.ports import free_port
-from roll.record.checkpoint import CheckpointError, CheckpointStore
+from roll.errors import CheckpointError
+from roll.record.checkpoint import CheckpointStore
 
 PROGRAM = Path(__file__).with_name("resume_program.py")
 SETUP = SimpleNamespace(**runpy.run_path(str(PROGRAM)))

@@ -10,7 +10,7 @@ from saving import save
 from train_specs import fsdp2_spec, train_spec
 from transformers import AutoModelForCausalLM
 
-from roll.distributed.process_memory import process_memory
+from roll.distributed.machine import process_memory
 from roll.strategies.model_folder import load_model
 from roll.strategies.train import make_train_strategy
 from roll.strategies.train.fsdp2 import FSDP2Strategy

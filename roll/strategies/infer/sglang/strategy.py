@@ -35,6 +35,10 @@ _PAUSE: dict[WeightUpdateMode, str] = {"interrupt": "retract", "in_flight": "in_
 class SGLangInferStrategy:
     """Implements `InferStrategy`. Raises `EngineError` once the server is gone.
 
+    `max_length` bounds prompt + response tokens of a request. `devices`: torch devices as this process counts them, one for each
+    rank of `tensor_parallel_size`. `version`: the policy version of the folder's weights. `sleeps`: `sleep` has to free memory.
+    `engine_args`: `python`, the interpreter that has SGLang, and further fields of SGLang's `ServerArgs`.
+
     A request's seed is sent with `enable_deterministic_inference` alone, without which SGLang ignores it."""
 
     _asleep = False
@@ -53,9 +57,6 @@ class SGLangInferStrategy:
         sleeps: bool = False,
         engine_args: Mapping[str, Any] | None = None,
     ) -> None:
-        """`max_length` bounds prompt + response tokens of a request. `devices`: torch devices as this process counts them, one
-        for each rank of `tensor_parallel_size`. `version`: the policy version of the folder's weights. `sleeps`: `sleep` has to
-        free memory. `engine_args`: `python`, the interpreter that has SGLang, and further fields of SGLang's `ServerArgs`."""
         given = dict(engine_args or {})
         python, timeout_s = interpreter(given.pop("python", None)), given.pop("startup_timeout_s", STARTUP_TIMEOUT_S)
         if python is None:

@@ -129,6 +129,17 @@ def argument_names(python: str | None = None) -> frozenset[str]:
     )
 
 
+_OURS: dict[str, object] = {
+    "skip_tokenizer_init": True,
+    "logprobs_mode": "raw_logprobs",
+    "scheduling_policy": "priority",
+    "generation_config": "vllm",
+    "worker_extension_cls": "roll.strategies.infer.vllm.worker.PolicyWorker",
+    "disable_log_stats": True,
+}
+"""What the requests and weight updates of this project need."""
+
+
 def engine_arguments(
     model_path: str,
     given: Mapping[str, Any],
@@ -146,7 +157,8 @@ def engine_arguments(
     takes turns on its devices. `model`: its transformers (text) configuration. `lora_rank`: of the adapters that weight updates
     are, if they are.
 
-    `ValueError` for an argument that is not the user's, and for a model that vLLM cannot run on a CPU."""
+    `ValueError` if vLLM is missing, for an argument that is not the user's, and for a model that vLLM cannot run on a CPU."""
+    require_installed()
     _refuse_others(given)
     given = {**given, **for_a_cpu(given)} if cpu else given
     defaults: dict[str, object] = {"enable_prefix_caching": True, "use_tqdm_on_load": False, "load_format": "safetensors"}
@@ -161,16 +173,11 @@ def engine_arguments(
         **defaults,
         **{name: value for name, value in given.items() if name not in STRATEGY_KEYS},
         "model": model_path,
-        "skip_tokenizer_init": True,
         "dtype": dtype,
         "seed": seed,
         "max_model_len": max_length,
         "max_num_seqs": max_running_requests,
-        "logprobs_mode": "raw_logprobs",
-        "scheduling_policy": "priority",
-        "generation_config": "vllm",
-        "worker_extension_cls": "roll.strategies.infer.vllm.worker.PolicyWorker",
-        "disable_log_stats": True,
+        **_OURS,
     }
 
 

@@ -21,7 +21,7 @@ from roll.errors import Aborted, EngineClosed, EngineError
 from roll.strategies.infer.interface import ASLEEP, EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
 from roll.strategies.infer.request_queue import RequestBounds, RequestQueue
 from roll.strategies.infer.stop_strings import Tokenizer
-from roll.strategies.infer.vllm.arguments import engine_arguments, require_installed
+from roll.strategies.infer.vllm.arguments import engine_arguments
 from roll.strategies.infer.vllm.process import EngineFigures, engine_environment, engine_folder, start_engine
 from roll.strategies.infer.vllm.weights import ReceivedAdapters, ReceivedWeights, lora_request
 from roll.weights.adapter import AdapterSource
@@ -70,7 +70,6 @@ class VLLMInferStrategy:
         engine_args: Mapping[str, Any] | None = None,
         adapters: AdapterSource | None = None,
     ) -> None:
-        require_installed()
         model: Any = AutoConfig.from_pretrained(model_path).get_text_config()
         on_cpu = list(devices) == ["cpu"]
         arguments = engine_arguments(
@@ -91,12 +90,11 @@ class VLLMInferStrategy:
         self._received = self._adapters or ReceivedWeights(Path(model_path), tied=bool(model.tie_word_embeddings))
         self._frees_memory = bool(arguments.get("enable_sleep_mode")) and not on_cpu
         self._figures, self._folder = EngineFigures(), engine_folder()
-        environment = engine_environment(list(devices), threads, arguments, self._folder.path)
+        environment = engine_environment(devices, threads, arguments, self._folder.path)
         self._engine = start_engine(arguments, environment, self._figures)
         self._lora = lora_request(adapters.base) if adapters else None  # requests name it, to be computed with the adapters
-        self._calls: dict[str, _Call] = {}
         self._submitting, self._updating = asyncio.Lock(), asyncio.Lock()
-        self._version = version
+        self._calls, self._version = dict[str, _Call](), version
 
     async def generate(self, request: GenerateRequest) -> GenerateResult:
         """Cancelling the call aborts the request in the engine. Raises `EngineError` if the engine ended."""

@@ -134,10 +134,31 @@ MakeStage = Callable[[TransformerConfig, Any, TransformerBlockSubmodules], Model
 """From the configuration, the model's `config.json` and the layers of this rank."""
 
 
+def _leave(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+_ALWAYS: dict[str, Any] = {
+    "normalization": "RMSNorm",
+    "gated_linear_unit": True,
+    "activation_func": nn.functional.silu,
+    "add_bias_linear": False,
+    # The ratio of two log-probs must come from the weights alone.
+    "attention_dropout": 0.0,
+    "hidden_dropout": 0.0,
+    # Weights are read into the parameters right away. Initialisation stays on, for it marks how each is divided.
+    "use_cpu_initialization": True,
+    "init_method": _leave,
+    "output_layer_init_method": _leave,
+    "calculate_per_token_loss": True,
+    "moe_token_dispatcher_type": "alltoall",  # takes unequal numbers of tokens; also without experts, for variable lengths
+}
+
+
 def transformer_config(
     hf_config: Any, dtype: torch.dtype, layout: ParallelLayout, sequence_parallel: bool = False, **chosen: Any
 ) -> TransformerConfig:
-    """`chosen`: fields of TransformerConfig. Dropout is off: the ratio of two log-probs must come from the weights alone."""
+    """`chosen`: further fields of TransformerConfig."""
     check_model(hf_config, layout, sequence_parallel)
     return TransformerConfig(
         tensor_model_parallel_size=layout.tensor,
@@ -155,24 +176,13 @@ def transformer_config(
         kv_channels=getattr(hf_config, "head_dim", None) or hf_config.hidden_size // hf_config.num_attention_heads,
         ffn_hidden_size=hf_config.intermediate_size,
         layernorm_epsilon=hf_config.rms_norm_eps,
-        normalization="RMSNorm",
-        gated_linear_unit=True,
-        activation_func=nn.functional.silu,
-        add_bias_linear=False,
         add_qkv_bias=hf_config.model_type in ("qwen2", "qwen2_moe"),
         qk_layernorm=hf_config.model_type in ("qwen3", "qwen3_moe"),
-        attention_dropout=0.0,
-        hidden_dropout=0.0,
         params_dtype=dtype,
         pipeline_dtype=dtype,
         bf16=dtype == torch.bfloat16,
         fp16=dtype == torch.float16,
-        # Weights are read into the parameters right away. Initialisation stays on, for it marks how each is divided.
-        use_cpu_initialization=True,
-        init_method=_leave,
-        output_layer_init_method=_leave,
-        calculate_per_token_loss=True,
-        moe_token_dispatcher_type="alltoall",  # takes unequal numbers of tokens; also without experts, for variable lengths
+        **_ALWAYS,
         **(_mixture(hf_config) if any(mixture_layers(hf_config)) else {}),
         **chosen,
     )
@@ -229,7 +239,3 @@ def _inverse_frequencies(hf_config: Any) -> Tensor:
     exponents = torch.arange(0, size, 2, dtype=torch.float32) / size
     inverse: Tensor = 1.0 / float(hf_config.rope_parameters["rope_theta"]) ** exponents
     return inverse
-
-
-def _leave(tensor: Tensor) -> Tensor:
-    return tensor

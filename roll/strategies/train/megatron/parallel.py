@@ -38,20 +38,7 @@ class ModelParallel:
         layout.check_device(device.type)
         self.device, self.layout, self.rank = device, layout, context.rank
         if not parallel_state.model_parallel_is_initialized():
-            ModelParallel._made_group = not dist.is_initialized()
-            if ModelParallel._made_group:
-                init_process_group(context, device, timedelta(seconds=timeout_s))
-            parallel_state.initialize_model_parallel(
-                layout.tensor,
-                layout.pipeline,
-                context_parallel_size=layout.context,
-                expert_model_parallel_size=layout.expert,
-                expert_tensor_parallel_size=layout.expert_tensor,
-                distributed_timeout_minutes=max(1, int(timeout_s / 60)),
-                create_gloo_process_groups=False,
-            )
-            if device.type == "cuda":
-                tensor_parallel.model_parallel_cuda_manual_seed(context.seed)
+            self._make_groups(context, timeout_s)
         self.tensor_group: dist.ProcessGroup = parallel_state.get_tensor_model_parallel_group()
         self.pipeline_group: dist.ProcessGroup = parallel_state.get_pipeline_model_parallel_group()
         self.context_group: dist.ProcessGroup = parallel_state.get_context_parallel_group()
@@ -81,6 +68,22 @@ class ModelParallel:
             layout.expert_tensor,
             parallel_state.get_expert_tensor_parallel_rank(),
         )
+
+    def _make_groups(self, context: RankContext, timeout_s: float) -> None:
+        ModelParallel._made_group = not dist.is_initialized()
+        if ModelParallel._made_group:
+            init_process_group(context, self.device, timedelta(seconds=timeout_s))
+        parallel_state.initialize_model_parallel(
+            self.layout.tensor,
+            self.layout.pipeline,
+            context_parallel_size=self.layout.context,
+            expert_model_parallel_size=self.layout.expert,
+            expert_tensor_parallel_size=self.layout.expert_tensor,
+            distributed_timeout_minutes=max(1, int(timeout_s / 60)),
+            create_gloo_process_groups=False,
+        )
+        if self.device.type == "cuda":
+            tensor_parallel.model_parallel_cuda_manual_seed(context.seed)
 
     @property
     def last_stage(self) -> bool:

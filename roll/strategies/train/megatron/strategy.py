@@ -29,12 +29,11 @@ from roll.strategies.train.checkpoint_files import Share, Snapshot
 from roll.strategies.train.interface import BatchTotals, RankContext
 from roll.strategies.train.logprobs import EntropyMode
 from roll.strategies.train.megatron import cpu_shim
-from roll.strategies.train.megatron.context import ContextShare, Predictors
+from roll.strategies.train.megatron.context import ContextShare, OfRows, PipelineSchedule, Predictors
 from roll.strategies.train.megatron.convert import WeightMap
 from roll.strategies.train.megatron.model import MakeStage, PolicyModel, build_stage, transformer_config
 from roll.strategies.train.megatron.optimizer import MasterState, data_parallel, distributed_adamw
 from roll.strategies.train.megatron.parallel import ModelParallel
-from roll.strategies.train.megatron.schedule import OfRows, PipelineSchedule
 from roll.strategies.train.megatron.stage_weights import Read, StageWeights
 from roll.strategies.train.megatron.supported import ParallelLayout
 from roll.strategies.train.optimizer import MOMENTS, scale_to_norm

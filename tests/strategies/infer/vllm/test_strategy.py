@@ -106,7 +106,7 @@ def served(lab: Any, tmp_path_factory: Any) -> Iterator[Served]:
 
 
 def serve(lab: Any, folder: Path) -> Iterator[Served]:
-    from roll.strategies.infer import make_infer_strategy
+    from roll.strategies.infer.engines import make_infer_strategy
 
     environment = dict(os.environ)
     options = {"model_path": str(folder), "max_running_requests": SLOTS, "max_length": LONGEST, "threads": 1, "seed": 7}
