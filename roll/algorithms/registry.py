@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
-from roll.configs.dotted_path import named_object
+from roll.configs.dotted_path import import_failure, named_object
 from roll.configs.problems import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -55,7 +55,7 @@ class Registry(Generic[F]):
         try:
             function = named_object(path)
         except Exception as error:
-            raise ValueError(f"cannot load {self.kind} {path!r}: {error}") from error
+            raise ValueError(f"cannot load {self.kind} {path!r}: {import_failure(path, error)}") from error
         if not callable(function):
             raise ValueError(f"cannot load {self.kind} {path!r}: it is not a function")
         return function  # type: ignore[no-any-return]

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from roll.configs.dotted_path import named_object
+from roll.configs.dotted_path import import_failure, named_object
 from roll.configs.problems import MISSING_VALUE, ConfigError, Problem, did_you_mean
 from roll.data.untrusted import complaint
 from roll.rollout.environment import AnyTextEnv, is_async
@@ -37,7 +37,8 @@ def env_class(env_type: str, key: str = "env_type") -> type[Any]:
     try:
         cls = named_object(BUILT_IN.get(env_type, env_type))
     except Exception as error:
-        raise ConfigError([Problem(key, env_type, f"cannot be imported: {type(error).__name__}: {error}")]) from error
+        message = f"cannot be imported: {import_failure(env_type, error)}"
+        raise ConfigError([Problem(key, env_type, message, "package.module.Class, importable here")]) from error
     if isinstance(cls, type) and any(base.__name__ == "Env" and base.__module__ == "gem.core" for base in cls.__mro__):
         from roll.envs.gem import of_class
 

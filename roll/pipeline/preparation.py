@@ -17,6 +17,7 @@ from roll.algorithms.policy_loss import traits_of
 from roll.configs.collector import Collector
 from roll.configs.derived import Derived, derive, element_bytes
 from roll.configs.dotted_path import Code, import_object
+from roll.configs.doubts import doubts
 from roll.configs.megatron import MegatronConfig
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
@@ -136,7 +137,7 @@ class Preparation:
         self.run_dir = Path(self.derived.run_dir)
         self.collect = collect = Collector()
         self.remarks: list[str] = []
-        self.warnings: list[str] = []
+        self.warnings = [str(doubt) for doubt in doubts(config)]
         collect("output_dir", config.output_dir, partial(_check_writable, self.run_dir), "name a folder that can be written to")
         for key, path in {**_worker_classes(config), **own_classes}.items():
             collect(key, path, partial(import_object, path), "package.module.Class, importable here (see PYTHONPATH)")

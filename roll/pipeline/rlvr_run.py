@@ -18,6 +18,7 @@ from roll.configs.collector import Collector
 from roll.configs.ppo import set_key
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.rlvr import RLVRConfig
+from roll.data.chat_template import encode
 from roll.data.pass_rates import PassRates
 from roll.data.prompt_file import announced, read_rows
 from roll.data.prompt_source import PromptSource, tokenize_prompts
@@ -37,7 +38,7 @@ from roll.pipeline.run import Run
 from roll.pipeline.state import new_admission
 from roll.record.ledger import Ledger
 from roll.record.validation import ValidationSet
-from roll.rewards.references import TRIED, Earned, no_full_marks, oddities, remark, spread, success_at, try_reward
+from roll.rewards.references import TRIED, Earned, cut_off, no_full_marks, oddities, remark, spread, success_at, try_reward
 from roll.rollout.filters import GroupFilter, mean_filter, std_filter
 from roll.rollout.rollout import RolloutClient
 from roll.rollout.router import Router
@@ -148,6 +149,9 @@ def _try_rewards(
         found[domain] = success_at(earned, reward.success_at)
         shared.remarks += [line for line in (remark(domain, earned, reward.success_at),) if line]
         shared.warnings += oddities(domain, earned, reward.success_at)
+        if shared.tokenizer is not None:
+            references = encode([prompt.ground_truth for prompt in prompts], shared.tokenizer, "native")
+            shared.warnings += cut_off(domain, earned, [*map(len, references)], shared.derived.max_new_tokens)
         if reward.reward_model is not None and reward.success_at is None:
             shared.warnings.append(no_full_marks(domain))
     return found
