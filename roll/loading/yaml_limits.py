@@ -63,7 +63,7 @@ def read_checked(path: Path, shown: str) -> str:
         message = f"is not valid YAML: byte 0x{byte:02x} is no UTF-8"
         raise ConfigError([Problem("config_name", shown, message, "save the file as UTF-8", f"{shown}:{line}")]) from None
     except yaml.YAMLError as error:
-        raise ConfigError([Problem("config_name", shown, f"is not valid YAML: {' '.join(str(error).split())}")]) from None
+        raise ConfigError([Problem("config_name", shown, f"is not valid YAML: {_said(error)}")]) from None
     return text
 
 
@@ -73,7 +73,7 @@ def read_nodes(path: Path, shown: str) -> yaml.Node | None:
     try:
         return yaml.compose(text, Loader=LOADER)
     except yaml.YAMLError as error:
-        raise ConfigError([Problem("config_name", shown, f"is not valid YAML: {' '.join(str(error).split())}")]) from None
+        raise ConfigError([Problem("config_name", shown, f"is not valid YAML: {_said(error)}")]) from None
 
 
 def _measure(text: str, shown: str) -> None:
@@ -171,3 +171,8 @@ def _leaves(value: object, key: str) -> Iterator[tuple[str, object]]:
             yield from _leaves(item, f"{key}[{index}]")
     else:
         yield key, value
+
+
+def _said(error: Exception) -> str:
+    """In one line, without the name that the reader gives to what is no file."""
+    return " ".join(str(error).replace('in "<unicode string>", ', "at ").split())

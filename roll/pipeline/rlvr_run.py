@@ -143,7 +143,7 @@ def _try_rewards(
         if not prompts:
             of_domain = [prompt for each in sets for prompt in each.prompts if prompt.domain == domain]
             prompts = [of_domain[i] for i in spread(len(of_domain), TRIED)]
-        fix = "a reward returns a number, or (number, {part: number})"
+        fix = "mend its code: a reward takes a sample and returns a number, or (number, {part: number})"
         trial = partial(try_reward, reward, prompts, policy)
         earned = (shared.collect(f"rewards.{domain}.worker_cls", reward.worker_cls, trial, fix) if prompts else None) or Earned()
         found[domain] = success_at(earned, reward.success_at)

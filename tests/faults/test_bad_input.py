@@ -82,6 +82,8 @@ KEYS = {
     "-q": ["-q", "unknown option", "key=value"],
     "--config_name=nosuch": ["config_name", "nosuch", "choose one of ", "run"],
     "max_steps": ["max_steps", "key=value"],
+    "mine/run.yaml": ["mine/run.yaml", "fix: --config_path mine --config_name run"],
+    "--config=run.yaml": ["--config", "unknown option", "fix: --config_path FOLDER --config_name NAME"],
 }
 
 
@@ -188,6 +190,12 @@ def test_a_package_that_a_reward_lacks_is_told_as_such(refused, tmp_path, monkey
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "needs_more.py").write_text("import no_such_package\ndef mine(sample): return 1.0")
     assert "No module named 'no_such_package', which needs_more imports" in refused("rewards.even.worker_cls=needs_more.mine")
+
+
+def test_lora_without_its_package_is_refused_before_a_worker_starts(refused, monkeypatch):
+    monkeypatch.setattr("roll.pipeline.preparation.find_spec", lambda name: None)
+    line = refused("actor_train.model_args.lora_target=q_proj")
+    assert "actor_train.model_args.lora_target = 'q_proj': needs peft" in line and "fix: pip install 'roll[lora]'" in line
 
 
 def test_prompts_from_a_fifo_without_a_writer(refused, tmp_path):
