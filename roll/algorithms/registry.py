@@ -7,9 +7,10 @@ nothing has to be edited in this package to add one. Anything else is an error t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Generic, TypeVar
 
-from roll.configs.dotted_path import named_object
+from roll.configs.dotted_path import import_failure, named_object
 from roll.configs.problems import did_you_mean
 from roll.errors import boundary
 
@@ -52,7 +53,7 @@ class Registry(Generic[F]):
         raise unknown_name(self.kind, name, self._functions)
 
     def _import(self, path: str) -> F:
-        with boundary(ValueError, f"cannot load {self.kind} {path!r}", say=str):
+        with boundary(ValueError, f"cannot load {self.kind} {path!r}", say=partial(import_failure, path)):
             function = named_object(path)
         if not callable(function):
             raise ValueError(f"cannot load {self.kind} {path!r}: it is not a function")

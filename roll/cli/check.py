@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from roll.cli.found_here import missing_here
 from roll.cli.options import OVERRIDES, Parser, complain, config_folder, fitted, pipeline_named
 from roll.configs.agentic import AgenticConfig
 from roll.configs.ppo import PPOConfig
@@ -96,7 +97,7 @@ def _check(arguments: Sequence[str]) -> tuple[argparse.Namespace, CheckResult]:
     if problems:
         return options, CheckResult(report, report.located(problems))
     checked = check(config, machine, None if size is None else int(size * GIB))
-    checked = replace(checked, remarks=(*checked.remarks, *_engine_here(config), *_sandbox_here(config)))
+    checked = replace(checked, remarks=(*checked.remarks, *missing_here(config), *_engine_here(config), *_sandbox_here(config)))
     return options, CheckResult(report, [], checked, config)
 
 

@@ -42,6 +42,8 @@ class Parser(argparse.ArgumentParser):
         for option in overrides:
             if option.startswith("-"):
                 advice = did_you_mean(option, self._option_string_actions, "overrides are written key=value")
+                if option.startswith("--config"):
+                    advice = "--config_path FOLDER --config_name NAME"
                 raise ConfigError([Problem("command line", option, "unknown option", advice)])
         return known, overrides
 

@@ -22,6 +22,7 @@ COUNT = Bounds(ge=1)
 DEVICES = Bounds(ge=1, le=MAX_DEVICES)
 PRETRAIN = "pretrain"
 """The model of `pretrain`, among the models that an evaluation names."""
+EVAL_STEPS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +160,7 @@ class BaseConfig:
         "cause; 0 means any number.",
         bounds=Bounds(ge=0),
     )
-    eval_steps: int = option(10, "Steps between validations.", bounds=COUNT)
+    eval_steps: int | None = option(None, f"Steps between validations; null means {EVAL_STEPS}.", bounds=COUNT)
     logging_steps: int = option(1, "Steps between lines on the console; metrics.jsonl has every step.", bounds=COUNT)
     track_with: TrackerName | list[TrackerName] = option("tensorboard", "Trackers besides metrics.jsonl.")
     tracker_kwargs: dict[str, Any] = option({}, "Handed to the trackers, e.g. {wandb: {project: my-project}}.")
@@ -280,6 +281,10 @@ class BaseConfig:
     num_gpus_per_node: int | None = option(
         None, "Devices per machine; null means the accelerators found, else the CPU cores (at least 2).", bounds=DEVICES
     )
+
+    @property
+    def steps_between_validations(self) -> int:
+        return EVAL_STEPS if self.eval_steps is None else self.eval_steps
 
     @property
     def trains(self) -> bool:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any, TypeAlias
 
 from roll.errors import boundary
@@ -32,5 +35,48 @@ def import_object(path: Code) -> Any:
         return path
     if "." not in path:
         raise ValueError(f"'{path}' is not a dotted path like package.module.Name")
-    with boundary(ValueError, f"'{path}' cannot be imported", say=str):
+    with boundary(ValueError, f"'{path}' cannot be imported", say=partial(import_failure, path)):
         return named_object(path)
+
+
+def import_failure(path: str, error: BaseException) -> str:
+    """Why a path could not be imported: where its module was looked for, what the module has instead, or what it failed on."""
+    *packages, name = path.replace(":", ".").split(".")
+    module = ".".join(packages)
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        if not f"{module}.".startswith(f"{error.name}."):
+            return f"{error}, which {module} imports"
+        nearer = (packages[i:] for i in range(1, len(packages)))
+        there = next((".".join(rest) for rest in nearer if _found(rest, _own_folders())), "")
+        instead = f"; {there} is there: write {there}.{name}" if there else ""
+        return f"{error}; looked for in {', '.join(_own_folders())} and among the installed packages{instead}"
+    if isinstance(error, AttributeError) and error.obj is not None and error.obj is sys.modules.get(module):
+        own = [each for each, thing in vars(error.obj).items() if getattr(thing, "__module__", "") == module and each[0] != "_"]
+        return f"{error}; it has {', '.join(own)}" if own else str(error)
+    return str(error) if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {error}"
+
+
+def is_importable(path: str, folder: str) -> bool:
+    """Whether there is a module for the path, in `folder` or where Python looks, as far as is known without importing any."""
+    packages = path.replace(":", ".").split(".")[:-1]
+    others = (finder for finder in sys.meta_path if finder is not PathFinder)  # of editable installs
+    return (
+        _found(packages, [folder])
+        or _found(packages, sys.path)
+        or any(finder.find_spec(packages[0], None) is not None for finder in others)
+    )
+
+
+def _found(packages: Sequence[str], folders: Sequence[str]) -> bool:
+    spec: ModuleSpec | None = None
+    for i in range(len(packages)):
+        spec = PathFinder.find_spec(".".join(packages[: i + 1]), folders)
+        if spec is None or spec.submodule_search_locations is None:
+            return spec is not None and i == len(packages) - 1
+        folders = [*spec.submodule_search_locations]
+    return spec is not None
+
+
+def _own_folders() -> list[str]:
+    """Where Python looks for code of the user's own: the folder of the start, and what PYTHONPATH names."""
+    return [folder for folder in dict.fromkeys(sys.path) if folder and not folder.startswith((sys.prefix, sys.base_prefix))]

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 from roll.configs.dotted_path import dotted_path
 from roll.configs.fields import default_of, hints, range_problems, walk
+from roll.configs.other_names import OTHER_NAMES
 from roll.configs.problems import MISSING_VALUE, ConfigError, Problem, did_you_mean
 
 T = TypeVar("T")
@@ -81,7 +82,9 @@ class _Loader:
         for name, value in mapping.items():
             path = f"{key}.{name}" if key else str(name)
             if name not in known:
-                problem = Problem(path, value, "unknown key", _advice(str(name), list(known), self.root))
+                here = OTHER_NAMES.get(path)
+                advice = f"here it is {here}" if here else _advice(str(name), list(known), self.root)
+                problem = Problem(path, value, "unknown key", advice)
                 (self.leniency.unknown if self.leniency else self.problems).append(problem)
                 continue
             found = len(self.problems)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Never
+
+from roll.configs.problems import did_you_mean
 
 if TYPE_CHECKING:
     from roll.data.kept_tokens import KeptTokens
@@ -119,6 +121,12 @@ class Sample:
     kept: KeptTokens | None = None
     """What top_p and top_k left to choose from; None: log-probs are of the whole distribution."""
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Never:
+            """Only for what is not there: says where it is."""
+            raise AttributeError(_elsewhere(self, name), name=name, obj=self)
+
     @property
     def oldest_version(self) -> int:
         """The oldest version that sampled a token; -1 without a token. It is not the first token's version if the request moved
@@ -197,6 +205,19 @@ class SampleGroup:
         samples = [_sample_from_json(prompt, sample) for sample in row["samples"]]
         baseline = None if row["baseline"] is None else _sample_from_json(prompt, row["baseline"])
         return cls(row["group_id"], row["start_version"], prompt, samples, baseline)
+
+
+def _elsewhere(sample: Sample, name: str) -> str:
+    """For users whose reward looks for something in the wrong place."""
+    missing = f"a Sample has no {name}"
+    if name.startswith("_") or name in Sample.__slots__:
+        return missing
+    if name in Prompt.__slots__:
+        return f"{missing}; it is sample.prompt.{name}"
+    if name in sample.prompt.row:
+        return f"{missing}; it is a column of the prompt: sample.prompt.row[{name!r}]"
+    nearest = did_you_mean(name, Sample.__slots__)
+    return f"{missing}; {nearest or 'the answer is sample.response_text, what it is held against sample.prompt.ground_truth'}"
 
 
 def reaches(value: float, success_at: float) -> bool:

@@ -20,6 +20,8 @@ from roll.data.untrusted import open_regular
 from roll.errors import boundary
 
 Row = dict[str, Any]
+_LINES = (".jsonl", ".json", ".ndjson")
+"""What files of JSON lines are called."""
 
 AT_ONCE = 256
 """Rows of a table that are in memory at a time."""
@@ -27,6 +29,13 @@ AT_ONCE = 256
 
 def is_table(path: Path) -> bool:
     return path.suffix.lower() in _READERS
+
+
+def told(folder: Path, most: int = 8) -> str:
+    """The files of a folder that can hold rows."""
+    there = sorted(path.name for path in folder.iterdir() if path.is_file() and (is_table(path) or path.suffix in _LINES))
+    more = f" and {len(there) - most} more" if len(there) > most else ""
+    return f"name files of it: {', '.join(there[:most])}{more}" if there else "and has no file of prompts"
 
 
 def rows(path: Path) -> Iterator[Row]:

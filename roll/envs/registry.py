@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from roll.configs.dotted_path import named_object
+from roll.configs.dotted_path import import_failure, named_object
 from roll.configs.problems import MISSING_VALUE, ConfigError, Problem, did_you_mean
 from roll.data.untrusted import complaint
 from roll.errors import boundary
@@ -32,7 +33,9 @@ def env_class(env_type: str, key: str = "env_type") -> type[Any]:
         known = f"known: {', '.join(BUILT_IN)}, or the dotted path of your own class, my_package.my_env.MyEnv"
         fix = f"{did_you_mean(env_type, BUILT_IN)} {known}".lstrip()
         raise ConfigError([Problem(key, env_type, "is not a known environment", fix)])
-    with boundary(lambda why: ConfigError([Problem(key, env_type, why)]), "cannot be imported"):
+    fix = "package.module.Class, importable here"
+    say = partial(import_failure, env_type)
+    with boundary(lambda why: ConfigError([Problem(key, env_type, why, fix)]), "cannot be imported", say=say):
         cls = named_object(BUILT_IN.get(env_type, env_type))
     if isinstance(cls, type) and any(base.__name__ == "Env" and base.__module__ == "gem.core" for base in cls.__mro__):
         from roll.envs.adapters import of_class

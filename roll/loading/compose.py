@@ -285,7 +285,10 @@ def _prepare(override: str, folder: Path) -> str:
         key, equals, value = override.partition("=")
         quoted = f"{key}={_quote(value)}" if equals else override
         if not equals or _parse(quoted) is None:
-            raise ConfigError([Problem("override", override, "cannot be read", "write key=value, +key=value or ~key")])
+            file = Path(override)
+            named = file.suffix in (".yaml", ".yml")
+            fix = f"--config_path {file.parent} --config_name {file.stem}" if named else "write key=value, +key=value or ~key"
+            raise ConfigError([Problem("override", override, "cannot be read", fix)])
         override = quoted
     is_group = (folder / override.partition("=")[0]).is_dir()
     return override if override.startswith(("+", "~")) or is_group else f"++{override}"

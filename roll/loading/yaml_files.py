@@ -64,7 +64,7 @@ def read_checked(path: Path, shown: str) -> str:
         message = f"is not valid YAML: byte 0x{byte:02x} is no UTF-8"
         raise ConfigError([Problem("config_name", shown, message, "save the file as UTF-8", f"{shown}:{line}")]) from None
     except yaml.YAMLError as error:
-        raise ConfigError([Problem("config_name", shown, f"is not valid YAML: {' '.join(str(error).split())}")]) from None
+        raise ConfigError([Problem("config_name", shown, f"is not valid YAML: {_said(error)}")]) from None
     return text
 
 
@@ -74,7 +74,7 @@ def read_nodes(path: Path, shown: str) -> yaml.Node | None:
     try:
         return yaml.compose(text, Loader=LOADER)
     except yaml.YAMLError as error:
-        raise ConfigError([Problem("config_name", shown, f"is not valid YAML: {' '.join(str(error).split())}")]) from None
+        raise ConfigError([Problem("config_name", shown, f"is not valid YAML: {_said(error)}")]) from None
 
 
 def _measure(text: str, shown: str) -> None:
@@ -284,3 +284,8 @@ def _node(node: yaml.Node, key: str, shown: str) -> Iterator[tuple[str, str]]:
 
 def _join(package: str, key: str) -> str:
     return f"{package}.{key}" if package and key else package or key
+
+
+def _said(error: Exception) -> str:
+    """In one line, without the name that the reader gives to what is no file."""
+    return " ".join(str(error).replace('in "<unicode string>", ', "at ").split())

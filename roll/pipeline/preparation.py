@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ from roll.algorithms.policy_loss import traits_of
 from roll.configs.backend_arguments import MegatronConfig
 from roll.configs.derived import Derived, derive, element_bytes
 from roll.configs.dotted_path import Code, import_object
+from roll.configs.doubts import doubts
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import Collector, ConfigError, Problem
 from roll.configs.validation import check_config
@@ -134,7 +136,7 @@ class Preparation:
         self.run_dir = Path(self.derived.run_dir)
         self.collect = collect = Collector()
         self.remarks: list[str] = []
-        self.warnings: list[str] = []
+        self.warnings = [str(doubt) for doubt in doubts(config)]
         collect("output_dir", config.output_dir, partial(_check_writable, self.run_dir), "name a folder that can be written to")
         for key, path in {**_worker_classes(config), **own_classes}.items():
             collect(key, path, partial(import_object, path), "package.module.Class, importable here (see PYTHONPATH)")
@@ -146,6 +148,11 @@ class Preparation:
     def _check_variant_and_engine(self) -> None:
         config, collect = self.config, self.collect
         collect.add(engine_problems("actor_infer.strategy_args", config.actor_infer.strategy_args))
+        for name, role in config.roles().items():
+            target = role.model_args.lora_target
+            if target is not None:
+                fix = "pip install 'roll[lora]', or no lora_target"
+                collect(f"{name}.model_args.lora_target", target, _check_peft, fix)
         collect(
             "actor_train.pg_variant",
             config.actor_train.pg_variant,
@@ -303,6 +310,11 @@ def _check_policy_loss(config: PPOConfig, derived: Derived) -> None:
         raise ValueError("it needs the log-probs of the step's first weights: write old_logprobs: recompute")
     if needs.prepare is not None and config.train_on_arrival:
         raise ValueError("it looks at a whole batch before it is trained: write train_on_arrival: false")
+
+
+def _check_peft() -> None:
+    if find_spec("peft") is None:
+        raise ValueError("needs peft, which is not installed")
 
 
 def _worker_classes(config: PPOConfig) -> dict[str, str]:

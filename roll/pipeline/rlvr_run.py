@@ -17,6 +17,7 @@ from roll.configs.arguments import DataArguments
 from roll.configs.ppo import set_key
 from roll.configs.problems import Collector, ConfigError, Problem
 from roll.configs.rlvr import RLVRConfig
+from roll.data.chat_template import encode
 from roll.data.pass_rates import PassRates
 from roll.data.prompt_file import announced, read_rows
 from roll.data.prompt_source import PromptSource, tokenize_prompts
@@ -36,7 +37,7 @@ from roll.pipeline.run import Run
 from roll.pipeline.state import new_admission
 from roll.record.ledger import Ledger
 from roll.record.validation import ValidationSet
-from roll.rewards.references import TRIED, Earned, no_full_marks, oddities, remark, spread, success_at, try_reward
+from roll.rewards.references import TRIED, Earned, cut_off, no_full_marks, oddities, remark, spread, success_at, try_reward
 from roll.rollout.filters import GroupFilter, mean_filter, std_filter
 from roll.rollout.rollout import RolloutClient
 from roll.rollout.router import Router
@@ -141,12 +142,15 @@ def _try_rewards(
         if not prompts:
             of_domain = [prompt for each in sets for prompt in each.prompts if prompt.domain == domain]
             prompts = [of_domain[i] for i in spread(len(of_domain), TRIED)]
-        fix = "a reward returns a number, or (number, {part: number})"
+        fix = "mend its code: a reward takes a sample and returns a number, or (number, {part: number})"
         trial = partial(try_reward, reward, prompts, policy)
         earned = (shared.collect(f"rewards.{domain}.worker_cls", reward.worker_cls, trial, fix) if prompts else None) or Earned()
         found[domain] = success_at(earned, reward.success_at)
         shared.remarks += [line for line in (remark(domain, earned, reward.success_at),) if line]
         shared.warnings += oddities(domain, earned, reward.success_at)
+        if shared.tokenizer is not None:
+            references = encode([prompt.ground_truth for prompt in prompts], shared.tokenizer, "native")
+            shared.warnings += cut_off(domain, earned, [*map(len, references)], shared.derived.max_new_tokens)
         if reward.reward_model is not None and reward.success_at is None:
             shared.warnings.append(no_full_marks(domain))
     return found

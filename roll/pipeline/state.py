@@ -55,7 +55,7 @@ class RunState:
             last_step=config.max_steps,
             push_every=config.weight_push_interval,
             pull_every=config.weight_pull_interval,
-            validate_every=(1 if config.only_evaluates else config.eval_steps) if prepared.validation else None,
+            validate_every=(1 if config.only_evaluates else config.steps_between_validations) if prepared.validation else None,
             save_every=config.save_steps,
             validated=frozenset(each.step for each in self.record.validation),
         )

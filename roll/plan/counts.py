@@ -152,8 +152,8 @@ def _versions(config: PPOConfig) -> Iterator[Quantity]:
     else:
         yield Quantity("weight updates", 1, steps, "one per pipeline step, to every engine")
     if config.validation_sampling:
-        count = validations(steps, config.eval_steps)
-        every = f"at step 0, every {config.eval_steps:,} (eval_steps) and at the last"
+        between = config.steps_between_validations
+        count, every = validations(steps, between), f"at step 0, every {between:,} (eval_steps) and at the last"
         yield Quantity("validations", None, count, every)
         for name, (rollouts, how) in _validation_rollouts(config).items():
             of_set = "" if name == MAIN_SET else f" of {name}"

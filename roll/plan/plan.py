@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from roll.algorithms.expected_left import ENGINES_NOISE, LEAST, expected, fix_of, weight_of
 from roll.configs.agentic import AgenticConfig
 from roll.configs.derived import Derived, derive
+from roll.configs.doubts import doubts
 from roll.configs.losses import POLICY_LOSSES, anchor_of
 from roll.configs.ppo import PPOConfig
 from roll.configs.redact import redact_text
@@ -103,7 +104,7 @@ def make_plan(
         memory=tuple(memories),
         devices=tuple(device_memory(roles, memories)),
         host=tuple(host_memory(config, roles, memories, models, device_count // config.num_nodes, accelerators)),
-        notes=tuple(_notes(config, derived, roles)),
+        notes=(*map(str, doubts(config)), *_notes(config, derived, roles)),
     )
 
 

@@ -143,5 +143,5 @@ def lock_run(config: PPOConfig) -> RunLock:
 
 def cannot_write(config: PPOConfig, error: OSError) -> Problem:
     where = error.filename or Path(config.output_dir) / config.exp_name  # a write that fails names no file
-    message = f"{where}: {error.strerror}"
+    message = f"{where} cannot be written: {error.strerror}"
     return Problem("output_dir", config.output_dir, message, "name a folder that can be written to, on a disk with space")

@@ -80,6 +80,15 @@ def oddities(domain: str, earned: Earned, chosen: float | None) -> Iterator[str]
         yield f"rewards.{domain}: reference answers earn {said}, and {missed} of {len(earned.values)} are no success; {counted}"
 
 
+def cut_off(domain: str, earned: Earned, tokens: Sequence[int], longest: int) -> Iterator[str]:
+    """`tokens`: of each reference answer. `longest`: response_length. Where references earn nothing they are no answers."""
+    if earned.right and tokens and min(tokens) > longest:
+        yield (
+            f"rewards.{domain}: the reference answers have {min(tokens)} tokens or more, and response_length is {longest}: "
+            "no response can say them"
+        )
+
+
 def no_full_marks(domain: str) -> str:
     return (
         f"rewards.{domain}: the scores of a reward model have no full marks, and validation counts {FULL_REWARD:g} or more as a "

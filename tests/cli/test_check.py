@@ -370,3 +370,31 @@ def test_an_evaluation_plans_its_rollouts_and_no_training(capsys):
     assert "evaluated are pretrain, output/run" in shown and "(val_batch_size 20 × 8)" in shown
     assert not any(line in shown.splitlines() for line in ("staleness", "loss", "log-probs"))
     assert "actor_train" not in shown and "optimiser" not in shown
+
+
+def test_what_a_run_would_not_find_here_is_remarked_upon(tmp_path, capsys, monkeypatch):
+    """Nothing is imported, and the plan is shown all the same: it may be for another machine."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("raise SystemExit('imported')")
+    (tmp_path / "rows").mkdir()
+    rows, worker = "actor_train.data_args.file_name", "rewards.arithmetic.worker_cls"
+
+    def told(*overrides):
+        assert main(["--config_path", str(ROOT / "examples/config"), "--config_name", "rlvr_config_async", *overrides]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        begins = "  ! a run on this machine would be refused: "
+        return [line.removeprefix(begins) for line in lines if line.startswith(begins)]
+
+    found = told(f"{rows}=rows", f"{worker}=rewards.mine.reward", "output_dir=/proc/x")
+    assert f"{rows} = 'rows': is a folder, not a file" in found
+    assert f"{worker} = 'rewards.mine.reward': there is no module rewards.mine in {tmp_path}, " in "\n".join(found)
+    assert any(line.startswith("output_dir = '/proc/x': /proc cannot be written to") for line in found)
+    found = told(f"{rows}=nowhere.jsonl", f"{worker}=mine.reward")
+    assert f"{rows} = 'nowhere.jsonl': is not there" in found
+    assert not any(line.startswith((worker, "output_dir")) for line in found)
+
+
+def test_what_makes_no_sense_is_told_among_the_notes(capsys):
+    assert main(["--config_name", "rlvr_config_async", "actor_train.training_args.learning_rate=5", "response_length=1"]) == 0
+    notes = capsys.readouterr().out.partition("\nnotes\n")[2].partition("\nkeys\n")[0]
+    assert "learning_rate = 5.0: is far above" in notes and "response_length = 1: every answer is cut off" in notes

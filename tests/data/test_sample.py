@@ -1,4 +1,6 @@
+import copy
 import json
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -42,6 +44,11 @@ def test_a_prompt_that_all_samples_share_is_written_once():
 
 def test_without_a_mask_all_response_tokens_are_the_policys():
     assert [sample.policy_mask for sample in SAMPLES] == [[True, True], [True, False]]
+
+
+def test_a_sample_can_be_copied_and_pickled_although_it_says_where_things_are():
+    assert copy.deepcopy(SAMPLES[1]) == pickle.loads(pickle.dumps(SAMPLES[1])) == SAMPLES[1]
+    assert not hasattr(SAMPLES[0], "ground_truth") and hasattr(SAMPLES[0], "response_text")
 
 
 def test_a_missing_reward_is_never_a_number():

@@ -63,7 +63,17 @@ KEYS = {
     "rollout_batch_size=5": ["rollout_batch_size = 5", "20 samples", "fix: rollout_batch_size 4 or 8"],
     "actor_train.data_args.file_name=/no/such.jsonl": ["actor_train.data_args.file_name", "/no/such.jsonl", "fix:"],
     "pretrain=/no/such/model": ["pretrain", "/no/such/model", "does not exist", "fix:"],
-    "rewards.even.worker_cls=no.such.Worker": ["rewards.even.worker_cls", "no.such.Worker", "No module named", "fix:"],
+    "rewards.even.worker_cls=no.such.Worker": [
+        "rewards.even.worker_cls",
+        "no.such.Worker",
+        "No module named 'no'",
+        "looked for in ",
+        "fix:",
+    ],
+    "rewards.even.worker_cls=fault_workers.Nobody": ["no attribute 'Nobody'", "it has ", "EvenRewardWorker", "fix:"],
+    "output_dir=/proc/x": ["output_dir", "/proc/x", "cannot be written", "fix:"],
+    "+train_batch_size=4": ["train_batch_size", "unknown key", "fix: here it is rollout_batch_size"],
+    "+num_generations=4": ["num_generations", "unknown key", "fix: here it is num_return_sequences_in_group"],
     "actor_train.worker_cls=roll.pipeline.Nobody": ["actor_train.worker_cls", "there is no Nobody", "write the dotted path"],
     "resume_from_checkpoint=true": ["resume_from_checkpoint", "True", "no complete checkpoint", "auto"],
     "resume_from_checkpoint=/no/such": ["resume_from_checkpoint", "/no/such", "no such folder", "fix:"],
@@ -72,6 +82,8 @@ KEYS = {
     "-q": ["-q", "unknown option", "key=value"],
     "--config_name=nosuch": ["config_name", "nosuch", "choose one of ", "run"],
     "max_steps": ["max_steps", "key=value"],
+    "mine/run.yaml": ["mine/run.yaml", "fix: --config_path mine --config_name run"],
+    "--config=run.yaml": ["--config", "unknown option", "fix: --config_path FOLDER --config_name NAME"],
 }
 
 
@@ -157,6 +169,33 @@ def test_model_folder_of_a_role(refused, world, tmp_path, role):
     folder = copy_model(world, tmp_path / "model", "*.safetensors")
     line = refused(f"{role}.model_args.model_name_or_path={folder}")
     assert f"{role}.model_args.model_name_or_path" in line and str(folder) in line and "safetensors" in line
+
+
+def test_a_folder_as_prompt_file_is_told_the_files_in_it(refused, tmp_path):
+    prompts(tmp_path / "mine.jsonl", GOOD)
+    (tmp_path / "picture.png").touch()
+    line = refused(f"actor_train.data_args.file_name={tmp_path}")
+    assert "actor_train.data_args.file_name" in line and "it is a folder; name files of it: mine.jsonl;" in line
+
+
+def test_a_reward_that_lies_one_folder_nearer_is_named(refused, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "reward.py").write_text("def mine(sample): return 1.0")
+    line = refused("rewards.even.worker_cls=rewards.reward.mine")
+    assert "No module named 'rewards'" in line and str(tmp_path) in line and "reward is there: write reward.mine;" in line
+
+
+def test_a_package_that_a_reward_lacks_is_told_as_such(refused, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "needs_more.py").write_text("import no_such_package\ndef mine(sample): return 1.0")
+    assert "No module named 'no_such_package', which needs_more imports" in refused("rewards.even.worker_cls=needs_more.mine")
+
+
+def test_lora_without_its_package_is_refused_before_a_worker_starts(refused, monkeypatch):
+    monkeypatch.setattr("roll.pipeline.preparation.find_spec", lambda name: None)
+    line = refused("actor_train.model_args.lora_target=q_proj")
+    assert "actor_train.model_args.lora_target = 'q_proj': needs peft" in line and "fix: pip install 'roll[lora]'" in line
 
 
 def test_prompts_from_a_fifo_without_a_writer(refused, tmp_path):

@@ -35,6 +35,8 @@ class Sleepy(RewardWorker):
 def a_tuple(sample): return 1.0, "good"
 def nothing(sample): pass
 def misspelt(sample): return sample.respones_text
+def of_the_prompt(sample): return float(sample.response_text == sample.ground_truth)
+def of_a_column(sample): return float(sample.level)
 def not_finite(sample): return float("nan")
 def a_text(sample): return "0.5"
 def a_part_that_is_a_text(sample): return 1.0, {"form": "0.5"}
@@ -63,7 +65,7 @@ def config(name, timeout_s=5.0):
     return RewardConfig(worker_cls=f"my_rewards.{name}", timeout_s=timeout_s)
 
 
-PROMPT = Prompt("sums/0/7", [1], "1 + 1 =", "sums", "sums", "2")
+PROMPT = Prompt("sums/0/7", [1], "1 + 1 =", "sums", "sums", "2", {"level": 3})
 
 
 def judged(name, response="2", timeout_s=5.0):
@@ -113,10 +115,12 @@ def test_what_is_no_reward_is_an_error_that_says_what_came(name):
         ("not_finite", "grade must return a finite number, or (number, {name: number}), not float nan"),
         ("a_text", "not str '0.5'"),
         ("a_part_that_is_a_text", "not tuple (1.0, {'form': '0.5'})"),
-        ("misspelt", "AttributeError: 'Sample' object has no attribute 'respones_text'"),
+        ("misspelt", "AttributeError: a Sample has no respones_text; did you mean response_text?"),
+        ("of_the_prompt", "AttributeError: a Sample has no ground_truth; it is sample.prompt.ground_truth"),
+        ("of_a_column", "AttributeError: a Sample has no level; it is a column of the prompt: sample.prompt.row['level']"),
         ("NoWorker", "my_rewards.NoWorker is a class, but no RewardWorker"),
         ("number", "my_rewards.number is neither a class nor a function, but int"),
-        ("absent", "module 'my_rewards' has no attribute 'absent'"),
+        ("absent", "module 'my_rewards' has no attribute 'absent'; it has plain, awaited, of_numpy, "),
     ],
 )
 def test_slips_are_found_before_anything_starts(name, says):

@@ -1,0 +1,55 @@
+"""What a run would not find on this machine: prompts, code of the user's own, a place for its results. Nothing is imported."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryFile
+
+from roll.configs.agentic import AgenticConfig
+from roll.configs.arguments import DataArguments
+from roll.configs.dotted_path import is_importable
+from roll.configs.ppo import PPOConfig, set_key
+from roll.configs.problems import Note
+from roll.configs.rlvr import RLVRConfig
+
+
+def missing_here(config: PPOConfig) -> Iterator[str]:
+    """One line for each thing."""
+    for note in (*_code(config), *_prompts(config), *_results(config)):
+        yield f"a run on this machine would be refused: {note}"
+
+
+def _code(config: PPOConfig) -> Iterator[Note]:
+    named: dict[str, object] = {f"{name}.worker_cls": role.worker_cls for name, role in config.configured_roles().items()}
+    if isinstance(config, RLVRConfig):
+        named |= {f"rewards.{domain}.worker_cls": reward.worker_cls for domain, reward in config.rewards.items()}
+    if isinstance(config, AgenticConfig):
+        named |= {f"custom_envs.{tag}.env_type": env.env_type for tag, env in config.custom_envs.items()}
+    for key, path in named.items():
+        if isinstance(path, str) and "." in path and not path.startswith("roll.") and not is_importable(path, os.getcwd()):
+            module = path.replace(":", ".").rpartition(".")[0]
+            yield Note(key, path, f"there is no module {module} in {os.getcwd()}, in PYTHONPATH or among the installed packages")
+
+
+def _prompts(config: PPOConfig) -> Iterator[Note]:
+    if not isinstance(config, RLVRConfig):
+        return
+    sources: dict[str, DataArguments] = {set_key(name): each.data_args for name, each in config.validations.items()}
+    if not config.only_evaluates:
+        sources["actor_train"] = config.actor_train.data_args
+    for name, data in sources.items():
+        for file in data.files if data.path is None else ():
+            if not Path(file).is_file():
+                what = "is a folder, not a file" if Path(file).is_dir() else "is not there"
+                yield Note(f"{name}.data_args.file_name", file, what)
+
+
+def _results(config: PPOConfig) -> Iterator[Note]:
+    folder = Path(config.run_dir).absolute()
+    nearest = next(each for each in (folder, *folder.parents) if each.exists())
+    try:
+        TemporaryFile(dir=nearest).close()  # rights alone say little: root has them in /proc, too
+    except OSError as error:
+        yield Note("output_dir", config.output_dir, f"{nearest} cannot be written to: {error.strerror}")
