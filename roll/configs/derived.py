@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -244,3 +244,22 @@ def adapter_obstacle(config: PPOConfig) -> str:
     if base != served:
         return f"the engines start from '{served}', the trainer from '{base}'"
     return ""
+
+
+def decisions(config: PPOConfig, derived: Derived) -> Iterator[str]:
+    """What was chosen for the user, and why."""
+    if config.only_evaluates:
+        return
+    chosen = "recomputed at the start of each step" if derived.recompute_old_logprobs else "the sampler's"
+    if config.actor_log_prob is not None:
+        behind = "with the newest version" if derived.log_prob_lag == 0 else "with the version before"
+        chosen = f"recomputed by actor_log_prob, {behind}"
+    yield f"old log-probs: {chosen} ({derived.old_logprobs_reason})"
+    if derived.scored_ahead:
+        yield f"{' and '.join(derived.scored_ahead)}: one step ahead of actor_train, on devices of their own"
+    if config.actor_train.model_args.lora_target is not None:
+        yield f"weight updates: {'adapters' if derived.adapter_updates else 'merged weights'} ({derived.adapter_updates_reason})"
+    if config.reference is not None and not config.uses_reference:
+        yield "reference: not started (neither use_kl_loss nor add_token_level_kl is set)"
+    if derived.engines_start_empty:
+        yield "actor_infer: its first weights are the trainer's (load_format: dummy)"

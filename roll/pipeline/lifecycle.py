@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from roll.configs.derived import decisions
 from roll.configs.ppo import PPOConfig
 from roll.distributed.backend import Backend, WorkerSpec
 from roll.distributed.cluster import Cluster
@@ -33,7 +34,7 @@ from roll.flow.stage import AnyStage
 from roll.pipeline import roles
 from roll.pipeline.clusters import device_locks, start_clusters
 from roll.pipeline.failures import Fallback, TrainerRestarts
-from roll.pipeline.preparation import Prepared, decisions
+from roll.pipeline.preparation import Prepared
 from roll.pipeline.state import RunState
 from roll.pipeline.summary import CarriedOver, RunComponents, advice, figures, of_evaluation
 from roll.record.ledger import Ledger

@@ -2,11 +2,10 @@
 
 import pytest
 
-from roll.configs.derived import derive
+from roll.configs.derived import decisions, derive
 from roll.configs.loading import load_config
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.validation import check_config
-from roll.pipeline.preparation import decisions
 
 
 def configure(engine="hf_infer", infer=None, **trained):
