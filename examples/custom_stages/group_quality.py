@@ -3,8 +3,7 @@
 flow: {stages: [{after: reward, name: group_quality, worker: group_quality.group_quality, args: {most_cut_off: 0.5}}]}
 """
 
-from roll.data.sample import SampleGroup
-from roll.flow.custom_stage import Drop
+from roll import Drop, SampleGroup
 
 
 async def group_quality(group: SampleGroup, most_cut_off: float) -> SampleGroup | Drop:

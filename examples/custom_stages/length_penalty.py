@@ -3,7 +3,7 @@
 flow: {stages: [{after: reward, name: length_penalty, worker: length_penalty.length_penalty, args: {free: 64, each: 0.01}}]}
 """
 
-from roll.data.sample import SampleGroup
+from roll import SampleGroup
 
 
 async def length_penalty(group: SampleGroup, free: int, each: float) -> SampleGroup:

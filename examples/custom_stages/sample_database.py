@@ -7,8 +7,7 @@ import asyncio
 import sqlite3
 from contextlib import closing
 
-from roll.data.sample import SampleGroup
-from roll.flow.stage import Stage
+from roll import SampleGroup, Stage
 
 TABLE = "CREATE TABLE IF NOT EXISTS samples (prompt TEXT, number INT, response TEXT, reward REAL, PRIMARY KEY (prompt, number))"
 

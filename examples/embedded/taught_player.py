@@ -22,8 +22,7 @@ from tiny_model import SPECIAL, reproducible, teach, tiny_qwen2
 from torch import Tensor
 from transformers import Qwen2ForCausalLM, Qwen2Tokenizer
 
-from roll.envs.game import NamedActionGame
-from roll.envs.registry import make_env
+from roll import NamedActionGame, make_env
 
 CONFIGS = Path(__file__).resolve().parents[1] / "config"
 FIRST_SEED = 2**31

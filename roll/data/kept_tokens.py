@@ -79,6 +79,11 @@ class KeptSets:
         return cls(torch.from_numpy(counts).long(), torch.from_numpy(ids).long())
 
     @classmethod
+    def whole(cls, tokens: int) -> KeptSets:
+        """Of tokens that were not sampled from a set."""
+        return cls(torch.zeros(tokens, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
+
+    @classmethod
     def joined(cls, parts: Sequence[KeptSets]) -> KeptSets:
         return cls(torch.cat([part.counts for part in parts]), torch.cat([part.ids for part in parts]))
 

@@ -93,12 +93,12 @@ class TokenBatch:
 
     @classmethod
     def joined(cls, batches: Sequence[TokenBatch]) -> TokenBatch:
-        """The samples of all, in their order; all have the same fields."""
+        """The samples of all, in their order; all have the same fields, but that some may have kept sets."""
         values: dict[str, Any] = {}
         for field in fields(cls):
             parts = [getattr(batch, field.name) for batch in batches]
-            if isinstance(parts[0], KeptSets):
-                values[field.name] = KeptSets.joined(parts)
+            if field.name == "kept":
+                values[field.name] = _joined_sets(batches)
             else:
                 values[field.name] = None if parts[0] is None else torch.cat(parts)
         return cls(**values)
@@ -125,6 +125,12 @@ class TokenBatch:
     def sums_per_sample(self, flat: Tensor) -> Tensor:
         """[S], sum over each sample's tokens of a flat [N] tensor."""
         return torch.zeros(len(self), dtype=flat.dtype).index_add_(0, self.sample_ids, flat)
+
+
+def _joined_sets(batches: Sequence[TokenBatch]) -> KeptSets | None:
+    if all(batch.kept is None for batch in batches):
+        return None
+    return KeptSets.joined([batch.kept or KeptSets.whole(batch.num_tokens) for batch in batches])
 
 
 @dataclass(slots=True)

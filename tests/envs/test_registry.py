@@ -32,7 +32,7 @@ def test_ones_own_class() -> None:
     ("env_type", "env_config", "message"),
     [
         ("frozen_lak", {}, "env_type = 'frozen_lak': is not a known environment; fix: did you mean frozen_lake? known: "),
-        ("no_such_package.Env", {}, "cannot be imported: ModuleNotFoundError"),
+        ("no_such_package.Env", {}, "cannot be imported: No module named"),
         ("envs_under_test.RELEASED", {}, "it is not a class"),
         ("pathlib.Path", {}, "it has no reset and no step and no close"),
         ("envs_under_test.OneOfTwo", {}, "one of reset and step is a coroutine function, the other is not"),

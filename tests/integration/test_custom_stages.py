@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from roll import AsyncTrainingFlow, create_role_state_machine
 from roll.configs.problems import ConfigError
 from roll.distributed.backend import LocalBackend
 from roll.distributed.ray_backend import RayBackend
 from roll.flow.custom_stage import BuiltIn, Drop
 from roll.flow.stage import Stage
 from roll.pipeline.rlvr_run import RLVRPipeline, RLVRRun, prepare
-from roll.pipeline.training_flow import AsyncTrainingFlow, create_role_state_machine
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "custom_stages"
 PENALTY = {

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from roll import AsyncTrainingFlow
 from roll.configs.loading import to_mapping
 from roll.configs.problems import ConfigError
 from roll.distributed.device_locks import VISIBLE
 from roll.distributed.machine import Machine
 from roll.pipeline import pipeline
 from roll.pipeline.rlvr_run import RLVRPipeline
-from roll.pipeline.training_flow import AsyncTrainingFlow
 from roll.record.callbacks import Callback
 
 ROOT = Path(__file__).parents[2]

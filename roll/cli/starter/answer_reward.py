@@ -2,8 +2,7 @@
 
 import re
 
-from roll.data.sample import Sample
-from roll.rewards.worker import RewardWorker
+from roll import RewardWorker, Sample
 
 
 def last_number(text: str) -> str | None:

@@ -1,7 +1,6 @@
 """The reward of this run. Change it: whatever `grade` returns is what the model learns to raise."""
 
-from roll.data.sample import Sample
-from roll.rewards.worker import RewardWorker
+from roll import RewardWorker, Sample
 
 
 class DigitsRewardWorker(RewardWorker):
