@@ -2,7 +2,7 @@
 
     before a worker starts     `configs/`, `loading/`, `pipeline/` → `cli/options.py`       nothing; every problem is told
     a call to another process  `distributed/`, `engines/`, `weights/` → whoever asks again  time
-    an episode                 `envs/`, `explorer/` → `explorer/group_play.py`              the episode, or its group
+    an episode                 `envs/`, `explorer/` → `explorer/environment_worker.py`      the episode, or its group
     a grade                    `rewards/` → `rewards/worker.py`, `explorer/rlvr.py`         a second attempt, then the group
     a stage, or the run        any → `flow/flow.py` → `pipeline/recovery.py`                the steps since the newest checkpoint,
                                                    → `pipeline/lifecycle.py`                or the run: one line, status "failed"
@@ -145,7 +145,7 @@ class VersionGone(LookupError):
 
 
 class TakenBack(Exception):
-    """The trainer went on from a checkpoint. `rollout/sql/peers.py`; exploring restarts, see `VersionGone`."""
+    """The trainer went on from a checkpoint. `rollout/sql/news.py`; exploring restarts, see `VersionGone`."""
 
     def __init__(self) -> None:
         super().__init__("the trainer went on from a checkpoint, and later versions are gone")
@@ -155,8 +155,8 @@ class TakenBack(Exception):
 
 
 class EpisodeFailed(Exception):
-    """The episode cannot be finished. `explorer/traj_env_manager.py`, `explorer/environment_worker.py` →
-    `explorer/group_play.py`, which plays it again or goes on without it (`on_env_failure`)."""
+    """The episode cannot be finished. `explorer/env_manager.py` →
+    `explorer/environment_worker.py`, which plays it again or goes on without it (`on_env_failure`)."""
 
     def __init__(self, kind: str, message: str) -> None:
         """`kind` names the reason, for the counters."""
@@ -182,7 +182,7 @@ class TemplateRefusal(ValueError):
 
 
 class PackingError(ValueError):
-    """Bytes that are not the group that was stored. `rollout/sql/packing.py` → `rollout/sql/rows.py`: the group."""
+    """Bytes that are not the group that was stored. `rollout/sql/rows.py` → `rollout/sql/groups.py`: the group."""
 
 
 # -- a grade: `rewards/worker.py` makes the sample's error of it; after a second attempt `explorer/rlvr.py` drops the group
@@ -235,7 +235,7 @@ class DatabaseFailed(RuntimeError):
 
 
 class Expelled(RuntimeError):
-    """The others took this process for dead. `rollout/sql/peers.py`."""
+    """The others took this process for dead. `rollout/sql/news.py`."""
 
 
 class Alone(RuntimeError):

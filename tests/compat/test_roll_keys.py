@@ -15,7 +15,7 @@ from roll.configs.arguments import STRATEGY_CONFIGS
 from roll.configs.loading import load_config
 from roll.configs.rlvr import RLVRConfig
 from roll.loading.compose import load
-from roll.plan.text import keys
+from roll_surface import keys
 
 PIPELINES = (RLVRConfig, AgenticConfig)
 STRATEGY_BLOCK = "strategy_args.strategy_config"

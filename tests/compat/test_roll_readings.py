@@ -28,7 +28,7 @@ from roll.data.chat_template import chatml
 from roll.envs.game import ActionReader
 from roll.envs.sokoban import Sokoban
 from roll.pipeline.roles import loss_spec
-from roll.plan.text import keys
+from roll_surface import keys
 from roll.rewards.answers import ANSWER_PARTS
 from roll.rollout.filters import mean_filter, std_filter
 
