@@ -53,7 +53,7 @@ function __roll_words
 end
 complete -c roll -a '(__roll_words)'
 """
-_TAKE_FOLDERS = ("--config_path", "--model", "--run", "--checkpoint", "--output", "--output_dir")
+_TAKE_FOLDERS = ("--config_path", "--model", "--run", "--checkpoint", "--output", "--output_dir", "--trace", "--keep")
 SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 _WHERE = {
     "bash": 'eval "$(roll completion bash)"    # in ~/.bashrc',
@@ -100,7 +100,7 @@ def _after(command: str, before: Sequence[str], typed: str) -> Iterator[str]:
         yield from _folders(typed) if not before else ("samples", "groups") if len(before) == 1 else ()
     elif command in ("train", "demo") and not before:
         yield from ("rlvr", "agentic")
-    elif command in ("train", "demo", "check", "eval"):
+    elif command in ("train", "demo", "check", "eval", "simulate"):
         yield from _overrides(AgenticConfig if "agentic" in before else RLVRConfig, typed)
 
 

@@ -14,6 +14,7 @@ usage: roll <command> [options] [key=value ...]
   init <name>            a folder to start from: a configuration, a reward of your own, prompts
   check                  what a configuration will do, and everything that is wrong with it; --flow: the graph of its
                          stages; --data: what its prompts are, and what their reference answers earn
+  simulate               what it would do, in virtual time: step time, idle devices, staleness; other splits and ratios
   train rlvr|agentic     run it
   eval                   evaluate the checkpoints of a run: avg@n, pass@k
   doctor                 what is installed here, and what can start
@@ -29,9 +30,9 @@ roll <command> --help says more; roll --version.
 """
 
 COMMANDS = {
-    "demo": "train:demo", "init": "init:main", "check": "check:main", "train": "train:main", "eval": "train:evaluate",
-    "doctor": "doctor:main", "env": "env:main", "show": "show:main", "ui": "ui:main", "diff": "show:diff",
-    "verify": "verify:main", "export": "export:main", "completion": "completion:main",
+    "demo": "train:demo", "init": "init:main", "check": "check:main", "simulate": "simulate:main", "train": "train:main",
+    "eval": "train:evaluate", "doctor": "doctor:main", "env": "env:main", "show": "show:main", "ui": "ui:main",
+    "diff": "show:diff", "verify": "verify:main", "export": "export:main", "completion": "completion:main",
 }  # fmt: skip
 """The module beside this one, and its function."""
 RUNS = ("demo", "train", "eval")

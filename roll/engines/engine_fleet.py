@@ -68,7 +68,7 @@ class EngineFleet:
         self.engines = engines
         self.fleet = fleet
         self.routing: list[Routing] = []
-        """The routers that are notified when an engine is taken out of service, and when it is back."""
+        """The routers that are notified when an engine is taken out of service, and when it is back (`send_by`)."""
         self._changes = changes
         self.recovered_s: list[float] = []
         """Seconds of each recovery, from the death to the first moment of service."""
@@ -113,11 +113,28 @@ class EngineFleet:
         return self._devices.hold(self.engines.role)
 
     async def load(self) -> None:
-        """Brings engines that are not in service yet into it, with the fleet's version from the store."""
+        """Brings engines that are not in service yet into it, with the fleet's version from the store. One that is lost over it
+        is replaced by `supervise`."""
+
+        async def load(engine: int) -> None:
+            try:
+                await self._load(engine)
+            except LOST:
+                if not self.restartable:
+                    raise
+                self._take_out(engine)
+
         async with self.turn(), self._weights:
             await asyncio.gather(
-                *(self._load(engine) for engine, state in enumerate(self.fleet.states) if state is EngineState.LOADING)
+                *(load(engine) for engine, state in enumerate(self.fleet.states) if state is EngineState.LOADING)
             )
+
+    def send_by(self, routing: Routing) -> None:
+        """Requests to the engines go this way, too, from now on."""
+        self.routing.append(routing)
+        for engine, state in enumerate(self.fleet.states):
+            if state is not EngineState.SERVING:
+                routing.close(engine)
 
     def report(self, engine: int, error: Exception) -> None:
         """A caller found that an engine is gone, or hangs. Raises the error if the engine cannot be replaced."""
@@ -125,11 +142,7 @@ class EngineFleet:
             raise error
         # `_replace` watches an engine that is being replaced; reports of others about it are late news of its predecessor.
         if self.fleet.states[engine] is EngineState.SERVING:
-            self.fleet.died(engine)
-            self._down_since[engine] = asyncio.get_running_loop().time()
-            self._staged.pop(engine, None)
-            self._close(engine)
-            self.engines.workers[engine].kill()
+            self._take_out(engine)
 
     async def send(self, version: int, engines: Collection[int]) -> None:
         """Brings the buckets of a version that lies in the store to those of the engines that serve, while they generate."""
@@ -165,6 +178,13 @@ class EngineFleet:
     async def read_stats(self) -> None:
         """Reads the statistics of the engines that serve now."""
         self.last_stats = list(await asyncio.gather(*(self.engines.call(engine, "stats") for engine in self.fleet.serving)))
+
+    def _take_out(self, engine: int) -> None:
+        self.fleet.died(engine)
+        self._down_since[engine] = asyncio.get_running_loop().time()
+        self._staged.pop(engine, None)
+        self._close(engine)
+        self.engines.workers[engine].kill()
 
     async def _pull(self, engine: int, version: int) -> WeightManifest:
         async def receive(version: int, bucket: BucketRef) -> None:

@@ -7,8 +7,8 @@ Which version scores a step follows from the step's number alone, never from who
 from __future__ import annotations
 
 import asyncio
-import time
 
+from roll.distributed.clock import monotonic
 from roll.distributed.cluster import Cluster
 from roll.distributed.device_locks import DeviceLocks
 from roll.errors import Closed
@@ -82,7 +82,7 @@ class PolicyCopy:
             self._groups.changes.notify()
 
     async def _load(self, version: int) -> None:
-        self._ledger.enter(LOADING, BUSY, time.monotonic())
+        self._ledger.enter(LOADING, BUSY, monotonic())
         ranks = range(len(self.cluster))
 
         async def receive(version: int, bucket: BucketRef) -> None:
@@ -91,4 +91,4 @@ class PolicyCopy:
         manifest = await self._store.pull(version, receive)
         await self.cluster.call_all("take_weights", manifest)
         self._version = version
-        self._ledger.enter(LOADING, "idle", time.monotonic())
+        self._ledger.enter(LOADING, "idle", monotonic())

@@ -8,17 +8,18 @@ of its requests, which go first in every queue.
 from __future__ import annotations
 
 import asyncio
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
 
 from roll.data.sample import Sample, SampleGroup
+from roll.distributed.clock import monotonic
 from roll.engines.engine_fleet import Routing
 from roll.engines.weight_updates import EngineUpdates
 from roll.record.advice import Places
 from roll.record.callbacks import Reports
+from roll.record.trace import Trace
 from roll.record.validation import SetRollouts, ValidationSet, summarise
 from roll.rollout.filters import GroupFilter
 from roll.rollout.groups import Groups
@@ -36,6 +37,7 @@ class Exploration:
     filters: Mapping[str, GroupFilter]
     """By domain."""
     sets: Sequence[ValidationSet]
+    trace: Trace
 
 
 class Explorer(ABC):
@@ -48,6 +50,7 @@ class Explorer(ABC):
         self._reports = exploration.reports
         self._filters = exploration.filters
         self._sets = exploration.sets
+        self._trace = exploration.trace
 
     async def next(self) -> SampleGroup:
         """The next group, with its task, as soon as admission lets it start."""
@@ -75,7 +78,7 @@ class Explorer(ABC):
         """Evaluates the version that all engines serve, if that is due."""
         if not self._schedule.validates(version):
             return
-        started = time.monotonic()
+        started = monotonic()
         try:
             sets = await asyncio.gather(*(self.validation_rollouts(version, each) for each in self._sets))
         finally:
@@ -85,7 +88,7 @@ class Explorer(ABC):
         for position, each in enumerate(sets):
             prefix = "val" if position == 0 else f"eval/{each.of.name}"
             more |= {f"{prefix}/{name}": value for name, value in self.validation_metrics(each.samples).items()}
-        result = summarise(version, sets, time.monotonic() - started, more)
+        result = summarise(version, sets, monotonic() - started, more)
         await self._reports.validation(result, [each.samples for each in sets])
         await self.groups.report_validation(version, asdict(result))
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from roll.data.sample import Sample
+from roll.distributed.clock import monotonic
 from roll.distributed.cluster import Cluster
 from roll.errors import Replaced
 from roll.record.ledger import LaneState, Ledger
@@ -74,7 +74,7 @@ class Rewards:
     def _account(self, domain: str, calls: int) -> None:
         self._calls[domain] += calls
         state = LaneState.PROCESSING if self._calls[domain] else LaneState.WAITING_INPUT
-        self._ledger.enter(f"rewards.{domain}", state.value, time.monotonic())
+        self._ledger.enter(f"rewards.{domain}", state.value, monotonic())
 
     async def _results(self, domain: str, samples: Sequence[Sample], as_judged: bool) -> list[RewardResult]:
         workers = self._workers[domain]

@@ -59,6 +59,8 @@ class RLVRExplorer(Explorer):
         of the domain says."""
         responses = group.samples if group.baseline is None else [*group.samples, group.baseline]
         policy = self._on_error[group.prompt.domain]
+        if self.groups.is_live(group.group_id):
+            self._trace.enter_phase(group.group_id, "reward")
         failure = await self._rewards.fill(responses)
         if failure is not None and policy != "drop_group":
             failure = await self._rewards.fill([sample for sample in responses if sample.reward is None])

@@ -7,7 +7,6 @@ An engine takes its share of a device's free memory, and measures what is free, 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Container, Coroutine, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 from roll.configs.ppo import PPOConfig
 from roll.configs.worker import ActorInferConfig
 from roll.distributed.backend import Backend, WorkerSpec
+from roll.distributed.clock import monotonic
 from roll.distributed.cluster import Cluster
 from roll.distributed.device_locks import DeviceLocks
 from roll.distributed.devices import Inventory
@@ -36,7 +36,7 @@ async def start_clusters(
     """The started clusters by role: those of the configuration that something uses, and the pipeline's `own`; of these `only`
     some, if that is given. With a checkpoint, trainers and engines start from it. From here on `devices` has roles sleep and
     wake."""
-    checkpoint, began = prepared.checkpoint, time.monotonic()
+    checkpoint, began = prepared.checkpoint, monotonic()
     specs = {**_specs(config, prepared, inventory, backend), **own}
     specs = {role: of_role for role, of_role in specs.items() if only is None or role in only}
     loaded: dict[str, Path] = {}
@@ -48,7 +48,7 @@ async def start_clusters(
         worker = config.roles().get(role)
         ranks = worker.data_parallel_ranks if worker is not None and not isinstance(worker, ActorInferConfig) else None
         cluster = await Cluster.start(role, backend, specs[role], config.rpc_timeout, ranks, **limits)
-        display.note(f"  {role} is ready: {_workers(len(cluster))} in {duration(time.monotonic() - began)}")
+        display.note(f"  {role} is ready: {_workers(len(cluster))} in {duration(monotonic() - began)}")
         if role in loaded:
             await _load(cluster, str(loaded[role]), display)
         return cluster
@@ -94,9 +94,9 @@ def _specs(config: PPOConfig, prepared: Prepared, inventory: Inventory, backend:
 
 
 async def _load(cluster: Cluster, checkpoint: str, display: Display) -> None:
-    began = time.monotonic()
+    began = monotonic()
     await cluster.call_all("load", checkpoint)
-    display.note(f"  {cluster.role} has loaded its checkpoint in {duration(time.monotonic() - began)}")
+    display.note(f"  {cluster.role} has loaded its checkpoint in {duration(monotonic() - began)}")
 
 
 async def settle(stayed: Mapping[str, Cluster]) -> None:

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Collection, Mapping
 
 from roll.configs.ppo import PPOConfig
+from roll.distributed.clock import monotonic
 from roll.distributed.cluster import Cluster
 from roll.errors import BackendLost, NodeLost, VersionGone, WorkerDied, WorkersLost, WorkerStartError
 from roll.pipeline.roles import TRAINER
@@ -52,7 +52,7 @@ class TrainerRestarts:
     async def begin(self, clusters: Mapping[str, Cluster], error: Exception) -> str:
         """`error` has ended both halves, or the restart before. If a rank of the trainer is dead, that is why: all that
         restarts is ended, and what died is returned. Raises `error` otherwise, or if a node is lacking, and `WorkersLost`."""
-        found_at = time.monotonic()
+        found_at = monotonic()
         died = isinstance(error, WorkerDied | WorkerStartError)
         again = self._most and not isinstance(error, NodeLost) and (died or self._found_at is None)
         what = await _dead_rank(clusters) if again else None
@@ -71,7 +71,7 @@ class TrainerRestarts:
         """The run goes on from this step, for the first time or again."""
         if self._found_at is not None:
             self.resumed_from.append(step)
-            self.seconds.append(time.monotonic() - self._found_at)
+            self.seconds.append(monotonic() - self._found_at)
             self._found_at = None
 
 

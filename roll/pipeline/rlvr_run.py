@@ -93,8 +93,7 @@ def prepare(config: RLVRConfig, inventory: Inventory, one_process: bool = False)
     collect.raise_if_any()
     assert source is not None
     at = _try_rewards(config, train, validation, shared)
-    found = {domain: _filter(config, domain, collect) for domain in config.rewards}
-    filters = {domain: group_filter for domain, group_filter in found.items() if group_filter is not None}
+    filters = group_filters(config, collect)
     collect.raise_if_any()
     return RLVRPrepared(**shared.common(source, filters), validation=validation, skipped=skipped | left_out, success_at=at)
 
@@ -193,6 +192,12 @@ def _prompts(role: str, data: DataArguments, shared: Preparation, collect: Colle
 
     fix = "name files whose rows have the columns of data_args, and fit prompt_length and rewards.<domain>.tag_included"
     return collect(key, value, tokenize, fix) or (RowFile(), {})
+
+
+def group_filters(config: RLVRConfig, collect: Collector) -> dict[str, GroupFilter]:
+    """By domain; of those that have one."""
+    found = {domain: _filter(config, domain, collect) for domain in config.rewards}
+    return {domain: group_filter for domain, group_filter in found.items() if group_filter is not None}
 
 
 def _filter(config: RLVRConfig, domain: str, collect: Collector) -> GroupFilter | None:

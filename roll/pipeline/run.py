@@ -17,9 +17,9 @@ and in all cases `lifecycle.py` ends the workers and writes the summary.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Coroutine, Mapping
 
+from roll.distributed.clock import monotonic
 from roll.distributed.cluster import Cluster
 from roll.flow.flow import Flow
 from roll.flow.hang_watch import HangWatch
@@ -42,7 +42,7 @@ class Run(RunLifecycle):
 
     async def _flow(self, wiring: Wiring, clusters: Mapping[str, Cluster]) -> None:
         halves = wiring.halves()
-        flow = Flow(wiring.ledger, self.devices, time.monotonic, self.state.groups.changes.waits)
+        flow = Flow(wiring.ledger, self.devices, monotonic, self.state.groups.changes.waits)
         for half in halves:
             flow.join(half)
         wiring.begin(halves)
@@ -62,14 +62,15 @@ class Run(RunLifecycle):
                 await recovery.after(error)
 
     def _watchers(self, flow: Flow, clusters: Mapping[str, Cluster]) -> list[Coroutine[object, object, None]]:
-        state, groups = self.state, self.state.groups
-        record = state.record
+        groups, fallback = self.state.groups, self.fallback.watch(clusters, self.state)
+        return [*self.onlookers(flow, clusters), groups.attend(), fallback, *watch_deaths(clusters)]
+
+    def onlookers(self, flow: Flow, clusters: Mapping[str, Cluster]) -> list[Coroutine[object, object, None]]:
+        """What shows people how the run is doing, and changes nothing."""
+        groups, record = self.state.groups, self.state.record
         return [
             record.refresh(flow.ledger, list(clusters), groups.changes.waits, groups.admission.counts),
             record.files.keep(lambda: self.figures(record.running_s()) | {"roles": record.roles()}, flow.ledger),
             record.memory.run(clusters),
             HangWatch(flow, clusters, record.run_dir / "stacks", record.display).run(),
-            groups.attend(),
-            self.fallback.watch(clusters, state),
-            *watch_deaths(clusters),
         ]

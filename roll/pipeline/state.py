@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roll.configs.ppo import PPOConfig
 from roll.configs.staleness import deepest_pipeline
+from roll.distributed.clock import monotonic
 from roll.pipeline.preparation import Prepared
 from roll.record.callbacks import Callbacks, Reports
 from roll.record.checkpoint import CheckpointStore
@@ -117,7 +117,7 @@ class RunState:
         admission, depth = new_admission(config, self.first_step), _depth(config)
         progress = Progress(config.groups_per_step, config.max_dropped_batches)
         if config.groups_address is None:
-            return Groups(admission, depth, source, journal, trace, progress, time.monotonic)
+            return Groups(admission, depth, source, journal, trace, progress, monotonic)
         from roll.pipeline.shared_groups import sql_groups
 
         return sql_groups(config, config.groups_address, admission, depth, source, journal, trace, progress, self.identity)

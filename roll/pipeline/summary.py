@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from roll.configs.ppo import PPOConfig
+from roll.distributed.clock import monotonic
 from roll.engines.engine_fleet import EngineFleet
 from roll.engines.weight_updates import UpdateStats
 from roll.explorer.explorer import Explorer
@@ -159,7 +159,7 @@ def advice(config: PPOConfig, record: RunRecord, components: RunComponents | Non
         return
     ledger, roles = components.flow.ledger, config.roles()
     idle_s, trained_s = record.idle_s / steps, record.trained_s / steps
-    rollouts_s = ledger.durations("actor_infer", time.monotonic()).get(BUSY, 0.0)
+    rollouts_s = ledger.durations("actor_infer", monotonic()).get(BUSY, 0.0)
     batch, places = config.rollouts_per_step, components.explorer.places()
     if kind == "cpu":
         places = places._replace(total=min(places.total, batch), unit=0)

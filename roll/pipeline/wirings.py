@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +18,7 @@ from typing import ClassVar
 
 from roll.configs.derived import Derived
 from roll.configs.ppo import PPOConfig
+from roll.distributed.clock import monotonic
 from roll.distributed.cluster import Cluster
 from roll.engines.engine_fleet import EngineFleet, engine_fleet
 from roll.engines.policy_copy import ROLE, PolicyCopy
@@ -58,7 +58,7 @@ class Wiring(ABC):
     def __init__(self, run: RunLifecycle, clusters: Mapping[str, Cluster]) -> None:
         self._run = run
         self._clusters = clusters
-        self.ledger = Ledger(time.monotonic(), run.state.record.files.trace)
+        self.ledger = Ledger(monotonic(), run.state.record.files.trace)
 
     # -- what a mode gives ------------------------------------------------------------------------------------------------
 
@@ -108,9 +108,10 @@ class Wiring(ABC):
 
     async def _explorer(self, engines: EngineFleet, weights: EngineUpdates) -> Explorer:
         state, prepared = self._run.state, self._run.prepared
-        given = Exploration(state.groups, weights, state.schedule, state.reports, prepared.filters, prepared.validation)
+        trace = state.record.files.trace
+        given = Exploration(state.groups, weights, state.schedule, state.reports, prepared.filters, prepared.validation, trace)
         explorer = await self._run.explorer(given, self._clusters, engines, self.ledger)
-        engines.routing.append(explorer.routing)
+        engines.send_by(explorer.routing)
         return explorer
 
 

@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from roll.distributed.clock import monotonic
 from roll.record import learning_curve
 from roll.record.journal import write_atomically
 from roll.record.ledger import Ledger
@@ -55,11 +56,11 @@ class LiveFiles:
     async def keep(self, figures: Callable[[], dict[str, object]], ledger: Ledger) -> None:
         """Runs as long as the run does. `figures`: those of the run so far. Raises `Superseded`."""
         head = running(self._lock.owner.started if self._lock is not None else "")
-        due, picture_due = 0.0, time.monotonic() + FIRST_PICTURE_S / SHARE
+        due, picture_due = 0.0, monotonic() + FIRST_PICTURE_S / SHARE
         while True:
             await asyncio.sleep(EVERY_S)
             more: list[Callable[[], object]] = []
-            now, files = time.monotonic(), self.trace.full
+            now, files = monotonic(), self.trace.full
             if now >= due:
                 files = self.trace.files(ledger.open_spans(now))
                 summary = json.dumps(head | {AS_OF: time.strftime("%Y-%m-%d %H:%M:%S")} | figures(), indent=2)
@@ -80,7 +81,7 @@ class LiveFiles:
             self._check_lock()
             if summary is not None:
                 write_summary(self._run_dir, summary)
-            files = self.trace.files(ledger.open_spans(time.monotonic()) if ledger is not None else ())
+            files = self.trace.files(ledger.open_spans(monotonic()) if ledger is not None else ())
             self._write(FILES, [file.write for file in files])
             self._write(PICTURE, [self._draw])
 

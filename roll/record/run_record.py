@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from roll.configs.loading import to_mapping
 from roll.configs.ppo import PPOConfig
 from roll.data.sample import Sample, SampleGroup
 from roll.data.token_batch import TokenBatch
+from roll.distributed.clock import monotonic
 from roll.errors import Superseded
 from roll.record.display import Display, RoleLine, RunSnapshot, duration
 from roll.record.estimates import Validated
@@ -86,7 +86,7 @@ class RunRecord:
         self.max_steps = models or config.max_steps
         self._counted = "model" if models else "step"
         self._trains = config.trains
-        self._made = self._began = time.monotonic()
+        self._made = self._began = monotonic()
         self.files = LiveFiles(self.run_dir, config.exp_name, derived.staleness_bound, lock)
         self.staleness = StalenessStats(derived.staleness_bound)
         if resumed is not None:
@@ -126,7 +126,7 @@ class RunRecord:
     def begin(self, counter: Counter, ledger: Ledger) -> None:
         """The workers are up: from here the speed of the run is measured, and what `counter` counts is recorded, and the time
         that each stage works."""
-        now = self._began = time.monotonic()
+        now = self._began = monotonic()
         self.display.note(f"started in {duration(now - self._made)}")
         self._counter = counter
         self._ledger = ledger
@@ -141,7 +141,7 @@ class RunRecord:
 
     def running_s(self) -> float:
         """Seconds since the run's first `begin`, or since the record was made."""
-        return time.monotonic() - (self._began if self._run_began is None else self._run_began)
+        return monotonic() - (self._began if self._run_began is None else self._run_began)
 
     def state(self) -> dict[str, Any]:
         """Where the journals stand, for a checkpoint."""
@@ -156,7 +156,7 @@ class RunRecord:
         self.journals.samples.record(self.step, groups, batch)
         tokens = sum(len(sample.response_ids) for group in groups for sample in group.samples)
         counts = self._counter.counts() if self._counter is not None else {}
-        speed = self._speed.step(tokens, time.monotonic()) if self._speed is not None else {}
+        speed = self._speed.step(tokens, monotonic()) if self._speed is not None else {}
         row = {**metrics, **counts, **lags, **speed, "time/elapsed_s": self.running_s(), **self.memory.metrics()}
         self.journals.metrics.log(self.step, row)
         self._curves.add(self.step, row)
@@ -181,7 +181,7 @@ class RunRecord:
             self.display.note(f"alarm: {alarm.text}{': the run stops' if alarm.action == 'stop' else ''}")
 
     def _trace_step(self, seconds: float, **facts: object) -> None:
-        now, facts = time.monotonic(), {**facts, "reward": self._reward, "lag": self._lag}
+        now, facts = monotonic(), {**facts, "reward": self._reward, "lag": self._lag}
         self.files.trace.add(Span("steps", f"step {self.step}", now - seconds, now, facts))
 
     def add_dropped(self, group: SampleGroup, reason: str) -> None:
@@ -199,7 +199,7 @@ class RunRecord:
         if found.accuracy is None:
             why = found.unjudged or "the environment does not say what a success is (custom_envs.<tag>.success_at)"
             logger.warning("step %d: there is no accuracy: %s", found.step, why)
-        now, facts = time.monotonic(), {"accuracy": result.accuracy, "errors": result.errors}
+        now, facts = monotonic(), {"accuracy": result.accuracy, "errors": result.errors}
         self.files.trace.add(Span("validations", f"version {result.version}", now - result.seconds, now, facts))
         metrics |= {f"val_correct/{tag}/mean": accuracy for tag, accuracy in result.by_tag.items()}
         metrics |= dict(result.estimates()) | result.more
@@ -220,7 +220,7 @@ class RunRecord:
 
     def show(self, ledger: Ledger, roles: list[str], waits: Mapping[str, str], groups: Mapping[str, Any]) -> None:
         """`waits`: see `Changes`. A stage that waits in the middle of its work, or for its turn, has a line of its own."""
-        now, names = time.monotonic(), ledger.names()
+        now, names = monotonic(), ledger.names()
         lines = []
         for role in roles:
             if role in names:
@@ -246,7 +246,7 @@ class RunRecord:
             max_steps=self.max_steps,
             counted=self._counted,
             elapsed_s=running,
-            eta_s=(time.monotonic() - self._began) / done * (self.max_steps - step) if done else None,
+            eta_s=(monotonic() - self._began) / done * (self.max_steps - step) if done else None,
             reward=self._reward,
             validation=self.validation,
             cut=self._cut,

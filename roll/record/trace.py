@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import gzip
 import json
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from roll.distributed.clock import monotonic
 from roll.record.journal import plain, write_atomically
 
 FILE_BYTES = 4_000_000
@@ -54,7 +54,7 @@ class TraceFile(NamedTuple):
 
 
 class Trace:
-    def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic, file_bytes: int = FILE_BYTES) -> None:
+    def __init__(self, folder: Path, clock: Callable[[], float] = monotonic, file_bytes: int = FILE_BYTES) -> None:
         """What lies in the folder stays. `clock`: that of the times which the methods are given."""
         self._folder = folder
         self._clock = clock

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
+from roll.distributed.clock import monotonic
 from roll.distributed.cluster import Cluster
 from roll.errors import BackendLost
 from roll.record.checkpoint import CRITIC, DATABASE, TRAINER, CheckpointStore
@@ -112,11 +112,11 @@ class CheckpointWriter:
 
     @contextlib.contextmanager
     def _busy(self, what: str) -> Iterator[None]:
-        self._ledger.enter(STAGE + what, BUSY, time.monotonic())
+        self._ledger.enter(STAGE + what, BUSY, monotonic())
         try:
             yield
         finally:
-            self._ledger.enter(STAGE + what, "idle", time.monotonic())
+            self._ledger.enter(STAGE + what, "idle", monotonic())
 
 
 def _check_seen(files: Iterable[str]) -> None:

@@ -9,12 +9,12 @@ in one piece, but for the order of its sums.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
 from roll.algorithms.loss import prepare_batch
 from roll.data.token_batch import TokenBatch
+from roll.distributed.clock import monotonic
 from roll.trainer.optimise import add_gradients, step_on_gradients
 from roll.trainer.trainer import Step, Trainer
 from roll.weights.transport import NewWeights
@@ -37,11 +37,11 @@ class TrainerOnArrival(Trainer):
         return step
 
     async def train(self, step: Step) -> NewWeights | None:
-        self._idle_s += time.monotonic() - (step.lease.asked_at if self._free_at is None else self._free_at)
+        self._idle_s += monotonic() - (step.lease.asked_at if self._free_at is None else self._free_at)
         await add_gradients(self._policy, prepare_batch(step.batch, self._loss), self._loss)
         self._parts += (step,)
         weights = await self._train_whole() if step.lease.last else None
-        self._free_at = time.monotonic()
+        self._free_at = monotonic()
         return weights
 
     async def _train_whole(self) -> NewWeights | None:

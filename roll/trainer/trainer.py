@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -28,6 +27,7 @@ from roll.configs.derived import Derived
 from roll.configs.ppo import PPOConfig
 from roll.data.seeding import derive_seed
 from roll.data.token_batch import TokenBatch
+from roll.distributed.clock import monotonic
 from roll.distributed.cluster import Cluster
 from roll.engines.policy_copy import PolicyCopy
 from roll.errors import Closed
@@ -259,7 +259,7 @@ class Trainer:
         return await gather_weights(self._policy, self._store, version, self._config.model_update_buffer_size_mb * MIB)
 
     async def _finish(self, step: Step) -> None:
-        self._step_s = time.monotonic() - max(step.lease.leased_at, self._done_at)
+        self._step_s = monotonic() - max(step.lease.leased_at, self._done_at)
         await self._groups.trained(step.lease)
         groups = step.lease.groups
         samples = [sample for group in groups for sample in group.samples]
@@ -287,7 +287,7 @@ class Trainer:
         await self._reports.step(step.number, groups, step.batch, metrics)
         if self._schedule.saves(step.number + 1):
             await self._checkpoints.begin()
-        self._done_at = time.monotonic()
+        self._done_at = monotonic()
         self._passed(Milestone.DONE)
 
     def _warn_of_mismatch(self, step: Step) -> None:
@@ -311,11 +311,11 @@ class Trainer:
 
     async def _per_token(self, cluster: Cluster, method: str, step: Step) -> Tensor:
         """[N] what a method of all workers (`log_probs`, `values`) says of the batch."""
-        begun_at = time.monotonic()
+        begun_at = monotonic()
         by_rank = await asyncio.to_thread(batching.shares, step.batch, cluster.num_shards)  # it compares all tokens
         parts = await cluster.scatter(method, [step.batch.select(indices) for indices in by_rank])
         if cluster.role in self._derived.scored_ahead:
-            step.scored_at = time.monotonic()
+            step.scored_at = monotonic()
             step.scored_s = max(step.scored_s, step.scored_at - begun_at)
         return batching.gather(parts, step.batch, by_rank)
 

@@ -5,6 +5,7 @@ import copy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from roll_surface import keys
 
 from roll.compat.roll.pipelines import ROLLS_KEYS
 from roll.compat.roll.report import DEFAULTS, other_defaults
@@ -15,7 +16,6 @@ from roll.configs.arguments import STRATEGY_CONFIGS
 from roll.configs.loading import load_config
 from roll.configs.rlvr import RLVRConfig
 from roll.loading.compose import load
-from roll_surface import keys
 
 PIPELINES = (RLVRConfig, AgenticConfig)
 STRATEGY_BLOCK = "strategy_args.strategy_config"

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from roll_surface import keys
 
 from roll.algorithms.correction import correct
 from roll.algorithms.kl import approx_kl
@@ -28,7 +29,6 @@ from roll.data.chat_template import chatml
 from roll.envs.game import ActionReader
 from roll.envs.sokoban import Sokoban
 from roll.pipeline.roles import loss_spec
-from roll_surface import keys
 from roll.rewards.answers import ANSWER_PARTS
 from roll.rollout.filters import mean_filter, std_filter
 

@@ -47,6 +47,11 @@ LIMITS = [  # the first whose pattern is found in a command counts
     Limit(r"^ssh ", "needs another machine", NOT),
     Limit(r"^roll ui ", "serves until Ctrl-C", CLI + "test_look.py::test_ui_prints_an_address_that_answers_and_ends_at_ctrl_c"),
     Limit(r"^roll doctor$", "starts torch and Ray anew", CLI + "test_doctor.py::test_a_line_a_finding_with_state_and_fix"),
+    Limit(
+        r"^roll simulate ",
+        "needs a run, or a table of costs",
+        CLI + "test_simulate.py::test_a_run_that_it_kept_is_one_that_it_can_be_calibrated_by",
+    ),
     Limit(r"^eval ", "is for a shell", CLI + "test_completion.py::test_bash_completes_with_it"),
     Limit(
         r"^roll eval |mode=bench",

@@ -1,0 +1,158 @@
+"""A back end whose workers are scripted: each is as apart from the others as a process, and can die, hang, and be far away.
+
+A call that its caller gives up goes on in its worker, as in a process. A worker that dies loses what it was doing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from roll.distributed.backend import WorkerSpec
+from roll.distributed.devices import Inventory
+from roll.errors import NodeLost, WorkerDied
+from roll.simulate.costs import Costs
+
+Make = Callable[[WorkerSpec], object]
+"""Makes the worker of a specification."""
+Fault = Callable[[str, str], Exception | None]
+"""(worker's name, method) -> what this call raises in its worker."""
+
+
+class SimulatedHandle:
+    killable = True
+
+    def __init__(self, name: str, worker: Any, links: Links) -> None:
+        self.name = name
+        self.worker = worker
+        self._links = links
+        self._dead = asyncio.get_running_loop().create_future()
+        self._open: dict[asyncio.Future[Any], asyncio.Task[Any]] = {}
+        """The answer that a caller waits for, and who works for it."""
+        self._hangs = False
+
+    async def call(self, method: str, *args: object) -> Any:
+        if self._dead.done():
+            await asyncio.sleep(0)  # a process that is gone is not found out about in no time
+            raise WorkerDied(f"worker {self.name} died")
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        work = asyncio.ensure_future(self._work(answer, method, args))
+        self._open[answer] = work
+        work.add_done_callback(lambda _: self._open.pop(answer, None))
+        if self._hangs:
+            work.cancel()
+        return await answer
+
+    async def call_for_reference(self, method: str, *args: object) -> tuple[Any, Any]:
+        value, info = await self.call(method, *args)
+        return value, info
+
+    async def died(self) -> None:
+        await asyncio.shield(self._dead)
+
+    async def ping(self) -> None:
+        if self._hangs and not self._dead.done():
+            await asyncio.shield(self._dead)
+        if self._dead.done():
+            raise WorkerDied(f"worker {self.name} died")
+
+    def stacks(self) -> str:
+        return ""
+
+    async def memory(self) -> None:
+        """It has none of its own."""
+
+    def kill(self) -> None:
+        if self._dead.done():
+            return
+        self._dead.set_result(None)
+        for answer, work in list(self._open.items()):
+            work.cancel()
+            if not answer.done():
+                answer.set_exception(WorkerDied(f"worker {self.name} died"))
+                answer.exception()  # whoever waits hears of it; a caller that has gone does not
+
+    def hang(self) -> None:
+        """It does nothing any more and answers nobody."""
+        self._hangs = True
+        for work in list(self._open.values()):
+            work.cancel()
+
+    async def close(self) -> None:
+        self.kill()
+
+    @property
+    def is_dead(self) -> bool:
+        return bool(self._dead.done())
+
+    async def _work(self, answer: asyncio.Future[Any], method: str, args: tuple[object, ...]) -> None:
+        try:
+            await self._links.pass_one()
+            if error := self._links.fault(self.name, method):
+                raise error
+            result = await getattr(self.worker, method)(*args)
+            await self._links.pass_one()
+        except asyncio.CancelledError:
+            return  # it has died, or hangs
+        except Exception as error:  # boundary: what the worker raises is its caller's
+            if not answer.done():
+                answer.set_exception(error)
+                answer.exception()
+            return
+        if not answer.done():
+            answer.set_result(result)
+
+
+class Links:
+    """What lies between the driver and the workers."""
+
+    def __init__(self) -> None:
+        self.latency: Callable[[], float] = float
+        """Seconds of the next message."""
+        self.fault: Fault = lambda name, method: None
+
+    async def pass_one(self) -> None:
+        if seconds := self.latency():
+            await asyncio.sleep(seconds)
+
+
+class SimulatedBackend:
+    isolated = True
+
+    def __init__(self, inventory: Inventory, costs: Costs, make: Make) -> None:
+        self._inventory = inventory
+        self._costs = costs
+        self._make = make
+        self.links = Links()
+        self.workers: dict[str, SimulatedHandle] = {}
+        """The newest of each name."""
+        self.without_node: set[str] = set()
+        """Names of workers that cannot start now."""
+
+    def devices(self, nodes: int, per_node: int | None) -> Inventory:
+        return self._inventory
+
+    def node_address(self, node: int) -> str:
+        return "127.0.0.1"
+
+    def free_port(self, node: int) -> int:
+        return 1  # nobody listens in a simulation
+
+    def driver_address(self) -> str:
+        return "127.0.0.1"
+
+    async def start(self, spec: WorkerSpec) -> SimulatedHandle:
+        if spec.name in self.without_node:
+            raise NodeLost(f"the node of {spec.name} is gone")
+        await asyncio.sleep(self._costs.start_s)
+        worker = self._make(spec)
+        handle = self.workers[spec.name] = SimulatedHandle(spec.name, worker, self.links)
+        return handle
+
+    def value(self, reference: object) -> object:
+        return reference
+
+    async def shutdown(self) -> None:
+        for handle in self.workers.values():
+            handle.kill()

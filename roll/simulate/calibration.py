@@ -1,0 +1,122 @@
+"""The costs of a run, read off what it left behind: `--trace RUN`.
+
+A short run shows what one schedule has shown: rates at the concurrency that it had, times on a machine as busy as it was. What a
+file does not say stays at its default, and `Costs.measured` says where each figure is from.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from roll.configs.problems import ConfigError, Problem
+from roll.simulate.costs import MIB, Costs, Spread
+from roll.simulate.figures import step_rows
+
+Row = dict[str, Any]
+MOST_VALUES = 4096
+"""Of a quantity that is drawn from what was seen."""
+
+
+def calibrated(run: Path, ranks: int) -> Costs:
+    """`ranks`: of its trainer. Raises `ConfigError` if the folder is no run that has trained some steps."""
+    try:
+        rows, summary = step_rows(run), json.loads((run / "summary.json").read_text())
+        groups = [row for row in _rows(run / "groups.jsonl") if row.get("tokens")]
+        events = [event for file in sorted((run / "trace").glob("*.json.gz")) for event in _events(file)]
+        if len(rows) < 3 or not groups:
+            raise ValueError(f"it has trained {len(rows)} steps, and 3 say little enough")
+        return _costs(rows, summary, groups, events, ranks)
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        what = f"cannot be read as a run: {type(error).__name__}: {error}"
+        raise ConfigError(
+            [Problem("--trace", str(run), what, "the folder of a run that has trained at least 3 steps")]
+        ) from error
+
+
+def _costs(rows: Sequence[Row], summary: Row, groups: Sequence[Row], events: Sequence[Row], ranks: int) -> Costs:
+    later = rows[1:]  # the first step warms up
+    phases = _phases(events)
+    size = max(len(row["rewards"]) for row in groups)
+    tokens = [row["tokens"] / len(row["rewards"]) for row in groups]
+    step_tokens = fmean(tokens) * size * len([row for row in groups if row["fate"] == "trained"]) / len(rows)
+    passes = [seconds for stage in ("log_prob", "reference", "value") if (seconds := _mean(later, f"time/{stage}_s"))]
+    trained_s = max(_mean(later, "time/train_s"), 1e-9)
+    updates = summary["weight_updates"]
+    sends = [event["dur"] / 1e6 for event in events if str(event["name"]).startswith("send version")]
+    judged = [row["rewards"] for row in groups]
+    found: dict[str, tuple[object, str]] = {
+        "response_tokens": (Spread(fmean(tokens), 0.0, _some(tokens)), "groups.jsonl: mean length of each group's responses"),
+        "pass_rate": (_share(judged), "groups.jsonl: rewards above the middle of the range"),
+        "train_s": (_mean(later, "time/advantage_s"), "metrics.jsonl: time/advantage_s"),
+        "train_tokens_per_s": (
+            step_tokens / trained_s / ranks,
+            f"metrics.jsonl: time/train_s; each of {ranks} ranks has its part",
+        ),
+        "flip_s": (updates["pause_s_mean"], "summary.json: weight_updates"),
+        "start_s": (summary["started_s"], "summary.json: started_s"),
+    }
+    if passes:
+        found["score_tokens_per_s"] = (step_tokens / fmean(passes) / ranks, "metrics.jsonl: time/log_prob_s, reference, value")
+    if sends and updates["count"]:
+        megabytes = updates["bytes"] / updates["count"] / MIB
+        found["weights_mb"] = (megabytes, "summary.json: weight_updates")
+        found["weights_mb_per_s"] = (megabytes / max(median(sends), 1e-9), "trace: median time to send a version")
+    if phases["reward"]:
+        found["group_reward_s"] = (Spread(fmean(phases["reward"]), 0.0, _some(phases["reward"])), "trace: each group's reward")
+    busy = [engine for engine in summary.get("engines") or [] if engine["busy_s"]]
+    if busy:
+        rate = fmean(engine["generated_tokens"] / engine["busy_s"] for engine in busy)
+        together = _together(busy, phases["rollout"], size)
+        found["tokens_per_s"] = (((together, rate),), f"summary.json: engines, with about {together:.1f} requests that run")
+    values: dict[str, Any] = {name: value for name, (value, _) in found.items()}
+    given = {each.name: "default" for each in fields(Costs) if each.name != "measured"}
+    measured = given | {name: where for name, (_, where) in found.items()}
+    return replace(Costs(), **values, measured=measured)
+
+
+def _together(engines: Sequence[Row], generating: Sequence[float], size: int) -> float:
+    """Requests that ran together on an engine while it was busy (Little's law), at least one."""
+    busy_s = float(sum(engine["busy_s"] for engine in engines))
+    return max(1.0, size * sum(generating) / busy_s)
+
+
+def _phases(events: Sequence[Row]) -> dict[str, list[float]]:
+    """Seconds of each phase of each group that had it."""
+    began: dict[tuple[int, str], float] = {}
+    found: dict[str, list[float]] = {"rollout": [], "reward": []}
+    for event in events:
+        key = event.get("id", -1), event["name"]
+        if event["ph"] == "b":
+            began[key] = event["ts"]
+        elif event["ph"] == "e" and event["name"] in found and key in began:
+            found[event["name"]].append((event["ts"] - began.pop(key)) / 1e6)
+    return found
+
+
+def _events(file: Path) -> Iterator[Row]:
+    yield from json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
+
+
+def _rows(file: Path) -> Iterator[Row]:
+    yield from (json.loads(line) for line in file.read_text().splitlines() if line.endswith("}"))
+
+
+def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> float:
+    return fmean(row.get(name, 0.0) for row in rows)
+
+
+def _share(rewards: Sequence[Sequence[float | None]]) -> float:
+    known = [reward for group in rewards for reward in group if reward is not None]
+    middle = (min(known) + max(known)) / 2
+    return fmean(reward > middle for reward in known) if min(known) < max(known) else 1.0
+
+
+def _some(values: Sequence[float]) -> tuple[float, ...]:
+    stride = -(-len(values) // MOST_VALUES)
+    return tuple(values[::stride])

@@ -1,0 +1,161 @@
+"""What things take in a simulated run: a table that a user writes, or that is read off a run (`calibration.py`)."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeAlias
+
+import yaml
+
+from roll.configs.problems import ConfigError, Problem, did_you_mean
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Of a positive quantity: lognormal by mean and coefficient of variation, or drawn from `values`."""
+
+    mean: float
+    cv: float = 0.0
+    values: tuple[float, ...] = ()
+
+    def draw(self, seed: int) -> float:
+        """The draw of a seed. Of a lognormal quantity: mean · exp(s z - s²/2) with s² = ln(1 + cv²) and z standard normal."""
+        if self.values:
+            return self.values[random.Random(seed).randrange(len(self.values))]
+        if not self.cv:
+            return self.mean
+        variance = math.log1p(self.cv**2)
+        return self.mean * math.exp(math.sqrt(variance) * random.Random(seed).gauss(0, 1) - variance / 2)
+
+    @classmethod
+    def of(cls, key: str, given: object) -> Spread:
+        """A number, {mean, cv}, or a list of values that were seen. Raises `ConfigError`."""
+        if isinstance(given, Sequence) and not isinstance(given, str) and given and all(map(_is_amount, given)):
+            return cls(sum(given) / len(given), 0.0, tuple(map(float, given)))
+        if isinstance(given, Mapping) and {"mean"} <= given.keys() <= {"mean", "cv"} and all(map(_is_amount, given.values())):
+            return cls(float(given["mean"]), float(given.get("cv", 0.0)))
+        if _is_amount(given):
+            return cls(float(given))  # type: ignore[arg-type]
+        raise ConfigError([Problem(key, given, "is no amount", "a number from 0, {mean: 1.5, cv: 0.8}, or a list of values")])
+
+
+Rates: TypeAlias = tuple[tuple[float, float], ...]
+"""(requests that run, tokens per second of the engine), ascending."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """Seconds, tokens and MB; a rate of 0 is one that takes no time."""
+
+    tokens_per_s: Rates = ((1, 50.0), (32, 1200.0))
+    """Of one engine, all requests together, by how many of them run: between two entries it is interpolated, beyond the last it
+    stays."""
+    request_s: float = 0.0
+    """From the moment that an engine takes a request to its first token."""
+    response_tokens: Spread = Spread(256.0, 0.5)
+    prompt_tokens: float = 0.0
+    """Counted where a trainer computes; their time on an engine is in `request_s`."""
+    reward_s: Spread = Spread(0.0)
+    """To judge one sample."""
+    group_reward_s: Spread | None = None
+    """To judge a group, in the place of `reward_s`: a run's trace says that of groups, not of samples."""
+    pass_rate: float = 0.5
+    """Share of the samples that are right: what group filters see."""
+    train_s: float = 0.0
+    """Of a step, besides its tokens."""
+    train_tokens_per_s: float = 0.0
+    """Of one rank that trains, forward and backward."""
+    score_s: float = 0.0
+    """Of a pass that scores (log_prob, reference, value), besides its tokens."""
+    score_tokens_per_s: float = 0.0
+    """Of one rank that scores."""
+    weights_mb: float = 0.0
+    weights_mb_per_s: float = 0.0
+    """To each engine; engines take a version side by side."""
+    gather_s: float = 0.0
+    """To gather a version on the trainer's ranks."""
+    flip_s: float = 0.0
+    """An engine stands still to take a version that it has received."""
+    turn_s: float = 0.0
+    """To sleep, and to wake, where roles take turns on devices."""
+    start_s: float = 0.0
+    """A worker to start."""
+    snapshot_s: float = 0.0
+    """A rank to take the snapshot of a checkpoint."""
+    write_s: float = 0.0
+    """A rank to write it, beside the training."""
+    validation_prompts: float = 64.0
+    """Of each validation set, where `val_batch_size` does not say it: prompt files are not read."""
+    measured: Mapping[str, str] = field(default_factory=dict)
+    """Of a calibration: where each figure is from, in words."""
+
+    def decode_rate(self, running: int) -> float:
+        """Tokens per second of each of the requests that run."""
+        rates = self.tokens_per_s
+        below = (0.0, 0.0)
+        for count, rate in rates:
+            if running <= count:
+                share = (running - below[0]) / (count - below[0])
+                return (below[1] + share * (rate - below[1])) / running
+            below = (count, rate)
+        return below[1] / running
+
+    @property
+    def pull_s(self) -> float:
+        return self.weights_mb / self.weights_mb_per_s if self.weights_mb_per_s else 0.0
+
+
+_SPREADS = ("response_tokens", "reward_s", "group_reward_s")
+
+
+def read_costs(text: str, where: str, costs: Costs) -> Costs:
+    """`costs` with a YAML table over them. Raises `ConfigError`."""
+    try:
+        given: Any = yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        raise ConfigError([Problem("--costs", where, " ".join(str(error).split()), "a YAML mapping")]) from error
+    if not isinstance(given, dict):
+        raise ConfigError([Problem("--costs", where, "is not a mapping of figures", "e.g. response_tokens: {mean: 800, cv: 1}")])
+    return with_figures(costs, given)
+
+
+def with_figures(costs: Costs, given: Mapping[str, Any]) -> Costs:
+    """`costs` with what is given in its place. Raises `ConfigError`."""
+    known = {each.name for each in fields(Costs)} - {"measured"}
+    found: dict[str, Any] = {each.name: getattr(costs, each.name) for each in fields(Costs)}
+    found["measured"] = {name: where for name, where in costs.measured.items() if name not in given}
+    if "reward_s" in given:
+        found["group_reward_s"] = None  # a figure of samples takes the place of that of groups
+    for name, value in given.items():
+        key = f"costs.{name}"
+        if name not in known:
+            raise ConfigError([Problem(key, value, "unknown figure", did_you_mean(str(name), known, f"one of {sorted(known)}"))])
+        if name == "tokens_per_s":
+            found[name] = _rates(key, value)
+        elif name in _SPREADS:
+            found[name] = Spread.of(key, value)
+        elif not _is_amount(value) or (name == "pass_rate" and value > 1):
+            raise ConfigError([Problem(key, value, "is no amount", "a number from 0" + " to 1" * (name == "pass_rate"))])
+        else:
+            found[name] = float(value)
+    return Costs(**found)
+
+
+def _rates(key: str, value: object) -> Rates:
+    if _is_amount(value) and value:
+        return ((1.0, float(value)),)  # type: ignore[arg-type]
+    rows = value.items() if isinstance(value, Mapping) else ()
+    rates = tuple(sorted((float(n), float(rate)) for n, rate in rows if _is_amount(n) and _is_amount(rate) and n >= 1 and rate))
+    if not rates or len(rates) != len(rows):
+        fix = "{1: 60, 16: 700, 64: 1900}: requests that run, tokens per second of the engine"
+        raise ConfigError([Problem(key, value, "is no table of rates above 0", fix)])
+    return rates
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0

@@ -1,0 +1,75 @@
+"""What a run comes to, real or simulated, from its metrics.jsonl: by step, and at steady state. Pure but for reading."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+IDLE = "idle_share/"
+TOKEN_BYTES = 2 * 8 + sys.getsizeof(1 << 16) + sys.getsizeof(0.5)
+"""Of a token in the driver: its place in two lists, its id and its log-prob."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Of some steps together."""
+
+    steps: int
+    step_s: float
+    """From the end of a step to the end of the next."""
+    samples_per_s: float
+    idle: dict[str, float]
+    """Role -> share of the time in which it did not work."""
+    staleness: float
+    """Mean lag of the samples, in versions."""
+    staleness_max: float
+    waiting: float
+    """Share of the time in which the trainer waited for groups."""
+    buffered: float
+    """Groups that lay ready when a step was done."""
+    buffer_mb: float
+    """Their tokens in the driver's memory."""
+
+    def plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def step_rows(run: Path) -> list[dict[str, Any]]:
+    """Those of trained steps. Raises `OSError`, `ValueError`."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines() if line.endswith("}")]
+    return [row for row in rows if "time/step_s" in row]
+
+
+def figures(rows: Sequence[Mapping[str, Any]], samples: int, group_tokens: float) -> Figures:
+    """Of the steps after the first of `rows`, which says where they begin. `samples`: of a step. `group_tokens`: of the responses
+    of a group."""
+    first, later = rows[0], rows[1:]
+    seconds = [one["time/elapsed_s"] - before["time/elapsed_s"] for before, one in zip(rows, later, strict=False)]
+    whole = max(sum(seconds), 1e-9)
+    roles = [name.removeprefix(IDLE) for name in first if name.startswith(IDLE)]
+
+    def over_time(name: str) -> float:
+        return float(sum(row.get(name, 1.0) * spent for row, spent in zip(later, seconds, strict=True)) / whole)
+
+    buffered = fmean(row["scheduler/buffered_groups"] for row in later)
+    return Figures(
+        steps=len(later),
+        step_s=whole / len(later),
+        samples_per_s=samples * len(later) / whole,
+        idle={role: over_time(IDLE + role) for role in roles},
+        staleness=fmean(row["staleness/mean"] for row in later),
+        staleness_max=max(row["staleness/max"] for row in later),
+        waiting=sum(row["time/wait_for_batch_s"] for row in later) / whole,
+        buffered=buffered,
+        buffer_mb=buffered * group_tokens * TOKEN_BYTES / 1e6,
+    )
+
+
+def steady(rows: Sequence[Mapping[str, Any]], samples: int, group_tokens: float) -> Figures:
+    """Of the later half of a run."""
+    return figures(rows[(len(rows) - 1) // 2 :], samples, group_tokens)

@@ -1,0 +1,40 @@
+"""Other devices for a configuration: so many engines, so many ranks of the trainer, apart from each other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from roll.configs.arguments import EngineArguments
+from roll.configs.problems import ConfigError, Problem
+from roll.configs.rlvr import RLVRConfig
+
+FIXED_ROLES = ("actor_log_prob", "reference", "critic")
+
+
+def with_devices(config: RLVRConfig, engines: int | None, trainers: int | None) -> RLVRConfig:
+    """Trainers first, then engines; roles that had the trainer's devices have them again. None: as many as there are. Raises
+    `ConfigError`."""
+    if engines is None and trainers is None:
+        return config
+    for key, count in (("--engines", engines), ("--trainers", trainers)):
+        if count is not None and count < 1:
+            raise ConfigError([Problem(key, count, "there has to be one", "1 or more")])
+    options, roles = config.actor_infer.strategy_args.options, config.roles()
+    each = options.devices_per_engine if isinstance(options, EngineArguments) else 1
+    before = roles["actor_train"].devices
+    train = list(range(trainers if trainers is not None else len(before)))
+    count = (engines * each) if engines is not None else len(roles["actor_infer"].devices)
+    infer = [len(train) + device for device in range(count)]
+    moved = {
+        role: replace(worker, device_mapping=train)
+        for role in FIXED_ROLES
+        if (worker := getattr(config, role)) is not None and roles.get(role) is not None and roles[role].devices == before
+    }
+    return replace(
+        config,
+        num_nodes=1,
+        num_gpus_per_node=len(train) + len(infer),
+        actor_train=replace(config.actor_train, device_mapping=train),
+        actor_infer=replace(config.actor_infer, device_mapping=infer),
+        **moved,
+    )

@@ -1,0 +1,150 @@
+"""The scripted workers of a simulated run: they answer the calls that real ones answer, after the time that a table says."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from roll.data.sample import Sample
+from roll.data.seeding import derive_seed
+from roll.data.token_batch import TokenBatch
+from roll.rewards.worker import RewardResult
+from roll.simulate.costs import MIB, Costs
+from roll.simulate.engine import ScriptedEngine
+from roll.strategies.workers import InferWorker
+from roll.weights.bucket import Bucket, WeightManifest, checksum
+from roll.weights.received import ReceivedBuckets
+
+SEEDS = 1 << 31
+TRAINED = "trained"
+"""What the names of the files end with that stand for the trainer's part of a checkpoint: they hold the number of steps."""
+
+
+class ScriptedInferWorker(InferWorker):
+    """The production worker around a scripted engine."""
+
+    def __init__(self, costs: Costs, grain: int, options: dict[str, Any], wrong: list[str]) -> None:
+        """`wrong`: see `Simulation`."""
+        self.strategy = ScriptedEngine(costs, options["max_running_requests"], grain, options["version"], wrong)
+        self._broadcast = None
+
+
+class ScriptedTrainWorker:
+    """A rank of actor_train, actor_log_prob, reference or critic."""
+
+    def __init__(self, name: str, costs: Costs, grain: int) -> None:
+        self._name = name
+        self._costs = costs
+        self._grain = grain
+        self._trained = 0
+        """Steps: the version that its weights are."""
+        self._snapshot = 0
+        self._export: list[Bucket] = []
+        self._received: ReceivedBuckets[None] = ReceivedBuckets()
+
+    async def log_probs(self, batch: TokenBatch) -> Tensor:
+        return await self._scored(batch, -1.0)
+
+    async def values(self, batch: TokenBatch) -> Tensor:
+        return await self._scored(batch, 0.0)
+
+    async def train(self, batches: Sequence[TokenBatch], loss: object, totals: Sequence[object]) -> list[dict[str, float]]:
+        await self._work(self._costs.train_s, self._costs.train_tokens_per_s, *batches)
+        self._trained += 1
+        return [{} for _ in batches]
+
+    async def add_gradients(self, batch: TokenBatch, loss: object) -> None:
+        await self._work(0.0, self._costs.train_tokens_per_s, batch)
+
+    async def step_on_gradients(self, loss: object, totals: object) -> dict[str, float]:
+        await asyncio.sleep(self._costs.train_s)
+        self._trained += 1
+        return {}
+
+    async def begin_export(self, bucket_bytes: int) -> None:
+        """A rank exports one small bucket, which stands for its share and says what it is."""
+        await asyncio.sleep(self._costs.gather_s)
+        tensors = {self._name: torch.tensor([self._trained])}
+        self._export = [Bucket(tensors, checksum(tensors))]
+
+    async def next_bucket(self) -> tuple[Bucket | None, tuple[tuple[str, ...], int, int] | None]:
+        if not self._export:
+            return None, None
+        bucket = self._export.pop()
+        return bucket, (bucket.names, bucket.checksum, int(self._costs.weights_mb * MIB))
+
+    async def receive_bucket(self, version: int, bucket: Bucket) -> None:
+        bucket.verify()
+        await asyncio.sleep(self._costs.pull_s)
+        self._received.make_room(version, bucket)
+        self._received.keep(bucket, None)
+
+    async def take_weights(self, manifest: WeightManifest) -> None:
+        self._received.check(manifest)
+
+    async def snapshot(self) -> None:
+        await asyncio.sleep(self._costs.snapshot_s)
+        self._snapshot = self._trained
+
+    async def write(self, directory: str) -> list[str]:
+        await asyncio.sleep(self._costs.write_s)
+        file = Path(directory) / f"{self._name}.{TRAINED}"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(str(self._snapshot))
+        return [str(file)]
+
+    async def load(self, directory: str) -> None:
+        """What the trainer of a simulated run has left; actor_log_prob loads it, too."""
+        self._trained = int(next(Path(directory).glob(f"*.{TRAINED}")).read_text())
+
+    async def offload(self) -> None:
+        await asyncio.sleep(self._costs.turn_s)
+
+    async def reload(self) -> None:
+        await asyncio.sleep(self._costs.turn_s)
+
+    async def _scored(self, batch: TokenBatch, value: float) -> Tensor:
+        await self._work(self._costs.score_s, self._costs.score_tokens_per_s, batch)
+        return torch.full((batch.num_tokens,), value)
+
+    async def _work(self, fixed_s: float, tokens_per_s: float, *batches: TokenBatch) -> None:
+        tokens = self._grain * sum(batch.num_tokens for batch in batches)
+        await asyncio.sleep(fixed_s + (tokens / tokens_per_s if tokens_per_s else 0.0))
+
+
+class ScriptedRewardWorker:
+    """Judges as many samples side by side as the domain's `max_concurrency` says."""
+
+    fails = 0
+    """So many judgements fail, from now on."""
+
+    def __init__(self, costs: Costs, seed: int, side_by_side: int) -> None:
+        self._costs = costs
+        self._seed = seed
+        self._places = asyncio.Semaphore(side_by_side)
+
+    async def compute_rewards(self, samples: Sequence[Sample], as_judged: bool) -> list[RewardResult]:
+        if (of_group := self._costs.group_reward_s) is None:
+            return list(await asyncio.gather(*map(self._judge, samples)))
+        await asyncio.sleep(of_group.draw(derive_seed(self._seed, "reward", samples[0].prompt.uid) % SEEDS))
+        return [self._verdict(sample) for sample in samples]
+
+    async def _judge(self, sample: Sample) -> RewardResult:
+        async with self._places:
+            await asyncio.sleep(self._costs.reward_s.draw(self._of(sample)))
+        return self._verdict(sample)
+
+    def _of(self, sample: Sample) -> int:
+        return derive_seed(self._seed, "reward", sample.prompt.uid, sample.index) % SEEDS
+
+    def _verdict(self, sample: Sample) -> RewardResult:
+        if self.fails:
+            self.fails -= 1
+            return RewardResult(error="a scripted failure")
+        return RewardResult(float(random.Random(self._of(sample)).random() < self._costs.pass_rate))

@@ -1,0 +1,73 @@
+"""A simulation of a run whose times are known says what arithmetic says, and a run says its own costs."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fault_schedules import config_of
+from test_faults import QUIET
+
+from roll.simulate.calibration import calibrated
+from roll.simulate.costs import Costs, Spread
+from roll.simulate.figures import steady, step_rows
+from roll.simulate.run import Simulation, simulate, simulated
+
+TOKENS, BATCH, SAMPLES = 20, 4, 2
+COSTS = Costs(tokens_per_s=((1.0, 10.0), (8.0, 80.0)), response_tokens=Spread(TOKENS), reward_s=Spread(1.0), train_s=2.0)
+"""A rollout takes 2 s however many run, its reward 1 s, a step 2 s."""
+PLAIN = replace(QUIET, engines=2, trainers=1, steps=12, batch=BATCH, eval_steps=1000, save_steps=1000, latency_s=0.0)
+
+
+def predicted(folder, costs=COSTS, **changes):
+    config = config_of(replace(PLAIN, **changes), folder)
+    (reward,) = config.rewards.values()
+    unfiltered = replace(reward, max_concurrency=64, query_filter_config=type(reward.query_filter_config)())
+    config = replace(config, rewards={"sums": unfiltered}, max_running_requests=64, validation=None, val_batch_size=None)
+    simulation = Simulation(simulated(config, folder), costs)
+    summary = simulate(simulation)
+    assert summary["status"] == "finished", summary["reason"]
+    run_dir = Path(simulation.config.run_dir)
+    return steady(step_rows(run_dir), config.rollouts_per_step, TOKENS * SAMPLES), run_dir, simulation
+
+
+def test_a_synchronous_step_is_rollout_reward_and_training_one_after_the_other(memory_folder):
+    figures, _, _ = predicted(memory_folder, ratio=0.0)
+    assert figures.step_s == pytest.approx(2 + 1 + 2, rel=0.01)
+    assert figures.idle["actor_train"] == pytest.approx(3 / 5, abs=0.01)
+    assert figures.idle["actor_infer"] == pytest.approx(3 / 5, abs=0.01)
+    assert figures.staleness == 0 and figures.samples_per_s == pytest.approx(BATCH * SAMPLES / 5, rel=0.01)
+    assert figures.waiting == pytest.approx(3 / 5, abs=0.01)
+
+
+def test_one_step_ahead_two_batches_are_under_way_or_training_is_what_takes_long(memory_folder):
+    """A step takes as long as training (T), or as rollout, reward (L) and training divided by the 1 + α batches under way."""
+    rollouts, _, _ = predicted(memory_folder / "a", ratio=1.0)
+    assert rollouts.step_s == pytest.approx((3 + 2) / 2, rel=0.01)
+    assert rollouts.idle["actor_train"] == pytest.approx(1 - 2 / 2.5, abs=0.01)
+    training, _, _ = predicted(memory_folder / "b", replace(COSTS, train_s=6.0), ratio=1.0)
+    assert training.step_s == pytest.approx(6.0, rel=0.01) and training.idle["actor_train"] == pytest.approx(0, abs=0.01)
+    assert training.staleness == 1 and training.buffered > 0 and training.buffer_mb > 0
+
+
+def test_twice_the_trainers_train_the_tokens_in_half_the_time(memory_folder):
+    by_tokens = replace(COSTS, train_s=0.0, train_tokens_per_s=BATCH * SAMPLES * TOKENS / 4.0)
+    one, _, _ = predicted(memory_folder / "one", by_tokens, ratio=0.0)
+    two, _, _ = predicted(memory_folder / "two", by_tokens, ratio=0.0, trainers=2)
+    assert (one.step_s, two.step_s) == (pytest.approx(7.0, rel=0.01), pytest.approx(5.0, rel=0.01))
+
+
+def test_what_a_run_left_behind_says_its_costs_and_they_say_its_steps(memory_folder):
+    """Calibrated by a short run, a simulation of it is that run again, within the spread of what is drawn."""
+    costs = replace(
+        COSTS, reward_s=Spread(1.0, 1.0), train_s=0.0, train_tokens_per_s=80.0, flip_s=0.2, weights_mb=10.0, weights_mb_per_s=50.0
+    )
+    short, run_dir, _ = predicted(memory_folder / "short", costs, ratio=1.0, steps=16)
+    found = calibrated(run_dir, ranks=1)
+    assert found.response_tokens.mean == pytest.approx(TOKENS, rel=0.05)
+    assert found.train_tokens_per_s == pytest.approx(80.0, rel=0.05)
+    assert found.flip_s == pytest.approx(0.2, rel=0.05) and found.pull_s == pytest.approx(0.2, rel=0.05)
+    assert found.group_reward_s is not None and found.group_reward_s.mean > 1.0, "of the slower of two samples"
+    assert found.measured["train_tokens_per_s"].startswith("metrics.jsonl") and found.measured["turn_s"] == "default"
+    again, _, _ = predicted(memory_folder / "again", found, ratio=1.0, steps=64)
+    assert again.step_s == pytest.approx(short.step_s, rel=0.15)
+    assert again.idle["actor_train"] == pytest.approx(short.idle["actor_train"], abs=0.08)
