@@ -184,7 +184,7 @@ def _opened(model: str, template: str) -> tuple[Any, Dialogue]:
 def _shown(parts: Sequence[Trajectory]) -> str:
     from roll.envs.check import render
 
-    return render([turn for part in parts for turn in part.turns], parts[-1].end, parts[-1].success is True)
+    return render([turn for part in parts for turn in part.turns], parts[-1].end, parts[-1].success)
 
 
 ACTIONS = {"check": check, "play": play}
