@@ -1,5 +1,5 @@
 """`roll env check frozen_lake --config size=6`: is an environment fit to train in? `roll env play`: a model plays one episode
-of it, turn by turn, in the terminal."""
+of it, turn by turn, in the terminal. `roll env audit`: what does it, or a reward, pay for that is no answer?"""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from roll.data.sample import Trajectory
     from roll.explorer.dialogue import Dialogue
 
-USAGE = "usage: roll env check|play [options]; roll env check --help, roll env play --help say more"
+USAGE = "usage: roll env check|play|audit [options]; roll env check --help, roll env play --help, roll env audit --help say more"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Returns the exit code: that of `check` or `play`, or 2 if neither is named."""
+    """Returns the exit code: that of what is named, or 2 if nothing is."""
     action, *rest = [*arguments, ""]
     if action in ACTIONS:
         return ACTIONS[action](rest[:-1])
@@ -187,4 +187,10 @@ def _shown(parts: Sequence[Trajectory]) -> str:
     return render([turn for part in parts for turn in part.turns], parts[-1].end, parts[-1].success)
 
 
-ACTIONS = {"check": check, "play": play}
+def audit(arguments: Sequence[str]) -> int:
+    from roll.cli.audit import audit as audited
+
+    return audited(arguments)
+
+
+ACTIONS = {"check": check, "play": play, "audit": audit}

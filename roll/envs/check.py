@@ -28,7 +28,8 @@ MOST_TURNS = 1000
 """Most turns of an episode: an episode that neither terminates nor truncates itself is ended here, and reported."""
 SHOWN_TURNS = 20
 """Of the episode that is shown."""
-Policy = Callable[[], str | None]
+Policy = Callable[[str], str | None]
+"""What it sees -> what it writes; None: it gives up."""
 ENDINGS: dict[EpisodeEnd, str] = {
     "terminated": "terminated",
     "truncated": "truncated by the environment",
@@ -109,11 +110,11 @@ async def _check(env_type: str, env_config: Mapping[str, object], episodes: int,
     rng = random.Random(seed)
     sample = getattr(env, "sample_action", None)
     oracle = getattr(env, "oracle_action", None)
-    played = {"random": [await play(env, s, lambda: NONSENSE if sample is None else sample(rng)) for s in seeds]}
+    played = {"random": [await play(env, s, lambda _: NONSENSE if sample is None else sample(rng)) for s in seeds]}
     if oracle is not None:
-        played["oracle"] = [await play(env, s, oracle) for s in seeds]
-    nonsense = [await play(env, s, lambda: NONSENSE, most_turns=3) for s in seeds[:3]]
-    again = await _replayed(env_type, env_config, played["random"])
+        played["oracle"] = [await play(env, s, lambda _: oracle()) for s in seeds]
+    nonsense = [await play(env, s, lambda _: NONSENSE, most_turns=3) for s in seeds[:3]]
+    repeated = await again(env_type, env_config, played["random"])
     of_gymnasium = getattr(env, "checked", None)
     refused, warned = ([], []) if of_gymnasium is None else of_gymnasium()
     env.close()
@@ -126,7 +127,7 @@ async def _check(env_type: str, env_config: Mapping[str, object], episodes: int,
         env_type,
         env.instructions,
         {name: _report(some) for name, some in played.items() if any(episode.turns for episode in some)},
-        [*_errors(everything, played["random"], again), *(f"gymnasium's checker refuses it: {why}" for why in refused)],
+        [*_errors(everything, played["random"], repeated), *(f"gymnasium's checker refuses it: {why}" for why in refused)],
         notes,
         "" if shown is None else _example(shown),
         reset_ms=1e3 * fmean(episode.reset_s for episode in played["random"]),
@@ -155,7 +156,7 @@ async def play(env: AnyTextEnv, seed: int, policy: Policy, most_turns: int = MOS
         started = time.perf_counter()
         observation, info = checked_reset(await _maybe_awaited(env.reset(seed)))
         reset_s = time.perf_counter() - started
-        while end is None and len(turns) < most_turns and (action := policy()) is not None:
+        while end is None and len(turns) < most_turns and (action := policy(observation)) is not None:
             key = str(info.get("state_key", ""))
             started = time.perf_counter()
             following, reward, terminated, truncated, info = checked_step(await _maybe_awaited(env.step(action)))
@@ -174,15 +175,15 @@ async def play(env: AnyTextEnv, seed: int, policy: Policy, most_turns: int = MOS
     return Episode(seed, turns, observation, end, success, trouble, frozenset(missing), reset_s, steps_s)
 
 
-async def _replayed(env_type: str, env_config: Mapping[str, object], episodes: Sequence[Episode]) -> list[Episode]:
+async def again(env_type: str, env_config: Mapping[str, object], episodes: Sequence[Episode]) -> list[Episode]:
     """The same seeds and actions, in another instance and in the opposite order: nothing may depend on the history."""
     env = make_env(env_type, env_config)
-    again = []
+    repeated = []
     for episode in reversed(episodes):
         actions = iter([turn.action for turn in episode.turns])
-        again.append(await play(env, episode.seed, lambda actions=actions: next(actions, None)))  # type: ignore[misc]
+        repeated.append(await play(env, episode.seed, lambda _, actions=actions: next(actions, None)))  # type: ignore[misc]
     env.close()
-    return again[::-1]
+    return repeated[::-1]
 
 
 async def _maybe_awaited(answer: object) -> object:
