@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from roll.cli.options import OVERRIDES, Parser, answering, config_folder
+from roll.cli.options import OVERRIDES, Parser, answering, config_folder, keys_and_values
 from roll.configs.agentic import AgenticConfig
 from roll.configs.arguments import DataArguments
 from roll.configs.derived import derive
@@ -69,9 +69,7 @@ def audit(arguments: Sequence[str]) -> int:
 
 def _reports(options: Mapping[str, Any], overrides: Sequence[str]) -> Iterator[AuditReport]:
     """Raises `ConfigError`."""
-    from roll.cli.env import env_config
-
-    target, given = options["target"], env_config(options["config"])
+    target, given = options["target"], keys_and_values(options["config"])
     if options["config_name"]:
         yield from _of_run(options, overrides)
     elif not target:
