@@ -112,7 +112,7 @@ def test_what_is_said_of_the_form_is_an_action() -> None:
 def test_a_text_is_an_action_as_a_whole_or_where_the_pattern_says() -> None:
     space = spaces.Text(5, min_length=0, charset="ab ")
     reader = ActionReader(space)
-    assert reader.how_to_answer == "Write a text of 0 to 5 characters among  ab."
+    assert reader.how_to_answer == "Write a text of 0 to 5 characters among ' ab'."
     assert [reader.read(text) for text in ("a b", " a\n", "", "abc", "a" * 6)] == ["a b", "a", "", None, None]
     marked = ActionReader(space, action_pattern="<say>(.*?)</say>")
     assert marked.how_to_answer.endswith("Write it like this: <say>...</say>")
