@@ -121,6 +121,11 @@ def test_a_text_is_an_action_as_a_whole_or_where_the_pattern_says() -> None:
     assert long.read("a" * 200_000) == "a" * 200_000, "a text is read whole, however long"
 
 
+def test_an_action_without_a_word_is_not_drawn() -> None:
+    reader, rng = ActionReader(TWO, WAYS, "(.*)", {"r": "Right"}), random.Random(0)
+    assert {reader.draw(rng) for _ in range(20)} == {1} and reader.write(0) == ""
+
+
 def test_names_are_for_single_actions() -> None:
     with pytest.raises(ConfigError, match=r"action_lookup = .*: names single actions, and the action space is MultiDiscrete"):
         ActionReader(spaces.MultiDiscrete([2, 2]), action_lookup={"a": "b"})
