@@ -66,9 +66,7 @@ def test_the_printed_report(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert "note: all seeds begin with the same observation" in shown
     assert "note: a text without an action earns 0 a turn, a random action -" in shown
-    assert (
-        main(["gymnasium", "--config", "env_id=CliffWalking-v1", "max_steps=9", "format_penalty=-99", "--episodes", "3"]) == 0
-    )
+    assert main(["gymnasium", "--config", "env_id=CliffWalking-v1", "max_steps=9", "format_penalty=-99", "--episodes", "3"]) == 0
     assert "a text without an action earns" not in capsys.readouterr().out
 
 
