@@ -174,7 +174,7 @@ def registered(env_id: str, env_kwargs: Mapping[str, object] | None = None) -> g
     try:
         return gymnasium.make(env_id, disable_env_checker=True, **given)
     except gymnasium.error.Error as error:
-        fix = "an id that gymnasium lists, or module:Id-v0, whose module registers it"
+        fix = "an id that gymnasium lists, or module:Id-v0, whose module registers it; env_type names a class by its path"
         raise ConfigError([Problem("env_id", env_id, f"gymnasium refuses it: {error}", fix)]) from error
     except Exception as error:  # boundary: an environment of another project may raise anything
         message = f"gymnasium cannot make it: {type(error).__name__}: {error}"

@@ -248,6 +248,42 @@ def test_a_run_is_audited_by_its_tags(here: Path, capsys: pytest.CaptureFixture[
     assert shown.startswith("Lake: 16 tasks, ") and shown.endswith("\n  ok\n") and "Coins" not in shown
 
 
+RLVR = """
+exp_name: sums
+pretrain: nowhere
+max_steps: 1
+rollout_batch_size: 4
+num_return_sequences_in_group: 2
+prompt_length: 16
+response_length: 8
+actor_train:
+  device_mapping: [0]
+  training_args: {per_device_train_batch_size: 8}
+  data_args: {file_name: two.jsonl, template: none}
+actor_infer: {device_mapping: [1]}
+rewards:
+  sums: {worker_cls: audited.exact}
+  lists: {worker_cls: audited.contains, success_at: 0.5}
+"""
+
+
+def test_a_run_is_audited_by_its_domains(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [json.loads(line) for line in ADDITIONS.splitlines()]
+    tagged = [row | {"tag": ("sums", "lists")[i % 2]} for i, row in enumerate(rows)]
+    (here / "two.jsonl").write_text("".join(json.dumps(row) + "\n" for row in tagged))
+    (here / "sums.yaml").write_text(RLVR)
+    named = ("--config_path", ".", "--config_name", "sums")
+    assert main([*named, "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)["targets"]
+    assert [(each["target"], each["ok"], each["tasks"], each["success_at"]) for each in told] == [
+        ("sums", True, 18, 1.0),
+        ("lists", False, 18, 0.5),
+    ]
+    assert main(["sums", *named]) == 0
+    assert main(["products", *named]) == 2
+    assert "target = 'products': is neither tag nor domain of this run; fix: one of sums, lists" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
