@@ -15,7 +15,7 @@ from typing import Any
 from roll.algorithms.sequence_advantages import try_estimator
 from roll.configs.arguments import DataArguments
 from roll.configs.ppo import set_key
-from roll.configs.problems import Collector, ConfigError, Problem
+from roll.configs.problems import Collector, ConfigError, Note, Problem
 from roll.configs.rlvr import RLVRConfig
 from roll.data.chat_template import encode
 from roll.data.pass_rates import PassRates
@@ -92,6 +92,9 @@ def prepare(config: RLVRConfig, inventory: Inventory, one_process: bool = False)
     shared.restore(source)
     collect.raise_if_any()
     assert source is not None
+    if 0 < len(source) < config.rollout_batch_size:
+        often = f"a step takes each of the {len(source):,} prompts {config.rollout_batch_size / len(source):.3g} times on average"
+        shared.warnings.append(str(Note("rollout_batch_size", config.rollout_batch_size, often)))
     at = _try_rewards(config, train, validation, shared)
     filters = group_filters(config, collect)
     collect.raise_if_any()
