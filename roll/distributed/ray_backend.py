@@ -211,6 +211,7 @@ class RayBackend:
         )
         self._live: list[ray_nodes.RayNode] = []
         self._chosen: list[ray_nodes.RayNode] = []
+        self._ended = False
 
     def devices(self, nodes: int, per_node: int | None) -> Inventory:
         if self._private:
@@ -267,6 +268,8 @@ class RayBackend:
         return ray_nodes.without_devices(self._nodes(), placement.node, self._live_nodes())
 
     def _connect(self) -> None:
+        if self._ended:  # the next call of an actor would start another Ray, which nobody ends
+            raise BackendLost("the run has ended its Ray")
         if self._live:
             return
         logging.getLogger("ray").setLevel(logging.ERROR)
@@ -346,4 +349,5 @@ class RayBackend:
         return env
 
     async def shutdown(self) -> None:
+        self._ended = True
         self._ray.stop()
