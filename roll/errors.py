@@ -1,7 +1,7 @@
 """The errors of this project, by what they cost: raised in → caught in.
 
     before a worker starts     `configs/`, `loading/`, `pipeline/` → `cli/options.py`       nothing; every problem is told
-    a call to another process  `distributed/`, `engines/`, `weights/` → whoever asks again  time
+    a call to another process  `distributed/`, `engines/`, `weights/` → the caller, which asks again  time
     an episode                 `envs/`, `explorer/` → `explorer/environment_worker.py`      the episode, or its group
     a grade                    `rewards/` → `rewards/worker.py`, `explorer/rlvr.py`         a second attempt, then the group
     a stage, or the run        any → `flow/flow.py` → `pipeline/recovery.py`                the steps since the newest checkpoint,

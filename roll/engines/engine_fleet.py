@@ -1,6 +1,6 @@
 """Keeps the inference engines alive, and brings policy versions to them.
 
-An engine that dies, or does not answer a health check in time, is taken out at once and killed; a new worker takes its place,
+An engine that dies, or does not answer a health check in time, is taken out immediately and killed; a new worker takes its place,
 gets the weights of the oldest version that others serve, says that it serves them, and only then is served again. Its requests
 went elsewhere. Engines that share devices with other roles start, load and flip when it is the engines' turn to have them.
 """
@@ -309,7 +309,7 @@ class EngineFleet:
         except TimeoutError:
             message = f"engine {engine} did not answer a health check in {self._timeout_s:g} s (engine_health_timeout_s)"
             if self.fleet.states[engine] is EngineState.LOADING:
-                worker.kill()  # whoever loads the worker notices its death
+                worker.kill()  # the caller that loads the worker notices its death
             elif worker is self.engines.workers[engine]:
                 self.report(engine, EngineError(message))
         except LOST as error:

@@ -1,5 +1,5 @@
 """Renders messages to the tokens that an episode appends to its context. What was sampled stays as it was sampled: an answer is
-never decoded and encoded again, and no earlier token is rendered anew."""
+never decoded and encoded again, and no earlier token is rendered again."""
 
 from __future__ import annotations
 

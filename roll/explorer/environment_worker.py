@@ -73,7 +73,7 @@ class GroupOutcome:
 async def play_group(
     play: Callable[[int, int], Awaitable[T]], started: int, needed: int, rule: FailureRule
 ) -> tuple[list[T], GroupOutcome]:
-    """Plays `started` episodes at once; the first `needed` to finish are the result, in the order of their numbers, and the
+    """Plays `started` episodes side by side; the first `needed` to finish are the result, in the order of their numbers, and the
     rest is cancelled. Fewer come back where the rule lets the group shrink; none if it does not and too few are left.
 
     `play(episode, attempt)` plays one, or raises `EpisodeFailed`; any other exception ends the group and is the caller's."""
@@ -243,7 +243,7 @@ class EnvironmentWorker:
         try:
             (completion,) = await self._client.complete(f"{task.key}/{episode}", [request], task.priority)
         except WorkerDied as error:
-            raise RuntimeError(f"an engine died that nobody replaces: {error}") from error  # no WorkerDied: the coordinator lives
+            raise RuntimeError(f"an engine died that is not replaced: {error}") from error  # no WorkerDied: the coordinator lives
         text = self._client.text(completion)
         ids, logprobs, versions = completion.token_ids, completion.logprobs, completion.versions
         return PolicyAnswer(ids, logprobs, versions, text, completion.stopped, completion.kept)

@@ -97,7 +97,7 @@ def _tried(config: AgenticConfig, tag: str, dialogue: Dialogue | None, shared: P
 
 
 def environment_workers(config: AgenticConfig, inventory: Inventory) -> int:
-    """Coordinators: enough for all environments at once, but no more than there are cores to run them."""
+    """Coordinators: enough for all environments together, but no more than there are cores to run them."""
     needed = 0
     managers = [validation.env_manager for validation in config.validations.values()]
     if not config.only_evaluates:

@@ -84,7 +84,7 @@ class GroupLog:
         return self._journal.digest()
 
     def rewind(self, position: int, digest: str | None = None) -> int:
-        """Back to a checkpoint; the groups that ended after it may end anew. Returns their number."""
+        """Back to a checkpoint; the groups that ended after it may end again. Returns their number."""
         cut = self._journal.rewind(position, digest)
         self.__dict__.pop("_ended", None)
         return cut

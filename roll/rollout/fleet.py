@@ -10,9 +10,9 @@ of that one.
 
 `WeightPulls`: an engine takes newer weights after every m groups that it had a part in, and earlier where waiting would do harm.
 Engines that put a newer version off sample their groups under an older one. Admission goes on counting from the oldest version
-that an engine serves, so the bound on staleness holds whatever m is. Two things end the waiting at once: no group may start under
-the oldest version and one could under the newest (the engines that serve the oldest load), and someone who asks for a version on
-all engines, a validation or the end of the run.
+that an engine serves, so the bound on staleness holds whatever m is. Two things end the waiting immediately: no group may start
+under the oldest version and one could under the newest (the engines that serve the oldest load), and a request for a version on
+all engines, by a validation or the end of the run.
 """
 
 from __future__ import annotations
@@ -162,6 +162,6 @@ class WeightPulls:
 
     @property
     def needed(self) -> frozenset[int]:
-        """Versions that may still be asked for: by an engine that starts anew (whichever is the oldest then), by the next load,
+        """Versions that may still be asked for: by an engine that restarts (whichever is the oldest then), by the next load,
         by one under way."""
         return frozenset({*self._fleet.versions, self._fleet.version, self.newest, *self._loading})

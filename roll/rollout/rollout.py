@@ -84,7 +84,7 @@ class RolloutClient:
 
     @property
     def limits(self) -> list[int]:
-        """The number of samples that each engine is given at once, now."""
+        """The number of samples that each engine may be given together, now."""
         return self._router.limits
 
     async def rollout(

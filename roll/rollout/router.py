@@ -80,7 +80,7 @@ class Router:
 
     @property
     def limits(self) -> list[int]:
-        """Samples that each engine is given at once, now."""
+        """Samples that each engine may be given together, now."""
         return [concurrency.limit for concurrency in self._concurrency]
 
     def request(self, samples: int, affinity: str, priority: int = 1) -> tuple[Route, list[Route]]:

@@ -86,7 +86,7 @@ class Trainer:
     recomputes log-probs in its place."""
 
     on_arrival = False
-    """Whether a step takes its groups as they come, or all at once."""
+    """Whether a step takes its groups as they come, or all together."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class Trainer:
         asked_at, self._scored_at = max(lease.asked_at, self._scored_at), step.scored_at
         if self._step_s:
             times = StepTimes(asked_at, lease.complete_at, lease.leased_at, step.scored_s, self._done_at)
-            await groups.learn(times.wait_s, self._step_s, times.slack_s, lease.replays / len(lease.groups))
+            await groups.observe_step(times.wait_s, self._step_s, times.slack_s, lease.replays / len(lease.groups))
 
     async def before_policy_update(self, step: Step) -> None:
         """The weights that the step before has trained are gathered. From here on the step is always trained, even if the run

@@ -24,7 +24,7 @@ from roll.errors import EngineError
 OWNER = "ROLL_ENGINE_OWNER"
 """Names the process without which the engine's are to end."""
 _ERRORS = "errors.log"
-"""In the engine's folder: what its processes report as errors. What a process ends with is known to nobody else."""
+"""In the engine's folder: what its processes report as errors. What a process ends with stands nowhere else."""
 _RAISED = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception|Exit)): (.+)", re.MULTILINE)
 
 
