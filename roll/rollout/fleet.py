@@ -142,6 +142,8 @@ class WeightPulls:
     def due(self, starving: bool) -> list[int]:
         """The engines that load the newest version now. `starving`: no group may start, and one could under that version."""
         fleet = self._fleet
+        if fleet.version == self.newest:  # asked at every change
+            return []
         return [
             engine
             for engine in fleet.serving
