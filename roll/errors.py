@@ -230,6 +230,10 @@ class NoProgress(RuntimeError):
     """Groups are dropped, and none is trained. `rollout/progress.py`."""
 
 
+class Stuck(RuntimeError):
+    """A simulated run waits for what cannot happen, or its time stands still. `simulate/virtual_loop.py` → `cli/simulate.py`."""
+
+
 class DatabaseFailed(RuntimeError):
     """A statement failed; says why, without the statement and its values. `rollout/sql/database.py`."""
 

@@ -13,15 +13,13 @@ from asyncio import base_events
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from roll.errors import Stuck
+
 T = TypeVar("T")
 
 
 MOST_AT_ONCE = 20_000
 """Turns of the loop without any time passing: more of them, and somebody goes round in circles."""
-
-
-class Stuck(RuntimeError):
-    """Everything waits and nothing can end the waiting, or time stands still."""
 
 
 class NumberedTask(asyncio.Task[Any]):

@@ -93,10 +93,10 @@ class GenerateResult:
     versions: list[VersionSpan]
     finish_reason: FinishReason
     text: str = ""
-    kept: KeptTokens | None = None
-    """Of the tokens of this call, if the request asks for them."""
     preempted: bool = False
     """The engine ran out of KV cache meanwhile, and computed that of some request again: it was given too much together."""
+    kept: KeptTokens | None = None
+    """Of the tokens of this call, if the request asks for them."""
 
     @classmethod
     def without_tokens(cls, request: GenerateRequest, reason: FinishReason) -> GenerateResult:
