@@ -41,8 +41,8 @@ class Environment(Protocol):
 class PolicyAnswer:
     """What the policy wrote in one turn."""
 
-    token_ids: list[int]
-    logprobs: list[float]
+    token_ids: Sequence[int]
+    logprobs: Sequence[float]
     versions: list[VersionSpan]
     """From the first token of the answer."""
     text: str

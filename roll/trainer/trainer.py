@@ -135,7 +135,9 @@ class Trainer:
         self._next += lease.last
         temperature = self._config.actor_infer.generating_args.temperature
         compared = self._scored_with(lease.step)
-        return Step(lease, batching.token_batch(lease.groups, temperature, self._advantages.trains, compared))
+        # In a thread: all tokens of a step take time, and the event loop serves the rollouts.
+        made = asyncio.to_thread(batching.token_batch, lease.groups, temperature, self._advantages.trains, compared)
+        return Step(lease, await made)
 
     def _scored_with(self, step: int) -> int:
         """The version whose log-probs are compared with the sampler's."""
@@ -217,7 +219,6 @@ class Trainer:
         return step
 
     async def advantages(self, step: Step) -> Step:
-        # In a thread: the tensors of a large batch take time, and the event loop serves the rollouts.
         step.batch, metrics = await asyncio.to_thread(self._advantages, step.batch, step.lease.groups)
         step.metrics |= metrics
         return step
@@ -237,7 +238,7 @@ class Trainer:
         """The policy's optimiser steps: none while the critic warms up."""
         batches: list[TokenBatch] = []
         if step.number >= self._config.critic_warmup:
-            cut = self._cut(step, self._derived.optimizer_steps_per_epoch)
+            cut = await asyncio.to_thread(self._cut, step, self._derived.optimizer_steps_per_epoch)
             batches = [prepare_batch(batch, self._loss) for batch in cut]
         step.metrics |= await optimise(self._policy, batches, self._loss)
         return step
@@ -313,7 +314,8 @@ class Trainer:
         """[N] what a method of all workers (`log_probs`, `values`) says of the batch."""
         begun_at = monotonic()
         by_rank = await asyncio.to_thread(batching.shares, step.batch, cluster.num_shards)  # it compares all tokens
-        parts = await cluster.scatter(method, [step.batch.select(indices) for indices in by_rank])
+        shards = await asyncio.to_thread(lambda: [step.batch.select(indices) for indices in by_rank])
+        parts = await cluster.scatter(method, shards)
         if cluster.role in self._derived.scored_ahead:
             step.scored_at = monotonic()
             step.scored_s = max(step.scored_s, step.scored_at - begun_at)
