@@ -55,8 +55,8 @@ from roll.door import check as check
 from roll.door import evaluate as evaluate
 from roll.door import load_config as load_config
 from roll.door import train as train
-from roll.envs.game import NamedActionGame as NamedActionGame
 from roll.envs.registry import make_env as make_env
+from roll.envs.text_game import TextGame as TextGame
 from roll.pipeline.agentic_run import AgenticPipeline as AgenticPipeline
 from roll.record.callbacks import Callback as Callback
 from roll.flow.custom_stage import BuiltIn as BuiltIn

@@ -22,7 +22,7 @@ from tiny_model import SPECIAL, reproducible, teach, tiny_qwen2
 from torch import Tensor
 from transformers import Qwen2ForCausalLM, Qwen2Tokenizer
 
-from roll import NamedActionGame, make_env
+from roll import TextGame, make_env
 
 CONFIGS = Path(__file__).resolve().parents[1] / "config"
 FIRST_SEED = 2**31
@@ -72,9 +72,9 @@ def read_game(config_name: str, tag: str) -> dict[str, Any]:
     return game
 
 
-def new_game(settings: Settings) -> NamedActionGame:
+def new_game(settings: Settings) -> TextGame:
     env = make_env(settings.game["env_type"], settings.game["env_config"])
-    assert isinstance(env, NamedActionGame), "only these have an oracle and one letter an action"
+    assert isinstance(env, TextGame), "these have an oracle and one letter an action"
     return env
 
 
@@ -83,7 +83,7 @@ def message(settings: Settings, observation: str) -> str:
     return text
 
 
-def wander(env: NamedActionGame, seed: int, settings: Settings) -> list[Turn]:
+def wander(env: TextGame, seed: int, settings: Settings) -> list[Turn]:
     """An episode, until its end or until the game cannot be won any more."""
     rng = random.Random(seed)
     observation, _ = env.reset(FIRST_SEED + seed)

@@ -1,5 +1,5 @@
 """`roll env check frozen_lake --config size=6`: is an environment fit to train in? `roll env play`: a model plays one episode
-of it, turn by turn, in the terminal."""
+of it, turn by turn, in the terminal. `roll env audit`: what does it, or a reward, pay for that is no answer?"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from roll.cli.options import Parser, answering
+from roll.cli.options import Parser, answering, keys_and_values
 from roll.configs.agentic import AgenticConfig, EnvConfig
 from roll.configs.loading import load_config
 from roll.configs.problems import ConfigError, Problem
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from roll.data.sample import Trajectory
     from roll.explorer.dialogue import Dialogue
 
-USAGE = "usage: roll env check|play [options]; roll env check --help, roll env play --help say more"
+USAGE = "usage: roll env check|play|audit [options]; roll env check --help, roll env play --help, roll env audit --help say more"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Returns the exit code: that of `check` or `play`, or 2 if neither is named."""
+    """Returns the exit code: that of what is named, or 2 if nothing is."""
     action, *rest = [*arguments, ""]
     if action in ACTIONS:
         return ACTIONS[action](rest[:-1])
@@ -57,23 +57,9 @@ def check(arguments: Sequence[str]) -> int:
     sys.path.insert(0, os.getcwd())  # a user's own environment lies where the command is given
     if options.episodes < 1:
         raise ConfigError([Problem("--episodes", options.episodes, "must be >= 1")])
-    report = check_env(options.env or options.named_env, env_config(options.config), options.episodes, options.seed)
+    report = check_env(options.env or options.named_env, keys_and_values(options.config), options.episodes, options.seed)
     print(json.dumps(as_mapping(report)) if options.json else visible(as_text(report), keep="\n\t"))
     return 0 if report.ok else 1
-
-
-def env_config(pairs: Sequence[str]) -> dict[str, Any]:
-    """`key=value` pairs with YAML values. Raises `ConfigError`."""
-    config = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals:
-            raise ConfigError([Problem("--config", pair, "must be key=value")])
-        try:
-            config[key] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
-            raise ConfigError([Problem(f"--config {key}", value, f"is not valid YAML: {' '.join(str(error).split())}")]) from None
-    return config
 
 
 @answering
@@ -122,7 +108,7 @@ def _what_to_play(options: Mapping[str, Any], pairs: Sequence[str]) -> tuple[Env
     for pair in pairs:
         if "=" not in pair:
             raise ConfigError([Problem("command line", pair, "cannot be read", "write key=value")])
-        for key, value in env_config([pair]).items():
+        for key, value in keys_and_values([pair]).items():
             (given if key in known else given["env_config"])[key] = value
     env = load_config(EnvConfig, {"env_type": options["env"], "agent_system_template": "{instructions}\n", **given})
     return env, "auto", options["max_tokens_per_step"], options["sequence_length"]
@@ -184,7 +170,13 @@ def _opened(model: str, template: str) -> tuple[Any, Dialogue]:
 def _shown(parts: Sequence[Trajectory]) -> str:
     from roll.envs.check import render
 
-    return render([turn for part in parts for turn in part.turns], parts[-1].end, parts[-1].success is True)
+    return render([turn for part in parts for turn in part.turns], parts[-1].end, parts[-1].success)
 
 
-ACTIONS = {"check": check, "play": play}
+def audit(arguments: Sequence[str]) -> int:
+    from roll.cli.audit import audit as audited
+
+    return audited(arguments)
+
+
+ACTIONS = {"check": check, "play": play, "audit": audit}

@@ -11,7 +11,9 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import NoReturn, ParamSpec, get_args
+from typing import Any, NoReturn, ParamSpec, get_args
+
+import yaml
 
 from roll.compat.roll.pipelines import Pipeline
 from roll.configs.problems import MISSING_VALUE, ConfigError, Problem, did_you_mean
@@ -127,6 +129,20 @@ def folded(lines: Iterable[str], width: int) -> Iterator[str]:
         yield from textwrap.wrap(
             line, width, subsequent_indent=indent, drop_whitespace=True, break_on_hyphens=False, break_long_words=False
         ) or [line]
+
+
+def keys_and_values(pairs: Sequence[str]) -> dict[str, Any]:
+    """What `--config key=value ...` says; values are YAML. Raises `ConfigError`."""
+    config = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise ConfigError([Problem("--config", pair, "must be key=value")])
+        try:
+            config[key] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise ConfigError([Problem(f"--config {key}", value, f"is not valid YAML: {' '.join(str(error).split())}")]) from None
+    return config
 
 
 def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """Is an environment fit to train in? Plays it with a random agent, an oracle if it has one, and nonsense, and tests what the
-interface promises. What a random agent and an oracle get is also the scale on which a trained policy's reward is read.
+interface promises; one of gymnasium is shown to gymnasium's own checker, too. What a random agent and an oracle get is also the
+scale on which a trained policy's reward is read.
 
 Without `sample_action` (`interface`) the random agent writes nonsense; without `oracle_action` there is no oracle, and one that
 has no action any more (None) gives up. An episode is shown as text, turn by turn (`render`), as `roll env play` shows it, too."""
@@ -27,7 +28,8 @@ MOST_TURNS = 1000
 """Most turns of an episode: an episode that neither terminates nor truncates itself is ended here, and reported."""
 SHOWN_TURNS = 20
 """Of the episode that is shown."""
-Policy = Callable[[], str | None]
+Policy = Callable[[str], str | None]
+"""What it sees -> what it writes; None: it gives up."""
 ENDINGS: dict[EpisodeEnd, str] = {
     "terminated": "terminated",
     "truncated": "truncated by the environment",
@@ -43,11 +45,12 @@ class Episode:
     last_observation: str
     end: EpisodeEnd | None = None
     """None: it broke off, the policy gave up, or it has `MOST_TURNS` turns."""
-    success: bool = False
+    success: bool | None = False
+    """None: it came to its end, and the environment does not say."""
     error: str = ""
     """Why it broke off."""
     missing: frozenset[str] = frozenset()
-    """Documented keys of `info` that some step did not have."""
+    """Keys of `info` that every step has to have, and some did not."""
     reset_s: float = field(default=0.0, compare=False)
     steps_s: float = field(default=0.0, compare=False)
     """Seconds of all steps together."""
@@ -66,7 +69,8 @@ class AgentReport:
     min_return: float
     max_return: float
     mean_turns: float
-    success_share: float
+    success_share: float | None
+    """None: the environment does not say what a success is."""
     invalid_share: float
     """Share of actions that are not valid."""
     effective_share: float
@@ -106,14 +110,16 @@ async def _check(env_type: str, env_config: Mapping[str, object], episodes: int,
     rng = random.Random(seed)
     sample = getattr(env, "sample_action", None)
     oracle = getattr(env, "oracle_action", None)
-    played = {"random": [await play(env, s, lambda: NONSENSE if sample is None else sample(rng)) for s in seeds]}
+    played = {"random": [await play(env, s, lambda _: NONSENSE if sample is None else sample(rng)) for s in seeds]}
     if oracle is not None:
-        played["oracle"] = [await play(env, s, oracle) for s in seeds]
-    nonsense = [await play(env, s, lambda: NONSENSE, most_turns=3) for s in seeds[:3]]
-    again = await _replayed(env_type, env_config, played["random"])
+        played["oracle"] = [await play(env, s, lambda _: oracle()) for s in seeds]
+    nonsense = [await play(env, s, lambda _: NONSENSE, most_turns=3) for s in seeds[:3]]
+    repeated = await again(env_type, env_config, played["random"])
+    of_gymnasium = getattr(env, "checked", None)
+    refused, warned = ([], []) if of_gymnasium is None else of_gymnasium()
     env.close()
     everything = [episode for some in (*played.values(), nonsense) for episode in some]
-    notes = list(_notes(env, played, nonsense))
+    notes = [*_notes(env, played, nonsense), *(f"gymnasium's checker warns: {warning}" for warning in warned)]
     if sample is None:
         notes.append("it has no sample_action(rng): the random agent wrote nonsense")
     shown = next((e for e in (*played.get("oracle", ()), *played["random"]) if e.turns), None)
@@ -121,7 +127,7 @@ async def _check(env_type: str, env_config: Mapping[str, object], episodes: int,
         env_type,
         env.instructions,
         {name: _report(some) for name, some in played.items() if any(episode.turns for episode in some)},
-        list(_errors(everything, played["random"], again)),
+        [*_errors(everything, played["random"], repeated), *(f"gymnasium's checker refuses it: {why}" for why in refused)],
         notes,
         "" if shown is None else _example(shown),
         reset_ms=1e3 * fmean(episode.reset_s for episode in played["random"]),
@@ -143,13 +149,14 @@ async def play(env: AnyTextEnv, seed: int, policy: Policy, most_turns: int = MOS
     turns: list[Turn] = []
     observation, missing = "", set()
     end: EpisodeEnd | None = None
-    success, trouble = False, ""
+    success: bool | None = False
+    trouble = ""
     reset_s = steps_s = 0.0
     try:
         started = time.perf_counter()
         observation, info = checked_reset(await _maybe_awaited(env.reset(seed)))
         reset_s = time.perf_counter() - started
-        while end is None and len(turns) < most_turns and (action := policy()) is not None:
+        while end is None and len(turns) < most_turns and (action := policy(observation)) is not None:
             key = str(info.get("state_key", ""))
             started = time.perf_counter()
             following, reward, terminated, truncated, info = checked_step(await _maybe_awaited(env.step(action)))
@@ -160,8 +167,7 @@ async def play(env: AnyTextEnv, seed: int, policy: Policy, most_turns: int = MOS
             missing |= {"action_is_valid", "action_is_effective"} - set(info)
             if terminated or truncated:
                 end = "terminated" if terminated else "truncated"
-                missing |= {"success"} - set(info)
-                success = bool(info.get("success"))
+                success = bool(info["success"]) if "success" in info else None
     except EnvFailure as failure:
         trouble = failure.message
     except Exception as error:  # boundary: whatever an environment raises is a finding
@@ -169,15 +175,15 @@ async def play(env: AnyTextEnv, seed: int, policy: Policy, most_turns: int = MOS
     return Episode(seed, turns, observation, end, success, trouble, frozenset(missing), reset_s, steps_s)
 
 
-async def _replayed(env_type: str, env_config: Mapping[str, object], episodes: Sequence[Episode]) -> list[Episode]:
+async def again(env_type: str, env_config: Mapping[str, object], episodes: Sequence[Episode]) -> list[Episode]:
     """The same seeds and actions, in another instance and in the opposite order: nothing may depend on the history."""
     env = make_env(env_type, env_config)
-    again = []
+    repeated = []
     for episode in reversed(episodes):
         actions = iter([turn.action for turn in episode.turns])
-        again.append(await play(env, episode.seed, lambda actions=actions: next(actions, None)))  # type: ignore[misc]
+        repeated.append(await play(env, episode.seed, lambda _, actions=actions: next(actions, None)))  # type: ignore[misc]
     env.close()
-    return again[::-1]
+    return repeated[::-1]
 
 
 async def _maybe_awaited(answer: object) -> object:
@@ -212,13 +218,16 @@ def _notes(env: AnyTextEnv, played: Mapping[str, Sequence[Episode]], nonsense: S
     if not any(turn.state_key for some in played.values() for episode in some for turn in episode.turns):
         notes.append("info has no state_key: gigpo cannot be used")
     episodes = [episode for some in played.values() for episode in some]
+    if any(episode.success is None for episode in episodes):
+        notes.append("info has no success in an episode's last step: the tag's success_at has to say which score is one")
     endless = sum(map(_is_endless, episodes))
     if 0 < endless < len(episodes):
         notes.append(f"{endless} episodes had not ended after {MOST_TURNS} turns: only the tag's max_steps will end them")
     oracle = played.get("oracle", ())
     acts = any(episode.turns for episode in oracle)  # a game for which no good player is known has no oracle
-    if acts and not all(episode.success for episode in oracle):
-        notes.append(f"the oracle fails in {sum(not episode.success for episode in oracle)} of {len(oracle)} episodes")
+    failed = sum(episode.success is False for episode in oracle)
+    if acts and failed:
+        notes.append(f"the oracle fails in {failed} of {len(oracle)} episodes")
     return notes
 
 
@@ -231,7 +240,7 @@ def _report(episodes: Sequence[Episode]) -> AgentReport:
         min_return=min(returns),
         max_return=max(returns),
         mean_turns=len(turns) / len(episodes),
-        success_share=fmean(episode.success for episode in episodes),
+        success_share=None if any(e.success is None for e in episodes) else fmean(e.success is True for e in episodes),
         invalid_share=fmean(not turn.is_valid for turn in turns),
         effective_share=fmean(turn.is_effective for turn in turns),
     )
@@ -248,7 +257,7 @@ def as_text(report: EnvReport) -> str:
     rows = [
         (
             *(name, str(a.episodes), f"{a.mean_return:.3f}", f"{a.min_return:.3f}", f"{a.max_return:.3f}", f"{a.mean_turns:.1f}"),
-            *(f"{share:.0%}" for share in (a.success_share, a.invalid_share, a.effective_share)),
+            *("-" if share is None else f"{share:.0%}" for share in (a.success_share, a.invalid_share, a.effective_share)),
         )
         for name, a in report.agents.items()
     ]
@@ -269,7 +278,7 @@ def as_text(report: EnvReport) -> str:
     )
 
 
-def render(turns: Sequence[Turn], end: EpisodeEnd | None, success: bool, last_observation: str = "") -> str:
+def render(turns: Sequence[Turn], end: EpisodeEnd | None, success: bool | None, last_observation: str = "") -> str:
     """Lines for a terminal, which neither the model nor the environment can steer. `end`: None if the episode goes on.
     `last_observation`: what the last action led to."""
     lines: list[str] = []
@@ -281,9 +290,9 @@ def render(turns: Sequence[Turn], end: EpisodeEnd | None, success: bool, last_ob
     return "\n".join([*lines, summary(turns, end, success)])
 
 
-def summary(turns: Sequence[Turn], end: EpisodeEnd | None, success: bool) -> str:
+def summary(turns: Sequence[Turn], end: EpisodeEnd | None, success: bool | None) -> str:
     """One line: how the episode ended, its return and its length."""
-    ending = "not over" if end is None else f"{ENDINGS[end]}, {'success' if success else 'no success'}"
+    ending = "not over" if end is None else ENDINGS[end] + {True: ", success", False: ", no success", None: ""}[success]
     invalid = sum(not turn.is_valid for turn in turns)
     complaint = f", {invalid} invalid actions" if invalid else ""
     return f"{ending}: return {sum(turn.reward for turn in turns):g} in {len(turns)} turns{complaint}"

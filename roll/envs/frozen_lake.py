@@ -7,17 +7,18 @@ long as it acts alike.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Mapping
-from typing import Literal, get_args
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
 
+import gymnasium
 import numpy as np
+from gymnasium import spaces
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
 from numpy.typing import NDArray
 
 from roll.configs.problems import ConfigError, Problem
-from roll.envs.game import ANSWER_PATTERN, ActionReader, MoveOutcome, NamedActionGame, checked_vocabulary
+from roll.envs.symbols import checked_vocabulary
 
-ACTIONS = ("Left", "Down", "Right", "Up")  # gymnasium's order
 VOCABULARY = {"player": "P", "frozen": "_", "hole": "O", "goal": "G", "fallen": "X", "arrived": "√"}
 Observation = Literal["grid", "compact"]
 Place = tuple[int, int]
@@ -29,7 +30,9 @@ Transitions = Mapping[int, Mapping[int, list[tuple[float, int, float, bool]]]]
 """state -> action -> [(probability, next state, reward, terminated)], gymnasium's `P`. States and actions count from 0."""
 
 
-class FrozenLake(NamedActionGame):
+class FrozenLake(gymnasium.Env[str, Any]):
+    action_names = ("Left", "Down", "Right", "Up")  # gymnasium's order
+
     def __init__(
         self,
         size: int = 4,
@@ -39,17 +42,13 @@ class FrozenLake(NamedActionGame):
         success_rate: float = 1 / 3,
         observation: Observation = "grid",
         grid_vocabulary: Mapping[str, str] | None = None,
-        max_steps: int = 100,
-        action_pattern: str = ANSWER_PATTERN,
-        action_lookup: Mapping[str, str] | None = None,
-        format_penalty: float = 0.0,
     ) -> None:
         """`size`: rows and columns. `p`: probability that a square is ice, not a hole. `random_places`: start and goal lie
         anywhere; else in opposite corners. `is_slippery`: a move goes the way that was meant with probability `success_rate`,
         else at a right angle to it. `observation`: "grid", rows of symbols on lines of their own; "compact", the player's row
         and column, then the rows, on one line. `grid_vocabulary`: other symbols for some of `VOCABULARY`.
 
-        Rewards: 1 for the goal, 0 otherwise, `format_penalty` for a text without an action. Raises `ConfigError`."""
+        Rewards: 1 for the goal, 0 otherwise. Raises `ConfigError`."""
         if not 2 <= size <= 32:
             raise ConfigError([Problem("size", size, "must be >= 2 and <= 32")])
         for key, share in (("p", p), ("success_rate", success_rate)):
@@ -61,8 +60,10 @@ class FrozenLake(NamedActionGame):
         self.is_slippery, self.success_rate = is_slippery, success_rate
         self.observation = observation
         self.symbols = checked_vocabulary(grid_vocabulary, VOCABULARY)
-        reader = ActionReader(ACTIONS, action_pattern, action_lookup, format_penalty)
-        super().__init__(self._rules(), reader, max_steps)
+        self.instructions = self._rules()
+        most = size * (size + 1) + 2 * len(f"{size},")
+        self.action_space = spaces.Discrete(len(self.action_names))
+        self.observation_space = spaces.Text(most, charset=frozenset("".join(self.symbols.values()) + "\n ,/0123456789"))
         self._map: list[str] = []
         self._lake: FrozenLakeEnv
         self._policy: np.ndarray | None = None
@@ -90,17 +91,22 @@ class FrozenLake(NamedActionGame):
         row, column = divmod(int(self._lake.s), self.size)
         return row, column
 
-    def _begin(self, seed: int) -> None:
-        self._map = draw_map(np.random.default_rng(seed), self.size, self.p, self.random_places)
+    def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._map = draw_map(self.np_random, self.size, self.p, self.random_places)
         self._lake = FrozenLakeEnv(desc=self._map, is_slippery=self.is_slippery, success_rate=self.success_rate)
-        self._lake.reset(seed=seed)
+        self._lake.reset(seed=int(self.np_random.integers(2**31)) if seed is None else seed)
         self._policy = None
+        return self._drawn(), self._info(0.0)
 
-    def _move(self, action: int) -> MoveOutcome:
+    def step(self, action: int) -> tuple[str, float, bool, bool, dict[str, Any]]:
         _, reward, terminated, _, _ = self._lake.step(action)
-        return MoveOutcome(float(reward), bool(terminated), success=reward > 0)
+        return self._drawn(), float(reward), bool(terminated), False, self._info(float(reward))
 
-    def _observe(self) -> str:
+    def _info(self, reward: float) -> dict[str, Any]:
+        return {"state_key": f"{'/'.join(self.map)} {self.player}", "success": reward > 0}
+
+    def _drawn(self) -> str:
         s = self.symbols
         squares = {"S": s["frozen"], "F": s["frozen"], "H": s["hole"], "G": s["goal"]}
         standing = {"S": s["player"], "F": s["player"], "H": s["fallen"], "G": s["arrived"]}
@@ -110,10 +116,8 @@ class FrozenLake(NamedActionGame):
         lines = ["".join(line) for line in rows]
         return "\n".join(lines) if self.observation == "grid" else f"{row},{column} {'/'.join(lines)}"
 
-    def _state(self) -> Hashable:
-        return "/".join(self.map), self.player
-
-    def _best_action(self) -> int | None:
+    def oracle_action(self) -> int | None:
+        """The best action; None if there is no way to win any more."""
         if self._policy is None:
             self._policy = optimal_actions(self._lake.P)
         best = int(self._policy[self._lake.s])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,14 +20,15 @@ BUILT_IN = {
     for name, path in {
         "frozen_lake": "frozen_lake.FrozenLake",
         "sokoban": "sokoban.Sokoban",
-        "gymnasium": "adapters.GymnasiumEnv",
-        "gem": "adapters.GemEnv",
+        "gymnasium": "text_game.registered",
+        "gem": "gem.GemEnv",
     }.items()
 }
 
 
 def env_class(env_type: str, key: str = "env_type") -> type[Any]:
-    """The class that `env_type` names: a built-in name, or the dotted path `package.module.Class` of a user's own.
+    """The class that `env_type` names: a built-in name, or the dotted path `package.module.Class` of a user's own, or of a
+    function that makes an environment of gymnasium. What plays it by text takes the place of a class of gymnasium's or GEM's.
 
     Raises `ConfigError` about `key` if there is none, or if it is no environment."""
     if env_type not in BUILT_IN and "." not in env_type:
@@ -37,17 +39,29 @@ def env_class(env_type: str, key: str = "env_type") -> type[Any]:
     say = partial(import_failure, env_type)
     with boundary(lambda why: ConfigError([Problem(key, env_type, why, fix)]), "cannot be imported", say=say):
         cls = named_object(BUILT_IN.get(env_type, env_type))
-    if isinstance(cls, type) and any(base.__name__ == "Env" and base.__module__ == "gem.core" for base in cls.__mro__):
-        from roll.envs.adapters import of_class
+    if flaw := "" if _derives(cls, "gem.core") else _flaw(cls):
+        fix = "derive it from gymnasium.Env, or give it reset(seed), step(text) and close()"
+        raise ConfigError([Problem(key, env_type, f"is not an environment: {flaw}", fix)])
+    return _played_by_text(cls)
 
-        cls = of_class(cls)
-    flaw = _flaw(cls)
-    if flaw:
-        raise ConfigError(
-            [Problem(key, env_type, f"is not an environment: {flaw}", "give it reset(seed), step(text) and close()")]
-        )
-    found: type[Any] = cls
-    return found
+
+def _played_by_text(found: Any) -> type[Any]:
+    """The class itself, or what plays it by text. Gymnasium is imported where one of its environments is named."""
+    if _derives(found, "gem.core"):
+        from roll.envs.gem import of_class
+
+        return of_class(found)
+    if _derives(found, "gymnasium.core") or not isinstance(found, type):
+        from roll.envs.text_game import of_maker
+
+        return of_maker(found)
+    cls: type[Any] = found
+    return cls
+
+
+def _derives(cls: Any, module: str) -> bool:
+    """Whether it derives from the class `Env` of that module, which need not be installed."""
+    return any(base.__name__ == "Env" and base.__module__ == module for base in getattr(cls, "__mro__", ()))
 
 
 def make_env(env_type: str, env_config: Mapping[str, object], key: str = "env_config") -> AnyTextEnv:
@@ -58,7 +72,7 @@ def make_env(env_type: str, env_config: Mapping[str, object], key: str = "env_co
     try:
         env: AnyTextEnv = cls(**env_config)
     except ConfigError as error:  # raised by the environment, whose keys are relative
-        raise ConfigError([Problem(f"{key}.{p.key}", p.value, p.message, p.fix) for p in error.problems]) from error
+        raise ConfigError([_placed(problem, key, env_type) for problem in error.problems]) from error
     except Exception as error:  # boundary: a user's class may raise anything
         message = f"{env_type} refuses it: {type(error).__name__}: {error}"
         raise ConfigError([Problem(key, dict(env_config), message)]) from error
@@ -67,6 +81,13 @@ def make_env(env_type: str, env_config: Mapping[str, object], key: str = "env_co
     if wrong := complaint(env.instructions):
         raise ConfigError([Problem(key, dict(env_config), f"the instructions of {env_type}: the text {wrong}")])
     return env
+
+
+def _placed(problem: Problem, key: str, env_type: str) -> Problem:
+    """An empty key is about the environment itself."""
+    if not problem.key:
+        return replace(problem, key=key.replace("env_config", "env_type"), value=env_type)
+    return replace(problem, key=f"{key}.{problem.key}")
 
 
 def config_problems(cls: type[object], env_config: Mapping[str, object], key: str = "env_config") -> list[Problem]:
@@ -86,8 +107,11 @@ def config_problems(cls: type[object], env_config: Mapping[str, object], key: st
 
 
 def _flaw(cls: object) -> str:
+    """What keeps a class, or a function that makes one of gymnasium's, from being an environment."""
+    if inspect.isfunction(cls):
+        return "it is a coroutine function" if inspect.iscoroutinefunction(cls) else ""
     if not isinstance(cls, type):
-        return "it is not a class"
+        return "it is neither a class nor a function"
     methods = {name: getattr(cls, name, None) for name in ("reset", "step", "close")}
     missing = [name for name, method in methods.items() if not callable(method)]
     if missing:
@@ -96,4 +120,6 @@ def _flaw(cls: object) -> str:
         return "one of reset and step is a coroutine function, the other is not"
     if inspect.iscoroutinefunction(methods["close"]):
         return "close is a coroutine function"
+    if is_async(cls) and _derives(cls, "gymnasium.core"):
+        return "it derives from gymnasium.Env, whose step is no coroutine function"
     return ""

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import Any
 
+import gymnasium
 import numpy as np
+from gymnasium import spaces
 
 from roll.configs.problems import ConfigError, Problem
-from roll.envs.game import ANSWER_PATTERN, ActionReader, MoveOutcome, NamedActionGame, checked_vocabulary
+from roll.envs.symbols import checked_vocabulary
 
 Place = tuple[int, int]
 """Row, column."""
@@ -214,7 +217,6 @@ def _unfold(moves: Moves) -> list[int]:
     return [move for part in reversed(parts) for move in part]
 
 
-ACTIONS = ("Up", "Down", "Left", "Right")
 KINDS = ("wall", "floor", "target", "box", "box_on_target", "player", "player_on_target")
 VOCABULARIES = {
     name: dict(zip(KINDS, symbols, strict=True))
@@ -226,7 +228,9 @@ VOCABULARIES = {
 }
 
 
-class Sokoban(NamedActionGame):
+class Sokoban(gymnasium.Env[str, Any]):
+    action_names = ("Up", "Down", "Left", "Right")
+
     def __init__(
         self,
         dim_room: Sequence[int] = (6, 6),
@@ -238,25 +242,25 @@ class Sokoban(NamedActionGame):
         box_on_target_reward: float = 1.0,
         box_off_target_reward: float = -1.0,
         solved_reward: float = 10.0,
-        max_steps: int = 120,
-        action_pattern: str = ANSWER_PATTERN,
-        action_lookup: Mapping[str, str] | None = None,
-        format_penalty: float = 0.0,
     ) -> None:
         """`dim_room`: rows and columns, walls included. `search_depth`: pulls of the reverse play that makes a room; the
         hardest of the states it meets is taken. `min_pushes`: rooms that are solved with fewer are drawn again.
         `grid_vocabulary`: a name of `VOCABULARIES`, or other symbols for some kinds of squares.
 
         Rewards add up: `step_reward` for every move, `box_on_target_reward` or `box_off_target_reward` when a box is pushed onto
-        or off a target, `solved_reward` when all are on targets; their defaults are gym-sokoban's. A text without an action gets
-        `format_penalty` alone. Raises `ConfigError`."""
+        or off a target, `solved_reward` when all are on targets; their defaults are gym-sokoban's. Raises `ConfigError`."""
         _check_room(dim_room, num_boxes, search_depth, min_pushes)
         self.symbols = _symbols(grid_vocabulary)
         self.rows, self.columns = dim_room
         self.num_boxes = num_boxes
         self.search_depth, self.min_pushes = search_depth, min_pushes
         self.rewards = (step_reward, box_on_target_reward, box_off_target_reward, solved_reward)
-        super().__init__(self._rules(), ActionReader(ACTIONS, action_pattern, action_lookup, format_penalty), max_steps)
+        self.format_penalty = min(0.0, step_reward)  # what a move costs: sitting still must not be cheaper
+        self.instructions = self._rules()
+        self.action_space = spaces.Discrete(len(self.action_names))
+        self.observation_space = spaces.Text(
+            self.rows * (self.columns + 1), charset=frozenset("".join(self.symbols.values()) + "\n")
+        )
         self.room: Room
         self._plan: tuple[Room, list[int]] | None = None
 
@@ -272,27 +276,25 @@ class Sokoban(NamedActionGame):
             ]
         )
 
-    def _begin(self, seed: int) -> None:
-        rng = np.random.default_rng(seed)
-        self.room = draw_room(rng, self.rows, self.columns, self.num_boxes, self.search_depth, self.min_pushes)
+    def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.room = draw_room(self.np_random, self.rows, self.columns, self.num_boxes, self.search_depth, self.min_pushes)
         self._plan = None
+        return draw(self.room, self.symbols), self._info()
 
-    def _move(self, action: int) -> MoveOutcome:
+    def step(self, action: int) -> tuple[str, float, bool, bool, dict[str, Any]]:
         step, on, off, solved = self.rewards
         before = self.room.on_target
         self.room = self.room.moved(DIRECTIONS[action])
         gained = self.room.on_target - before
         reward = step + (on if gained > 0 else off if gained < 0 else 0.0) + (solved if self.room.solved else 0.0)
-        return MoveOutcome(reward, self.room.solved, success=self.room.solved)
+        return draw(self.room, self.symbols), reward, self.room.solved, False, self._info()
 
-    def _observe(self) -> str:
-        return draw(self.room, self.symbols)
+    def _info(self) -> dict[str, Any]:
+        return {"state_key": draw(self.room, VOCABULARIES["default"]), "success": self.room.solved}
 
-    def _state(self) -> Hashable:
-        return draw(self.room, VOCABULARIES["default"])
-
-    def _best_action(self) -> int | None:
-        """The next move of a solution with the fewest pushes."""
+    def oracle_action(self) -> int | None:
+        """The next move of a solution with the fewest pushes; None if there is none."""
         plan = self._plan
         if plan is None or plan[0] != self.room or not plan[1]:
             plan = self.room, solve(self.room) or []

@@ -127,7 +127,22 @@ def test_a_script_calls_itself_by_its_own_name(script):
 
 @pytest.mark.parametrize(
     "command",
-    ["demo", "init", "check", "eval", "doctor", "env check", "env play", "show", "ui", "diff", "verify", "export", "completion"],
+    [
+        "demo",
+        "init",
+        "check",
+        "eval",
+        "doctor",
+        "env audit",
+        "env check",
+        "env play",
+        "show",
+        "ui",
+        "diff",
+        "verify",
+        "export",
+        "completion",
+    ],
 )
 def test_every_command_names_itself_in_its_usage(command, capsys):
     with pytest.raises(SystemExit) as end:

@@ -8,6 +8,7 @@ import statistics
 
 import pytest
 import torch
+from gymnasium.spaces import Discrete
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from roll_surface import keys
@@ -26,8 +27,8 @@ from roll.configs.derived import derive
 from roll.configs.loading import load_config
 from roll.configs.rlvr import RLVRConfig
 from roll.data.chat_template import chatml
-from roll.envs.game import ActionReader
-from roll.envs.sokoban import Sokoban
+from roll.envs.actions import ActionReader
+from roll.envs.registry import make_env
 from roll.pipeline.roles import loss_spec
 from roll.rewards.answers import ANSWER_PARTS
 from roll.rollout.filters import mean_filter, std_filter
@@ -278,7 +279,7 @@ def test_a_text_without_an_action_costs_sokobans_step_too(penalty, paid):
     given = {} if penalty is None else {"format_penalty": penalty}
     env = {"env_type": "sokoban", "env_config": {"dim_room": [6, 6], "num_boxes": 1, **given}}
     read = configured({"custom_envs": {"S": env}}, AgenticConfig).custom_envs["S"].env_config
-    game = Sokoban(**read)
+    game = make_env("sokoban", read)
     game.reset(1)
     assert game.step("I do not know")[1] == pytest.approx(paid)
     assert game.max_steps == 20
@@ -296,7 +297,7 @@ def test_the_second_group_is_the_action():
     pattern = r"<think>(.*?)</think>\s*<answer>(.*?)</answer>"
     env = {"env_type": "frozen_lake", "env_config": {"action_pattern": pattern, "is_slippery": False}}
     read = configured({"custom_envs": {"L": env}}, AgenticConfig).custom_envs["L"].env_config
-    reader = ActionReader(("Left", "Right"), read["action_pattern"])
+    reader = ActionReader(Discrete(2), ("Left", "Right"), read["action_pattern"])
     assert reader.read("<think>Left or right?</think>\n<answer>Right</answer>") == 1
     assert reader.how_to_answer.endswith("like this: <think>...</think> <answer>Left</answer>")
 

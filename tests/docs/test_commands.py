@@ -46,6 +46,11 @@ LIMITS = [  # the first whose pattern is found in a command counts
     ),
     Limit(r"^ssh ", "needs another machine", NOT),
     Limit(r"^roll ui ", "serves until Ctrl-C", CLI + "test_look.py::test_ui_prints_an_address_that_answers_and_ends_at_ctrl_c"),
+    Limit(
+        r"^roll env audit .*(--prompts|--config_name)",
+        "needs a reward and prompts, or a run",
+        "tests/envs/test_audit.py::test_a_run_is_audited_by_its_tags",
+    ),
     Limit(r"^roll doctor$", "starts torch and Ray anew", CLI + "test_doctor.py::test_a_line_a_finding_with_state_and_fix"),
     Limit(
         r"^roll simulate ",

@@ -9,6 +9,7 @@ import threading
 import time
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 RELEASED = threading.Event()
@@ -132,3 +133,11 @@ class Endless(Broken):
 class BadReward(Broken):
     def step(self, action_text: str) -> Any:
         return "", float("nan"), True, False, {}
+
+
+class Waiting(gymnasium.Env[str, str]):
+    """Gymnasium knows no coroutines."""
+
+    async def reset(self, *, seed: int | None = None, options: Any = None) -> Any: ...  # type: ignore[override]
+
+    async def step(self, action: str) -> Any: ...  # type: ignore[override]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from roll.cli.env import check as main
-from roll.cli.env import env_config
+from roll.cli.options import keys_and_values
 from roll.data.sample import Turn
 from roll.envs.check import as_text, check_env, render, summary
 from roll.envs.registry import BUILT_IN
@@ -84,7 +84,7 @@ def test_json_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_values_are_yaml() -> None:
-    assert env_config(["a=1", "b=true", "c=[6, 7]", "d=text", "e={L: Left}", "f=x=y"]) == {
+    assert keys_and_values(["a=1", "b=true", "c=[6, 7]", "d=text", "e={L: Left}", "f=x=y"]) == {
         **{"a": 1, "b": True, "c": [6, 7], "d": "text"},
         **{"e": {"L": "Left"}, "f": "x=y"},
     }

@@ -6,10 +6,18 @@ import numpy as np
 import pytest
 
 from roll.configs.problems import ConfigError
-from roll.envs.frozen_lake import FrozenLake, draw_map, is_solvable, optimal_actions
+from roll.envs.frozen_lake import draw_map, is_solvable, optimal_actions
+from roll.envs.registry import make_env
+from roll.envs.text_game import TextGame
 from roll.rollout.environment import Step
 
 LETTERS = {"action_pattern": "(.*)", "action_lookup": {"L": "Left", "D": "Down", "R": "Right", "U": "Up"}}
+
+
+def frozen_lake(**config: object) -> TextGame:
+    env = make_env("frozen_lake", config)
+    assert isinstance(env, TextGame)
+    return env
 
 
 def places(rows: list[str], letter: str) -> list[tuple[int, int]]:
@@ -42,7 +50,7 @@ def test_ice_is_as_frequent_as_p_says() -> None:
 
 
 def test_the_oracle_always_arrives_on_the_shortest_way() -> None:
-    env = FrozenLake()
+    env = frozen_lake()
     for seed in range(100):
         env.reset(seed)
         steps = 0
@@ -59,7 +67,7 @@ def test_the_oracle_always_arrives_on_the_shortest_way() -> None:
 
 def test_on_slippery_ice_the_oracle_is_better_than_luck() -> None:
     def success_share(agent: str) -> float:
-        env, rng = FrozenLake(is_slippery=True), random.Random(0)
+        env, rng = frozen_lake(is_slippery=True), random.Random(0)
         wins = 0
         for seed in range(100):
             env.reset(seed)
@@ -76,7 +84,7 @@ def test_on_slippery_ice_the_oracle_is_better_than_luck() -> None:
 
 def test_a_seed_decides_map_and_slips() -> None:
     def play(seed: int) -> list[Step]:
-        env = FrozenLake(is_slippery=True, size=8, p=0.95)
+        env = frozen_lake(is_slippery=True, size=8, p=0.95)
         env.reset(seed)
         steps = []
         for _ in range(30):
@@ -89,13 +97,14 @@ def test_a_seed_decides_map_and_slips() -> None:
     assert len({play(seed)[0][0] for seed in range(20)}) == 20
 
 
-def lake(rows: list[str], **config: object) -> FrozenLake:
+def lake(rows: list[str], **config: object) -> TextGame:
     """A lake with this map."""
-    env = FrozenLake(size=len(rows), **config)
+    env = frozen_lake(size=len(rows), **config)
     env.reset(0)
-    env._map = rows
-    env._lake = type(env._lake)(desc=rows, is_slippery=False)
-    env._lake.reset(seed=0)
+    env.env._map = rows
+    env.env._lake = type(env.env._lake)(desc=rows, is_slippery=False)
+    env.env._lake.reset(seed=0)
+    env._look(env.env._drawn(), env.env._info(0.0))
     return env
 
 
@@ -116,7 +125,7 @@ def test_moves_borders_hole_and_goal() -> None:
 
 
 def test_an_unreadable_action_costs_the_penalty_and_a_turn_and_changes_nothing() -> None:
-    env = FrozenLake(format_penalty=-0.15, max_steps=2)
+    env = frozen_lake(format_penalty=-0.15, max_steps=2)
     observation, info = env.reset(1)
     first = env.step("Right")  # not between the tags
     assert first[:4] == (observation, -0.15, False, False)
@@ -159,7 +168,7 @@ def test_compact_form_and_symbols() -> None:
 )
 def test_bad_configurations(config: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError) as error:
-        FrozenLake(**config)
+        frozen_lake(**config)
     assert message in str(error.value)
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from roll.configs.problems import ConfigError
-from roll.envs.adapters import GemEnv
 from roll.envs.check import check_env
+from roll.envs.gem import GemEnv
 from roll.envs.registry import env_class, make_env
 
 

@@ -33,7 +33,7 @@ def test_ones_own_class() -> None:
     [
         ("frozen_lak", {}, "env_type = 'frozen_lak': is not a known environment; fix: did you mean frozen_lake? known: "),
         ("no_such_package.Env", {}, "cannot be imported: No module named"),
-        ("envs_under_test.RELEASED", {}, "it is not a class"),
+        ("envs_under_test.RELEASED", {}, "it is neither a class nor a function"),
         ("pathlib.Path", {}, "it has no reset and no step and no close"),
         ("envs_under_test.OneOfTwo", {}, "one of reset and step is a coroutine function, the other is not"),
         ("envs_under_test.Moody", {"refuse": True}, "refuses it: ValueError: refused"),
@@ -44,6 +44,12 @@ def test_ones_own_class() -> None:
         ),
         ("frozen_lake", {"size": 99}, "env_config.size = 99: must be >= 2"),
         ("frozen_lake", {"size": "4"}, "env_config = {'size': '4'}: frozen_lake refuses it: TypeError"),
+        (
+            "os.path.basename",
+            {"p": "x"},
+            "env_type = 'os.path.basename': returns str, which is no gymnasium.Env; fix: ",
+        ),
+        ("envs_under_test.Waiting", {}, "it derives from gymnasium.Env, whose step is no coroutine function"),
         ("gem", {}, "env_config.env_id = (missing): GemEnv needs it"),
     ],
 )

@@ -6,9 +6,17 @@ import numpy as np
 import pytest
 
 from roll.configs.problems import ConfigError
-from roll.envs.sokoban import DIRECTIONS, VOCABULARIES, Room, Sokoban, draw, draw_room, solve
+from roll.envs.registry import make_env
+from roll.envs.sokoban import DIRECTIONS, VOCABULARIES, Room, draw, draw_room, solve
+from roll.envs.text_game import TextGame
 
 UP, DOWN, LEFT, RIGHT = DIRECTIONS
+
+
+def sokoban(**config: object) -> TextGame:
+    env = make_env("sokoban", config)
+    assert isinstance(env, TextGame)
+    return env
 
 
 def room(*rows: str) -> Room:
@@ -67,9 +75,9 @@ def test_pulling_is_pushing_backwards() -> None:
 
 def played(start: Room, moves: str, **config: object) -> list[tuple[float, bool, bool]]:
     """(reward, terminated, success) of every move."""
-    env = Sokoban(**config)
+    env = sokoban(**config)
     env.reset(0)
-    env.room = start
+    env.env.room = start
     names = {"u": "Up", "d": "Down", "l": "Left", "r": "Right", "?": "Jump"}
     steps = [env.step(f"<answer>{names[move]}</answer>") for move in moves]
     return [(round(step[1], 6), step[2], step[4].get("success", False)) for step in steps]
@@ -80,13 +88,14 @@ def test_rewards_are_gym_sokobans() -> None:
     assert played(start, "r") == [(0.9, False, False)], "onto a target"
     assert played(start, "rr") == [(0.9, False, False), (-1.1, False, False)], "and off it again"
     assert played(start, "d?", format_penalty=-0.5) == [(-0.1, False, False), (-0.5, False, False)]
+    assert played(start, "d?") == [(-0.1, False, False), (-0.1, False, False)], "an unreadable action is as dear as a move"
     last = room("######", "#@$. #", "######")
     assert played(last, "r") == [(10.9, True, True)]
     assert played(last, "r", step_reward=0, box_on_target_reward=2, solved_reward=5) == [(7.0, True, True)]
 
 
 def test_an_episode_is_truncated() -> None:
-    env = Sokoban(max_steps=3)
+    env = sokoban(max_steps=3)
     env.reset(0)
     steps = [env.step("") for _ in range(3)]
     assert [step[2:4] for step in steps] == [(False, False), (False, False), (False, True)]
@@ -99,13 +108,14 @@ def test_an_episode_is_truncated() -> None:
     ids=["default", "two boxes", "smallest", "larger"],
 )
 def test_generated_rooms_are_solved_by_the_oracle(config: dict[str, object], different: int) -> None:
-    env, starts = Sokoban(**config), set()
+    env, starts = sokoban(**config), set()
     for seed in range(50):
         observation, _ = env.reset(seed)
+        game = env.env
         starts.add(observation)
-        assert len(env.room.boxes) == len(env.room.targets) == env.num_boxes
-        assert env.room.on_target == 0 and env.room.player in env.room.floor - env.room.boxes
-        assert all(0 < r < env.room.rows - 1 and 0 < c < env.room.columns - 1 for r, c in env.room.floor)
+        assert len(game.room.boxes) == len(game.room.targets) == game.num_boxes
+        assert game.room.on_target == 0 and game.room.player in game.room.floor - game.room.boxes
+        assert all(0 < r < game.room.rows - 1 and 0 < c < game.room.columns - 1 for r, c in game.room.floor)
         steps = 0
         while (action := env.oracle_action()) is not None:
             _, _, terminated, truncated, info = env.step(action)
@@ -113,7 +123,7 @@ def test_generated_rooms_are_solved_by_the_oracle(config: dict[str, object], dif
             if terminated or truncated:
                 break
         assert terminated and info["success"], f"seed {seed}"
-        assert steps >= env.min_pushes
+        assert steps >= game.min_pushes
     assert len(starts) >= different
 
 
@@ -160,7 +170,7 @@ def test_the_solver_is_optimal_on_generated_rooms() -> None:
 
 
 def test_a_seed_is_a_room() -> None:
-    one, other = Sokoban(num_boxes=2), Sokoban(num_boxes=2)
+    one, other = sokoban(num_boxes=2), sokoban(num_boxes=2)
     assert one.reset(2**62 + 3) == other.reset(2**62 + 3)
     other.reset(4)
     assert one.reset(5) == other.reset(5), "nothing is left of the episode before"
@@ -168,8 +178,8 @@ def test_a_seed_is_a_room() -> None:
 
 @pytest.mark.parametrize("name", VOCABULARIES)
 def test_vocabularies_draw_the_same_room(name: str) -> None:
-    observation, info = Sokoban(grid_vocabulary=name).reset(3)
-    plain, plain_info = Sokoban().reset(3)
+    observation, info = sokoban(grid_vocabulary=name).reset(3)
+    plain, plain_info = sokoban().reset(3)
     translation = {VOCABULARIES[name][kind]: symbol for kind, symbol in VOCABULARIES["default"].items()}
     assert "".join(translation.get(symbol, symbol) for symbol in observation) == plain
     assert info["state_key"] == plain_info["state_key"]
@@ -187,5 +197,5 @@ def test_vocabularies_draw_the_same_room(name: str) -> None:
 )
 def test_bad_configurations(config: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError) as error:
-        Sokoban(**config)
+        sokoban(**config)
     assert message in str(error.value)

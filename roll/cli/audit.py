@@ -1,0 +1,151 @@
+"""`roll env audit`: what players that cannot do the task earn, in an environment, by a reward on its prompts, in a whole run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from roll.cli.options import OVERRIDES, Parser, answering, config_folder, keys_and_values
+from roll.configs.agentic import AgenticConfig
+from roll.configs.arguments import DataArguments
+from roll.configs.derived import derive
+from roll.configs.loading import load_config
+from roll.configs.problems import ConfigError, Problem
+from roll.configs.redact import visible
+from roll.configs.rlvr import RLVRConfig
+from roll.configs.worker import RewardConfig
+from roll.data.prompt_file import PromptRow, read_rows
+from roll.data.sample import Prompt
+from roll.envs.audit import AuditReport, as_mapping, as_text, audit_env, audit_reward
+from roll.errors import PromptFileError
+from roll.loading.fitting import usual_columns
+from roll.rewards.references import spread
+from roll.rewards.worker import worker_class
+
+LONGEST_EPISODE = 200
+"""Turns, where no tag says it."""
+
+
+@answering
+def audit(arguments: Sequence[str]) -> int:
+    """Returns the exit code: 0 no reward pays for nonsense, 1 one does, 2 it cannot be tried."""
+    parser = Parser(
+        prog="roll env audit",
+        description="What players earn that cannot do the task: who write nothing, repeat what they see, list all answers, ...",
+        epilog=OVERRIDES,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "target", nargs="?", help="an environment, or with --prompts a reward; with --config_name a tag or domain of that run"
+    )
+    parser.add_argument(
+        "--config", nargs="*", default=[], metavar="KEY=VALUE", help="env_config, or reward_args; values are YAML"
+    )
+    parser.add_argument("--prompts", metavar="FILE", help="prompts with reference answers, for a reward")
+    parser.add_argument("--config_path", help="folder of the YAML files of --config_name")
+    parser.add_argument("--config_name", help="a run: all its environments, or rewards, are audited")
+    parser.add_argument("--tasks", type=int, default=40, help="of each target (default: 40)")
+    parser.add_argument("--seed", type=int, default=0, help="from which tasks and chance are derived (default: 0)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options, overrides = parser.parse_with_overrides(arguments)
+    if options.tasks < 2:
+        raise ConfigError([Problem("--tasks", options.tasks, "must be >= 2")])
+    if overrides and not options.config_name:
+        raise ConfigError([Problem("command line", overrides[0], "belongs to no configuration", "--config KEY=VALUE")])
+    sys.path.insert(0, os.getcwd())  # a user's own code lies where the command is given
+    reports = list(_reports(vars(options), overrides))
+    if options.json:
+        print(json.dumps({"ok": all(each.ok for each in reports), "targets": [as_mapping(each) for each in reports]}))
+    else:
+        print(visible("\n".join(line for each in reports for line in (*as_text(each), "")), keep="\n\t").rstrip())
+    return 0 if all(each.ok for each in reports) else 1
+
+
+def _reports(options: Mapping[str, Any], overrides: Sequence[str]) -> Iterator[AuditReport]:
+    """Raises `ConfigError`."""
+    target, given = options["target"], keys_and_values(options["config"])
+    if options["config_name"]:
+        yield from _of_run(options, overrides)
+    elif not target:
+        fix = "e.g. frozen_lake, or my_rewards.reward --prompts prompts.jsonl, or --config_name my_run"
+        raise ConfigError([Problem("target", "", "is needed, or --config_name", fix)])
+    elif options["prompts"]:
+        reward = load_config(RewardConfig, {"worker_cls": target, "reward_args": given})
+        yield _reward(target, reward, _prompts(_file(options["prompts"]), target, {}, options), options)
+    else:
+        yield _env(target, target, given, LONGEST_EPISODE, None, options)
+
+
+def _of_run(options: Mapping[str, Any], overrides: Sequence[str]) -> Iterator[AuditReport]:
+    """Raises `ConfigError`."""
+    from roll.loading.compose import load
+
+    config, _ = load(config_folder(options["config_path"]), options["config_name"], overrides)
+    target, known = options["target"], [*(config.custom_envs if isinstance(config, AgenticConfig) else config.rewards)]
+    if target is not None and target not in known:
+        raise ConfigError([Problem("target", target, "is neither tag nor domain of this run", f"one of {', '.join(known)}")])
+    for name in known if target is None else [target]:
+        if isinstance(config, AgenticConfig):
+            env = config.custom_envs[name]
+            yield _env(name, env.env_type, env.env_config, env.max_steps, env.success_at, options)
+        elif found := _domain(config, name, options):
+            yield found
+
+
+def _domain(config: RLVRConfig, domain: str, options: Mapping[str, Any]) -> AuditReport | None:
+    """None: its judge is a model on a run's devices. Raises `ConfigError`."""
+    reward = config.rewards[domain]
+    if reward.models:
+        print(f"{domain}: not audited: the model that judges is on a run's devices", file=sys.stderr)
+        return None
+    return _reward(domain, reward, _prompts(config.actor_train.data_args, domain, derive(config).tag_to_domain, options), options)
+
+
+def _env(
+    name: str, env_type: str, given: Mapping[str, object], turns: int, success_at: float | None, options: Mapping[str, Any]
+) -> AuditReport:
+    """Raises `ConfigError`."""
+    return asyncio.run(audit_env(name, env_type, given, options["tasks"], options["seed"], turns, success_at))
+
+
+def _reward(name: str, reward: RewardConfig, prompts: Sequence[Prompt], options: Mapping[str, Any]) -> AuditReport:
+    """Raises `ConfigError`."""
+    try:
+        worker = worker_class(reward.worker_cls)(asdict(reward))
+        return asyncio.run(audit_reward(name, worker, prompts, options["seed"], reward.success_at))
+    except (ValueError, OSError, RuntimeError, ImportError) as error:
+        raise ConfigError([Problem("worker_cls", str(reward.worker_cls), f"cannot be tried: {error}")]) from error
+
+
+def _file(name: str) -> DataArguments:
+    """Raises `ConfigError`."""
+    path = Path(name)
+    try:
+        with path.open(encoding="utf-8") as lines:
+            first = json.loads(next((line for line in lines if line.strip()), ""))
+    except (OSError, ValueError) as error:
+        raise ConfigError([Problem("--prompts", name, f"cannot be read: {error}", "a file with a JSON object a line")]) from error
+    columns = usual_columns(first if isinstance(first, dict) else {}, "--prompts", name)
+    return load_config(DataArguments, {"file_name": name, **columns})
+
+
+def _prompts(data: DataArguments, domain: str, domains: Mapping[str, str], options: Mapping[str, Any]) -> list[Prompt]:
+    """Rows of the domain, evenly spread. `domains`: of each tag; empty: all rows are its. Raises `ConfigError`."""
+    try:
+        rows = [row for row in read_rows(data, only_tag=domain) if not domains or domains.get(row.tag) == domain]
+    except PromptFileError as error:
+        raise ConfigError([Problem("--prompts" if options["prompts"] else "data_args", data.files, str(error))]) from error
+    if not rows:
+        raise ConfigError([Problem(f"rewards.{domain}", domain, "has no prompts")])
+    return [_prompt(rows[place], domain) for place in spread(len(rows), options["tasks"])]
+
+
+def _prompt(row: PromptRow, domain: str) -> Prompt:
+    text = row.prompt if row.prompt is not None else str((row.messages or [{}])[-1].get("content", ""))
+    return Prompt(row.id, [], text, row.tag, domain, row.ground_truth, dict(row.extra), list(row.messages or []))

@@ -1,0 +1,125 @@
+"""Environments of `gem-llm` (github.com/axon-rl/gem), by their ids, and classes that derive from GEM's, as all of ROLL's do.
+
+GEM's interface is gymnasium's with text. Two things are added. GEM seeds the global random generators of Python and numpy, and
+many of its games go on drawing from them in later steps; here every environment has states of them of its own, so that
+environments that take turns in one process do not disturb each other. And GEM says nothing about whether an action was valid or
+a task solved. What ROLL adds to GEM's interface is read: the rules, which `info` of `reset` has, begin the first observation,
+and the metrics of `info` count."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import random
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+
+from roll.configs.problems import ConfigError, Problem
+from roll.errors import boundary
+from roll.rollout.environment import Info, Reset, Step
+
+MODULUS = 2**32
+"""numpy's global generator takes seeds below it."""
+
+
+class GemEnv:
+    thread_safe = False  # see above: the global generators
+
+    def __init__(self, env_id: str, success_reward: float = 1.0, **env_args: object) -> None:
+        """`env_id`: GEM's name. `success_reward`: an episode whose last reward is at least this is a success (GEM's games pay 1
+        for a win). Other keys are handed to the environment, which itself decides about unknown ones. Raises `ConfigError`."""
+        try:
+            import gem
+        except ImportError as error:
+            fix = "pip install gem-llm" if error.name == "gem" else f"pip install {error.name}"
+            raise ConfigError([Problem("env_id", env_id, f"needs the package gem-llm ({error})", fix)]) from error
+        with boundary(lambda why: ConfigError([Problem("env_id", env_id, why)]), "GEM refuses it"):
+            self._make(lambda: gem.make(env_id, **env_args), success_reward)
+
+    def _make(self, made: Callable[[], Any], success_reward: float) -> None:
+        self._random_state: tuple[Any, Any] | None = None
+        with self._own_random_state():
+            self._env = made()
+        self.success_reward = success_reward
+        self.instructions = ""  # GEM's first observation has the rules
+
+    def reset(self, seed: int) -> Reset:
+        with self._own_random_state():
+            observation, info = self._env.reset(seed=seed % MODULUS)
+        return str(observation), self._with_key({"suffix": "", **self._said(info)}, str(observation))
+
+    def step(self, action_text: str) -> Step:
+        with self._own_random_state():
+            observation, reward, terminated, truncated, info = self._env.step(action_text)
+        # GEM has no flags for these; counting every text as an action invents no figure.
+        filled: dict[str, object] = {"suffix": "", "action_is_valid": True, "action_is_effective": True}
+        if terminated or truncated:
+            filled["success"] = float(reward) >= self.success_reward
+        filled |= self._said(info)
+        return str(observation), float(reward), bool(terminated), bool(truncated), self._with_key(filled, str(observation))
+
+    def _said(self, info: Info) -> Info:
+        """What the environment's own `info` says here."""
+        return info
+
+    def close(self) -> None:
+        close = getattr(self._env, "close", None)
+        if close is not None:
+            close()
+
+    def sample_action(self, rng: random.Random) -> str:
+        kept = self._random_state
+        try:
+            with self._own_random_state():
+                random.seed(rng.getrandbits(32))
+                return str(self._env.sample_random_action())
+        except NotImplementedError:  # some of GEM's games have no `close`
+            return f"\\boxed{{{rng.randrange(100)}}}"
+        finally:
+            self._random_state = kept  # a sample is no part of the game
+
+    def _with_key(self, info: dict[str, object], observation: str) -> dict[str, object]:
+        """The observation with a `state_key`: what the agent sees, because GEM reports no state; many games draw their board in
+        the suffix."""
+        return {"state_key": f"{observation}\n{info['suffix']}", **info}
+
+    @contextlib.contextmanager
+    def _own_random_state(self) -> Iterator[None]:
+        outside = random.getstate(), np.random.get_state()
+        if self._random_state is not None:
+            random.setstate(self._random_state[0])
+            np.random.set_state(self._random_state[1])
+        try:
+            yield
+        finally:
+            self._random_state = random.getstate(), np.random.get_state()
+            random.setstate(outside[0])
+            np.random.set_state(outside[1])
+
+
+class GemClassEnv(GemEnv):
+    """`of_class` makes subclasses of it."""
+
+    made_of: ClassVar[type[Any]]
+
+    def __init__(self, **env_config: object) -> None:
+        self._make(lambda: self.made_of(**env_config), 1.0)
+
+    def reset(self, seed: int) -> Reset:
+        self._rules = ""
+        observation, info = super().reset(seed)
+        return f"{self._rules}\n{observation}" if self._rules else observation, info
+
+    def _said(self, info: Info) -> Info:
+        """Suffix and metrics; the rest is for ROLL's own managers, and need not be plain values."""
+        self._rules = str(info.get("env_instruction") or self._rules)
+        numbers = {name: getattr(value, "item", lambda value=value: value)() for name, value in info.get("metrics", {}).items()}
+        return numbers | ({"suffix": str(info["suffix"])} if info.get("suffix") else {})
+
+
+def of_class(cls: type[Any]) -> type[GemClassEnv]:
+    """The class as an environment of this project, with the arguments of its own constructor."""
+    own = {"made_of": cls, "__signature__": inspect.signature(cls), "__module__": cls.__module__, "__doc__": cls.__doc__}
+    return type(cls.__name__, (GemClassEnv,), own)
