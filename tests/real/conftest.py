@@ -103,7 +103,8 @@ def conversations() -> dict[str, list[dict[str, str]]]:
 
 
 @pytest.fixture(scope="session")
-def trainer() -> Iterator[Any]:
+def trainer(served: Served) -> Iterator[Any]:
+    """Each engine's tests end with a step of it: the next engine has another one."""
     strategy = make_train_strategy(RankContext(), fsdp2_spec(MODEL, dtype="fp32", learning_rate=1e-4, warmup_steps=0))
     yield strategy
     strategy.close()
