@@ -1,0 +1,59 @@
+"""`make demo-real`: trains SmolLM2-135M-Instruct, then shows what it said of the same questions before and after.
+
+`python examples/smollm2/demo.py [--config_name lora] [--local] [key=value ...]`: the options of `roll train rlvr`. Start it where
+make_model.py's folder is found under the path of full.yaml.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import roll
+
+FOLDER = Path(__file__).resolve().parent
+SHOWN, WIDTH = 16, 46
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--config_name", default="full")
+    options, rest = parser.parse_known_args(arguments)
+    config = roll.load_config(FOLDER / f"{options.config_name}.yaml", [one for one in rest if not one.startswith("-")])
+    run = Path(config.output_dir) / str(config.exp_name)
+    code = roll.run_command(["train", "rlvr", f"--config_path={FOLDER}", f"--config_name={options.config_name}", *rest])
+    if code == 0:
+        print("\n" + before_and_after(run / "samples.jsonl"))
+        print(f"\nthe page, with every answer token by token: roll ui {run}")
+    return code
+
+
+def before_and_after(journal: Path) -> str:
+    """The validation answers of the first and of the last version side by side."""
+    rows = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
+    answers: dict[int, dict[str, tuple[str, str]]] = {}
+    for row in rows:
+        if row["fate"] == "validation":
+            mark = "✓" if row["reward"] == 1 else "·"
+            answers.setdefault(row["step"], {})[row["prompt_uid"]] = (row["ground_truth"], f"{mark} {short(row['response'])}")
+    first, last = answers[min(answers)], answers[max(answers)]
+    lines = [f"{'sum':>4}  {f'before (version {min(answers)})':{WIDTH}}  after (version {max(answers)})"]
+    for uid in list(first)[:SHOWN]:
+        lines.append(f"{first[uid][0]:>4}  {first[uid][1]:{WIDTH}}  {last[uid][1]}")
+    return "\n".join(lines)
+
+
+def short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= WIDTH - 2 else line[: WIDTH - 3] + "…"
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except roll.ConfigError as error:
+        print(*(f"error: {problem}" for problem in error.problems), sep="\n", file=sys.stderr)
+        sys.exit(2)
