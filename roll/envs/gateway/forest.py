@@ -80,7 +80,6 @@ class Forest:
             bridge = self._dialogue.bridge(parent.message, news, last, asked.tools)
             if bridge is not None:
                 return Context(parent, bridge.ids, bridge.thinks, [*parent.ids, *bridge.ids])
-        self.rendered_anew += any(message["role"] == "assistant" for message in asked.messages)
         whole = self._dialogue.whole(asked.messages, asked.tools)
         return Context(None, whole.ids, whole.thinks, whole.ids)
 
@@ -90,10 +89,16 @@ class Forest:
         answer = Answer(parent, context.told, news, asked.tools, sampled, reply)
         if parent is not None:
             parent.branches += 1
+        else:
+            self.rendered_anew += any(message["role"] == "assistant" for message in news)
         self.answers.append(answer)
         digest = digests(asked.tools, [*asked.messages, answer.message])[-1]
         self._after.setdefault(digest, []).append(answer)
         return answer
+
+    def find(self, call_id: object) -> Answer | None:
+        """By the id of its call."""
+        return next((answer for answer in self.answers if answer.reply.call_id == call_id), None)
 
     def leaves(self) -> list[Answer]:
         """As they were recorded."""

@@ -21,9 +21,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from roll.envs.gateway.anthropic import Messages, counted
 from roll.envs.gateway.chat import ChatCompletions
 from roll.envs.gateway.conversation import whole_body
 from roll.envs.gateway.dialect import Dialect
+from roll.envs.gateway.responses import Responses
 from roll.envs.gateway.session import Session
 from roll.envs.gateway.streamed import Streamed
 from roll.errors import Refused
@@ -35,7 +37,8 @@ REMEMBERED = 4096
 IDLE_S = 600
 """Time that a client's connection stays open between two calls: a tool may take long."""
 GOODBYE_S = 1
-DIALECTS: Mapping[str, Dialect] = {"chat/completions": ChatCompletions()}
+CHAT, MESSAGES = ChatCompletions(), Messages()
+DIALECTS: Mapping[str, Dialect] = {"chat/completions": CHAT, "messages": MESSAGES, "responses": Responses()}
 NO_RETRY = {"x-should-retry": "false"}
 """Clients repeat a 409 by themselves unless they are told not to."""
 
@@ -94,6 +97,11 @@ class Gateway:
         routes = [Route(f"/e/{{episode}}/v1/{path}", self._asking(each), methods=["POST"]) for path, each in DIALECTS.items()]
         by_either = partial(self._called, rewards=None)
         routes += [
+            Route(
+                "/e/{episode}/v1/messages/count_tokens",
+                partial(self._called, handler=_counted, rewards=False, dialect=MESSAGES),
+                methods=["POST"],
+            ),
             Route("/e/{episode}/v1/models", partial(by_either, handler=_models), methods=["GET"]),
             Route("/e/{episode}/reward", partial(self._called, handler=_reward, rewards=True), methods=["POST"]),
             Route("/e/{episode}/end", partial(by_either, handler=_end), methods=["POST"]),
@@ -103,9 +111,7 @@ class Gateway:
     def _asking(self, dialect: Dialect) -> Callable[[Request], Awaitable[Response]]:
         return partial(self._called, handler=partial(_asked, dialect), rewards=False, dialect=dialect)
 
-    async def _called(
-        self, request: Request, handler: Handler, rewards: bool | None, dialect: Dialect = DIALECTS["chat/completions"]
-    ) -> Response:
+    async def _called(self, request: Request, handler: Handler, rewards: bool | None, dialect: Dialect = CHAT) -> Response:
         """`rewards`: whose key it takes, the reward's or the policy's; None: either."""
         try:
             return await handler(request, self._session(request, rewards))
@@ -164,6 +170,11 @@ async def _asked(dialect: Dialect, request: Request, session: Session) -> Respon
         return Response(status_code=499)
     session.record(call)
     return JSONResponse(dialect.reply(asked, reply, session))
+
+
+async def _counted(request: Request, session: Session) -> Response:
+    context = session.context(counted(whole_body(await _body(request))))
+    return JSONResponse({"input_tokens": len(context.ids)})
 
 
 async def _models(request: Request, session: Session) -> Response:

@@ -137,7 +137,7 @@ class Session:
         if call_id is None:
             self.reward, self.success = float(value), success
             return
-        answer = next((each for each in self.forest.answers if each.reply.call_id == call_id), None)
+        answer = self.forest.find(call_id)
         if answer is None:
             raise Refused(400, "the episode has no such call", "call_id")
         self._rewarded[str(call_id)] = answer.reward = float(value)

@@ -99,7 +99,7 @@ class Programs:
             generation_s=session.generation_s,
             environment_s=max(0.0, played_s - session.generation_s),
             waiting_s=waited_s,
-            metrics={"conversations": float(len(session.forest.leaves())), **score.metrics},
+            metrics=_shape(session) | score.metrics,
         )
         return episode_samples(session.forest, task, outcome)
 
@@ -155,6 +155,11 @@ class Programs:
         if env.success_at is None:
             return score.success
         return reaches(score.reward + sum(answer.reward for answer in session.forest.answers), env.success_at)
+
+
+def _shape(session: Session) -> dict[str, float]:
+    forest = session.forest
+    return {"conversations": float(len(forest.leaves())), "rendered_anew": float(forest.rendered_anew)}
 
 
 def _refuse(ending: Ending, kind: str, who: str, limit_s: float) -> None:

@@ -74,7 +74,7 @@ def test_an_episode_is_what_the_program_asked_and_a_function_says_what_it_earned
     one, two = play(ASKS_TWICE)
     assert [sample.trajectory.turns[0].action for sample in (one, two)] == ["first", "second!"]
     assert [sample.reward for sample in (one, two)] == [7.0, 7.0] and two.trajectory.success is True
-    assert two.trajectory.metrics == {"conversations": 2, "calls": 2, "seed": 11, "written": 1}
+    assert two.trajectory.metrics == {"conversations": 2, "rendered_anew": 0, "calls": 2, "seed": 11, "written": 1}
     assert (one.prompt.uid, one.prompt.row, one.index) == ("train/shop/3", {"env_seed": 11}, 1)
     assert [turn.reward for sample in (one, two) for turn in sample.trajectory.turns] == [0.0, 7.0]
     assert one.trajectory.end == "terminated" and one.trajectory.environment_s > 0
