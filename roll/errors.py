@@ -178,7 +178,17 @@ class EnvFailure(EpisodeFailed):
 
 
 class TemplateRefusal(ValueError):
-    """The chat template cannot render the messages. `explorer/dialogue.py` → `explorer/environment_worker.py`."""
+    """The chat template cannot render the messages. `rollout/dialogue.py` → `explorer/environment_worker.py`."""
+
+
+class Refused(Exception):
+    """What a program asks of the gateway is not done; says why, to the program. `envs/gateway/session.py`,
+    `envs/gateway/conversation.py` → `envs/gateway/server.py`: an answer with a status, the episode goes on."""
+
+    def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None) -> None:
+        """`param`: the field of the request that is meant. `code`: for programs."""
+        super().__init__(message)
+        self.status, self.message, self.param, self.code = status, message, param, code
 
 
 class PackingError(ValueError):
