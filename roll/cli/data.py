@@ -4,6 +4,7 @@ and what each reference answer earns as if it were a response."""
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -103,12 +104,24 @@ def _earned(
         "judged": len(judged),
         "earned": dict(Counter("an error" if each.value is None else f"{each.value:g}" for each in results).most_common()),
         "success_at": success_at(earned, chosen),
-        "warnings": list(oddities(domain, earned, chosen)),
+        "warnings": [*oddities(domain, earned, chosen), *one_for_all(domain, [row.ground_truth for row in judged])],
         "worst": [
             {"id": row.id, "reward": result.value, "error": result.error, "ground_truth": row.ground_truth}
             for row, result in less[:WORST]
         ],
     }
+
+
+def one_for_all(domain: str, answers: Sequence[str]) -> Iterator[str]:
+    """A sentence where the most usual reference answer is right more often than a drawn one, by three standard errors."""
+    counts, rows = Counter(answers), len(answers)
+    (usual, count) = counts.most_common(1)[0]
+    share, chance = count / rows, sum((each / rows) ** 2 for each in counts.values())
+    if len(counts) > 1 and share - chance > 3 * math.sqrt(share * (1 - share) / rows):
+        yield (
+            f"rewards.{domain}: one answer for all prompts, {_short(usual)}, is that of {share:.0%} of them, and a drawn one of "
+            f"{chance:.0%}: a model can learn it instead of the task"
+        )
 
 
 def as_text(told: Mapping[str, Any]) -> Iterator[str]:

@@ -76,7 +76,8 @@ class Names:
         return self.words[0]
 
     def draw(self, rng: random.Random) -> int:
-        return self._first + rng.randrange(len(self.names))
+        """One that has a word: a lookup may leave some out."""
+        return self._first + self._lookup[self.words[rng.randrange(len(self.words))].casefold()]
 
 
 class _Drawn:

@@ -50,6 +50,8 @@ class Arena(Protocol):
     """What to do where nothing is paid too well."""
     words: list[str]
     """Of the rules, or of the prompts."""
+    takes_all: bool
+    """Whether there has to be a reward whatever is written."""
 
     @property
     def known(self) -> Sequence[str]:
@@ -64,6 +66,7 @@ class Arena(Protocol):
 
 
 class EnvArena:
+    takes_all = True
     advice = "; where a move costs something, a text without one has to cost as much (format_penalty)"
 
     def __init__(self, env_type: str, env_config: Mapping[str, object], tasks: int, seed: int, most_turns: int) -> None:
@@ -123,6 +126,7 @@ def _of_episodes(episodes: Sequence[Episode], text: str) -> Earned:
 
 
 class RewardArena:
+    takes_all = False
     advice = ""
 
     def __init__(self, worker: RewardWorker, prompts: Sequence[Prompt]) -> None:

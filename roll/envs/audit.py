@@ -61,6 +61,8 @@ async def audit(target: str, arena: Arena, tasks: int, seed: int, success_at: fl
     best = {kind: max(earned, key=_mean) for kind, earned in tried.items()}
     senseless = SENSELESS if arena.known else ("constant", *SENSELESS)
     problems = [*_paid(best, senseless, arena.advice), *_clock(tried, best), *_references(references, success_at)]
+    failures, notes = list(_failures(best)), list(_notes(best, references, success_at))
+    (problems if arena.takes_all or not best[CHANCE].known else notes).extend(failures)
     if not await arena.repeats():
         problems.append("the same task and the same answers earned something else the second time")
     seconds = arena.seconds
@@ -69,7 +71,7 @@ async def audit(target: str, arena: Arena, tasks: int, seed: int, success_at: fl
         tasks,
         {name: _line(earned) for name, earned in best.items()},
         problems,
-        list(_notes(best, references, success_at)),
+        notes,
         success_at,
         _accepted(references, success_at),
         1e3 * fmean(seconds) if seconds else 0.0,
@@ -131,7 +133,8 @@ def _paid(best: Mapping[str, Earned], senseless: Sequence[str], advice: str) -> 
 
 def _clock(tried: Mapping[str, Sequence[Earned]], best: Mapping[str, Earned]) -> Iterator[str]:
     """All tasks are played within seconds, by the same draws: what they earn is luck, as much as with clocks that stand still."""
-    luck = stdev(map(_mean, tried[STOPPED]))
+    means = [_mean(earned) for earned in tried[STOPPED] if earned.known]
+    luck = stdev(means) if len(means) > 1 else 0.0
     others = (STOPPED, CHANCE, "constant", "empty")
     if all(_is_above(best[CLOCK], best[kind], _top(best), luck) for kind in others):
         yield f"depends on the clock: who watches it earns {_mean(best[CLOCK]):.3g} on average{_against(best)}"
@@ -161,10 +164,12 @@ def _notes(best: Mapping[str, Earned], references: Earned | None, success_at: fl
         yield _not_accepted(accepted, success_at)
     if _is_above(best["constant"], best[CHANCE], top):
         yield f"one answer for all tasks earns {_mean(best['constant']):.3g}, more than chance: {shown(best['constant'].text)}"
+
+
+def _failures(best: Mapping[str, Earned]) -> Iterator[str]:
     for kind, earned in best.items():
         if earned.failures:
-            count = len(earned.failures)
-            yield f"{KINDS.get(kind, kind)}: {count} of {len(earned.values)} tasks have no reward: {earned.failures[0]}"
+            yield f"{kind}: {len(earned.failures)} of {len(earned.values)} tasks have no reward: {earned.failures[0]}"
 
 
 def shown(text: str, most: int = 60) -> str:

@@ -215,6 +215,10 @@ def _notes(env: AnyTextEnv, played: Mapping[str, Sequence[Episode]], nonsense: S
         notes.append("instructions are empty: the agent learns the rules from the observations alone")
     if any(turn.is_valid for episode in nonsense for turn in episode.turns):
         notes.append(f"the text {NONSENSE!r} counts as a valid action")
+    silent, drawn = _per_turn(nonsense), _per_turn(played["random"])
+    if silent > drawn and drawn < 0:
+        earned = f"a text without an action earns {silent:.3g} a turn, a random action {drawn:.3g}"
+        notes.append(f"{earned}: writing none is cheaper than playing (format_penalty; roll env audit says more)")
     if not any(turn.state_key for some in played.values() for episode in some for turn in episode.turns):
         notes.append("info has no state_key: gigpo cannot be used")
     episodes = [episode for some in played.values() for episode in some]
@@ -229,6 +233,11 @@ def _notes(env: AnyTextEnv, played: Mapping[str, Sequence[Episode]], nonsense: S
     if acts and failed:
         notes.append(f"the oracle fails in {failed} of {len(oracle)} episodes")
     return notes
+
+
+def _per_turn(episodes: Sequence[Episode]) -> float:
+    """Mean reward of a turn."""
+    return sum(episode.total_reward for episode in episodes) / max(1, sum(len(episode.turns) for episode in episodes))
 
 
 def _report(episodes: Sequence[Episode]) -> AgentReport:

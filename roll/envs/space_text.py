@@ -77,7 +77,7 @@ def text_wanted(space: spaces.Text) -> str:
     length = f"{space.min_length} to {space.max_length}" if space.min_length != space.max_length else f"{space.max_length}"
     if characters.isascii() and characters.isalnum() and len(characters) == len(spaces.Text(1).character_set):
         return f"a text of {length} letters and digits"
-    return f"a text of {length} characters" + (f" among {characters}" if len(characters) <= _NAMED_CHARACTERS else "")
+    return f"a text of {length} characters" + (f" among {characters!r}" if len(characters) <= _NAMED_CHARACTERS else "")
 
 
 def plain(space: Any, member: Any) -> Any:

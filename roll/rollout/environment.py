@@ -1,4 +1,5 @@
-"""What an environment is: text in, text and a reward out.
+"""What a run plays: text in, text and a reward out. An environment of gymnasium is played so by `roll.envs.text_game`; one that
+reads its own text, or waits, has this interface itself.
 
 Lifetime of an environment: made once, then any number of episodes, each `reset(seed)` followed by `step(text)` until one returns
 terminated or truncated. The next episode begins with the next `reset`; nothing of an earlier one may show in it. `close` is the
@@ -15,7 +16,8 @@ What `info` may say. The first two keys are in every `step`'s; metrics, GiGPO an
 
     action_is_valid      bool   the text could be read as an action
     action_is_effective  bool   the action changed the state
-    success              bool   the task is solved; in the info of an episode's last step
+    success              bool   the task is solved; in the info of an episode's last step; where it is missing, the tag's
+                                `success_at` says it
     state_key            str    equal exactly for equal states of a task (GiGPO compares actions taken in equal states); also
                                 in `reset`'s
     suffix               str    what to remind the agent of below the observation, e.g. the actions it may choose; also in

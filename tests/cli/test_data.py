@@ -5,6 +5,7 @@ import json
 import pytest
 from tiny_models import symbol_tokenizer, tiny_qwen2
 
+from roll.cli.data import one_for_all
 from roll.cli.main import main
 
 REWARDS = "roll.pipeline.rlvr.rewards"
@@ -67,6 +68,13 @@ def test_the_same_is_data(folder, capsys):
     math, sums = told["domains"]
     assert (math["prompts"], sums["prompts"], sums["judged"], sums["earned"]) == (2, 1, 1, {"1": 1})
     assert told["examples"][0]["text"] == "1+1="
+
+
+def test_a_constant_that_is_right_more_often_than_chance_is_told():
+    (told,) = one_for_all("quiz", ["A"] * 700 + ["B"] * 300)
+    assert told.startswith("rewards.quiz: one answer for all prompts, 'A', is that of 70% of them, and a drawn one of 58%")
+    for answers in (["A"] * 260 + ["B"] * 250 + ["C"] * 245 + ["D"] * 245, ["A"] * 50, [str(i) for i in range(50)], ["A", "B"]):
+        assert not list(one_for_all("quiz", answers))
 
 
 def test_an_agentic_run_has_no_prompts(capsys):

@@ -112,13 +112,18 @@ def test_what_is_said_of_the_form_is_an_action() -> None:
 def test_a_text_is_an_action_as_a_whole_or_where_the_pattern_says() -> None:
     space = spaces.Text(5, min_length=0, charset="ab ")
     reader = ActionReader(space)
-    assert reader.how_to_answer == "Write a text of 0 to 5 characters among  ab."
+    assert reader.how_to_answer == "Write a text of 0 to 5 characters among ' ab'."
     assert [reader.read(text) for text in ("a b", " a\n", "", "abc", "a" * 6)] == ["a b", "a", "", None, None]
     marked = ActionReader(space, action_pattern="<say>(.*?)</say>")
     assert marked.how_to_answer.endswith("Write it like this: <say>...</say>")
     assert [marked.read(text) for text in ("hm <say>ab</say>", "ab")] == ["ab", None]
     long = ActionReader(spaces.Text(200_000))
     assert long.read("a" * 200_000) == "a" * 200_000, "a text is read whole, however long"
+
+
+def test_an_action_without_a_word_is_not_drawn() -> None:
+    reader, rng = ActionReader(TWO, WAYS, "(.*)", {"r": "Right"}), random.Random(0)
+    assert {reader.draw(rng) for _ in range(20)} == {1} and reader.write(0) == ""
 
 
 def test_names_are_for_single_actions() -> None:

@@ -48,6 +48,11 @@ class SampledCoins(Coins):
         return "".join(rng.choices("HT", k=FLIPS))
 
 
+class TouchyCoins(SampledCoins):
+    def step(self, action_text: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        return super().step(action_text[0] + action_text[1:])
+
+
 class ByTheClock(gymnasium.Env[str, int]):
     """What is wanted is drawn by a generator that the clock seeds."""
 
@@ -90,6 +95,10 @@ def unlike(sample: Any) -> float:
 
 def moody(sample: Any) -> float:
     return random.random() / 100 + exact(sample)
+
+
+def lost(sample: Any) -> float:
+    return 1 / 0
 
 
 def touchy(sample: Any) -> float:
@@ -197,9 +206,15 @@ def test_a_choice_pays_a_constant_no_more_than_chance(worker: str, here: Path, c
 def test_answers_without_a_reward_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     found = audited(capsys, "audited.touchy", "--prompts", "prompts.jsonl")
     assert found["problems"] == [] and found["players"]["empty"]["failed"] == found["tasks"]
-    assert any(
-        note.startswith(f"writes nothing: {found['tasks']} of {found['tasks']} tasks have no reward") for note in found["notes"]
-    )
+    assert any(note.startswith("empty: 36 of 36 tasks have no reward: ValueError") for note in found["notes"])
+
+
+def test_a_reward_or_an_environment_that_fails_is_a_problem(capsys: pytest.CaptureFixture[str]) -> None:
+    """An environment has to take every text, a reward some."""
+    found = audited(capsys, "audited.lost", "--prompts", "prompts.jsonl")
+    assert any(problem.startswith("random: 36 of 36 tasks have no reward: ZeroDivisionError") for problem in found["problems"])
+    found = audited(capsys, "audited.TouchyCoins", "--tasks", "5")
+    assert any(problem.startswith("empty: 5 of 5 tasks have no reward: IndexError") for problem in found["problems"])
 
 
 AGENTIC = """

@@ -22,7 +22,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_built_in_environments_keep_their_promises(env_type: str) -> None:
     report = check_env(env_type, {}, episodes=10)
     assert report.ok, report.errors
-    assert report.agents["oracle"].success_share == 1.0
+    assert report.agents["oracle"].success_share == 1.0 and not report.notes
     assert report.agents["oracle"].mean_return > report.agents["random"].mean_return
     assert report.agents["random"].invalid_share == 0.0
     assert 0 < report.agents["random"].effective_share <= 1
@@ -63,7 +63,11 @@ def test_the_printed_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown.endswith("frozen_lake: ok\n")
     assert "> <answer>Up</answer>" in shown and "terminated, success: return 1 in 1 turns" in shown
     assert main(["gymnasium", "--config", "env_id=CliffWalking-v1", "max_steps=30", "--episodes", "3"]) == 0
-    assert "note: all seeds begin with the same observation" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "note: all seeds begin with the same observation" in shown
+    assert "note: a text without an action earns 0 a turn, a random action -" in shown
+    assert main(["gymnasium", "--config", "env_id=CliffWalking-v1", "max_steps=9", "format_penalty=-99", "--episodes", "3"]) == 0
+    assert "a text without an action earns" not in capsys.readouterr().out
 
 
 def test_json_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -182,6 +182,26 @@ class Cooking(gymnasium.Env):
         return f"dish {self.done} {self.wanted}", np.float64(right), self.done == self.dishes, self.done == self.limit, info
 
 
+class Greeting(gymnasium.Env):
+    """Says more than its spaces do."""
+
+    instructions, format_penalty = "Greet.", -0.5
+    action_space, observation_space = spaces.Text(20, charset="abcdefghijklmnopqrstuvwxyz "), spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return 0, {"suffix": "politely", "state_key": "start"}
+
+    def step(self, action):
+        return 1, float(action == "good day"), True, False, {"action_is_valid": action != "mumble", "state_key": "end"}
+
+    def sample_action(self, rng):
+        return rng.choice(["good day", "mumble"])
+
+    def oracle_action(self):
+        return "good day"
+
+
 def limited(dishes: int = 9):
     return gymnasium.wrappers.TimeLimit(Cooking(dishes), 3)
 
@@ -194,7 +214,7 @@ def renamed_path(name):
 def importable(monkeypatch):
     """This module, by a name that an environment's process could import, too."""
     monkeypatch.setitem(sys.modules, __name__, sys.modules.get(__name__) or types.ModuleType(__name__))
-    for each in (Cooking, limited):
+    for each in (Cooking, Greeting, limited):
         monkeypatch.setattr(sys.modules[__name__], each.__name__, each, raising=False)
 
 
@@ -216,6 +236,18 @@ def test_a_class_of_gymnasium_is_an_environment_as_it_is(importable):
     assert env.step(action)[2:4] == (True, False)
     with pytest.raises(RuntimeError, match="outside an episode"):
         env.step(action)
+
+
+def test_what_an_environment_says_itself_counts(importable):
+    env = make_env(renamed_path("Greeting"), {})
+    assert env.instructions == "Greet.\nWrite a text of 1 to 20 characters among ' abcdefghijklmnopqrstuvwxyz'."
+    assert env.reset(0) == ("0", {"suffix": "politely", "state_key": "start"})
+    assert env.step("GOOD DAY")[1] == -0.5 and {env.sample_action(random.Random(i)) for i in range(9)} == {"good day", "mumble"}
+    _, _, terminated, _, info = env.step("mumble")
+    assert terminated and not info["action_is_valid"] and info["state_key"] == "end" and "success" not in info
+    report = check_env(renamed_path("Greeting"), {}, episodes=4)
+    assert report.ok and report.agents["oracle"].mean_return == 1.0 and report.agents["oracle"].success_share is None
+    assert any("success_at" in note for note in report.notes)
 
 
 def test_truncation_is_the_environments_or_a_wrappers_and_turns_that_are_lost_count(importable):
