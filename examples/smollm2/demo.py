@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from pathlib import Path
 import roll
 
 FOLDER = Path(__file__).resolve().parent
-SHOWN, WIDTH = 16, 46
+WIDTH = 32
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -33,17 +34,17 @@ def main(arguments: Sequence[str]) -> int:
 
 def before_and_after(journal: Path) -> str:
     """The validation answers of the first and of the last version side by side."""
-    rows = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
-    answers: dict[int, dict[str, tuple[str, str]]] = {}
-    for row in rows:
+    questions: dict[str, str] = {}
+    answers: dict[int, dict[str, str]] = {}
+    for row in map(json.loads, journal.read_text(encoding="utf-8").splitlines()):
         if row["fate"] == "validation":
+            questions[row["prompt_uid"]] = f"{re.findall(r'What is (.*?)[?]', row['prompt'])[-1]} = {row['ground_truth']}"
             mark = "✓" if row["reward"] == 1 else "·"
-            answers.setdefault(row["step"], {})[row["prompt_uid"]] = (row["ground_truth"], f"{mark} {short(row['response'])}")
-    first, last = answers[min(answers)], answers[max(answers)]
-    lines = [f"{'sum':>4}  {f'before (version {min(answers)})':{WIDTH}}  after (version {max(answers)})"]
-    for uid in list(first)[:SHOWN]:
-        lines.append(f"{first[uid][0]:>4}  {first[uid][1]:{WIDTH}}  {last[uid][1]}")
-    return "\n".join(lines)
+            answers.setdefault(row["step"], {})[row["prompt_uid"]] = f"{mark} {short(row['response'])}"
+    (first, before), (last, after) = min(answers.items()), max(answers.items())
+    lines = [f"{'':12}  {f'before (version {first})':{WIDTH}}  after (version {last})"]
+    lines += [f"{questions[uid]:12}  {said:{WIDTH}}  {after[uid]}" for uid, said in before.items()]
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def short(text: str) -> str:
