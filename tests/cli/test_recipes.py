@@ -210,10 +210,12 @@ def test_the_demo_of_a_real_model_shows_its_answers_before_and_after(name, embed
     (tmp_path / "examples").symlink_to(ROOT / "examples")  # the reward stands there
     forks.run(command, tmp_path, environment(), tmp_path / "log.txt")
     told = (tmp_path / "log.txt").read_text()
-    before, *table = told.partition(" sum  ")[2].partition("\n\n")[0].splitlines()
-    assert before.startswith("before (version 0)") and before.endswith("after (version 2)")
-    sums = [int(line.split()[0]) for line in table]
-    assert len(sums) == 16 and {*sums} <= {a + b for a, b in problems["validation"]}
+    before, after, table = told.partition("after (version 2)\n")
+    assert after and before.rstrip().endswith("before (version 0)")
+    shown = [
+        tuple(map(int, re.match(r"(\d+) \+ (\d+) = (\d+) ", line).groups())) for line in table.partition("\n\n")[0].splitlines()
+    ]
+    assert len({*shown}) == 16 and all((a, b) in problems["validation"] and a + b == c for a, b, c in shown)
     assert told.rstrip().endswith(f"roll ui output/smollm2_{name}")
     assert not {*problems["train"]} & {*problems["validation"]} and sum(map(len, problems.values())) == 398
 
