@@ -8,50 +8,6 @@ from roll.distributed.backend import LocalBackend
 from roll.pipeline.agentic_run import prepare
 
 pytestmark = pytest.mark.slow
-AGENT = """
-import json, os, urllib.request
-
-def ask(messages):
-    body = json.dumps({"model": "m", "messages": messages}).encode()
-    headers = {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "content-type": "application/json"}
-    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, headers)
-    with urllib.request.urlopen(request) as answer:
-        return json.load(answer)["choices"][0]["message"]
-
-begin = [{"role": "user", "content": "ab"[int(os.environ["ROLL_SEED"]) % 2]}]
-first = ask(begin)
-ask([*begin, first, {"role": "user", "content": "more"}])
-ask([*begin, first, {"role": "user", "content": "end"}])
-"""
-
-
-@pytest.fixture
-def of_programs(make_config, model_folder, tokenizer, lab, tmp_path):
-    """A configuration whose agent makes three calls, in two branches; its reward is the share of a letter."""
-    folder = tmp_path / "native"
-    folder.mkdir()
-    for file in model_folder.iterdir():
-        (folder / file.name).symlink_to(file)
-    for file in tokenizer(lab.chat_template).save_pretrained(tmp_path / "words"):
-        name = file.rsplit("/", 1)[-1]
-        (folder / name).unlink(missing_ok=True)
-        (folder / name).symlink_to(file)
-    given = tmp_path / "agent"
-    given.mkdir()
-    (given / "agent.py").write_text(AGENT)
-    program = {"command": ["python", "agent.py"], "folder": str(given), "reward": f"{lab.worlds}.letters_said"}
-
-    def make(changes=None, **top_level):
-        base = {
-            "pretrain": str(folder),
-            "custom_envs": {"letters": {"env_type": "program", "program": program, "max_env_step_concurrent": 4}},
-            "actor_train.data_args.template": "native",
-            "sequence_length": 160,
-            "rollout_log_per_step": 64,
-        }
-        return make_config({**base, **(changes or {})}, **top_level)
-
-    return make
 
 
 def test_a_run_trains_what_programs_said(lab, of_programs):
@@ -72,7 +28,9 @@ def test_a_run_trains_what_programs_said(lab, of_programs):
 
 
 def test_programs_that_fail_cost_their_groups_and_say_why(lab, of_programs, tmp_path, caplog):
-    (tmp_path / "agent" / "agent.py").write_text("import os\nassert int(os.environ['ROLL_SEED']) % 2, 'chosen to fail'\n" + AGENT)
+    (tmp_path / "agent" / "agent.py").write_text(
+        "import os\nassert int(os.environ['ROLL_SEED']) % 2, 'chosen to fail'\n" + lab.agent
+    )
     changes = {"custom_envs.letters.on_env_failure": "drop_group", "max_steps": 1}
     config = of_programs(changes)
     run = lab.start(config, LocalBackend())
