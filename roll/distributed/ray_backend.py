@@ -159,8 +159,7 @@ class RayHandle:
     def _death(self, error: RayActorError) -> WorkerDied:
         lines = str(error).strip().splitlines()
         telling = [line.strip() for line in lines if "exit" in line.lower() or "kill" in line.lower()]
-        detail = next(iter([*telling, *lines]), "")
-        return WorkerDied(f"worker {self.name} died: {detail}")
+        return WorkerDied(f"worker {self.name} died: {next(iter([*telling, *lines]), '')}")
 
 
 class _Actor(WorkerHost):
@@ -214,7 +213,6 @@ class RayBackend:
         )
         self._live: list[ray_nodes.RayNode] = []
         self._chosen: list[ray_nodes.RayNode] = []
-        self._ended = False
 
     def devices(self, nodes: int, per_node: int | None) -> Inventory:
         if self._private:
@@ -271,8 +269,6 @@ class RayBackend:
         return ray_nodes.without_devices(self._nodes(), placement.node, self._live_nodes())
 
     def _connect(self) -> None:
-        if self._ended:  # the next call of an actor would start another Ray, which nobody ends
-            raise BackendLost("the run has ended its Ray")
         if self._live:
             return
         logging.getLogger("ray").setLevel(logging.ERROR)
@@ -312,9 +308,8 @@ class RayBackend:
 
     async def _start(self, spec: WorkerSpec, node: ray_nodes.RayNode) -> WorkerHandle:
         # The class has the worker's name, for Ray shows it in process titles and log lines.
-        named = type(spec.name, (_Actor,), {})
         # No CPU or GPU is reserved: `device_mapping` alone places the workers, and overlapping roles share a device.
-        actor_class: Any = ray.remote(named)
+        actor_class: Any = ray.remote(type(spec.name, (_Actor,), {}))
         actor = actor_class.options(
             num_cpus=0,
             num_gpus=0,
@@ -352,5 +347,4 @@ class RayBackend:
         return env
 
     async def shutdown(self) -> None:
-        self._ended = True
         self._ray.stop()

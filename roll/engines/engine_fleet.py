@@ -147,9 +147,9 @@ class EngineFleet:
     async def send(self, version: int, engines: Collection[int]) -> None:
         """Brings the buckets of a version that lies in the store to those of the engines that serve, while they generate."""
         async with self._weights:
-            due = self._serving(engines)
+            due = self.fleet.serving_of(engines)
             if due and self.broadcast is not None and await self.broadcast.send(self.store, version, due):
-                self._staged |= {engine: version for engine in self._serving(due)}
+                self._staged |= {engine: version for engine in self.fleet.serving_of(due)}
             else:
                 await asyncio.gather(*(self._send(engine, version) for engine in due))
 
@@ -159,9 +159,9 @@ class EngineFleet:
         manifest = self.store.manifest(version)
         async with self._weights:
             # An engine that came up between sending and flipping has not received the version yet.
-            late = [engine for engine in self._serving(engines) if self._staged.get(engine) != version]
+            late = [engine for engine in self.fleet.serving_of(engines) if self._staged.get(engine) != version]
             await asyncio.gather(*(self._send(engine, version) for engine in late))
-            ready = [engine for engine in self._serving(engines) if self._staged.get(engine) == version]
+            ready = [engine for engine in self.fleet.serving_of(engines) if self._staged.get(engine) == version]
             if self._rolling:
                 pauses = [await self._roll(engine, manifest) for engine in ready]
             else:
@@ -178,10 +178,6 @@ class EngineFleet:
     async def read_stats(self) -> None:
         """Reads the statistics of the engines that serve now."""
         self.last_stats = list(await asyncio.gather(*(self.engines.call(engine, "stats") for engine in self.fleet.serving)))
-
-    def _serving(self, engines: Collection[int]) -> list[int]:
-        """Those that serve now."""
-        return [engine for engine in engines if self.fleet.states[engine] is EngineState.SERVING]
 
     def _take_out(self, engine: int) -> None:
         self.fleet.died(engine)

@@ -64,6 +64,9 @@ class Fleet:
     def serving(self) -> list[int]:
         return [replica for replica, state in enumerate(self.states) if state is EngineState.SERVING]
 
+    def serving_of(self, replicas: Iterable[int]) -> list[int]:
+        return [replica for replica in replicas if self.states[replica] is EngineState.SERVING]
+
     def died(self, replica: int) -> bool:
         """Records a death; False if it was known already."""
         if self.states[replica] is EngineState.DEAD:

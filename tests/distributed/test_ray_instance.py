@@ -163,7 +163,7 @@ def test_a_call_that_meets_the_death_of_the_raylet_names_it(monkeypatch, number,
         finally:
             await backend.shutdown()
         await ends(agents)
-        with pytest.raises(BackendLost, match="the run has ended its Ray"):
+        with pytest.raises(BackendLost, match="the run has ended its part in Ray"):
             await backend.start(WorkerSpec("late", COUNTER, place((0,), detect())[0], {"rank": 0}))
         assert not ray.is_initialized(), "a worker that is replaced late starts no other Ray"
 
