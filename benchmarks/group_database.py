@@ -96,7 +96,7 @@ def rolled_out(group: SampleGroup, tokens: int) -> SampleGroup:
 async def write(address: str, steps: int, name: str, folder: Path, size: int, ready: Barrier) -> None:
     groups = owner(address, steps, name, folder)
     await groups.join({}, None)
-    attending = asyncio.create_task(groups.attend())
+    attending = asyncio.create_task(groups.keep_in_sync())
     await asyncio.to_thread(ready.wait)
 
     async def lane() -> None:
@@ -123,7 +123,7 @@ async def write(address: str, steps: int, name: str, folder: Path, size: int, re
 async def train(address: str, steps: int, folder: Path, ready: Barrier) -> float:
     groups = owner(address, steps, "trainer", folder)
     await groups.join({}, (0, 0))
-    attending = asyncio.create_task(groups.attend())
+    attending = asyncio.create_task(groups.keep_in_sync())
     await asyncio.to_thread(ready.wait)
     began = time.monotonic()
     for step in range(steps):
@@ -131,7 +131,7 @@ async def train(address: str, steps: int, folder: Path, ready: Barrier) -> float
         await groups.set_published(step + 1)
         await groups.saved(step + 1, step)
     seconds = time.monotonic() - began
-    await groups.conclude("finished", "")
+    await groups.announce_end("finished", "")
     attending.cancel()
     await groups.leave()
     return seconds

@@ -11,6 +11,7 @@ import json
 import random
 import string
 from pathlib import Path
+from typing import Any
 
 EOS = "<eos>"
 CHARACTERS = string.ascii_lowercase + string.digits + " .,"
@@ -19,11 +20,21 @@ LONGEST_PROMPT, LONGEST_RESPONSE = 24, 160
 LEARNING_RATE = 1e-6
 WARM_UP = 4
 """Steps left out at the beginning."""
+TRL_OPTIONS: dict[str, Any] = {"bf16": False}
 
 
 def reward(text: str) -> float:
     """Share of the letter a."""
     return text.count("a") / max(len(text), 1)
+
+
+def rewards() -> list[Any]:
+    """For TRL."""
+
+    def letter_reward(completions: list[str], **_: Any) -> list[float]:
+        return [reward(text) for text in completions]
+
+    return [letter_reward]
 
 
 def make(folder: Path, hidden: int, layers: int, prompts: int) -> int:

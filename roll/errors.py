@@ -1,7 +1,7 @@
 """The errors of this project, by what they cost: raised in → caught in.
 
     before a worker starts     `configs/`, `loading/`, `pipeline/` → `cli/options.py`       nothing; every problem is told
-    a call to another process  `distributed/`, `engines/`, `weights/` → whoever asks again  time
+    a call to another process  `distributed/`, `engines/`, `weights/` → the caller, which asks again  time
     an episode                 `envs/`, `explorer/` → `explorer/environment_worker.py`      the episode, or its group
     a grade                    `rewards/` → `rewards/worker.py`, `explorer/rlvr.py`         a second attempt, then the group
     a stage, or the run        any → `flow/flow.py` → `pipeline/recovery.py`                the steps since the newest checkpoint,
@@ -178,7 +178,17 @@ class EnvFailure(EpisodeFailed):
 
 
 class TemplateRefusal(ValueError):
-    """The chat template cannot render the messages. `explorer/dialogue.py` → `explorer/environment_worker.py`."""
+    """The chat template cannot render the messages. `rollout/dialogue.py` → `explorer/environment_worker.py`."""
+
+
+class Refused(Exception):
+    """What a program asks of the gateway is not done; says why, to the program. `envs/gateway/session.py`,
+    `envs/gateway/conversation.py` → `envs/gateway/server.py`: an answer with a status, the episode goes on."""
+
+    def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None) -> None:
+        """`param`: the field of the request that is meant. `code`: for programs."""
+        super().__init__(message)
+        self.status, self.message, self.param, self.code = status, message, param, code
 
 
 class PackingError(ValueError):
@@ -228,6 +238,10 @@ class WorkersLost(RuntimeError):
 
 class NoProgress(RuntimeError):
     """Groups are dropped, and none is trained. `rollout/progress.py`."""
+
+
+class Stuck(RuntimeError):
+    """A simulated run waits for what cannot happen, or its time stands still. `simulate/virtual_loop.py` → `cli/simulate.py`."""
 
 
 class DatabaseFailed(RuntimeError):

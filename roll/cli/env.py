@@ -27,7 +27,7 @@ from roll.loading.yaml_files import read_checked
 
 if TYPE_CHECKING:
     from roll.data.sample import Trajectory
-    from roll.explorer.dialogue import Dialogue
+    from roll.rollout.dialogue import Dialogue
 
 USAGE = "usage: roll env check|play|audit [options]; roll env check --help, roll env play --help, roll env audit --help say more"
 
@@ -99,6 +99,8 @@ def _what_to_play(options: Mapping[str, Any], pairs: Sequence[str]) -> tuple[Env
             raise ConfigError(
                 [Problem("--tag", tag, "is not in the run's custom_envs", f"one of {', '.join(config.custom_envs)}")]
             )
+        if config.custom_envs[tag].program is not None:
+            raise ConfigError([Problem("--tag", tag, "is a program, which is no environment to be played turn by turn")])
         template = config.actor_train.data_args.template
         return config.custom_envs[tag], template, config.answer_tokens(tag), config.lengths().sequence
     if not options["env"]:
@@ -120,7 +122,8 @@ async def _play(
     from roll.configs.dotted_path import import_object
     from roll.envs.host import EnvHost
     from roll.envs.registry import make_env
-    from roll.explorer.env_manager import EnvManager, EpisodeTask, PolicyAnswer
+    from roll.explorer.env_manager import EnvManager
+    from roll.rollout.episode import EpisodeTask, PolicyAnswer
     from roll.strategies.infer.hf.strategy import HFInferStrategy
     from roll.strategies.infer.interface import GenerateRequest, SamplingParams
 
@@ -135,7 +138,7 @@ async def _play(
     async def ask(tokens: Sequence[int], turn: int, most: int) -> PolicyAnswer:
         sampling = SamplingParams(temperature=temperature, max_new_tokens=most, stop_token_ids=stops, seed=seed + turn)
         done = await engine.generate(GenerateRequest(str(turn), tuple(tokens), sampling))
-        text = str(tokenizer.decode(done.token_ids, skip_special_tokens=True))
+        text = str(tokenizer.decode(list(done.token_ids), skip_special_tokens=True))
         return PolicyAnswer(done.token_ids, done.logprobs, done.versions, text, done.finish_reason == "stop")
 
     host = EnvHost(env.execution, env.step_timeout_s, env.reset_timeout_s)
@@ -155,7 +158,7 @@ async def _play(
 
 def _opened(model: str, template: str) -> tuple[Any, Dialogue]:
     """Its tokenizer, and how it is talked to."""
-    from roll.explorer.dialogue import Dialogue
+    from roll.rollout.dialogue import Dialogue
     from roll.strategies.model_folder import open_model
 
     try:

@@ -29,10 +29,11 @@ OVERRIDES = "Any further key=value (or +key=value, ~key) overrides the YAML."
 
 
 class Parser(argparse.ArgumentParser):
-    """Complains in the form of every other bad input: one line, without the usage."""
+    """Complains in the form of every other bad input: one line."""
 
     def error(self, message: str) -> NoReturn:
-        raise ConfigError([Problem("command line", MISSING_VALUE, message, "see --help")])
+        usage = " ".join(self.format_usage().split()).removeprefix("usage: ")
+        raise ConfigError([Problem("command line", MISSING_VALUE, message, usage)])
 
     def add_config_options(self, name: str) -> None:
         self.add_argument("--config_path", help=f"folder of the YAML files, or {PACKAGE}EXAMPLE (default: {DEFAULT_FOLDER})")

@@ -77,9 +77,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "--trace", type=Path, metavar="RUN", help="take costs, and unless another is named the configuration, of a run"
     )
-    parser.add_argument(
-        "--costs", type=Path, metavar="FILE", help="a YAML table of costs (docs_roll/simulate.md), over those of --trace"
-    )
+    parser.add_argument("--costs", type=Path, metavar="FILE", help="a YAML table of costs, over those of --trace")
     parser.add_argument("--engines", type=int, metavar="N", help="so many inference engines, on devices of their own")
     parser.add_argument("--trainers", type=int, metavar="M", help="so many training ranks")
     help_ = "KEY=A,B ...: a simulation of each combination; engines=4,6 and trainers=4,2 are swept, too"
@@ -139,16 +137,16 @@ def _costs(options: argparse.Namespace) -> Costs:
             ) from error
         costs = read_costs(text, str(options.costs), costs)
     if options.trace is None and options.costs is None:
-        fix = "--trace RUN, a run of some steps, or --costs FILE, a table (docs_roll/simulate.md)"
+        fix = "--trace RUN, a run of some steps, or --costs FILE, a table such as {response_tokens: 800}"
         raise ConfigError([Problem("command line", MISSING_VALUE, "nothing says how long anything takes", fix)])
     return costs
 
 
 def _predicted(config: RLVRConfig, costs: Costs, values: dict[str, str], name: str, keep: Path | None) -> Prediction:
     """Raises `ConfigError`."""
+    from roll.errors import Stuck
     from roll.simulate.figures import steady, step_rows
     from roll.simulate.run import Simulation, simulate, simulated
-    from roll.simulate.virtual_loop import Stuck
 
     with _folder(keep) as folder:
         simulation = Simulation(simulated(replace(config, exp_name=name), folder), costs)

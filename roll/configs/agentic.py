@@ -10,11 +10,13 @@ from roll.configs.base import COUNT
 from roll.configs.estimators import TurnScope
 from roll.configs.fields import Bounds, option, required
 from roll.configs.ppo import MAIN_SET, Lengths, PPOConfig
+from roll.configs.program import ProgramConfig
 
 EnvFailurePolicy = Literal["retry", "drop_sample", "drop_group"]
 EnvExecution = Literal["inline", "thread", "process"]
 RewardGrouping = Literal["batch", "tags", "traj_group_id", "state"]
 
+LOOPBACK = "127.0.0.1"
 TRAJ_ENV_MANAGER = "roll.pipeline.agentic.env_manager.traj_env_manager.TrajEnvManager"
 
 
@@ -22,14 +24,14 @@ TRAJ_ENV_MANAGER = "roll.pipeline.agentic.env_manager.traj_env_manager.TrajEnvMa
 class EnvConfig:
     """A kind of environment, named by its tag under `custom_envs`."""
 
-    env_type: str = required("Environment: a built-in name or the dotted path of your own class.")
+    env_type: str = required("Environment: a built-in name or the dotted path of your own class; or program.")
     env_config: dict[str, Any] = option({}, "Handed to the environment; unknown keys are refused.")
     env_manager_cls: str = option(
         TRAJ_ENV_MANAGER,
         "Dotted path of the class that plays an episode. TrajEnvManager: one sample an episode; "
         "roll.pipeline.agentic.env_manager.step_env_manager.StepEnvManager: one sample a turn.",
     )
-    max_steps: int = option(10, "Turns of an episode; a longer one is truncated.", bounds=COUNT)
+    max_steps: int = option(10, "Turns of an episode, of a program its calls; a longer one is truncated.", bounds=COUNT)
     success_at: float | None = option(
         None, "Sum of an episode's rewards from which on it is a success; null means what the environment says of its last step."
     )
@@ -54,7 +56,7 @@ class EnvConfig:
         "process: in a process of its own, which can be killed.",
     )
     max_env_step_concurrent: int = option(
-        0, "Most steps and resets of this tag side by side in one worker; 0 means no limit.", bounds=Bounds(ge=0)
+        0, "Most steps and resets, or programs, of this tag side by side in one worker; 0 means no limit.", bounds=Bounds(ge=0)
     )
     step_timeout_s: float = option(
         60.0, "A step that takes longer has failed; inline: only that of an environment with coroutines.", bounds=Bounds(gt=0)
@@ -67,6 +69,7 @@ class EnvConfig:
         "drop_sample: the group goes on without it.\n"
         "drop_group: the group is dropped.",
     )
+    program: ProgramConfig | None = option(None, "With env_type: program, the agent; it takes the place of env_config.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +136,10 @@ class AgenticConfig(PPOConfig):
     validation: AgenticValidationConfig | None = option(None, "Sampling of validation episodes; null means training's.")
     validation_sets: dict[str, AgenticValidationSet] = option(
         {}, "More validation sets by name, each with its episodes and sampling."
+    )
+    gateway_host: str = option(
+        LOOPBACK,
+        "Address of this machine on which programs reach the policy; one that others can reach leaves only keys between.",
     )
     max_tokens_per_step: int = option(64, "Longest answer of one turn, in tokens.", bounds=COUNT)
     reward_normalization: RewardNormalizationConfig = option(RewardNormalizationConfig(), "Normalisation of rewards.")

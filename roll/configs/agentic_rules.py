@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 
-from roll.configs.agentic import AgenticConfig, EnvManagerConfig
+from roll.configs.agentic import LOOPBACK, AgenticConfig, EnvManagerConfig
 from roll.configs.dotted_path import DOTTED_PATH
 from roll.configs.estimators import GROUP_RELATIVE, STEP_ESTIMATORS, unusable_estimator
 from roll.configs.fields import default_of
 from roll.configs.ppo import MAIN_SET, set_key
 from roll.configs.problems import MISSING_VALUE, Problem
+from roll.configs.program_rules import host_problems, program_problems
 
 
 def agentic_problems(config: AgenticConfig) -> Iterator[Problem]:
-    for rule in (_lengths, _environments, _groups, _validation, _advantages, _normalisation, _data):
+    for rule in (_lengths, _environments, _programs, _groups, _validation, _advantages, _normalisation, _data):
         yield from rule(config)
 
 
@@ -35,8 +36,22 @@ def _environments(config: AgenticConfig) -> Iterator[Problem]:
             yield Problem(key, tag, "a tag has no '/'")
         if not DOTTED_PATH.fullmatch(env.env_manager_cls):
             yield Problem(f"{key}.env_manager_cls", env.env_manager_cls, "is not a dotted path", "my_package.my_module.MyManager")
+        yield from program_problems(tag, env)
         if "{observation}" not in env.agent_template:
             yield Problem(f"{key}.agent_template", env.agent_template, "lacks {observation}: the policy would see nothing")
+
+
+def _programs(config: AgenticConfig) -> Iterator[Problem]:
+    template, tags = config.actor_train.data_args.template, [tag for tag, env in config.custom_envs.items() if env.program]
+    if tags and template == "none":
+        message = f"the messages of programs (custom_envs.{tags[0]}) are put into words by the model's chat template"
+        yield Problem("actor_train.data_args.template", template, message, "native")
+    yield from host_problems(config.gateway_host)
+    if config.gateway_host != LOOPBACK and not tags:
+        yield Problem("gateway_host", config.gateway_host, "has no effect: no custom_envs is a program", "remove it")
+    if tags and config.adv_estimator == "gae":
+        message = f"values an episode that is one sample, and a program's (custom_envs.{tags[0]}) may become several"
+        yield Problem("adv_estimator", "gae", message, "grpo, or another without a critic")
 
 
 def _groups(config: AgenticConfig) -> Iterator[Problem]:

@@ -132,7 +132,7 @@ class BaseConfig:
     )
 
     # Batches and lengths, in tokens.
-    rollout_batch_size: int = option(128, "RLVR: prompts a step. Agentic: episodes a step.", bounds=COUNT)
+    rollout_batch_size: int = option(128, "RLVR: prompts per step. Agentic: episodes per step.", bounds=COUNT)
     val_batch_size: int | None = option(
         None,
         "RLVR: prompts of each validation set that are evaluated, null means all. Agentic: episodes of each validation set, null "

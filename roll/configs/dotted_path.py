@@ -70,7 +70,7 @@ def is_importable(path: str, folder: str) -> bool:
 def _found(packages: Sequence[str], folders: Sequence[str]) -> bool:
     spec: ModuleSpec | None = None
     for i in range(len(packages)):
-        spec = PathFinder.find_spec(".".join(packages[: i + 1]), folders)
+        spec = PathFinder.find_spec(packages[i], folders)  # a dotted name of a folder without __init__.py asks for its parent
         if spec is None or spec.submodule_search_locations is None:
             return spec is not None and i == len(packages) - 1
         folders = [*spec.submodule_search_locations]

@@ -51,9 +51,12 @@ def _database(value: Any) -> Any:
 
 
 def _engine(options: dict[str, Any]) -> dict[str, Any]:
-    """An interpreter without a folder is looked for on the PATH."""
-    python = options.get("python")
-    return {**options, "python": _path(python)} if isinstance(python, str) and "/" in python else options
+    return {**options, "python": _interpreter(options["python"])} if "python" in options else options
+
+
+def _interpreter(value: Any) -> Any:
+    """One without a folder is looked for on the PATH."""
+    return _path(value) if isinstance(value, str) and "/" in value else value
 
 
 def _inside(value: Any) -> Any:
@@ -68,6 +71,7 @@ ABSOLUTE: dict[str, Callable[[Any], Any]] = {
     "data set": lambda value: _path(value) if isinstance(value, str) and Path(value).exists() else value,  # else the hub's
     "checkpoint": lambda value: value if value in ("auto", PRETRAIN) else _path(value),
     "database": _database,
+    "interpreter": _interpreter,
     "options of an engine": _engine,
 }
 """Kind of a field -> what makes its value absolute."""

@@ -105,7 +105,7 @@ class _File:
     def contents(self) -> Iterator[dict[str, object] | None]:
         """Raises `OSError`, `ValueError`."""
         if self.path.is_dir():
-            raise ValueError(f"it is a folder; {tables.told(self.path)}")
+            raise ValueError(f"it is a folder{tables.told(self.path)}")
         return tables.rows(self.path) if tables.is_table(self.path) else _lines(self.path)
 
 

@@ -35,7 +35,7 @@ def told(folder: Path, most: int = 8) -> str:
     """The files of a folder that can hold rows."""
     there = sorted(path.name for path in folder.iterdir() if path.is_file() and (is_table(path) or path.suffix in _LINES))
     more = f" and {len(there) - most} more" if len(there) > most else ""
-    return f"name files of it: {', '.join(there[:most])}{more}" if there else "and has no file of prompts"
+    return f"; name files of it: {', '.join(there[:most])}{more}" if there else ", and has no file of prompts"
 
 
 def rows(path: Path) -> Iterator[Row]:

@@ -76,20 +76,23 @@ class TokenBatch:
 
     def select(self, indices: list[int]) -> TokenBatch:
         """The samples `indices`, in that order."""
-        picked = torch.tensor(indices, dtype=torch.int64)
-        offsets = self.offsets
-        token_index = (
-            torch.cat([torch.arange(int(offsets[i]), int(offsets[i + 1])) for i in indices])
-            if indices
-            else torch.empty(0, dtype=torch.int64)
-        )
-        values = {}
+        picked, lengths = torch.tensor(indices, dtype=torch.int64), self.lengths.tolist()
+        values: dict[str, Any] = {}
         for field in fields(self):
             value = getattr(self, field.name)
-            if value is not None:
-                value = value[picked if field.name in PER_SAMPLE else token_index]
+            if field.name in PER_SAMPLE:
+                value = value[picked]
+            elif isinstance(value, Tensor):
+                parts = value.split(lengths)
+                value = torch.cat([value[:0], *(parts[i] for i in indices)])
+            elif value is not None:
+                value = value[self._tokens_of(indices)]
             values[field.name] = value
         return TokenBatch(**values)
+
+    def _tokens_of(self, indices: list[int]) -> Tensor:
+        offsets = self.offsets.tolist()
+        return torch.cat([torch.arange(0), *(torch.arange(offsets[i], offsets[i + 1]) for i in indices)])
 
     @classmethod
     def joined(cls, batches: Sequence[TokenBatch]) -> TokenBatch:

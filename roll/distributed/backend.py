@@ -78,6 +78,9 @@ class WorkerHandle(Protocol):
         """Calls a method that returns (value, info); leaves the value where it was made and returns (reference, info). The
         reference is passed to other workers' methods, which get the value."""
 
+    async def put(self, value: object) -> Ref:
+        """A reference to the value, which is made ready once for all the workers that it is passed to."""
+
     async def died(self) -> None:
         """Returns only when the worker's process is gone. Raises `BackendLost`."""
 
@@ -138,6 +141,9 @@ class LocalHandle:
     async def call_for_reference(self, method: str, *args: object) -> tuple[Ref, Any]:
         value, info = await self._host.call(method, *args)
         return value, info
+
+    async def put(self, value: object) -> Ref:
+        return value
 
     async def died(self) -> None:
         await asyncio.Event().wait()

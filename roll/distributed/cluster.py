@@ -137,6 +137,8 @@ class Cluster:
         of the workers that had it."""
         if len(shards) != self.num_shards:
             raise ValueError(f"{self.role} has {self.num_shards} data-parallel ranks, got {len(shards)} shards for {method}")
+        if len(self) > len(shards):  # the tensor and pipeline ranks of a share have the same one
+            shards = await asyncio.gather(*(self.workers[0].put(shard) for shard in shards))
         calls = (self.call(rank, method, shards[shard], *args) for rank, shard in enumerate(self.shard_of))
         results = await asyncio.gather(*calls)
         return [results[self.shard_of.index(shard)] for shard in range(self.num_shards)]

@@ -85,6 +85,9 @@ class RayHandle:
         reference, info = self._actor.call.options(num_returns=2).remote(method, *args)
         return reference, await self._result(info)
 
+    async def put(self, value: object) -> Ref:
+        return await asyncio.to_thread(ray.put, value)
+
     async def died(self) -> None:
         await self._first(asyncio.ensure_future(self._wait_forever()))
 
@@ -156,8 +159,7 @@ class RayHandle:
     def _death(self, error: RayActorError) -> WorkerDied:
         lines = str(error).strip().splitlines()
         telling = [line.strip() for line in lines if "exit" in line.lower() or "kill" in line.lower()]
-        detail = next(iter([*telling, *lines]), "")
-        return WorkerDied(f"worker {self.name} died: {detail}")
+        return WorkerDied(f"worker {self.name} died: {next(iter([*telling, *lines]), '')}")
 
 
 class _Actor(WorkerHost):
@@ -306,9 +308,8 @@ class RayBackend:
 
     async def _start(self, spec: WorkerSpec, node: ray_nodes.RayNode) -> WorkerHandle:
         # The class has the worker's name, for Ray shows it in process titles and log lines.
-        named = type(spec.name, (_Actor,), {})
         # No CPU or GPU is reserved: `device_mapping` alone places the workers, and overlapping roles share a device.
-        actor_class: Any = ray.remote(named)
+        actor_class: Any = ray.remote(type(spec.name, (_Actor,), {}))
         actor = actor_class.options(
             num_cpus=0,
             num_gpus=0,

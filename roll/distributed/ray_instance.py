@@ -31,6 +31,7 @@ from ray._private import ray_constants, services
 from ray._private import worker as ray_worker
 from ray._private.node import Node
 
+from roll.distributed.ray_nodes import STOPPED
 from roll.distributed.temp_folder import TempFolder
 from roll.distributed.watchdog import Watchdog
 from roll.errors import BackendLost
@@ -110,6 +111,8 @@ class RayInstance:
 
     async def reached(self) -> None:
         """Raises `BackendLost` if Ray cannot be reached any more."""
+        if self._over.is_set():  # the next call of an actor would start another Ray, which nothing ends
+            raise BackendLost(STOPPED)
         if (lost := self.why_lost()) is not None:
             raise lost
 

@@ -88,6 +88,7 @@ def task_on(node: str, function: Callable[..., object]) -> Any:
     return task.options(num_cpus=0, scheduling_strategy=there, runtime_env={"env_vars": same_imports()})
 
 
+STOPPED = "the run has ended its part in Ray"
 LOOK_S = 3.0
 LOST_S = 30.0
 """More than a control process that is restarted takes, and less than Ray's minute by what ending a run takes."""
@@ -122,7 +123,7 @@ class JoinedRay:
     async def reached(self) -> None:
         """Returns when the control process can be reached: what Ray asks it would block the event loop until then, and so the
         watch over it. Raises `BackendLost`."""
-        while not await _answers(self._control):
+        while self._lost is not None or not await _answers(self._control):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.lost(), LOOK_S)
             if self._lost is not None:
@@ -131,6 +132,7 @@ class JoinedRay:
     def stop(self) -> None:
         if self._watching is not None:
             self._watching.cancel()
+        self._lost = self._lost or BackendLost(STOPPED)
         ray.shutdown()
 
     async def _watch(self) -> None:

@@ -1,6 +1,6 @@
 """Keeps the inference engines alive, and brings policy versions to them.
 
-An engine that dies, or does not answer a health check in time, is taken out at once and killed; a new worker takes its place,
+An engine that dies, or does not answer a health check in time, is taken out immediately and killed; a new worker takes its place,
 gets the weights of the oldest version that others serve, says that it serves them, and only then is served again. Its requests
 went elsewhere. Engines that share devices with other roles start, load and flip when it is the engines' turn to have them.
 """
@@ -147,9 +147,9 @@ class EngineFleet:
     async def send(self, version: int, engines: Collection[int]) -> None:
         """Brings the buckets of a version that lies in the store to those of the engines that serve, while they generate."""
         async with self._weights:
-            due = [engine for engine in self.fleet.serving if engine in engines]
+            due = self.fleet.serving_of(engines)
             if due and self.broadcast is not None and await self.broadcast.send(self.store, version, due):
-                self._staged |= {engine: version for engine in due if engine in self.fleet.serving}
+                self._staged |= {engine: version for engine in self.fleet.serving_of(due)}
             else:
                 await asyncio.gather(*(self._send(engine, version) for engine in due))
 
@@ -159,9 +159,9 @@ class EngineFleet:
         manifest = self.store.manifest(version)
         async with self._weights:
             # An engine that came up between sending and flipping has not received the version yet.
-            late = [engine for engine in self.fleet.serving if engine in engines and self._staged.get(engine) != version]
+            late = [engine for engine in self.fleet.serving_of(engines) if self._staged.get(engine) != version]
             await asyncio.gather(*(self._send(engine, version) for engine in late))
-            ready = [engine for engine in self.fleet.serving if engine in engines and self._staged.get(engine) == version]
+            ready = [engine for engine in self.fleet.serving_of(engines) if self._staged.get(engine) == version]
             if self._rolling:
                 pauses = [await self._roll(engine, manifest) for engine in ready]
             else:
@@ -309,7 +309,7 @@ class EngineFleet:
         except TimeoutError:
             message = f"engine {engine} did not answer a health check in {self._timeout_s:g} s (engine_health_timeout_s)"
             if self.fleet.states[engine] is EngineState.LOADING:
-                worker.kill()  # whoever loads the worker notices its death
+                worker.kill()  # the caller that loads the worker notices its death
             elif worker is self.engines.workers[engine]:
                 self.report(engine, EngineError(message))
         except LOST as error:

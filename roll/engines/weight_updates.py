@@ -71,7 +71,7 @@ class EngineUpdates:
         self._served = engines.fleet.version
         """The oldest version that an engine serves, as the groups know it."""
         self._held = schedule.validates(self._served)
-        """A validation that is due, or under way, speaks of the present version: nobody flips."""
+        """A validation that is due, or under way, speaks of the present version: no engine flips."""
         self.stats = UpdateStats()
 
     def group_ended(self, group: SampleGroup) -> None:
@@ -145,7 +145,7 @@ class WeightUpdates(EngineUpdates):
         self._copy = copy
 
     async def publish(self, weights: NewWeights) -> int | None:
-        """Returns the version when all engines serve it, or at once None if nobody has to wait for that."""
+        """Returns the version when all engines serve it, or immediately None if no caller has to wait for that."""
         version = weights.manifest.version
         awaited = self._schedule.awaits(version)
         with self._trace.during("publish", f"version {version}"):

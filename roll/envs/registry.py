@@ -10,6 +10,7 @@ from typing import Any
 
 from roll.configs.dotted_path import import_failure, named_object
 from roll.configs.problems import MISSING_VALUE, ConfigError, Problem, did_you_mean
+from roll.configs.program import PROGRAM
 from roll.data.untrusted import complaint
 from roll.errors import boundary
 from roll.rollout.environment import AnyTextEnv, is_async
@@ -31,6 +32,10 @@ def env_class(env_type: str, key: str = "env_type") -> type[Any]:
     function that makes an environment of gymnasium. What plays it by text takes the place of a class of gymnasium's or GEM's.
 
     Raises `ConfigError` about `key` if there is none, or if it is no environment."""
+    if env_type == PROGRAM:
+        raise ConfigError(
+            [Problem(key, env_type, "is a program of its own (docs: programs), not an environment with reset and step")]
+        )
     if env_type not in BUILT_IN and "." not in env_type:
         known = f"known: {', '.join(BUILT_IN)}, or the dotted path of your own class, my_package.my_env.MyEnv"
         fix = f"{did_you_mean(env_type, BUILT_IN)} {known}".lstrip()

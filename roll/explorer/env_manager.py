@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from roll.configs.agentic import EnvConfig
-from roll.data.kept_tokens import KeptTokens
-from roll.data.sample import EpisodeEnd, Prompt, Sample, Trajectory, Turn, VersionSpan, reaches
+from roll.data.sample import EpisodeEnd, Prompt, Sample, Trajectory, Turn, reaches
 from roll.errors import EpisodeFailed
-from roll.explorer.dialogue import Dialogue
+from roll.rollout.dialogue import Dialogue
+from roll.rollout.episode import AskPolicy, EpisodeTask, PolicyAnswer, Response
 
 KNOWN_INFO = frozenset({"action_is_valid", "action_is_effective", "success", "state_key", "suffix"})
 """Keys of an environment's `info` that have a meaning here; numbers under others are its own metrics."""
@@ -35,34 +35,6 @@ class Environment(Protocol):
     async def reset(self, seed: int) -> tuple[str, dict[str, Any]]: ...
 
     async def step(self, action_text: str) -> tuple[str, float, bool, bool, dict[str, Any]]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyAnswer:
-    """What the policy wrote in one turn."""
-
-    token_ids: list[int]
-    logprobs: list[float]
-    versions: list[VersionSpan]
-    """From the first token of the answer."""
-    text: str
-    stopped: bool
-    """False if it was cut off at the length limit."""
-    kept: KeptTokens | None = None
-
-
-AskPolicy = Callable[[Sequence[int], int, int], Awaitable[PolicyAnswer]]
-"""(context tokens, turn from 0, most new tokens) -> the answer, complete."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpisodeTask:
-    uid: str
-    """The group's id: the tag and the number of its environment."""
-    tag: str
-    index: int
-    """Number of the episode in its group."""
-    env_seed: int
 
 
 @dataclass(slots=True)
@@ -217,33 +189,6 @@ class StepEnvManager(EnvManager):
         shown = list(enumerate(record.turns))[first:]
         history = "\n".join(f"[Observation {i + 1}: {turn.observation!r}, action {i + 1}: {turn.action!r}]" for i, turn in shown)
         return {**super().fields(record, observation, info), "history": history, "history_length": len(shown)}
-
-
-@dataclass
-class Response:
-    """What follows an episode's first message: answers of the policy, and between them messages, which are not trained."""
-
-    ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    mask: list[bool] = field(default_factory=list)
-    versions: list[VersionSpan] = field(default_factory=list)
-    kept: KeptTokens | None = None
-
-    def answered(self, answer: PolicyAnswer) -> None:
-        offset = len(self.ids)
-        self.versions += [span._replace(start=span.start + offset, stop=span.stop + offset) for span in answer.versions]
-        if answer.kept is not None:
-            self.kept = (self.kept or KeptTokens.whole(offset)) + answer.kept
-        self.ids += answer.token_ids
-        self.logprobs += answer.logprobs
-        self.mask += [True] * len(answer.token_ids)
-
-    def told(self, tokens: Sequence[int]) -> None:
-        self.ids += tokens
-        self.logprobs += [0.0] * len(tokens)
-        self.mask += [False] * len(tokens)
-        if self.kept is not None:
-            self.kept += KeptTokens.whole(len(tokens))
 
 
 class TrajEnvManager(EnvManager):

@@ -23,8 +23,9 @@ from roll.data.seeding import derive_seed
 from roll.distributed.backend import WorkerHandle
 from roll.distributed.cluster import Cluster
 from roll.errors import EpisodeFailed, TemplateRefusal, WorkerDied
-from roll.explorer.dialogue import Dialogue
-from roll.explorer.env_manager import EnvManager, EpisodeTask, PolicyAnswer
+from roll.explorer.env_manager import EnvManager
+from roll.rollout.dialogue import Dialogue
+from roll.rollout.episode import EpisodeTask, PolicyAnswer
 from roll.rollout.rollout import RolloutClient
 from roll.rollout.router import Router
 from roll.strategies.infer.interface import GenerateRequest, SamplingParams
@@ -32,6 +33,7 @@ from roll.strategies.model_folder import open_tokenizer
 
 if TYPE_CHECKING:
     from roll.envs.host import EnvHost
+    from roll.envs.program.player import Programs
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -73,7 +75,7 @@ class GroupOutcome:
 async def play_group(
     play: Callable[[int, int], Awaitable[T]], started: int, needed: int, rule: FailureRule
 ) -> tuple[list[T], GroupOutcome]:
-    """Plays `started` episodes at once; the first `needed` to finish are the result, in the order of their numbers, and the
+    """Plays `started` episodes side by side; the first `needed` to finish are the result, in the order of their numbers, and the
     rest is cancelled. Fewer come back where the rule lets the group shrink; none if it does not and too few are left.
 
     `play(episode, attempt)` plays one, or raises `EpisodeFailed`; any other exception ends the group and is the caller's."""
@@ -157,11 +159,15 @@ class EnvironmentWorker:
         dialogue = Dialogue(self._tokenizer, data.template)
         self._managers: dict[str, EnvManager] = {}
         for tag, env in config.custom_envs.items():
+            if env.program is not None:
+                continue
             manager_cls: type[EnvManager] = import_object(env.env_manager_cls)
             self._managers[tag] = manager_cls(
                 env, dialogue, instructions=instructions[tag], context=context, answer_tokens=config.answer_tokens(tag)
             )
+        self._dialogue, self._context = dialogue, context
         self._hosts: dict[str, EnvHost] = {}
+        self._programs: Programs | None = None
         self._engines: Cluster | None = None
         self._client: RolloutClient | None = None
         self._playing: dict[str, asyncio.Task[GroupResult]] = {}
@@ -171,7 +177,10 @@ class EnvironmentWorker:
         up. `replaced`: whether an engine that dies comes back (`engine_up`), so that its requests only have to go elsewhere; if
         not, its death is an error."""
         await self.close()
-        self._hosts = {tag: environment_host(tag, env) for tag, env in self._config.custom_envs.items()}
+        envs = self._config.custom_envs
+        self._hosts = {tag: environment_host(tag, env) for tag, env in envs.items() if env.program is None}
+        if len(self._hosts) < len(envs):
+            self._programs = programs(self._config, self._dialogue, self._context)
         self._engines = Cluster("actor_infer", engines, self._config.rpc_timeout)
         router = Router(len(engines), self._capacity)
         keeper = self if replaced else None
@@ -209,6 +218,9 @@ class EnvironmentWorker:
         for playing in list(self._playing.values()):
             playing.cancel()
         await asyncio.gather(*(host.close() for host in self._hosts.values()))
+        if self._programs is not None:
+            await asyncio.gather(*self._playing.values(), return_exceptions=True)
+            await self._programs.close()
 
     async def _play_group(self, task: GroupTask) -> GroupResult:
         env = self._config.custom_envs[task.tag]
@@ -221,29 +233,38 @@ class EnvironmentWorker:
         return GroupResult(samples, outcome.failures, outcome.last_failure, outcome.lost, outcome.aborted)
 
     async def _play_episode(self, task: GroupTask, env: EnvConfig, episode: int, attempt: int) -> list[Sample]:
+        of_group = EpisodeTask(uid=task.uid, tag=task.tag, index=episode, env_seed=task.env_seed)
+
+        async def ask(context: Sequence[int], turn: int, most: int, stop: tuple[str, ...] = ()) -> PolicyAnswer:
+            return await self._ask(task, f"{episode}.{attempt}", context, turn, most, stop)
+
+        if env.program is not None:
+            assert self._programs is not None
+            return await self._programs.play(of_group, ask)
         handle = await self._hosts[task.tag].open(task.tag, env.env_type, env.env_config)
         try:
-            return await self._managers[task.tag].play(
-                handle,
-                EpisodeTask(uid=task.uid, tag=task.tag, index=episode, env_seed=task.env_seed),
-                lambda context, turn, most: self._ask(task, f"{episode}.{attempt}", context, turn, most),
-            )
+            return await self._managers[task.tag].play(handle, of_group, ask)
         except TemplateRefusal as error:
             raise EpisodeFailed("chat_template", str(error)) from error
         finally:
             await handle.close()
 
-    async def _ask(self, task: GroupTask, episode: str, context: Sequence[int], turn: int, most: int) -> PolicyAnswer:
-        """The policy's answer, which is a function of (run seed, group, episode, attempt, turn) and the weights."""
+    async def _ask(
+        self, task: GroupTask, episode: str, context: Sequence[int], turn: int, most: int, stop: tuple[str, ...]
+    ) -> PolicyAnswer:
+        """The policy's answer, which is a function of (run seed, group, episode, attempt, turn) and the weights. `stop`: strings
+        that end it, and are no part of its text."""
         assert self._client is not None
         key = f"{task.key}/{episode}/{turn}"
         seed = derive_seed(self._config.seed, task.uid, episode, turn)
         sampling = replace(task.sampling, seed=seed, max_new_tokens=min(most, task.sampling.max_new_tokens))
+        if stop:
+            sampling = replace(sampling, stop_strings=(*sampling.stop_strings, *stop), include_stop_str_in_output=False)
         request = GenerateRequest(key, tuple(context), sampling, priority=task.priority)
         try:
             (completion,) = await self._client.complete(f"{task.key}/{episode}", [request], task.priority)
         except WorkerDied as error:
-            raise RuntimeError(f"an engine died that nobody replaces: {error}") from error  # no WorkerDied: the coordinator lives
+            raise RuntimeError(f"an engine died that is not replaced: {error}") from error  # no WorkerDied: the coordinator lives
         text = self._client.text(completion)
         ids, logprobs, versions = completion.token_ids, completion.logprobs, completion.versions
         return PolicyAnswer(ids, logprobs, versions, text, completion.stopped, completion.kept)
@@ -252,6 +273,12 @@ class EnvironmentWorker:
         """An engine died under a request. The driver notices this, too, and reports when another engine takes its place."""
         assert self._client is not None
         self._client.close(engine)
+
+
+def programs(config: AgenticConfig, dialogue: Dialogue, context: int) -> Programs:
+    from roll.envs.program.player import Programs  # as below: no server is loaded where no program is played
+
+    return Programs(config.custom_envs, dialogue, config.gateway_host, context, config.answer_tokens)
 
 
 def environment_host(tag: str, env: EnvConfig) -> EnvHost:

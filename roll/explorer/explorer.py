@@ -123,7 +123,7 @@ class Explorer(ABC):
 
     @abstractmethod
     def places(self) -> Places:
-        """How many rollouts can be under way at once."""
+        """How many rollouts can be under way together."""
 
     def counts(self) -> dict[str, float]:
         """Running totals of this half, for the metrics of each step."""

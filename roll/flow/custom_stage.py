@@ -132,7 +132,7 @@ def _own_stage(block: CustomStageConfig) -> CustomStage:
 
 
 def insert(half: list[AnyStage], own: Iterable[CustomStage], explorer: Dropping | None = None) -> list[AnyStage]:
-    """The half with those of the stages that follow one of it, each made anew, or stand for one. Several that follow the same
+    """The half with those of the stages that follow one of it, each made again, or stand for one. Several that follow the same
     keep their order."""
     stages = list(half)
     for stage in own:

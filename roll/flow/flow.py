@@ -123,7 +123,7 @@ class Flow:
         try:
             while awaited & pending:
                 done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-                # All results are read: one cause may end several tasks, and asyncio reports errors that nobody reads.
+                # All results are read: one cause may end several tasks, and asyncio reports errors that are never read.
                 if failed := [(task, _first(error)) for task in done if (error := task.exception()) is not None]:
                     task, error = failed[0]
                     item = tasks[task].failed_on if task in tasks else None

@@ -1,7 +1,7 @@
 """Stages: the state machines that every run is made of.
 
 A stage takes an item from its input channel, takes its devices, processes the item and hands the result on. It has one or more
-lanes, each of them one such state machine, so that many groups can be in process at once. Every change of state is reported;
+lanes, each of them one such state machine, so that many groups can be in process together. Every change of state is reported;
 from these reports the ledger knows where each second of the run went.
 
 `Parallel` is several of them that work on the same item at the same time, each on its own devices; those that share devices take

@@ -31,6 +31,7 @@ from roll.configs.fields import count_keys
 from roll.configs.loading import load_config, load_lenient, to_mapping
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, LoadReport, Note, Problem, origin
+from roll.configs.program import PROGRAM
 from roll.configs.redact import hide_values
 from roll.configs.rlvr import RLVRConfig
 from roll.distributed.machine import this_machine
@@ -211,7 +212,7 @@ def _has_class(path: str) -> bool:
 def _has_environment(name: str) -> bool:
     from roll.envs.registry import BUILT_IN
 
-    return name in BUILT_IN or "." in name
+    return name in BUILT_IN or name == PROGRAM or "." in name
 
 
 def _compose(config_path: str | Path, config_name: str, overrides: Sequence[str]) -> tuple[dict[str, Any], set[str]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,6 @@ from roll.engines.engine_fleet import EngineFleet
 from roll.errors import EnvFailure
 from roll.explorer.agentic import AgenticExplorer, EpisodeSource
 from roll.explorer.coordinators import Coordinators
-from roll.explorer.dialogue import Dialogue
 from roll.explorer.env_manager import EnvManager, Record
 from roll.explorer.explorer import Exploration
 from roll.flow.stage import AnyStage, Stage
@@ -32,6 +31,7 @@ from roll.pipeline.preparation import Preparation, Prepared, own_filter
 from roll.pipeline.run import Run
 from roll.record.ledger import Ledger
 from roll.record.validation import ValidationSet
+from roll.rollout.dialogue import Dialogue
 from roll.rollout.environment import NO_RESET
 from roll.rollout.filters import GroupFilter
 from roll.rollout.tasks import NoTasks
@@ -70,7 +70,7 @@ def prepare(config: AgenticConfig, inventory: Inventory, one_process: bool = Fal
     if (path := config.train_env_manager.group_filter_cls) is not None:
         key = "train_env_manager.group_filter_cls"
         group_filter = collect(key, path, partial(own_filter, path), "a function of rewards, importable here")
-    configured = {tag: json.dumps([env.env_type, env.env_config], sort_keys=True, default=str) for tag, env in envs.items()}
+    configured = {tag: _depends_on(env) for tag, env in envs.items()}
     bench = config.only_evaluates
     source = NoTasks(config.seed) if bench else EpisodeSource(config.domain_weights, configured, config.seed)
     shared.restore(source)
@@ -83,9 +83,20 @@ def prepare(config: AgenticConfig, inventory: Inventory, one_process: bool = Fal
     )
 
 
+def _depends_on(env: EnvConfig) -> str:
+    """What a tag's episodes depend on, as text."""
+    program = [asdict(env.program)] if env.program is not None else []
+    return json.dumps([env.env_type, env.env_config, *program], sort_keys=True, default=str)
+
+
 def _tried(config: AgenticConfig, tag: str, dialogue: Dialogue | None, shared: Preparation) -> str | None:
     """The instructions of an environment that was made, reset and put into words; None if it cannot even be made."""
     env, collect = config.custom_envs[tag], shared.collect
+    if env.program is not None:
+        from roll.envs.program.check import installed_problems
+
+        collect.add([*installed_problems(env.program, f"custom_envs.{tag}.program")])
+        return ""
     rules: str | None = collect(f"custom_envs.{tag}.env_type", env.env_type, partial(_rules, env, tag), "")
     if rules is not None:
         collect(f"custom_envs.{tag}.env_type", env.env_type, partial(_try_reset, env, tag), "roll env check says more")
@@ -97,7 +108,7 @@ def _tried(config: AgenticConfig, tag: str, dialogue: Dialogue | None, shared: P
 
 
 def environment_workers(config: AgenticConfig, inventory: Inventory) -> int:
-    """Coordinators: enough for all environments at once, but no more than there are cores to run them."""
+    """Coordinators: enough for all environments together, but no more than there are cores to run them."""
     needed = 0
     managers = [validation.env_manager for validation in config.validations.values()]
     if not config.only_evaluates:

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 async def attended(groups: SqlGroups, *works: Coroutine[object, object, object]) -> None:
     """Works until the first of these is done, while this process goes on taking part in the run."""
-    tasks = [asyncio.ensure_future(each) for each in (*works, groups.attend())]
+    tasks = [asyncio.ensure_future(each) for each in (*works, groups.keep_in_sync())]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
@@ -92,7 +92,7 @@ class Publisher:
 
     async def farewell(self) -> None:
         """All steps are done: explorers are told, validate the last version, and leave."""
-        await self._groups.conclude("finished", "")
+        await self._groups.announce_end("finished", "")
         await attended(self._groups, self._groups.until(lambda: not self._groups.explorers))
         await self._record_validations()
 

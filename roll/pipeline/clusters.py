@@ -100,7 +100,7 @@ async def _load(cluster: Cluster, checkpoint: str, display: Display) -> None:
 
 
 async def settle(stayed: Mapping[str, Cluster]) -> None:
-    """While others were started anew nobody watched these: those of their workers that died are replaced. Nobody waits any more
+    """While others restarted, these were not watched: those of their workers that died are replaced. Nobody waits any more
     for what engines were asked."""
     await asyncio.gather(*(cluster.replace_silent() for cluster in stayed.values()))
     if "actor_infer" in stayed:
@@ -108,7 +108,7 @@ async def settle(stayed: Mapping[str, Cluster]) -> None:
 
 
 def watch_deaths(clusters: Mapping[str, Cluster]) -> list[Coroutine[object, object, None]]:
-    """They run as long as the run does. A rank of the trainer that dies is noticed even when nobody calls it, and ends both
+    """They run as long as the run does. A rank of the trainer that dies is noticed even while no call is under way, and ends both
     halves; other workers are replaced by those who call them. Engines have a fleet that watches them."""
     others = {role: cluster for role, cluster in clusters.items() if role != "actor_infer"}
     return [cluster.watch() if role in roles.TRAINER else cluster.kill_silent() for role, cluster in others.items()]

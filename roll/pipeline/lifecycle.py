@@ -168,7 +168,7 @@ class RunLifecycle(ABC):
         come back; explorers wait for it."""
         with boundary(partial(logger.warning, "the database of groups cannot be reached: %s"), say=one_line):
             if self.config.trains and status != "interrupted":
-                await self.state.groups.conclude(status, reason)
+                await self.state.groups.announce_end(status, reason)
             await self.state.groups.leave()
 
     @property
@@ -182,7 +182,7 @@ class RunLifecycle(ABC):
             task.get_loop().call_soon_threadsafe(self.interrupt)
 
     def interrupt(self) -> None:
-        """Ends the run after the step that is being trained, with a checkpoint; at once, without one, if that was asked for
+        """Ends the run after the step that is being trained, with a checkpoint; immediately, without one, if that was asked for
         before or workers are only just starting."""
         if self.interrupted or self._components is None:
             self._cancel()
@@ -192,7 +192,7 @@ class RunLifecycle(ABC):
         self.state.groups.stop()
 
     def terminate(self) -> None:
-        """SIGTERM: as `interrupt`, but whoever sends it kills soon. A validation is given up, a step that waits to be trained is
+        """SIGTERM: as `interrupt`, but its sender kills soon. A validation is given up, a step that waits to be trained is
         not trained, and whatever takes longer than `stop_within_s` is left."""
         limit, groups = self.config.stop_within_s, self.state.groups
         if self._components is None or groups.hurried or self.config.only_evaluates:

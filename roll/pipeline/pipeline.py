@@ -80,7 +80,7 @@ class Pipeline(ABC, Generic[Config, P]):
         self, config: Config, *, local: bool = False, stages: Sequence[CustomStage] = (), callbacks: Sequence[Callback] = ()
     ) -> None:
         """`local`: in this process, without Ray. `stages`, `callbacks`: besides those that `config.flow` names. Raises
-        `ValueError` for a callback with a method that nobody would call."""
+        `ValueError` for a callback with a method that is never called."""
         self.config = self._given = config
         self.local = local
         self._stages = tuple(stages)
@@ -117,7 +117,7 @@ class Pipeline(ABC, Generic[Config, P]):
                     self._interrupt()
                     with suppress(asyncio.CancelledError):
                         await asyncio.wait({ended})
-                ended.exception()  # asyncio reports errors that nobody reads
+                ended.exception()  # asyncio reports errors that are never read
                 raise
 
     def outline(self) -> Flow:
@@ -282,7 +282,7 @@ class Placed(Protocol):
 
 
 def misplaced(kind: type[Run], config: PPOConfig, own: Sequence[Placed]) -> Iterator[Problem]:
-    """Stages of a name that is taken, or after one that is not there or hands nothing on, or for one whose work is nobody else's.
+    """Stages of a name that is taken, or after one that is not there or hands nothing on, or one that none can replace.
     Those of a half that runs in another process are looked at, too."""
     derived = derive(config)
     is_end, works = dict[str, bool](), dict[str, None]()

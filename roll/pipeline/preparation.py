@@ -123,7 +123,7 @@ class Preparation:
     """The checks that all pipelines share. What is wrong is gathered in `collect`, to which a pipeline adds its own."""
 
     def __init__(self, config: PPOConfig, inventory: Inventory, one_process: bool, own_classes: Mapping[str, Code]) -> None:
-        """`own_classes`: the code that the pipeline's own keys name, by key. Raises `ConfigError` at once for keys that
+        """`own_classes`: the code that the pipeline's own keys name, by key. Raises `ConfigError` immediately for keys that
         contradict each other."""
         problems = check_config(config, inventory.count) or (list(_one_process(config)) if one_process else [])
         if config.model_update_transport == "nccl" and inventory.kind == "cpu":
@@ -197,7 +197,7 @@ class Preparation:
             set_variables(self.tokenizer, config.actor_train.data_args.chat_template_kwargs)
 
     def settle(self, config: PPOConfig) -> None:
-        """The configuration with what is known now. Raises `ConfigError` at once for keys that contradict each other."""
+        """The configuration with what is known now. Raises `ConfigError` immediately for keys that contradict each other."""
         if problems := check_config(config, self._devices):
             raise ConfigError(problems)
         self.config, self.derived = config, derive(config)

@@ -15,7 +15,7 @@ from typing import Any
 from roll.algorithms.sequence_advantages import try_estimator
 from roll.configs.arguments import DataArguments
 from roll.configs.ppo import set_key
-from roll.configs.problems import Collector, ConfigError, Problem
+from roll.configs.problems import Collector, ConfigError, Note, Problem
 from roll.configs.rlvr import RLVRConfig
 from roll.data.chat_template import encode
 from roll.data.pass_rates import PassRates
@@ -92,10 +92,16 @@ def prepare(config: RLVRConfig, inventory: Inventory, one_process: bool = False)
     shared.restore(source)
     collect.raise_if_any()
     assert source is not None
+    shared.warnings += _repeated(len(source), config.rollout_batch_size)
     at = _try_rewards(config, train, validation, shared)
     filters = group_filters(config, collect)
     collect.raise_if_any()
     return RLVRPrepared(**shared.common(source, filters), validation=validation, skipped=skipped | left_out, success_at=at)
+
+
+def _repeated(prompts: int, batch: int) -> list[str]:
+    often = f"a step takes each of the {prompts:,} prompts {batch / max(prompts, 1):.3g} times on average"
+    return [str(Note("rollout_batch_size", batch, often))] if 0 < prompts < batch else []
 
 
 def _source(config: RLVRConfig, rows: Mapping[str, Sequence[TokenizedRow]], shares: Mapping[str, float]) -> PromptSource:

@@ -185,7 +185,7 @@ def judging_specs(
     config: PPOConfig, model: JudgingModelConfig, requests: int, inventory: Inventory, backend: Backend
 ) -> list[tuple[Placement, dict[str, Any]]]:
     """Where each engine of a model that judges is, and what `make_infer_strategy` or `make_scorer` makes it of. `requests`: that
-    it serves at once."""
+    it serves immediately."""
     chosen = model.strategy_args.options
     per_engine = chosen.devices_per_engine if isinstance(chosen, EngineArguments) else 1
     engines = []

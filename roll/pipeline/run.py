@@ -63,7 +63,7 @@ class Run(RunLifecycle):
 
     def _watchers(self, flow: Flow, clusters: Mapping[str, Cluster]) -> list[Coroutine[object, object, None]]:
         groups, fallback = self.state.groups, self.fallback.watch(clusters, self.state)
-        return [*self.onlookers(flow, clusters), groups.attend(), fallback, *watch_deaths(clusters)]
+        return [*self.onlookers(flow, clusters), groups.keep_in_sync(), fallback, *watch_deaths(clusters)]
 
     def onlookers(self, flow: Flow, clusters: Mapping[str, Cluster]) -> list[Coroutine[object, object, None]]:
         """What shows people how the run is doing, and changes nothing."""

@@ -72,7 +72,7 @@ def _own_callback(path: str) -> Callback:
 
 
 def checked(callback: Callback) -> Callback:
-    """Raises `ValueError` for methods that nobody would ever call, or wait for."""
+    """Raises `ValueError` for methods that are never called, or never awaited."""
     events = [name for name in vars(Callback) if name.startswith("on_")]
     for name in (name for name in dir(callback) if name.startswith("on_")):
         method = getattr(callback, name)
@@ -110,19 +110,19 @@ class Reports:
     async def step(self, version: int, groups: tuple[SampleGroup, ...], batch: TokenBatch, metrics: Mapping[str, float]) -> None:
         """A step on policy version `version` has trained the groups, whose tensors are `batch`."""
         row = self.record.add_step(version, groups, batch, metrics)
-        self._heed_alarms()
+        self._apply_alarms()
         await self._callbacks.call("on_step", self.record.step, row)
 
     async def validation(self, result: ValidationResult, samples: Sequence[Sequence[Sample]]) -> None:
         """`samples`: of each validation set."""
         metrics = self.record.add_validation(result, samples)
-        self._heed_alarms()
+        self._apply_alarms()
         await self._callbacks.call("on_validation", result.version, metrics)
 
     def note(self, text: str) -> None:
         """A line for people."""
         self.record.display.note(text)
 
-    def _heed_alarms(self) -> None:
+    def _apply_alarms(self) -> None:
         if self.record.alarms.stop is not None:
             self._groups.stop()

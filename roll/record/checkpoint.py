@@ -84,7 +84,7 @@ Check = Callable[[Checkpoint], None]
 class CheckpointStore:
     def __init__(self, root: Path, keep: int = 0, spared: int | None = None, lock: RunLock | None = None) -> None:
         """`keep`: how many of the newest checkpoints stay, 0 for all. `spared`: the step of one that stays besides them: engines
-        that start anew begin with its weights. `lock`: the lock of the folder's run; a reader needs none."""
+        that restart begin with its weights. `lock`: the lock of the folder's run; a reader needs none."""
         self.root = root
         self._keep = keep
         self._spared = spared

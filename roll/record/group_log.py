@@ -84,7 +84,7 @@ class GroupLog:
         return self._journal.digest()
 
     def rewind(self, position: int, digest: str | None = None) -> int:
-        """Back to a checkpoint; the groups that ended after it may end anew. Returns their number."""
+        """Back to a checkpoint; the groups that ended after it may end again. Returns their number."""
         cut = self._journal.rewind(position, digest)
         self.__dict__.pop("_ended", None)
         return cut
@@ -236,7 +236,7 @@ def as_row(step: int, fate: str, group_id: int | None, sample: Sample) -> dict[s
         "domain": prompt.domain,
         "tag": prompt.tag,
         "versions": [list(span) for span in sample.versions],
-        "response_ids": sample.response_ids,
+        "response_ids": list(sample.response_ids),
         "behaviour_logprobs": [round(logprob, 6) for logprob in sample.behaviour_logprobs],
     }
     if sample.trajectory is not None:

@@ -231,7 +231,7 @@ class Admission:
         drop = {ticket.group_id: self._why_stale(ticket) for ticket in stale if ticket.group_id not in leased}
         ready = [group_id for group_id in self._ready if group_id not in drop and group_id not in leased]
         wanted, fewest = (self.batch_groups, self.batch_groups) if lacking is None else (lacking, 1)
-        # While another step trains nobody stands idle yet.
+        # While another step trains, the trainer is not idle yet.
         again = [] if leased or lacking is not None else self.replay.choose(wanted - len(ready), step)
         wanted, fewest = wanted - len(again), fewest - len(again)
         none = Selection(drop=drop, waiting_for=f"{max(wanted - len(ready), 1)} of {self.batch_groups} groups")

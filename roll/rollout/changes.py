@@ -1,6 +1,6 @@
-"""One condition on which everyone waits: whoever changes something notifies, and every waiter looks at its own predicate again.
+"""One condition on which everything waits: each change notifies, and every waiter looks at its own predicate again.
 
-Nobody polls, and nobody has to know who waits for what.
+Nothing polls, and no change has to know who waits for what.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ of that one.
 
 `WeightPulls`: an engine takes newer weights after every m groups that it had a part in, and earlier where waiting would do harm.
 Engines that put a newer version off sample their groups under an older one. Admission goes on counting from the oldest version
-that an engine serves, so the bound on staleness holds whatever m is. Two things end the waiting at once: no group may start under
-the oldest version and one could under the newest (the engines that serve the oldest load), and someone who asks for a version on
-all engines, a validation or the end of the run.
+that an engine serves, so the bound on staleness holds whatever m is. Two things end the waiting immediately: no group may start
+under the oldest version and one could under the newest (the engines that serve the oldest load), and a request for a version on
+all engines, by a validation or the end of the run.
 """
 
 from __future__ import annotations
@@ -63,6 +63,9 @@ class Fleet:
     @property
     def serving(self) -> list[int]:
         return [replica for replica, state in enumerate(self.states) if state is EngineState.SERVING]
+
+    def serving_of(self, replicas: Iterable[int]) -> list[int]:
+        return [replica for replica in replicas if self.states[replica] is EngineState.SERVING]
 
     def died(self, replica: int) -> bool:
         """Records a death; False if it was known already."""
@@ -142,6 +145,8 @@ class WeightPulls:
     def due(self, starving: bool) -> list[int]:
         """The engines that load the newest version now. `starving`: no group may start, and one could under that version."""
         fleet = self._fleet
+        if fleet.version == self.newest:  # asked at every change
+            return []
         return [
             engine
             for engine in fleet.serving
@@ -162,6 +167,6 @@ class WeightPulls:
 
     @property
     def needed(self) -> frozenset[int]:
-        """Versions that may still be asked for: by an engine that starts anew (whichever is the oldest then), by the next load,
+        """Versions that may still be asked for: by an engine that restarts (whichever is the oldest then), by the next load,
         by one under way."""
         return frozenset({*self._fleet.versions, self._fleet.version, self.newest, *self._loading})

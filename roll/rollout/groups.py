@@ -157,7 +157,7 @@ class Groups(OneProcess):
             if lease is not None:
                 return lease
 
-    async def learn(self, wait_s: float, train_s: float, slack_s: float, replayed: float) -> None:
+    async def observe_step(self, wait_s: float, train_s: float, slack_s: float, replayed: float) -> None:
         """What the trainer saw of a step: see `PipelineDepth.observe`."""
         async with self._transaction():
             self.depth.observe(wait_s, train_s, slack_s, replayed)
@@ -244,8 +244,8 @@ class Groups(OneProcess):
     # -- what an owner in a database does otherwise ---------------------------------------------------------------------
 
     def _transaction(self) -> AbstractAsyncContextManager[None]:
-        """As long as it is open nobody else changes groups, and what others changed before is known here. All changes are kept,
-        or none."""
+        """As long as it is open no other process changes groups, and what others changed before is known here. All changes are
+        kept, or none."""
         return nullcontext()
 
     def _started(self, group: SampleGroup) -> None:
@@ -326,7 +326,7 @@ class Groups(OneProcess):
         self._forget(group_id, reason, detail)
 
     def _let_go(self) -> None:
-        """Samples that nobody needs any more."""
+        """Samples that are needed no more."""
         trained = self.admission.replay.groups
         self._live = {group_id: group for group_id, group in self._live.items() if self.is_live(group_id) or group_id in trained}
 

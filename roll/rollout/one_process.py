@@ -1,4 +1,4 @@
-"""What the processes of a run have to say to each other about its groups; a run of one process has nobody to tell."""
+"""What the processes of a run have to say to each other about its groups; a run of one process has none to tell."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class OneProcess:
 
     async def join(self, contract: Mapping[str, Any], trainer_at: tuple[int, int] | None) -> None:
         """This process takes part from now on. `trainer_at`: the step that a trainer goes on from, and the number of the last
-        change that its journal knows. In memory nobody else takes part."""
+        change that its journal knows. In memory no other process takes part."""
 
-    async def attend(self) -> None:
+    async def keep_in_sync(self) -> None:
         """Runs as long as the run does: takes part in what the processes of the run have in common."""
         await asyncio.Event().wait()
 
-    async def conclude(self, status: str, reason: str) -> None:
+    async def announce_end(self, status: str, reason: str) -> None:
         """The trainer says how the run has ended."""
 
     async def leave(self) -> None:
@@ -40,5 +40,5 @@ class OneProcess:
         """The validation of `version` is over."""
 
     async def saved(self, step: int, before: int) -> None:
-        """The checkpoint of `step` is complete, and nobody goes on from one before that of step `before`. One may be damaged, so
-        two are kept in reach."""
+        """The checkpoint of `step` is complete, and no process goes on from one before that of step `before`. One may be damaged,
+        so two are kept in reach."""

@@ -1,10 +1,10 @@
 """How many batches ahead rollouts are really started: as few as keep the trainer busy. Pure: fed with measured seconds.
 
-`async_generation_ratio` bounds staleness; it does not say how much of it is needed. Filling the whole allowance at once pins
+`async_generation_ratio` bounds staleness; it does not say how much of it is needed. Filling the whole allowance immediately pins
 every sample at the bound even when generation is instant. The depth therefore starts low and follows what the trainer sees:
 
 * it waited `wait_s` for its batch. One more batch of depth gives the last group of a batch one more train step of lead, and
-  only a whole one does, so the depth grows by `wait_s / train_s`, rounded up, at once;
+  only a whole one does, so the depth grows by `wait_s / train_s`, rounded up, immediately;
 * its batch lay complete for `slack_s` before it was needed. If that was nearly a train step, a step of lead may be one too
   many: the depth shrinks by a probe. A probe after which the trainer waits is taken back and the next one comes only after
   four times as many steps, so a latency-bound run does not wait every other step.

@@ -1,4 +1,5 @@
-"""Workers that whoever finds one dead replaces. The call is lost with the worker; its caller knows what that costs."""
+"""Workers each of which is replaced by the caller that finds it dead. The call is lost with the
+worker; its caller knows what that costs."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ multiplicative decrease (Chiu and Jain, 1989): drivers of one engine come to equ
 
 from __future__ import annotations
 
+import heapq
 from collections import OrderedDict
 from dataclasses import dataclass
 
@@ -69,6 +70,8 @@ class Route:
 class Router:
     def __init__(self, engines: int, capacity: int) -> None:
         self.load: list[int] = [0] * engines
+        self._by_load = [(0, engine) for engine in range(engines)]
+        """A heap with the present load of every open engine, and former ones, which are left out when they come to its top."""
         self._concurrency = [Concurrency(capacity) for _ in range(engines)]
         self._closed: set[int] = set()
         self._home: OrderedDict[str, int] = OrderedDict()
@@ -80,7 +83,7 @@ class Router:
 
     @property
     def limits(self) -> list[int]:
-        """Samples that each engine is given at once, now."""
+        """Samples that each engine may be given together, now."""
         return [concurrency.limit for concurrency in self._concurrency]
 
     def request(self, samples: int, affinity: str, priority: int = 1) -> tuple[Route, list[Route]]:
@@ -96,7 +99,7 @@ class Router:
             self._queue.remove(route)
         else:
             self._concurrency[route.engine].end(route.number, route.samples, self.load[route.engine], preempted)
-            self.load[route.engine] -= route.samples
+            self._weigh(route.engine, -route.samples)
             route.engine = None
         return self._grant()
 
@@ -107,6 +110,7 @@ class Router:
     def open(self, engine: int) -> list[Route]:
         """The engine is served again; returns the routes that are granted now."""
         self._closed.discard(engine)
+        self._weigh(engine, 0)
         return self._grant()
 
     def _grant(self) -> list[Route]:
@@ -118,7 +122,7 @@ class Router:
             self._queue.remove(route)
             route.engine = engine
             route.number = self._concurrency[engine].begin()
-            self.load[engine] += route.samples
+            self._weigh(engine, route.samples)
             self._home[route.affinity] = engine
             self._home.move_to_end(route.affinity)
             if len(self._home) > REMEMBERED_PROMPTS:
@@ -130,9 +134,25 @@ class Router:
         home = self._home.get(route.affinity)
         if home is not None and self._fits(home, route):
             return home
-        open_ = [engine for engine in range(len(self.load)) if engine not in self._closed]
-        engine = min(open_, key=lambda i: self.load[i], default=None)
+        engine = self._least_loaded()
         return engine if engine is not None and self._fits(engine, route) else None
+
+    def _weigh(self, engine: int, samples: int) -> None:
+        """Adds to the engine's load."""
+        self.load[engine] += samples
+        heapq.heappush(self._by_load, (self.load[engine], engine))
+        if len(self._by_load) > 4 * len(self.load):  # former loads that never came to the top
+            self._by_load = [(load, each) for each, load in enumerate(self.load)]
+            heapq.heapify(self._by_load)
+
+    def _least_loaded(self) -> int | None:
+        """Of the open engines; of equals the first. The time is logarithmic in engines, of which there may be thousands."""
+        while self._by_load:
+            load, engine = self._by_load[0]
+            if engine not in self._closed and load == self.load[engine]:
+                return engine
+            heapq.heappop(self._by_load)
+        return None
 
     def _fits(self, engine: int, route: Route) -> bool:
         # A request larger than an engine goes to an empty engine, whose own queue takes the rest.

@@ -16,7 +16,7 @@ class StepSchedule:
     push_every: int = 1
     """n: steps between two published versions."""
     pull_every: int = 0
-    """Groups after which an engine takes newer weights; with 0 all engines take every version at once."""
+    """Groups after which an engine takes newer weights; with 0 all engines take every version immediately."""
     validate_every: int | None = None
     """Steps between two validations; None: there is nothing to validate on."""
     save_every: int = 1

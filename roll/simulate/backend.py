@@ -48,6 +48,9 @@ class SimulatedHandle:
         value, info = await self.call(method, *args)
         return value, info
 
+    async def put(self, value: object) -> Any:
+        return value
+
     async def died(self) -> None:
         await asyncio.shield(self._dead)
 
@@ -71,10 +74,10 @@ class SimulatedHandle:
             work.cancel()
             if not answer.done():
                 answer.set_exception(WorkerDied(f"worker {self.name} died"))
-                answer.exception()  # whoever waits hears of it; a caller that has gone does not
+                answer.exception()  # the caller hears of it; one that has gone does not
 
     def hang(self) -> None:
-        """It does nothing any more and answers nobody."""
+        """It does nothing any more and answers no call."""
         self._hangs = True
         for work in list(self._open.values()):
             work.cancel()
@@ -137,7 +140,7 @@ class SimulatedBackend:
         return "127.0.0.1"
 
     def free_port(self, node: int) -> int:
-        return 1  # nobody listens in a simulation
+        return 1  # nothing listens in a simulation
 
     def driver_address(self) -> str:
         return "127.0.0.1"

@@ -1,8 +1,8 @@
 """An event loop whose time is virtual: when nothing is ready, it is the moment of the next timer.
 
 The order of events is that of asyncio, and the same each time: tasks in a set are in the order in which they were made, and what
-would run in a thread runs at once, between two events. Nothing is waited for, and there is no input or output. A loop in which
-nothing is ready and no timer is left would wait for ever: it says so.
+would run in a thread runs immediately, between two events. Nothing is waited for, and there is no input or output. A loop in
+which nothing is ready and no timer is left would wait for ever: it says so.
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ from asyncio import base_events
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from roll.errors import Stuck
+
 T = TypeVar("T")
 
 
 MOST_AT_ONCE = 20_000
 """Turns of the loop without any time passing: more of them, and somebody goes round in circles."""
-
-
-class Stuck(RuntimeError):
-    """Everything waits and nothing can end the waiting, or time stands still."""
 
 
 class NumberedTask(asyncio.Task[Any]):

@@ -144,7 +144,7 @@ class VLLMScorer:
             max_length=max_length,
             max_running_requests=max_running_requests,
             max_tokens=max_tokens,
-            cpu=list(devices) == ["cpu"],
+            cpu=set(devices) == {"cpu"},
         )
         self._folder = engine_folder()
         environment = engine_environment(list(devices), threads, arguments, self._folder.path)

@@ -6,8 +6,8 @@ import itertools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,9 +17,6 @@ from roll.data.sample import Sample, SampleGroup
 from roll.data.seeding import derive_seed
 from roll.data.token_batch import TokenBatch
 from roll.strategies.train.interface import BatchTotals
-
-T = TypeVar("T")
-
 
 Keep = Callable[[SampleGroup, Sample], bool]
 """Whether the tokens of a sample are trained."""
@@ -31,26 +28,26 @@ def token_batch(
     """The samples of the groups, in order, without advantages. `loss_mask` is True on the policy's own tokens of those samples
     that `keep` keeps (None: all). `version`: of the weights that are trained; with it the batch has `fresh_from`."""
     samples = [sample for group in groups for sample in group.samples]
-    kept = [keep is None or keep(group, sample) for group in groups for sample in group.samples]
-    prompts = [sample.prompt.input_ids for sample in samples]
-    responses = [sample.response_ids for sample in samples]
-    masks = [
-        [False] * len(p) + (s.policy_mask if k else [False] * len(s.response_ids))
-        for s, p, k in zip(samples, prompts, kept, strict=True)
-    ]
-    behaviour = [
-        [0.0] * len(p) + (s.behaviour_logprobs if k else [0.0] * len(s.response_ids))
-        for s, p, k in zip(samples, prompts, kept, strict=True)
-    ]
-    tokens = [p + r for p, r in zip(prompts, responses, strict=True)]
+    lengths = [len(sample.prompt.input_ids) + len(sample.response_ids) for sample in samples]
+    tokens = np.zeros(sum(lengths), np.int64)
+    mask, behaviour = np.zeros(len(tokens), np.bool_), np.zeros(len(tokens), np.float32)
+    stop = 0
+    for group in groups:
+        for sample in group.samples:
+            start, begin = stop, stop + len(sample.prompt.input_ids)
+            stop = begin + len(sample.response_ids)
+            tokens[start:begin], tokens[begin:stop] = sample.prompt.input_ids, sample.response_ids
+            if keep is None or keep(group, sample):
+                mask[begin:stop] = True if sample.loss_mask is None else sample.loss_mask
+                behaviour[begin:stop] = sample.behaviour_logprobs
     return TokenBatch(
-        lengths=torch.tensor([len(row) for row in tokens]),
+        lengths=torch.tensor(lengths, dtype=torch.int64),
         scores=torch.tensor([reward for group in groups for reward in group.rewards], dtype=torch.float32),
         temperatures=torch.full((len(samples),), temperature),
-        tokens=torch.tensor(_flat(tokens)),
-        loss_mask=torch.tensor(_flat(masks), dtype=torch.bool),
-        behaviour_logprobs=torch.tensor(_flat(behaviour), dtype=torch.float32),
-        advantages=torch.zeros(sum(map(len, tokens))),
+        tokens=torch.from_numpy(tokens),
+        loss_mask=torch.from_numpy(mask),
+        behaviour_logprobs=torch.from_numpy(behaviour),
+        advantages=torch.zeros(len(tokens)),
         fresh_from=None if version is None else _fresh_from(samples, version),
         kept=_kept_sets(samples) if any(sample.kept for sample in samples) else None,
     )
@@ -75,10 +72,6 @@ def _fresh_from(samples: Sequence[Sample], version: int) -> Tensor:
             if span.version == version:
                 response[span.start : span.stop] = 1 + span.engine
     return fresh
-
-
-def _flat(rows: Sequence[Sequence[T]]) -> list[T]:
-    return [value for row in rows for value in row]
 
 
 def totals_of(batch: TokenBatch) -> BatchTotals:
@@ -132,7 +125,7 @@ def rollout_metrics(groups: Sequence[SampleGroup]) -> dict[str, float]:
     """What the rollouts of a step were like; lengths are in tokens of the policy. `critic/score` is ROLL's name for rewards."""
     samples = [sample for group in groups for sample in group.samples]
     rewards = [sample.reward for sample in samples if sample.reward is not None and sample.begins_rollout]
-    lengths = [sum(sample.policy_mask) for sample in samples]
+    lengths = [sample.own_tokens for sample in samples]
     kept = [sample.kept.sizes for sample in samples if sample.kept is not None]
     by_domain: dict[str, list[float]] = {}
     for group in groups:

@@ -86,7 +86,7 @@ class Trainer:
     recomputes log-probs in its place."""
 
     on_arrival = False
-    """Whether a step takes its groups as they come, or all at once."""
+    """Whether a step takes its groups as they come, or all together."""
 
     def __init__(
         self,
@@ -135,7 +135,9 @@ class Trainer:
         self._next += lease.last
         temperature = self._config.actor_infer.generating_args.temperature
         compared = self._scored_with(lease.step)
-        return Step(lease, batching.token_batch(lease.groups, temperature, self._advantages.trains, compared))
+        # In a thread: all tokens of a step take time, and the event loop serves the rollouts.
+        made = asyncio.to_thread(batching.token_batch, lease.groups, temperature, self._advantages.trains, compared)
+        return Step(lease, await made)
 
     def _scored_with(self, step: int) -> int:
         """The version whose log-probs are compared with the sampler's."""
@@ -174,7 +176,7 @@ class Trainer:
         asked_at, self._scored_at = max(lease.asked_at, self._scored_at), step.scored_at
         if self._step_s:
             times = StepTimes(asked_at, lease.complete_at, lease.leased_at, step.scored_s, self._done_at)
-            await groups.learn(times.wait_s, self._step_s, times.slack_s, lease.replays / len(lease.groups))
+            await groups.observe_step(times.wait_s, self._step_s, times.slack_s, lease.replays / len(lease.groups))
 
     async def before_policy_update(self, step: Step) -> None:
         """The weights that the step before has trained are gathered. From here on the step is always trained, even if the run
@@ -217,7 +219,6 @@ class Trainer:
         return step
 
     async def advantages(self, step: Step) -> Step:
-        # In a thread: the tensors of a large batch take time, and the event loop serves the rollouts.
         step.batch, metrics = await asyncio.to_thread(self._advantages, step.batch, step.lease.groups)
         step.metrics |= metrics
         return step
@@ -237,7 +238,7 @@ class Trainer:
         """The policy's optimiser steps: none while the critic warms up."""
         batches: list[TokenBatch] = []
         if step.number >= self._config.critic_warmup:
-            cut = self._cut(step, self._derived.optimizer_steps_per_epoch)
+            cut = await asyncio.to_thread(self._cut, step, self._derived.optimizer_steps_per_epoch)
             batches = [prepare_batch(batch, self._loss) for batch in cut]
         step.metrics |= await optimise(self._policy, batches, self._loss)
         return step
@@ -313,7 +314,8 @@ class Trainer:
         """[N] what a method of all workers (`log_probs`, `values`) says of the batch."""
         begun_at = monotonic()
         by_rank = await asyncio.to_thread(batching.shares, step.batch, cluster.num_shards)  # it compares all tokens
-        parts = await cluster.scatter(method, [step.batch.select(indices) for indices in by_rank])
+        shards = await asyncio.to_thread(lambda: [step.batch.select(indices) for indices in by_rank])
+        parts = await cluster.scatter(method, shards)
         if cluster.role in self._derived.scored_ahead:
             step.scored_at = monotonic()
             step.scored_s = max(step.scored_s, step.scored_at - begun_at)

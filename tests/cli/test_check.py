@@ -392,6 +392,10 @@ def test_what_a_run_would_not_find_here_is_remarked_upon(tmp_path, capsys, monke
     found = told(f"{rows}=nowhere.jsonl", f"{worker}=mine.reward")
     assert f"{rows} = 'nowhere.jsonl': is not there" in found
     assert not any(line.startswith((worker, "output_dir")) for line in found)
+    (tmp_path / "plain" / "inner").mkdir(parents=True)  # folders without __init__.py
+    (tmp_path / "mine.py").rename(tmp_path / "plain" / "inner" / "mine.py")
+    assert not any(line.startswith(worker) for line in told(f"{worker}=plain.inner.mine.reward"))
+    assert any(line.startswith(worker) for line in told(f"{worker}=plain.inner.other.reward"))
 
 
 def test_what_makes_no_sense_is_told_among_the_notes(capsys):

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from made_models import of_all_processes, script
@@ -187,3 +188,54 @@ def test_an_agent_calls_its_tool(shop, forks, tmp_path):
                 # The episodes of a group share the shop, so the tool tells all of them the same.
                 assert prices.setdefault((sample["prompt_uid"], told[1]), told[2]) == told[2]
     assert len(set(prices.values())) > 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["full", "lora"])
+def test_the_demo_of_a_real_model_shows_its_answers_before_and_after(name, embedded_task, forks, tmp_path):
+    """With a model that can write digits alone, in the place of the one that has to be fetched."""
+    maker = script("smollm2", "make_model")
+    problems = dict(zip(("train", "validation"), maker.split_problems(maker.Settings()), strict=True))
+    files = {"train": "actor_train.data_args.file_name", "validation": "validation.data_args.file_name"}
+    for part in problems:
+        (tmp_path / f"{part}.jsonl").write_text("".join(json.dumps(maker.row(problem)) + "\n" for problem in problems[part]))
+    changes = [f"{key}={tmp_path / part}.jsonl" for part, key in files.items()] + [f"pretrain={embedded_task / 'model'}"]
+    changes += [
+        "max_steps=2",
+        "response_length=4",
+        "rollout_batch_size=2",
+        "actor_train.training_args.per_device_train_batch_size=16",
+    ]
+    command = [str(ROOT / "examples" / "smollm2" / "demo.py"), "--config_name", name, "--local", *changes]
+    (tmp_path / "examples").symlink_to(ROOT / "examples")  # the reward stands there
+    forks.run(command, tmp_path, environment(), tmp_path / "log.txt")
+    told = (tmp_path / "log.txt").read_text()
+    before, after, table = told.partition("after (version 2)\n")
+    assert after and before.rstrip().endswith("before (version 0)")
+    shown = [
+        tuple(map(int, re.match(r"(\d+) \+ (\d+) = (\d+) ", line).groups())) for line in table.partition("\n\n")[0].splitlines()
+    ]
+    assert len({*shown}) == 16 and all((a, b) in problems["validation"] and a + b == c for a, b, c in shown)
+    assert told.rstrip().endswith(f"roll ui output/smollm2_{name}")
+    assert not {*problems["train"]} & {*problems["validation"]} and sum(map(len, problems.values())) == 398
+
+
+@pytest.mark.parametrize(
+    ("said", "value"),
+    [
+        ("15", 1.0),
+        (" 15\n", 1.0),
+        ("16", 0.45),
+        ("10", 0.25),
+        ("25", 0.0),
+        ("9" * 50, 0.0),
+        ("٣", 0.0),
+        ("7 + 8 = 15", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_the_reward_of_a_sum_asks_for_the_number_alone(said, value):
+    sample = SimpleNamespace(response_text=said, prompt=SimpleNamespace(ground_truth="15"))
+    judged, parts = script("smollm2", "sums_reward").reward(sample)
+    assert judged == pytest.approx(value)
+    assert parts == {"right": float(value == 1), "number_alone": float(said.strip() in {"15", "16", "10", "25"})}

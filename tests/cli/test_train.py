@@ -73,6 +73,12 @@ def test_what_only_a_torch_for_gpus_would_refuse_is_left_to_torch():
             "examples/embedded/make_sokoban.py",
             "roll demo agentic --config_name agent_val_sokoban",
         ),
+        (
+            "start_agentic_pipeline.py",
+            "agent_program_async",
+            "examples/embedded/make_shop_agent.py",
+            "roll demo agentic --config_name agent_program_async",
+        ),
     ],
 )
 def test_the_first_command_on_a_bare_clone_says_how_the_model_is_made(script, name, maker, demo, tmp_path):

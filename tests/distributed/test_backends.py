@@ -50,6 +50,17 @@ async def check_contract(backend, inventory):
     return cluster
 
 
+class Share:
+    """Arrives as bytes."""
+
+    def __init__(self, size):
+        self.size, self.pickled = size, 0
+
+    def __reduce__(self):
+        self.pickled += 1
+        return bytes, (self.size,)
+
+
 def test_in_process():
     async def main():
         backend = LocalBackend()
@@ -84,6 +95,10 @@ def test_ray_and_the_death_of_a_worker_nobody_is_calling():
         backend = RayBackend(detect())
         try:
             cluster = await check_contract(backend, detect())
+            shares = [Share(1), Share(2)]
+            replicated = Cluster("role", [*cluster.workers, *cluster.workers], 60.0, shard_of=(0, 0, 1, 1))
+            assert await replicated.scatter("length", shares) == [1, 2]
+            assert [share.pickled for share in shares] == [1, 1], "once for all the ranks that have it"
             pid = await cluster.call(1, "process")
             assert pid != os.getpid()
             assert not await cluster.call(1, "has_loaded", "torch"), "a worker that does not compute, as of rewards, is small"

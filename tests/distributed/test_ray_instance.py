@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+import ray
 from ray._private import worker as ray_worker
 
 from roll.distributed import ray_instance
@@ -162,6 +163,9 @@ def test_a_call_that_meets_the_death_of_the_raylet_names_it(monkeypatch, number,
         finally:
             await backend.shutdown()
         await ends(agents)
+        with pytest.raises(BackendLost, match="the run has ended its part in Ray"):
+            await backend.start(WorkerSpec("late", COUNTER, place((0,), detect())[0], {"rank": 0}))
+        assert not ray.is_initialized(), "a worker that is replaced late starts no other Ray"
 
     asyncio.run(asyncio.wait_for(main(), 190))
 

@@ -27,7 +27,12 @@ class Limit(NamedTuple):
 
 LIMITS = [  # the first whose pattern is found in a command counts
     Limit(r"^(git clone|source|pip install|\S*uv) |^make (env|env-core|env-sglang|bench-env)$", "makes an environment", NOT),
-    Limit(r"^make (test|test-quick|test-faults|lint)$", "the tests, and what stands beside them", NOT),
+    Limit(r"^make (test|test-quick|test-faults|test-real|lint)$", "the tests, and what stands beside them", NOT),
+    Limit(
+        r"^make demo-real",
+        "fetches a model and trains it for ten minutes",
+        RECIPES + "test_the_demo_of_a_real_model_shows_its_answers_before_and_after",
+    ),
     Limit(r"^make clean$", "removes what the tests run in", NOT),
     Limit(r"^make test-gpu$", "needs a GPU", NOT),
     Limit(r"^make docs$", "takes 10 s", "tests/docs/test_site.py::test_no_page_fetches_anything_from_elsewhere"),

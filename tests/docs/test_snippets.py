@@ -13,10 +13,18 @@ from roll.configs.loading import load_config
 from roll.configs.rlvr import RLVRConfig
 from roll.loading.compose import compose, load
 from roll.pipeline.pipeline import Pipeline
+from roll.simulate.costs import Costs, read_costs
+
+COSTS_PAGE = ROOT / "docs_roll/simulate.md"
 
 
 @pytest.mark.parametrize(
-    "text", [pytest.param(block, id=f"{page.relative_to(ROOT)}: {block.split()[0]}") for page, block in blocks("yaml")]
+    "text",
+    [
+        pytest.param(block, id=f"{page.relative_to(ROOT)}: {block.split()[0]}")
+        for page, block in blocks("yaml")
+        if page != COSTS_PAGE
+    ],
 )
 def test_a_printed_piece_of_yaml_loads_with_an_example_around_it(text):
     parents = {0: [], 2: ["rewards"], 4: ["rewards", "math"]}[len(text) - len(text.lstrip(" "))]
@@ -29,6 +37,12 @@ def test_a_printed_piece_of_yaml_loads_with_an_example_around_it(text):
     agentic = pipeline_of(piece) == "agentic" or "env_manager" in text
     whole = compose(ROOT / "examples/config", "agent_val_frozen_lake_async" if agentic else "rlvr_config_async")
     load_config(AgenticConfig if agentic else RLVRConfig, merged(whole, piece))
+
+
+def test_the_printed_table_of_costs_is_one():
+    (text,) = (block for page, block in blocks("yaml") if page == COSTS_PAGE)
+    costs = read_costs(text, "printed", Costs())
+    assert (costs.response_tokens.mean, costs.decode_rate(16) * 16) == (800, 700)
 
 
 def merged(whole, piece):

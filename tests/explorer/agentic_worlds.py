@@ -78,3 +78,9 @@ async def turns_cost(group, each):
         sample.reward -= cost
         sample.reward_parts = {**sample.reward_parts, "turns": -cost}
     return group
+
+
+def letters_said(trace, folder):
+    """A reward: how often the last answers have an a, of all that they say."""
+    said = "".join(each["messages"][-1]["content"] for each in trace["conversations"])
+    return said.count("a") / max(len(said), 1)

@@ -111,6 +111,52 @@ def make_config(model_folder, tmp_path):
     return make
 
 
+AGENT = """
+import json, os, urllib.request
+
+def ask(messages):
+    body = json.dumps({"model": "m", "messages": messages}).encode()
+    headers = {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "content-type": "application/json"}
+    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, headers)
+    with urllib.request.urlopen(request) as answer:
+        return json.load(answer)["choices"][0]["message"]
+
+begin = [{"role": "user", "content": "ab"[int(os.environ["ROLL_SEED"]) % 2]}]
+first = ask(begin)
+ask([*begin, first, {"role": "user", "content": "more"}])
+ask([*begin, first, {"role": "user", "content": "end"}])
+"""
+
+
+@pytest.fixture
+def of_programs(make_config, model_folder, tokenizer, tmp_path):
+    """A configuration whose agent makes three calls, in two branches; its reward is the share of a letter."""
+    folder = tmp_path / "native"
+    folder.mkdir()
+    for file in model_folder.iterdir():
+        (folder / file.name).symlink_to(file)
+    for file in tokenizer(CHAT_TEMPLATE).save_pretrained(tmp_path / "words"):
+        name = file.rsplit("/", 1)[-1]
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(file)
+    given = tmp_path / "agent"
+    given.mkdir()
+    (given / "agent.py").write_text(AGENT)
+    program = {"command": ["python", "agent.py"], "folder": str(given), "reward": f"{WORLDS}.letters_said"}
+
+    def make(changes=None, **top_level):
+        base = {
+            "pretrain": str(folder),
+            "custom_envs": {"letters": {"env_type": "program", "program": program, "max_env_step_concurrent": 4}},
+            "actor_train.data_args.template": "native",
+            "sequence_length": 160,
+            "rollout_log_per_step": 64,
+        }
+        return make_config({**base, **(changes or {})}, **top_level)
+
+    return make
+
+
 def start(config: AgenticConfig, backend: Any, inventory: Inventory = TWO_SLOTS) -> Run:
     prepared = prepare(config, inventory)
     summary = asyncio.run(AgenticRun(config, prepared, inventory, backend).run())
@@ -128,7 +174,9 @@ def run_finished(config: AgenticConfig) -> Run:
 @pytest.fixture(scope="session")
 def lab():
     """Functions for test modules (which cannot import one another)."""
-    return SimpleNamespace(run=run_finished, start=start, inventory=TWO_SLOTS, worlds=WORLDS, chat_template=CHAT_TEMPLATE)
+    return SimpleNamespace(
+        run=run_finished, start=start, inventory=TWO_SLOTS, worlds=WORLDS, chat_template=CHAT_TEMPLATE, agent=AGENT
+    )
 
 
 @pytest.fixture(autouse=True)

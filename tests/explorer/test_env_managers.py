@@ -8,11 +8,12 @@ from agentic_worlds import Letters
 from roll.configs.agentic import EnvConfig
 from roll.data.sample import VersionSpan
 from roll.errors import EpisodeFailed, TemplateRefusal
-from roll.explorer import dialogue
-from roll.explorer.dialogue import Dialogue
-from roll.explorer.env_manager import EpisodeTask, PolicyAnswer, StepEnvManager, TrajEnvManager
+from roll.explorer.env_manager import StepEnvManager, TrajEnvManager
 from roll.record.episode_metrics import episode_metrics
 from roll.record.validation import SetRollouts, ValidationSet, summarise
+from roll.rollout import dialogue
+from roll.rollout.dialogue import Dialogue
+from roll.rollout.episode import EpisodeTask, PolicyAnswer
 from roll.strategies.infer.interface import SamplingParams
 
 UNSPELLABLE = 0

@@ -245,6 +245,20 @@ def test_option_without_its_value(capsys):
     assert main(["--local", "--config_path"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ") and "--config_path" in line and "expected one argument" in line
+    assert "--config_name" in line
+
+
+def test_a_template_that_is_misspelt_is_not_taken_for_one_of_rolls(world, capsys):
+    assert main(["--local", *world.arguments("actor_train.data_args.template=chatml2")]) == 2
+    assert "did you mean chatml?" in capsys.readouterr().err
+
+
+def test_a_batch_that_is_larger_than_its_prompts_is_told(world, tmp_path, capsys, monkeypatch):
+    monkeypatch.syspath_prepend(str(world.workers))
+    path = prompts(tmp_path / "two.jsonl", GOOD | {"id": "a"}, GOOD | {"id": "b"})
+    overrides = (f"actor_train.data_args.file_name={path}", f"output_dir={tmp_path}", "max_steps=1", "rollout_batch_size=4")
+    assert main(["--local", *world.arguments(*overrides)]) == 0
+    assert "a step takes each of the 2 prompts 2 times on average" in capsys.readouterr().out
 
 
 def test_long_prompts_and_those_of_a_domain_without_a_share_are_skipped_and_counted(world, tmp_path, capsys, monkeypatch):

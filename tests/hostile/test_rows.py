@@ -123,7 +123,7 @@ def test_a_whole_pair_of_halves_is_a_character(tmp_path: Path) -> None:
     ("make", "says"),
     [
         (lambda path: os.mkfifo(path), "is a FIFO, not a regular file"),
-        (lambda path: path.mkdir(), "is a folder, not a regular file"),
+        (lambda path: path.mkdir(), "it is a folder, and has no file of prompts"),
         (lambda path: path.symlink_to("/dev/zero"), "is a device, not a regular file"),
         (lambda path: path.symlink_to(path.name), "Too many levels of symbolic links"),
         (lambda path: path.symlink_to("/nowhere/at/all"), "No such file"),

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from roll_surface import keys
 
 from roll.compat.roll.rule import ROLES
 from roll.compat.roll.translation import RULES
@@ -21,7 +22,7 @@ from roll.configs.validation import check_config
 from roll.distributed.machine import Machine
 from roll.loading.check import check, planned_devices
 from roll.loading.compose import understand
-from roll.plan.text import keys, whole
+from roll.plan.text import whole
 
 SCALARS = [
     None,

@@ -71,7 +71,7 @@ FILES: dict[str, tuple[str | bytes, str]] = {
         "".join(f"a{i}: &a{i} [" + (f"*a{i - 1}" if i else "x") + "]\n" for i in range(60)),
         "levels deep",
     ),
-    "2000 lists": (flow(2000, "["), "levels deep"),
+    "2000 lists": (flow(2000, "["), "level"),
     "2000 mappings": (flow(2000, "{a: "), "levels deep"),
     "2000 blocks": (block(2000), "levels deep"),
     "200,000 lists": (flow(200_000, "["), ""),

@@ -9,7 +9,7 @@ from tiny_models import symbol_tokenizer
 import roll
 from roll.data.chat_template import Renderer, set_variables
 from roll.data.prompt_file import PromptRow
-from roll.explorer.dialogue import Dialogue
+from roll.rollout.dialogue import Dialogue
 
 THINKS = (
     "{% for m in messages %}{{ m['content'] }}{% endfor %}{% if enable_thinking is defined and not enable_thinking %}-{% endif %}"

@@ -133,11 +133,11 @@ def test_who_waits_for_weights_hears_that_the_run_is_over_and_how(config, party)
     async def main():
         async with party.trainer() as groups, party.joined("explorer") as explorer:
             assert not is_over(explorer)
-            await groups.conclude("finished", "")
+            await groups.announce_end("finished", "")
             await explorer.until(lambda: explorer.stopped)
             assert not is_over(explorer), "the last version is validated, and the trainer has it"
             waiting = followed_weights(config, "5eed").pull(9, None)
-            await groups.conclude("failed", "no room")
+            await groups.announce_end("failed", "no room")
             await attended(explorer, waiting, explorer.until(lambda: is_over(explorer)))
 
     run(main())
@@ -154,7 +154,7 @@ def test_nobody_waits_for_weights_for_ever(config, party):
             async def alone():
                 raise Alone("there was no trainer")
 
-            explorer.attend = alone
+            explorer.keep_in_sync = alone
             with pytest.raises(Alone):
                 await attended(explorer, followed_weights(config, "5eed").pull(9, None))
 

@@ -71,3 +71,26 @@ def test_a_closed_engine_gets_nothing_until_it_is_opened():
     waiting, granted = router.request(1, "p")
     assert granted == [] and router.release(second) == []
     assert router.open(0) == [waiting]
+
+
+@given(st.integers(0, 2**32), st.integers(1, 6))
+def test_the_least_loaded_open_engine_is_the_first_of_the_smallest_loads(seed, engines):
+    """Against a plain search, over requests that come and go and engines that close and open."""
+    rng = random.Random(seed)
+    router, closed, running = Router(engines, 10**6), set(), []
+    for number in range(80):
+        move = rng.random()
+        if move < 0.15:
+            engine = rng.randrange(engines)
+            closed.add(engine)
+            router.close(engine)
+        elif move < 0.3 and closed:
+            engine = closed.pop()
+            running += router.open(engine)
+        elif move < 0.6 and running:
+            router.release(running.pop(rng.randrange(len(running))))
+        elif len(closed) < engines:
+            expected = min(set(range(engines)) - closed, key=lambda engine: (router.load[engine], engine))
+            route, _ = router.request(rng.randint(1, 3), f"prompt {number}")
+            assert route.engine == expected
+            running.append(route)

@@ -79,7 +79,7 @@ class Party:
     async def joined(self, name, *, trainer_at=None, **options):
         groups = self.member(name, step=trainer_at[0] if trainer_at else 0, **options)
         await groups.join(self.contract, trainer_at)
-        attending = asyncio.create_task(groups.attend())
+        attending = asyncio.create_task(groups.keep_in_sync())
         attending.add_done_callback(lambda task: task.cancelled() or print(repr(task.exception())))
         try:
             yield groups

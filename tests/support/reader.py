@@ -45,6 +45,7 @@ def make_checkout(home: Path, embedded: Path, lakes: Path) -> Path:
     for name in ("benchmarks", "roll", "tests", "tools"):
         (home / name).symlink_to(ROOT / name)
     (home / "examples/embedded/cache_frozen_lake").symlink_to(lakes)
+    quick_shop_agent(home / "examples/embedded/cache_shop_agent")
     # Without a chat template: the demos need none, and each start would try it in a process of its own.
     cache = home / "examples/embedded/cache"
     shutil.copytree(embedded / "model", cache / "model", ignore=shutil.ignore_patterns("chat_template.jinja"))
@@ -67,6 +68,13 @@ def quick_lakes(out: Path) -> Path:
     """The embedded agent for frozen lakes, taught for a moment only."""
     maker = script("embedded", "make_frozen_lake")
     made: Path = maker.make(out, settings=replace(maker.SETTINGS, episodes=60, learn_steps=2, batch_size=4))
+    return made
+
+
+def quick_shop_agent(out: Path) -> Path:
+    """The embedded agent that calls a tool, as quickly."""
+    maker = script("embedded", "make_shop_agent")
+    made: Path = maker.make(out, settings=maker.Settings(episodes=40, learn_steps=2, batch_size=4))
     return made
 
 

@@ -20,6 +20,7 @@ from roll.compat.roll.rule import (
     value_read_as,
 )
 from roll.configs.arguments import DataArguments, GeneratingArguments
+from roll.configs.problems import did_you_mean
 
 _CPU_GRADER = "reward workers grade on CPUs and load no model"
 _CLASSIFIER = "roll.pipeline.base_worker.RewardWorker"
@@ -66,6 +67,13 @@ def _method(value: object, block: Siblings) -> dict[str, object]:
 
 
 _TEMPLATES = choices(DataArguments, "template")
+
+
+def _is_name_of_rolls(template: object) -> bool:
+    """Whether it is a name, and neither one of ours nor one that is misspelt."""
+    return isinstance(template, str) and not did_you_mean(template, map(str, _TEMPLATES), cutoff=0.8)
+
+
 DATA = (
     *(
         rule
@@ -74,8 +82,7 @@ DATA = (
             value_read_as(f"{block}.template", ("empty",), "chatml", "read as chatml: ROLL's wraps the prompt in it",
                           unless=(DataArguments, "template")),
             KeyRule(f"{block}.template", "alias", "read as native: the tokenizer's own chat template, not ROLL's of that name",
-                 lambda v, b: {".template": "native"}, lambda v, b: v not in _TEMPLATES and isinstance(v, str | None),
-                 "any other name"),
+                 lambda v, b: {".template": "native"}, lambda v, b: v is None or _is_name_of_rolls(v), "any other name"),
             value_read_as(f"{block}.prompt", (None,), DROP, "the default: prompt, where a row has no messages"),
             value_read_as(f"{block}.messages", (None,), DROP, "the default: messages, where a row has it"),
             ignored(f"{block}.response", "ground_truth names the column of the reference answer"),

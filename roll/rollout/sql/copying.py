@@ -1,8 +1,8 @@
 """A checkpoint's copy of the database: an SQLite file, from which a trainer restores a database that is damaged, lost, or older
 than the checkpoint.
 
-The copy is of a moment after the checkpoint's own, as the database itself would be. It lacks the samples that nobody needs who
-goes on from there.
+The copy is of a moment after the checkpoint's own, as the database itself would be. It lacks the samples that no process needs
+which goes on from there.
 """
 
 from __future__ import annotations

@@ -199,7 +199,7 @@ class Database:
         return self._open
 
     def _check_file(self) -> None:
-        """Raises `DatabaseFailed` if the file is another one than before: nobody reads what is written to one that was moved."""
+        """Raises `DatabaseFailed` if the file is another one than before: what is written to one that was moved is never read."""
         found = self._file.stat().st_ino if self._file is not None and self._file.exists() else None
         if self._inode not in (None, found):
             raise DatabaseFailed(f"{self._file} was moved, removed or restored while this process had it open: start it again")

@@ -105,13 +105,13 @@ class SqlGroups(Groups):
                 await self._database.write(joining.Leave(self._member.name, "left"))
         await self._database.close()
 
-    async def conclude(self, status: str, reason: str = "") -> None:
+    async def announce_end(self, status: str, reason: str = "") -> None:
         """The trainer says how the run has ended; explorers end then, too."""
         if self._member.term:
             async with self._transaction():
                 self._statements.append(update(runs).values(status=status, reason=reason))
 
-    async def attend(self) -> None:
+    async def keep_in_sync(self) -> None:
         """Runs as long as the run does: shows that this process lives, learns what others do, and notices who does not live."""
         beaten = -BEAT_S
         async for _ in self._database.notices():
@@ -138,7 +138,7 @@ class SqlGroups(Groups):
             await self._database.write(lambda connection: connection.execute(beat))
             self._learn(await self._database.read(self._news))
             for name in self._signs.look(alive := self._peers.beats(), self._clock()):
-                logger.warning("%s has given no sign of life: its groups are rolled out anew", name)
+                logger.warning("%s has given no sign of life: its groups are rolled out again", name)
                 await self._database.write(joining.Leave(name, "lost", alive[name]))
 
     # -- what a transaction does ----------------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ class SqlGroups(Groups):
         return read_book(connection, self._member.task_set, journaled)
 
     def _adopt(self, book: Book) -> None:
-        """Everything anew."""
+        """Reads everything again."""
         book.restore(self.admission)
         self.admission.replay.lease(group.group_id for groups in self._leased.values() for group in groups)
         mine = {row.id for row in book.live if row.member == self._member.name and row.id in self._work}

@@ -51,7 +51,7 @@ class Join:
     member: Member
     contract: Mapping[str, Any]
     cursor: Mapping[str, Any]
-    """Where the member's task set begins, if nobody has drawn from it yet."""
+    """Where the member's task set begins, if nothing has been drawn from it yet."""
     admission: Admission
     depth: float
     trainer_at: tuple[int, int] | None

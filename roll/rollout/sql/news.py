@@ -123,7 +123,7 @@ def check_part(news: News, me: Member, branch: int) -> None:
         raise TakenBack
     if mine is None or mine.state != "alive":
         raise Expelled(
-            f"{me.name} was taken for dead by the other processes of this run, which roll out its groups anew: "
+            f"{me.name} was taken for dead by the other processes of this run, which roll out its groups again: "
             "start it again (member_timeout says after how many silent seconds)"
         )
 

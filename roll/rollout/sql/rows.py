@@ -181,8 +181,8 @@ def fate_of(row: Row[object], group: SampleGroup) -> Fate:
 
 
 def superfluous(step: int, oldest: int | None) -> list[Select[tuple[int]]]:
-    """The groups whose samples nobody needs who goes on from the checkpoint of `step` or a later one. `oldest`: the start version
-    from which on a group may be trained again then; None: no group is."""
+    """The groups whose samples no process needs which goes on from the checkpoint of `step` or a later one. `oldest`: the start
+    version from which on a group may be trained again then; None: no group is."""
     done = select(groups.c.id).where(groups.c.state == "trained", groups.c.step <= step)
     done = done if oldest is None else done.where(groups.c.start_version < oldest)
     return [done, select(groups.c.id).where(groups.c.state == "dropped")]

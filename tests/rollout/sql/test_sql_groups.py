@@ -210,7 +210,7 @@ def test_a_trainer_that_goes_on_from_a_checkpoint_takes_later_replays_back(make_
             await explore(explorer, B)
             killed = party.member("trainer", explores=False, trains=True)
             await killed.join(party.contract, (0, 0))
-            attending = asyncio.create_task(killed.attend())
+            attending = asyncio.create_task(killed.keep_in_sync())
             trained = []
             at = {0: (0, 0)}
             for number in range(4):
@@ -306,7 +306,7 @@ def test_explorers_end_when_the_trainer_says_that_the_run_has(make_party):
         async with party.joined("explorer") as explorer, party.trainer() as trainer:
             await explore(explorer, 2 * B)
             waiting = asyncio.create_task(explorer.start())
-            await trainer.conclude("finished")
+            await trainer.announce_end("finished")
             with pytest.raises(Closed):
                 await waiting
 
@@ -357,7 +357,7 @@ def test_one_explorer_validates_a_version_and_another_takes_over_if_it_leaves(ma
 def test_a_process_that_ends_before_it_took_part_says_nothing(tmp_path):
     async def main():
         groups = Party(f"sqlite:///{tmp_path}/groups.db").member("trainer", explores=False, trains=True)
-        await groups.conclude("failed", "no worker could start")
+        await groups.announce_end("failed", "no worker could start")
         await groups.leave()
         assert not (tmp_path / "groups.db").exists()
 
@@ -415,7 +415,7 @@ def test_whatever_explorers_and_trainers_come_and_go_every_task_and_every_group_
         while True:
             groups = party.member(name)
             await groups.join(party.contract)
-            work = [asyncio.create_task(each) for each in (roll_out_some(groups), groups.attend(), follow(groups))]
+            work = [asyncio.create_task(each) for each in (roll_out_some(groups), groups.keep_in_sync(), follow(groups))]
             done, rest = await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
             for task in rest:
                 task.cancel()
@@ -431,7 +431,7 @@ def test_whatever_explorers_and_trainers_come_and_go_every_task_and_every_group_
         while at[0] < STEPS:
             groups = party.member("trainer", explores=False, trains=True, step=at[0])
             await groups.join(party.contract, at)
-            attending = asyncio.create_task(groups.attend())
+            attending = asyncio.create_task(groups.keep_in_sync())
             step = at[0]
             while step < STEPS:
                 lease = await groups.lease(step)
@@ -445,7 +445,7 @@ def test_whatever_explorers_and_trainers_come_and_go_every_task_and_every_group_
                 elif dice.random() < 0.5:
                     break
             else:
-                await groups.conclude("finished")
+                await groups.announce_end("finished")
                 at = (STEPS, 0)
             attending.cancel()
             await asyncio.wait([attending])
@@ -487,7 +487,7 @@ def test_a_clock_that_jumps_back_and_forth_changes_nothing_but_what_is_shown(mak
                 await trainer.trained(await trainer.lease(step))
                 await trainer.set_published(step + 1)
             assert {row.name for row in party.rows("SELECT name FROM members WHERE state = 'alive'")} == {"trainer", "one", "two"}
-            await trainer.conclude("finished", "")
+            await trainer.announce_end("finished", "")
             for task in following:
                 task.cancel()
         assert dict(party.rows("SELECT state, count(*) FROM groups GROUP BY state")) == {"trained": B * STEPS}

@@ -205,7 +205,7 @@ class SlotEngine:
         return seeded_uniforms(params.seed, params.max_new_tokens)[len(row.request.partial_ids) :]
 
     def _prefill(self, joining: list[Row]) -> None:
-        """Gives the rows slots, fills these and samples a token each. Equal contexts are computed once and copied."""
+        """Gives the rows slots, fills these and samples one token each. Equal contexts are computed once and copied."""
         fresh: dict[ContextKey, Row] = {}
         copies: list[Row] = []
         for row in sorted(joining, key=lambda row: len(row.context[0])):

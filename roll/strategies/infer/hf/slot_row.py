@@ -77,4 +77,4 @@ class Row:
         stops = [start for start, _ in self.marks[1:]] + [len(self.tokens)]
         spans = [VersionSpan(start, stop, version) for (start, version), stop in zip(self.marks, stops, strict=False)]
         kept = KeptTokens.of(self.kept) if self.request.sampling.with_kept else None
-        return GenerateResult(self.request_id, self.tokens, self.logprobs, spans, reason, text, kept)
+        return GenerateResult(self.request_id, self.tokens, self.logprobs, spans, reason, text, kept=kept)

@@ -24,7 +24,7 @@ from roll.errors import EngineError
 OWNER = "ROLL_ENGINE_OWNER"
 """Names the process without which the engine's are to end."""
 _ERRORS = "errors.log"
-"""In the engine's folder: what its processes report as errors. What a process ends with is known to nobody else."""
+"""In the engine's folder: what its processes report as errors. What a process ends with stands nowhere else."""
 _RAISED = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception|Exit)): (.+)", re.MULTILINE)
 
 
@@ -62,7 +62,7 @@ def engine_environment(
     }
     if threads is not None:
         env["OMP_NUM_THREADS"] = str(threads)
-    if devices == ["cpu"]:
+    if set(devices) == {"cpu"}:
         env["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # engines would all be bound to the first cores
         if EngineArguments(dict(arguments)).devices_per_engine == 1:
             env["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the model is in the scheduler's process, as on a GPU

@@ -71,7 +71,7 @@ class VLLMInferStrategy:
         adapters: AdapterSource | None = None,
     ) -> None:
         model: Any = AutoConfig.from_pretrained(model_path).get_text_config()
-        on_cpu = list(devices) == ["cpu"]
+        on_cpu = set(devices) == {"cpu"}
         arguments = engine_arguments(
             adapters.base if adapters else model_path,
             engine_args or {},

@@ -2,7 +2,7 @@
 or hold different samples.
 
 Ranks are numbered in Megatron's default order: tensor-parallel neighbours first, then context- and data-parallel ones, pipeline
-stages last. The experts of a stage divide its ranks anew: those that share an expert's matrices first, then those that hold
+stages last. The experts of a stage divide its ranks again: those that share an expert's matrices first, then those that hold
 other experts, then those that hold the same ones.
 """
 

@@ -1,0 +1,138 @@
+"""OpenAI's Chat Completions, and the form of errors that it shares with Responses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from roll.envs.gateway.conversation import (
+    Asked,
+    Message,
+    Reply,
+    ToolCall,
+    assistant,
+    field_of,
+    function_tool,
+    listed,
+    text_of,
+    tool_call,
+)
+from roll.envs.gateway.dialect import TYPES, event, pieces
+from roll.envs.gateway.session import Session
+from roll.errors import Refused
+
+DONE = b"data: [DONE]\n\n"
+ROLES = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+
+
+class ChatCompletions:
+    ping = b": keep-alive\n\n"
+
+    def read(self, body: dict[str, Any], session: Session) -> Asked:
+        if field_of(body, "n", int) not in (None, 1):
+            raise Refused(400, "n must be 1: ask once for each answer", "n")
+        limits = [field_of(body, name, int, least=1) for name in ("max_completion_tokens", "max_tokens")]
+        messages = [_message(message) for message in listed(body, "messages")]
+        if not messages:
+            raise Refused(400, "messages must not be empty", "messages")
+        options = field_of(body, "stream_options", dict) or {}
+        return Asked(
+            messages=messages,
+            tools=[_tool(tool) for tool in listed(body, "tools")],
+            model=str(body.get("model") or "policy"),
+            most=min((limit for limit in limits if limit is not None), default=None),
+            stop=stop_strings(body, "stop"),
+            stream=bool(field_of(body, "stream", bool)),
+            reads_calls=body.get("tool_choice") != "none",
+            with_usage=bool(options.get("include_usage")),
+        )
+
+    def reply(self, asked: Asked, reply: Reply, session: Session) -> dict[str, Any]:
+        message: Message = {"role": "assistant", "content": reply.content, "refusal": None}
+        if reply.thinking:
+            message["reasoning_content"] = reply.thinking
+        if reply.calls:
+            message["content"] = reply.content or None
+            message["tool_calls"] = [_call(call) for call in reply.calls]
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _ending(reply)}
+        return self._head(asked, reply, "chat.completion") | {"choices": [choice], "usage": _usage(reply)}
+
+    def events(self, asked: Asked, reply: Reply, session: Session) -> Iterator[bytes]:
+        head = self._head(asked, reply, "chat.completion.chunk")
+
+        def chunk(delta: dict[str, Any], ending: str | None = None) -> bytes:
+            choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": ending}
+            return event(head | {"choices": [choice]})
+
+        yield chunk({"role": "assistant", "content": ""})
+        for piece in pieces(reply.thinking):
+            yield chunk({"reasoning_content": piece})
+        for piece in pieces(reply.content):
+            yield chunk({"content": piece})
+        for index, call in enumerate(reply.calls):
+            yield chunk({"tool_calls": [{"index": index, **_call(call)}]})
+        yield chunk({}, _ending(reply))
+        if asked.with_usage:
+            yield event(head | {"choices": [], "usage": _usage(reply)})
+        yield DONE
+
+    def refusal(self, refused: Refused) -> dict[str, Any]:
+        kind = TYPES.get(refused.status, "server_error" if refused.status >= 500 else "invalid_request_error")
+        return {"error": {"message": refused.message, "type": kind, "param": refused.param, "code": refused.code}}
+
+    def refusal_event(self, refused: Refused) -> bytes:
+        return event(self.refusal(refused))
+
+    def _head(self, asked: Asked, reply: Reply, kind: str) -> dict[str, Any]:
+        return {"id": reply.call_id, "object": kind, "created": reply.created, "model": asked.model}
+
+
+def _message(given: dict[str, Any]) -> Message:
+    role = ROLES.get(str(given.get("role")))
+    if role is None:
+        raise Refused(400, f"a message's role is one of {', '.join(ROLES)}, not {given.get('role')!r}", "messages")
+    kinds = ("text", "refusal") if role == "assistant" else ("text",)
+    content = text_of(given.get("content"), kinds)
+    if role == "assistant":
+        thinking = given.get("reasoning_content") or given.get("reasoning")
+        return assistant(content, [_read_call(call) for call in listed(given, "tool_calls")], str(thinking or ""))
+    message: Message = {"role": role, "content": content}
+    if role == "tool":
+        message["tool_call_id"] = str(given.get("tool_call_id") or "")
+    return message
+
+
+def _read_call(call: dict[str, Any]) -> ToolCall:
+    function = field_of(call, "function", dict) or {}
+    return tool_call(call.get("id"), function.get("name"), function.get("arguments"))
+
+
+def _tool(tool: dict[str, Any]) -> Message:
+    if tool.get("type") != "function" or not isinstance(tool.get("function"), dict):
+        raise Refused(400, "a tool is {type: function, function: {...}}", "tools")
+    function = tool["function"]
+    return function_tool(function, function.get("name"), function.get("parameters"))
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.as_json()}}
+
+
+def _ending(reply: Reply) -> str:
+    if reply.calls:
+        return "tool_calls"
+    return "stop" if reply.stopped else "length"
+
+
+def _usage(reply: Reply) -> dict[str, int]:
+    total = reply.prompt_tokens + reply.answer_tokens
+    return {"prompt_tokens": reply.prompt_tokens, "completion_tokens": reply.answer_tokens, "total_tokens": total}
+
+
+def stop_strings(body: dict[str, Any], name: str) -> tuple[str, ...]:
+    """Raises `Refused`."""
+    given = body.get(name)
+    found = [given] if isinstance(given, str) else given or []
+    if not isinstance(found, list) or not all(isinstance(stop, str) and stop for stop in found):
+        raise Refused(400, f"{name} must be texts that are not empty", name)
+    return tuple(found)

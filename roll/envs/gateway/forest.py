@@ -1,0 +1,130 @@
+"""The conversations of an episode: a forest of the policy's answers.
+
+An answer hangs on the answer that its context goes on from, with the tokens that were told in between; a context that goes on
+from none begins a tree. The tokens from a root to an answer are, to the token, what the engine was given and what it sampled. Two
+requests on one history make two branches, an edited or compacted history begins another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from roll.envs.gateway.conversation import Asked, Message, Reply, digests, thinking_of
+from roll.rollout.dialogue import Dialogue
+from roll.rollout.episode import PolicyAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What an answer is asked to, and where it will hang."""
+
+    parent: Answer | None
+    told: list[int]
+    """Tokens behind the parent's answer, or all of them."""
+    thinks: bool
+    ids: list[int]
+    """All of them."""
+
+
+@dataclass(slots=True, eq=False)
+class Answer:
+    parent: Answer | None
+    told: list[int]
+    news: list[Message]
+    """What was told behind the parent's answer, or all of it; kept once, as histories are sent whole with each request."""
+    tools: list[Message]
+    sampled: PolicyAnswer
+    reply: Reply
+    branches: int = 0
+    """Answers that hang on it."""
+    reward: float = 0.0
+    """For this answer alone."""
+    message: Message = field(init=False)
+    place: int = field(init=False)
+    """Of its message in its conversation."""
+
+    def __post_init__(self) -> None:
+        self.message = self.reply.message
+        self.place = len(self.news) + (0 if self.parent is None else self.parent.place + 1)
+
+    def path(self) -> list[Answer]:
+        """From the root to this one."""
+        return [*up(self)][::-1]
+
+    @property
+    def ids(self) -> list[int]:
+        return [token for answer in self.path() for token in (*answer.told, *answer.sampled.token_ids)]
+
+    @property
+    def conversation(self) -> list[Message]:
+        return [message for answer in self.path() for message in (*answer.news, answer.message)]
+
+
+class Forest:
+    def __init__(self, dialogue: Dialogue) -> None:
+        self._dialogue = dialogue
+        self.answers: list[Answer] = []
+        """As they were recorded."""
+        self._after: dict[bytes, list[Answer]] = {}
+        """Digest of a conversation that ends with an answer -> the answers that end it so."""
+        self.rendered_anew = 0
+        """Conversations that began with earlier answers, of which none could be gone on from."""
+
+    def context(self, asked: Asked) -> Context:
+        """Raises `TemplateRefusal`."""
+        parent = self._match(asked)
+        if parent is not None:
+            news = asked.messages[parent.place + 1 :]
+            last = parent.sampled.token_ids[-1] if parent.sampled.token_ids else None
+            bridge = self._dialogue.bridge(parent.message, news, last, asked.tools)
+            if bridge is not None:
+                return Context(parent, bridge.ids, bridge.thinks, [*parent.ids, *bridge.ids])
+        whole = self._dialogue.whole(asked.messages, asked.tools)
+        return Context(None, whole.ids, whole.thinks, whole.ids)
+
+    def record(self, context: Context, asked: Asked, sampled: PolicyAnswer, reply: Reply) -> Answer:
+        parent = context.parent
+        news = asked.messages if parent is None else asked.messages[parent.place + 1 :]
+        answer = Answer(parent, context.told, news, asked.tools, sampled, reply)
+        if parent is not None:
+            parent.branches += 1
+        else:
+            self.rendered_anew += any(message["role"] == "assistant" for message in news)
+        self.answers.append(answer)
+        digest = digests(asked.tools, [*asked.messages, answer.message])[-1]
+        self._after.setdefault(digest, []).append(answer)
+        return answer
+
+    def find(self, call_id: object) -> Answer | None:
+        """By the id of its call."""
+        return next((answer for answer in self.answers if answer.reply.call_id == call_id), None)
+
+    def leaves(self) -> list[Answer]:
+        """As they were recorded."""
+        return [answer for answer in self.answers if not answer.branches]
+
+    def _match(self, asked: Asked) -> Answer | None:
+        """The answer in the history with the longest history of its own that is the request's."""
+        histories = digests(asked.tools, asked.messages)
+        for place in range(len(histories) - 2, -1, -1):
+            alike = [each for each in self._after.get(histories[place], ()) if _same_thinking(each, asked.messages)]
+            if alike:
+                ids = _call_ids(asked.messages[place])
+                return next((each for each in alike if _call_ids(each.message) == ids), alike[-1])
+        return None
+
+
+def _same_thinking(answer: Answer, messages: Sequence[Message]) -> bool:
+    """Thinking may be left out of a history; other thinking than was sampled is another history."""
+    return all(thinking_of(messages[each.place]) in ("", thinking_of(each.message)) for each in up(answer))
+
+
+def up(answer: Answer | None) -> Iterator[Answer]:
+    while answer is not None:
+        yield answer
+        answer = answer.parent
+
+
+def _call_ids(message: Message) -> list[str]:
+    return [call["id"] for call in message.get("tool_calls") or ()]

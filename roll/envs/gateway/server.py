@@ -1,0 +1,195 @@
+"""The gateway: what programs take for a model, over HTTP, beside the coordinator that plays their episodes.
+
+Each episode has an address and two keys of 256 bits: one speaks for the policy, the other gives the reward. Who knows neither
+learns nothing but that (401); an episode that has ended says so (409). Nothing of what is sent is evaluated or unpickled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import socket
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from roll.envs.gateway.anthropic import Messages, counted
+from roll.envs.gateway.chat import ChatCompletions
+from roll.envs.gateway.conversation import whole_body
+from roll.envs.gateway.dialect import Dialect
+from roll.envs.gateway.responses import Responses
+from roll.envs.gateway.session import Session
+from roll.envs.gateway.streamed import Streamed
+from roll.errors import Refused
+
+LARGEST_BODY = 64 << 20
+"""Bytes of a request."""
+REMEMBERED = 4096
+"""Ended episodes whose keys are still known: a late call hears that it is late."""
+IDLE_S = 600
+"""Time that a client's connection stays open between two calls: a tool may take long."""
+GOODBYE_S = 1
+CHAT, MESSAGES = ChatCompletions(), Messages()
+DIALECTS: Mapping[str, Dialect] = {"chat/completions": CHAT, "messages": MESSAGES, "responses": Responses()}
+NO_RETRY = {"x-should-retry": "false"}
+"""Clients repeat a 409 by themselves unless they are told not to."""
+
+Handler = Callable[[Request, Session], Awaitable[Response]]
+
+
+class Gateway:
+    def __init__(self, host: str) -> None:
+        """`host`: the address to listen on, and in the addresses of episodes."""
+        self._host = host
+        self._sessions: dict[str, Session] = {}
+        self._ended: OrderedDict[str, tuple[str, str]] = OrderedDict()
+        self._socket: socket.socket | None = None
+        self._serving: asyncio.Task[None] | None = None
+
+    def open(self, session: Session) -> str:
+        """The address of the episode. Raises `OSError` if none can be had at the first."""
+        if self._socket is None:
+            family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+            self._socket = socket.create_server((self._host, 0), family=family, backlog=2048)
+            config = uvicorn.Config(
+                self._app(),
+                loop="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_keep_alive=IDLE_S,
+                timeout_graceful_shutdown=GOODBYE_S,
+            )
+            self._server = _Server(config)
+            self._serving = asyncio.ensure_future(self._server.serve(sockets=[self._socket]))
+        self._sessions[session.name] = session
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self._socket.getsockname()[1]}/e/{session.name}"
+
+    def end(self, session: Session) -> None:
+        session.finish()
+        self._sessions.pop(session.name, None)
+        self._ended[session.name] = (session.model_key, session.reward_key)
+        while len(self._ended) > REMEMBERED:
+            self._ended.popitem(last=False)
+
+    async def close(self) -> None:
+        for session in list(self._sessions.values()):
+            self.end(session)
+        serving, self._serving = self._serving, None
+        if serving is not None:
+            self._server.should_exit = True
+            await serving
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _app(self) -> Starlette:
+        routes = [Route(f"/e/{{episode}}/v1/{path}", self._asking(each), methods=["POST"]) for path, each in DIALECTS.items()]
+        by_either = partial(self._called, rewards=None)
+        routes += [
+            Route(
+                "/e/{episode}/v1/messages/count_tokens",
+                partial(self._called, handler=_counted, rewards=False, dialect=MESSAGES),
+                methods=["POST"],
+            ),
+            Route("/e/{episode}/v1/models", partial(by_either, handler=_models), methods=["GET"]),
+            Route("/e/{episode}/reward", partial(self._called, handler=_reward, rewards=True), methods=["POST"]),
+            Route("/e/{episode}/end", partial(by_either, handler=_end), methods=["POST"]),
+        ]
+        return Starlette(routes=routes)
+
+    def _asking(self, dialect: Dialect) -> Callable[[Request], Awaitable[Response]]:
+        return partial(self._called, handler=partial(_asked, dialect), rewards=False, dialect=dialect)
+
+    async def _called(self, request: Request, handler: Handler, rewards: bool | None, dialect: Dialect = CHAT) -> Response:
+        """`rewards`: whose key it takes, the reward's or the policy's; None: either."""
+        try:
+            return await handler(request, self._session(request, rewards))
+        except Refused as refused:
+            return JSONResponse(dialect.refusal(refused), refused.status, NO_RETRY)
+        except ClientDisconnect:
+            return Response(status_code=400)
+
+    def _session(self, request: Request, rewards: bool | None) -> Session:
+        """Raises `Refused`."""
+        name, key = request.path_params["episode"], _key(request)
+        session = self._sessions.get(name)
+        model, reward = self._ended.get(name, ("", "")) if session is None else (session.model_key, session.reward_key)
+        knows_model, knows_reward = (bool(known) and hmac.compare_digest(key, known.encode()) for known in (model, reward))
+        if not knows_model and not knows_reward:
+            raise Refused(401, "the key is not known here", code="invalid_api_key")
+        if rewards is not None and not (knows_reward if rewards else knows_model):
+            raise Refused(403, "rewards are given with the reward's key" if rewards else "the reward's key asks no model")
+        if session is None or session.ended:
+            raise Refused(409, "the episode has ended", code="episode_ended")
+        return session
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are the worker's."""
+        yield
+
+
+def _key(request: Request) -> bytes:
+    bearer, _, key = request.headers.get("authorization", "").partition(" ")
+    return (key if bearer.lower() == "bearer" else request.headers.get("x-api-key", "")).strip().encode()
+
+
+async def _body(request: Request) -> bytes:
+    """Raises `Refused`."""
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > LARGEST_BODY:
+            raise Refused(413, f"a request has at most {LARGEST_BODY >> 20} MiB")
+        parts.append(part)
+    return b"".join(parts)
+
+
+async def _asked(dialect: Dialect, request: Request, session: Session) -> Response:
+    text = await _body(request)
+    asked = dialect.read(whole_body(text), session)
+    repeated = request.headers.get("x-stainless-retry-count", "0") != "0"
+    call = session.begin(asked, request.url.path.encode() + b"\n" + text, repeated)
+    if asked.stream:
+        return Streamed(dialect, asked, session, call, request)
+    reply = await session.reply(call)
+    if await request.is_disconnected():  # it may repeat the request, and then hears this answer
+        return Response(status_code=499)
+    session.record(call)
+    return JSONResponse(dialect.reply(asked, reply, session))
+
+
+async def _counted(request: Request, session: Session) -> Response:
+    context = session.context(counted(whole_body(await _body(request))))
+    return JSONResponse({"input_tokens": len(context.ids)})
+
+
+async def _models(request: Request, session: Session) -> Response:
+    model = {"id": "policy", "object": "model", "type": "model", "display_name": "policy", "created": 0, "owned_by": "roll"}
+    return JSONResponse({"object": "list", "data": [model], "has_more": False, "first_id": "policy", "last_id": "policy"})
+
+
+async def _reward(request: Request, session: Session) -> Response:
+    body: dict[str, Any] = whole_body(await _body(request))
+    if unknown := sorted(body.keys() - {"value", "call_id", "success"}):
+        raise Refused(400, f"a reward has value, and may have call_id and success; not {', '.join(unknown)}", unknown[0])
+    session.earn(body.get("value"), body.get("call_id"), body.get("success"))
+    return JSONResponse({"accepted": True})
+
+
+async def _end(request: Request, session: Session) -> Response:
+    session.finish()
+    return JSONResponse({"ended": True})

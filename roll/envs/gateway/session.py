@@ -1,0 +1,188 @@
+"""One episode, as the gateway sees it: who may speak for it, what was asked, answered and recorded, and what it earned.
+
+An answer belongs to the episode once it is written to a program that still listens: what nobody has heard is not trained. A
+request that is repeated, which clients say in a header, gets the answer of the first, whether that is still being sampled, was
+lost on the way or was heard; a request that is equal without saying so is a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from roll.data.sample import EpisodeEnd
+from roll.envs.gateway.answer_text import new_id, read_answer
+from roll.envs.gateway.conversation import Asked, Reply
+from roll.envs.gateway.forest import Context, Forest
+from roll.errors import Refused, TemplateRefusal
+from roll.rollout.dialogue import Dialogue
+from roll.rollout.episode import PolicyAnswer
+
+Ask = Callable[[Sequence[int], int, int, tuple[str, ...]], Awaitable[PolicyAnswer]]
+"""(context tokens, number of the call, most new tokens, strings that end the answer) -> the answer, complete."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    context: int
+    """Tokens of a conversation with its answers."""
+    answer: int
+    """Tokens of an answer."""
+    calls: int
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """A request that was let in."""
+
+    asked: Asked | None
+    """None, as the context, once the answer is recorded: histories are long."""
+    context: Context | None
+    work: asyncio.Task[PolicyAnswer]
+    call_id: str
+    reply: Reply | None = None
+
+
+class Session:
+    def __init__(self, name: str, dialogue: Dialogue, ask: Ask, limits: Limits) -> None:
+        """`name`: part of the address; no secret."""
+        self.name = name
+        self.model_key, self.reward_key = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
+        self.forest = Forest(dialogue)
+        self.ended = False
+        self.end: EpisodeEnd | None = None
+        """Which limit the episode has met, if one."""
+        self.reward: float | None = None
+        self.success: bool | None = None
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Has the error if the policy could not answer for another reason than the request."""
+        self.failed.add_done_callback(_heard)
+        self.generation_s = 0.0
+        self._ask, self._limits = ask, limits
+        self._begun = 0
+        self._calls: dict[str, Call] = {}
+        """The newest call of each request, by what identifies it."""
+        self._rewarded: dict[str, float] = {}
+
+    def begin(self, asked: Asked, identity: bytes, repeated: bool) -> Call:
+        """Lets a request in, or finds the one that it repeats. Raises `Refused`."""
+        digest = hashlib.sha256(identity).hexdigest()
+        if repeated and (earlier := self._calls.get(digest)) is not None and not _lost(earlier):
+            return earlier
+        self._refuse_late()
+        if self._begun >= self._limits.calls:
+            self.end = self.end or "max_steps"
+            raise Refused(400, f"the episode has had its {self._limits.calls} calls (max_steps)", code="max_steps")
+        context = self.context(asked)
+        room = self._limits.context - len(context.ids)
+        if room <= 0:
+            self.end = "context"
+            message = f"the conversation has {len(context.ids)} tokens, and sequence_length is {self._limits.context}"
+            raise Refused(400, message, "messages", "context_length_exceeded")
+        most = min(room, self._limits.answer, asked.most or self._limits.answer)
+        work = asyncio.ensure_future(self._answer(context, self._begun, most, asked.stop))
+        work.add_done_callback(_heard)
+        self._begun += 1
+        call = self._calls[digest] = Call(asked, context, work, new_id("call"))
+        return call
+
+    def context(self, asked: Asked) -> Context:
+        """Raises `Refused`."""
+        try:
+            return self.forest.context(asked)
+        except TemplateRefusal as refusal:
+            raise Refused(400, str(refusal), "messages") from refusal
+
+    async def reply(self, call: Call) -> Reply:
+        """The answer to a call. Raises `Refused` if there is none."""
+        try:
+            sampled = await asyncio.shield(call.work)
+        except asyncio.CancelledError:
+            if call.work.cancelled():
+                raise Refused(409, "the episode has ended", code="episode_ended") from None
+            raise
+        except Exception as error:  # of the engines or of the run, which `failed` tells: nothing that a program could mend
+            raise Refused(500, "the policy cannot answer") from error
+        if call.reply is None:
+            assert call.asked is not None and call.context is not None
+            call.reply = _reply(call, call.asked, call.context, sampled)
+        return call.reply
+
+    def record(self, call: Call) -> None:
+        """The answer is being written to the program. Raises `Refused` if it comes too late."""
+        if call.asked is not None and call.context is not None:
+            self._refuse_late()
+            assert call.reply is not None
+            self.forest.record(call.context, call.asked, call.work.result(), call.reply)
+            call.asked = call.context = None
+
+    def earn(self, value: object, call_id: object, success: object = None) -> None:
+        """A reward of the episode, or of one call; the same once more changes nothing. Raises `Refused`."""
+        self._refuse_late()
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise Refused(400, "value must be a finite number", "value")
+        if success is not None and not isinstance(success, bool):
+            raise Refused(400, "success must be true or false", "success")
+        earlier = self.reward if call_id is None else self._rewarded.get(str(call_id))
+        if earlier is not None:
+            if earlier != float(value):
+                raise Refused(409, f"it has its reward already: {earlier:g}", code="rewarded_already")
+            return
+        if call_id is None:
+            self.reward, self.success = float(value), success
+            return
+        answer = self.forest.find(call_id)
+        if answer is None:
+            raise Refused(400, "the episode has no such call", "call_id")
+        self._rewarded[str(call_id)] = answer.reward = float(value)
+
+    def finish(self) -> None:
+        """Nothing is asked or earned from here on; what is being sampled is given up."""
+        self.ended = True
+        for call in self._calls.values():
+            call.work.cancel()
+
+    def _refuse_late(self) -> None:
+        if self.ended:
+            raise Refused(409, "the episode has ended", code="episode_ended")
+
+    async def _answer(self, context: Context, number: int, most: int, stop: tuple[str, ...]) -> PolicyAnswer:
+        started = time.perf_counter()
+        try:
+            return await self._ask(context.ids, number, most, stop)
+        except Exception as error:
+            if not self.failed.done():
+                self.failed.set_exception(error)
+            raise
+        finally:
+            self.generation_s += time.perf_counter() - started
+
+
+def _heard(work: asyncio.Future[Any]) -> None:
+    """A program that has gone asks for no error."""
+    if not work.cancelled():
+        work.exception()
+
+
+def _lost(call: Call) -> bool:
+    return call.work.done() and (call.work.cancelled() or call.work.exception() is not None)
+
+
+def _reply(call: Call, asked: Asked, context: Context, sampled: PolicyAnswer) -> Reply:
+    said = read_answer(sampled.text, context.thinks, asked.reads_calls and bool(asked.tools))
+    return Reply(
+        call_id=call.call_id,
+        content=said.content,
+        thinking=said.thinking,
+        calls=said.calls,
+        stopped=sampled.stopped,
+        prompt_tokens=len(context.ids),
+        answer_tokens=len(sampled.token_ids),
+        created=int(time.time()),
+    )

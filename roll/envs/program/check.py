@@ -1,0 +1,54 @@
+"""What can be wrong with a program and is found before any worker starts: its commands, its folder, its reward."""
+
+from __future__ import annotations
+
+import inspect
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from roll.configs.dotted_path import import_object
+from roll.configs.problems import Problem
+from roll.configs.program import COMMAND, POSTED, ProgramConfig
+
+
+def installed_problems(program: ProgramConfig, key: str) -> Iterator[Problem]:
+    """`key`: of the program in the configuration."""
+    if program.python is not None and shutil.which(program.python) is None:
+        yield Problem(f"{key}.python", program.python, "there is no such interpreter here", "the path of a Python")
+    if program.folder is not None and not Path(program.folder).is_dir():
+        yield Problem(f"{key}.folder", program.folder, "is not a folder here", "the folder that each episode gets a copy of")
+    for name in ("command", "setup", "scoring"):
+        yield from _command(program, getattr(program, name), f"{key}.{name}")
+    if program.reward not in (POSTED, COMMAND):
+        yield from _function(program.reward, f"{key}.reward")
+
+
+def _command(program: ProgramConfig, words: list[str], key: str) -> Iterator[Problem]:
+    """A file of the folder may be named, which the set-up may also make: only names without a folder are looked for."""
+    if not words:
+        return
+    python = words[0] == "python"
+    path = program.environment.get("PATH")
+    if not python and "/" not in words[0] and shutil.which(words[0], path=path) is None:
+        yield Problem(key, words, f"there is no program {words[0]} on the PATH", "its path, or install it")
+    if python and len(words) > 1 and words[1].endswith(".py") and not program.setup:
+        given = Path(program.folder or ".", words[1]) if program.folder else Path(words[1])
+        inside = program.folder is not None or given.is_absolute()
+        if not inside or not given.is_file():
+            where = program.folder or "its working folder, which is empty: folder says which one is copied"
+            yield Problem(key, words, f"there is no {words[1]} in {where}", f"folder: <where {Path(words[1]).name} is>")
+
+
+def _function(path: str, key: str) -> Iterator[Problem]:
+    fix = "a function of the trace and the working folder, importable here (see PYTHONPATH)"
+    try:
+        function = import_object(path)
+    except ValueError as error:
+        yield Problem(key, path, str(error), fix)
+        return
+    try:
+        inspect.signature(function).bind({}, Path(sys.prefix))
+    except (TypeError, ValueError) as error:
+        yield Problem(key, path, f"cannot be called as reward(trace, folder): {error}", fix)

@@ -1,0 +1,197 @@
+"""Plays episodes of agents that are programs.
+
+An episode is a folder, a session of the gateway and up to three commands: the set-up, the agent and the scoring, each with its
+limit. Whatever the program does, it costs its episode at most; what the policy cannot do is the run's error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from roll.configs.agentic import EnvConfig
+from roll.configs.program import POSTED, ProgramConfig
+from roll.data.sample import EpisodeEnd, Sample, reaches
+from roll.distributed.temp_folder import TempFolder
+from roll.envs.gateway.samples import Outcome, episode_samples
+from roll.envs.gateway.server import Gateway
+from roll.envs.gateway.session import Ask, Limits, Session
+from roll.envs.program.process import Ending, base_environment, run_command
+from roll.envs.program.scoring import Score, Scorer
+from roll.errors import EpisodeFailed
+from roll.rollout.dialogue import Dialogue
+from roll.rollout.episode import EpisodeTask
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where an episode is played."""
+
+    above: Path
+    folder: Path
+    """The commands' working folder."""
+    environment: dict[str, str]
+
+
+class Programs:
+    """Of one coordinator: all its tags that are programs."""
+
+    def __init__(
+        self, envs: Mapping[str, EnvConfig], dialogue: Dialogue, host: str, context: int, answer_tokens: Callable[[str], int]
+    ) -> None:
+        """`context`: most tokens of a sample. `answer_tokens`: tag -> most tokens of an answer."""
+        self._envs = {tag: env for tag, env in envs.items() if env.program is not None}
+        self._dialogue, self._context, self._answer_tokens = dialogue, context, answer_tokens
+        self._gateway = Gateway(host)
+        self._folder: TempFolder | None = None
+        self._scorers: dict[str, Scorer] = {}
+        self._places = {
+            tag: asyncio.Semaphore(env.max_env_step_concurrent) for tag, env in self._envs.items() if env.max_env_step_concurrent
+        }
+
+    async def play(self, task: EpisodeTask, ask: Ask) -> list[Sample]:
+        """Raises `EpisodeFailed`, and what `ask` raises."""
+        env = self._envs[task.tag]
+        limits = Limits(self._context, self._answer_tokens(task.tag), env.max_steps)
+        began = time.perf_counter()
+        async with self._places.get(task.tag, nullcontext()):
+            waited_s = time.perf_counter() - began
+            session = Session(secrets.token_hex(8), self._dialogue, ask, limits)
+            place: _Place | None = None
+            try:
+                place = await self._prepared(env, task, session)
+                return await self._played(env, task, session, place, waited_s)
+            finally:
+                self._gateway.end(session)
+                if place is not None:
+                    await asyncio.shield(asyncio.to_thread(shutil.rmtree, place.above, True))
+
+    async def close(self) -> None:
+        await self._gateway.close()
+        if self._folder is not None:
+            self._folder.remove()
+            self._folder = None
+
+    async def _played(self, env: EnvConfig, task: EpisodeTask, session: Session, place: _Place, waited_s: float) -> list[Sample]:
+        program, began = env.program, time.perf_counter()
+        assert program is not None
+        environment = place.environment | self._addresses(session, program)
+        end = await self._agent(program, session, place, environment)
+        if not session.forest.answers:
+            raise EpisodeFailed("no_calls", "the program has ended without an answer of the policy: there is nothing to reward")
+        scorer = self._scorers.setdefault(task.tag, Scorer(program))
+        trace = _trace(session, task, end)
+        score = await scorer.score(session, trace, place.folder, place.environment, _words(program, program.scoring))
+        played_s = time.perf_counter() - began
+        outcome = Outcome(
+            reward=score.reward,
+            success=self._succeeded(env, session, score),
+            end=end,
+            generation_s=session.generation_s,
+            environment_s=max(0.0, played_s - session.generation_s),
+            waiting_s=waited_s,
+            metrics=_shape(session) | score.metrics,
+        )
+        return episode_samples(session.forest, task, outcome)
+
+    async def _prepared(self, env: EnvConfig, task: EpisodeTask, session: Session) -> _Place:
+        """The working folder, after the set-up. Raises `EpisodeFailed`."""
+        program = env.program
+        assert program is not None
+        if self._folder is None:
+            self._folder = TempFolder("programs")
+        above = self._folder.path / session.name
+        place = _Place(above, above / "work", _environment(program, task, session, above))
+        try:
+            await asyncio.to_thread(_make_folders, place, program.folder)
+            if program.setup:
+                words, limit_s = _words(program, program.setup), program.setup_timeout_s
+                ending = await run_command(words, place.folder, place.environment, above / "setup.log", limit_s)
+                _refuse(ending, "setup", "the set-up", limit_s)
+        except OSError as error:
+            await asyncio.to_thread(shutil.rmtree, above, True)
+            raise EpisodeFailed("setup", f"the working folder cannot be made: {error}") from error
+        except BaseException:
+            await asyncio.shield(asyncio.to_thread(shutil.rmtree, above, True))
+            raise
+        return place
+
+    async def _agent(self, program: ProgramConfig, session: Session, place: _Place, environment: Mapping[str, str]) -> EpisodeEnd:
+        """How the episode has ended. Raises `EpisodeFailed`, and what the policy could not answer for."""
+        limit_s, log = program.agent_timeout_s, place.above / "agent.log"
+        ending = await run_command(_words(program, program.command), place.folder, environment, log, limit_s, session.failed)
+        session.finish()
+        if ending.code is None and program.score_timeouts:
+            return "truncated"
+        if session.end is None or ending.code is None:  # who is refused at a limit may fail of it
+            told = f"the agent, after {len(session.forest.answers)} answers,"
+            _refuse(ending, "exit", told, limit_s)
+        return session.end or "terminated"
+
+    def _addresses(self, session: Session, program: ProgramConfig) -> dict[str, str]:
+        """What the agent is told, and neither set-up nor scoring."""
+        address = self._gateway.open(session)
+        told = {
+            "OPENAI_BASE_URL": f"{address}/v1",
+            "OPENAI_API_KEY": session.model_key,
+            "ANTHROPIC_BASE_URL": address,
+            "ANTHROPIC_API_KEY": session.model_key,
+            "ROLL_END_URL": f"{address}/end",
+        }
+        if program.reward == POSTED:
+            told |= {"ROLL_REWARD_URL": f"{address}/reward", "ROLL_REWARD_KEY": session.reward_key}
+        return told
+
+    def _succeeded(self, env: EnvConfig, session: Session, score: Score) -> bool | None:
+        if env.success_at is None:
+            return score.success
+        return reaches(score.reward + sum(answer.reward for answer in session.forest.answers), env.success_at)
+
+
+def _shape(session: Session) -> dict[str, float]:
+    forest = session.forest
+    return {"conversations": float(len(forest.leaves())), "rendered_anew": float(forest.rendered_anew)}
+
+
+def _refuse(ending: Ending, kind: str, who: str, limit_s: float) -> None:
+    """Raises `EpisodeFailed` unless the command has ended well."""
+    if ending.code is None:
+        said = f"; its output ends with:\n{ending.output}" if ending.output else ""
+        raise EpisodeFailed("timeout", f"{who} was ended after {limit_s:g} s{said}")
+    if ending.code:
+        raise EpisodeFailed(kind, f"{who} ended with {ending.how}")
+
+
+def _words(program: ProgramConfig, command: list[str]) -> list[str]:
+    first = program.python or sys.executable
+    return [first if word == "python" and i == 0 else word for i, word in enumerate(command)]
+
+
+def _environment(program: ProgramConfig, task: EpisodeTask, session: Session, above: Path) -> dict[str, str]:
+    told = {"ROLL_SEED": str(task.env_seed), "ROLL_TASK": task.uid, "ROLL_INDEX": str(task.index)}
+    return {**base_environment(above / "home", session.name), **program.environment, **told}
+
+
+def _make_folders(place: _Place, template: str | None) -> None:
+    (place.above / "home").mkdir(parents=True)
+    if template is None:
+        place.folder.mkdir()
+    else:
+        shutil.copytree(template, place.folder, symlinks=True)
+
+
+def _trace(session: Session, task: EpisodeTask, end: EpisodeEnd) -> dict[str, Any]:
+    """Plain values, whose change by a user's function changes nothing here."""
+    forest = session.forest
+    conversations = [{"messages": leaf.conversation, "tools": leaf.tools} for leaf in forest.leaves()]
+    trace: dict[str, Any] = json.loads(json.dumps({"conversations": conversations}))
+    return trace | {"seed": task.env_seed, "task": task.uid, "calls": len(forest.answers), "end": end}

@@ -1,0 +1,115 @@
+"""What an episode of a program has earned: said by a function, by a command, or by the program itself."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from roll.configs.dotted_path import import_object
+from roll.configs.program import COMMAND, POSTED, ProgramConfig
+from roll.distributed.user_code import UserThreads
+from roll.envs.gateway.session import Session
+from roll.envs.program.process import run_command
+from roll.errors import EpisodeFailed, TooManyStuck, boundary
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    reward: float
+    success: bool | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+class Scorer:
+    """Of one tag."""
+
+    def __init__(self, program: ProgramConfig) -> None:
+        """Raises `ValueError` if the function cannot be imported."""
+        self._program = program
+        self._function = None if program.reward in (POSTED, COMMAND) else import_object(program.reward)
+        self._threads = UserThreads(program.reward)
+
+    async def score(
+        self, session: Session, trace: Mapping[str, Any], folder: Path, environment: Mapping[str, str], words: list[str]
+    ) -> Score:
+        """`words`: of the scoring command. Raises `EpisodeFailed`."""
+        if self._program.reward == POSTED:
+            if session.reward is None:
+                raise EpisodeFailed("no_reward", "the program has ended without posting a reward")
+            return Score(session.reward, session.success)
+        if self._program.reward == COMMAND:
+            return await self._by_command(trace, folder, environment, words)
+        return await self._by_function(trace, folder)
+
+    async def _by_function(self, trace: Mapping[str, Any], folder: Path) -> Score:
+        limit_s = self._program.scoring_timeout_s
+        try:
+            thread = self._threads.start(_called, self._function, trace, folder, name=f"scoring {self._program.reward}")
+        except TooManyStuck as stuck:
+            raise EpisodeFailed("scoring", str(stuck)) from stuck
+        outcome = asyncio.wrap_future(thread.outcome)
+        try:
+            done, _ = await asyncio.wait([outcome], timeout=limit_s)
+            if not done:
+                raise EpisodeFailed("scoring", f"{self._program.reward} takes more than {limit_s:g} s, in {thread.place}")
+            with boundary(lambda why: EpisodeFailed("scoring", why), f"{self._program.reward} fails"):
+                value = outcome.result()
+        finally:
+            self._threads.leave(thread)
+        return read_score(value, self._program.reward)
+
+    async def _by_command(
+        self, trace: Mapping[str, Any], folder: Path, environment: Mapping[str, str], words: list[str]
+    ) -> Score:
+        file, log = folder.parent / "trace.json", folder.parent / "scoring.log"
+        await asyncio.to_thread(file.write_text, json.dumps(trace), encoding="utf-8")
+        limit_s = self._program.scoring_timeout_s
+        ending = await run_command(words, folder, {**environment, "ROLL_TRACE": str(file)}, log, limit_s)
+        if ending.code is None:
+            raise EpisodeFailed("scoring", f"the scoring command takes more than {limit_s:g} s")
+        if ending.code:
+            raise EpisodeFailed("scoring", f"the scoring command ended with {ending.how}")
+        last = (ending.output.splitlines() or [""])[-1]
+        try:
+            value = json.loads(last)
+        except (ValueError, RecursionError):
+            value = last
+        return read_score(value, "the scoring command")
+
+
+def _called(function: Any, trace: Mapping[str, Any], folder: Path) -> object:
+    value = function(trace, folder)
+    return asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value
+
+
+async def _awaited(value: Any) -> object:
+    return await value
+
+
+def read_score(value: object, whose: str) -> Score:
+    """A number; or a mapping with reward, and, if they are known, success and numbers that become metrics. Raises
+    `EpisodeFailed`."""
+    parts = dict(value) if isinstance(value, Mapping) else {"reward": value}
+    reward, success = parts.pop("reward", None), parts.pop("success", None)
+    numbers = {str(name): _number(int(part) if isinstance(part, bool) else part) for name, part in parts.items()}
+    earned = _number(reward)
+    if earned is None or not (success is None or isinstance(success, bool)) or None in numbers.values():
+        told = repr(value)
+        shown = told if len(told) <= 200 else f"{told[:200]}..."
+        wanted = "a finite number, or {reward: number, success: true or false, name: number, ...}"
+        raise EpisodeFailed("scoring", f"{whose} says {shown}, not {wanted}")
+    return Score(earned, success, {name: number for name, number in numbers.items() if number is not None})
+
+
+def _number(value: object) -> float | None:
+    if hasattr(value, "item") and getattr(value, "size", 1) == 1:
+        value = value.item()
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)

@@ -1,0 +1,67 @@
+"""An episode's tokens as they come: which of a group it is, what the policy answers to a context, and the response that answers
+and messages make together."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from roll.data.kept_tokens import KeptTokens
+from roll.data.sample import VersionSpan
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyAnswer:
+    """What the policy wrote in one turn."""
+
+    token_ids: Sequence[int]
+    logprobs: Sequence[float]
+    versions: list[VersionSpan]
+    """From the first token of the answer."""
+    text: str
+    stopped: bool
+    """False if it was cut off at the length limit."""
+    kept: KeptTokens | None = None
+
+
+AskPolicy = Callable[[Sequence[int], int, int], Awaitable[PolicyAnswer]]
+"""(context tokens, turn from 0, most new tokens) -> the answer, complete."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeTask:
+    uid: str
+    """The group's id: the tag and the number of its environment."""
+    tag: str
+    index: int
+    """Number of the episode in its group."""
+    env_seed: int
+
+
+@dataclass
+class Response:
+    """What follows an episode's first message: answers of the policy, and between them messages, which are not trained."""
+
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    mask: list[bool] = field(default_factory=list)
+    versions: list[VersionSpan] = field(default_factory=list)
+    kept: KeptTokens | None = None
+
+    def answered(self, answer: PolicyAnswer) -> None:
+        offset = len(self.ids)
+        self.versions += [span._replace(start=span.start + offset, stop=span.stop + offset) for span in answer.versions]
+        if answer.kept is not None:
+            self.kept = (self.kept or KeptTokens.whole(offset)) + answer.kept
+        elif self.kept is not None:
+            self.kept += KeptTokens.whole(len(answer.token_ids))
+        self.ids += answer.token_ids
+        self.logprobs += answer.logprobs
+        self.mask += [True] * len(answer.token_ids)
+
+    def told(self, tokens: Sequence[int]) -> None:
+        self.ids += tokens
+        self.logprobs += [0.0] * len(tokens)
+        self.mask += [False] * len(tokens)
+        if self.kept is not None:
+            self.kept += KeptTokens.whole(len(tokens))

@@ -1,0 +1,92 @@
+"""Whole runs in this process whose agents are programs: real processes, a real engine, a real trainer."""
+
+import pytest
+
+from roll.cli.verify import read_run, violations
+from roll.configs.problems import ConfigError
+from roll.distributed.backend import LocalBackend
+from roll.pipeline.agentic_run import prepare
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_run_trains_what_programs_said(lab, of_programs):
+    config = of_programs(async_generation_ratio=1, max_steps=2)
+    run = lab.run(config)
+    samples = run.trained_samples()
+    assert len(samples) == 2 * 2 * config.rollout_batch_size, "two leaves an episode"
+    for sample in samples:
+        own = [i for start, stop, *_ in sample["versions"] for i in range(start, stop)]
+        assert own == [i for i, is_own in enumerate(sample["loss_mask"]) if is_own]
+        assert sample["trajectory"]["num_turns"] == 3
+        assert len(sample["trajectory"]["turns"]) == (2 if sample["trajectory"]["first_turn"] == 0 else 1)
+    steps = run.steps()
+    assert all(step["env/letters/num_actions"] == 3 and step["env/letters/conversations"] == 2 for step in steps)
+    assert all(step["env/episodes"] == config.rollout_batch_size for step in steps)
+    mismatches = [step["actor/engine_mismatch_max"] for step in steps if "actor/engine_mismatch_max" in step]
+    assert mismatches and max(mismatches) < 1e-4, "the trainer sees the tokens that the engine sampled"
+
+
+def test_programs_that_fail_cost_their_groups_and_say_why(lab, of_programs, tmp_path, caplog):
+    (tmp_path / "agent" / "agent.py").write_text(
+        "import os\nassert int(os.environ['ROLL_SEED']) % 2, 'chosen to fail'\n" + lab.agent
+    )
+    changes = {"custom_envs.letters.on_env_failure": "drop_group", "max_steps": 1}
+    config = of_programs(changes)
+    run = lab.start(config, LocalBackend())
+    assert run.summary["status"] == "finished", run.summary["reason"]
+    assert run.summary["environment_failures"].keys() == {"exit"}
+    assert list(violations(read_run(run.run_dir))) == []
+    assert {row["reason"] for row in run.rows("groups") if row["fate"] == "dropped"} == {"environment_failure"}
+    assert "chosen to fail" in caplog.text
+
+
+def test_a_validation_of_programs_is_the_same_at_every_evaluation(lab, of_programs):
+    changes = {"val_env_manager": {"num_env_groups": 2, "group_size": 2}, "val_batch_size": 4, "eval_steps": 1}
+    config = of_programs(changes, max_steps=1, **{"actor_train.training_args.learning_rate": 1e-12})
+    run = lab.run(config)
+    scores = [row["val/score/mean"] for row in run.rows("metrics") if "val/score/mean" in row]
+    assert len(scores) == 2 and scores[0] == scores[1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"program.command": []}, "program.command"),
+        ({"program.command": ["python", "not_there.py"]}, "program.command"),
+        ({"program.command": ["no_such_program"]}, "program.command"),
+        ({"program.folder": "/not/there"}, "program.folder"),
+        ({"program.python": "/not/there/python"}, "program.python"),
+        ({"program.reward": "command"}, "program.scoring"),
+        ({"program.scoring": ["python"]}, "program.scoring"),
+        ({"program.reward": "guess"}, "program.reward"),
+        ({"program.reward": "agentic_worlds.not_there"}, "program.reward"),
+        ({"program.reward": "agentic_worlds.Letters"}, "program.reward"),
+        ({"program.environment": {"OPENAI_API_KEY": "mine"}}, "program.environment.OPENAI_API_KEY"),
+        ({"program.environment": {"A=B": "x"}}, "program.environment"),
+        ({"program.agent_timeout_s": 0}, "program.agent_timeout_s"),
+        ({"env_type": "frozen_lake"}, "program"),
+        ({"agent_template": "{observation}!"}, "agent_template"),
+        ({"step_timeout_s": 3}, "step_timeout_s"),
+        ({"program": None}, "program"),
+    ],
+)
+def test_each_mistake_is_told_before_any_worker_starts(of_programs, lab, changes, key):
+    with pytest.raises(ConfigError) as found:
+        prepare(of_programs({f"custom_envs.letters.{name}": value for name, value in changes.items()}), lab.inventory)
+    assert f"custom_envs.letters.{key}" in {problem.key for problem in found.value.problems}
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"actor_train.data_args.template": "none"}, "actor_train.data_args.template"),
+        ({"gateway_host": "localhost"}, "gateway_host"),
+        ({"gateway_host": "0.0.0.0"}, "gateway_host"),
+        ({"adv_estimator": "gae", "critic.device_mapping": "1"}, "adv_estimator"),
+    ],
+)
+def test_what_programs_need_of_the_run_is_told_too(of_programs, lab, changes, key):
+    with pytest.raises(ConfigError) as found:
+        prepare(of_programs(changes), lab.inventory)
+    assert key in {problem.key for problem in found.value.problems}
