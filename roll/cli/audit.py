@@ -90,21 +90,27 @@ def _of_run(options: Mapping[str, Any], overrides: Sequence[str]) -> Iterator[Au
     target, known = options["target"], [*(config.custom_envs if isinstance(config, AgenticConfig) else config.rewards)]
     if target is not None and target not in known:
         raise ConfigError([Problem("target", target, "is neither tag nor domain of this run", f"one of {', '.join(known)}")])
-    for name in known if target is None else [target]:
+    chosen = known if target is None else [target]
+    without = {name: why for name in chosen if (why := _not_audited(config, name))}
+    for name, why in without.items():
+        print(f"{name}: not audited: {why}", file=sys.stderr)
+    names = [name for name in chosen if name not in without]
+    if not names:
+        raise ConfigError([Problem("--config_name", options["config_name"], "has nothing that can be audited here")])
+    for name in names:
         if isinstance(config, AgenticConfig):
             env = config.custom_envs[name]
             yield _env(name, env.env_type, env.env_config, env.max_steps, env.success_at, options)
-        elif found := _domain(config, name, options):
-            yield found
+        else:
+            rows = _prompts(config.actor_train.data_args, name, derive(config).tag_to_domain, options)
+            yield _reward(name, config.rewards[name], rows, options)
 
 
-def _domain(config: RLVRConfig, domain: str, options: Mapping[str, Any]) -> AuditReport | None:
-    """None: its judge is a model on a run's devices. Raises `ConfigError`."""
-    reward = config.rewards[domain]
-    if reward.models:
-        print(f"{domain}: not audited: the model that judges is on a run's devices", file=sys.stderr)
-        return None
-    return _reward(domain, reward, _prompts(config.actor_train.data_args, domain, derive(config).tag_to_domain, options), options)
+def _not_audited(config: RLVRConfig | AgenticConfig, name: str) -> str:
+    """Why it is not; empty if it is."""
+    if isinstance(config, AgenticConfig):
+        return "it is a program, which asks for answers itself" if config.custom_envs[name].program is not None else ""
+    return "the model that judges is on a run's devices" if config.rewards[name].models else ""
 
 
 def _env(

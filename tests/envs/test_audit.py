@@ -248,6 +248,18 @@ def test_a_run_is_audited_by_its_tags(here: Path, capsys: pytest.CaptureFixture[
     assert shown.startswith("Lake: 16 tasks, ") and shown.endswith("\n  ok\n") and "Coins" not in shown
 
 
+def test_a_program_is_left_out_by_name(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = "  Agent: {env_type: program, program: {command: [python, agent.py], reward: posted}}\n"
+    (here / "agents.yaml").write_text(AGENTIC.replace("train_env_manager", f"{program}train_env_manager"))
+    named = ("--config_path", ".", "--config_name", "agents", "--tasks", "4")
+    assert main(["Lake", *named]) == 0
+    main(named)
+    captured = capsys.readouterr()
+    assert "Agent: not audited: it is a program" in captured.err and "Coins: 4 tasks" in captured.out
+    assert main(["Agent", *named]) == 2
+    assert "has nothing that can be audited here" in capsys.readouterr().err
+
+
 RLVR = """
 exp_name: sums
 pretrain: nowhere
