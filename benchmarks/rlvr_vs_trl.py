@@ -86,9 +86,9 @@ def ours(load: Any, folder: Path, out: Path, steps: int, seed: int, local: bool)
 
 def trl(load: Any, python: Path, folder: Path, steps: int, seed: int) -> dict[str, Any]:
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    side = ROOT / "benchmarks" / "trl_side.py"
+    side, limit = ROOT / "benchmarks" / "trl_side.py", LIMIT_S + 60 * steps
     command = [str(python), str(side), str(folder), str(steps), str(CORES), str(seed), load.__name__]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=limit, check=False)
     if done.returncode:
         raise RuntimeError(f"exit code {done.returncode} of {' '.join(command)}\n{done.stderr[-3000:]}")
     result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
