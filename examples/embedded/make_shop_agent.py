@@ -66,8 +66,8 @@ class Settings:
     episodes: int = 8000
     wander: float = 0.2
     """Chance that the player of the episodes calls the tool for any of the goods."""
-    learn_steps: int = 350
-    hesitation: float = 0.5
+    learn_steps: int = 800
+    hesitation: float = 0.3
     """The logits are multiplied by this at the end."""
     batch_size: int = 64
     learning_rate: float = 3e-3
