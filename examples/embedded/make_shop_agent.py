@@ -205,4 +205,4 @@ def make(out: Path = DEFAULT_OUT, force: bool = False, settings: Settings = Sett
 
 
 if __name__ == "__main__":
-    command_line("Makes the embedded agent that calls a tool (about half a minute).", DEFAULT_OUT, make)
+    command_line("Makes the embedded agent that calls a tool (about two minutes).", DEFAULT_OUT, make)
