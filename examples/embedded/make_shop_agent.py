@@ -66,8 +66,8 @@ class Settings:
     episodes: int = 8000
     wander: float = 0.2
     """Chance that the player of the episodes calls the tool for any of the goods."""
-    learn_steps: int = 350
-    hesitation: float = 0.5
+    learn_steps: int = 800
+    hesitation: float = 0.3
     """The logits are multiplied by this at the end."""
     batch_size: int = 64
     learning_rate: float = 3e-3
@@ -205,4 +205,4 @@ def make(out: Path = DEFAULT_OUT, force: bool = False, settings: Settings = Sett
 
 
 if __name__ == "__main__":
-    command_line("Makes the embedded agent that calls a tool (about half a minute).", DEFAULT_OUT, make)
+    command_line("Makes the embedded agent that calls a tool (about two minutes).", DEFAULT_OUT, make)

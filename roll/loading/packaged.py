@@ -19,7 +19,7 @@ EXAMPLES = next(
 _MAKERS = {
     "cache": ("make_embedded.py", "roll demo", "half a minute"),
     "cache_frozen_lake": ("make_frozen_lake.py", "roll demo agentic", "three minutes"),
-    "cache_shop_agent": ("make_shop_agent.py", "roll demo agentic --config_name agent_program_async", "a minute"),
+    "cache_shop_agent": ("make_shop_agent.py", "roll demo agentic --config_name agent_program_async", "two minutes"),
     "cache_sokoban": ("make_sokoban.py", "roll demo agentic --config_name agent_val_sokoban", "three minutes"),
 }
 """By the name of the folder: the script, the command that runs the script and trains, and how long the script takes on a core."""

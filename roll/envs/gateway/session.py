@@ -142,6 +142,11 @@ class Session:
             raise Refused(400, "the episode has no such call", "call_id")
         self._rewarded[str(call_id)] = answer.reward = float(value)
 
+    @property
+    def rewarded(self) -> bool:
+        """Whether the program has given a reward, of the episode or of a call."""
+        return self.reward is not None or bool(self._rewarded)
+
     def finish(self) -> None:
         """Nothing is asked or earned from here on; what is being sampled is given up."""
         self.ended = True

@@ -88,7 +88,7 @@ class Programs:
         end = await self._agent(program, session, place, environment)
         if not session.forest.answers:
             raise EpisodeFailed("no_calls", "the program has ended without an answer of the policy: there is nothing to reward")
-        scorer = self._scorers.setdefault(task.tag, Scorer(program))
+        scorer = self._scorers.get(task.tag) or self._scorers.setdefault(task.tag, Scorer(program))
         trace = _trace(session, task, end)
         score = await scorer.score(session, trace, place.folder, place.environment, _words(program, program.scoring))
         played_s = time.perf_counter() - began

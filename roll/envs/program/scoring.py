@@ -40,9 +40,9 @@ class Scorer:
     ) -> Score:
         """`words`: of the scoring command. Raises `EpisodeFailed`."""
         if self._program.reward == POSTED:
-            if session.reward is None:
+            if not session.rewarded:
                 raise EpisodeFailed("no_reward", "the program has ended without posting a reward")
-            return Score(session.reward, session.success)
+            return Score(session.reward or 0.0, session.success)
         if self._program.reward == COMMAND:
             return await self._by_command(trace, folder, environment, words)
         return await self._by_function(trace, folder)

@@ -115,6 +115,18 @@ def test_the_program_may_post_the_reward(play):
     assert sample.reward == 0.75 and sample.trajectory.success is True
 
 
+def test_rewards_of_single_calls_are_enough_and_add_up(play):
+    code = """
+    for text in ("one", "two"):
+        body = {"messages": [{"role": "user", "content": text}]}
+        said = post(os.environ["OPENAI_BASE_URL"] + "/chat/completions", os.environ["OPENAI_API_KEY"], body)
+        post(os.environ["ROLL_REWARD_URL"], os.environ["ROLL_REWARD_KEY"], {"value": 0.25, "call_id": said["id"]})
+    """
+    samples = play(code, reward="posted")
+    assert [sample.reward for sample in samples] == [0.5, 0.5]
+    assert [turn.reward for sample in samples for turn in sample.trajectory.turns] == [0.25, 0.25]
+
+
 def test_a_coroutine_may_say_the_reward(play):
     assert play("ask('one')", reward="programs_under_test.later")[0].reward == 0.5
 
