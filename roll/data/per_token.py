@@ -57,7 +57,7 @@ class PerToken(Sequence[T]):
         return self._of(np.concatenate([np.asarray(other, self.array.dtype), self.array]))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, PerToken | list) and self.tolist() == list(other)
+        return self.tolist() == list(other) if isinstance(other, PerToken | list) else NotImplemented
 
     def __repr__(self) -> str:
         return repr(self.tolist())

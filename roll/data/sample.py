@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Never
 
 from roll.configs.problems import did_you_mean
-from roll.data.per_token import log_probs, token_ids
 
 if TYPE_CHECKING:
     from roll.data.kept_tokens import KeptTokens
@@ -125,6 +124,8 @@ class Sample:
     """What top_p and top_k left to choose from; None: log-probs are of the whole distribution."""
 
     def __post_init__(self) -> None:
+        from roll.data.per_token import log_probs, token_ids  # a configuration is checked without numpy
+
         self.response_ids = token_ids(self.response_ids)
         self.behaviour_logprobs = log_probs(self.behaviour_logprobs)
 

@@ -17,6 +17,7 @@ def test_they_read_as_a_list(made, plain):
     assert made == plain and plain == made and made != plain[1:]
     assert list(made) == plain and len(made) == 4 and made[-1] == plain[-1] and type(made[0]) is type(plain[0])
     assert made[1:3] == plain[1:3] and made + plain == plain + plain and plain[:1] + made == plain[:1] + plain
+    assert made == pytest.approx(plain) and made != tuple(plain)
     assert repr(made) == repr(plain) and json.dumps(list(made)) == json.dumps(plain)
     assert (np.asarray(made) == np.asarray(plain)).all()
 
