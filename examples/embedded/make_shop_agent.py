@@ -16,18 +16,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "agent_program"))
 
 import torch
-import torch.nn.functional as F
 from agent import BASKET, DEAREST, GOODS, MOST_CALLS, looked_up, order, question
 from made_folder import command_line, make_folder
-from tiny_model import PAD, SPECIAL, reproducible, teach, tiny_qwen2
-from tokenizers import AddedToken
-from torch import Tensor
-from transformers import Qwen2ForCausalLM, Qwen2Tokenizer
+from taught_turns import Turn, encode, learn, word_tokenizer
+from tiny_model import SPECIAL, reproducible, tiny_qwen2
+from transformers import Qwen2ForCausalLM
 
 DEFAULT_OUT = Path(__file__).resolve().parent / "cache_shop_agent"
 TEMPLATE = (
@@ -42,13 +39,6 @@ WORDS = r"<tool_call>.*?</tool_call>|\w+|[\s\S]"
 FIRST_SEED = 2**31
 """Runs draw seeds below it."""
 MEASURED_ON = 200
-NO_TARGET = -100
-
-
-class Turn(NamedTuple):
-    shown: str
-    best: str
-    played: str
 
 
 @dataclass(frozen=True)
@@ -128,43 +118,6 @@ def vocabulary_of(episodes: Sequence[Sequence[Turn]]) -> list[str]:
     return [*SPECIAL, *map(call, GOODS), *numbers, *sorted(words)]
 
 
-def make_tokenizer(vocabulary: Sequence[str]) -> Qwen2Tokenizer:
-    """Qwen2's own class: transformers loads it for a Qwen2 model whatever the folder says. Its words are added tokens, which are
-    found whole in a text, longer ones first."""
-    special = {token: i for i, token in enumerate(SPECIAL)}
-    tokenizer = Qwen2Tokenizer(vocab=special, merges=[], pad_token="<pad>", eos_token="<eos>", unk_token="<unk>")
-    tokenizer.add_tokens([AddedToken(word, normalized=False) for word in vocabulary[len(SPECIAL) :]])
-    tokenizer.chat_template = TEMPLATE
-    return tokenizer
-
-
-def encode(episodes: Sequence[Sequence[Turn]], ids: dict[str, int]) -> tuple[Tensor, Tensor]:
-    """[E, T] tokens of whole episodes, and after each message the token that a good player writes."""
-    rows, targets = [], []
-    for turns in episodes:
-        row: list[int] = []
-        target: list[int] = []
-        for turn in turns:
-            shown = [ids[word] for word in re.findall(WORDS, turn.shown)]
-            row += [*shown, ids[turn.played]]
-            target += [*[NO_TARGET] * (len(shown) - 1), ids[turn.best], NO_TARGET]
-        rows.append(torch.tensor(row))
-        targets.append(torch.tensor(target))
-    pad = torch.nn.utils.rnn.pad_sequence
-    return pad(rows, batch_first=True, padding_value=PAD), pad(targets, batch_first=True, padding_value=NO_TARGET)
-
-
-def learn(model: Qwen2ForCausalLM, tokens: Tensor, targets: Tensor, settings: Settings) -> None:
-    def loss(_: int) -> Tensor:
-        rows = torch.randint(len(tokens), (settings.batch_size,))
-        logits = model(tokens[rows], use_cache=False).logits
-        return F.cross_entropy(logits.flatten(0, 1), targets[rows].flatten(), ignore_index=NO_TARGET)
-
-    teach(model, settings.learn_steps, settings.learning_rate, loss)
-    with torch.no_grad():
-        model.lm_head.weight *= settings.hesitation
-
-
 @torch.no_grad()
 def success(model: Qwen2ForCausalLM, vocabulary: Sequence[str], settings: Settings, *, greedy: bool) -> float:
     """Share of the conversations that end with the right sum."""
@@ -189,13 +142,15 @@ def build(folder: Path, settings: Settings) -> dict[str, float]:
     vocabulary = vocabulary_of(episodes)
     with reproducible(settings.seed):
         model = tiny_qwen2(settings, len(vocabulary), context=128)
-        learn(model, *encode(episodes, {token: i for i, token in enumerate(vocabulary)}), settings)
+        learn(model, *encode(episodes, {token: i for i, token in enumerate(vocabulary)}, WORDS), settings)
         measured = {
             "greedy_success": success(model, vocabulary, settings, greedy=True),
             "sampled_success": success(model, vocabulary, settings, greedy=False),
         }
     model.save_pretrained(folder / "model")
-    make_tokenizer(vocabulary).save_pretrained(folder / "model")
+    tokenizer = word_tokenizer(vocabulary)
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(folder / "model")
     return measured
 
 

@@ -13,20 +13,18 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "embedded"))  # what all makers of embedded models share
 
 import torch  # noqa: E402
-import torch.nn.functional as F  # noqa: E402
 import yaml  # noqa: E402
 from made_folder import command_line, make_folder  # noqa: E402
 from shop import GOODS, Shop, answer, call  # noqa: E402
-from tiny_model import PAD, SPECIAL, reproducible, teach, tiny_qwen2  # noqa: E402
-from tokenizers import AddedToken  # noqa: E402
-from torch import Tensor  # noqa: E402
-from transformers import Qwen2ForCausalLM, Qwen2Tokenizer  # noqa: E402
+from taught_turns import Turn, encode, learn, word_tokenizer  # noqa: E402
+from tiny_model import SPECIAL, reproducible, tiny_qwen2  # noqa: E402
+from transformers import Qwen2ForCausalLM  # noqa: E402
 
 DEFAULT_OUT = HERE / "cache"
 GAME: dict[str, Any] = yaml.safe_load((HERE / "embedded.yaml").read_text(encoding="utf-8"))["custom_envs"]["Shop"]
@@ -35,13 +33,6 @@ WORDS = r"<[a-z_]+>.*?</[a-z_]+>|\w+|[\s\S]"
 FIRST_SEED = 2**31
 """Runs draw seeds below it."""
 MEASURED_ON = 200
-NO_TARGET = -100
-
-
-class Turn(NamedTuple):
-    message: str
-    best: str
-    played: str
 
 
 @dataclass(frozen=True)
@@ -96,44 +87,8 @@ def vocabulary_of(episodes: Sequence[Sequence[Turn]], settings: Settings) -> lis
     actions = [*map(call, GOODS), *(answer(number) for number in range(1, config["basket"] * config["dearest"] + 1))]
     shop = new_shop(settings)
     shop.reset(FIRST_SEED)
-    said = [turn.message for turns in episodes for turn in turns] + [shop.step("")[0]]
+    said = [turn.shown for turns in episodes for turn in turns] + [shop.step("")[0]]
     return [*SPECIAL, *actions, *sorted({word for text in said for word in re.findall(WORDS, text)})]
-
-
-def make_tokenizer(vocabulary: Sequence[str]) -> Qwen2Tokenizer:
-    """Qwen2's own class: transformers loads it for a Qwen2 model whatever the folder says. Its words are added tokens, which are
-    found whole in a text."""
-    special = {token: i for i, token in enumerate(SPECIAL)}
-    tokenizer = Qwen2Tokenizer(vocab=special, merges=[], pad_token="<pad>", eos_token="<eos>", unk_token="<unk>")
-    tokenizer.add_tokens([AddedToken(word, normalized=False) for word in vocabulary[len(SPECIAL) :]])
-    return tokenizer
-
-
-def encode(episodes: Sequence[Sequence[Turn]], ids: dict[str, int]) -> tuple[Tensor, Tensor]:
-    """[E, T] tokens of whole episodes, and after each message the token that a good player writes."""
-    rows, targets = [], []
-    for turns in episodes:
-        row: list[int] = []
-        target: list[int] = []
-        for turn in turns:
-            shown = [ids[word] for word in re.findall(WORDS, turn.message)]
-            row += [*shown, ids[turn.played]]
-            target += [*[NO_TARGET] * (len(shown) - 1), ids[turn.best], NO_TARGET]
-        rows.append(torch.tensor(row))
-        targets.append(torch.tensor(target))
-    pad = torch.nn.utils.rnn.pad_sequence
-    return pad(rows, batch_first=True, padding_value=PAD), pad(targets, batch_first=True, padding_value=NO_TARGET)
-
-
-def learn(model: Qwen2ForCausalLM, tokens: Tensor, targets: Tensor, settings: Settings) -> None:
-    def loss(_: int) -> Tensor:
-        rows = torch.randint(len(tokens), (settings.batch_size,))
-        logits = model(tokens[rows], use_cache=False).logits
-        return F.cross_entropy(logits.flatten(0, 1), targets[rows].flatten(), ignore_index=NO_TARGET)
-
-    teach(model, settings.learn_steps, settings.learning_rate, loss)
-    with torch.no_grad():
-        model.lm_head.weight *= settings.hesitation
 
 
 @torch.no_grad()
@@ -160,13 +115,13 @@ def build(folder: Path, settings: Settings) -> dict[str, float]:
     vocabulary = vocabulary_of(episodes, settings)
     with reproducible(settings.seed):
         model = tiny_qwen2(settings, len(vocabulary), context=128)
-        learn(model, *encode(episodes, {token: i for i, token in enumerate(vocabulary)}), settings)
+        learn(model, *encode(episodes, {token: i for i, token in enumerate(vocabulary)}, WORDS), settings)
         measured = {
             "greedy_success": success(model, vocabulary, settings, greedy=True),
             "sampled_success": success(model, vocabulary, settings, greedy=False),
         }
     model.save_pretrained(folder / "model")
-    make_tokenizer(vocabulary).save_pretrained(folder / "model")
+    word_tokenizer(vocabulary).save_pretrained(folder / "model")
     return measured
 
 
