@@ -138,7 +138,7 @@ async def _play(
     async def ask(tokens: Sequence[int], turn: int, most: int) -> PolicyAnswer:
         sampling = SamplingParams(temperature=temperature, max_new_tokens=most, stop_token_ids=stops, seed=seed + turn)
         done = await engine.generate(GenerateRequest(str(turn), tuple(tokens), sampling))
-        text = str(tokenizer.decode(list(done.token_ids), skip_special_tokens=True))
+        text = str(tokenizer.decode(done.token_ids, skip_special_tokens=True))
         return PolicyAnswer(done.token_ids, done.logprobs, done.versions, text, done.finish_reason == "stop")
 
     host = EnvHost(env.execution, env.step_timeout_s, env.reset_timeout_s)

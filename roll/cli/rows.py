@@ -232,8 +232,8 @@ def _sample(sample: Sample) -> dict[str, Any]:
         "prompt_text": sample.prompt.text,
         "response_text": sample.response_text,
         "prompt_ids": sample.prompt.input_ids,
-        "response_ids": list(sample.response_ids),
-        "behaviour_logprobs": list(sample.behaviour_logprobs),
+        "response_ids": sample.response_ids,
+        "behaviour_logprobs": sample.behaviour_logprobs,
         "loss_mask": sample.loss_mask,
         "versions": [span._asdict() for span in sample.versions],
     }

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Never
 
@@ -98,14 +97,13 @@ class Trajectory:
 
 @dataclass(slots=True)
 class Sample:
-    """One response. All per-token sequences have the length of `response_ids`."""
+    """One response. All per-token lists have the length of `response_ids`."""
 
     prompt: Prompt
     index: int
     """Position in the group, 0 .. n-1; the turns of an episode share that of the episode."""
-    response_ids: Sequence[int]
-    """Kept as an array (`PerToken`), which reads as a list; so are the log-probs."""
-    behaviour_logprobs: Sequence[float]
+    response_ids: list[int]
+    behaviour_logprobs: list[float]
     """log-prob of each token under the policy that sampled it: `log_softmax(logits / temperature)`, over `kept` if known."""
     versions: list[VersionSpan]
     finish_reason: FinishReason
@@ -122,12 +120,6 @@ class Sample:
     """The judgement from which on the response is a success, as its domain says."""
     kept: KeptTokens | None = None
     """What top_p and top_k left to choose from; None: log-probs are of the whole distribution."""
-
-    def __post_init__(self) -> None:
-        from roll.data.per_token import log_probs, token_ids  # a configuration is checked without numpy
-
-        self.response_ids = token_ids(self.response_ids)
-        self.behaviour_logprobs = log_probs(self.behaviour_logprobs)
 
     if not TYPE_CHECKING:
 
@@ -241,7 +233,6 @@ def reaches(value: float, success_at: float) -> bool:
 def _sample_to_json(shared: Prompt, sample: Sample) -> dict[str, object]:
     row = {name: getattr(sample, name) for name in Sample.__slots__}
     row["versions"] = [list(span) for span in sample.versions]
-    row["response_ids"], row["behaviour_logprobs"] = list(sample.response_ids), list(sample.behaviour_logprobs)
     row["kept"] = None if sample.kept is None else sample.kept.to_json()
     row["trajectory"] = None if sample.trajectory is None else asdict(sample.trajectory)
     # A turn has a prompt of its own, responses to one prompt share it.

@@ -172,7 +172,7 @@ class Engine:
         except asyncio.CancelledError:
             await self._strategy.abort([name])
             raise
-        return read(str(self._tokenizer.decode(list(result.token_ids), skip_special_tokens=True)))
+        return read(str(self._tokenizer.decode(result.token_ids, skip_special_tokens=True)))
 
     def _ids(self, text: str, special: bool) -> tuple[int, ...]:
         ids = self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=not special)

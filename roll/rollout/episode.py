@@ -14,8 +14,8 @@ from roll.data.sample import VersionSpan
 class PolicyAnswer:
     """What the policy wrote in one turn."""
 
-    token_ids: Sequence[int]
-    logprobs: Sequence[float]
+    token_ids: list[int]
+    logprobs: list[float]
     versions: list[VersionSpan]
     """From the first token of the answer."""
     text: str

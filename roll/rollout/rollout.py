@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from roll.data import per_token
 from roll.data.kept_tokens import KeptTokens
 from roll.data.sample import Prompt, Sample, VersionSpan
 from roll.data.seeding import derive_seed
@@ -36,8 +35,8 @@ class Completion:
     """One response, in the making or complete."""
 
     request: GenerateRequest
-    token_ids: Sequence[int]
-    logprobs: Sequence[float]
+    token_ids: list[int]
+    logprobs: list[float]
     versions: list[VersionSpan]
     finish_reason: str = "abort"
     text: str | None = None
@@ -56,8 +55,8 @@ class Completion:
                 self.versions[-1] = last._replace(stop=stop + offset)
             else:
                 self.versions.append(VersionSpan(start + offset, stop + offset, version, engine))
-        self.token_ids = per_token.token_ids(self.token_ids) + result.token_ids if offset else result.token_ids
-        self.logprobs = per_token.log_probs(self.logprobs) + result.logprobs if offset else result.logprobs
+        self.token_ids += result.token_ids
+        self.logprobs += result.logprobs
         if result.kept is not None:
             self.kept = result.kept if self.kept is None else self.kept + result.kept
         self.finish_reason = result.finish_reason
@@ -113,7 +112,7 @@ class RolloutClient:
         """The text of a complete answer, cut at its stop string."""
         if completion.text is not None:
             return completion.text
-        text = str(self._tokenizer.decode(list(completion.token_ids), skip_special_tokens=True))
+        text = str(self._tokenizer.decode(completion.token_ids, skip_special_tokens=True))
         sampling = completion.request.sampling
         return cut_at_stop(text, sampling.stop_strings, sampling.include_stop_str_in_output) if completion.stopped else text
 

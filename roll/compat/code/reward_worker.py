@@ -60,7 +60,7 @@ def question(sample: Sample) -> dict[str, Any]:
     return {
         "columns": texts | prompt.row | of_prompt,
         "prompt_ids": prompt.input_ids,
-        "response_ids": list(sample.response_ids),
+        "response_ids": sample.response_ids,
         "response_text": sample.response_text,
     }
 

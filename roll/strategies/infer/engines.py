@@ -44,8 +44,7 @@ class EngineHost:
         self.sleep, self.wake = self._strategy.sleep, self._strategy.wake
 
     async def generate(self, request: dict[str, Any]) -> dict[str, Any]:
-        result = await self._strategy.generate(request_of(request))
-        return asdict(result) | {"token_ids": list(result.token_ids), "logprobs": list(result.logprobs)}
+        return asdict(await self._strategy.generate(request_of(request)))
 
     async def receive_bucket(self, version: int, path: str, checksum: int) -> None:
         with safe_open(path, framework="pt") as file:

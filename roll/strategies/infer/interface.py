@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from roll.configs.arguments import GeneratingArguments
 from roll.configs.base import WeightUpdateMode as WeightUpdateMode  # re-exported as part of this interface
-from roll.data import per_token
 from roll.data.sample import FinishReason, VersionSpan
 from roll.weights.bucket import Bucket, WeightManifest
 
@@ -89,8 +88,8 @@ class GenerateResult:
     """The tokens sampled by this call only (without `partial_ids`). Spans count from the first of *these* tokens."""
 
     request_id: str
-    token_ids: Sequence[int]
-    logprobs: Sequence[float]
+    token_ids: list[int]
+    logprobs: list[float]
     versions: list[VersionSpan]
     finish_reason: FinishReason
     text: str = ""
@@ -98,9 +97,6 @@ class GenerateResult:
     """The engine ran out of KV cache meanwhile, and computed that of some request again: it was given too much together."""
     kept: KeptTokens | None = None
     """Of the tokens of this call, if the request asks for them."""
-
-    def __post_init__(self) -> None:
-        self.token_ids, self.logprobs = per_token.token_ids(self.token_ids), per_token.log_probs(self.logprobs)
 
     @classmethod
     def without_tokens(cls, request: GenerateRequest, reason: FinishReason) -> GenerateResult:
