@@ -97,6 +97,24 @@ def test_a_run_that_was_killed_is_judged_by_what_it_wrote(folder):
     assert list(violations(read_run(folder.path))) == []
 
 
+def test_a_killed_run_may_have_written_a_part_of_its_last_step(folder):
+    folder.write()
+    lines = (folder.path / "groups.jsonl").read_text().splitlines(keepends=True)
+    summary = {"status": "failed", "as_of": "2026-01-01 00:00:00"}
+    (folder.path / "summary.json").write_text(json.dumps(summary))
+    (folder.path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in folder.metrics[:-1]))
+
+    def broken(*groups):
+        (folder.path / "groups.jsonl").write_text("".join(groups))
+        return list(violations(read_run(folder.path)))
+
+    assert [json.loads(line)["step"] for line in lines[-2:]] == [3, 3]
+    assert broken(*lines[:-1]) == []
+    more = json.dumps(group(7, 3)) + "\n"
+    for steps in (lines[1:], [*lines, more]):
+        assert any("steps trained different numbers of groups" in line for line in broken(*steps))
+
+
 def test_the_figures_of_a_run_that_runs_may_be_older_than_its_journals(folder, capsys):
     folder.write()
     older = folder.counts | {"admitted": 5, "trained": 3, "in_flight": 1}
