@@ -197,8 +197,6 @@ MASK_ENGINES = ("hf_infer",)
 """Those that say which tokens top_p and top_k kept."""
 ROUTE_ENGINES = ("hf_infer",)
 """Those that say which experts they computed a token with."""
-ROUTE_TRAINERS = ("fsdp2_train", "fsdp2_infer", "deepspeed_train", "deepspeed_infer")
-"""Those that compute with experts that are given to them."""
 
 C = TypeVar("C", bound=PPOConfig)
 

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from roll.configs.derived import (
-    MASK_ENGINES,
-    ROUTE_ENGINES,
-    ROUTE_TRAINERS,
-    old_logprobs_recomputed,
-    replays_routing,
-    scores_ahead,
-)
+from roll.configs.derived import MASK_ENGINES, ROUTE_ENGINES, old_logprobs_recomputed, replays_routing, scores_ahead
 from roll.configs.dotted_path import DOTTED_PATH
 from roll.configs.estimators import ESTIMATORS
 from roll.configs.losses import POLICY_LOSSES, anchor_of, knob_problems
@@ -62,11 +55,6 @@ def _router_replay(config: PPOConfig) -> Iterator[Problem]:
     if engine not in ROUTE_ENGINES:
         message = f"{engine} does not say here which experts it computed a token with"
         yield Problem(key, "R3", message, f"actor_infer.strategy_args.strategy_name: {ROUTE_ENGINES[0]}, or {off}")
-    for name in ("actor_train", "actor_log_prob"):
-        role = config.roles().get(name)
-        if role is not None and (strategy := role.strategy_args.strategy_name) not in ROUTE_TRAINERS:
-            message = f"{name} is {strategy}, whose routers choose their experts themselves"
-            yield Problem(key, "R3", message, f"{name}.strategy_args.strategy_name of FSDP2 or DeepSpeed, or {off}")
 
 
 def _clipping(config: PPOConfig) -> Iterator[Problem]:

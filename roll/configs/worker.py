@@ -81,7 +81,7 @@ class RouterReplayConfig:
         "disable",
         "disable: those that the trainer's routers choose.\n"
         "R3: those that the engine's routers chose while it sampled; their weights are the trainer's. Needs hf_infer as the "
-        "engine, and FSDP2 or DeepSpeed as the trainer.",
+        "engine.",
     )
 
 

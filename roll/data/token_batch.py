@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from roll.data.kept_tokens import KeptSets
-from roll.data.routes import joined_routes, told_apart
+from roll.data.routes import joined_routes, told_apart, unrouted
 
 PER_SAMPLE = ("lengths", "scores", "temperatures")
 
@@ -120,7 +120,7 @@ class TokenBatch:
         def pad(flat: Tensor | None) -> Tensor | None:
             if flat is None:
                 return None
-            out = flat.new_zeros(len(self), width, *flat.shape[1:])
+            out = flat.new_zeros(len(self), width) if flat.ndim == 1 else unrouted(mask.numel(), flat).unflatten(0, mask.shape)
             out[mask] = flat
             return out
 

@@ -7,6 +7,7 @@ scale) stays its own, and so does their gradient.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers import AutoModelForCausalLM
 
+from roll.algorithms.loss_metrics import MeanMetric, Metrics
 from roll.data.routes import type_for
 from roll.strategies.model_folder import load_config
 
@@ -38,12 +40,16 @@ class Routers:
         self._check_asked(self._routers)
         return torch.stack([router.forget() for router in self._routers], 1)
 
-    def replay(self, routes: Tensor | None) -> None:
+    def replay(self, routes: Tensor | None, again: bool = False) -> None:
         """The forward that comes, and what of it is computed again for its gradient, takes these experts [tokens, layers, top_k]
-        where they are known; None: those that it chooses. `ValueError` if they are another model's."""
+        where they are known; None: those that it chooses. `ValueError` if they are another model's.
+
+        `again`: others may begin before it is computed again, each in its turn."""
+        for router in self._routers:
+            router.given, router.first = None, True
+            if not again:
+                router.once_more.clear()
         if routes is None:
-            for router in self._routers:
-                router.given = None
             return
         self.check_known()
         needed = [len(self._routers), *{router.top_k for router in self._routers}]
@@ -51,6 +57,8 @@ class Routers:
             raise ValueError(f"experts of {list(routes.shape[1:])} layers and experts a token, but {self._model} has {needed}")
         for router, given in zip(self._routers, routes.unbind(1), strict=True):
             router.given, router.chosen = given.long(), None
+            if again:
+                router.once_more.append(router.given)
 
     def changed(self) -> tuple[Tensor, Tensor] | None:
         """After a forward with replay: how many experts were not those that the routers would have chosen, and of how many.
@@ -61,6 +69,13 @@ class Routers:
         self._check_asked(told)
         changed, known = (torch.stack([getattr(router, name) for router in told]).sum() for name in ("changed", "known"))
         return changed, known
+
+    def forward_made(self) -> Metrics:
+        """What `changed` says, as a metric. Where a router is asked from now on, its tokens are computed again."""
+        changed = self.changed()
+        for router in self._routers:
+            router.first = False
+        return {} if changed is None else {"actor/router_replay_changed": MeanMetric(*changed)}
 
     def _check_asked(self, routers: Sequence[_Router]) -> None:
         if any(router.chosen is None for router in routers):
@@ -87,12 +102,18 @@ class _Router:
         self.top_k, self.experts = int(module.top_k), int(module.num_experts)
         self.records = False
         self.given: Tensor | None = None
+        self.once_more: deque[Tensor] = deque()
+        """Of the forwards that may be computed again, in their order."""
+        self.first = True
+        """Whether what is computed is not computed again."""
         self.chosen: Tensor | None = None
         """[tokens, top_k] by the last forward that recorded or replayed."""
         self.changed = self.known = torch.zeros(())
         module.forward = self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.once_more and not self.first:
+            self.given = self.once_more.popleft()
         if self.given is None and not self.records:
             return self._forward(*args, **kwargs)
         choice = _Choice(self)

@@ -116,11 +116,6 @@ def filtered(**config):
             "actor_train.router_replay.mode",
             "vllm does not say here which experts it computed a token with",
         ),
-        (
-            {"actor_train": {"router_replay": {"mode": "R3"}, "strategy_args": {"strategy_name": "megatron_train"}}},
-            "actor_train.router_replay.mode",
-            "actor_train is megatron_train, whose routers choose their experts themselves",
-        ),
         ({"response_length": None}, "response_length", "response_length or sequence_length"),
         ({"sequence_length": 20}, "sequence_length", "prompt_length 16 + response_length 8 = 24 > sequence_length 20"),
         ({"response_length": None, "sequence_length": 16}, "sequence_length", "16 - prompt_length 16 = 0"),

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from roll.algorithms.loss import Metrics
-from roll.algorithms.loss_metrics import MeanMetric
 from roll.data.kept_tokens import KeptSets
 from roll.data.microbatches import Forest, plan_microbatches
 from roll.data.token_batch import Padded, TokenBatch
@@ -132,5 +131,5 @@ class Scorer:
         said: Tensor = call(input_ids=layout.tokens, use_cache=False, logits_to_keep=layout.columns, **layout.arguments).logits
         if self._forest:
             check_attended(self._model, layout.arguments["forest"])
-        self.metrics = {"actor/router_replay_changed": MeanMetric(*changed)} if (changed := self._routers.changed()) else {}
+        self.metrics = self._routers.forward_made()
         return said
