@@ -87,7 +87,9 @@ def joined_routes(parts: Sequence[tuple[int, Tensor | None]]) -> Tensor | None:
 
 def told_apart(tokens: np.ndarray, routes: Tensor) -> np.ndarray:
     """[N] uint64 digests of tokens: two that are equal have equal digests if their experts are, too; else, as good as never."""
+    raw = np.ascontiguousarray(routes.flatten(1).numpy()).view(np.uint8)
+    words = np.pad(raw, ((0, 0), (0, -raw.shape[1] % 8))).view(np.uint64)
     digests: np.ndarray = tokens.astype(np.uint64)
-    for column in routes.flatten(1).numpy().T:
-        digests = digests * np.uint64(0x9E3779B97F4A7C15) + column.astype(np.uint64)
+    for column in words.T:
+        digests = (digests ^ digests >> np.uint64(29)) * np.uint64(0x9E3779B97F4A7C15) + column
     return digests

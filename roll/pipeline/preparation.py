@@ -191,7 +191,8 @@ class Preparation:
             fix = "a larger /dev/shm (a container's --shm-size), or object_store"
             collect("model_update_transport", "shared_memory", check_room_for, fix)
         if self.derived.replays_routing:
-            replayable = partial(check_replayable, Path(config.model_folder(config.actor_train)))
+            here = config.roles().get("actor_train", config.actor_infer)
+            replayable = partial(check_replayable, Path(config.model_folder(here)))
             collect("actor_train.router_replay.mode", "R3", replayable, "a mixture of experts, or disable")
         for key, value, check in _divided_by_megatron(config, device_kind):
             collect(key, value, check, "sizes that divide the model, or another model or strategy_name")

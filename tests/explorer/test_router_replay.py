@@ -26,3 +26,17 @@ def test_trainer_and_engine_agree_over_all_turns(lab, make_config, mixture, mana
     for row in run.steps():
         assert row["actor/engine_mismatch_max"] < 1e-4
         assert row["actor/router_replay_changed"] < 1e-3
+
+
+def test_of_a_programs_branches_too(lab, of_programs, mixture, tokenizer, tmp_path):
+    """Three calls in two branches, which share the first answer."""
+    folder = tmp_path / "spoken"
+    folder.mkdir()
+    for file in mixture.iterdir():
+        if not file.name.startswith("tokenizer"):
+            (folder / file.name).symlink_to(file)
+    tokenizer(lab.chat_template).save_pretrained(folder)
+    run = lab.run(of_programs({"pretrain": str(folder), "actor_train.router_replay.mode": "R3"}))
+    for row in run.steps():
+        assert row["actor/engine_mismatch_max"] < 1e-4
+        assert row["actor/router_replay_changed"] < 1e-3
