@@ -36,6 +36,8 @@ class Row:
     """The context it was last prefilled with."""
     cached: int = 0
     """Tokens whose keys and values are in the slot: all but the newest sampled one."""
+    mixed: bool = False
+    """Some of these are of other weights."""
 
     @classmethod
     def of(cls, request: GenerateRequest, limit: int, tokenizer: Tokenizer | None) -> Row:
