@@ -72,7 +72,6 @@ class TrainWorker(CheckpointedWorker):
     strategy: TrainStrategy
 
     def __init__(self, context: RankContext, spec: TrainSpec) -> None:
-        torch.set_num_threads(context.threads)
         self.strategy = make_train_strategy(context, spec)
         self._export: Iterator[Bucket] | None = None
 
@@ -167,7 +166,6 @@ class LogProbWorker(CheckpointedWorker):
 
     def __init__(self, context: RankContext, spec: TrainSpec, adapters: AdapterSource | None = None) -> None:
         """`adapters`: what versions are of that consist of adapters alone."""
-        torch.set_num_threads(context.threads)
         self.strategy = make_train_strategy(context, spec)
         self._received = ReceivedWeights(resolve_dtype(spec.dtype, torch.device(context.device)), adapters)
 
@@ -186,7 +184,6 @@ class CriticWorker(CheckpointedWorker):
     strategy: CriticStrategy
 
     def __init__(self, context: RankContext, spec: TrainSpec) -> None:
-        torch.set_num_threads(context.threads)
         from roll.strategies.train.critic import make_critic  # it brings all back ends along
 
         self.strategy = make_critic(context, spec)

@@ -27,6 +27,8 @@ class RankContext:
     device: str = "cpu"
     threads: int = 1
     """CPU threads of this rank."""
+    borrows_cores: bool = False
+    """It may have more threads while other workers wait."""
     seed: int = 42
     deterministic: bool = False
 

@@ -66,7 +66,7 @@ class MegatronStrategy:
         self._device = torch.device(context.device)
         if self._device.type == "cpu":
             cpu_shim.install()
-        prepare_process(context, self._device)
+        self._cores = prepare_process(context, self._device)
         self._tokenizer = load_tokenizer(self._path)
         self._hf_config = AutoConfig.from_pretrained(self._path, local_files_only=True, trust_remote_code=False)
         self._compute_dtype = resolve_dtype(spec.dtype, self._device)
@@ -147,7 +147,7 @@ class MegatronStrategy:
 
         out = torch.zeros(batch.num_tokens, device=self._device)
         offsets = batch.offsets.tolist()
-        with torch.no_grad():
+        with torch.no_grad(), self._cores.computing():
             for micro, values in self._microbatches.run(batch, self._spec.max_tokens_per_microbatch_infer, score, train=False):
                 for i, sample in zip(micro.indices, values.split(micro.padded.lengths.tolist()), strict=False):
                     out[offsets[i] : offsets[i + 1]] = sample
@@ -161,7 +161,8 @@ class MegatronStrategy:
         self._wrapped.zero_grad_buffer()
         self._optimizer.zero_grad()
         ran = self._microbatches.run(batch, training.max_tokens_per_microbatch, loss_of, train=True, entropy=entropy)
-        parts = [metrics for _, metrics in ran]
+        with self._cores.computing():
+            parts = [metrics for _, metrics in ran]
         metrics = reduce_metrics(parts, self._parallel.reduce_over_data) if self._parallel.last_stage else None
         self._optimizer.prepare_grads()
         norm = float(self._optimizer.get_grad_norm())
