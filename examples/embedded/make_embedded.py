@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -154,11 +154,11 @@ def write_rows(path: Path, problems: list[Problem]) -> None:
     path.write_text("".join(json.dumps(row(problem)) + "\n" for problem in problems), encoding="utf-8")
 
 
-def build(folder: Path, settings: Settings) -> dict[str, float]:
-    """Fills an empty folder; returns what was measured."""
+def build(folder: Path, settings: Settings, model_of: Callable[[Any], Any] = make_model) -> dict[str, float]:
+    """Fills an empty folder; returns what was measured. `model_of`: makes an untaught model of the settings."""
     train_problems, validation_problems = split_problems(settings)
     with reproducible(settings.seed):
-        model = make_model(settings)
+        model = model_of(settings)
         train(model, train_problems, settings)
         measured = accuracies(model, validation_problems)
     model.save_pretrained(folder / "model")

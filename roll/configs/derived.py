@@ -45,6 +45,8 @@ class Derived:
     old_logprobs_reason: str
     keeps_sampling_mask: bool
     """Samples carry what top_p and top_k kept, and all log-probs are taken over that."""
+    replays_routing: bool
+    """Samples carry the experts that the engine computed each token with, and the policy is trained with the same."""
     log_prob_lag: int
     """Versions by which the weights of actor_log_prob are behind the newest published one when they score a step's groups."""
     scored_ahead: tuple[str, ...]
@@ -97,6 +99,7 @@ def derive(config: PPOConfig) -> Derived:
         recompute_old_logprobs=recompute,
         old_logprobs_reason=reason,
         keeps_sampling_mask=keeps_sampling_mask(config),
+        replays_routing=replays_routing(config),
         log_prob_lag=_log_prob_lag(config),
         scored_ahead=_scored_ahead(config),
         adapter_updates=adapters,
@@ -143,6 +146,11 @@ def keeps_sampling_mask(config: PPOConfig) -> bool:
     return able and config.actor_infer.generating_args.truncates and config.keep_sampling_mask is not False
 
 
+def replays_routing(config: PPOConfig) -> bool:
+    """Whether samples carry the experts that the engine chose."""
+    return config.actor_train.router_replay.mode == "R3"
+
+
 def scores_ahead(config: PPOConfig) -> bool:
     """Whether the next step's groups can be complete while a step trains: below a ratio of 1 they never are."""
     return config.async_generation_ratio >= 1
@@ -187,6 +195,8 @@ def element_bytes(worker: WorkerConfig, accelerators: bool) -> int:
 
 MASK_ENGINES = ("hf_infer",)
 """Those that say which tokens top_p and top_k kept."""
+ROUTE_ENGINES = ("hf_infer",)
+"""Those that say which experts they computed a token with."""
 
 C = TypeVar("C", bound=PPOConfig)
 

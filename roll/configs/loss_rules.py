@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from roll.configs.derived import MASK_ENGINES, old_logprobs_recomputed, scores_ahead
+from roll.configs.derived import MASK_ENGINES, ROUTE_ENGINES, old_logprobs_recomputed, replays_routing, scores_ahead
 from roll.configs.dotted_path import DOTTED_PATH
 from roll.configs.estimators import ESTIMATORS
 from roll.configs.losses import POLICY_LOSSES, anchor_of, knob_problems
@@ -17,7 +17,7 @@ RECIPES = {"dapo": "ppo, with pg_clip: [0.2, 0.28] and loss_agg_mode: token-mean
 
 
 def loss_problems(config: PPOConfig) -> Iterator[Problem]:
-    for rule in (_policy_loss, _clipping, _sampling_mask, _correction, _kl, _log_probs, _critic):
+    for rule in (_policy_loss, _clipping, _sampling_mask, _router_replay, _correction, _kl, _log_probs, _critic):
         yield from rule(config)
 
 
@@ -45,6 +45,16 @@ def _sampling_mask(config: PPOConfig) -> Iterator[Problem]:
         message = f"{engine} does not say which tokens top_p and top_k kept"
         fix = "actor_infer.strategy_args.strategy_name: hf_infer, or actor_infer.generating_args with top_p: 1 and top_k: 0"
         yield Problem("keep_sampling_mask", True, message, fix)
+
+
+def _router_replay(config: PPOConfig) -> Iterator[Problem]:
+    if not replays_routing(config):
+        return
+    key, off = "actor_train.router_replay.mode", "router_replay.mode: disable"
+    engine = config.actor_infer.strategy_args.strategy_name
+    if engine not in ROUTE_ENGINES:
+        message = f"{engine} does not say here which experts it computed a token with"
+        yield Problem(key, "R3", message, f"actor_infer.strategy_args.strategy_name: {ROUTE_ENGINES[0]}, or {off}")
 
 
 def _clipping(config: PPOConfig) -> Iterator[Problem]:

@@ -199,6 +199,7 @@ class PPOConfig(BaseConfig, ABC):
             "model_update_transport": self.model_update_transport,
             "sequence_length": self.lengths().sequence,
             "actor_infer.generating_args.temperature": self.actor_infer.generating_args.temperature,
+            "actor_train.router_replay.mode": self.actor_train.router_replay.mode,
         }
 
     # What a pipeline's own keys mean to the parts that all pipelines share.

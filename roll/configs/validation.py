@@ -12,7 +12,7 @@ from roll.configs.agentic import AgenticConfig
 from roll.configs.agentic_rules import agentic_problems
 from roll.configs.arguments import EngineArguments
 from roll.configs.base import PRETRAIN, AlarmConfig
-from roll.configs.derived import keeps_sampling_mask, old_logprobs_recomputed, optimizer_batch_size
+from roll.configs.derived import keeps_sampling_mask, old_logprobs_recomputed, optimizer_batch_size, replays_routing
 from roll.configs.fields import all_range_problems
 from roll.configs.loss_rules import loss_problems
 from roll.configs.losses import POLICY_LOSSES, anchor_of
@@ -55,6 +55,7 @@ OF_SOME_RUNS: dict[str, tuple[str, ...]] = {
     ),
     "actor_log_prob": ("staleness/proximal_lag",),
     "keep_sampling_mask with top_p or top_k": ("tokens/kept_set/mean",),
+    "router_replay": ("actor/router_replay_changed",),
     "a validation set": ("val/*", "val_correct/*", "eval/*"),
     "an agentic run": ("env/*",),
     "mode train": ("scheduler/explorers",),
@@ -91,6 +92,7 @@ def _of_this(config: PPOConfig) -> Iterator[str]:
         "train_infer_correction or recomputed log-probs": decoupled or corrects or correction.veto_threshold is not None,
         "actor_log_prob": config.actor_log_prob is not None,
         "keep_sampling_mask with top_p or top_k": keeps_sampling_mask(config),
+        "router_replay": replays_routing(config),
         "a validation set": bool(config.validation_sampling),
         "an agentic run": isinstance(config, AgenticConfig),
         "mode train": config.mode != "both",

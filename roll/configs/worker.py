@@ -74,6 +74,18 @@ class TrainedConfig(WorkerConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RouterReplayConfig:
+    """Which experts of a mixture the policy computes a token with where its log-probs are computed again, and in training."""
+
+    mode: Literal["disable", "R3"] = option(
+        "disable",
+        "disable: those that the trainer's routers choose.\n"
+        "R3: those that the engine's routers chose while it sampled; their weights are the trainer's. Needs hf_infer as the "
+        "engine.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class PolicyConfig(TrainedConfig):
     """What the policy has besides its loss; in the reference the loss's keys stand after these."""
 
@@ -85,6 +97,7 @@ class PolicyConfig(TrainedConfig):
         DEFAULT_LOSS,
         "Policy loss: a built-in name, or the dotted path of your own function, my_module.my_loss.",
     )
+    router_replay: RouterReplayConfig = option(RouterReplayConfig(), "Mixtures of experts.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Never
 from roll.configs.problems import did_you_mean
 
 if TYPE_CHECKING:
+    from roll.data.extras import Extras
     from roll.data.kept_tokens import KeptTokens
+    from roll.data.routes import Routes
 
 JUDGED = "judged"
 """The part of a shaped reward that its worker has given."""
@@ -118,14 +120,24 @@ class Sample:
     """What the reward was made of, as its worker says, by name."""
     success_at: float = FULL_REWARD
     """The judgement from which on the response is a success, as its domain says."""
-    kept: KeptTokens | None = None
-    """What top_p and top_k left to choose from; None: log-probs are of the whole distribution."""
+    extras: Extras | None = None
+    """What else the engine said of the prompt's and the response's tokens."""
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Never:
             """Only for what is not there: says where it is."""
             raise AttributeError(_elsewhere(self, name), name=name, obj=self)
+
+    @property
+    def kept(self) -> KeptTokens | None:
+        """What top_p and top_k left to choose from; None: log-probs are of the whole distribution."""
+        return None if self.extras is None else self.extras.kept
+
+    @property
+    def routes(self) -> Routes | None:
+        """The experts that prompt and response were computed with; None: nobody asked."""
+        return None if self.extras is None else self.extras.routes
 
     @property
     def oldest_version(self) -> int:
@@ -233,7 +245,7 @@ def reaches(value: float, success_at: float) -> bool:
 def _sample_to_json(shared: Prompt, sample: Sample) -> dict[str, object]:
     row = {name: getattr(sample, name) for name in Sample.__slots__}
     row["versions"] = [list(span) for span in sample.versions]
-    row["kept"] = None if sample.kept is None else sample.kept.to_json()
+    row["extras"] = None if sample.extras is None else sample.extras.to_json()
     row["trajectory"] = None if sample.trajectory is None else asdict(sample.trajectory)
     # A turn has a prompt of its own, responses to one prompt share it.
     row["prompt"] = None if sample.prompt == shared else asdict(sample.prompt)
@@ -244,10 +256,10 @@ def _sample_from_json(shared: Prompt, row: dict[str, Any]) -> Sample:
     values = dict(row)
     values["prompt"] = shared if row["prompt"] is None else Prompt(**row["prompt"])
     values["versions"] = [VersionSpan(*span) for span in row["versions"]]
-    if row.get("kept") is not None:
-        from roll.data.kept_tokens import KeptTokens
+    if row.get("extras") is not None:
+        from roll.data.extras import Extras
 
-        values["kept"] = KeptTokens.from_json(row["kept"])
+        values["extras"] = Extras.from_json(row["extras"])
     if (trajectory := row["trajectory"]) is not None:
         values["trajectory"] = Trajectory(**{**trajectory, "turns": [Turn(**turn) for turn in trajectory["turns"]]})
     return Sample(**values)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from roll.data.kept_tokens import KeptSets
+from roll.data.routes import joined_routes, told_apart, unrouted
 
 PER_SAMPLE = ("lengths", "scores", "temperatures")
 
@@ -48,6 +49,8 @@ class TokenBatch:
     """[N] int64, of a token that was sampled with the very weights that it is trained from: 1 + the engine; 0 of all others."""
     kept: KeptSets | None = None
     """Of the N tokens: what each trained token was sampled from, and all its log-probs are taken over; None: the vocabulary."""
+    routes: Tensor | None = None
+    """[N, layers, k] the experts that the policy computes each token with (see `routes`); None: those that its routers choose."""
 
     def __len__(self) -> int:
         return int(self.lengths.numel())
@@ -68,8 +71,9 @@ class TokenBatch:
 
     @property
     def rows(self) -> list[np.ndarray]:
-        """The tokens of each sample."""
-        return np.split(self.tokens.numpy(), self.offsets[1:-1].numpy()) if len(self) else []
+        """The tokens of each sample, as numbers that are equal where tokens and their experts are."""
+        tokens = self.tokens.numpy() if self.routes is None else told_apart(self.tokens.numpy(), self.routes)
+        return np.split(tokens, self.offsets[1:-1].numpy()) if len(self) else []
 
     def with_(self, **changes: Any) -> TokenBatch:
         return replace(self, **changes)
@@ -96,12 +100,14 @@ class TokenBatch:
 
     @classmethod
     def joined(cls, batches: Sequence[TokenBatch]) -> TokenBatch:
-        """The samples of all, in their order; all have the same fields, but that some may have kept sets."""
+        """The samples of all, in their order; all have the same fields, but that some may have kept sets or routes."""
         values: dict[str, Any] = {}
         for field in fields(cls):
             parts = [getattr(batch, field.name) for batch in batches]
             if field.name == "kept":
                 values[field.name] = _joined_sets(batches)
+            elif field.name == "routes":
+                values[field.name] = joined_routes([(batch.num_tokens, batch.routes) for batch in batches])
             else:
                 values[field.name] = None if parts[0] is None else torch.cat(parts)
         return cls(**values)
@@ -114,7 +120,7 @@ class TokenBatch:
         def pad(flat: Tensor | None) -> Tensor | None:
             if flat is None:
                 return None
-            out = flat.new_zeros(len(self), width)
+            out = flat.new_zeros(len(self), width) if flat.ndim == 1 else unrouted(mask.numel(), flat).unflatten(0, mask.shape)
             out[mask] = flat
             return out
 
@@ -155,6 +161,8 @@ class Padded:
     fresh_from: Tensor | None = None
     kept: KeptSets | None = None
     """Of the trained tokens, in the order of the loss mask."""
+    routes: Tensor | None = None
+    """[B, T, layers, k]"""
 
     def to(self, device: torch.device) -> Padded:
         moved: dict[str, Any] = {f.name: v.to(device) if (v := getattr(self, f.name)) is not None else None for f in fields(self)}

@@ -267,7 +267,7 @@ class EnvironmentWorker:
             raise RuntimeError(f"an engine died that is not replaced: {error}") from error  # no WorkerDied: the coordinator lives
         text = self._client.text(completion)
         ids, logprobs, versions = completion.token_ids, completion.logprobs, completion.versions
-        return PolicyAnswer(ids, logprobs, versions, text, completion.stopped, completion.kept)
+        return PolicyAnswer(ids, logprobs, versions, text, completion.stopped, completion.extras)
 
     def report(self, engine: int, error: Exception) -> None:
         """An engine died under a request. The driver notices this, too, and reports when another engine takes its place."""

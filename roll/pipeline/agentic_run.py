@@ -208,7 +208,7 @@ class AgenticRun(Run):
         await coordinators.begin()
         generating = config.actor_infer.generating_args
         derived, eos = prepared.derived, prepared.tokenizer.eos_token_id
-        sampling = sampling_params(generating, derived.max_new_tokens, eos, derived.keeps_sampling_mask)
+        sampling = sampling_params(generating, derived.max_new_tokens, eos, derived.keeps_sampling_mask, derived.replays_routing)
         return AgenticExplorer(exploration, config, sampling, coordinators)
 
 

@@ -40,6 +40,7 @@ from roll.rollout.tasks import TaskSource
 from roll.strategies.infer.installed_engine import engine_problems
 from roll.strategies.infer.interface import sampling_params
 from roll.strategies.model_folder import open_model
+from roll.strategies.routers import check_replayable
 from roll.strategies.train.megatron.supported import ParallelLayout, check_folder
 from roll.weights.directory import check_room
 
@@ -189,6 +190,9 @@ class Preparation:
             check_room_for = partial(check_room, Path(config.model_folder(config.actor_train)), element)
             fix = "a larger /dev/shm (a container's --shm-size), or object_store"
             collect("model_update_transport", "shared_memory", check_room_for, fix)
+        if self.derived.replays_routing:
+            replayable = partial(check_replayable, Path(config.model_folder(config.actor_train)))
+            collect("actor_train.router_replay.mode", "R3", replayable, "a mixture of experts, or disable")
         for key, value, check in _divided_by_megatron(config, device_kind):
             collect(key, value, check, "sizes that divide the model, or another model or strategy_name")
         self.tokenizer = tokenizers[0]

@@ -255,8 +255,8 @@ class RLVRRun(Run):
         client = RolloutClient(cluster, router, tokenizer, config.seed, engines, expand)
         judges = {domain: clusters[f"rewards.{domain}"] for domain in config.rewards}
         rewards = Rewards(judges, self.state.groups.changes, ledger, prepared.success_at)
-        generating, kept = config.actor_infer.generating_args, derived.keeps_sampling_mask
-        sampling = sampling_params(generating, derived.max_new_tokens, tokenizer.eos_token_id, kept)
+        generating, asked = config.actor_infer.generating_args, (derived.keeps_sampling_mask, derived.replays_routing)
+        sampling = sampling_params(generating, derived.max_new_tokens, tokenizer.eos_token_id, *asked)
         return RLVRExplorer(exploration, config, derived, sampling, prepared.source, prepared.skipped, client, rewards)
 
 

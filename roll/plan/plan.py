@@ -159,6 +159,8 @@ def _log_probs(config: PPOConfig, derived: Derived) -> LogProbs:
     engine = config.actor_infer.strategy_args.strategy_name
     over = ", over the kept set," if derived.keeps_sampling_mask else ""
     behaviour = f"ℓ_b: {engine} records log_softmax(logits / {temperature:g}){over} of each token as it samples it"
+    if derived.replays_routing:
+        behaviour += "; the policy is scored and trained with the experts that the engine chose (router_replay)"
     reason = derived.old_logprobs_reason
     proximal = f"ℓ_p: {_proximal(config, derived)} ({reason})" if derived.recompute_old_logprobs else f"none ({reason})"
     if not config.uses_reference:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from roll.data.kept_tokens import KeptTokens
+from roll.data.extras import NOTHING, Extras
 from roll.data.sample import VersionSpan
 
 
@@ -21,7 +21,7 @@ class PolicyAnswer:
     text: str
     stopped: bool
     """False if it was cut off at the length limit."""
-    kept: KeptTokens | None = None
+    extras: Extras = NOTHING
 
 
 AskPolicy = Callable[[Sequence[int], int, int], Awaitable[PolicyAnswer]]
@@ -46,15 +46,12 @@ class Response:
     logprobs: list[float] = field(default_factory=list)
     mask: list[bool] = field(default_factory=list)
     versions: list[VersionSpan] = field(default_factory=list)
-    kept: KeptTokens | None = None
+    extras: Extras = NOTHING
 
     def answered(self, answer: PolicyAnswer) -> None:
         offset = len(self.ids)
         self.versions += [span._replace(start=span.start + offset, stop=span.stop + offset) for span in answer.versions]
-        if answer.kept is not None:
-            self.kept = (self.kept or KeptTokens.whole(offset)) + answer.kept
-        elif self.kept is not None:
-            self.kept += KeptTokens.whole(len(answer.token_ids))
+        self.extras = self.extras.answered(offset, answer.extras, len(answer.token_ids))
         self.ids += answer.token_ids
         self.logprobs += answer.logprobs
         self.mask += [True] * len(answer.token_ids)
@@ -63,5 +60,4 @@ class Response:
         self.ids += tokens
         self.logprobs += [0.0] * len(tokens)
         self.mask += [False] * len(tokens)
-        if self.kept is not None:
-            self.kept += KeptTokens.whole(len(tokens))
+        self.extras = self.extras.told(len(tokens))

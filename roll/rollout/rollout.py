@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from roll.data.kept_tokens import KeptTokens
+from roll.data.extras import NOTHING, Extras
 from roll.data.sample import Prompt, Sample, VersionSpan
 from roll.data.seeding import derive_seed
 from roll.distributed.backend import WorkerHandle
@@ -40,7 +40,7 @@ class Completion:
     versions: list[VersionSpan]
     finish_reason: str = "abort"
     text: str | None = None
-    kept: KeptTokens | None = None
+    extras: Extras = NOTHING
 
     @property
     def stopped(self) -> bool:
@@ -57,8 +57,7 @@ class Completion:
                 self.versions.append(VersionSpan(start + offset, stop + offset, version, engine))
         self.token_ids += result.token_ids
         self.logprobs += result.logprobs
-        if result.kept is not None:
-            self.kept = result.kept if self.kept is None else self.kept + result.kept
+        self.extras = self.extras.then(result.extras)
         self.finish_reason = result.finish_reason
         # The text of one call is the engine's; a response made in several calls is decoded (and cut) as a whole at the end.
         self.text = result.text if offset == 0 else None
@@ -94,7 +93,7 @@ class RolloutClient:
         with; sample i is a function of (seed, prompt uid, i)."""
         sampled = [replace(sampling, seed=derive_seed(self._seed, prompt.uid, i)) for i in range(n)]
         if with_greedy:
-            sampled.append(replace(sampling, temperature=0.0))
+            sampled.append(replace(sampling, temperature=0.0, with_routes=False))
         requests = [
             GenerateRequest(f"{key}/{i}", tuple(prompt.input_ids), params, priority=priority) for i, params in enumerate(sampled)
         ]
@@ -195,5 +194,5 @@ class RolloutClient:
             versions=completion.versions,
             finish_reason="stop" if completion.stopped else "length",
             response_text=self.text(completion),
-            kept=completion.kept,
+            extras=completion.extras,
         )

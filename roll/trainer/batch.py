@@ -13,6 +13,7 @@ from torch import Tensor
 
 from roll.data.kept_tokens import KeptSets, KeptTokens
 from roll.data.microbatches import Forest
+from roll.data.routes import batch_routes
 from roll.data.sample import Sample, SampleGroup
 from roll.data.seeding import derive_seed
 from roll.data.token_batch import TokenBatch
@@ -50,6 +51,7 @@ def token_batch(
         advantages=torch.zeros(len(tokens)),
         fresh_from=None if version is None else _fresh_from(samples, version),
         kept=_kept_sets(samples) if any(sample.kept for sample in samples) else None,
+        routes=batch_routes([(length, sample.routes) for length, sample in zip(lengths, samples, strict=True)]),
     )
 
 

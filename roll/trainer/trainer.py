@@ -227,7 +227,7 @@ class Trainer:
         """The critic's optimiser steps. If a checkpoint of the step will be made, the critic's part of it is taken now: later
         another role may have its devices."""
         assert self._critic is not None
-        batches = self._cut(step, self._derived.critic_steps_per_epoch)
+        batches = [_for(self._critic, batch) for batch in self._cut(step, self._derived.critic_steps_per_epoch)]
         step.metrics |= await optimise(self._critic, batches, self._value_loss)
         if self._schedule.saves(step.number + 1):
             await self._checkpoints.snapshot_critic()
@@ -313,13 +313,19 @@ class Trainer:
     async def _per_token(self, cluster: Cluster, method: str, step: Step) -> Tensor:
         """[N] what a method of all workers (`log_probs`, `values`) says of the batch."""
         begun_at = monotonic()
-        by_rank = await asyncio.to_thread(batching.shares, step.batch, cluster.num_shards)  # it compares all tokens
-        shards = await asyncio.to_thread(lambda: [step.batch.select(indices) for indices in by_rank])
+        batch = _for(cluster, step.batch)
+        by_rank = await asyncio.to_thread(batching.shares, batch, cluster.num_shards)  # it compares all tokens
+        shards = await asyncio.to_thread(lambda: [batch.select(indices) for indices in by_rank])
         parts = await cluster.scatter(method, shards)
         if cluster.role in self._derived.scored_ahead:
             step.scored_at = monotonic()
             step.scored_s = max(step.scored_s, step.scored_at - begun_at)
-        return batching.gather(parts, step.batch, by_rank)
+        return batching.gather(parts, batch, by_rank)
+
+
+def _for(cluster: Cluster, batch: TokenBatch) -> TokenBatch:
+    """The batch as a role gets it: a model that is not the policy has experts of its own."""
+    return batch if cluster.role in ("actor_train", "actor_log_prob") else batch.with_(routes=None)
 
 
 def _named(milestone: Milestone, count: int) -> str:

@@ -111,6 +111,11 @@ def filtered(**config):
             "keep_sampling_mask",
             "vllm does not say which tokens top_p and top_k kept",
         ),
+        (
+            {"actor_train": {"router_replay": {"mode": "R3"}}, "actor_infer": {"strategy_args": {"strategy_name": "vllm"}}},
+            "actor_train.router_replay.mode",
+            "vllm does not say here which experts it computed a token with",
+        ),
         ({"response_length": None}, "response_length", "response_length or sequence_length"),
         ({"sequence_length": 20}, "sequence_length", "prompt_length 16 + response_length 8 = 24 > sequence_length 20"),
         ({"response_length": None, "sequence_length": 16}, "sequence_length", "16 - prompt_length 16 = 0"),

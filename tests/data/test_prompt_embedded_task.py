@@ -20,6 +20,7 @@ from roll.data.prompt_source import tokenize_prompts
 from roll.data.sample import Prompt, Sample
 from roll.loading.compose import compose
 from roll.rewards.worker import worker_class
+from roll.strategies.routers import check_replayable
 
 pytestmark = pytest.mark.slow
 
@@ -123,3 +124,10 @@ def test_the_rewards_of_three_domains_tell_right_from_misprinted(tmp_path: Path)
 
     for domain in config.rewards:
         assert asyncio.run(judged(domain)) == [1.0, 0.0, 1.0, 0.0], domain
+
+
+def test_the_mixture_is_one_whose_routing_can_be_replayed(tmp_path: Path) -> None:
+    maker = script("embedded", "make_mixture")
+    made = maker.make(tmp_path / "made", settings=replace(maker.Settings(), learn_steps=2, misprint_steps=1, batch_size=8))
+    check_replayable(made / "model")
+    assert len(list(read_rows(DataArguments(file_name=str(made / "train.jsonl"))))) == 90 * 90 - 200

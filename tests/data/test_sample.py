@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from roll.data.extras import Extras
 from roll.data.kept_tokens import KeptTokens
 from roll.data.sample import Prompt, Sample, SampleGroup, Trajectory, Turn, VersionSpan
 from roll.rollout.sql.rows import digest, pack, unpack_group
@@ -30,7 +31,7 @@ def test_a_group_comes_back_from_json_as_it_was():
 
 def test_what_was_kept_comes_back_from_json():
     kept = KeptTokens.of([np.array([4, 5], dtype=np.int32), np.zeros(0, dtype=np.int32)])
-    group = SampleGroup(7, 3, SHARED, [replace(SAMPLES[0], kept=kept), SAMPLES[1]])
+    group = SampleGroup(7, 3, SHARED, [replace(SAMPLES[0], extras=Extras(kept)), SAMPLES[1]])
     back = SampleGroup.from_json(json.loads(json.dumps(group.to_json())))
     assert back == group and back.samples[0].kept == kept
     assert unpack_group(7, (data := pack(group), digest(data))) == group

@@ -220,7 +220,9 @@ def test_where_each_log_prob_comes_from():
     assert decoupled.loss.ratio == "r = exp(ℓ − ℓ_p)"
     assert decoupled.loss.weight.startswith("w = min(ρ_t, 5)")
     cool = plan_of(rlvr(actor_infer={"device_mapping": "0", "generating_args": {"temperature": 0.7}}))
-    assert "logits / 0.7" in cool.log_probs.behaviour
+    assert "logits / 0.7" in cool.log_probs.behaviour and "experts" not in cool.log_probs.behaviour
+    replayed = plan_of(rlvr(actor_infer={"device_mapping": "0"}, actor_train={"router_replay": {"mode": "R3"}}))
+    assert "trained with the experts that the engine chose (router_replay)" in replayed.log_probs.behaviour
 
 
 def sampled(keep_sampling_mask=False, **generating):

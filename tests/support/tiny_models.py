@@ -7,7 +7,14 @@ from typing import Any
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, Qwen2ForSequenceClassification
+from transformers import (
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen2ForSequenceClassification,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 
 FOR_VLLM = {"hidden_size": 64, "intermediate_size": 96, "initializer_range": 0.15, "max_position_embeddings": 512}
 """With heads of 32 numbers, the fewest that vLLM knows on CPUs."""
@@ -27,6 +34,29 @@ def tiny_qwen2(vocab_size: int, *, seed: int = 0, **changes: Any) -> Qwen2ForCau
     }
     torch.manual_seed(seed)
     return Qwen2ForCausalLM(Qwen2Config(vocab_size=vocab_size, **{**config, **changes})).eval()
+
+
+def tiny_mixture(vocab_size: int, *, seed: int = 0, **changes: Any) -> Qwen3MoeForCausalLM:
+    """`changes`: of a configuration with three layers of eight experts, two a token."""
+    config: dict[str, Any] = {
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "moe_intermediate_size": 16,
+        "num_hidden_layers": 3,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "norm_topk_prob": True,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 8,
+        "initializer_range": 0.3,
+        "tie_word_embeddings": True,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": None,
+    }
+    torch.manual_seed(seed)
+    return Qwen3MoeForCausalLM(Qwen3MoeConfig(vocab_size=vocab_size, **{**config, **changes})).eval()
 
 
 def numbered_tokenizer(size: int) -> PreTrainedTokenizerFast:

@@ -86,7 +86,12 @@ ROLE = (
     renamed("actor_train.model_update_frequency", "weight_push_interval"),
     *(ignored(f"{role}.model_update_frequency", "weight_push_interval says it once, for actor_train")
       for role in ("actor_infer", "reference", "critic")),
-    *off_or_lacking("<role>.router_replay", (None, {"mode": "disable"}), "replaying a mixture's routing is not there"),
+    KeyRule("actor_train.router_replay", "without effect", "nothing is written in it",
+         when=lambda v, b: v is None, values="null"),
+    KeyRule("actor_train.router_replay", "lacking", "R2, the trainer's own routing of before, is not there; R3 is",
+         when=lambda v, b: isinstance(v, Mapping) and v.get("mode") == "R2", values="mode: R2"),
+    *(rule for role in ("actor_infer", "reference", "critic") for rule in off_or_lacking(
+        f"{role}.router_replay", (None, {"mode": "disable"}), "the policy alone is replayed: actor_train.router_replay")),
     *off_or_lacking("<role>.mtp_training_mode", (None, "disabled"), "training multi-token prediction is not there"),
     *(ignored(f"{role}.training_args", "only actor_train trains") for role in ("actor_infer", "reference")),
     *(ignored(f"{role}.data_args", _ONE_TEMPLATE) for role in ("actor_infer", "reference", "critic")),

@@ -75,7 +75,7 @@ def _sample(path: Sequence[Answer], own: Sequence[Answer], task: EpisodeTask, tr
         index=task.index,
         response_ids=response.ids,
         behaviour_logprobs=response.logprobs,
-        kept=response.kept,
+        extras=response.extras,
         versions=response.versions,
         finish_reason="stop" if stopped else "length",
         response_text="\n".join(turn.action for turn in trajectory.turns),

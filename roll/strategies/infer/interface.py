@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from roll.configs.arguments import GeneratingArguments
 from roll.configs.base import WeightUpdateMode as WeightUpdateMode  # re-exported as part of this interface
+from roll.data.extras import NOTHING, Extras
 from roll.data.sample import FinishReason, VersionSpan
 from roll.weights.bucket import Bucket, WeightManifest
-
-if TYPE_CHECKING:
-    from roll.data.kept_tokens import KeptTokens
 
 NO_VERSION = -1
 """The version of an engine with random weights, which must not serve yet."""
@@ -37,6 +35,8 @@ class SamplingParams:
     include_stop_str_in_output: bool = True
     with_kept: bool = False
     """The result says which tokens top_p and top_k kept, and log-probs are taken over these (hf_infer alone)."""
+    with_routes: bool = False
+    """The result says which experts each token was sent to (hf_infer alone)."""
     seed: int | None = None
     """With a seed the response is a function of weights, prompt and seed alone, however requests are batched or interrupted.
     (vllm, sglang: only in their own modes whose rounding does not depend on the batch, `VLLM_BATCH_INVARIANT=1` and
@@ -52,7 +52,7 @@ _PARAMS = attrgetter(*SamplingParams.__slots__)
 
 
 def sampling_params(
-    args: GeneratingArguments, max_new_tokens: int, eos_token_id: int | None, with_kept: bool = False
+    args: GeneratingArguments, max_new_tokens: int, eos_token_id: int | None, with_kept: bool = False, with_routes: bool = False
 ) -> SamplingParams:
     return SamplingParams(
         temperature=args.temperature,
@@ -63,6 +63,7 @@ def sampling_params(
         stop_strings=tuple(args.stop_strings),
         include_stop_str_in_output=args.include_stop_str_in_output,
         with_kept=with_kept,
+        with_routes=with_routes,
     )
 
 
@@ -95,8 +96,9 @@ class GenerateResult:
     text: str = ""
     preempted: bool = False
     """The engine ran out of KV cache meanwhile, and computed that of some request again: it was given too much together."""
-    kept: KeptTokens | None = None
-    """Of the tokens of this call, if the request asks for them."""
+    extras: Extras = NOTHING
+    """Of the tokens of this call, if the request asks for them; routes also of those before, but of those that the call before
+    this one has computed for the same response."""
 
     @classmethod
     def without_tokens(cls, request: GenerateRequest, reason: FinishReason) -> GenerateResult:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from roll.data.routes import unrouted
 from roll.data.token_batch import PER_SAMPLE, Padded, TokenBatch
 from roll.strategies.train.forest_attention import ForestAttention
 
@@ -43,6 +44,7 @@ def _without_samples(batch: TokenBatch) -> Padded:
         if isinstance(value, Tensor):
             values[each.name] = value.new_zeros(1 if each.name in PER_SAMPLE else (1, 1))
     values["lengths"] = batch.lengths.new_ones(1)
+    values["routes"] = None if batch.routes is None else unrouted(1, batch.routes)[None]
     return Padded(attention_mask=torch.ones(1, 1, dtype=torch.bool), **values)
 
 
@@ -56,13 +58,16 @@ class Layout:
     """[K] int64, for each trained token, in the order of the loss mask, the one of the R·C outputs that predicts it."""
     trained: tuple[Tensor, Tensor]
     """[K] each: row and column in the micro-batch of each trained token."""
+    routes: Tensor | None = None
+    """[R, W, layers, k] the experts of each token; None: the routers choose them."""
     arguments: dict[str, Any] = field(default_factory=dict)
     """What else the model is called with."""
 
     def to(self, device: torch.device) -> Layout:
         trained = (self.trained[0].to(device), self.trained[1].to(device))
         moved = {name: value.to(device) for name, value in self.arguments.items()}
-        return Layout(self.tokens.to(device), self.columns.to(device), self.places.to(device), trained, moved)
+        routes = None if self.routes is None else self.routes.to(device)
+        return Layout(self.tokens.to(device), self.columns.to(device), self.places.to(device), trained, routes, moved)
 
     def spread(self, values: Tensor, micro: Padded) -> Tensor:
         """[B, T] of values [K] of the trained tokens; 0 elsewhere."""
@@ -74,7 +79,7 @@ def padded_rows(micro: Padded) -> Layout:
     columns = micro.loss_mask[:, 1:].any(0).nonzero().squeeze(1)
     rows, predictors = micro.loss_mask[:, 1:].nonzero(as_tuple=True)
     places = rows * len(columns) + torch.searchsorted(columns, predictors)
-    return Layout(micro.tokens, columns, places, (rows, predictors + 1))
+    return Layout(micro.tokens, columns, places, (rows, predictors + 1), micro.routes)
 
 
 def forest_row(micro: Padded) -> Layout:
@@ -95,14 +100,17 @@ def forest_row(micro: Padded) -> Layout:
         columns,
         torch.searchsorted(columns, asked),
         (rows, predictors + 1),
+        None if micro.routes is None else micro.routes[own][None],
         {"position_ids": positions[None], "forest": attention},
     )
 
 
 def _shared(micro: Padded) -> Tensor:
-    """[B] first tokens of each sample that its predecessor begins with, too."""
+    """[B] first tokens of each sample that its predecessor begins with, too, computed with the same experts."""
     tokens, present = micro.tokens, micro.attention_mask
     equal = (tokens[1:] == tokens[:-1]) & present[1:] & present[:-1]
+    if micro.routes is not None:
+        equal &= (micro.routes[1:] == micro.routes[:-1]).flatten(2).all(2)
     return torch.cat([tokens.new_zeros(1), ((~equal).cumsum(1) == 0).sum(1)])
 
 

@@ -15,9 +15,11 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from roll.algorithms.loss import Metrics
 from roll.data.kept_tokens import KeptSets
 from roll.data.microbatches import Forest, plan_microbatches
 from roll.data.token_batch import Padded, TokenBatch
+from roll.strategies.routers import Routers
 from roll.strategies.train.forest_attention import FOREST_SDPA, attends_by_forest, check_attended
 from roll.strategies.train.layout import Layout, forest_row, padded_rows
 from roll.strategies.train.logprobs import EntropyMode, head_logprobs, row_logprobs
@@ -97,10 +99,13 @@ class Scorer:
     def __init__(self, model: PreTrainedModel) -> None:
         """Before a back end divides the model, whose attention and head it may change."""
         self._model = model
+        self.metrics: Metrics = {}
+        """Of the last forward."""
         self._forest = attends_by_forest(model)
         if self._forest:
             model.set_attn_implementation(FOREST_SDPA)
         self._head = ScoringHead.of(model)
+        self._routers = Routers(model)
 
     def plan(self, batch: TokenBatch, budget: int) -> list[list[int]]:
         """The samples of each micro-batch, which has at most `budget` tokens as the model computes them."""
@@ -122,7 +127,9 @@ class Scorer:
 
     def said(self, call: Call, layout: Layout) -> Tensor:
         """[R, C, V] what the model's head says where it is asked: logits unless it is made to say something else."""
+        self._routers.replay(None if layout.routes is None else layout.routes.flatten(0, 1))
         said: Tensor = call(input_ids=layout.tokens, use_cache=False, logits_to_keep=layout.columns, **layout.arguments).logits
         if self._forest:
             check_attended(self._model, layout.arguments["forest"])
+        self.metrics = self._routers.forward_made()
         return said

@@ -103,6 +103,8 @@ class SlotEngine:
         others = {row.request_id for row in (*self._rows, *self._interrupted)} | {done.request_id for done in self._finished}
         if request.request_id in others or request.request_id in self._queue:
             raise ValueError(f"request {request.request_id!r} is running or queued already")
+        if request.sampling.with_routes and self._model.record_routes():
+            self._prefixes.clear()  # nobody has recorded theirs
         if joining.limit <= 0:
             self._finished.append(joining.result("length", self._tokenizer))
         else:
@@ -138,6 +140,8 @@ class SlotEngine:
         for row in self._rows:
             row.mixed = True
         if mode == "interrupt":
+            for slot in range(len(self._rows)):
+                self._take_routes(slot)
             self._interrupted.extendleft(reversed(self._rows))
             self._rows, self._sampling = [], None
         self._stats.version = manifest.version
@@ -315,6 +319,7 @@ class SlotEngine:
         """Ends the rows in these slots (ascending). The last row moves into each hole, so rows stay compact, and the one that has
         ended to where the last one was."""
         for slot, reason in zip(reversed(slots), reversed(reasons), strict=True):
+            self._take_routes(slot)
             row, last = self._rows[slot], self._rows.pop()
             if last is not row:
                 self._model.cache.swap(slot, len(self._rows), (row.cached, last.cached))
@@ -325,6 +330,13 @@ class SlotEngine:
                 del self._prefixes[row.joined_as]
             self._finished.append(row.result(reason, self._tokenizer))
             self._sampling = None
+
+    def _take_routes(self, slot: int) -> None:
+        """Before a row leaves its slot: what it was computed with first is kept, whatever computes it again."""
+        row = self._rows[slot]
+        if row.request.sampling.with_routes and row.first_unrouted < row.cached:
+            more = self._model.routes(slot, row.first_unrouted, row.cached)
+            row.routes = more if row.routes is None else row.routes + more
 
 
 def uncached(key: ContextKey, begun: Beginning | None) -> int:

@@ -28,6 +28,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from roll.configs.arguments import KV_GRANULE
+from roll.data.routes import Routes
+from roll.strategies.routers import Routers
 
 
 class SlotCache(Cache):  # type: ignore[misc]
@@ -45,6 +47,8 @@ class SlotCache(Cache):  # type: ignore[misc]
         self.write_index: tuple[Any, ...] = ()
         """Where in [slots, kv_heads, capacity, head_dim] the new states go."""
         self.prefilling = False
+        self.routes: Tensor | None = None
+        """[slots, capacity, layers, top_k] the experts of each cached token; None while nobody asks for them."""
         self.slot_layers = [SlotLayer(self) for _ in range(num_layers)]
         super().__init__(layers=list(self.slot_layers))
 
@@ -82,10 +86,22 @@ class SlotCache(Cache):  # type: ignore[misc]
         for layer in self.slot_layers:
             for states in layer.held:
                 states[target, :, :length] = states[source, :, :length]
+        if self.routes is not None:
+            self.routes[target, :length] = self.routes[source, :length]
+
+    def store_routes(self, chosen: Tensor) -> None:
+        """Of the forward that was made: [tokens, layers, top_k]."""
+        if self.routes is None or self.routes.shape[1] < self.capacity:
+            held, self.routes = self.routes, chosen.new_zeros(self.slots, self.capacity, *chosen.shape[1:])
+            if held is not None:
+                self.routes[:, : held.shape[1]] = held
+        rows, _, tokens = self.write_index
+        self.routes[rows, tokens] = chosen.view(self.routes[rows, tokens].shape)
 
     def free(self) -> None:
         """Gives the memory back; the next forward allocates again."""
         self.capacity = 0
+        self.routes = None
         for layer in self.slot_layers:
             layer.keys = layer.values = None
             layer.is_initialized = False
@@ -212,6 +228,22 @@ class SlotModel:
         if config._attn_implementation == "sdpa":
             self.model.set_attn_implementation(SLOT_SDPA)  # type: ignore[operator]
         self.cache = SlotCache(slots, max_length, config.num_hidden_layers)
+        self._routers: Routers | None = None
+        """Asked after each forward, once somebody wants to know what they chose."""
+
+    def record_routes(self) -> bool:
+        """From now on the cache knows the experts of each token; whether it does not yet. `ValueError` for a model without."""
+        if self._routers is not None:
+            return False
+        routers = Routers(self.model)
+        routers.record()
+        self._routers = routers
+        return True
+
+    def routes(self, slot: int, start: int, stop: int) -> Routes:
+        """The experts of the slot's cached tokens from `start` to `stop`."""
+        assert self.cache.routes is not None
+        return Routes(self.cache.routes[slot, start:stop].cpu().numpy().copy())
 
     def forward_contexts(self, first: int, contexts: list[tuple[int, ...]]) -> Tensor:
         """Logits [m, vocabulary] that follow each context, computed in one right-padded batch for the slots from `first` on."""
@@ -262,6 +294,8 @@ class SlotModel:
 
     def _hidden(self, ids: Tensor, positions: Tensor, mask: Tensor | None) -> Tensor:
         out = self._trunk(input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=self.cache, use_cache=True)
+        if self._routers is not None:
+            self.cache.store_routes(self._routers.taken())
         hidden: Tensor = out.last_hidden_state
         return hidden
 

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from roll.data.extras import Extras
 from roll.data.kept_tokens import Ints, KeptTokens
+from roll.data.routes import Routes
 from roll.data.sample import FinishReason, VersionSpan
 from roll.strategies.infer.interface import GenerateRequest, GenerateResult
 from roll.strategies.infer.stop_strings import StopStringMatcher, Tokenizer, response_text
@@ -30,6 +32,8 @@ class Row:
     logprobs: list[float] = field(default_factory=list)
     kept: list[Ints] = field(default_factory=list)
     """What each token was sampled from, if the request asks for it; empty: the vocabulary."""
+    routes: Routes | None = None
+    """The experts of the tokens that left the cache, from the first that no call before has computed."""
     marks: list[tuple[int, int]] = field(default_factory=list)
     """(first token, version) of each run of tokens of one version."""
     joined_as: ContextKey | None = None
@@ -60,6 +64,12 @@ class Row:
     def context(self) -> ContextKey:
         return self.request.prompt_ids + self.response, len(self.request.prompt_ids)
 
+    @property
+    def first_unrouted(self) -> int:
+        """The first token whose experts are in the cache alone. A call before has computed all that it knew but the last."""
+        resumed = len(self.request.prompt_ids) + len(self.request.partial_ids) - 1 if self.request.partial_ids else 0
+        return resumed + (0 if self.routes is None else len(self.routes))
+
     def append(self, token: int, logprob: float, version: int, kept: Ints = WHOLE) -> FinishReason | None:
         """Takes a sampled token; the reason if the row ends with it."""
         if not self.marks or self.marks[-1][1] != version:
@@ -79,4 +89,4 @@ class Row:
         stops = [start for start, _ in self.marks[1:]] + [len(self.tokens)]
         spans = [VersionSpan(start, stop, version) for (start, version), stop in zip(self.marks, stops, strict=False)]
         kept = KeptTokens.of(self.kept) if self.request.sampling.with_kept else None
-        return GenerateResult(self.request_id, self.tokens, self.logprobs, spans, reason, text, kept=kept)
+        return GenerateResult(self.request_id, self.tokens, self.logprobs, spans, reason, text, extras=Extras(kept, self.routes))

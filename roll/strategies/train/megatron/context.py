@@ -17,14 +17,18 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import torch
 import torch.distributed as dist
+from megatron.core import parallel_state
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.tensor_parallel import gather_from_sequence_parallel_region, reduce_from_tensor_model_parallel_region
 from torch import Tensor, nn
 from torch.nn.attention.bias import causal_lower_right
 
+from roll.algorithms.loss import Metrics
 from roll.data.kept_tokens import KeptSets
 from roll.data.microbatches import plan_microbatches
+from roll.data.routes import unrouted
 from roll.data.token_batch import Padded, TokenBatch
+from roll.strategies.routers import Routers
 from roll.strategies.train.layout import RankMicrobatch, rank_microbatches
 from roll.strategies.train.logprobs import EntropyMode
 from roll.strategies.train.megatron.parallel import ModelParallel
@@ -54,12 +58,22 @@ class ContextShare:
     def __init__(self, group: dist.ProcessGroup, sequence_parallel_ranks: int) -> None:
         """`sequence_parallel_ranks`: ranks that divide the share further; 1 without sequence parallelism."""
         self._group = group
+        self._divided = sequence_parallel_ranks
         self._multiple = sequence_parallel_ranks * (2 * group.size() if group.size() > 1 else 1)
 
     def of(self, rows: Tensor) -> Tensor:
         """[B, T] -> [B, T_rank], after padding with 0 on the right until T can be divided."""
         padded = nn.functional.pad(rows, (0, -rows.shape[1] % self._multiple))
         return padded[:, own_columns(padded.shape[1], self._group, padded.device)]
+
+    def routes(self, whole: Tensor) -> Tensor:
+        """[B, T, layers, k] -> [N, layers, k] of the tokens that this rank's routers see, in their order."""
+        added = unrouted(-whole.shape[1] % self._multiple, whole[0]).expand(len(whole), -1, -1, -1)
+        padded = torch.cat([whole, added], 1)
+        own = padded[:, own_columns(padded.shape[1], self._group, padded.device)].transpose(0, 1)
+        if self._divided > 1:
+            own = own.chunk(self._divided)[parallel_state.get_tensor_model_parallel_rank()]
+        return own.flatten(0, 1)
 
     def predictors(self, micro: Padded, entropy: EntropyMode) -> Predictors:
         """The predictors of the trained tokens."""
@@ -125,8 +139,12 @@ OfRows: TypeAlias = Callable[[Padded, Predictors, Tensor], tuple[Tensor, T]]
 class PipelineSchedule:
     """Shapes travel ahead of the tensors between stages, so every micro-batch is padded to its own longest sample only."""
 
-    def __init__(self, model: nn.Module, parallel: ModelParallel, share: ContextShare) -> None:
+    def __init__(self, model: nn.Module, parallel: ModelParallel, share: ContextShare, mixtures: slice, recomputes: bool) -> None:
+        """`mixtures`: this stage's among all layers with experts. `recomputes`: the forward of a step is computed again."""
         self._model, self._parallel, self._share = model, parallel, share
+        self._routers, self._mixtures, self._recomputes = Routers(model), mixtures, recomputes
+        self.metrics: Metrics = {}
+        """Of the last forward."""
 
     def run(
         self, batch: TokenBatch, budget: int, of_rows: OfRows[T], train: bool, entropy: EntropyMode = "none"
@@ -136,8 +154,9 @@ class PipelineSchedule:
         # But for experts no collective joins the micro-batches of data-parallel ranks, so each runs as many as it has.
         plan = plan_microbatches(batch.lengths.tolist(), budget)
         parts = list(rank_microbatches(batch, plan, self._parallel.max_over_experts))
+        self._routers.replay(None)
         results = get_forward_backward_func()(
-            forward_step_func=partial(self._step, of_rows, entropy),
+            forward_step_func=partial(self._step, of_rows, entropy, train),
             data_iterator=(part.padded.to(self._parallel.device) for part in parts),
             model=[self._model],
             num_microbatches=len(parts),
@@ -149,12 +168,17 @@ class PipelineSchedule:
         return list(zip(parts, results, strict=self._parallel.last_stage))
 
     def _step(
-        self, of_rows: OfRows[T], entropy: EntropyMode, data: Iterator[Padded], model: nn.Module
+        self, of_rows: OfRows[T], entropy: EntropyMode, train: bool, data: Iterator[Padded], model: nn.Module
     ) -> tuple[Tensor, Callable[..., object]]:
         micro = next(data)
         at = self._share.predictors(micro, entropy)
+        routes = None
+        if micro.routes is not None and self._mixtures.stop > self._mixtures.start:
+            routes = self._share.routes(micro.routes[:, :, self._mixtures])
+        self._routers.replay(routes, again=train and self._recomputes)
         # GPTModel hands its loss mask on to the head.
         output = model(self._share.of(micro.tokens), None, None, loss_mask=at)
+        self.metrics = self._routers.forward_made()
 
         def result(said: Tensor, non_loss_data: bool = False) -> Any:
             value, data = of_rows(micro, at, said)

@@ -56,8 +56,12 @@ class CausalAttention(nn.Module):
         return out.permute(2, 0, 1, 3).flatten(2)
 
 
-class ExpertRouter(TopKRouter):  # type: ignore[misc]
+class ExpertTopKRouter(TopKRouter):  # type: ignore[misc]
     """Computes the router's logits in float32 from weights of any type. Megatron's own product needs Transformer Engine."""
+
+    @property
+    def top_k(self) -> int:
+        return int(self.topk)
 
     def gating(self, input: Tensor) -> Tensor:
         """[.., H] -> [.., E] float32."""
@@ -212,6 +216,13 @@ def build_stage(config: TransformerConfig, hf_config: object, make: MakeStage) -
     return make(config, hf_config, TransformerBlockSubmodules(layer_specs=layers, layer_norm=RMSNorm))
 
 
+def own_mixtures(config: TransformerConfig, hf_config: object) -> slice:
+    """This stage's layers of experts, among all of them."""
+    mixtures, first = mixture_layers(hf_config), get_transformer_layer_offset(config)
+    before = sum(mixtures[:first])
+    return slice(before, before + sum(mixtures[first : first + get_num_layers_to_build(config)]))
+
+
 def _layer(config: TransformerConfig, mixture: bool) -> ModuleSpec:
     layer: ModuleSpec = get_gpt_layer_local_spec(
         num_experts=config.num_moe_experts if mixture else None,
@@ -221,7 +232,7 @@ def _layer(config: TransformerConfig, mixture: bool) -> ModuleSpec:
     )
     layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = RMSNorm
     if mixture:
-        layer.submodules.mlp.submodules.router = ExpertRouter
+        layer.submodules.mlp.submodules.router = ExpertTopKRouter
     attention = layer.submodules.self_attention.submodules
     attention.core_attention = ModuleSpec(module=CausalAttention)
     if config.qk_layernorm:

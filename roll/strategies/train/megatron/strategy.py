@@ -31,7 +31,7 @@ from roll.strategies.train.logprobs import EntropyMode
 from roll.strategies.train.megatron import cpu_shim
 from roll.strategies.train.megatron.context import ContextShare, OfRows, PipelineSchedule, Predictors
 from roll.strategies.train.megatron.convert import WeightMap
-from roll.strategies.train.megatron.model import MakeStage, PolicyModel, build_stage, transformer_config
+from roll.strategies.train.megatron.model import MakeStage, PolicyModel, build_stage, own_mixtures, transformer_config
 from roll.strategies.train.megatron.optimizer import MasterState, data_parallel, distributed_adamw
 from roll.strategies.train.megatron.parallel import ModelParallel
 from roll.strategies.train.megatron.stage_weights import Read, StageWeights
@@ -87,7 +87,9 @@ class MegatronStrategy:
         self._weights = StageWeights(names, self._stage, self._parallel)
         self._set_weights(self._open_weights(self._path))
         self._share = ContextShare(self._parallel.context_group, layout.tensor if config.sequence_parallel else 1)
-        self._microbatches = PipelineSchedule(self._wrapped or self._stage, self._parallel, self._share)
+        recomputed = recomputes and config.recompute_granularity == "full"
+        mixtures = own_mixtures(config, self._hf_config)
+        self._microbatches = PipelineSchedule(self._wrapped or self._stage, self._parallel, self._share, mixtures, recomputed)
         self._offloaded = StorageOffload()
 
     def _transformer_config(self, layout: ParallelLayout, deterministic: bool) -> TransformerConfig:
@@ -134,7 +136,8 @@ class MegatronStrategy:
         def loss_of(micro: Padded, at: Predictors, said: Tensor) -> tuple[Tensor, Metrics]:
             logprobs, entropy = (self._place(micro, at, of_row) for of_row in said.unbind(1))
             entropy = entropy if loss.entropy_coef else entropy.detach()
-            return compute_loss(logprobs, entropy, micro, loss, totals.tokens, totals.sequences)
+            value, metrics = compute_loss(logprobs, entropy, micro, loss, totals.tokens, totals.sequences)
+            return value, metrics | self._microbatches.metrics
 
         return self._optimise(batch, loss_of, mode)
 
