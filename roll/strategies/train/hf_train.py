@@ -39,7 +39,6 @@ from roll.weights.experts import Fused, published, published_moments
 if TYPE_CHECKING:
     from roll.strategies.train.lora import Adapters
 
-
 LossOf: TypeAlias = Callable[[Padded, Layout], tuple[Tensor, Metrics]]
 """A micro-batch and how it goes through the model -> its share of the loss, and its metrics."""
 

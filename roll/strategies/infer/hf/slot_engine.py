@@ -24,7 +24,7 @@ from roll.strategies.infer.hf.kept_rows import Beginning, KeptRows
 from roll.strategies.infer.hf.sampling import BatchSampling, draw_uniforms, sample, seeded_uniforms
 from roll.strategies.infer.hf.shadow_weights import ShadowWeights
 from roll.strategies.infer.hf.slot_model import SlotModel
-from roll.strategies.infer.hf.slot_row import WHOLE, ContextKey, Row
+from roll.strategies.infer.hf.slot_row import WHOLE, ContextKey, Row, split
 from roll.strategies.infer.interface import ASLEEP, EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
 from roll.strategies.infer.request_queue import BusyTime, RequestBounds
 from roll.strategies.infer.stop_strings import Tokenizer
@@ -72,7 +72,6 @@ class SlotEngine:
         self._prefixes: dict[ContextKey, tuple[Row, Tensor]] = {}
         """Context -> a running row whose slot begins with it, and the logits that follow it, under the present weights."""
         self._kept = KeptRows(max_running_requests)
-        """Of the present weights."""
         self._sampling: BatchSampling | None = None
         """Parameters of all running rows; None when the rows have changed."""
         self._finished: list[GenerateResult] = []
@@ -104,7 +103,7 @@ class SlotEngine:
         if request.request_id in others or request.request_id in self._queue:
             raise ValueError(f"request {request.request_id!r} is running or queued already")
         if request.sampling.with_routes and self._model.record_routes():
-            self._prefixes.clear()  # nobody has recorded theirs
+            self._begin_anew()  # nobody has recorded the routes of what is cached
         if joining.limit <= 0:
             self._finished.append(joining.result("length", self._tokenizer))
         else:
@@ -135,10 +134,7 @@ class SlotEngine:
             raise ValueError(f"{len(self._rows) + len(self._interrupted)} requests are running: drain them first")
         began = self._step_ended if self._rows else time.perf_counter()
         self.shadow.flip(manifest)
-        self._prefixes.clear()
-        self._kept.clear()
-        for row in self._rows:
-            row.mixed = True
+        self._begin_anew()
         if mode == "interrupt":
             for slot in range(len(self._rows)):
                 self._take_routes(slot)
@@ -152,8 +148,8 @@ class SlotEngine:
         if running := len(self._rows) + len(self._interrupted):
             raise ValueError(f"cannot sleep with {running} requests running: abort them first")
         self._asleep = True
+        self._begin_anew()
         self._model.cache.free()
-        self._kept.clear()
         self.shadow.free()
         if self._model.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -250,8 +246,7 @@ class SlotEngine:
     def _begin(self, first: int, begun: Sequence[Beginning | None]) -> None:
         """Brings to the slots from `first` on what their rows begin with; what these slots held is kept elsewhere if it can."""
         cache, found = self._model.cache, [each for each in begun if each is not None]
-        elsewhere = {slot: each for slot, each in enumerate(begun, first) if each is not None and each.slot != slot}
-        copied = {slot: cache.read(*each) for slot, each in elsewhere.items()}
+        copied = {slot: cache.read(*each) for slot, each in enumerate(begun, first) if each is not None and each.slot != slot}
         for source, target, tokens in self._kept.give_up(range(first, len(self._rows)), found):
             cache.copy(source, target, tokens)
         for slot, states in copied.items():
@@ -273,6 +268,13 @@ class SlotEngine:
                 computed += self._model.forward_contexts(at, tokens)
             contexts = contexts[alike:]
         return computed
+
+    def _begin_anew(self) -> None:
+        """From now on no row begins with what is cached."""
+        self._prefixes.clear()
+        self._kept.clear()
+        for row in self._rows:
+            row.mixed = True
 
     def _decode(self) -> None:
         newest = [row.tokens[-1] for row in self._rows]
@@ -342,9 +344,3 @@ class SlotEngine:
 def uncached(key: ContextKey, begun: Beginning | None) -> int:
     """Tokens of the context that have to be computed."""
     return len(key[0]) - (begun.tokens if begun is not None else 0)
-
-
-def split(key: ContextKey) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Prompt and response of a context."""
-    tokens, prompt = key
-    return tokens[:prompt], tokens[prompt:]

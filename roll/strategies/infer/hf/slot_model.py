@@ -68,12 +68,11 @@ class SlotCache(Cache):  # type: ignore[misc]
 
     def read(self, row: int, length: int) -> list[Tensor]:
         """A copy of its first `length` tokens, for `write`."""
-        return [states[row, :, :length].clone() for layer in self.slot_layers for states in layer.held]
+        return [states[:length].clone() for states in self._row(row)]
 
     def write(self, row: int, copied: Sequence[Tensor]) -> None:
-        held = (states for layer in self.slot_layers for states in layer.held)
-        for states, of_row in zip(held, copied, strict=True):
-            states[row, :, : of_row.shape[1]] = of_row
+        for states, of_row in zip(self._row(row), copied, strict=True):
+            states[: len(of_row)] = of_row
 
     def swap(self, first: int, second: int, lengths: tuple[int, int]) -> None:
         """Row `first` becomes row `second` and the other way round, as long as they are."""
@@ -83,11 +82,13 @@ class SlotCache(Cache):  # type: ignore[misc]
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Row `target` becomes row `source` (its first `length` tokens)."""
-        for layer in self.slot_layers:
-            for states in layer.held:
-                states[target, :, :length] = states[source, :, :length]
-        if self.routes is not None:
-            self.routes[target, :length] = self.routes[source, :length]
+        for of_target, of_source in zip(self._row(target), self._row(source), strict=True):
+            of_target[:length] = of_source[:length]
+
+    def _row(self, row: int) -> list[Tensor]:
+        """Views [capacity, ...] of all that it has."""
+        held = [states[row].transpose(0, 1) for layer in self.slot_layers for states in layer.held]
+        return held if self.routes is None else [*held, self.routes[row]]
 
     def store_routes(self, chosen: Tensor) -> None:
         """Of the forward that was made: [tokens, layers, top_k]."""
