@@ -20,7 +20,7 @@ from roll.configs.base import BaseConfig
 from roll.distributed.backend import Backend
 from roll.distributed.cluster import Cluster
 from roll.weights.bucket import WeightManifest, manifest_of
-from roll.weights.directory import AwaitedWeights, DirectoryWeightStore, MemoryFolderStore, ServedWeightStore
+from roll.weights.directory import AwaitedWeights, BucketFile, DirectoryWeightStore, MemoryFolderStore, ServedWeightStore
 from roll.weights.store import BucketRef, KeptBucket, MemoryWeightStore, WeightSource, WeightStore
 
 WEIGHTS = "weights"
@@ -87,15 +87,9 @@ async def _share(cluster: Cluster, rank: int, bucket_bytes: int, folder: Path | 
     """The buckets that a rank exports."""
     await cluster.call(rank, "begin_export", bucket_bytes)
     share: list[BucketRef] = []
-    if folder is None:
-        while True:
-            reference, made = await cluster.call_for_reference(rank, "next_bucket")
-            if made is None:
-                return share
-            share.append(KeptBucket(rank, reference, *made))
     while True:
-        path = folder / f"{rank:03}-{len(share):05}.safetensors"
-        file: BucketRef | None = await cluster.call(rank, "write_bucket", str(path))
-        if file is None:
+        path = str(folder / f"{rank:03}-{len(share):05}.safetensors") if folder is not None else ""
+        reference, made = await cluster.call_for_reference(rank, "next_bucket", *filter(None, [path]))
+        if made is None:
             return share
-        share.append(file)
+        share.append(BucketFile(path, *made) if path else KeptBucket(rank, reference, *made))
