@@ -30,6 +30,7 @@ from roll.strategies.train.spec import TrainSpec
 from roll.weights.adapter import AdapterSource
 from roll.weights.broadcast import Member
 from roll.weights.bucket import Bucket, Readable, WeightManifest
+from roll.weights.delta import LastShare, Link
 from roll.weights.directory import BucketFile
 from roll.weights.received import ReceivedWeights
 
@@ -75,6 +76,7 @@ class TrainWorker(CheckpointedWorker):
         torch.set_num_threads(context.threads)
         self.strategy = make_train_strategy(context, spec)
         self._export: Iterator[Bucket] | None = None
+        self._last_share = LastShare()
 
     def log_probs(self, batch: TokenBatch) -> Tensor:
         return self.strategy.log_probs(batch)
@@ -96,9 +98,11 @@ class TrainWorker(CheckpointedWorker):
         assert isinstance(self.strategy, AccumulatingStrategy), "the rules of train_on_arrival see to it"
         return self.strategy
 
-    def begin_export(self, bucket_bytes: int) -> None:
-        """This rank's share of the buckets comes with `next_bucket`, each gathered when it is asked for."""
-        self._export = self.strategy.export_weights(bucket_bytes)
+    def begin_export(self, bucket_bytes: int, link: Link | None = None) -> None:
+        """This rank's share of the buckets comes with `next_bucket`, each gathered when it is asked for. `link`: they are those
+        of a version in a chain."""
+        buckets = self.strategy.export_weights(bucket_bytes)
+        self._export = buckets if link is None else self._last_share.linked(link, buckets)
 
     def next_bucket(self, path: str = "") -> tuple[Bucket | None, tuple[tuple[str, ...], int, int] | None]:
         """The next bucket of the share, which becomes a file if there is a path, and (names, checksum, bytes) of it; (None, None)
