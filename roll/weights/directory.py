@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import shutil
-import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -33,8 +32,6 @@ from roll.weights.store import BucketRef, Receive
 MANIFEST, VERSION, DOOMED = "manifest.json", "version-", "deleted-"
 SERVER = "server.json"
 """Where the trainer's buckets can be had, for its user alone to read."""
-RETRY_S = 0.5
-"""Between two attempts to reach a trainer that is away."""
 
 logger = logging.getLogger(__name__)
 
@@ -160,31 +157,6 @@ def _manifest(published: _Published) -> WeightManifest:
     names = [name for _, names, _, _ in rows for name in names]
     checksums, nbytes = [checksum for _, _, checksum, _ in rows], sum(nbytes for *_, nbytes in rows)
     return WeightManifest(published["version"], names, checksums, nbytes, published.get("base"))
-
-
-class AwaitedWeights(WeightFolder):
-    """What a trainer of another process has published. It may be away, and come back."""
-
-    def __init__(self, folder: Path, run_id: str, patience_s: float) -> None:
-        """`patience_s`: how long the trainer may be away (peer_timeout)."""
-        super().__init__(folder, run_id)
-        self._patience_s = patience_s
-
-    async def pull(self, version: int, into: Receive) -> WeightManifest:
-        began, warned = time.monotonic(), False
-        while True:
-            try:
-                return await self._take(version, into)
-            except Unreachable as error:
-                if time.monotonic() - began > self._patience_s:
-                    raise RuntimeError(f"weights could not be had for {self._patience_s:g} s (peer_timeout): {error}") from error
-                if not warned:
-                    logger.warning("%s; trying again until the trainer is there (peer_timeout)", error)
-                warned = True
-            await asyncio.sleep(RETRY_S)
-
-    async def _take(self, version: int, into: Receive) -> WeightManifest:
-        return await super().pull(version, into)
 
 
 class DirectoryWeightStore(WeightFolder):
