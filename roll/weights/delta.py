@@ -123,7 +123,7 @@ def _changed(old: Tensor | None, name: str, parts: Mapping[str, Tensor]) -> Tens
         return old
     new, places, values = old.clone(), unpack(parts[GAPS + name]), _bits(parts[VALUES + name])
     bits = _bits(new)
-    if len(places) != len(values) or places[-1] >= len(bits):
+    if len(places) != len(values) or (places >= len(bits)).any():
         raise ValueError(f"the change of weight {name!r} does not fit it")
     bits[places] = values
     return new

@@ -99,10 +99,10 @@ def test_a_tensor_that_should_not_have_changed_is_compared_too():
         changed({"w": torch.ones(5)}, delta)
 
 
-@pytest.mark.parametrize("values", [1, 3])
-def test_parts_that_do_not_fit_each_other_are_refused(values):
+@pytest.mark.parametrize(("places", "values"), [([1, 2], 1), ([1, 2], 3), ([1, 10], 2)])
+def test_parts_that_do_not_fit_each_other_are_refused(places, values):
     old = torch.zeros(10)
-    parts = {HASH + "w": torch.zeros(8, dtype=torch.uint8), GAPS + "w": pack(np.array([1, 2])), VALUES + "w": torch.ones(values)}
+    parts = {HASH + "w": torch.zeros(8, dtype=torch.uint8), GAPS + "w": pack(np.array(places)), VALUES + "w": torch.ones(values)}
     with pytest.raises(ValueError, match="does not fit"):
         changed({"w": old}, bucket(parts))
 
