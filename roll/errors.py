@@ -133,7 +133,7 @@ class Busy(Exception):
 
 
 class Unreachable(ConnectionError):
-    """The bucket cannot be had now. `weights/bucket_server.py` → `weights/directory.py`, which tries until `peer_timeout`."""
+    """The bucket cannot be had now. `weights/bucket_server.py` → `weights/assembled.py`, which tries until `peer_timeout`."""
 
 
 class BroadcastError(RuntimeError):
