@@ -188,7 +188,7 @@ class HFTrainStrategy(ABC):
 
         def policy_loss(micro: Padded, layout: Layout) -> tuple[Tensor, Metrics]:
             logprobs, entropy = self._scorer.logprobs(self._callable, micro, layout, entropies)
-            return compute_loss(logprobs, entropy, micro, loss, totals.tokens, totals.sequences)
+            return compute_loss(logprobs, entropy, micro, loss, totals.tokens, totals.sequences, totals.rollouts)
 
         return policy_loss
 
