@@ -32,8 +32,10 @@ from roll.strategies.infer.interface import GenerateRequest, SamplingParams
 from roll.strategies.model_folder import open_tokenizer
 
 if TYPE_CHECKING:
-    from roll.envs.host import EnvHost
+    from roll.envs.host import EnvHandle, EnvHost
     from roll.envs.program.player import Programs
+    from roll.envs.tools.env import EnvWithTools
+    from roll.envs.tools.toolbox import Toolbox
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -167,6 +169,7 @@ class EnvironmentWorker:
             )
         self._dialogue, self._context = dialogue, context
         self._hosts: dict[str, EnvHost] = {}
+        self._toolboxes: dict[str, Toolbox] = {}
         self._programs: Programs | None = None
         self._engines: Cluster | None = None
         self._client: RolloutClient | None = None
@@ -179,6 +182,7 @@ class EnvironmentWorker:
         await self.close()
         envs = self._config.custom_envs
         self._hosts = {tag: environment_host(tag, env) for tag, env in envs.items() if env.program is None}
+        self._toolboxes = {tag: toolbox(tag, env) for tag, env in envs.items() if env.tool_wrapper is not None}
         if len(self._hosts) < len(envs):
             self._programs = programs(self._config, self._dialogue, self._context)
         self._engines = Cluster("actor_infer", engines, self._config.rpc_timeout)
@@ -217,7 +221,7 @@ class EnvironmentWorker:
     async def close(self) -> None:
         for playing in list(self._playing.values()):
             playing.cancel()
-        await asyncio.gather(*(host.close() for host in self._hosts.values()))
+        await asyncio.gather(*(host.close() for host in self._hosts.values()), *(box.close() for box in self._toolboxes.values()))
         if self._programs is not None:
             await asyncio.gather(*self._playing.values(), return_exceptions=True)
             await self._programs.close()
@@ -241,9 +245,11 @@ class EnvironmentWorker:
         if env.program is not None:
             assert self._programs is not None
             return await self._programs.play(of_group, ask)
-        handle = await self._hosts[task.tag].open(task.tag, env.env_type, env.env_config)
+        manager = self._managers[task.tag]
+        opened = await self._hosts[task.tag].open(task.tag, env.env_type, env.env_config)
+        handle = opened if env.tool_wrapper is None else with_tools(opened, self._toolboxes[task.tag], manager)
         try:
-            return await self._managers[task.tag].play(handle, of_group, ask)
+            return await manager.play(handle, of_group, ask)
         except TemplateRefusal as error:
             raise EpisodeFailed("chat_template", str(error)) from error
         finally:
@@ -279,6 +285,20 @@ def programs(config: AgenticConfig, dialogue: Dialogue, context: int) -> Program
     from roll.envs.program.player import Programs  # as below: no server is loaded where no program is played
 
     return Programs(config.custom_envs, dialogue, config.gateway_host, context, config.answer_tokens)
+
+
+def with_tools(env: EnvHandle, toolbox: Toolbox, manager: EnvManager) -> EnvWithTools:
+    from roll.envs.tools.env import EnvWithTools  # as below
+
+    return EnvWithTools(env, toolbox, manager.answers_to_tools)
+
+
+def toolbox(tag: str, env: EnvConfig) -> Toolbox:
+    """Raises `ConfigError`."""
+    from roll.envs.tools.toolbox import Toolbox  # as below
+
+    assert env.tool_wrapper is not None
+    return Toolbox(env.tool_wrapper, f"custom_envs.{tag}.tool_wrapper", env.step_timeout_s)
 
 
 def environment_host(tag: str, env: EnvConfig) -> EnvHost:
