@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from roll.configs.agentic import AgenticConfig, EnvConfig, EnvFailurePolicy
@@ -28,7 +28,7 @@ from roll.rollout.dialogue import Dialogue
 from roll.rollout.episode import EpisodeTask, PolicyAnswer
 from roll.rollout.rollout import RolloutClient
 from roll.rollout.router import Router
-from roll.strategies.infer.interface import GenerateRequest, SamplingParams
+from roll.strategies.infer.interface import SamplingParams
 from roll.strategies.model_folder import open_tokenizer
 
 if TYPE_CHECKING:
@@ -258,22 +258,14 @@ class EnvironmentWorker:
     async def _ask(
         self, task: GroupTask, episode: str, context: Sequence[int], turn: int, most: int, stop: tuple[str, ...]
     ) -> PolicyAnswer:
-        """The policy's answer, which is a function of (run seed, group, episode, attempt, turn) and the weights. `stop`: strings
-        that end it, and are no part of its text."""
+        """The policy's answer, which is a function of (run seed, group, episode, attempt, turn) and the weights."""
         assert self._client is not None
-        key = f"{task.key}/{episode}/{turn}"
         seed = derive_seed(self._config.seed, task.uid, episode, turn)
-        sampling = replace(task.sampling, seed=seed, max_new_tokens=min(most, task.sampling.max_new_tokens))
-        if stop:
-            sampling = replace(sampling, stop_strings=(*sampling.stop_strings, *stop), include_stop_str_in_output=False)
-        request = GenerateRequest(key, tuple(context), sampling, priority=task.priority)
+        affinity, sampling = f"{task.key}/{episode}", task.sampling
         try:
-            (completion,) = await self._client.complete(f"{task.key}/{episode}", [request], task.priority)
+            return await self._client.answer(f"{affinity}/{turn}", affinity, context, sampling, seed, most, stop, task.priority)
         except WorkerDied as error:
             raise RuntimeError(f"an engine died that is not replaced: {error}") from error  # no WorkerDied: the coordinator lives
-        text = self._client.text(completion)
-        ids, logprobs, versions = completion.token_ids, completion.logprobs, completion.versions
-        return PolicyAnswer(ids, logprobs, versions, text, completion.stopped, completion.kept)
 
     def report(self, engine: int, error: Exception) -> None:
         """An engine died under a request. The driver notices this, too, and reports when another engine takes its place."""

@@ -65,6 +65,17 @@ def test_turns_of_an_episode_are_of_one_rollout_however_the_step_is_divided():
     assert totals_of(TokenBatch.joined([first, second])) == totals_of(batch)
 
 
+def test_a_rollout_of_several_samples_is_compared_once_and_they_share_its_advantage():
+    """Rollouts earn 1 (two samples), 0 and 0: as with one sample each, the mean is a third, not a half."""
+    several = group(1, [1.0, 1.0, 0.0, 0.0], lengths=[2, 1, 3, 1])
+    for sample, index in zip(several.samples, (0, 0, 1, 2), strict=True):
+        sample.index = index
+    wish = config(adv_estimator="dr_grpo")
+    batch = with_advantages(token_batch([several], 1.0), [several], wish)
+    found = [part[0] for part in responses(batch, batch.advantages)]
+    assert found == pytest.approx([2 / 3, 2 / 3, -1 / 3, -1 / 3])
+
+
 def test_max_len_mask_leaves_out_what_was_cut_off():
     one = group(1, [1.0, 0.0, 1.0], finish=["stop", "length", "length"])
     assert totals_of(token_batch([one], 1.0, RLVRAdvantages(config()).trains)).sequences == 3
