@@ -187,7 +187,7 @@ class HFTrainStrategy(ABC):
 
         def policy_loss(micro: Padded, layout: Layout) -> tuple[Tensor, Metrics]:
             logprobs, entropy = self._scorer.logprobs(self._callable, micro, layout, entropies)
-            value, metrics = compute_loss(logprobs, entropy, micro, loss, totals.tokens, totals.sequences)
+            value, metrics = compute_loss(logprobs, entropy, micro, loss, totals.tokens, totals.sequences, totals.rollouts)
             return value, metrics | self._scorer.metrics
 
         return policy_loss

@@ -41,6 +41,8 @@ class BatchTotals:
     """Tokens with `loss_mask` True."""
     sequences: int
     """Samples with at least one such token."""
+    rollouts: float | None = None
+    """Rollouts that these are of, as `aggregation.Rollouts` counts them; None: not counted."""
 
 
 class Checkpointed(Protocol):

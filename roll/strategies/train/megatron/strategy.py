@@ -136,7 +136,7 @@ class MegatronStrategy:
         def loss_of(micro: Padded, at: Predictors, said: Tensor) -> tuple[Tensor, Metrics]:
             logprobs, entropy = (self._place(micro, at, of_row) for of_row in said.unbind(1))
             entropy = entropy if loss.entropy_coef else entropy.detach()
-            value, metrics = compute_loss(logprobs, entropy, micro, loss, totals.tokens, totals.sequences)
+            value, metrics = compute_loss(logprobs, entropy, micro, loss, totals.tokens, totals.sequences, totals.rollouts)
             return value, metrics | self._microbatches.metrics
 
         return self._optimise(batch, loss_of, mode)
