@@ -32,7 +32,7 @@ from gateway_world import END, TEMPLATE, make_tokenizer  # noqa: E402
 
 from roll.data.sample import VersionSpan  # noqa: E402
 from roll.envs.gateway.server import Gateway  # noqa: E402
-from roll.envs.gateway.session import Limits, Session  # noqa: E402
+from roll.rollout.chat.session import Limits, Session  # noqa: E402
 from roll.rollout.dialogue import Dialogue  # noqa: E402
 from roll.rollout.episode import PolicyAnswer  # noqa: E402
 

@@ -152,9 +152,9 @@ def measure_training(side: str, folder: str, args: argparse.Namespace, counts: A
     return Row(side, batch.num_tokens / statistics.median(spent[WARM_UP:]), counts.training(args.length), peak)
 
 
-def random_batch(sequences: int, length: int, vocabulary: int) -> TokenBatch:
+def random_batch(sequences: int, length: int, vocabulary: int, seed: int = 0) -> TokenBatch:
     """Samples of which all but the first token is trained."""
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
     count = sequences * length
     mask = torch.arange(count) % length > 0
     return TokenBatch(

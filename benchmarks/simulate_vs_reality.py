@@ -1,8 +1,8 @@
 """How well `roll simulate` predicts: runs that are predicted first and then made.
 
-One run of the embedded task under a slow reward calibrates; every other configuration is predicted from its trace before it is run
-(the mean of some seeds), and both are compared over the later half of their steps. Ends with the share of step times that are
-within 10 % and of the trainer's and the engines' idle shares within 5 points.
+One run of the embedded task under a slow reward calibrates; every other configuration is predicted from its trace before it is
+run (the mean of some seeds), and both are compared over the later half of their steps. Ends with the share of step times that
+are within 10 % and of the trainer's and the engines' idle shares within 5 points.
 
     python benchmarks/simulate_vs_reality.py [--steps 30] [--seeds 3] [--only "ratio 2" ...]
 """
@@ -31,6 +31,14 @@ BESIDE = ["num_gpus_per_node=2", "actor_train.device_mapping=0", "actor_infer.de
 SHARED = ["num_gpus_per_node=1", "actor_train.device_mapping=0", "actor_infer.device_mapping=0"]
 TWO_ENGINES = ["num_gpus_per_node=3", "actor_train.device_mapping=0", "actor_infer.device_mapping=1,2"]
 REFERENCE = ["use_kl_loss=true", "kl_loss_coef=0.01", "reference={device_mapping: 0}"]
+
+
+def batch(groups: int, samples: int) -> list[str]:
+    """One optimiser step of so many samples."""
+    whole = f"actor_train.training_args.per_device_train_batch_size={groups * samples}"
+    return [f"rollout_batch_size={groups}", f"num_return_sequences_in_group={samples}", whole]
+
+
 CASES: dict[str, tuple[float, list[str]]] = {
     CALIBRATION: (1, BESIDE),
     "ratio 0": (0, BESIDE),
@@ -40,10 +48,10 @@ CASES: dict[str, tuple[float, list[str]]] = {
     "ratio 0, one device": (0, SHARED),
     "ratio 1, one device": (1, SHARED),
     "two engines, ratio 1": (1, TWO_ENGINES),
-    "half the groups, ratio 1": (1, [*BESIDE, "rollout_batch_size=4"]),
-    "twice the groups, ratio 1": (1, [*BESIDE, "rollout_batch_size=16"]),
-    "twice the groups, ratio 2": (2, [*BESIDE, "rollout_batch_size=16"]),
-    "groups of 8, ratio 1": (1, [*BESIDE, "num_return_sequences_in_group=8"]),
+    "half the groups, ratio 1": (1, [*BESIDE, *batch(8, 8)]),
+    "twice the groups, ratio 1": (1, [*BESIDE, *batch(32, 8)]),
+    "twice the groups, ratio 2": (2, [*BESIDE, *batch(32, 8)]),
+    "groups of 4, ratio 1": (1, [*BESIDE, *batch(16, 4)]),
     "4 judgements at once, ratio 1": (1, [*BESIDE, "rewards.arithmetic.max_concurrency=4"]),
     "16 judgements at once, ratio 2": (2, [*BESIDE, "rewards.arithmetic.max_concurrency=16"]),
     "two redundant groups, ratio 1": (1, [*BESIDE, "redundant_groups=2"]),
@@ -54,8 +62,8 @@ CASES: dict[str, tuple[float, list[str]]] = {
 
 def given(case: str, steps: int) -> list[str]:
     ratio, more = CASES[case]
-    always = [f"max_steps={steps}", "rewards.arithmetic.reward_args={mean_s: 0.5, sigma: 0.83}"]
-    return [*slow_reward(ratio, steps, 1), "rollout_batch_size=8", "num_return_sequences_in_group=4", *more, *always]
+    always = [f"max_steps={steps}", "rewards.arithmetic.reward_args={mean_s: 0.1, sigma: 0.83}"]
+    return [*slow_reward(ratio, steps, 1), *batch(16, 8), *more, *always]
 
 
 def predicted(trace: Path, case: str, steps: int, seeds: int) -> list[dict[str, Any]]:

@@ -43,6 +43,8 @@ TARGET = 1 / 0.85
 class SlowReward(ExactMatchRewardWorker):
     """Takes its time, without using a processor: a remote judge."""
 
+    reads = frozenset({"mean_s", "sigma"})
+
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
         self._sigma = float(self.reward_args["sigma"])

@@ -61,7 +61,7 @@ def measure(folder: Path, out: Path, transport: str, steps: int) -> list[tuple[f
     return [(served[step] - trained[step], served[step] - newest[step]) for step in range(1 + WARM_UP, steps)]
 
 
-def watch(file: Path, steps: int, processes: list[subprocess.Popen[bytes]]) -> tuple[dict[int, float], ...]:
+def watch(file: Path, steps: int, processes: list[subprocess.Popen[bytes]], batch: int = BATCH) -> tuple[dict[int, float], ...]:
     """When each step was trained, published and served, at the latest."""
     seen: tuple[dict[int, float], ...] = ({}, {}, {})
     while steps not in seen[2] and all(process.poll() is None for process in processes):
@@ -72,7 +72,7 @@ def watch(file: Path, steps: int, processes: list[subprocess.Popen[bytes]]) -> t
         except (sqlite3.OperationalError, TypeError):  # the file, its tables or the run are not there yet
             continue
         now = time.perf_counter()
-        for known, reached in zip(seen, (trained // BATCH, *versions), strict=True):
+        for known, reached in zip(seen, (trained // batch, *versions), strict=True):
             for step in range(len(known), (reached or 0) + 1):
                 known[step] = now
     return seen

@@ -31,7 +31,12 @@ from roll.configs.base import FlowConfig as FlowConfig, CustomStageConfig as Cus
 from roll.configs.loading import to_mapping as to_mapping
 from roll.configs.program import ProgramConfig as ProgramConfig
 from roll.configs.problems import ConfigError as ConfigError, Problem as Problem
-from roll.configs.rlvr import RLVRConfig as RLVRConfig
+from roll.configs.rlvr import RLVRConfig as RLVRConfig, RolloutConfig as RolloutConfig
+from roll.configs.tools import (
+    ToolConfig as ToolConfig,
+    ToolWrapperArgs as ToolWrapperArgs,
+    ToolWrapperConfig as ToolWrapperConfig,
+)
 from roll.configs.worker import (
     ActorInferConfig as ActorInferConfig,
     ActorLogProbConfig as ActorLogProbConfig,
@@ -58,6 +63,9 @@ from roll.door import load_config as load_config
 from roll.door import train as train
 from roll.envs.registry import make_env as make_env
 from roll.envs.text_game import TextGame as TextGame
+from roll.envs.tools.tool import Tool as Tool
+from roll.errors import Refused as Refused, ToolFailed as ToolFailed
+from roll.explorer.own_rollouts import Chat as Chat
 from roll.pipeline.agentic_run import AgenticPipeline as AgenticPipeline
 from roll.record.callbacks import Callback as Callback
 from roll.flow.custom_stage import BuiltIn as BuiltIn

@@ -133,7 +133,7 @@ class Busy(Exception):
 
 
 class Unreachable(ConnectionError):
-    """The bucket cannot be had now. `weights/bucket_server.py` → `weights/directory.py`, which tries until `peer_timeout`."""
+    """The bucket cannot be had now. `weights/bucket_server.py` → `weights/assembled.py`, which tries until `peer_timeout`."""
 
 
 class BroadcastError(RuntimeError):
@@ -177,13 +177,17 @@ class EnvFailure(EpisodeFailed):
     kind: FailureKind
 
 
+class ToolFailed(Exception):
+    """A call of a tool has no result; says why, to the policy. `envs/tools/tool.py` → `envs/tools/toolbox.py`: an observation."""
+
+
 class TemplateRefusal(ValueError):
     """The chat template cannot render the messages. `rollout/dialogue.py` → `explorer/environment_worker.py`."""
 
 
 class Refused(Exception):
-    """What a program asks of the gateway is not done; says why, to the program. `envs/gateway/session.py`,
-    `envs/gateway/conversation.py` → `envs/gateway/server.py`: an answer with a status, the episode goes on."""
+    """What a program asks of the gateway is not done; says why, to the program. `rollout/chat/session.py`,
+    `rollout/chat/conversation.py` → `envs/gateway/server.py`: an answer with a status, the episode goes on."""
 
     def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None) -> None:
         """`param`: the field of the request that is meant. `code`: for programs."""

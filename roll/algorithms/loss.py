@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from roll.algorithms.aggregation import aggregate, check_mode
+from roll.algorithms.aggregation import Rollouts, aggregate, check_mode
 from roll.algorithms.correction import (
     Correction,
     ImportanceWeight,
@@ -91,6 +91,7 @@ def compute_loss(
     spec: LossSpec,
     totals_tokens: int,
     totals_sequences: int,
+    totals_rollouts: float | None = None,
 ) -> tuple[Tensor, Metrics]:
     """This micro-batch's share of the batch loss (a scalar to call `backward` on) and its metrics for `reduce_metrics`.
 
@@ -104,11 +105,15 @@ def compute_loss(
         batch: the micro-batch; needs `reference_logprobs` if `spec.kl_loss_coef` is not 0. A trained token whose behaviour
             log-prob is not finite is left out and counted in `actor/behaviour_not_finite`.
         totals_tokens, totals_sequences: of the optimiser batch, over all micro-batches and ranks (see `aggregate`).
+        totals_rollouts: likewise; `rollout-mean` needs it, and the batch's `rollout_tokens`.
     """
-    mask = batch.loss_mask
+    mask, totals = batch.loss_mask, (totals_tokens, totals_sequences)
+    rollouts = None
+    if batch.rollout_tokens is not None and totals_rollouts is not None:
+        rollouts = Rollouts(batch.rollout_tokens, totals_rollouts)
 
     def total(per_token: Tensor, chosen: Tensor = mask) -> Tensor:
-        return aggregate(select(per_token, chosen), mask, spec.aggregation, totals_tokens, totals_sequences, spec.norm_length)
+        return aggregate(select(per_token, chosen), mask, spec.aggregation, *totals, spec.norm_length, rollouts)
 
     per_token, usable, metrics = _policy_loss(logprobs, batch, spec)
     metrics |= gradient_left(select(per_token, usable), logprobs, batch.advantages, mask)

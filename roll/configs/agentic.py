@@ -11,6 +11,7 @@ from roll.configs.estimators import TurnScope
 from roll.configs.fields import Bounds, option, required
 from roll.configs.ppo import MAIN_SET, Lengths, PPOConfig
 from roll.configs.program import ProgramConfig
+from roll.configs.tools import ToolWrapperConfig
 
 EnvFailurePolicy = Literal["retry", "drop_sample", "drop_group"]
 EnvExecution = Literal["inline", "thread", "process"]
@@ -28,8 +29,11 @@ class EnvConfig:
     env_config: dict[str, Any] = option({}, "Handed to the environment; unknown keys are refused.")
     env_manager_cls: str = option(
         TRAJ_ENV_MANAGER,
-        "Dotted path of the class that plays an episode. TrajEnvManager: one sample an episode; "
-        "roll.pipeline.agentic.env_manager.step_env_manager.StepEnvManager: one sample a turn.",
+        "Dotted path of the class that plays an episode. TrajEnvManager: one sample an episode.\n"
+        "roll.pipeline.agentic.env_manager.step_env_manager.StepEnvManager: one sample a turn.\n"
+        "roll.pipeline.agentic.env_manager.step_concat_env_manager.StepConcatEnvManager: the same, {history} is what was seen.\n"
+        "roll.pipeline.agentic.env_manager.agent_native_env_manager.AgentNativeStepEnvManager: one sample a turn, of "
+        "messages that the environment gives.",
     )
     max_steps: int = option(10, "Turns of an episode, of a program its calls; a longer one is truncated.", bounds=COUNT)
     success_at: float | None = option(
@@ -42,12 +46,10 @@ class EnvConfig:
     agent_template: str = option(
         "{observation}",
         "User message of a turn: {observation}, {turn_idx} (from 1), {step_count} (turns before), {actions_left}, "
-        "{max_response_length}, {suffix} (what the environment adds), {instructions}; StepEnvManager: also {history}, "
-        "{history_length}.",
+        "{max_response_length}, {suffix} (what the environment adds), {instructions}; StepEnvManager and StepConcatEnvManager: "
+        "also {history}, {history_length}.",
     )
-    history_length: int = option(
-        2, "StepEnvManager: turns before this one that {history} shows; 0 means none.", bounds=Bounds(ge=0)
-    )
+    history_length: int = option(2, "Turns before this one that {history} shows; 0 means none.", bounds=Bounds(ge=0))
     execution: EnvExecution = option(
         "inline",
         "Where steps run.\n"
@@ -69,7 +71,18 @@ class EnvConfig:
         "drop_sample: the group goes on without it.\n"
         "drop_group: the group is dropped.",
     )
+    tool_wrapper: ToolWrapperConfig | None = option(None, "Tools between the policy and the environment; null means none.")
     program: ProgramConfig | None = option(None, "With env_type: program, the agent; it takes the place of env_config.")
+
+    @property
+    def keeps_conversation(self) -> bool:
+        """Whether its environments show messages, and have tools of their own: their manager is named so."""
+        return "AgentNative" in self.env_manager_cls.rpartition(".")[2]
+
+    @property
+    def by_turn(self) -> bool:
+        """Whether its episodes become a sample of each turn: managers of that kind are named so."""
+        return "Step" in self.env_manager_cls.rpartition(".")[2]
 
 
 @dataclass(frozen=True, kw_only=True)

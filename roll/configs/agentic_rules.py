@@ -12,6 +12,7 @@ from roll.configs.fields import default_of
 from roll.configs.ppo import MAIN_SET, set_key
 from roll.configs.problems import MISSING_VALUE, Problem
 from roll.configs.program_rules import host_problems, program_problems
+from roll.configs.tools import tool_problems
 
 
 def agentic_problems(config: AgenticConfig) -> Iterator[Problem]:
@@ -37,8 +38,12 @@ def _environments(config: AgenticConfig) -> Iterator[Problem]:
         if not DOTTED_PATH.fullmatch(env.env_manager_cls):
             yield Problem(f"{key}.env_manager_cls", env.env_manager_cls, "is not a dotted path", "my_package.my_module.MyManager")
         yield from program_problems(tag, env)
-        if "{observation}" not in env.agent_template:
-            yield Problem(f"{key}.agent_template", env.agent_template, "lacks {observation}: the policy would see nothing")
+        if env.tool_wrapper is not None and env.keeps_conversation:
+            message = "has no effect: an environment of messages has tools of its own"
+            yield Problem(f"{key}.tool_wrapper", "given", message, "remove it, or TrajEnvManager and an environment of texts")
+        elif env.tool_wrapper is not None:
+            template = config.actor_train.data_args.template
+            yield from tool_problems(f"{key}.tool_wrapper", env.tool_wrapper, template, not env.by_turn)
 
 
 def _programs(config: AgenticConfig) -> Iterator[Problem]:
@@ -130,7 +135,7 @@ def _gae(config: AgenticConfig) -> Iterator[Problem]:
         message = "discounts by turn, but gae takes each token as an action"
         yield Problem("gamma", config.gamma, message, "gamma: 1, and lambd below 1 to look less far ahead")
     for tag in config.custom_envs:
-        if "StepEnvManager" in config.custom_envs[tag].env_manager_cls:
+        if config.custom_envs[tag].by_turn:
             message = "makes a sample of each turn, and no value is carried from one sample to the next"
             key = f"custom_envs.{tag}.env_manager_cls"
             yield Problem(key, config.custom_envs[tag].env_manager_cls, message, "TrajEnvManager, or another adv_estimator")

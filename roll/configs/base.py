@@ -245,6 +245,13 @@ class BaseConfig:
         "127.0.0.1",
         "mode train: the address of its machine at which explorers fetch weights. 127.0.0.1: explorers of the same machine only.",
     )
+    weight_anchor_interval: int = option(
+        1,
+        "mode train: every n-th published version is whole, and those between are what has changed since the one before, for "
+        "explorers behind a slow link. While changes take more than half of the bytes, all versions but one in n are whole. "
+        "1: all are whole.",
+        bounds=COUNT,
+    )
     model_update_buffer_size_mb: int = option(1024, "Size of a weight bucket in MiB.", bounds=COUNT)
     max_running_requests: int = option(128, "Requests that one engine runs together.", bounds=COUNT)
     max_engine_restarts: int = option(

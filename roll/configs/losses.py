@@ -17,7 +17,7 @@ from roll.configs.problems import ConfigError, Problem
 
 RatioLevel = Literal["token", "sequence"]
 Anchor = Literal["step", "behaviour"]
-LossAggregation = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+LossAggregation = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm", "rollout-mean"]
 KLEstimator = Literal["k1", "k2", "k3", "abs"]
 KLLossEstimator = Literal[KLEstimator, "k1+", "k2+", "k3+", "abs+"]
 

@@ -18,6 +18,7 @@ OF_ENVIRONMENTS = (
     "agent_system_template",
     "agent_template",
     "history_length",
+    "tool_wrapper",
     "execution",
     "step_timeout_s",
     "reset_timeout_s",

@@ -4,14 +4,35 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
+from roll.configs.agentic import EnvFailurePolicy
 from roll.configs.arguments import GeneratingArguments
 from roll.configs.base import COUNT
 from roll.configs.estimators import STEP_ESTIMATORS, Scope
-from roll.configs.fields import Bounds, option
+from roll.configs.fields import Bounds, option, required
 from roll.configs.ppo import MAIN_SET, Lengths, PPOConfig
 from roll.configs.worker import RewardConfig, ValidationConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutConfig:
+    """A rollout of the user's own."""
+
+    function: str = required(
+        "Dotted path of a coroutine function. It is called with a chat and a prompt, and returns the reward; None leaves it to "
+        "the domain's worker, which judges the last answer."
+    )
+    args: dict[str, Any] = option({}, "Its further arguments.")
+    max_calls: int = option(16, "Most answers of a rollout.", bounds=COUNT)
+    timeout_s: float = option(600.0, "A rollout that takes longer has failed.", bounds=Bounds(gt=0))
+    on_failure: EnvFailurePolicy = option(
+        "retry",
+        "What a failed rollout costs.\n"
+        "retry: it is made again, once; then the group is dropped.\n"
+        "drop_sample: the group goes on without it.\n"
+        "drop_group: the group is dropped.",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +40,7 @@ class RLVRConfig(PPOConfig):
     refused_estimators = dict.fromkeys(STEP_ESTIMATORS, "compares the turns of multi-turn episodes; an RLVR response is one turn")
 
     rewards: dict[str, RewardConfig] = option({}, "Reward workers by domain.")
+    rollout: RolloutConfig | None = option(None, "Rollouts of your own, in the place of one response; null means none.")
     validation: ValidationConfig | None = option(None, "Fixed prompts evaluated every eval_steps; null means none.")
     validation_sets: dict[str, ValidationConfig] = option({}, "More validation sets by name, each with its prompts and sampling.")
     total_epochs: float | None = option(

@@ -16,7 +16,7 @@ from roll.configs.worker import RewardConfig
 
 
 def rlvr_problems(config: RLVRConfig) -> Iterator[Problem]:
-    for rule in (_lengths, _advantages, _data, _pass_rates, _epochs, _domains):
+    for rule in (_lengths, _rollout, _advantages, _data, _pass_rates, _epochs, _domains):
         yield from rule(config)
 
 
@@ -36,6 +36,22 @@ def _lengths(config: RLVRConfig) -> Iterator[Problem]:
             yield Problem(
                 f"{name}.generating_args.max_new_tokens", longest, f"{longest} > response_length {response_length}", "remove it"
             )
+
+
+def _rollout(config: RLVRConfig) -> Iterator[Problem]:
+    if config.rollout is None:
+        return
+    if not DOTTED_PATH.fullmatch(config.rollout.function):
+        yield Problem("rollout.function", config.rollout.function, "is not a dotted path", "my_package.my_module.my_rollout")
+    if (template := config.actor_train.data_args.template) != "native":
+        message = "the messages of rollouts are put into words by the model's chat template"
+        yield Problem("actor_train.data_args.template", template, message, "native")
+    if config.uses_critic or config.uses_greedy_baseline:
+        message = "takes a rollout as one response, and yours may become several"
+        yield Problem("adv_estimator", config.adv_estimator, message, "grpo, or another without a critic and a greedy response")
+    if config.is_num_return_sequences_expand:
+        message = "has no effect: each rollout of yours asks for itself"
+        yield Problem("is_num_return_sequences_expand", True, message, "remove it")
 
 
 def _advantages(config: RLVRConfig) -> Iterator[Problem]:

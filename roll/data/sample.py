@@ -160,6 +160,11 @@ class Sample:
         """Whether the judgement is a success, or what the environment says. Penalties on top of a judgement do not count."""
         if self.trajectory is not None:
             return self.trajectory.success is True
+        return self.judged_success
+
+    @property
+    def judged_success(self) -> bool:
+        """Whether the judgement is a success."""
         judged = self.reward_parts.get(JUDGED, self.reward)
         return judged is not None and reaches(judged, self.success_at)
 

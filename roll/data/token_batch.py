@@ -18,7 +18,7 @@ from torch import Tensor
 from roll.data.kept_tokens import KeptSets
 from roll.data.routes import joined_routes, told_apart, unrouted
 
-PER_SAMPLE = ("lengths", "scores", "temperatures")
+PER_SAMPLE = ("lengths", "scores", "temperatures", "rollout_tokens")
 
 
 @dataclass(slots=True)
@@ -47,6 +47,8 @@ class TokenBatch:
     """[N] float32, what the critic learns to predict, 0 where the mask is False."""
     fresh_from: Tensor | None = None
     """[N] int64, of a token that was sampled with the very weights that it is trained from: 1 + the engine; 0 of all others."""
+    rollout_tokens: Tensor | None = None
+    """[S] float32, trained tokens of the whole rollout that each sample belongs to, over all its samples in the step."""
     kept: KeptSets | None = None
     """Of the N tokens: what each trained token was sampled from, and all its log-probs are taken over; None: the vocabulary."""
     routes: Tensor | None = None
@@ -85,7 +87,7 @@ class TokenBatch:
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name in PER_SAMPLE:
-                value = value[picked]
+                value = None if value is None else value[picked]
             elif isinstance(value, Tensor):
                 parts = value.split(lengths)
                 value = torch.cat([value[:0], *(parts[i] for i in indices)])
@@ -159,6 +161,7 @@ class Padded:
     values: Tensor | None = None
     returns: Tensor | None = None
     fresh_from: Tensor | None = None
+    rollout_tokens: Tensor | None = None
     kept: KeptSets | None = None
     """Of the trained tokens, in the order of the loss mask."""
     routes: Tensor | None = None

@@ -122,6 +122,9 @@ class Backend(Protocol):
 
     async def start(self, spec: WorkerSpec) -> WorkerHandle: ...
 
+    async def put(self, value: object) -> Ref:
+        """A reference to a value that is made here."""
+
     def value(self, reference: Ref) -> Any:
         """What a reference stands for; it may have to come from another node. Blocks; may be called by any thread."""
 
@@ -193,6 +196,9 @@ class LocalBackend:
         handle = LocalHandle(host, spec.name)
         self._handles.append(handle)
         return handle
+
+    async def put(self, value: object) -> Ref:
+        return value
 
     def value(self, reference: Ref) -> Any:
         return reference

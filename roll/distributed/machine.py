@@ -35,8 +35,21 @@ LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.
 """The files in which a container's limit stands. A limit that is no number is none."""
 
 
+QUOTA = Path("/sys/fs/cgroup/cpu.max")
+"""What a container may use of the processors: microseconds in each period of so many, or "max"."""
+
+
+def usable_cores() -> int:
+    """Those that this process may run on, at most as many as its container may keep busy, and one at least."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with suppress(OSError, ValueError):
+        quota, period = map(int, QUOTA.read_text().split())
+        return max(1, min(cores, round(quota / period)))
+    return cores
+
+
 def this_machine() -> Machine:
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cpus = usable_cores()
     memory = _memory()
     # Where the accelerator has no memory of its own, it has that of the machine.
     return Machine(cpus, memory, tuple(size or memory for size in visible_memory()))

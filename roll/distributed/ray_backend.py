@@ -330,6 +330,9 @@ class RayBackend:
             self._ray.ends_with_driver([handle.local_pid])
         return handle
 
+    async def put(self, value: object) -> Ref:
+        return await asyncio.to_thread(ray.put, value)
+
     def value(self, reference: Ref) -> Any:
         return ray.get(reference)
 

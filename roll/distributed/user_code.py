@@ -13,9 +13,11 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextvars import copy_context
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from roll.errors import TooManyStuck
+
+T = TypeVar("T")
 
 SLIPS = (TypeError, AttributeError, NameError, ImportError, KeyError, IndexError, NotImplementedError, SyntaxError)
 """Errors of a user's code. Others may be the world's: what is away now can be there when the run asks it."""
@@ -85,7 +87,8 @@ def _tell(outcome: Future[Any], call: Callable[..., Any], *arguments: object) ->
         outcome.set_result(value)
 
 
-def try_aside(make: Callable[[], Coroutine[object, object, None]], limit_s: float) -> None:
+def try_aside(make: Callable[[], Coroutine[object, object, T]], limit_s: float) -> T:
     """Tries a user's code before the run, with an event loop of its own (the caller may have one). Raises what the coroutine
     raises, and `TimeoutError` if it takes longer than the limit, even where it blocks its loop."""
-    in_thread("trial", lambda: asyncio.run(make())).outcome.result(limit_s)
+    found: T = in_thread("trial", lambda: asyncio.run(make())).outcome.result(limit_s)
+    return found

@@ -21,7 +21,7 @@ from roll.data.sample import EpisodeEnd, Turn
 from roll.data.seeding import derive_seed
 from roll.envs.registry import make_env
 from roll.errors import EnvFailure
-from roll.rollout.environment import AnyTextEnv, checked_reset, checked_step
+from roll.rollout.environment import AnyTextEnv, checked_reset, checked_step, seen
 
 NONSENSE = "no action at all \u2603"
 MOST_TURNS = 1000
@@ -154,7 +154,8 @@ async def play(env: AnyTextEnv, seed: int, policy: Policy, most_turns: int = MOS
     reset_s = steps_s = 0.0
     try:
         started = time.perf_counter()
-        observation, info = checked_reset(await _maybe_awaited(env.reset(seed)))
+        first, info = checked_reset(await _maybe_awaited(env.reset(seed)))
+        observation = seen(first)
         reset_s = time.perf_counter() - started
         while end is None and len(turns) < most_turns and (action := policy(observation)) is not None:
             key = str(info.get("state_key", ""))
@@ -163,7 +164,7 @@ async def play(env: AnyTextEnv, seed: int, policy: Policy, most_turns: int = MOS
             steps_s += time.perf_counter() - started
             valid, effective = bool(info.get("action_is_valid", True)), bool(info.get("action_is_effective", True))
             turns.append(Turn(observation, action, reward, key, valid, effective, tokens=0))
-            observation = following
+            observation = seen(following)
             missing |= {"action_is_valid", "action_is_effective"} - set(info)
             if terminated or truncated:
                 end = "terminated" if terminated else "truncated"

@@ -49,7 +49,7 @@ class LoopExecutor:
         with boundary(_failed, ours=(EnvFailure,)):
             if self._env is None:
                 self._env = make_env(self._env_type, self._env_config)
-            answer = getattr(self._env, method)(argument)
+            answer = _called(self._env, method, argument)
             if isinstance(answer, Awaitable):
                 return await _within(limit_s, answer)
             return answer
@@ -90,12 +90,16 @@ class ThreadExecutor:
             try:
                 if env is None:
                     env = make_env(self._env_type, self._env_config)
-                value = getattr(env, method)(argument)
+                value = _called(env, method, argument)
             except (Exception, SystemExit) as error:  # boundary: whatever an environment raises is its failure
                 failure = _failed(reason(error))
             with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits any more
                 loop.call_soon_threadsafe(_settle, answer, value, failure)
         _close(env)
+
+
+def _called(env: Any, method: str, argument: object) -> object:
+    return getattr(env, method)(*(() if argument is None else (argument,)))
 
 
 def _close(env: AnyTextEnv | None) -> None:
@@ -203,6 +207,9 @@ class EnvProcess:
 
     def step(self, action_text: str) -> object:
         return self._awaited(self._env.step(action_text))
+
+    def cut_off(self, _: None) -> object:
+        return self._awaited(self._env.cut_off())
 
     def close(self) -> None:
         env, self._env = self._env, None

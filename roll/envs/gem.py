@@ -18,7 +18,7 @@ import numpy as np
 
 from roll.configs.problems import ConfigError, Problem
 from roll.errors import boundary
-from roll.rollout.environment import Info, Reset, Step
+from roll.rollout.environment import Info, Observation, Reset, Step
 
 MODULUS = 2**32
 """numpy's global generator takes seeds below it."""
@@ -48,7 +48,8 @@ class GemEnv:
     def reset(self, seed: int) -> Reset:
         with self._own_random_state():
             observation, info = self._env.reset(seed=seed % MODULUS)
-        return str(observation), self._with_key({"suffix": "", **self._said(info)}, str(observation))
+        shown = _shown(observation)
+        return shown, self._with_key({"suffix": "", **self._said(info)}, shown)
 
     def step(self, action_text: str) -> Step:
         with self._own_random_state():
@@ -58,7 +59,8 @@ class GemEnv:
         if terminated or truncated:
             filled["success"] = float(reward) >= self.success_reward
         filled |= self._said(info)
-        return str(observation), float(reward), bool(terminated), bool(truncated), self._with_key(filled, str(observation))
+        shown = _shown(observation)
+        return shown, float(reward), bool(terminated), bool(truncated), self._with_key(filled, shown)
 
     def _said(self, info: Info) -> Info:
         """What the environment's own `info` says here."""
@@ -80,10 +82,10 @@ class GemEnv:
         finally:
             self._random_state = kept  # a sample is no part of the game
 
-    def _with_key(self, info: dict[str, object], observation: str) -> dict[str, object]:
+    def _with_key(self, info: Info, observation: Observation) -> Info:
         """The observation with a `state_key`: what the agent sees, because GEM reports no state; many games draw their board in
-        the suffix."""
-        return {"state_key": f"{observation}\n{info['suffix']}", **info}
+        the suffix. Messages are their own key."""
+        return {"state_key": f"{observation}\n{info['suffix']}", **info} if isinstance(observation, str) else info
 
     @contextlib.contextmanager
     def _own_random_state(self) -> Iterator[None]:
@@ -110,13 +112,27 @@ class GemClassEnv(GemEnv):
     def reset(self, seed: int) -> Reset:
         self._rules = ""
         observation, info = super().reset(seed)
-        return f"{self._rules}\n{observation}" if self._rules else observation, info
+        if getattr(self._env, "env_reset_failed", False):
+            raise RuntimeError(f"the environment says that it could not be reset: {observation}")
+        return f"{self._rules}\n{observation}" if self._rules and isinstance(observation, str) else observation, info
+
+    def cut_off(self) -> float:
+        """ROLL's environments of messages are told by an action that is none."""
+        from roll.compat.code.workers import EpisodeStopReason  # only where such a class is played
+
+        with self._own_random_state():
+            return float(self._env.step(EpisodeStopReason.MAX_LENGTH)[1])
 
     def _said(self, info: Info) -> Info:
         """Suffix and metrics; the rest is for ROLL's own managers, and need not be plain values."""
         self._rules = str(info.get("env_instruction") or self._rules)
         numbers = {name: getattr(value, "item", lambda value=value: value)() for name, value in info.get("metrics", {}).items()}
-        return numbers | ({"suffix": str(info["suffix"])} if info.get("suffix") else {})
+        said: Info = {name: info[name] for name in ("tools",) if info.get(name)}
+        return numbers | said | ({"suffix": str(info["suffix"])} if info.get("suffix") else {})
+
+
+def _shown(observation: object) -> Observation:
+    return observation if isinstance(observation, list) else str(observation)
 
 
 def of_class(cls: type[Any]) -> type[GemClassEnv]:

@@ -19,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
 from roll.configs.agentic import EnvExecution
@@ -26,7 +27,8 @@ from roll.configs.problems import ConfigError, Problem
 from roll.envs.executors import EnvExecutor, LoopExecutor, ProcessExecutor, ProcessPool, ThreadExecutor
 from roll.envs.registry import config_problems, env_class
 from roll.errors import EnvFailure, FailureKind
-from roll.rollout.environment import Reset, Step, checked_reset, checked_step, is_async, is_thread_safe
+from roll.rollout.chat.conversation import Reply
+from roll.rollout.environment import Reset, Step, checked_number, checked_reset, checked_step, is_async, is_thread_safe
 
 __all__ = ["EnvFailure", "EnvHandle", "EnvHost"]
 
@@ -98,6 +100,7 @@ class EnvHandle:
         """Spent so far in calls, and in waiting for a free place."""
         self._host = host
         self._on_loop = is_async(cls)
+        self._told_of_cuts = hasattr(cls, "cut_off")
         self._executor: EnvExecutor | None = None
         self._playing = False
 
@@ -108,13 +111,21 @@ class EnvHandle:
         self._playing = True
         return await self._call("reset", seed, checked_reset)
 
-    async def step(self, action_text: str) -> Step:
-        """Raises `EnvFailure`, and `RuntimeError` if there is no episode under way."""
+    async def step(self, action_text: str, reply: Reply | None = None) -> Step:
+        """`reply`: what the text is read as, which is for those who stand between. Raises `EnvFailure`, and `RuntimeError` if
+        there is no episode under way."""
         if not self._playing:
             raise RuntimeError("step() outside an episode: call reset(seed) first")
         step = await self._call("step", action_text, checked_step)
         self._playing = not (step[2] or step[3])
         return step
+
+    async def cut_off(self) -> float:
+        """The reward of an episode that ends for want of room, which its environment may give. Raises `EnvFailure`."""
+        if not self._told_of_cuts or not self._playing:
+            return 0.0
+        self._playing = False
+        return await self._call("cut_off", None, partial(checked_number, "cut_off"))
 
     async def close(self) -> None:
         """Gives the environment back; its process stays for the next."""
@@ -130,11 +141,11 @@ class EnvHandle:
         """Id of the environment's process, if it has a process now."""
         return self._executor.pid if isinstance(self._executor, ProcessExecutor) else None
 
-    async def _call(self, method: str, argument: int | str, checked: Callable[[object], T]) -> T:
+    async def _call(self, method: str, argument: int | str | None, checked: Callable[[object], T]) -> T:
         """Calls the environment when a place is free, and returns its checked answer. A failure, or the caller's cancellation,
         ends the episode and discards the instance."""
         place = self._host.place(self.tag)
-        limit_s = self._host.step_timeout_s if method == "step" else self._host.reset_timeout_s
+        limit_s = self._host.reset_timeout_s if method == "reset" else self._host.step_timeout_s
         started = time.perf_counter()
         if place is not None:
             await place.acquire()

@@ -1,11 +1,7 @@
 """How an episode is played: turn by turn, and recorded as it goes.
 
 An env manager knows neither engines nor workers. It requests an answer to tokens, and gives the text of the answer to an
-environment.
-
-`StepEnvManager` makes one sample per turn: every turn begins with a fresh context, in which `{history}` describes the turns
-before. `TrajEnvManager` makes one sample per episode: the context grows from turn to turn, and everything after the first message
-is the response.
+environment. What it makes of an episode: `turn_managers`, a sample of each turn; `episode_managers`, one sample of all.
 """
 
 from __future__ import annotations
@@ -14,13 +10,15 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from roll.configs.agentic import EnvConfig
 from roll.data.sample import EpisodeEnd, Prompt, Sample, Trajectory, Turn, reaches
 from roll.errors import EpisodeFailed
+from roll.rollout.chat.conversation import Reply
 from roll.rollout.dialogue import Dialogue
-from roll.rollout.episode import AskPolicy, EpisodeTask, PolicyAnswer, Response
+from roll.rollout.environment import Info, Observation, Results
+from roll.rollout.episode import AskPolicy, EpisodeTask, PolicyAnswer
 
 KNOWN_INFO = frozenset({"action_is_valid", "action_is_effective", "success", "state_key", "suffix"})
 """Keys of an environment's `info` that have a meaning here; numbers under others are its own metrics."""
@@ -29,12 +27,19 @@ KNOWN_INFO = frozenset({"action_is_valid", "action_is_effective", "success", "st
 class Environment(Protocol):
     """An environment as `roll.envs.host.EnvHost` opens it."""
 
-    running_s: float
-    waiting_s: float
+    @property
+    def running_s(self) -> float: ...
 
-    async def reset(self, seed: int) -> tuple[str, dict[str, Any]]: ...
+    @property
+    def waiting_s(self) -> float: ...
 
-    async def step(self, action_text: str) -> tuple[str, float, bool, bool, dict[str, Any]]: ...
+    async def reset(self, seed: int) -> tuple[Observation, Info]: ...
+
+    async def step(
+        self, action_text: str, reply: Reply | None = None
+    ) -> tuple[Observation | Results, float, bool, bool, Info]: ...
+
+    async def cut_off(self) -> float: ...
 
 
 @dataclass(slots=True)
@@ -70,6 +75,11 @@ class Record:
 
 class EnvManager(ABC):
     """Plays episodes of one tag. Subclasses decide what the policy sees, and which samples an episode becomes."""
+
+    reads: ClassVar[frozenset[type]] = frozenset({str})
+    """Which observations it plays: texts, lists of messages or both."""
+    by_template = True
+    """Whether texts are shown by `agent_template`."""
 
     def __init__(self, config: EnvConfig, dialogue: Dialogue, *, instructions: str, context: int, answer_tokens: int) -> None:
         """`instructions`: the environment's rules. `context`: most tokens of a sample. `answer_tokens`: most tokens of a turn."""
@@ -111,10 +121,19 @@ class EnvManager(ABC):
         return answer
 
     async def react(
-        self, env: Environment, record: Record, observation: str, info: dict[str, object], answer: PolicyAnswer
-    ) -> tuple[str, dict[str, object]]:
-        """The environment's turn: takes the answer, and records the turn and, if it was the last, how the episode ended."""
-        following, reward, terminated, truncated, after = await env.step(answer.text)
+        self,
+        env: Environment,
+        record: Record,
+        observation: str,
+        info: dict[str, object],
+        answer: PolicyAnswer,
+        reply: Reply | None = None,
+    ) -> tuple[Observation | Results, dict[str, object]]:
+        """The environment's turn: takes the answer, and records the turn and, if it was the last, how the episode ended.
+        `observation`: what the answer is to, as text. `reply`: what the answer is read as, if that is known."""
+        following, reward, terminated, truncated, after = await (
+            env.step(answer.text) if reply is None else env.step(answer.text, reply)
+        )
         record.turns.append(
             Turn(
                 observation=observation,
@@ -126,6 +145,7 @@ class EnvManager(ABC):
                 tokens=len(answer.token_ids),
             )
         )
+        after = {"tools": info.get("tools"), **after}
         record.success = self._succeeded(record, after, terminated or truncated)
         record.metrics = {
             name: float(value)
@@ -144,88 +164,22 @@ class EnvManager(ABC):
         said = after.get("success")
         return None if over and said is None else bool(said)
 
+    @property
+    def answers_to_tools(self) -> bool:
+        """Whether it shows what tools have answered as messages of their own, else as observations."""
+        return False
+
+    async def cut(self, env: Environment, record: Record) -> float:
+        """Ends an episode that has no room for another answer; what its environment pays for what was done by then."""
+        record.end = "context"
+        reward = await env.cut_off()
+        if self.config.success_at is not None:
+            record.success = reaches(record.score + reward, self.config.success_at)
+        return reward
+
+    def no_room(self, tokens: int) -> EpisodeFailed:
+        """The first message leaves none."""
+        return EpisodeFailed("prompt_too_long", f"{tokens} tokens, sequence_length is {self.context}")
+
     def prompt(self, task: EpisodeTask, input_ids: list[int], text: str) -> Prompt:
         return Prompt(task.uid, input_ids, text, task.tag, task.tag, "", {"env_seed": task.env_seed})
-
-
-class StepEnvManager(EnvManager):
-    """The context does not grow with the episode, and turns from equal states can be compared (gigpo). Every sample of an
-    episode has the episode's score as its reward; figures count the episode once."""
-
-    async def play(self, env: Environment, task: EpisodeTask, ask: AskPolicy) -> list[Sample]:
-        observation, info = await env.reset(task.env_seed)
-        record = Record()
-        system = self.system()
-        steps: list[tuple[Prompt, PolicyAnswer]] = []
-        while record.end is None:
-            text = self.message(record, observation, info)
-            prompt_ids = self.dialogue.first(system, text)
-            if len(prompt_ids) >= self.context:
-                if not steps:
-                    raise EpisodeFailed("prompt_too_long", f"{len(prompt_ids)} tokens, sequence_length is {self.context}")
-                record.end = "context"
-                break
-            answer = await self.act(prompt_ids, record, ask)
-            steps.append((self.prompt(task, prompt_ids, system + text), answer))
-            observation, info = await self.react(env, record, observation, info, answer)
-        return [
-            Sample(
-                prompt=prompt,
-                index=task.index,
-                response_ids=answer.token_ids,
-                behaviour_logprobs=answer.logprobs,
-                extras=answer.extras,
-                versions=list(answer.versions),
-                finish_reason="stop" if answer.stopped else "length",
-                response_text=answer.text,
-                reward=record.score,
-                trajectory=record.trajectory([record.turns[i]], i, env),
-            )
-            for i, (prompt, answer) in enumerate(steps)
-        ]
-
-    def fields(self, record: Record, observation: str, info: dict[str, Any]) -> dict[str, Any]:
-        first = max(0, len(record.turns) - self.config.history_length)
-        shown = list(enumerate(record.turns))[first:]
-        history = "\n".join(f"[Observation {i + 1}: {turn.observation!r}, action {i + 1}: {turn.action!r}]" for i, turn in shown)
-        return {**super().fields(record, observation, info), "history": history, "history_length": len(shown)}
-
-
-class TrajEnvManager(EnvManager):
-    """An episode that fills the context ends there, as a truncated one. Environment tokens are not trained."""
-
-    async def play(self, env: Environment, task: EpisodeTask, ask: AskPolicy) -> list[Sample]:
-        observation, info = await env.reset(task.env_seed)
-        record = Record()
-        text = self.message(record, observation, info)
-        system = self.system()
-        prompt_ids = self.dialogue.first(system, text)
-        if len(prompt_ids) >= self.context:
-            raise EpisodeFailed("prompt_too_long", f"{len(prompt_ids)} tokens, sequence_length is {self.context}")
-        response = Response()
-        while True:
-            answer = await self.act([*prompt_ids, *response.ids], record, ask)
-            response.answered(answer)
-            observation, info = await self.react(env, record, observation, info, answer)
-            if record.end is not None:
-                break
-            more = self.dialogue.following(self.message(record, observation, info), response.ids[-1])
-            if len(prompt_ids) + len(response.ids) + len(more) >= self.context:
-                record.end = "context"
-                break
-            response.told(more)
-        return [
-            Sample(
-                prompt=self.prompt(task, prompt_ids, system + text),
-                index=task.index,
-                response_ids=response.ids,
-                behaviour_logprobs=response.logprobs,
-                extras=response.extras,
-                versions=response.versions,
-                finish_reason="length" if record.end == "context" or not answer.stopped else "stop",
-                response_text="\n".join(turn.action for turn in record.turns),
-                reward=record.score,
-                loss_mask=response.mask,
-                trajectory=record.trajectory(record.turns, 0, env),
-            )
-        ]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from roll.configs.agentic import AgenticConfig, EnvConfig, EnvFailurePolicy
@@ -28,12 +28,14 @@ from roll.rollout.dialogue import Dialogue
 from roll.rollout.episode import EpisodeTask, PolicyAnswer
 from roll.rollout.rollout import RolloutClient
 from roll.rollout.router import Router
-from roll.strategies.infer.interface import GenerateRequest, SamplingParams
+from roll.strategies.infer.interface import SamplingParams
 from roll.strategies.model_folder import open_tokenizer
 
 if TYPE_CHECKING:
-    from roll.envs.host import EnvHost
+    from roll.envs.host import EnvHandle, EnvHost
     from roll.envs.program.player import Programs
+    from roll.envs.tools.env import EnvWithTools
+    from roll.envs.tools.toolbox import Toolbox
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -167,6 +169,7 @@ class EnvironmentWorker:
             )
         self._dialogue, self._context = dialogue, context
         self._hosts: dict[str, EnvHost] = {}
+        self._toolboxes: dict[str, Toolbox] = {}
         self._programs: Programs | None = None
         self._engines: Cluster | None = None
         self._client: RolloutClient | None = None
@@ -179,6 +182,7 @@ class EnvironmentWorker:
         await self.close()
         envs = self._config.custom_envs
         self._hosts = {tag: environment_host(tag, env) for tag, env in envs.items() if env.program is None}
+        self._toolboxes = {tag: toolbox(tag, env) for tag, env in envs.items() if env.tool_wrapper is not None}
         if len(self._hosts) < len(envs):
             self._programs = programs(self._config, self._dialogue, self._context)
         self._engines = Cluster("actor_infer", engines, self._config.rpc_timeout)
@@ -217,7 +221,7 @@ class EnvironmentWorker:
     async def close(self) -> None:
         for playing in list(self._playing.values()):
             playing.cancel()
-        await asyncio.gather(*(host.close() for host in self._hosts.values()))
+        await asyncio.gather(*(host.close() for host in self._hosts.values()), *(box.close() for box in self._toolboxes.values()))
         if self._programs is not None:
             await asyncio.gather(*self._playing.values(), return_exceptions=True)
             await self._programs.close()
@@ -241,9 +245,11 @@ class EnvironmentWorker:
         if env.program is not None:
             assert self._programs is not None
             return await self._programs.play(of_group, ask)
-        handle = await self._hosts[task.tag].open(task.tag, env.env_type, env.env_config)
+        manager = self._managers[task.tag]
+        opened = await self._hosts[task.tag].open(task.tag, env.env_type, env.env_config)
+        handle = opened if env.tool_wrapper is None else with_tools(opened, self._toolboxes[task.tag], manager)
         try:
-            return await self._managers[task.tag].play(handle, of_group, ask)
+            return await manager.play(handle, of_group, ask)
         except TemplateRefusal as error:
             raise EpisodeFailed("chat_template", str(error)) from error
         finally:
@@ -252,22 +258,14 @@ class EnvironmentWorker:
     async def _ask(
         self, task: GroupTask, episode: str, context: Sequence[int], turn: int, most: int, stop: tuple[str, ...]
     ) -> PolicyAnswer:
-        """The policy's answer, which is a function of (run seed, group, episode, attempt, turn) and the weights. `stop`: strings
-        that end it, and are no part of its text."""
+        """The policy's answer, which is a function of (run seed, group, episode, attempt, turn) and the weights."""
         assert self._client is not None
-        key = f"{task.key}/{episode}/{turn}"
         seed = derive_seed(self._config.seed, task.uid, episode, turn)
-        sampling = replace(task.sampling, seed=seed, max_new_tokens=min(most, task.sampling.max_new_tokens))
-        if stop:
-            sampling = replace(sampling, stop_strings=(*sampling.stop_strings, *stop), include_stop_str_in_output=False)
-        request = GenerateRequest(key, tuple(context), sampling, priority=task.priority)
+        affinity, sampling = f"{task.key}/{episode}", task.sampling
         try:
-            (completion,) = await self._client.complete(f"{task.key}/{episode}", [request], task.priority)
+            return await self._client.answer(f"{affinity}/{turn}", affinity, context, sampling, seed, most, stop, task.priority)
         except WorkerDied as error:
             raise RuntimeError(f"an engine died that is not replaced: {error}") from error  # no WorkerDied: the coordinator lives
-        text = self._client.text(completion)
-        ids, logprobs, versions = completion.token_ids, completion.logprobs, completion.versions
-        return PolicyAnswer(ids, logprobs, versions, text, completion.stopped, completion.extras)
 
     def report(self, engine: int, error: Exception) -> None:
         """An engine died under a request. The driver notices this, too, and reports when another engine takes its place."""
@@ -279,6 +277,20 @@ def programs(config: AgenticConfig, dialogue: Dialogue, context: int) -> Program
     from roll.envs.program.player import Programs  # as below: no server is loaded where no program is played
 
     return Programs(config.custom_envs, dialogue, config.gateway_host, context, config.answer_tokens)
+
+
+def with_tools(env: EnvHandle, toolbox: Toolbox, manager: EnvManager) -> EnvWithTools:
+    from roll.envs.tools.env import EnvWithTools  # as below
+
+    return EnvWithTools(env, toolbox, manager.answers_to_tools)
+
+
+def toolbox(tag: str, env: EnvConfig) -> Toolbox:
+    """Raises `ConfigError`."""
+    from roll.envs.tools.toolbox import Toolbox  # as below
+
+    assert env.tool_wrapper is not None
+    return Toolbox(env.tool_wrapper, f"custom_envs.{tag}.tool_wrapper", env.step_timeout_s)
 
 
 def environment_host(tag: str, env: EnvConfig) -> EnvHost:

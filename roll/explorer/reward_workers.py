@@ -35,7 +35,7 @@ class Rewards:
         `rewards.<domain>`. `success_at`: the judgement from which on a response is a success, by domain."""
         self._workers = {domain: ReplacedWorkers(cluster, changes) for domain, cluster in clusters.items()}
         self._ledger = ledger
-        self._success_at = success_at
+        self.success_at = success_at
         self._calls = Counter(dict.fromkeys(clusters, 0))
         for domain in clusters:
             self._account(domain, 0)
@@ -61,7 +61,7 @@ class Rewards:
             self._account(domain, -1)
         failure = None
         for sample, result in zip(samples, results, strict=True):
-            sample.reward, sample.reward_parts, sample.success_at = result.value, result.parts, self._success_at[domain]
+            sample.reward, sample.reward_parts, sample.success_at = result.value, result.parts, self.success_at[domain]
             if result.error is not None:
                 failure = result.error
                 kind = f"{domain}: {result.error.splitlines()[0][:80]}"

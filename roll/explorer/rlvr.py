@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
+from roll.configs.agentic import EnvFailurePolicy
 from roll.configs.derived import Derived
 from roll.configs.rlvr import RLVRConfig
 from roll.data.prompt_source import PromptSource
-from roll.data.sample import Sample, SampleGroup
+from roll.data.sample import Prompt, Sample, SampleGroup
+from roll.data.seeding import derive_seed
+from roll.explorer.environment_worker import RULES, VALIDATION, FailureRule, GroupOutcome, play_group
 from roll.explorer.explorer import Exploration, Explorer
+from roll.explorer.own_rollouts import OwnRollouts, by_rollout, take_judgement
 from roll.explorer.reward_workers import Rewards
 from roll.record.advice import ENGINES, Places
 from roll.record.validation import FIRST, SetRollouts, ValidationSet
+from roll.rollout.episode import PolicyAnswer
 from roll.rollout.rollout import RolloutClient
 from roll.rollout.tasks import TaskSource
 from roll.strategies.infer.interface import SamplingParams
@@ -30,11 +36,17 @@ class RLVRExplorer(Explorer):
         skipped: Mapping[str, int],
         client: RolloutClient,
         rewards: Rewards,
+        own: OwnRollouts | None = None,
     ) -> None:
-        """`skipped`: prompts of `source` and of the validation sets that were left out, by reason."""
+        """`skipped`: prompts of `source` and of the validation sets that were left out, by reason. `own`: rollouts of the user's
+        own, in the place of single responses."""
         super().__init__(exploration, routing=client)
         self._client = client
         self._rewards = rewards
+        self._own = own
+        self._policy: EnvFailurePolicy = config.rollout.on_failure if config.rollout is not None else "retry"
+        self._seed = config.seed
+        self._failures: Counter[str] = Counter()
         self._on_error = {domain: reward.on_reward_error for domain, reward in config.rewards.items()}
         self._allowed = derived.requests_per_engine
         self._n = config.num_return_sequences_in_group
@@ -45,6 +57,8 @@ class RLVRExplorer(Explorer):
 
     async def generate(self, group: SampleGroup) -> SampleGroup | None:
         """The `n` responses of a group, and its greedy one if that is asked for; None if the group is dropped meanwhile."""
+        if self._own is not None:
+            return await self._roll_out(group)
         rollout = self._client.rollout(f"g{group.group_id}", group.prompt, self._n, self._sampling, with_greedy=self._with_greedy)
         samples = await self.groups.while_live(group.group_id, rollout)
         if samples is None:
@@ -54,34 +68,91 @@ class RLVRExplorer(Explorer):
             group.baseline = group.samples.pop()
         return group
 
+    async def _roll_out(self, group: SampleGroup) -> SampleGroup | None:
+        """The `n` rollouts of the user's own; None if the group is dropped, meanwhile or because too many of them fail."""
+        key, rule = f"g{group.group_id}", RULES[self._policy]
+        played = await self.groups.while_live(group.group_id, self._rollouts(key, group.prompt, self._n, self._sampling, rule))
+        if played is None:
+            return None
+        group.samples, outcome = played
+        self._failures += outcome.failures
+        if group.samples:
+            return group
+        await self.groups.drop(group.group_id, "rollout_failure", outcome.last_failure)
+        return None
+
+    async def _rollouts(
+        self, key: str, prompt: Prompt, n: int, sampling: SamplingParams, rule: FailureRule, priority: int = 1
+    ) -> tuple[list[Sample], GroupOutcome]:
+        assert self._own is not None
+        own = self._own
+
+        async def play(index: int, attempt: int) -> list[Sample]:
+            async def ask(context: Sequence[int], number: int, most: int, stop: tuple[str, ...]) -> PolicyAnswer:
+                seed = derive_seed(self._seed, prompt.uid, f"{index}.{attempt}", number)
+                of_rollout = f"{key}/{index}.{attempt}"
+                return await self._client.answer(
+                    f"{of_rollout}/{number}", of_rollout, context, sampling, seed, most, stop, priority
+                )
+
+            return await own.play(prompt, index, ask)
+
+        rollouts, outcome = await play_group(play, n, n, rule)
+        return [sample for rollout in rollouts for sample in rollout], outcome
+
     async def reward(self, group: SampleGroup) -> SampleGroup | None:
         """Verifiable rewards. What cannot be rewarded is dropped with the reason: the sample or the group, as `on_reward_error`
         of the domain says."""
-        responses = group.samples if group.baseline is None else [*group.samples, group.baseline]
+        rollouts = by_rollout(group.samples)
+        responses = self._unrewarded(rollouts)
+        if not responses:
+            return group
+        if group.baseline is not None:
+            responses.append(group.baseline)
         policy = self._on_error[group.prompt.domain]
         if self.groups.is_live(group.group_id):
             self._trace.enter_phase(group.group_id, "reward")
         failure = await self._rewards.fill(responses)
         if failure is not None and policy != "drop_group":
             failure = await self._rewards.fill([sample for sample in responses if sample.reward is None])
+        for rollout in rollouts:
+            take_judgement(rollout)
         if failure is None:
             return group
-        rewarded = [sample for sample in group.samples if sample.reward is not None]
+        rewarded = [rollout for rollout in rollouts if rollout[-1].reward is not None]
         if policy == "drop_sample" and len(rewarded) > 1 and (group.baseline is None or group.baseline.reward is not None):
-            self._rewards.dropped[group.prompt.domain] += len(group.samples) - len(rewarded)
-            group.samples = rewarded
+            self._rewards.dropped[group.prompt.domain] += len(rollouts) - len(rewarded)
+            group.samples = [sample for rollout in rewarded for sample in rollout]
             return group
         await self.groups.drop(group.group_id, "reward_error", failure)
         return None
 
+    def _unrewarded(self, rollouts: Sequence[Sequence[Sample]]) -> list[Sample]:
+        """The answers that the workers judge: all, but those of rollouts of the user's own that brought a reward with them."""
+        if self._own is None:
+            return [rollout[-1] for rollout in rollouts]
+        for rollout in rollouts:
+            rollout[-1].success_at = self._rewards.success_at[rollout[-1].prompt.domain]
+            take_judgement(rollout)
+        return [rollout[-1] for rollout in rollouts if rollout[-1].reward is None]
+
     async def validation_rollouts(self, version: int, of: ValidationSet) -> SetRollouts:
+        if self._own is not None:
+            own = (self._rollouts(f"v{version}/{each.uid}", each, of.n, of.sampling, VALIDATION, FIRST) for each in of.prompts)
+            played = await asyncio.gather(*own)
+            samples = [sample for of_prompt, _ in played for sample in of_prompt]
+            return SetRollouts(of, samples, failed=sum(outcome.lost for _, outcome in played))
         answers = (self._client.rollout(f"v{version}/{prompt.uid}", prompt, of.n, of.sampling, FIRST) for prompt in of.prompts)
         by_prompt = await asyncio.gather(*answers)
         return SetRollouts(of, [sample for samples in by_prompt for sample in samples], failed=0)
 
     async def grade(self, samples: Sequence[Sample]) -> None:
-        by_prompt = [list(of_prompt) for _, of_prompt in groupby(samples, key=lambda sample: sample.prompt.uid)]
+        rollouts = by_rollout(samples)
+        judged = self._unrewarded(rollouts)
+        by_prompt = [list(of_prompt) for _, of_prompt in groupby(judged, key=lambda sample: sample.prompt.uid)]
         await asyncio.gather(*(self._rewards.fill(of_prompt, as_judged=True) for of_prompt in by_prompt))
+        for rollout in rollouts:
+            take_judgement(rollout)
 
     def places(self) -> Places:
         """Those of the engines. An engine that takes fewer than it was allowed has no memory for more."""
@@ -89,14 +160,17 @@ class RLVRExplorer(Explorer):
         return Places(sum(limits), ENGINES, len(limits) if min(limits) >= self._allowed else 0)
 
     def counts(self) -> dict[str, float]:
-        """With a curriculum by pass rate: the prompts by how hard they are, and what an epoch leaves out."""
-        return self._source.metrics() if isinstance(self._source, PromptSource) else {}
+        """With a curriculum by pass rate: the prompts by how hard they are, and what an epoch leaves out. Of rollouts of the
+        user's own: those that failed, by kind."""
+        counted = self._source.metrics() if isinstance(self._source, PromptSource) else {}
+        return counted | {f"rollout/failures/{kind}": float(count) for kind, count in self._failures.items()}
 
     def figures(self) -> dict[str, object]:
         return {
             "prompts_skipped": self._skipped,
             "prompts_left_out": self._source.left_out if isinstance(self._source, PromptSource) else {},
             "reward_errors": dict(self._rewards.errors),
+            **({"rollout_failures": dict(self._failures)} if self._own is not None else {}),
             "reward_worker_deaths": self._rewards.deaths,
             "samples_without_reward": dict(self._rewards.dropped),
             "engine_concurrency": self._client.limits,

@@ -15,6 +15,7 @@ from roll.algorithms.sequence_advantages import try_estimator
 from roll.configs.agentic import AgenticConfig, EnvConfig
 from roll.configs.dotted_path import import_object
 from roll.configs.estimators import STEP_ESTIMATORS
+from roll.configs.problems import Collector, Problem
 from roll.distributed.backend import Backend, WorkerSpec
 from roll.distributed.cluster import Cluster
 from roll.distributed.devices import Inventory, place_on_cpus
@@ -24,6 +25,7 @@ from roll.errors import EnvFailure
 from roll.explorer.agentic import AgenticExplorer, EpisodeSource
 from roll.explorer.coordinators import Coordinators
 from roll.explorer.env_manager import EnvManager, Record
+from roll.explorer.environment_worker import toolbox
 from roll.explorer.explorer import Exploration
 from roll.flow.stage import AnyStage, Stage
 from roll.pipeline.pipeline import Pipeline
@@ -32,7 +34,7 @@ from roll.pipeline.run import Run
 from roll.record.ledger import Ledger
 from roll.record.validation import ValidationSet
 from roll.rollout.dialogue import Dialogue
-from roll.rollout.environment import NO_RESET
+from roll.rollout.environment import NO_RESET, Observation
 from roll.rollout.filters import GroupFilter
 from roll.rollout.tasks import NoTasks
 from roll.strategies.infer.interface import sampling_params
@@ -97,13 +99,13 @@ def _tried(config: AgenticConfig, tag: str, dialogue: Dialogue | None, shared: P
 
         collect.add([*installed_problems(env.program, f"custom_envs.{tag}.program")])
         return ""
+    if env.tool_wrapper is not None:
+        collect(f"custom_envs.{tag}.tool_wrapper", "given", partial(_try_tools, tag, env, dialogue, collect), "")
     rules: str | None = collect(f"custom_envs.{tag}.env_type", env.env_type, partial(_rules, env, tag), "")
     if rules is not None:
-        collect(f"custom_envs.{tag}.env_type", env.env_type, partial(_try_reset, env, tag), "roll env check says more")
+        began = collect(f"custom_envs.{tag}.env_type", env.env_type, partial(_try_reset, env, tag), "roll env check says more")
         if dialogue is not None:
-            fix = "{observation}, {turn_idx}, {step_count}, {actions_left}, {max_response_length}, {suffix}, {instructions}"
-            trial = partial(_try_templates, config, tag, dialogue, rules)
-            collect(f"custom_envs.{tag}.agent_template", env.agent_template, trial, fix)
+            _try_manager(config, tag, dialogue, rules, began, collect)
     return rules
 
 
@@ -134,42 +136,76 @@ def _rules(env: EnvConfig, tag: str) -> str:
     return made.instructions
 
 
-def _try_reset(env: EnvConfig, tag: str) -> None:
-    """Begins one episode, where and with the time limits that the run's have. Raises `ValueError` for a slip in the environment's
-    code; what else goes wrong may be otherwise when the run begins."""
+def _try_reset(env: EnvConfig, tag: str) -> Observation | None:
+    """Begins one episode, where and with the time limits that the run's have; what it shows, None if that is not known. Raises
+    `ValueError` for a slip in the environment's code; what else goes wrong may be otherwise when the run begins."""
     from roll.explorer.environment_worker import environment_host
 
-    async def reset() -> None:
+    async def reset() -> Observation:
         host = environment_host(tag, env)
         try:
             handle = await host.open(tag, env.env_type, env.env_config)
-            await handle.reset(0)
+            return (await handle.reset(0))[0]
         finally:
             await host.close()
 
     try:
-        try_aside(reset, env.reset_timeout_s + START_S)
+        return try_aside(reset, env.reset_timeout_s + START_S)
     except TimeoutError:
-        return
+        return None
     except EnvFailure as failure:
         said = failure.message.removeprefix(f"{env.env_type}.reset: ")
         slips = tuple(f"{slip.__name__}:" for slip in SLIPS)
         if failure.kind == "exception" and said.startswith((*slips, *NO_RESET)):
             raise ValueError(f"its first reset(seed=0) fails: {said}") from failure
+        return None
 
 
-def _try_templates(config: AgenticConfig, tag: str, dialogue: Dialogue, rules: str) -> None:
-    """Renders the first message for an empty observation."""
-    env = config.custom_envs[tag]
-    manager_cls: type[EnvManager] = import_object(env.env_manager_cls)
+def _try_tools(tag: str, env: EnvConfig, dialogue: Dialogue | None, collect: Collector) -> None:
+    """Makes the tools, and puts a call and its result into words. Raises `ConfigError`."""
+    key, tools = f"custom_envs.{tag}.tool_wrapper", toolbox(tag, env)
+    try_aside(tools.close, START_S)
+    collect.add(tools.problems(key))
+    if dialogue is not None and dialogue.native and not env.by_turn:
+        collect.add(tools.unshown(dialogue, key))
+
+
+def _try_manager(
+    config: AgenticConfig, tag: str, dialogue: Dialogue, rules: str, began: Observation | None, collect: Collector
+) -> None:
+    """Whether the env manager of a tag plays what its environment shows."""
+    env, key = config.custom_envs[tag], f"custom_envs.{tag}"
+    try:
+        manager_cls: type[EnvManager] = import_object(env.env_manager_cls)
+    except ValueError:  # which `Preparation` tells
+        return
     context = config.lengths().sequence
     manager = manager_cls(env, dialogue, instructions=rules, context=context, answer_tokens=config.answer_tokens(tag))
+    in_messages = isinstance(began, list)
+    if began is not None and type(began) not in manager.reads:
+        given, plays, fix = (
+            ("messages", "texts", "AgentNativeStepEnvManager") if in_messages else ("a text", "messages", "TrajEnvManager")
+        )
+        message = f"plays environments that show {plays}, and {env.env_type} shows {given}"
+        collect.add([Problem(f"{key}.env_manager_cls", env.env_manager_cls, message, fix)])
+    elif in_messages and not dialogue.native:
+        message = f"{env.env_type} shows messages, and they need a chat template"
+        collect.add([Problem("actor_train.data_args.template", config.actor_train.data_args.template, message, "native")])
+    elif manager.by_template and not in_messages:
+        fix = "{observation}, {turn_idx}, {step_count}, {actions_left}, {max_response_length}, {suffix}, {instructions}"
+        collect(f"{key}.agent_template", env.agent_template, partial(_try_templates, manager), fix)
+
+
+def _try_templates(manager: EnvManager) -> None:
+    """Renders the first message for an empty observation."""
+    if "{observation}" not in manager.config.agent_template:
+        raise ValueError("lacks {observation}: the policy would see nothing")
     try:
-        tokens = len(dialogue.first(manager.system(), manager.message(Record(), "", {})))
+        tokens = len(manager.dialogue.first(manager.system(), manager.message(Record(), "", {})))
     except (KeyError, IndexError) as error:
         raise ValueError(f"the templates have no field {error}") from error
-    if tokens >= context:
-        raise ValueError(f"the first message alone has {tokens} tokens, sequence_length is {context}")
+    if tokens >= manager.context:
+        raise ValueError(f"the first message alone has {tokens} tokens, sequence_length is {manager.context}")
 
 
 ROLE = "environments"

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 
 from roll.algorithms.sequence_advantages import try_estimator
 from roll.configs.arguments import DataArguments
+from roll.configs.dotted_path import import_object
 from roll.configs.ppo import set_key
 from roll.configs.problems import Collector, ConfigError, Note, Problem
 from roll.configs.rlvr import RLVRConfig
@@ -27,6 +29,7 @@ from roll.distributed.cluster import Cluster
 from roll.distributed.devices import Inventory
 from roll.engines.engine_fleet import EngineFleet
 from roll.explorer.explorer import Exploration
+from roll.explorer.own_rollouts import OwnRollouts, call_problems
 from roll.explorer.reward_workers import Rewards
 from roll.explorer.rlvr import RLVRExplorer
 from roll.flow.stage import AnyStage, Stage
@@ -38,6 +41,8 @@ from roll.pipeline.state import new_admission
 from roll.record.ledger import Ledger
 from roll.record.validation import ValidationSet
 from roll.rewards.references import TRIED, Earned, cut_off, no_full_marks, oddities, remark, spread, success_at, try_reward
+from roll.rollout.chat.session import Limits
+from roll.rollout.dialogue import Dialogue
 from roll.rollout.filters import GroupFilter, mean_filter, std_filter
 from roll.rollout.rollout import RolloutClient
 from roll.rollout.router import Router
@@ -60,8 +65,11 @@ class RLVRPrepared(Prepared):
 def prepare(config: RLVRConfig, inventory: Inventory, one_process: bool = False) -> RLVRPrepared:
     """Raises `ConfigError` with every problem found: keys that contradict each other, devices, model folders, prompt files,
     worker classes, output folder, checkpoint. `one_process`: all roles share this process (`--local`)."""
-    rewards = {f"rewards.{domain}.worker_cls": reward.worker_cls for domain, reward in config.rewards.items()}
-    shared = Preparation(config, inventory, one_process, rewards)
+    own = {f"rewards.{domain}.worker_cls": reward.worker_cls for domain, reward in config.rewards.items()}
+    if config.rollout is not None:
+        own["rollout.function"] = config.rollout.function
+    shared = Preparation(config, inventory, one_process, own)
+    _try_rollout(config, shared)
     collect, derived, estimator = shared.collect, shared.derived, config.adv_estimator
     _judging_models(config, collect)
     if not (config.uses_critic or config.uses_greedy_baseline):
@@ -97,6 +105,17 @@ def prepare(config: RLVRConfig, inventory: Inventory, one_process: bool = False)
     filters = group_filters(config, collect)
     collect.raise_if_any()
     return RLVRPrepared(**shared.common(source, filters), validation=validation, skipped=skipped | left_out, success_at=at)
+
+
+def _try_rollout(config: RLVRConfig, shared: Preparation) -> None:
+    """Whether a rollout of the user's own can be called, and its messages shown."""
+    if config.rollout is None or not config.has_engines:
+        return
+    with contextlib.suppress(ValueError):  # which `Preparation` tells
+        shared.collect.add(call_problems(config.rollout, import_object(config.rollout.function)))
+    if shared.tokenizer is not None:
+        key = "actor_train.data_args.template"
+        shared.collect(key, "native", partial(Dialogue, shared.tokenizer, "native"), "a model with a chat template")
 
 
 def _repeated(prompts: int, batch: int) -> list[str]:
@@ -178,7 +197,8 @@ def _prompts(role: str, data: DataArguments, shared: Preparation, collect: Colle
     tokenizer, derived = shared.tokenizer, shared.derived
     only_tag = next(iter(derived.tag_to_domain)) if len(derived.tag_to_domain) == 1 else None
     assert isinstance(shared.config, RLVRConfig)
-    told = {domain for domain, reward in shared.config.rewards.items() if reward.reward_model is not None}
+    config = shared.config
+    told = {domain for domain, reward in config.rewards.items() if reward.reward_model is not None or config.rollout is not None}
     folder = shared.run_dir if os.access(shared.run_dir, os.W_OK) else None
 
     def tokenize() -> tuple[RowFile, dict[str, int]]:
@@ -257,7 +277,11 @@ class RLVRRun(Run):
         rewards = Rewards(judges, self.state.groups.changes, ledger, prepared.success_at)
         generating, asked = config.actor_infer.generating_args, (derived.keeps_sampling_mask, derived.replays_routing)
         sampling = sampling_params(generating, derived.max_new_tokens, tokenizer.eos_token_id, *asked)
-        return RLVRExplorer(exploration, config, derived, sampling, prepared.source, prepared.skipped, client, rewards)
+        own = None
+        if config.rollout is not None:
+            limits = Limits(derived.sequence_length, derived.max_new_tokens, config.rollout.max_calls)
+            own = OwnRollouts(config.rollout, Dialogue(tokenizer, "native"), limits)
+        return RLVRExplorer(exploration, config, derived, sampling, prepared.source, prepared.skipped, client, rewards, own)
 
 
 class RLVRPipeline(Pipeline[RLVRConfig, RLVRPrepared]):

@@ -120,6 +120,7 @@ def train_specs(
             master_port=port,
             device=_torch_device(placement, inventory, backend),
             threads=placement.threads,
+            borrows_cores=borrows_cores(config, inventory),
             seed=config.seed,
             deterministic=config.deterministic,
         )
@@ -147,6 +148,12 @@ def allocator(kind: str) -> dict[str, str]:
     if kind == "cpu" or any(name in os.environ for name in ALLOCATOR):
         return {}
     return {ALLOCATOR[0]: "expandable_segments:True"}
+
+
+def borrows_cores(config: PPOConfig, inventory: Inventory) -> bool:
+    """Whether workers on CPUs use the cores of those that wait. Not where the user says how many threads a process has; nor where
+    results have to be the same again, which with other numbers of threads they are but for rounding."""
+    return inventory.kind == "cpu" and not config.deterministic and "OMP_NUM_THREADS" not in os.environ
 
 
 def infer_specs(
@@ -213,8 +220,12 @@ def _engine_options(
     options: dict[str, Any] = {"dtype": dtype, "threads": placement.threads, "seed": seed}
     if isinstance(chosen, EngineArguments):
         return options | {"devices": devices, "engine_args": chosen.given}
-    attention = {"attn_implementation": model.attn_implementation, "deterministic": config.deterministic}
-    return options | {"device": devices[0]} | attention
+    return options | {
+        "device": devices[0],
+        "attn_implementation": model.attn_implementation,
+        "deterministic": config.deterministic,
+        "borrows_cores": borrows_cores(config, inventory),
+    }
 
 
 def _torch_device(placement: Placement, inventory: Inventory, backend: Backend) -> str:

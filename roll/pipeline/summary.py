@@ -38,7 +38,7 @@ class RunComponents:
     explorer: Explorer | None
 
 
-COUNTED = ("reward_errors", "samples_without_reward", "environment_failures", "redundant_episodes_aborted")
+COUNTED = ("reward_errors", "rollout_failures", "samples_without_reward", "environment_failures", "redundant_episodes_aborted")
 """Figures of an explorer that begin at 0 with it."""
 
 

@@ -245,7 +245,8 @@ class ExplorerAlone(Wiring):
         run, state = self._run, self._run.state
         version = state.groups.admission.newest
         empty = run.prepared.derived.engines_start_empty or state.engines_are_stale or version > 0
-        self.engines = engines = self._fleet(followed_weights(run.config, state.identity.id), version, empty)
+        source = followed_weights(run.config, state.identity.id, run.backend)
+        self.engines = engines = self._fleet(source, version, empty)
         self.weights = FollowedWeights(engines, state.shared_groups, state.schedule, state.record.files.trace)
         self.updates = self.weights.stats
         if not await self.weights.begin():

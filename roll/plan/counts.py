@@ -55,7 +55,7 @@ def _rollouts(config: PPOConfig, derived: Derived) -> Iterator[Quantity]:
         total = rollouts * turns
         yield Quantity("turns", total, total * steps, f"{rollouts:,} episodes × max_steps {turns}", at_most=True)
         if samples > rollouts:
-            yield Quantity("samples", samples, samples * steps, "one per turn (StepEnvManager)", at_most=True)
+            yield Quantity("samples", samples, samples * steps, "one per turn (env_manager_cls)", at_most=True)
     else:
         yield Quantity("prompts", groups, groups * steps, "rollout_batch_size")
         arithmetic = f"{groups:,} prompts × num_return_sequences_in_group {size}"
@@ -68,11 +68,11 @@ def _rollouts(config: PPOConfig, derived: Derived) -> Iterator[Quantity]:
 
 
 def samples_per_rollout(config: PPOConfig) -> int:
-    """The largest number of samples that one rollout becomes: one, or one per turn for an episode of a StepEnvManager."""
+    """The largest number of samples that one rollout becomes: one, or one per turn for an episode that is divided so."""
     if not isinstance(config, AgenticConfig):
         return 1
     played = [config.custom_envs[tag] for tag in config.partition(config.train_env_manager)]
-    return max((env.max_steps for env in played if "StepEnvManager" in env.env_manager_cls), default=1)
+    return max((env.max_steps for env in played if env.by_turn), default=1)
 
 
 def _optimisation(config: PPOConfig, derived: Derived, data_parallel: int) -> Iterator[Quantity]:

@@ -32,6 +32,7 @@ _AGGREGATIONS: dict[LossAggregation, str] = {
     "seq-mean-token-sum": "mean over sequences of Σ_y L_t",
     "seq-mean-token-mean": "mean over sequences of mean_y L_t",
     "seq-mean-token-sum-norm": "mean over sequences of Σ_y L_t / {length}",
+    "rollout-mean": "mean over rollouts of the mean of L_t over all sequences of one",
 }
 _KL: dict[KLEstimator, str] = {
     "k1": "−d",

@@ -31,7 +31,7 @@ NOISY = 200
 STOPPED = ("failed", "crashed", "stopped", "interrupted")
 ERRORS_SAID = 2.0
 """Standard errors from which on a difference is more than noise."""
-UNJUDGED = ("reward_error", "environment_failure", "environment_worker_died")
+UNJUDGED = ("reward_error", "rollout_failure", "environment_failure", "environment_worker_died")
 """Reasons to drop a group that was not judged."""
 
 Kind = Literal["learning", "no gain", "worse", "no signal", "not judged", "cut off", "idle", "stopped", "too early"]

@@ -10,6 +10,7 @@ import json
 import os
 import socket
 import time
+from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from functools import cache
 from typing import Any
@@ -19,7 +20,7 @@ from roll.rewards.sandbox.sandbox import END_S, Ending, Isolation, Program, Sand
 from roll.rewards.sandbox.usage import Limits
 
 _ROLES = "roll.rewards.sandbox"
-SOLUTION, TESTER = f"{_ROLES}.solution:main", f"{_ROLES}.tester:main"
+SOLUTION, SCRIPT, TESTER = f"{_ROLES}.solution:main", f"{_ROLES}.solution:script", f"{_ROLES}.tester:main"
 CALM_S = 1.0
 """A program that does nothing takes a hundredth of this, unless the machine is too busy to judge by the clock."""
 AFTER_S = 2 * END_S + 2 * CALM_S
@@ -29,19 +30,37 @@ AFTER_S = 2 * END_S + 2 * CALM_S
 def judge(item: dict[str, Any]) -> Any:
     """{"passed", "of", "why"} of {"source", "tests", "limits", "limit_s", "go_on", "isolation"}; without a source, what is in
     force and what is missing. Raises what is not the solution's fault."""
+    return _inside(_judge if "source" in item else _state, item)
+
+
+def run_script(item: dict[str, Any]) -> Any:
+    """{"output", "why": it failed, else empty} of {"source", "limits", "isolation", "last_line"}: what a program has printed, its
+    error included. Raises what is not the program's fault."""
+    return _inside(_script, item)
+
+
+def _inside(work: Callable[[Sandbox, dict[str, Any]], dict[str, Any]], item: dict[str, Any]) -> dict[str, Any]:
     isolation = item["isolation"]
     sandbox = _sandbox(isolation if isinstance(isolation, str) else tuple(isolation))
     try:
-        if "source" not in item:
-            _nothing(sandbox)
-            return {"in_force": sandbox.in_force, "missing": sandbox.missing}
-        judged = _judge(sandbox, item)
+        found = work(sandbox, item)
     except SandboxFailed:
         _end(sandbox)
         raise
     if sandbox.stuck:
         _end(sandbox)
-    return judged
+    return found
+
+
+def _state(sandbox: Sandbox, item: object = None) -> dict[str, list[str]]:
+    _nothing(sandbox)
+    return {"in_force": sandbox.in_force, "missing": sandbox.missing}
+
+
+def _script(sandbox: Sandbox, item: dict[str, Any]) -> dict[str, Any]:
+    source = {"source": item["source"], "last_line": item["last_line"]}
+    ending = _run_program(sandbox, source, b"", Limits(**item["limits"]), SCRIPT)
+    return {"output": ending.output.decode(errors="replace"), "why": _failure(sandbox, ending)}
 
 
 def _end(sandbox: Sandbox) -> None:
@@ -53,8 +72,7 @@ def state_here() -> dict[str, list[str]]:
     """What is in force on this machine, and what is missing, of what is built in. Raises `SandboxFailed`."""
     sandbox = Sandbox()
     try:
-        _nothing(sandbox)
-        return {"in_force": sandbox.in_force, "missing": sandbox.missing}
+        return _state(sandbox)
     finally:
         sandbox.close()
 
@@ -84,16 +102,16 @@ def _judge(sandbox: Sandbox, item: dict[str, Any]) -> dict[str, Any]:
 
 def _by_output(sandbox: Sandbox, source: str, stdin: str, expected: str, limits: Limits) -> str:
     """Why a program fails a case; empty if it passes."""
-    ending = _run_program(sandbox, source, stdin.encode(), limits)
+    ending = _run_program(sandbox, {"source": source}, stdin.encode(), limits)
     if failure := _failure(sandbox, ending):
         return failure
     return "" if same_output(ending.output.decode(errors="replace"), expected) else "other output"
 
 
-def _run_program(sandbox: Sandbox, source: str, stdin: bytes, limits: Limits) -> Ending:
+def _run_program(sandbox: Sandbox, source: dict[str, Any], stdin: bytes, limits: Limits, role: str = SOLUTION) -> Ending:
     reading, writing = os.pipe()
-    given = in_memory(json.dumps({"source": source, "is_program": True}).encode())
-    return sandbox.run([Program(SOLUTION, [in_memory(stdin), writing, given])], reading, limits)
+    given = in_memory(json.dumps(source | {"is_program": True}).encode())
+    return sandbox.run([Program(role, [in_memory(stdin), writing, given])], reading, limits)
 
 
 def _failure(sandbox: Sandbox, ending: Ending) -> str:
@@ -107,7 +125,9 @@ def _failure(sandbox: Sandbox, ending: Ending) -> str:
 def _nothing(sandbox: Sandbox) -> None:
     """Raises if a program that does nothing takes long: then no solution can be blamed for the time that it took."""
     begin = time.monotonic()
-    ending = _run_program(sandbox, "import colorsys", b"", Limits(wall_s=2 * CALM_S))  # a module that is not loaded yet
+    ending = _run_program(
+        sandbox, {"source": "import colorsys"}, b"", Limits(wall_s=2 * CALM_S)
+    )  # a module that is not loaded yet
     if ending.exceeded or ending.code or time.monotonic() - begin > CALM_S:
         took_s = time.monotonic() - begin
         raise SandboxFailed(f"a program that only imports a module took {took_s:.1f} s and ended with exit code {ending.code}")

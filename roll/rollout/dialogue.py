@@ -34,22 +34,22 @@ class Dialogue:
         """`native`: the tokenizer's chat template. `none`: the texts as they stand, one after another. Raises `ValueError` if a
         chat template is asked for and there is none, or it does not show a message between others as it was given."""
         self._tokenizer = tokenizer
-        self._native = template == "native"
-        if self._native:
+        self.native = template == "native"
+        if self.native:
             if not tokenizer.chat_template:
                 raise ValueError(f"the tokenizer of {tokenizer.name_or_path} has no chat template; use template: none")
             self._after([_user("next")])
 
     def first(self, system: str, user: str) -> list[int]:
         """System prompt (empty: none) and the message of the first turn, up to where the answer begins."""
-        if not self._native:
+        if not self.native:
             return self._encode(system + user, special=True)
         return self._encode(self._render([*self._system(system), _user(user)]), special=False)
 
     def following(self, user: str, last_token: int) -> list[int]:
         """What comes between two answers: the end of the one before (unless `last_token`, the last that was sampled, is that end
         already) and the message of the next turn."""
-        if not self._native:
+        if not self.native:
             return self._encode(user, special=False)
         return self._without_end(self._after([_user(user)]), last_token)
 
@@ -57,6 +57,10 @@ class Dialogue:
         """A conversation up to where the next answer begins. Raises `TemplateRefusal`."""
         text = self._render(messages, tools)
         return Rendered(self._encode(text, special=False), _thinks(text))
+
+    def text(self, messages: Sequence[Message], tools: Sequence[Message] = ()) -> str:
+        """A conversation in words. Raises `TemplateRefusal`."""
+        return self._render(messages, tools, opens=False)
 
     def bridge(
         self, answer: Message, messages: Sequence[Message], last_token: int | None, tools: Sequence[Message] = ()

@@ -1,5 +1,5 @@
-"""What a run plays: text in, text and a reward out. An environment of gymnasium is played so by `roll.envs.text_game`; one that
-reads its own text, or waits, has this interface itself.
+"""What a run plays: text in, text or messages and a reward out. An environment of gymnasium is played so by
+`roll.envs.text_game`; one that reads its own text, or waits, has this interface itself.
 
 Lifetime of an environment: made once, then any number of episodes, each `reset(seed)` followed by `step(text)` until one returns
 terminated or truncated. The next episode begins with the next `reset`; nothing of an earlier one may show in it. `close` is the
@@ -22,8 +22,14 @@ What `info` may say. The first two keys are in every `step`'s; metrics, GiGPO an
                                 in `reset`'s
     suffix               str    what to remind the agent of below the observation, e.g. the actions it may choose; also in
                                 `reset`'s
+    tools                list   in `reset`'s, with messages: the tools that the agent may call, in OpenAI's form
 
 Numbers under further keys are the environment's own metrics.
+
+An observation is a text, which becomes a message of the user, or all the messages that the agent now sees, each with role and
+content, assistant's with tool_calls, in OpenAI's form: then the environment itself keeps the conversation. Its `cut_off() ->
+float`, if it has one, is called where an episode ends because the conversation has no room for another answer, and returns the
+reward of what was done by then.
 
 Two more methods are optional: `sample_action(rng: random.Random) -> str`, a random action's text, and `oracle_action() -> str |
 None`, that of a good player in the present state. `roll env check` plays with them.
@@ -35,15 +41,18 @@ from __future__ import annotations
 
 import inspect
 import math
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from roll.data.untrusted import complaint
-from roll.errors import EnvFailure
+from roll.errors import EnvFailure, Refused
+from roll.rollout.chat.conversation import Message, read_message, read_tool, shown
 
 Info = dict[str, Any]
-Reset = tuple[str, Info]
+Observation = str | list[Message]
+Reset = tuple[Observation, Info]
 """First observation, info."""
-Step = tuple[str, float, bool, bool, Info]
+Step = tuple[Observation, float, bool, bool, Info]
 """Observation, reward, terminated (the task has ended), truncated (it was cut short), info."""
 
 
@@ -75,6 +84,18 @@ class AsyncTextEnv(Protocol):
     def close(self) -> None: ...
 
 
+def seen(observation: Observation) -> str:
+    """What people are shown of it."""
+    return observation if isinstance(observation, str) else shown(observation)
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What tools have answered to an answer, in the place of an observation."""
+
+    messages: list[Message]
+
+
 AnyTextEnv = TextEnv | AsyncTextEnv
 
 
@@ -98,7 +119,7 @@ def checked_reset(answer: object) -> Reset:
     if not (isinstance(answer, (tuple, list)) and len(answer) == 2):
         raise EnvFailure("exception", f"reset must return (observation, info), not {_shown(answer)}")
     observation, info = answer
-    return _text("reset", observation), _info("reset", info)
+    return _observation("reset", observation), _info("reset", info)
 
 
 def checked_step(answer: Any) -> Step:
@@ -107,27 +128,44 @@ def checked_step(answer: Any) -> Step:
         message = f"step must return (observation, reward, terminated, truncated, info), not {_shown(answer)}"
         raise EnvFailure("exception", message)
     observation, reward, terminated, truncated, info = answer
+    reward = checked_number("a step", reward)
+    return _observation("step", observation), reward, bool(terminated), bool(truncated), _info("step", info)
+
+
+def checked_number(method: str, value: Any) -> float:
+    """Raises `EnvFailure`."""
     try:
-        reward = float(reward)
+        number = float(value)
     except (TypeError, ValueError):
-        raise EnvFailure("exception", f"the reward of a step must be a number, not {_shown(reward)}") from None
-    if not math.isfinite(reward):
-        raise EnvFailure("exception", f"the reward of a step must be finite, not {reward}")
-    return _text("step", observation), reward, bool(terminated), bool(truncated), _info("step", info)
+        raise EnvFailure("exception", f"the reward of {method} must be a number, not {_shown(value)}") from None
+    if not math.isfinite(number):
+        raise EnvFailure("exception", f"the reward of {method} must be finite, not {number}")
+    return number
 
 
-def _text(method: str, observation: object) -> str:
-    if not isinstance(observation, str):
-        raise EnvFailure("exception", f"the observation of {method} must be text, not {_shown(observation)}")
-    _check(f"the observation of {method}", observation)
-    return observation
+def _observation(method: str, observation: object) -> Observation:
+    what = f"the observation of {method}"
+    _check(what, observation)
+    if isinstance(observation, str):
+        return observation
+    if not isinstance(observation, list) or not observation or not all(isinstance(each, dict) for each in observation):
+        raise EnvFailure("exception", f"{what} must be text, or messages, not {_shown(observation)}")
+    try:
+        return [read_message(each) for each in observation]
+    except Refused as refused:
+        raise EnvFailure("exception", f"{what} has a message that cannot be shown: {refused.message}") from None
 
 
 def _info(method: str, info: object) -> dict[str, object]:
     if not isinstance(info, dict):
         raise EnvFailure("exception", f"the info of {method} must be a dict, not {_shown(info)}")
     _check(f"the info of {method}", info)
-    return info
+    if not isinstance(tools := info.get("tools") or [], list) or not all(isinstance(tool, dict) for tool in tools):
+        raise EnvFailure("exception", f"the tools in the info of {method} must be a list of mappings, not {_shown(tools)}")
+    try:
+        return {**info, "tools": [read_tool(tool) for tool in tools]} if tools else info
+    except Refused as refused:
+        raise EnvFailure("exception", f"the info of {method} has a tool that cannot be shown: {refused.message}") from None
 
 
 def _check(what: str, value: object) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 
 from roll.errors import NoProgress
 
-FAILURES = frozenset({"reward_error", "environment_failure", "environment_worker_died"})
+FAILURES = frozenset({"reward_error", "rollout_failure", "environment_failure", "environment_worker_died"})
 """Reasons that no rule chose."""
 FAILURES_IN_A_ROW = 100
 """Groups lost to failures, none finished between them, after which the run ends: it would only go round in circles."""

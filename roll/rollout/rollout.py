@@ -18,6 +18,7 @@ from roll.data.seeding import derive_seed
 from roll.distributed.backend import WorkerHandle
 from roll.distributed.cluster import Cluster
 from roll.errors import LOST, EngineClosed
+from roll.rollout.episode import PolicyAnswer
 from roll.rollout.router import Route, Router
 from roll.strategies.infer.interface import GenerateRequest, GenerateResult, SamplingParams
 from roll.strategies.infer.stop_strings import cut_at_stop
@@ -106,6 +107,25 @@ class RolloutClient:
         batches = [[request] for request in requests] if self._expand else [list(requests)]
         done = await asyncio.gather(*(self._complete(affinity, batch, priority) for batch in batches))
         return [completion for batch in done for completion in batch]
+
+    async def answer(
+        self,
+        key: str,
+        affinity: str,
+        context: Sequence[int],
+        sampling: SamplingParams,
+        seed: int,
+        most: int,
+        stop: tuple[str, ...] = (),
+        priority: int = 1,
+    ) -> PolicyAnswer:
+        """The policy's turn in an episode: at most `most` new tokens behind the context. `stop`: further strings that end it, and
+        are no part of its text."""
+        sampling = replace(sampling, seed=seed, max_new_tokens=min(most, sampling.max_new_tokens))
+        if stop:
+            sampling = replace(sampling, stop_strings=(*sampling.stop_strings, *stop), include_stop_str_in_output=False)
+        (done,) = await self.complete(affinity, [GenerateRequest(key, tuple(context), sampling, priority=priority)], priority)
+        return PolicyAnswer(done.token_ids, done.logprobs, done.versions, self.text(done), done.stopped, done.extras)
 
     def text(self, completion: Completion) -> str:
         """The text of a complete answer, cut at its stop string."""

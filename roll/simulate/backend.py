@@ -153,6 +153,9 @@ class SimulatedBackend:
         handle = self.workers[spec.name] = SimulatedHandle(spec.name, worker, self.links)
         return handle
 
+    async def put(self, value: object) -> object:
+        return value
+
     def value(self, reference: object) -> object:
         return reference
 

@@ -170,6 +170,8 @@ def simulated(config: PPOConfig, folder: Path, *, checkpoints: bool = False) -> 
         problems.append(Problem("total_epochs", config.total_epochs, "no prompts are read, so it says no steps", "max_steps"))
     if config.flow.stages:
         problems.append(Problem("flow.stages", len(config.flow.stages), "own stages take real time", "none"))
+    if config.rollout is not None:
+        problems.append(Problem("rollout", config.rollout.function, "rollouts of your own take real time", "none"))
     if problems:
         raise ConfigError(problems)
     chosen: dict[str, Any] = {"output_dir": str(folder), "groups_database": None, "resume_from_checkpoint": "auto", **CHOSEN}

@@ -30,6 +30,7 @@ from roll.strategies.train.spec import TrainSpec
 from roll.weights.adapter import AdapterSource
 from roll.weights.broadcast import Member
 from roll.weights.bucket import Bucket, Readable, WeightManifest
+from roll.weights.delta import LastShare, Link
 from roll.weights.directory import BucketFile
 from roll.weights.received import ReceivedWeights
 
@@ -72,9 +73,9 @@ class TrainWorker(CheckpointedWorker):
     strategy: TrainStrategy
 
     def __init__(self, context: RankContext, spec: TrainSpec) -> None:
-        torch.set_num_threads(context.threads)
         self.strategy = make_train_strategy(context, spec)
         self._export: Iterator[Bucket] | None = None
+        self._last_share = LastShare()
 
     def log_probs(self, batch: TokenBatch) -> Tensor:
         return self.strategy.log_probs(batch)
@@ -96,24 +97,24 @@ class TrainWorker(CheckpointedWorker):
         assert isinstance(self.strategy, AccumulatingStrategy), "the rules of train_on_arrival see to it"
         return self.strategy
 
-    def begin_export(self, bucket_bytes: int) -> None:
-        """This rank's share of the buckets comes with `next_bucket` or `write_bucket`, each gathered when it is asked for."""
-        self._export = self.strategy.export_weights(bucket_bytes)
+    def begin_export(self, bucket_bytes: int, link: Link | None = None) -> None:
+        """This rank's share of the buckets comes with `next_bucket`, each gathered when it is asked for. `link`: they are those
+        of a version in a chain."""
+        buckets = self.strategy.export_weights(bucket_bytes)
+        self._export = buckets if link is None else self._last_share.linked(link, buckets)
 
-    def next_bucket(self) -> tuple[Bucket | None, tuple[tuple[str, ...], int, int] | None]:
-        """The next bucket of the share, and (names, checksum, bytes) of it; (None, None) after the last. Gathering is a
-        collective: it returns when the other ranks are asked, too."""
+    def next_bucket(self, path: str = "") -> tuple[Bucket | None, tuple[tuple[str, ...], int, int] | None]:
+        """The next bucket of the share, which becomes a file if there is a path, and (names, checksum, bytes) of it; (None, None)
+        after the last. Gathering is a collective: it returns when the other ranks are asked, too."""
         assert self._export is not None, "next_bucket before begin_export"
         bucket = next(self._export, None)
         if bucket is None:
             self._export = None
             return None, None
-        return bucket, (bucket.names, bucket.checksum, bucket.nbytes)
-
-    def write_bucket(self, path: str) -> BucketFile | None:
-        """`next_bucket` into a file."""
-        bucket, _ = self.next_bucket()
-        return BucketFile.write(bucket, Path(path)) if bucket is not None else None
+        made = bucket.names, bucket.checksum, bucket.nbytes
+        if path:
+            BucketFile.write(bucket, Path(path))
+        return None if path else bucket, made
 
     async def broadcast(self, member: Member, *buckets: Bucket) -> None:
         """Sends the buckets beside the training, in a thread of the event loop's pool."""
@@ -167,7 +168,6 @@ class LogProbWorker(CheckpointedWorker):
 
     def __init__(self, context: RankContext, spec: TrainSpec, adapters: AdapterSource | None = None) -> None:
         """`adapters`: what versions are of that consist of adapters alone."""
-        torch.set_num_threads(context.threads)
         self.strategy = make_train_strategy(context, spec)
         self._received = ReceivedWeights(resolve_dtype(spec.dtype, torch.device(context.device)), adapters)
 
@@ -186,7 +186,6 @@ class CriticWorker(CheckpointedWorker):
     strategy: CriticStrategy
 
     def __init__(self, context: RankContext, spec: TrainSpec) -> None:
-        torch.set_num_threads(context.threads)
         from roll.strategies.train.critic import make_critic  # it brings all back ends along
 
         self.strategy = make_critic(context, spec)

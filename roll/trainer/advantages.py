@@ -154,32 +154,35 @@ class RLVRAdvantages(Advantages):
             return False
         if not config.difficulty_mask:
             return True
-        mean = sum(group.rewards) / len(group.samples)
+        mean = sum(group.outcomes) / len(group.outcomes)
         return config.difficulty_low_threshold < mean < config.difficulty_high_threshold
 
     def estimate(self, batch: TokenBatch, groups: Sequence[SampleGroup]) -> Estimate:
+        """Compares rollouts: one that became several samples counts once, and they share its advantage."""
         config = self._rlvr
-        group_ids = torch.tensor([i for i, group in enumerate(groups) for _ in group.samples])
-        domains = [group.prompt.domain for group in groups for _ in group.samples]
+        rollouts, of_sample = _rollouts(groups)
+        first = torch.tensor([rollout.first for rollout in rollouts])
+        scores, group_ids = batch.scores[first], torch.tensor([rollout.group for rollout in rollouts])
+        domains = [groups[rollout.group].prompt.domain for rollout in rollouts]
         names = sorted(set(domains))
         domain_ids = torch.tensor([names.index(domain) for domain in domains])
-        trained = batch.sums_per_sample(batch.loss_mask.long())
-        rewards, per_sample = torch.zeros(len(batch)), torch.zeros(len(batch))
+        trained = torch.zeros(len(rollouts), dtype=torch.int64)
+        trained.index_add_(0, of_sample, batch.sums_per_sample(batch.loss_mask.long()))
+        rewards, estimates = torch.zeros(len(rollouts)), torch.zeros(len(rollouts))
         for number, domain in enumerate(names):
             rows = (domain_ids == number).nonzero().squeeze(1)
             running = self._running.setdefault(domain, RunningMoments())
-            running.update(batch.scores[rows])
-            rewards[rows] = normalize_rewards(
-                batch.scores[rows], group_ids[rows], config.norm_mean_type, config.norm_std_type, running
-            )
+            running.update(scores[rows])
+            rewards[rows] = normalize_rewards(scores[rows], group_ids[rows], config.norm_mean_type, config.norm_std_type, running)
             if config.uses_critic:
-                per_sample[rows] = rewards[rows]
+                estimates[rows] = rewards[rows]
             elif config.uses_greedy_baseline:
                 baselines = torch.tensor([_greedy_reward(groups[i]) for i in group_ids[rows].tolist()])
-                per_sample[rows] = remax(rewards[rows], baselines)
+                estimates[rows] = remax(rewards[rows], baselines)
             else:
-                per_sample[rows] = sequence_advantages(rewards[rows], group_ids[rows], config.adv_estimator, trained[rows])
-        return Estimate(rewards, clip(per_sample, config.reward_clip), populations=domain_ids)
+                estimates[rows] = sequence_advantages(rewards[rows], group_ids[rows], config.adv_estimator, trained[rows])
+        estimates = clip(estimates, config.reward_clip)
+        return Estimate(rewards[of_sample], estimates[of_sample], populations=domain_ids[of_sample])
 
     def state(self) -> dict[str, Any]:
         return super().state() | {"rewards": {name: moments.state() for name, moments in self._running.items()}}
@@ -187,6 +190,26 @@ class RLVRAdvantages(Advantages):
     def restore(self, state: Mapping[str, Any]) -> None:
         super().restore(state)
         self._running = {name: RunningMoments(**moments) for name, moments in state["rewards"].items()}
+
+
+class _Rollout(NamedTuple):
+    group: int
+    first: int
+    """Its first sample in the batch."""
+
+
+def _rollouts(groups: Sequence[SampleGroup]) -> tuple[list[_Rollout], Tensor]:
+    """The rollouts of a batch, and [S] int64 which of them each sample is of."""
+    found: dict[tuple[int, int], int] = {}
+    rollouts: list[_Rollout] = []
+    of_sample: list[int] = []
+    for i, group in enumerate(groups):
+        for sample in group.samples:
+            if (i, sample.index) not in found:
+                found[i, sample.index] = len(rollouts)
+                rollouts.append(_Rollout(i, len(of_sample)))
+            of_sample.append(found[i, sample.index])
+    return rollouts, torch.tensor(of_sample)
 
 
 def _greedy_reward(group: SampleGroup) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -50,6 +51,7 @@ def token_batch(
         behaviour_logprobs=torch.from_numpy(behaviour),
         advantages=torch.zeros(len(tokens)),
         fresh_from=None if version is None else _fresh_from(samples, version),
+        rollout_tokens=_rollout_tokens(groups, np.split(mask, np.cumsum(lengths)[:-1])),
         kept=_kept_sets(samples) if any(sample.kept for sample in samples) else None,
         routes=batch_routes([(length, sample.routes) for length, sample in zip(lengths, samples, strict=True)]),
     )
@@ -62,6 +64,14 @@ def _kept_sets(samples: Sequence[Sample]) -> KeptSets:
         for part in (KeptTokens.whole(len(sample.prompt.input_ids)), sample.kept or KeptTokens.whole(len(sample.response_ids)))
     ]
     return KeptSets.of(parts)
+
+
+def _rollout_tokens(groups: Sequence[SampleGroup], masks: Sequence[np.ndarray]) -> Tensor:
+    rollouts = [(group.group_id, sample.index) for group in groups for sample in group.samples]
+    tokens = Counter[tuple[int, int]]()
+    for rollout, mask in zip(rollouts, masks, strict=False):
+        tokens[rollout] += int(mask.sum())
+    return torch.tensor([tokens[rollout] for rollout in rollouts], dtype=torch.float32)
 
 
 def _fresh_from(samples: Sequence[Sample], version: int) -> Tensor:
@@ -78,7 +88,10 @@ def _fresh_from(samples: Sequence[Sample], version: int) -> Tensor:
 
 def totals_of(batch: TokenBatch) -> BatchTotals:
     tokens_per_sample = batch.sums_per_sample(batch.loss_mask.long())
-    return BatchTotals(tokens=int(tokens_per_sample.sum()), sequences=int((tokens_per_sample > 0).sum()))
+    rollouts = None
+    if batch.rollout_tokens is not None:
+        rollouts = float((tokens_per_sample / batch.rollout_tokens.double().clamp(min=1)).sum())
+    return BatchTotals(int(tokens_per_sample.sum()), int((tokens_per_sample > 0).sum()), rollouts)
 
 
 def optimiser_batches(batch: TokenBatch, count: int, epochs: int, seed: int) -> list[TokenBatch]:

@@ -2,9 +2,9 @@
 lives for one update.
 
 Nothing is left when the update is over or has failed, so an engine that dies breaks this one broadcast and no later one. Gloo
-does not notify every member when another one is gone: a member that receives nothing gives up after the group's time limit. NCCL
-blocks where a member does not come, so its exchanges get a time limit here. NCCL is experimental: it was not run on a GPU; order,
-failures and time limits are tested with a group that stands for NCCL's.
+does not notify every member when another one is gone, and NCCL blocks where a member does not come: a member that receives
+nothing gives up after a time limit. No member leaves before all have everything, for some hand on to others what they receive.
+NCCL is experimental: it was not run on a GPU; order, failures and time limits are tested with a group that stands for NCCL's.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
@@ -28,8 +28,9 @@ from roll.weights.bucket import Bucket
 from roll.weights.layout import as_bytes, lay_out, read_layout
 
 CHECKSUM = "checksum"
-UNLIMITED = timedelta(days=1)
-"""When the time limit of NCCL's own watchdog is over it ends the process: a trainer's, because of a dead engine."""
+UNLIMITED, ON_ERROR, LEAVE_IT = timedelta(days=1), "TORCH_NCCL_ASYNC_ERROR_HANDLING", "0"
+"""When the time limit of torch's watchdog over NCCL is past, or NCCL reports an error, it ends the process: a trainer's, because
+of a dead engine."""
 
 
 class Rendezvous:
@@ -60,33 +61,41 @@ class Member:
     """torch's name for the device that each member exchanges through, as it counts its own; none: host memory."""
 
     def send(self, buckets: Iterable[Bucket]) -> None:
-        """Sends the buckets to all other members; returns when the last bucket is on its way. Blocks. Raises `BroadcastError`."""
-        group = self._join()
-        for bucket in buckets:
-            header, payload = _pack(bucket)
-            self._exchange(group, torch.tensor([header.numel(), payload.numel()]))
-            self._exchange(group, header)
-            self._exchange(group, payload)
+        """Sends the buckets to all other members; returns when they have the last one. Blocks. Raises `BroadcastError`."""
+        with self._joined() as group:
+            for bucket in buckets:
+                header, payload = _pack(bucket)
+                group.exchange(torch.tensor([header.numel(), payload.numel()]))
+                group.exchange(header)
+                group.exchange(payload)
 
     def receive(self, count: int) -> Iterator[Bucket]:
-        """Yields `count` buckets as they arrive, not verified yet. Blocks. Raises `BroadcastError`."""
-        group = self._join()
-        for _ in range(count):
-            header_bytes, payload_bytes = self._exchange(group, torch.zeros(2, dtype=torch.int64)).tolist()
-            header = self._exchange(group, torch.empty(header_bytes, dtype=torch.uint8))
-            yield _unpack(header, self._exchange(group, torch.empty(payload_bytes, dtype=torch.uint8)))
+        """Yields `count` buckets as they arrive, not verified yet, and ends when all members have theirs. Blocks. Raises
+        `BroadcastError`."""
+        with self._joined() as group:
+            for _ in range(count):
+                header_bytes, payload_bytes = group.exchange(torch.zeros(2, dtype=torch.int64)).tolist()
+                header = group.exchange(torch.empty(header_bytes, dtype=torch.uint8))
+                yield _unpack(header, group.exchange(torch.empty(payload_bytes, dtype=torch.uint8)))
 
-    def _join(self) -> _Exchanging:
+    @contextmanager
+    def _joined(self) -> Iterator[DeviceGroup]:
         timeout = timedelta(seconds=self.timeout_s)
         try:
             store = PrefixStore(self.group, join_store(self.address, self.port, timeout))
             if self.device:
-                return nccl_group(store, self.rank, self.size, torch.device(self.device), self.timeout_s)
-            options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-            options._timeout, options._devices = timeout, [self._device()]
-            return _HostGroup(ProcessGroupGloo(store, self.rank, self.size, options))
+                group = nccl_group(store, self.rank, self.size, torch.device(self.device), self.timeout_s)
+            else:
+                options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+                options._timeout, options._devices = timeout, [self._device()]
+                made: Any = ProcessGroupGloo(store, self.rank, self.size, options)
+                group = DeviceGroup(made, torch.device("cpu"), self.timeout_s)
+            yield group
+            if store.add("done", 1) == self.size:
+                store.set("all are done", "")
+            store.wait(["all are done"])
         except (RuntimeError, OSError) as error:
-            raise self._broken(error) from error
+            raise BroadcastError(f"weight broadcast {self.group}, member {self.rank} of {self.size}: {error}") from error
 
     def _device(self) -> Any:
         """Listens where this process reaches the rendezvous, unless GLOO_SOCKET_IFNAME names an interface."""
@@ -94,29 +103,6 @@ class Member:
             return ProcessGroupGloo.create_device(interface=interface)
         with socket.create_connection((self.address, self.port), self.timeout_s) as connection:
             return ProcessGroupGloo.create_device(hostname=connection.getsockname()[0])
-
-    def _exchange(self, group: _Exchanging, tensor: Tensor) -> Tensor:
-        try:
-            return group.exchange(tensor)
-        except RuntimeError as error:
-            raise self._broken(error) from error
-
-    def _broken(self, error: Exception) -> BroadcastError:
-        return BroadcastError(f"weight broadcast {self.group}, member {self.rank} of {self.size}: {error}")
-
-
-class _Exchanging(Protocol):
-    def exchange(self, tensor: Tensor) -> Tensor:
-        """What the first member has. Raises `RuntimeError`."""
-
-
-@dataclass(frozen=True, slots=True)
-class _HostGroup:
-    group: Any
-
-    def exchange(self, tensor: Tensor) -> Tensor:
-        self.group.broadcast(tensor, 0).wait()
-        return tensor
 
 
 class Group(Protocol):
@@ -126,8 +112,8 @@ class Group(Protocol):
 
 
 class DeviceGroup:
-    """Each exchange runs on a thread of its own, for NCCL blocks where a member does not come: the caller gives up in time, and
-    the group is aborted, which ends what still runs on the device."""
+    """Each exchange runs on a thread of its own, for it blocks where a member does not come: the caller gives up in time, and the
+    group is aborted, which ends what still runs on the device."""
 
     def __init__(self, group: Group, device: torch.device, timeout_s: float) -> None:
         self._group, self._device, self._timeout_s = group, device, timeout_s
@@ -171,7 +157,14 @@ def nccl_group(store: object, rank: int, size: int, device: torch.device, timeou
     made: Any = dist.ProcessGroupNCCL
     options = made.Options()
     options._timeout = UNLIMITED
-    return DeviceGroup(made(store, rank, size, options), device, timeout_s)
+    others = os.environ.get(ON_ERROR)
+    os.environ[ON_ERROR] = LEAVE_IT  # which the group reads when it is made: a group of the training ends as before
+    try:
+        return DeviceGroup(made(store, rank, size, options), device, timeout_s)
+    finally:
+        os.environ.pop(ON_ERROR)
+        if others is not None:
+            os.environ[ON_ERROR] = others
 
 
 def _own_stream(device: torch.device) -> AbstractContextManager[object]:

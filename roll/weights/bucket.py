@@ -73,6 +73,8 @@ class WeightManifest:
     names: list[str] = field(default_factory=list)
     checksums: list[int] = field(default_factory=list)
     nbytes: int = 0
+    base: int | None = None
+    """The version that this one is the changes of (`roll.weights.delta`); None: it is whole."""
 
     def check(self, version: int | None, names: Iterable[str], checksums: Iterable[int]) -> None:
         """`ValueError` unless what was received, of `version`, is exactly this set, intact."""
@@ -158,9 +160,10 @@ def _copy(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", copy=True).contiguous()
 
 
-def manifest_of(version: int, buckets: Collection[Described]) -> WeightManifest:
+def manifest_of(version: int, buckets: Collection[Described], base: int | None = None) -> WeightManifest:
     names = [name for bucket in buckets for name in bucket.names]
-    return WeightManifest(version, names, [bucket.checksum for bucket in buckets], sum(bucket.nbytes for bucket in buckets))
+    checksums = [bucket.checksum for bucket in buckets]
+    return WeightManifest(version, names, checksums, sum(bucket.nbytes for bucket in buckets), base)
 
 
 class Mark(Protocol):

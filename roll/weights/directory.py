@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import shutil
-import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -25,6 +24,7 @@ from roll.distributed.temp_folder import TempFolder
 from roll.errors import Unreachable, VersionGone, boundary
 from roll.weights.bucket import Bucket, WeightManifest
 from roll.weights.bucket_server import BucketServer, Endpoint, ServedBucket
+from roll.weights.delta import WORTH, Chain, Link
 from roll.weights.folder_files import stored_tensors, weight_files
 from roll.weights.layout import MEMORY, write_file
 from roll.weights.store import BucketRef, Receive
@@ -32,8 +32,6 @@ from roll.weights.store import BucketRef, Receive
 MANIFEST, VERSION, DOOMED = "manifest.json", "version-", "deleted-"
 SERVER = "server.json"
 """Where the trainer's buckets can be had, for its user alone to read."""
-RETRY_S = 0.5
-"""Between two attempts to reach a trainer that is away."""
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +43,10 @@ class _Published(TypedDict):
     run: str
     served: bool
     """By the trainer; else the buckets are files."""
+    chained: bool
+    """With others (`roll.weights.delta`); who wants the next one has to remember this one."""
+    base: int | None
+    """The version that this one is the changes of; None: it is whole."""
     buckets: list[tuple[str, list[str], int, int]]
     """File, names of tensors, checksum, bytes."""
 
@@ -108,6 +110,22 @@ class WeightFolder:
     async def retain(self, versions: Collection[int]) -> None:
         """The publisher deletes what is not needed."""
 
+    def is_chained(self, version: int) -> bool:
+        return self._read(version).get("chained", False)
+
+    def links(self, version: int, have: int | None = None) -> list[Link]:
+        """What the version is put together from, beginning with a whole one, or with the changes of the version that the caller
+        has. Raises as `manifest` does."""
+        base: int | None = version
+        found: list[Link] = []
+        while base is not None and base != have:
+            found.append(Link(base, self._base(base)))
+            base = found[-1].base
+        return found[::-1]
+
+    def _base(self, version: int) -> int | None:
+        return self._read(version).get("base")
+
     def _of(self, version: int) -> Path:
         return self._folder / f"{VERSION}{version}"
 
@@ -137,79 +155,85 @@ class WeightFolder:
 def _manifest(published: _Published) -> WeightManifest:
     rows = published["buckets"]
     names = [name for _, names, _, _ in rows for name in names]
-    return WeightManifest(
-        published["version"], names, [checksum for _, _, checksum, _ in rows], sum(nbytes for *_, nbytes in rows)
-    )
-
-
-class AwaitedWeights(WeightFolder):
-    """What a trainer of another process has published. It may be away, and come back."""
-
-    def __init__(self, folder: Path, run_id: str, patience_s: float) -> None:
-        """`patience_s`: how long the trainer may be away (peer_timeout)."""
-        super().__init__(folder, run_id)
-        self._patience_s = patience_s
-
-    async def pull(self, version: int, into: Receive) -> WeightManifest:
-        began, warned = time.monotonic(), False
-        while True:
-            try:
-                return await super().pull(version, into)
-            except Unreachable as error:
-                if time.monotonic() - began > self._patience_s:
-                    raise RuntimeError(f"weights could not be had for {self._patience_s:g} s (peer_timeout): {error}") from error
-                if not warned:
-                    logger.warning("%s; trying again until the trainer is there (peer_timeout)", error)
-                warned = True
-            await asyncio.sleep(RETRY_S)
+    checksums, nbytes = [checksum for _, _, checksum, _ in rows], sum(nbytes for *_, nbytes in rows)
+    return WeightManifest(published["version"], names, checksums, nbytes, published.get("base"))
 
 
 class DirectoryWeightStore(WeightFolder):
     """A `WeightStore` whose versions are files; those that are needed no more are deleted."""
 
-    def __init__(self, folder: Path, newest: int = -1, run_id: str = "") -> None:
-        """Takes the folder over: what an earlier run left there is deleted, but for this run's versions up to `newest`."""
+    def __init__(self, folder: Path, newest: int = -1, run_id: str = "", anchor_every: int = 1) -> None:
+        """Takes the folder over: what an earlier run left there is deleted, but for this run's versions up to `newest`.
+        `anchor_every`: versions of which one is whole, and the others what has changed."""
         super().__init__(folder, run_id)
+        self._chain = Chain(anchor_every)
+        self._bases: dict[int, int | None] = {}
+        """Of versions, as far as they are known: a manifest may be large."""
         folder.mkdir(parents=True, exist_ok=True)
-        kept = {self._of(version) for version in self._published() if version <= newest and self._is_own(version)}
+        kept = {self._of(version) for version in self._published() if version <= newest and self._is_whole(version)}
         for old in {*folder.glob(f"{VERSION}*"), *folder.glob(f"{DOOMED}*")} - kept:
             shutil.rmtree(old)
 
-    def _is_own(self, version: int) -> bool:
+    def _is_whole(self, version: int) -> bool:
+        """Whether it is this run's, and all is there that it is put together from."""
         try:
-            self._read(version)
-        except ValueError:
+            return len(self.links(version)) > 0
+        except (ValueError, Unreachable, VersionGone):
             return False
-        return True
 
     def begin(self, version: int) -> Path | None:
         folder = self._of(version)
         folder.mkdir()
         return folder
 
+    def link(self, version: int) -> Link | None:
+        return self._chain.link(version)
+
     async def publish(self, manifest: WeightManifest, buckets: Sequence[BucketRef]) -> None:
         names = [Path(file.path).name for file in buckets if isinstance(file, BucketFile)]
-        self._announce(manifest.version, names, buckets, served=False)
+        self._announce(manifest, names, buckets, served=False)
 
     async def retain(self, versions: Collection[int]) -> None:
         # Renamed folders are gone immediately; deleting their files may take a while on a network file system.
-        doomed = [self._of(version).rename(self._folder / f"{DOOMED}{version}") for version in self._published() - set(versions)]
+        gone = sorted(self._published() - self._with_bases(versions), reverse=True)  # before what they are put together from
+        doomed = [self._of(version).rename(self._folder / f"{DOOMED}{version}") for version in gone]
         for folder in doomed:
             await asyncio.to_thread(shutil.rmtree, folder)
 
     def close(self) -> None:
         """What lies in the folder stays."""
 
-    def _announce(self, version: int, names: list[str], buckets: Sequence[BucketRef], served: bool) -> None:
-        latest = self.latest()
+    def _base(self, version: int) -> int | None:
+        if version not in self._bases:
+            self._bases[version] = super()._base(version)
+        return self._bases[version]
+
+    def _with_bases(self, versions: Collection[int]) -> set[int]:
+        """Those of the versions that are there, and what they are put together from."""
+        return {link.version for version in self._published().intersection(versions) for link in self.links(version)}
+
+    def _announce(self, manifest: WeightManifest, names: list[str], buckets: Sequence[BucketRef], served: bool) -> None:
+        version, latest = manifest.version, self.latest()
         if version <= latest:
             raise ValueError(f"version {version} published after version {latest}")
         rows = [(name, list(each.names), each.checksum, each.nbytes) for name, each in zip(names, buckets, strict=True)]
+        published: _Published = {
+            "version": version,
+            "run": self._run_id,
+            "served": served,
+            "chained": self._chain.every > 1,
+            "base": manifest.base,
+            "buckets": rows,
+        }
         path = self._of(version) / MANIFEST
         unfinished = path.with_suffix(".partial")
-        published: _Published = {"version": version, "run": self._run_id, "served": served, "buckets": rows}
         unfinished.write_text(json.dumps(published))
         os.replace(unfinished, path)
+        self._bases[version] = manifest.base
+        self._chain.published(manifest)
+        if manifest.base is not None and self._chain.share > WORTH:
+            message = "version %d: what has changed takes %.0f %% of a whole version's bytes: those that follow are whole until "
+            logger.warning(message + "that is tried again (weight_anchor_interval)", version, 100 * self._chain.share)
 
 
 class MemoryFolderStore(DirectoryWeightStore):
@@ -236,9 +260,9 @@ class ServedWeightStore(DirectoryWeightStore):
     """A `WeightStore` whose manifests are files; the buckets stay where the trainer's ranks made them, and are served from there
     to engines of other processes. What an earlier process of the run had is gone with it."""
 
-    def __init__(self, folder: Path, newest: int, host: str, backend: Backend, run_id: str = "") -> None:
+    def __init__(self, folder: Path, newest: int, host: str, backend: Backend, run_id: str = "", anchor_every: int = 1) -> None:
         """`host`: this machine's address for the engines. Raises `OSError` if it is none."""
-        super().__init__(folder, newest, run_id)
+        super().__init__(folder, newest, run_id, anchor_every)
         self._held: dict[int, Sequence[BucketRef]] = {}
         self._backend = backend
         self._server = BucketServer(host, self)
@@ -256,12 +280,13 @@ class ServedWeightStore(DirectoryWeightStore):
     async def publish(self, manifest: WeightManifest, buckets: Sequence[BucketRef]) -> None:
         version = manifest.version
         self._of(version).mkdir(exist_ok=True)
-        self._announce(version, [f"{number:05}" for number in range(len(buckets))], buckets, served=True)
+        self._announce(manifest, [f"{number:05}" for number in range(len(buckets))], buckets, served=True)
         self._held[version] = buckets
 
     async def retain(self, versions: Collection[int]) -> None:
         """Engines that look for an earlier process's versions learn that these are gone."""
-        self._held = {version: held for version, held in self._held.items() if version in versions}
+        needed = self._with_bases(versions)
+        self._held = {version: held for version, held in self._held.items() if version in needed}
         await super().retain(self._held)
 
     def bucket(self, version: int, number: int) -> Bucket | None:

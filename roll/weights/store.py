@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from roll.errors import VersionGone
 from roll.weights.bucket import Described, Readable, WeightManifest
+from roll.weights.delta import Link
 
 
 class BucketRef(Described, Protocol):
@@ -59,8 +60,11 @@ class WeightStore(WeightSource, Protocol):
         """The folder that the trainer's ranks write their buckets to, as `BucketFile`s; None: they leave them with the back
         end."""
 
+    def link(self, version: int) -> Link | None:
+        """What the version is to be in its chain; None: the store has no chains."""
+
     async def publish(self, manifest: WeightManifest, buckets: Sequence[BucketRef]) -> None:
-        """Publishes a whole version: from now on it can be pulled."""
+        """Publishes a version of which all is there: from now on it can be pulled."""
 
     def has(self, version: int) -> bool:
         """Whether the version can be pulled."""
@@ -78,6 +82,9 @@ class MemoryWeightStore:
         self._held: dict[int, tuple[WeightManifest, Sequence[BucketRef]]] = {}
 
     def begin(self, version: int) -> None:
+        return None
+
+    def link(self, version: int) -> None:
         return None
 
     async def publish(self, manifest: WeightManifest, buckets: Sequence[BucketRef]) -> None:

@@ -19,8 +19,9 @@ from pathlib import Path
 from roll.configs.base import BaseConfig
 from roll.distributed.backend import Backend
 from roll.distributed.cluster import Cluster
+from roll.weights.assembled import AssembledWeights
 from roll.weights.bucket import WeightManifest, manifest_of
-from roll.weights.directory import AwaitedWeights, DirectoryWeightStore, MemoryFolderStore, ServedWeightStore
+from roll.weights.directory import BucketFile, DirectoryWeightStore, MemoryFolderStore, ServedWeightStore
 from roll.weights.store import BucketRef, KeptBucket, MemoryWeightStore, WeightSource, WeightStore
 
 WEIGHTS = "weights"
@@ -37,18 +38,19 @@ def weight_store(config: BaseConfig) -> WeightStore:
 def published_weights(config: BaseConfig, backend: Backend, newest: int, run_id: str) -> WeightStore:
     """Where a trainer leaves versions for explorers. `newest`: versions up to this one stay from an earlier process of the
     run."""
+    address, every = config.weights_address, config.weight_anchor_interval
     if config.model_update_transport == "checkpoint_dir":
-        return DirectoryWeightStore(_folder(config), newest, run_id)
-    address = config.weights_address
+        return DirectoryWeightStore(_folder(config), newest, run_id, every)
     try:
-        return ServedWeightStore(_folder(config), newest, address, backend, run_id)
+        return ServedWeightStore(_folder(config), newest, address, backend, run_id, every)
     except OSError as error:
         raise OSError(f"weights cannot be served at weights_address {address}: {error}") from error
 
 
-def followed_weights(config: BaseConfig, run_id: str) -> WeightSource:
-    """Where an explorer finds what `published_weights` has. A manifest says whether its buckets are files or served."""
-    return AwaitedWeights(_folder(config), run_id, config.peer_timeout)
+def followed_weights(config: BaseConfig, run_id: str, backend: Backend) -> WeightSource:
+    """Where an explorer finds what `published_weights` has. A manifest says whether its buckets are files or served, and whether
+    they are whole."""
+    return AssembledWeights(_folder(config), run_id, config.peer_timeout, backend)
 
 
 def broadcast_device(config: BaseConfig) -> str | None:
@@ -74,28 +76,23 @@ class NewWeights:
 
 async def gather_weights(cluster: Cluster, store: WeightStore, version: int, bucket_bytes: int) -> NewWeights:
     """The trainer's weights as buckets that stay where the ranks made or wrote them; only names and checksums come here."""
-    folder = store.begin(version)
+    folder, link = store.begin(version), store.link(version)
+    how = (bucket_bytes,) if link is None else (bucket_bytes, link)
     async with asyncio.TaskGroup() as group:
-        shares = [group.create_task(_share(cluster, rank, bucket_bytes, folder)) for rank in range(len(cluster))]
+        shares = [group.create_task(_share(cluster, rank, folder, *how)) for rank in range(len(cluster))]
     # In turns, as they were made: engines that pull them in this order ask one node after the other.
     turns = itertools.zip_longest(*(share.result() for share in shares))
     buckets = [bucket for turn in turns for bucket in turn if bucket is not None]
-    return NewWeights(manifest_of(version, buckets), buckets)
+    return NewWeights(manifest_of(version, buckets, None if link is None else link.base), buckets)
 
 
-async def _share(cluster: Cluster, rank: int, bucket_bytes: int, folder: Path | None) -> list[BucketRef]:
+async def _share(cluster: Cluster, rank: int, folder: Path | None, *how: object) -> list[BucketRef]:
     """The buckets that a rank exports."""
-    await cluster.call(rank, "begin_export", bucket_bytes)
+    await cluster.call(rank, "begin_export", *how)
     share: list[BucketRef] = []
-    if folder is None:
-        while True:
-            reference, made = await cluster.call_for_reference(rank, "next_bucket")
-            if made is None:
-                return share
-            share.append(KeptBucket(rank, reference, *made))
     while True:
-        path = folder / f"{rank:03}-{len(share):05}.safetensors"
-        file: BucketRef | None = await cluster.call(rank, "write_bucket", str(path))
-        if file is None:
+        path = str(folder / f"{rank:03}-{len(share):05}.safetensors") if folder is not None else ""
+        reference, made = await cluster.call_for_reference(rank, "next_bucket", *filter(None, [path]))
+        if made is None:
             return share
-        share.append(file)
+        share.append(BucketFile(path, *made) if path else KeptBucket(rank, reference, *made))

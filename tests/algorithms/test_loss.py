@@ -16,6 +16,7 @@ from roll.algorithms.pg_variants import get_policy_loss
 from roll.algorithms.policy_loss import policy_losses, traits_of
 from roll.configs.losses import LossAggregation, PolicyLossArgs
 from roll.data.token_batch import TokenBatch
+from roll.trainer.batch import totals_of
 
 get_policy_loss()
 VARIANTS = policy_losses.names
@@ -52,12 +53,18 @@ def random_batch(seed, samples=5, decoupled=True):
         advantages=normal(1.0),
         proximal_logprobs=behaviour + normal(1.0) if decoupled else None,
         reference_logprobs=behaviour + normal(),
+        rollout_tokens=_of_pairs(torch.stack([part.sum() for part in mask.split(lengths.tolist())])),
     )
 
 
+def _of_pairs(tokens):
+    """Two samples each are a rollout."""
+    return torch.cat([part.sum().repeat(len(part)) for part in tokens.split(2)]).float()
+
+
 def totals(batch):
-    per_sample = batch.sums_per_sample(batch.loss_mask.long())
-    return int(per_sample.sum()), int((per_sample > 0).sum())
+    found = totals_of(batch)
+    return found.tokens, found.sequences, found.rollouts
 
 
 def pad(flat, mask):

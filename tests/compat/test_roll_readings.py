@@ -350,6 +350,51 @@ DOMAINS = {name: {"worker_cls": "mine.Reward"} for name in ("easy", "hard")}
 FILTERED = {"filters": [{"enabled": True, "agg_type": "token", "ratio_enabled": True}]}
 PG_WORKER = "roll.pipeline.rlvr.actor_pg_worker.ActorPGWorker"
 KIMI = {"actor_train": {"pg_variant": "kimi15", "worker_cls": PG_WORKER}, "loss_agg_mode": "token-mean"}
+MANAGERS = "roll.pipeline.agentic.env_manager"
+CONCAT = f"{MANAGERS}.step_concat_env_manager.StepConcatEnvManager"
+NATIVE = f"{MANAGERS}.agent_native_env_manager.AgentNativeStepEnvManager"
+PROXY = f"{MANAGERS}.proxy_env_manager.ProxyEnvManager"
+RUNNER = "roll.pipeline.agentic.agent_runner.gem_runner.GEMRunner"
+
+
+def of_env(**env):
+    return {"custom_envs": {"G": {"env_type": "gem", **env}}}
+
+
+@pytest.mark.parametrize(
+    ("env", "manager", "lacking"),
+    [
+        ({"env_manager_cls": PROXY, "agent_runner_cls": RUNNER}, "TrajEnvManager", []),
+        (
+            {"env_manager_cls": PROXY, "agent_runner_cls": "mine.Runner"},
+            None,
+            ["agent_runner_cls", "env_manager_cls"],
+        ),
+        (
+            {"env_manager_cls": PROXY, "agent_runner_cls": RUNNER, "env_config": {"trajectory_mode": "step"}},
+            None,
+            ["agent_runner_cls", "env_manager_cls"],
+        ),
+        ({"env_manager_cls": CONCAT, "agent_runner_cls": RUNNER}, "StepConcatEnvManager", []),
+        ({"tool_wrapper": {"tool_configs": [{"tool_id": "python_code"}]}}, None, []),
+    ],
+)
+def test_an_agent_that_roll_runs_beside_its_environment_is_played_or_refused(env, manager, lacking):
+    """env_manager/proxy_env_manager.py, agent_runner/gem_runner.py: texts, one sample for a conversation."""
+    read = translate(of_env(**env), AgenticConfig)
+    found = read.mapping["custom_envs"]["G"]
+    assert str(found.get("env_manager_cls", "None")).rpartition(".")[2] == str(manager)
+    assert "agent_runner_cls" not in found
+    assert sorted(note.key.rpartition(".")[2] for note in read.lacking) == lacking
+
+
+def test_a_native_managers_templates_stay_placeholders():
+    """ROLL neither shows them nor adds an environment's rules."""
+    env = {"env_manager_cls": NATIVE, "agent_system_template": "placeholder", "agent_template": "placeholder"}
+    read = translate(of_env(**env), AgenticConfig, written_for_roll=True)
+    assert read.mapping["custom_envs"]["G"] == {"env_type": "gem", **env}
+
+
 STEPWISE = {"G": {"env_type": "gem", "env_manager_cls": "roll.pipeline.agentic.env_manager.step_env_manager.StepEnvManager"}}
 
 
@@ -408,6 +453,10 @@ STEPWISE = {"G": {"env_type": "gem", "env_manager_cls": "roll.pipeline.agentic.e
             "without a readable action",
         ),
         ({"custom_envs": STEPWISE}, "batch_adjust_mode", "copies random samples"),
+        (of_env(env_manager_cls=CONCAT), "batch_adjust_mode", "copies random samples"),
+        (of_env(env_manager_cls=CONCAT, agent_template="{history}"), "custom_envs.G.history_length", "shows one less"),
+        (of_env(env_manager_cls=NATIVE), "custom_envs.G.env_manager_cls", "enable_thinking: false"),
+        (of_env(tool_wrapper={"tool_configs": []}), "custom_envs.G.tool_wrapper", "whatever sandbox_type says"),
         ({"custom_envs": GAMES, "val_env_manager": {}}, "val_env_manager", "same episodes"),
     ],
 )

@@ -89,6 +89,17 @@ def filtered(**config):
             "nothing is served",
         ),
         ({"mode": "train", "weights_address": "0.0.0.0"}, "weights_address", "would not know"),
+        ({"weight_anchor_interval": 4}, "weight_anchor_interval", "with mode: both all versions are whole"),
+        (
+            {
+                "mode": "train",
+                "weight_anchor_interval": 4,
+                "old_logprobs": "recompute",
+                "actor_log_prob": {"device_mapping": "3"},
+            },
+            "weight_anchor_interval",
+            "actor_log_prob takes whole versions alone",
+        ),
         (
             {"mode": "train", "model_update_transport": "shared_memory"},
             "model_update_transport",

@@ -5,6 +5,8 @@ import signal
 import time
 from pathlib import Path
 
+from roll.envs.tools.tool import Tool, text_parameter
+
 
 class Letters:
     """Shows a letter a turn, chosen by the seed and the turn; an answer that begins with it earns 1. `length` turns."""
@@ -36,6 +38,46 @@ class Letters:
 
     def close(self) -> None:
         pass
+
+
+class Talk:
+    """Keeps the conversation itself: an answer that is the number of the turn earns 1. `forgets`: it shows the newest question
+    alone. What is cut off earns 5."""
+
+    instructions = ""
+
+    def __init__(self, length: int = 3, forgets: bool = False, tools: tuple = ()) -> None:
+        self.length, self.forgets, self.tools = length, forgets, tools
+
+    def reset(self, seed: int):
+        self.turn, self.messages = 0, [{"role": "user", "content": "num 0"}]
+        return self.messages, {"tools": list(self.tools)} if self.tools else {}
+
+    def step(self, action_text: str):
+        earned = float(action_text == str(self.turn))
+        self.turn += 1
+        news = {"role": "user", "content": f"num {self.turn}"}
+        self.messages = [news] if self.forgets else [*self.messages, {"role": "assistant", "content": action_text}, news]
+        return self.messages, earned, self.turn >= self.length, False, {"success": True}
+
+    def cut_off(self) -> float:
+        return 5.0
+
+    def close(self) -> None:
+        pass
+
+
+class Letter(Tool):
+    """Says which letter comes at a place."""
+
+    name, description, parameters = "letter", "num", text_parameter("place", "a number")
+
+    @property
+    def instructions(self) -> str:
+        return "<letter>1</letter>".replace("<", ">").replace("/", "")
+
+    async def run(self, arguments) -> str:
+        return "abcd"[int(arguments["place"]) % 4]
 
 
 class Breaking(Letters):

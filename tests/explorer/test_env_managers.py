@@ -8,7 +8,8 @@ from agentic_worlds import Letters
 from roll.configs.agentic import EnvConfig
 from roll.data.sample import VersionSpan
 from roll.errors import EpisodeFailed, TemplateRefusal
-from roll.explorer.env_manager import StepEnvManager, TrajEnvManager
+from roll.explorer.episode_managers import TrajEnvManager
+from roll.explorer.turn_managers import StepConcatEnvManager, StepEnvManager
 from roll.record.episode_metrics import episode_metrics
 from roll.record.validation import SetRollouts, ValidationSet, summarise
 from roll.rollout import dialogue
@@ -35,6 +36,9 @@ class Handle:
     async def step(self, text):
         self.told = [*getattr(self, "told", []), text]
         return self.env.step(text)
+
+    async def cut_off(self):
+        return self.env.cut_off() if hasattr(self.env, "cut_off") else 0.0
 
 
 class Policy:
@@ -179,6 +183,20 @@ def test_what_a_chat_template_is_given_and_what_it_writes_is_bounded(tokenizer, 
         repeating.following("a" * 30, 0)
     with pytest.raises(TemplateRefusal, match=r"is given 2,\d+ characters, more than 1,000"):
         repeating.following("a" * 2000, 0)
+
+
+def test_a_step_concat_manager_shows_what_was_seen_and_nothing_else(tokenizer):
+    """As ROLL's: the observations before, a line each, and behind the present one its suffix on a line of its own."""
+
+    class Reminding(Letters):
+        def _info(self, **more):
+            return {**super()._info(**more), "suffix": f"t{self.turn}"}
+
+    t = tokenizer()
+    template = {"agent_template": "{history_length}{history}>{observation}", "history_length": 2}
+    samples, _, _ = play(t, [ids(t, "a")], manager=StepConcatEnvManager, env=Reminding(length=4), **template)
+    assert [sample.prompt.text for sample in samples] == ["0>a=\nt0", "1a=>b=\nt1", "2a=\nb=>c=\nt2", "2b=\nc=>d=\nt3"]
+    assert [len(sample.trajectory.turns) for sample in samples] == [1] * 4 and {s.reward for s in samples} == {1.0}
 
 
 def test_templates_know_the_turn(tokenizer):

@@ -30,7 +30,7 @@ def prepared(lab, make_config, tmp_path, monkeypatch):
     ("module", "reset", "says"),
     [
         ("one_answer", "return 'a'", "reset must return (observation, info), not str 'a'"),
-        ("no_text", "return 5, {}", "the observation of reset must be text, not int 5"),
+        ("no_text", "return 5, {}", "the observation of reset must be text, or messages, not int 5"),
         ("no_info", "return 'a', None", "the info of reset must be a dict, not NoneType None"),
         ("misspelt", "return self.obsrvation, {}", "AttributeError: 'World' object has no attribute 'obsrvation'"),
     ],

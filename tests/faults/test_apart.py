@@ -11,6 +11,7 @@ from roll.cli.verify import read_run, violations
 
 STEPS = 12
 FILES = "model_update_transport=checkpoint_dir"
+CHANGES = ("weight_anchor_interval=4", "actor_train.model_args.dtype=bf16", "actor_train.training_args.learning_rate=1e-6")
 APART = ("num_gpus_per_node=1", "resume_from_checkpoint=auto", "member_timeout=5")
 TRAINER = ("mode=train", "actor_train.device_mapping=0", *APART)
 EXPLORER = ("mode=explore", "actor_infer.device_mapping=0", *APART)
@@ -58,8 +59,14 @@ def test_an_explorer_that_comes_first_waits_at_the_bound_and_both_end_by_themsel
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("transport", "more"),
-    [("object_store", ()), ("checkpoint_dir", ()), ("checkpoint_dir", ("train_on_arrival=true",))],
-    ids=["object_store", "checkpoint_dir", "on arrival"],
+    [
+        ("object_store", ()),
+        ("checkpoint_dir", ()),
+        ("checkpoint_dir", ("train_on_arrival=true",)),
+        ("object_store", CHANGES),
+        ("checkpoint_dir", CHANGES),
+    ],
+    ids=["object_store", "checkpoint_dir", "on arrival", "changes, object_store", "changes, checkpoint_dir"],
 )
 def test_a_trainer_that_comes_first_is_killed_and_goes_on_from_its_checkpoint(launch, accounts, transport, more):
     """With what it had in memory, explorers lose the versions that they serve; files stay."""

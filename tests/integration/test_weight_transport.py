@@ -18,11 +18,12 @@ from roll.distributed.ports import free_port
 from roll.engines.engine_fleet import EngineFleet
 from roll.engines.weight_broadcast import WeightBroadcast
 from roll.pipeline import roles
-from roll.pipeline.rlvr_run import prepare
+from roll.pipeline.rlvr_run import RLVRRun, prepare
 from roll.rollout.changes import Changes
 from roll.rollout.fleet import Fleet
 from roll.strategies.infer.interface import GenerateRequest, SamplingParams
 from roll.strategies.train.interface import RankContext
+from roll.weights.assembled import AssembledWeights
 from roll.weights.directory import DirectoryWeightStore, ServedWeightStore
 from roll.weights.layout import MEMORY
 from roll.weights.store import MemoryWeightStore
@@ -99,22 +100,23 @@ def make_fleet(engines, store, broadcast=None, restartable=False, empty=False):
     )
 
 
-async def publish(trainers, store):
-    weights = await gather_weights(trainers, store, 1, BUCKET_BYTES)
+async def publish(trainers, store, version=1):
+    weights = await gather_weights(trainers, store, version, BUCKET_BYTES)
     assert len(weights.buckets) > 4
     await store.publish(weights.manifest, weights.buckets)
+    return weights.manifest
 
 
-async def assert_says_the_same(engines, engine, expected):
+async def assert_says_the_same(engines, engine, expected, version=1):
     [answer] = await engines.call(engine, "generate", [GREEDY])
-    assert (answer.token_ids, answer.versions[-1].version) == (expected.token_ids, 1)
+    assert (answer.token_ids, answer.versions[-1].version) == (expected.token_ids, version)
     assert answer.logprobs == pytest.approx(expected.logprobs, abs=1e-6)
 
 
 async def check_transports(backend, ranks, trained, other, folder):
     """An engine that starts with other weights says the same as one that starts with the trained ones, after each transport."""
     try:
-        trainers, engines = await start(backend, ranks, trained, other, 3 + backend.isolated)
+        trainers, engines = await start(backend, ranks, trained, other, 4 + backend.isolated)
         [expected] = await engines.call(0, "generate", [GREEDY])
         address = backend.driver_address()
         served = ServedWeightStore(folder.with_name("served"), -1, address, backend)
@@ -130,9 +132,25 @@ async def check_transports(backend, ranks, trained, other, folder):
             assert len(await fleet.flip(1, [engine])) == 1
             await assert_says_the_same(engines, engine, expected)
             assert broadcast is None or (broadcast.sent, broadcast.failed) == (1, 0)
+        await check_a_chain(backend, trainers, engines, expected, folder.with_name("chain"))
         return sorted(path.name for path in (folder / "version-1").iterdir())
     finally:
         await backend.shutdown()
+
+
+async def check_a_chain(backend, trainers, engines, expected, folder):
+    """The last engine gets a whole version, and one of which nothing has changed, by way of the explorer's process."""
+    engine = len(engines) - 1
+    store = ServedWeightStore(folder, -1, backend.driver_address(), backend, anchor_every=3)
+    fleet = make_fleet(engines, AssembledWeights(folder, "", 60.0, backend))
+    for version in (1, 2):
+        manifest = await publish(trainers, store, version)
+        assert manifest.base == (1 if version == 2 else None)
+        await fleet.send(version, [engine])
+        assert len(await fleet.flip(version, [engine])) == 1
+        await assert_says_the_same(engines, engine, expected, version)
+    assert manifest.nbytes < store.manifest(1).nbytes / 10
+    store.close()
 
 
 def test_one_rank_in_this_process(material, other_model, tmp_path):
@@ -146,7 +164,7 @@ def test_one_rank_in_this_process(material, other_model, tmp_path):
 def test_two_ranks_each_with_its_share_between_processes(material, other_model, tmp_path):
     from roll.distributed.ray_backend import RayBackend
 
-    backend = RayBackend(Inventory("cpu", nodes=1, per_node=7, cpus_per_node=7))
+    backend = RayBackend(Inventory("cpu", nodes=1, per_node=8, cpus_per_node=8))
     files = asyncio.run(
         asyncio.wait_for(check_transports(backend, 2, material / "model", other_model, tmp_path / "weights"), 150)
     )
@@ -205,6 +223,33 @@ def test_a_whole_run_over_the_memory_of_the_machine(lab, make_config):
 def test_nccl_is_refused_where_there_are_no_gpus(lab, make_config):
     with pytest.raises(ConfigError, match="model_update_transport = 'nccl': there are no GPUs here"):
         prepare(make_config(model_update_transport="nccl"), lab.inventory)
+
+
+@pytest.mark.parametrize("transport", ["checkpoint_dir", "object_store"])
+def test_both_halves_of_a_run_with_what_changed_between_whole_versions(lab, make_config, transport):
+    """A model in bfloat16 at a learning rate of RL: of seven versions three are whole. The explorer has each bit by bit, or it
+    would end with an error."""
+    changes = {
+        "model_update_transport": transport,
+        "weight_anchor_interval": 3,
+        "actor_train.model_args.dtype": "bf16",
+        "actor_infer.model_args.dtype": "bf16",
+        "actor_train.training_args.learning_rate": 1e-6,
+    }
+    configs = [make_config(changes, mode=mode, max_steps=6, async_generation_ratio=1) for mode in ("train", "explore")]
+
+    async def both():
+        backends = [LocalBackend(), LocalBackend()]
+        backends[1]._starting = backends[0]._starting  # one process: no two models are loaded at the same time
+        halves = zip(configs, backends, strict=True)
+        runs = [RLVRRun(config, prepare(config, lab.inventory), lab.inventory, backend) for config, backend in halves]
+        return await asyncio.wait_for(asyncio.gather(*(run.run() for run in runs)), 60)
+
+    trained, explored = asyncio.run(both())
+    assert (trained["status"], explored["status"]) == ("finished", "finished"), (trained["reason"], explored["reason"])
+    whole = explored["weight_updates"]["bytes"] / explored["weight_updates"]["count"]
+    assert trained["weight_updates"]["published"] == 6
+    assert 2 * whole < trained["weight_updates"]["bytes"] < 3 * whole, "3 and 6 whole, the first one is not counted"
 
 
 def test_a_whole_run_over_a_folder(lab, make_config):

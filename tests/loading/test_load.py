@@ -99,12 +99,12 @@ def test_rewards_and_environments_exclude_each_other(tmp_path):
 
 def test_what_roll_reads_is_lacking_and_what_nobody_reads_unknown(tmp_path):
     text = (
-        "train_env_manager: {tags: [L]}\ncustom_envs:\n  L: {env_type: gem, tool_wrapper: {tools: []}, else: 1}\nnobody: 1\n"
+        "train_env_manager: {tags: [L]}\ncustom_envs:\n  L: {env_type: gem, pre_step_template: x, else: 1}\nnobody: 1\n"
         "actor_train: {strategy_args: {strategy_name: megatron_train, strategy_config: {moe_aux_loss_coeff: 0.1, other: 1}}}\n"
     )
     _, report = load(*written(tmp_path, text), compat=True)
     config = "actor_train.strategy_args.strategy_config"
-    assert {note.key for note in report.lacking} == {"custom_envs.L.tool_wrapper", f"{config}.moe_aux_loss_coeff"}
+    assert {note.key for note in report.lacking} == {"custom_envs.L.pre_step_template", f"{config}.moe_aux_loss_coeff"}
     told = {note.key: note.message for note in report.unknown}
     assert told["nobody"] == "neither ROLL nor this project has such a key"
     assert told.keys() == {"nobody", "custom_envs.L.else", f"{config}.other"}

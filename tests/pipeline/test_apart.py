@@ -38,7 +38,11 @@ class Trainer:
 @pytest.fixture
 def config(tmp_path):
     return SimpleNamespace(
-        shared_dir=str(tmp_path), model_update_transport="object_store", weights_address="127.0.0.1", peer_timeout=60.0
+        shared_dir=str(tmp_path),
+        model_update_transport="object_store",
+        weights_address="127.0.0.1",
+        weight_anchor_interval=1,
+        peer_timeout=60.0,
     )
 
 
@@ -71,7 +75,7 @@ def test_a_version_that_an_explorer_may_be_loading_stays_until_it_serves_a_newer
             for version in (1, 2):
                 await trainer.publish(publisher, version)
             assert [store.has(version) for version in (0, 1, 2)] == [True, True, True], "it serves 0, and loads 1"
-            assert await pull(followed_weights(config, "5eed"), 1) == 1
+            assert await pull(followed_weights(config, "5eed", LocalBackend()), 1) == 1
             await explorer.set_served(1)
             await trainer.publish(publisher, 3)
             assert [store.has(version) for version in (0, 1, 2, 3)] == [False, True, True, True]
@@ -89,7 +93,7 @@ def test_a_trainer_that_comes_back_without_the_newest_version_announces_the_one_
                 trainer, publisher, store = begin(config, groups)
                 await publisher.begin(trainer, 0)
                 store.close()
-            waits = asyncio.create_task(pull(followed_weights(config, "5eed"), 0))
+            waits = asyncio.create_task(pull(followed_weights(config, "5eed", LocalBackend()), 0))
             async with party.trainer() as groups:
                 # As if three steps had been trained and none of them published.
                 groups.admission.trained = 0
@@ -102,7 +106,7 @@ def test_a_trainer_that_comes_back_without_the_newest_version_announces_the_one_
                 failed.__cause__ = gone.value
                 assert lost_versions(failed) and not lost_versions(FlowError("weights: something else"))
                 await explorer.until(lambda: explorer.admission.newest == 3)
-                assert await pull(followed_weights(config, "5eed"), 3) == 3
+                assert await pull(followed_weights(config, "5eed", LocalBackend()), 3) == 3
                 store.close()
 
     run(main())
@@ -136,7 +140,7 @@ def test_who_waits_for_weights_hears_that_the_run_is_over_and_how(config, party)
             await groups.announce_end("finished", "")
             await explorer.until(lambda: explorer.stopped)
             assert not is_over(explorer), "the last version is validated, and the trainer has it"
-            waiting = followed_weights(config, "5eed").pull(9, None)
+            waiting = followed_weights(config, "5eed", LocalBackend()).pull(9, None)
             await groups.announce_end("failed", "no room")
             await attended(explorer, waiting, explorer.until(lambda: is_over(explorer)))
 
@@ -148,7 +152,7 @@ def test_nobody_waits_for_weights_for_ever(config, party):
 
     async def main():
         with pytest.raises(RuntimeError, match=r"could not be had for 0.2 s \(peer_timeout\): version 9 is not in .* yet"):
-            await pull(followed_weights(config, "5eed"), 9)
+            await pull(followed_weights(config, "5eed", LocalBackend()), 9)
         async with party.joined("explorer") as explorer:
 
             async def alone():
@@ -156,7 +160,7 @@ def test_nobody_waits_for_weights_for_ever(config, party):
 
             explorer.keep_in_sync = alone
             with pytest.raises(Alone):
-                await attended(explorer, followed_weights(config, "5eed").pull(9, None))
+                await attended(explorer, followed_weights(config, "5eed", LocalBackend()).pull(9, None))
 
     run(main())
 

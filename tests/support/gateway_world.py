@@ -12,7 +12,7 @@ from tiny_models import symbol_tokenizer
 
 from roll.data.sample import VersionSpan
 from roll.envs.gateway.server import Gateway
-from roll.envs.gateway.session import Limits, Session
+from roll.rollout.chat.session import Limits, Session
 from roll.rollout.dialogue import Dialogue
 from roll.rollout.episode import PolicyAnswer
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from gateway_world import PRICE, World, call, user
 
-from roll.envs.gateway.conversation import whole_body
 from roll.envs.gateway.server import CHAT
-from roll.envs.gateway.session import Session
+from roll.rollout.chat.conversation import whole_body
+from roll.rollout.chat.session import Session
 from roll.rollout.episode import PolicyAnswer
 
 LETTERS = 'abcde <>\n{}"'

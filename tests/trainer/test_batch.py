@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from roll.configs.rlvr import RLVRConfig
 from roll.data.sample import Prompt, Sample, SampleGroup, VersionSpan
+from roll.data.token_batch import TokenBatch
 from roll.trainer.advantages import RLVRAdvantages
 from roll.trainer.batch import gather, optimiser_batches, rollout_metrics, shards, shares, token_batch, totals_of
 
@@ -50,6 +51,29 @@ def test_samples_lie_one_after_another_and_only_response_tokens_are_trained():
     assert batch.temperatures.tolist() == pytest.approx([0.7] * 3)
     assert totals_of(batch) == totals_of(batch.select([2, 0, 1]))
     assert (totals_of(batch).tokens, totals_of(batch).sequences) == (4, 3)
+
+
+def test_turns_of_an_episode_are_of_one_rollout_however_the_step_is_divided():
+    episodes = group(1, [1.0, 1.0, 0.0], lengths=[3, 1, 2])
+    episodes.samples[1].index = 0
+    episodes.samples[2].index = 1
+    batch = token_batch([episodes, group(2, [0.5])], 1.0)
+    assert batch.rollout_tokens.tolist() == [4, 4, 2, 1]
+    assert (totals_of(batch).sequences, totals_of(batch).rollouts) == (4, 3)
+    first, second = batch.select([0]), batch.select([1, 2, 3])
+    assert [totals_of(part).rollouts for part in (first, second)] == [3 / 4, 1 / 4 + 1 + 1]
+    assert totals_of(TokenBatch.joined([first, second])) == totals_of(batch)
+
+
+def test_a_rollout_of_several_samples_is_compared_once_and_they_share_its_advantage():
+    """Rollouts earn 1 (two samples), 0 and 0: as with one sample each, the mean is a third, not a half."""
+    several = group(1, [1.0, 1.0, 0.0, 0.0], lengths=[2, 1, 3, 1])
+    for sample, index in zip(several.samples, (0, 0, 1, 2), strict=True):
+        sample.index = index
+    wish = config(adv_estimator="dr_grpo")
+    batch = with_advantages(token_batch([several], 1.0), [several], wish)
+    found = [part[0] for part in responses(batch, batch.advantages)]
+    assert found == pytest.approx([2 / 3, 2 / 3, -1 / 3, -1 / 3])
 
 
 def test_max_len_mask_leaves_out_what_was_cut_off():

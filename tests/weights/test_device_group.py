@@ -1,6 +1,7 @@
 """Weights from device to device, with a group that stands for NCCL's: its order, its failures and its silence. NCCL itself: not
 run on a GPU."""
 
+import os
 import queue
 import threading
 import time
@@ -12,7 +13,7 @@ import torch
 
 from roll.errors import BroadcastError
 from roll.weights import broadcast
-from roll.weights.broadcast import DeviceGroup, Rendezvous, nccl_group
+from roll.weights.broadcast import ON_ERROR, DeviceGroup, Rendezvous, nccl_group
 from roll.weights.bucket import make_buckets
 
 CPU = torch.device("cpu")
@@ -107,6 +108,35 @@ def test_silence_is_ended_by_our_limit_not_by_a_watchdog(monkeypatch, rank):
         both[0].send(buckets()) if rank == 0 else list(both[1].receive(1))
     assert time.monotonic() - began < 10
     assert groups[rank].aborted.wait(10)
+
+
+def test_a_sender_is_not_done_before_all_members_have_the_last_bucket(monkeypatch):
+    """It would take the group along, and what is still on its way to others."""
+    (first, _), wire, _ = members(monkeypatch, 2, timeout_s=0.5)
+    with pytest.raises(BroadcastError, match=r"member 0 of 2: .*all are done"):
+        first.send(buckets())
+    assert len(wire.events) == 3 * len(buckets()), "it has sent everything"
+
+
+def test_an_error_of_nccl_is_not_left_to_torchs_watchdog_which_would_end_the_trainer(monkeypatch):
+    """Only for this group: the variable is read when a group is made."""
+    made = []
+
+    class Nccl:
+        class Options:
+            pass
+
+        def __init__(self, *args):
+            made.append(os.environ[ON_ERROR])
+
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
+    monkeypatch.setattr(torch.distributed, "ProcessGroupNCCL", Nccl, raising=False)
+    monkeypatch.delenv(ON_ERROR, raising=False)
+    nccl_group(None, 0, 2, CPU, 1.0)
+    assert ON_ERROR not in os.environ
+    monkeypatch.setenv(ON_ERROR, "3")
+    nccl_group(None, 0, 2, CPU, 1.0)
+    assert (made, os.environ[ON_ERROR]) == (["0", "0"], "3"), "0: NoHandling"
 
 
 def test_the_limit_holds_though_aborting_blocks():

@@ -17,7 +17,11 @@ from roll.weights.transport import broadcast_device, followed_weights, published
 
 def configured(transport, folder):
     return SimpleNamespace(
-        model_update_transport=transport, shared_dir=str(folder), weights_address="127.0.0.1", peer_timeout=10.0
+        model_update_transport=transport,
+        shared_dir=str(folder),
+        weights_address="127.0.0.1",
+        weight_anchor_interval=1,
+        peer_timeout=10.0,
     )
 
 
@@ -56,7 +60,7 @@ def test_explorers_get_what_a_trainer_of_another_process_published(transport, tm
         config = configured(transport, tmp_path)
         store = published_weights(config, LocalBackend(), -1, "5eed")
         await publish(store)
-        assert await pulled(followed_weights(config, "5eed")) == [0.0, 1.0, 2.0, 3.0]
+        assert await pulled(followed_weights(config, "5eed", LocalBackend())) == [0.0, 1.0, 2.0, 3.0]
         store.close()
 
     asyncio.run(main())

@@ -15,6 +15,7 @@ from typing import Any
 
 _HERE = __name__.rpartition(".")[0]
 _WORKERS, _PROTOCOL = f"{_HERE}.workers", f"{_HERE}.reward_child"
+_BY_TURN = "roll.explorer.turn_managers"
 _REWARDS = {
     "code_sandbox_reward_worker": ("roll.rewards.code_rule", "CodeSandboxRewardWorker"),
     "crossthinkqa_rule_reward_worker": ("roll.rewards.rules", "CrossThinkQARuleRewardWorker"),
@@ -37,8 +38,10 @@ NAMES: dict[str, tuple[str, str]] = {
     "roll.models.model_providers": (_WORKERS, "default_reward_model_provider default_tokenizer_provider"),
     "roll.pipeline.agentic.agentic_pipeline": ("roll.pipeline.agentic_run", "AgenticPipeline"),
     "roll.pipeline.agentic.env": ("", "gem"),
-    "roll.pipeline.agentic.env_manager.step_env_manager": ("roll.explorer.env_manager", "StepEnvManager"),
-    "roll.pipeline.agentic.env_manager.traj_env_manager": ("roll.explorer.env_manager", "TrajEnvManager"),
+    "roll.pipeline.agentic.env_manager.agent_native_env_manager": (_BY_TURN, "AgentNativeStepEnvManager"),
+    "roll.pipeline.agentic.env_manager.step_concat_env_manager": (_BY_TURN, "StepConcatEnvManager"),
+    "roll.pipeline.agentic.env_manager.step_env_manager": (_BY_TURN, "StepEnvManager"),
+    "roll.pipeline.agentic.env_manager.traj_env_manager": ("roll.explorer.episode_managers", "TrajEnvManager"),
     "roll.pipeline.agentic.env.parse_action_utils": (_WORKERS, "default_parser_action_func"),
     "roll.pipeline.rlvr.actor_pg_worker": ("roll.strategies.workers", "ActorPGWorker=TrainWorker"),
     **{f"roll.pipeline.rlvr.rewards.{name}": place for name, place in _REWARDS.items()},

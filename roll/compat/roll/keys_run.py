@@ -151,7 +151,7 @@ RUN = (
     *off_or_lacking(
         "user_defined_rollout_loop_cls",
         (None, "roll.distributed.scheduler.user_defined_rollout_loop.UserDefinedRolloutLoop"),
-        "rollout loops of your own are not there",
+        "one of ROLL's form is not there; `rollout.function` names a coroutine of yours (rollouts.md)",
     ),
 )  # fmt: skip
 

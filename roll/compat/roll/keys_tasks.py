@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
+from typing import Any
 
 from roll.compat.roll.rule import (
     DEAD_IN_ROLL,
@@ -19,6 +21,7 @@ from roll.compat.roll.rule import (
     renamed,
     value_read_as,
 )
+from roll.configs.agentic import TRAJ_ENV_MANAGER
 from roll.configs.arguments import DataArguments, GeneratingArguments
 from roll.configs.problems import did_you_mean
 
@@ -170,6 +173,19 @@ def _with_our_placeholders(name: str) -> Translate:
     return lambda value, block: {f".{name}": _placeholders(value)}
 
 
+_OWN_AGENT = "an agent that asks by itself is a program: env_type: program (programs.md)"
+
+
+def _proxy(manager: Any) -> bool:
+    return str(manager).endswith(".ProxyEnvManager")
+
+
+def _by_gem_runner(manager: Any, block: Siblings) -> bool:
+    config = block.get("env_config")
+    by_step = isinstance(config, Mapping) and config.get("trajectory_mode") == "step"
+    return _proxy(manager) and str(block.get("agent_runner_cls")).endswith(".GEMRunner") and not by_step
+
+
 _MANAGERS = {"train_env_manager": "actor_infer.generating_args", "val_env_manager": "validation.generating_args"}
 """Where the sampling of each stands here."""
 AGENTIC = (
@@ -212,9 +228,17 @@ AGENTIC = (
     KeyRule("custom_envs.<name>.env_type", "alias", "read as env_type: gem with env_config.env_id",
          lambda v, b: {".env_type": "gem", ".env_config.env_id": v}, lambda v, b: isinstance(v, str) and ":" in v, "GEM's names"),
     ignored("custom_envs.<name>.use_thread_lock", "`execution` says where steps run; environments share no lock"),
-    *off_or_lacking("custom_envs.<name>.agent_runner_cls", (None,), "agents of their own process are not there"),
-    *off_or_lacking("custom_envs.<name>.tool_wrapper", (None,), "tools between policy and environment are not there: let an "
-                    "environment of your own call them in step"),
+    KeyRule("custom_envs.<name>.env_manager_cls", "alias", "read as TrajEnvManager: as GEMRunner it plays the environment by "
+         "texts and keeps the conversation as it was sampled, and no server is between them",
+         lambda v, b: {".env_manager_cls": TRAJ_ENV_MANAGER, ".agent_runner_cls": DROP}, _by_gem_runner,
+         "ProxyEnvManager with GEMRunner"),
+    KeyRule("custom_envs.<name>.env_manager_cls", "lacking", _OWN_AGENT, when=lambda v, b: _proxy(v) and not _by_gem_runner(v, b),
+         values="ProxyEnvManager with another agent_runner_cls, or samples by step"),
+    KeyRule("custom_envs.<name>.agent_runner_cls", "without effect", "its env manager has no agent of its own",
+         when=lambda v, b: v is None or _by_gem_runner(b.get("env_manager_cls"), b) or not _proxy(b.get("env_manager_cls")),
+         values="null, GEMRunner, or without ProxyEnvManager", absent=True),
+    KeyRule("custom_envs.<name>.agent_runner_cls", "lacking", _OWN_AGENT, values="else", absent=True,
+         when=lambda v, b: v is not None and _proxy(b.get("env_manager_cls")) and not _by_gem_runner(b["env_manager_cls"], b)),
     *(lacking(f"custom_envs.<name>.{name}", VISION) for name in
       ("pre_step_template", "next_step_template", "reward_template", "user_prompt_format")),
     KeyRule("reward_normalization.method", "alias", "identity: no norm_mean_type and norm_std_type; mean: norm_mean_type: group; "
@@ -227,7 +251,7 @@ AGENTIC = (
     *off_or_lacking("ratio_type", ("token", None), "ratios by segment are not there; use actor_train.pg_variant: gspo"),
     *off_or_lacking("exp_mode", ("train", None), "is not there"),
     ignored("partial_gpu_mode", "engines keep their devices while others train"),
-    *off_or_lacking("parse_tool_call_parameter_to_dict", (False, None), "tool calls are text here"),
+    ignored("parse_tool_call_parameter_to_dict", "chat templates are always shown the arguments of calls as mappings"),
     ignored("skip_mock_system_prompt", "no system prompt is made up: agent_system_template alone decides"),
 )  # fmt: skip
 

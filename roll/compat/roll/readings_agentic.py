@@ -203,7 +203,7 @@ def _templates(path: tuple[str, ...], env: Mapping[str, object]) -> Iterator[Mea
     system, turn = env.get("agent_system_template") or "", env.get("agent_template", "{observation}")
     config = env.get("env_config")
     said = config.get("env_instruction") if isinstance(config, Mapping) and env.get("env_type") in _GAMES else None
-    if not isinstance(system, str) or not isinstance(turn, str):
+    if not isinstance(system, str) or not isinstance(turn, str) or "AgentNative" in str(env.get("env_manager_cls")):
         return
     if isinstance(said, str):
         yield Meant(

@@ -4,6 +4,7 @@ out whose default is another than ROLL's, where it matters."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from roll.compat.roll.differences import LOSS, Difference, Written, agentic, if_
@@ -75,8 +76,8 @@ def _environments(config: PPOConfig, key: str, holds: Callable[[Any], bool]) -> 
     return [f"custom_envs.{name}.{key}" for name, env in envs.items() if holds(env)]
 
 
-def _by_turn(env: Any) -> bool:
-    return "StepEnvManager" in env.env_manager_cls
+def _remembers(manager: str, env: Any) -> bool:
+    return str(env.env_manager_cls).endswith(manager) and "{history}" in env.agent_template
 
 
 def _cut_by_game(config: PPOConfig, written: Written) -> list[str]:
@@ -88,7 +89,7 @@ def _cut_by_game(config: PPOConfig, written: Written) -> list[str]:
 
 
 def _own_reward(config: PPOConfig, written: Written) -> list[str]:
-    by_turn = _environments(config, "env_manager_cls", _by_turn)
+    by_turn = _environments(config, "env_manager_cls", lambda env: env.by_turn)
     return [] if config.adv_estimator in STEP_ESTIMATORS else by_turn
 
 
@@ -101,7 +102,7 @@ TASKS: tuple[Difference, ...] = (
     ),
     Difference(
         "custom_envs.<name>.env_manager_cls",
-        "StepEnvManager, without a step estimator",
+        "by turn, without a step estimator",
         "a turn has the score of its whole episode, and an episode is compared once; in ROLL a turn has its own "
         "reward, and turns are compared",
         _own_reward,
@@ -111,13 +112,35 @@ TASKS: tuple[Difference, ...] = (
         "StepEnvManager, with {history}",
         "{history} shows so many turns before this one; ROLL's shows one less, of those only the turns without a readable "
         "action, and none where the key is left out",
-        lambda c, w: _environments(c, "history_length", lambda env: _by_turn(env) and "{history}" in env.agent_template),
+        lambda c, w: _environments(c, "history_length", partial(_remembers, ".StepEnvManager")),
+    ),
+    Difference(
+        "custom_envs.<name>.history_length",
+        "StepConcatEnvManager, with {history}",
+        "{history} shows so many turns before this one; ROLL's shows one less, and none where the key is left out",
+        lambda c, w: _environments(c, "history_length", partial(_remembers, ".StepConcatEnvManager")),
+    ),
+    Difference(
+        "custom_envs.<name>.tool_wrapper",
+        "given",
+        "python_code runs in the sandbox of code rewards, whatever sandbox_type says; of several calls in a text the first "
+        "counts, in ROLL the first tool that does not fail; why a tool has failed is told, and counted; only tool_instruction "
+        "has ROLL's words",
+        lambda c, w: _environments(c, "tool_wrapper", lambda env: env.tool_wrapper is not None),
+    ),
+    Difference(
+        "custom_envs.<name>.env_manager_cls",
+        "AgentNativeStepEnvManager",
+        "the environment is told the answer without special tokens, max_steps ends an episode whatever the environment says, and "
+        "the chat template thinks as it does by itself: ROLL's is told enable_thinking: false "
+        "(actor_train.data_args.chat_template_kwargs)",
+        lambda c, w: _environments(c, "env_manager_cls", lambda env: env.keeps_conversation),
     ),
     Difference(
         "batch_adjust_mode",
-        "StepEnvManager",
+        "samples by turn",
         "every sample counts once; ROLL copies random samples, or leaves some out, until the batch divides evenly",
-        lambda c, w: ["batch_adjust_mode"] * bool(_environments(c, "", _by_turn)),
+        lambda c, w: ["batch_adjust_mode"] * bool(_environments(c, "", lambda env: env.by_turn)),
     ),
     Difference(
         "async_generation_ratio",

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from roll.envs.gateway.chat import stop_strings
-from roll.envs.gateway.conversation import (
+from roll.envs.gateway.dialect import TYPES, event, pieces
+from roll.errors import Refused
+from roll.rollout.chat.conversation import (
     Asked,
     Message,
     Reply,
@@ -18,9 +20,7 @@ from roll.envs.gateway.conversation import (
     text_of,
     tool_call,
 )
-from roll.envs.gateway.dialect import TYPES, event, pieces
-from roll.envs.gateway.session import Session
-from roll.errors import Refused
+from roll.rollout.chat.session import Session
 
 
 class Messages:

@@ -5,24 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from roll.envs.gateway.conversation import (
+from roll.envs.gateway.dialect import TYPES, event, pieces
+from roll.errors import Refused
+from roll.rollout.chat.conversation import (
     Asked,
     Message,
     Reply,
     ToolCall,
-    assistant,
     field_of,
-    function_tool,
     listed,
-    text_of,
-    tool_call,
+    read_message,
+    read_tool,
 )
-from roll.envs.gateway.dialect import TYPES, event, pieces
-from roll.envs.gateway.session import Session
-from roll.errors import Refused
+from roll.rollout.chat.session import Session
 
 DONE = b"data: [DONE]\n\n"
-ROLES = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 
 
 class ChatCompletions:
@@ -32,13 +29,13 @@ class ChatCompletions:
         if field_of(body, "n", int) not in (None, 1):
             raise Refused(400, "n must be 1: ask once for each answer", "n")
         limits = [field_of(body, name, int, least=1) for name in ("max_completion_tokens", "max_tokens")]
-        messages = [_message(message) for message in listed(body, "messages")]
+        messages = [read_message(message) for message in listed(body, "messages")]
         if not messages:
             raise Refused(400, "messages must not be empty", "messages")
         options = field_of(body, "stream_options", dict) or {}
         return Asked(
             messages=messages,
-            tools=[_tool(tool) for tool in listed(body, "tools")],
+            tools=[read_tool(tool) for tool in listed(body, "tools")],
             model=str(body.get("model") or "policy"),
             most=min((limit for limit in limits if limit is not None), default=None),
             stop=stop_strings(body, "stop"),
@@ -85,33 +82,6 @@ class ChatCompletions:
 
     def _head(self, asked: Asked, reply: Reply, kind: str) -> dict[str, Any]:
         return {"id": reply.call_id, "object": kind, "created": reply.created, "model": asked.model}
-
-
-def _message(given: dict[str, Any]) -> Message:
-    role = ROLES.get(str(given.get("role")))
-    if role is None:
-        raise Refused(400, f"a message's role is one of {', '.join(ROLES)}, not {given.get('role')!r}", "messages")
-    kinds = ("text", "refusal") if role == "assistant" else ("text",)
-    content = text_of(given.get("content"), kinds)
-    if role == "assistant":
-        thinking = given.get("reasoning_content") or given.get("reasoning")
-        return assistant(content, [_read_call(call) for call in listed(given, "tool_calls")], str(thinking or ""))
-    message: Message = {"role": role, "content": content}
-    if role == "tool":
-        message["tool_call_id"] = str(given.get("tool_call_id") or "")
-    return message
-
-
-def _read_call(call: dict[str, Any]) -> ToolCall:
-    function = field_of(call, "function", dict) or {}
-    return tool_call(call.get("id"), function.get("name"), function.get("arguments"))
-
-
-def _tool(tool: dict[str, Any]) -> Message:
-    if tool.get("type") != "function" or not isinstance(tool.get("function"), dict):
-        raise Refused(400, "a tool is {type: function, function: {...}}", "tools")
-    function = tool["function"]
-    return function_tool(function, function.get("name"), function.get("parameters"))
 
 
 def _call(call: ToolCall) -> dict[str, Any]:

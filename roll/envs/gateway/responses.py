@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from roll.envs.gateway.chat import ChatCompletions
-from roll.envs.gateway.conversation import (
+from roll.envs.gateway.dialect import event, pieces
+from roll.errors import Refused
+from roll.rollout.chat.conversation import (
     Asked,
     Message,
     Reply,
@@ -19,9 +21,7 @@ from roll.envs.gateway.conversation import (
     thinking_of,
     tool_call,
 )
-from roll.envs.gateway.dialect import event, pieces
-from roll.envs.gateway.session import Session
-from roll.errors import Refused
+from roll.rollout.chat.session import Session
 
 TEXTS = ("input_text", "output_text", "text", "refusal")
 ROLES = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant"}

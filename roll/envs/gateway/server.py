@@ -23,12 +23,12 @@ from starlette.routing import Route
 
 from roll.envs.gateway.anthropic import Messages, counted
 from roll.envs.gateway.chat import ChatCompletions
-from roll.envs.gateway.conversation import whole_body
 from roll.envs.gateway.dialect import Dialect
 from roll.envs.gateway.responses import Responses
-from roll.envs.gateway.session import Session
 from roll.envs.gateway.streamed import Streamed
 from roll.errors import Refused
+from roll.rollout.chat.conversation import whole_body
+from roll.rollout.chat.session import Session
 
 LARGEST_BODY = 64 << 20
 """Bytes of a request."""

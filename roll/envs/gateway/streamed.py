@@ -9,10 +9,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from roll.envs.gateway.conversation import Asked
 from roll.envs.gateway.dialect import Dialect
-from roll.envs.gateway.session import Call, Session
 from roll.errors import Refused
+from roll.rollout.chat.conversation import Asked
+from roll.rollout.chat.session import Call, Session
 
 PING_S = 5.0
 

@@ -22,12 +22,13 @@ from roll.configs.agentic import EnvConfig
 from roll.configs.program import POSTED, ProgramConfig
 from roll.data.sample import EpisodeEnd, Sample, reaches
 from roll.distributed.temp_folder import TempFolder
-from roll.envs.gateway.samples import Outcome, episode_samples
 from roll.envs.gateway.server import Gateway
-from roll.envs.gateway.session import Ask, Limits, Session
 from roll.envs.program.process import Ending, base_environment, run_command
-from roll.envs.program.scoring import Score, Scorer
+from roll.envs.program.scoring import Scorer
 from roll.errors import EpisodeFailed
+from roll.rollout.chat.samples import Outcome, episode_samples
+from roll.rollout.chat.score import Score
+from roll.rollout.chat.session import Ask, Limits, Session
 from roll.rollout.dialogue import Dialogue
 from roll.rollout.episode import EpisodeTask
 

@@ -5,25 +5,17 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from roll.configs.dotted_path import import_object
 from roll.configs.program import COMMAND, POSTED, ProgramConfig
 from roll.distributed.user_code import UserThreads
-from roll.envs.gateway.session import Session
 from roll.envs.program.process import run_command
 from roll.errors import EpisodeFailed, TooManyStuck, boundary
-
-
-@dataclass(frozen=True, slots=True)
-class Score:
-    reward: float
-    success: bool | None = None
-    metrics: dict[str, float] = field(default_factory=dict)
+from roll.rollout.chat.score import Score, read_score
+from roll.rollout.chat.session import Session
 
 
 class Scorer:
@@ -90,26 +82,3 @@ def _called(function: Any, trace: Mapping[str, Any], folder: Path) -> object:
 
 async def _awaited(value: Any) -> object:
     return await value
-
-
-def read_score(value: object, whose: str) -> Score:
-    """A number; or a mapping with reward, and, if they are known, success and numbers that become metrics. Raises
-    `EpisodeFailed`."""
-    parts = dict(value) if isinstance(value, Mapping) else {"reward": value}
-    reward, success = parts.pop("reward", None), parts.pop("success", None)
-    numbers = {str(name): _number(int(part) if isinstance(part, bool) else part) for name, part in parts.items()}
-    earned = _number(reward)
-    if earned is None or not (success is None or isinstance(success, bool)) or None in numbers.values():
-        told = repr(value)
-        shown = told if len(told) <= 200 else f"{told[:200]}..."
-        wanted = "a finite number, or {reward: number, success: true or false, name: number, ...}"
-        raise EpisodeFailed("scoring", f"{whose} says {shown}, not {wanted}")
-    return Score(earned, success, {name: number for name, number in numbers.items() if number is not None})
-
-
-def _number(value: object) -> float | None:
-    if hasattr(value, "item") and getattr(value, "size", 1) == 1:
-        value = value.item()
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return float(value)

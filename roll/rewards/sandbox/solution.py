@@ -14,12 +14,14 @@ import linecache
 import socket
 import sys
 import threading
+import traceback
 import types
 from typing import Any
 
 from roll.rewards.sandbox.object_proxy import METHODS, Peer
 
 NAME = "solution"
+FILE = f"{NAME}.py"
 _ALL_OF = (
     *("string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random", "statistics", "itertools"),
     *("functools", "operator", "io", "json", "typing"),
@@ -32,14 +34,32 @@ _names: dict[str, Any] = {}
 
 def main() -> None:
     with open(3, "rb") as given:
+        _run(json.load(given))
+
+
+def script() -> None:
+    """As `main`, of a program that is there for what it prints, its error included: all of it, or with "last_line" that alone."""
+    with open(3, "rb") as given:
         message = json.load(given)
+    sys.stderr = sys.stdout
+    try:
+        _run(message)
+    except Exception as error:
+        own = error.__traceback__
+        while own is not None and own.tb_frame.f_code.co_filename != FILE:
+            own = own.tb_next
+        lines = traceback.format_exception(error.with_traceback(own))
+        sys.stdout.write(lines[-1] if message["last_line"] else "".join(lines))
+        sys.exit(1)
+
+
+def _run(message: dict[str, Any]) -> None:
     names = prelude()
     module = types.ModuleType("__main__" if message["is_program"] else NAME)
     vars(module).update(names)
     sys.modules[module.__name__] = module
-    file = f"{NAME}.py"
-    linecache.cache[file] = (0, None, message["source"].splitlines(True), file)
-    exec(compile(message["source"], file, "exec"), vars(module))  # in the sandbox, whose purpose this is
+    linecache.cache[FILE] = (0, None, message["source"].splitlines(True), FILE)
+    exec(compile(message["source"], FILE, "exec"), vars(module))  # in the sandbox, whose purpose this is
     if not message["is_program"]:
         Peer(socket.socket(fileno=4), Loaded(module, names), frozenset(METHODS)).serve()
         return

@@ -40,10 +40,10 @@ class FSDP2Strategy(HFTrainStrategy):
 
     def add_gradients(self, batch: TokenBatch, loss: LossSpec) -> None:
         """Gradients of the sum of all losses: what they are divided by is not known yet."""
-        self._parts += self._gradients(batch, self._policy_loss(loss, BatchTotals(tokens=1, sequences=1)))
+        self._parts += self._gradients(batch, self._policy_loss(loss, BatchTotals(tokens=1, sequences=1, rollouts=1)))
 
     def step_on_gradients(self, loss: LossSpec, totals: BatchTotals) -> dict[str, float]:
-        factor = 1 / divisor(loss.aggregation, totals.tokens, totals.sequences)
+        factor = 1 / divisor(loss.aggregation, totals.tokens, totals.sequences, totals.rollouts)
         for gradient in self._added_gradients():
             gradient.mul_(factor)
         parts, self._parts = [scaled(part, factor) for part in self._parts], []

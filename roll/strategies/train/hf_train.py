@@ -27,7 +27,7 @@ from roll.strategies.train.interface import BatchTotals, RankContext
 from roll.strategies.train.layout import Layout, RankMicrobatch, rank_microbatches
 from roll.strategies.train.logprobs import EntropyMode
 from roll.strategies.train.optimizer import MOMENTS, make_adamw
-from roll.strategies.train.process import prepare_process, resolve_dtype
+from roll.strategies.train.process import follow_cores, prepare_process, resolve_dtype
 from roll.strategies.train.scorer import Call, Scorer
 from roll.strategies.train.sharding import Ranks
 from roll.strategies.train.spec import Optimisation, TrainSpec
@@ -38,7 +38,6 @@ from roll.weights.experts import Fused, published, published_moments
 
 if TYPE_CHECKING:
     from roll.strategies.train.lora import Adapters
-
 
 LossOf: TypeAlias = Callable[[Padded, Layout], tuple[Tensor, Metrics]]
 """A micro-batch and how it goes through the model -> its share of the loss, and its metrics."""
@@ -66,7 +65,7 @@ class HFTrainStrategy(ABC):
         model_folder.check_model_folder(path)
         self._spec = spec
         self._device = torch.device(context.device)
-        prepare_process(context, self._device)
+        self._cores = prepare_process(context, self._device)
         self._compute_dtype = resolve_dtype(spec.dtype, self._device)
         self._ranks = Ranks(context, self._device, spec.collective_timeout_s)
         self._tokenizer = model_folder.load_tokenizer(path)
@@ -80,7 +79,7 @@ class HFTrainStrategy(ABC):
         if spec.recomputes_activations:
             _recompute_activations(self._model)
         self._scorer = Scorer(self._model)
-
+        follow_cores(self._model, self._cores)
         self._state = files.TrainerState()
         self._shapes = {name: tensor.shape for name, tensor in self._named_tensors()}
         self._mixed = spec.trained and self._compute_dtype != torch.float32
@@ -188,7 +187,7 @@ class HFTrainStrategy(ABC):
 
         def policy_loss(micro: Padded, layout: Layout) -> tuple[Tensor, Metrics]:
             logprobs, entropy = self._scorer.logprobs(self._callable, micro, layout, entropies)
-            value, metrics = compute_loss(logprobs, entropy, micro, loss, totals.tokens, totals.sequences)
+            value, metrics = compute_loss(logprobs, entropy, micro, loss, totals.tokens, totals.sequences, totals.rollouts)
             return value, metrics | self._scorer.metrics
 
         return policy_loss
@@ -197,7 +196,7 @@ class HFTrainStrategy(ABC):
         """[N] the per-token results of `compute` for each micro-batch [B, T], without gradients."""
         out = torch.zeros(batch.num_tokens)
         of_samples = out.split(batch.lengths.tolist())
-        with torch.no_grad():
+        with torch.no_grad(), self._cores.computing():
             for part, micro, layout in self._microbatches(batch, self._spec.max_tokens_per_microbatch_infer):
                 values = micro.flatten(compute(micro, layout)).cpu().split(part.padded.lengths.tolist())
                 for i, values_of_sample in zip(part.indices, values, strict=False):
@@ -216,10 +215,11 @@ class HFTrainStrategy(ABC):
 
     def _gradients(self, batch: TokenBatch, loss_of: LossOf) -> Iterator[Metrics]:
         """Adds the gradients of the batch; the metrics of each micro-batch."""
-        for part, micro, layout in self._microbatches(batch, self._training.max_tokens_per_microbatch):
-            value, metrics = loss_of(micro, layout)
-            self._backward(value, part.last)
-            yield metrics
+        with self._cores.computing():
+            for part, micro, layout in self._microbatches(batch, self._training.max_tokens_per_microbatch):
+                value, metrics = loss_of(micro, layout)
+                self._backward(value, part.last)
+                yield metrics
 
     @property
     def _training(self) -> Optimisation:
@@ -233,7 +233,8 @@ class HFTrainStrategy(ABC):
         lr = self._training.schedule.at(self._state.optimizer_step)
         for group in self._optimizer.param_groups:
             group["lr"] = lr
-        norm = self._step()
+        with self._cores.computing():
+            norm = self._step()
         if math.isfinite(norm):
             self._state.optimizer_step += 1
         else:

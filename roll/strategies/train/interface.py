@@ -27,6 +27,8 @@ class RankContext:
     device: str = "cpu"
     threads: int = 1
     """CPU threads of this rank."""
+    borrows_cores: bool = False
+    """It may have more threads while other workers wait."""
     seed: int = 42
     deterministic: bool = False
 
@@ -39,6 +41,8 @@ class BatchTotals:
     """Tokens with `loss_mask` True."""
     sequences: int
     """Samples with at least one such token."""
+    rollouts: float | None = None
+    """Rollouts that these are of, as `aggregation.Rollouts` counts them; None: not counted."""
 
 
 class Checkpointed(Protocol):

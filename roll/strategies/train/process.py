@@ -1,4 +1,4 @@
-"""What a training process sets once, before its model is built: device, threads, seeds, determinism, number type, and torch's
+"""What a training process sets once, before its model is built: device, cores, seeds, determinism, number type, and torch's
 default process group of the role's ranks."""
 
 from __future__ import annotations
@@ -8,22 +8,39 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from roll.configs.sizes import TORCH_NAMES, Dtype, compute_dtype
+from roll.distributed.cores import Cores
 from roll.distributed.ports import join_store, open_store
 from roll.distributed.process_setup import warn_if_not_deterministic
 from roll.strategies.train.interface import RankContext
 
 
-def prepare_process(context: RankContext, device: torch.device) -> None:
+def prepare_process(context: RankContext, device: torch.device) -> Cores:
+    """The rank's place among those that share the cores. It computes until it says that it waits."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    else:
-        torch.set_num_threads(context.threads)
     torch.manual_seed(context.seed + context.rank)
     if context.deterministic:
         warn_if_not_deterministic()
         torch.use_deterministic_algorithms(True)
+    return Cores(context.threads, borrows=context.borrows_cores)
+
+
+def follow_cores(model: nn.Module, cores: Cores) -> None:
+    """From layer to layer, forwards and backwards, the number of threads is what it should be by then."""
+
+    def after(layer: nn.Module, given: object, output: object) -> None:
+        cores.follow()
+        hidden = output[0] if isinstance(output, tuple) else output
+        if isinstance(hidden, Tensor) and hidden.requires_grad:
+            hidden.register_hook(lambda gradient: cores.follow())
+
+    for module in model.modules() if cores.borrows else ():
+        if isinstance(module, GradientCheckpointingLayer):
+            module.register_forward_hook(after)
 
 
 def resolve_dtype(name: Dtype, device: torch.device) -> torch.dtype:

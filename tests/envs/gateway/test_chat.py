@@ -6,7 +6,7 @@ import json
 import pytest
 from gateway_world import END, PRICE, STRICT, TEMPLATE, THINKING, World, call, user
 
-from roll.envs.gateway.samples import Outcome, episode_samples
+from roll.rollout.chat.samples import Outcome, episode_samples
 from roll.rollout.episode import EpisodeTask
 
 TASK = EpisodeTask(uid="train/shop/0", tag="shop", index=2, env_seed=7)

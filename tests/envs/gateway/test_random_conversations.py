@@ -6,7 +6,7 @@ import pytest
 from gateway_world import PRICE, STRICT, TEMPLATE, THINKING, World, call, user
 from random_conversations import play
 
-from roll.envs.gateway.samples import Outcome, episode_samples
+from roll.rollout.chat.samples import Outcome, episode_samples
 from roll.rollout.episode import EpisodeTask
 
 TASK = EpisodeTask(uid="u", tag="t", index=0, env_seed=0)

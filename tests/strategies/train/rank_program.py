@@ -17,6 +17,7 @@ from roll.algorithms.loss import LossSpec
 from roll.data.token_batch import TokenBatch
 from roll.strategies.train import make_train_strategy
 from roll.strategies.train.interface import AccumulatingStrategy, BatchTotals, RankContext
+from roll.trainer.batch import totals_of
 
 OPTIONS = {
     "dtype": "fp32",
@@ -77,11 +78,16 @@ def make_batch(seed: int, samples: int = 7, vocab: int = 37) -> TokenBatch:
         behaviour_logprobs=-3.0 * torch.rand(count, generator=generator) * mask,
         advantages=torch.randn(count, generator=generator) * mask,
         reference_logprobs=-3.0 * torch.rand(count, generator=generator) * mask,
+        rollout_tokens=tokens_of_rollouts(lengths - 2),
     )
 
 
-def totals(batch: TokenBatch) -> BatchTotals:
-    return BatchTotals(int(batch.loss_mask.sum()), len(batch))
+def tokens_of_rollouts(tokens: torch.Tensor) -> torch.Tensor:
+    """Samples 0 to 2 are one rollout, 3 to 5 the next, and so on."""
+    return torch.cat([part.sum().repeat(len(part)) for part in tokens.split(3)]).float()
+
+
+totals = totals_of
 
 
 def exported(strategy, bucket_bytes=1 << 20):

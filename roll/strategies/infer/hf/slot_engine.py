@@ -20,10 +20,11 @@ from torch import Tensor, nn
 from roll.data.sample import FinishReason
 from roll.distributed.process_setup import warn_if_not_deterministic
 from roll.distributed.waiting_line import WaitingLine
+from roll.strategies.infer.hf.kept_rows import Beginning, KeptRows
 from roll.strategies.infer.hf.sampling import BatchSampling, draw_uniforms, sample, seeded_uniforms
 from roll.strategies.infer.hf.shadow_weights import ShadowWeights
 from roll.strategies.infer.hf.slot_model import SlotModel
-from roll.strategies.infer.hf.slot_row import WHOLE, ContextKey, Row
+from roll.strategies.infer.hf.slot_row import WHOLE, ContextKey, Row, split
 from roll.strategies.infer.interface import ASLEEP, EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
 from roll.strategies.infer.request_queue import BusyTime, RequestBounds
 from roll.strategies.infer.stop_strings import Tokenizer
@@ -70,6 +71,7 @@ class SlotEngine:
         self._queue: WaitingLine[str, Row] = WaitingLine()
         self._prefixes: dict[ContextKey, tuple[Row, Tensor]] = {}
         """Context -> a running row whose slot begins with it, and the logits that follow it, under the present weights."""
+        self._kept = KeptRows(max_running_requests)
         self._sampling: BatchSampling | None = None
         """Parameters of all running rows; None when the rows have changed."""
         self._finished: list[GenerateResult] = []
@@ -101,7 +103,7 @@ class SlotEngine:
         if request.request_id in others or request.request_id in self._queue:
             raise ValueError(f"request {request.request_id!r} is running or queued already")
         if request.sampling.with_routes and self._model.record_routes():
-            self._prefixes.clear()  # nobody has recorded theirs
+            self._begin_anew()  # nobody has recorded the routes of what is cached
         if joining.limit <= 0:
             self._finished.append(joining.result("length", self._tokenizer))
         else:
@@ -132,7 +134,7 @@ class SlotEngine:
             raise ValueError(f"{len(self._rows) + len(self._interrupted)} requests are running: drain them first")
         began = self._step_ended if self._rows else time.perf_counter()
         self.shadow.flip(manifest)
-        self._prefixes.clear()
+        self._begin_anew()
         if mode == "interrupt":
             for slot in range(len(self._rows)):
                 self._take_routes(slot)
@@ -146,6 +148,7 @@ class SlotEngine:
         if running := len(self._rows) + len(self._interrupted):
             raise ValueError(f"cannot sleep with {running} requests running: abort them first")
         self._asleep = True
+        self._begin_anew()
         self._model.cache.free()
         self.shadow.free()
         if self._model.device.type == "cuda":
@@ -209,25 +212,29 @@ class SlotEngine:
         return seeded_uniforms(params.seed, params.max_new_tokens)[len(row.request.partial_ids) :]
 
     def _prefill(self, joining: list[Row]) -> None:
-        """Gives the rows slots, fills these and samples one token each. Equal contexts are computed once and copied."""
+        """Gives the rows slots, fills these and samples one token each. Equal contexts are computed once and copied; of a context
+        that begins as what a free slot holds only the rest is computed."""
         fresh: dict[ContextKey, Row] = {}
         copies: list[Row] = []
-        for row in sorted(joining, key=lambda row: len(row.context[0])):
+        for row in joining:
             if row.joined_as in self._prefixes or fresh.setdefault(row.context, row) is not row:
                 copies.append(row)
+        begun = {key: self._kept.beginning(key[0]) for key in fresh}
+        fresh = {key: fresh[key] for key in sorted(fresh, key=lambda key: uncached(key, begun[key]))}
         first = len(self._rows)
         self._rows += [*fresh.values(), *copies]
-        self._stats.prefill_tokens += sum(len(tokens) for tokens, _ in fresh)
+        self._begin(first, [begun[key] for key in fresh])
+        self._stats.prefill_tokens += sum(uncached(key, begun[key]) for key in fresh)
         if self.deterministic:
             computed = [self._model.replay(i, *split(key)) for i, key in enumerate(fresh, first)]
         else:
-            computed = self._forward_fresh(first, [tokens for tokens, _ in fresh])
+            computed = self._forward_fresh(first, [(key[0], len(key[0]) - uncached(key, begun[key])) for key in fresh])
         for (key, row), logits in zip(fresh.items(), computed, strict=True):
             self._prefixes[key] = (row, logits)
         following = []
         for slot, row in enumerate(self._rows[first:], first):
             context = row.context
-            row.cached = len(context[0])
+            row.cached, row.mixed = len(context[0]), False
             source, logits = self._prefixes[context]
             if source is not row:
                 self._model.cache.copy(self._rows.index(source), slot, row.cached)
@@ -236,15 +243,38 @@ class SlotEngine:
         self._sampling = None
         self._sample(first, torch.stack(following))
 
-    def _forward_fresh(self, first: int, contexts: list[tuple[int, ...]]) -> list[Tensor]:
-        """Logits [vocabulary] after each context (ascending in length), for the slots from `first` on. In batches none of whose
-        contexts is padded to more than twice its length: episodes at different turns would else all pay for the longest."""
+    def _begin(self, first: int, begun: Sequence[Beginning | None]) -> None:
+        """Brings to the slots from `first` on what their rows begin with; what these slots held is kept elsewhere if it can."""
+        cache, found = self._model.cache, [each for each in begun if each is not None]
+        copied = {slot: cache.read(*each) for slot, each in enumerate(begun, first) if each is not None and each.slot != slot}
+        for source, target, tokens in self._kept.give_up(range(first, len(self._rows)), found):
+            cache.copy(source, target, tokens)
+        for slot, states in copied.items():
+            cache.write(slot, states)
+
+    def _forward_fresh(self, first: int, contexts: list[tuple[tuple[int, ...], int]]) -> list[Tensor]:
+        """Logits [vocabulary] after each context, of which so many tokens are in its slot already (the rests ascend in length),
+        for the slots from `first` on. In batches in which none is padded to more than twice its length: episodes at different
+        turns would else all pay for the longest."""
         computed: list[Tensor] = []
         while contexts:
-            alike = sum(len(context) <= 2 * len(contexts[0]) for context in contexts)
-            computed += self._model.forward_contexts(first + len(computed), contexts[:alike])
+            shortest = len(contexts[0][0]) - contexts[0][1]
+            alike = sum(len(context) - start <= 2 * shortest for context, start in contexts)
+            tokens, starts = ([*part] for part in zip(*contexts[:alike], strict=True))
+            at = first + len(computed)
+            if any(starts):
+                computed += self._model.continue_contexts(at, tokens, starts)
+            else:
+                computed += self._model.forward_contexts(at, tokens)
             contexts = contexts[alike:]
         return computed
+
+    def _begin_anew(self) -> None:
+        """From now on no row begins with what is cached."""
+        self._prefixes.clear()
+        self._kept.clear()
+        for row in self._rows:
+            row.mixed = True
 
     def _decode(self) -> None:
         newest = [row.tokens[-1] for row in self._rows]
@@ -288,13 +318,16 @@ class SlotEngine:
         return BatchSampling.of([row.request.sampling for row in rows], self._model.vocab_size, self._model.device)
 
     def _remove(self, slots: list[int], reasons: Sequence[FinishReason]) -> None:
-        """Ends the rows in these slots (ascending). The last row moves into each hole, so rows stay compact."""
+        """Ends the rows in these slots (ascending). The last row moves into each hole, so rows stay compact, and the one that has
+        ended to where the last one was."""
         for slot, reason in zip(reversed(slots), reversed(reasons), strict=True):
             self._take_routes(slot)
             row, last = self._rows[slot], self._rows.pop()
             if last is not row:
-                self._model.cache.copy(len(self._rows), slot, last.cached)
+                self._model.cache.swap(slot, len(self._rows), (row.cached, last.cached))
                 self._rows[slot] = last
+            if not (row.mixed or self.deterministic):
+                self._kept.keep(len(self._rows), row.context[0][: row.cached])
             if row.joined_as in self._prefixes and self._prefixes[row.joined_as][0] is row:
                 del self._prefixes[row.joined_as]
             self._finished.append(row.result(reason, self._tokenizer))
@@ -308,7 +341,6 @@ class SlotEngine:
             row.routes = more if row.routes is None else row.routes + more
 
 
-def split(key: ContextKey) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Prompt and response of a context."""
-    tokens, prompt = key
-    return tokens[:prompt], tokens[prompt:]
+def uncached(key: ContextKey, begun: Beginning | None) -> int:
+    """Tokens of the context that have to be computed."""
+    return len(key[0]) - (begun.tokens if begun is not None else 0)

@@ -17,6 +17,7 @@ gathered or concatenated. Every row writes at its own position. Invariant: what 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -32,7 +33,7 @@ from roll.strategies.routers import Routers
 
 
 class SlotCache(Cache):  # type: ignore[misc]
-    """What the model sees as `past_key_values`. `begin_prefill` or `begin_decode` says what the next forward will write."""
+    """What the model sees as `past_key_values`. `begin_prefill` or `begin_continuation` says what the next forward will write."""
 
     def __init__(self, slots: int, max_length: int, num_layers: int) -> None:
         self.slots = slots
@@ -57,21 +58,37 @@ class SlotCache(Cache):  # type: ignore[misc]
         self.start, self.count, self.width, self.prefilling = start, count, width, True
         self.write_index = (slice(start, start + count), slice(None), slice(0, width))
 
-    def begin_decode(self, start: int, positions: Tensor, width: int) -> None:
-        """The next forward holds one token for each row from `start` on, at `positions` [count] (all < `width`)."""
+    def begin_continuation(self, start: int, positions: Tensor, width: int) -> None:
+        """The next forward holds tokens for each row from `start` on, at `positions` [count, tokens] (all < `width`)."""
         self._reserve(width)
         count = len(positions)
         self.start, self.count, self.width, self.prefilling = start, count, width, False
         rows = torch.arange(start, start + count, device=positions.device)
-        self.write_index = (rows, slice(None), positions)
+        self.write_index = (rows[:, None], slice(None), positions)
+
+    def read(self, row: int, length: int) -> list[Tensor]:
+        """A copy of its first `length` tokens, for `write`."""
+        return [states[:length].clone() for states in self._row(row)]
+
+    def write(self, row: int, copied: Sequence[Tensor]) -> None:
+        for states, of_row in zip(self._row(row), copied, strict=True):
+            states[: len(of_row)] = of_row
+
+    def swap(self, first: int, second: int, lengths: tuple[int, int]) -> None:
+        """Row `first` becomes row `second` and the other way round, as long as they are."""
+        kept = self.read(first, lengths[0])
+        self.copy(second, first, lengths[1])
+        self.write(second, kept)
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Row `target` becomes row `source` (its first `length` tokens)."""
-        for layer in self.slot_layers:
-            for states in layer.held:
-                states[target, :, :length] = states[source, :, :length]
-        if self.routes is not None:
-            self.routes[target, :length] = self.routes[source, :length]
+        for of_target, of_source in zip(self._row(target), self._row(source), strict=True):
+            of_target[:length] = of_source[:length]
+
+    def _row(self, row: int) -> list[Tensor]:
+        """Views [capacity, ...] of all that it has."""
+        held = [states[row].transpose(0, 1) for layer in self.slot_layers for states in layer.held]
+        return held if self.routes is None else [*held, self.routes[row]]
 
     def store_routes(self, chosen: Tensor) -> None:
         """Of the forward that was made: [tokens, layers, top_k]."""
@@ -136,8 +153,8 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
             keys[owner.write_index] = key_states
             values[owner.write_index] = value_states
             return key_states, value_states
-        keys[owner.write_index] = key_states[:, :, 0]
-        values[owner.write_index] = value_states[:, :, 0]
+        keys[owner.write_index] = key_states.transpose(1, 2)
+        values[owner.write_index] = value_states.transpose(1, 2)
         rows = slice(owner.start, owner.start + owner.count)
         return keys[rows, :, : owner.width], values[rows, :, : owner.width]
 
@@ -241,17 +258,30 @@ class SlotModel:
         logits: Tensor = self._head(hidden[torch.arange(len(contexts), device=self.device), last])
         return logits
 
+    def continue_contexts(self, first: int, contexts: list[tuple[int, ...]], starts: list[int]) -> Tensor:
+        """`forward_contexts` for slots that hold the first `starts` tokens of each context already."""
+        lengths = [len(context) - start for context, start in zip(contexts, starts, strict=True)]
+        longest, width = max(lengths), max(map(len, contexts)) + 1
+        rests = [context[start:] for context, start in zip(contexts, starts, strict=True)]
+        ids = torch.tensor([(*rest, *(0,) * (longest - len(rest))) for rest in rests], device=self.device)
+        # Padding is written behind the context, where the first sampled token will be.
+        last = torch.tensor(lengths, device=self.device)
+        at = torch.minimum(torch.arange(longest, device=self.device), last[:, None])
+        positions = at + torch.tensor(starts, device=self.device)[:, None]
+        beyond = torch.arange(width, device=self.device) > positions[:, :, None]
+        self.cache.begin_continuation(first, positions, width)
+        hidden = self._hidden(ids, positions, self._additive(beyond)[:, None])
+        logits: Tensor = self._head(hidden[torch.arange(len(contexts), device=self.device), last - 1])
+        return logits
+
     def forward_tokens(self, first: int, tokens: list[int], positions: list[int]) -> Tensor:
         """Logits [n, vocabulary] that follow one more token, at its position, for each slot from `first` on."""
         width = max(positions) + 1
         ids, at = torch.tensor([tokens, positions], device=self.device)
         mask = None
         if min(positions) + 1 < width:
-            beyond = torch.arange(width, device=self.device) > at[:, None]
-            # Additive and of the model's type: sdpa would convert a boolean mask again in every layer.
-            mask = torch.zeros(beyond.shape, dtype=self.dtype, device=self.device).masked_fill_(beyond, -math.inf)
-            mask = mask[:, None, None]
-        self.cache.begin_decode(first, at, width)
+            mask = self._additive(torch.arange(width, device=self.device) > at[:, None])[:, None, None]
+        self.cache.begin_continuation(first, at[:, None], width)
         logits: Tensor = self._head(self._hidden(ids[:, None], at[:, None], mask)[:, 0])
         return logits
 
@@ -269,6 +299,10 @@ class SlotModel:
             self.cache.store_routes(self._routers.taken())
         hidden: Tensor = out.last_hidden_state
         return hidden
+
+    def _additive(self, beyond: Tensor) -> Tensor:
+        """Additive and of the model's type: sdpa would convert a boolean mask again in every layer."""
+        return torch.zeros(beyond.shape, dtype=self.dtype, device=self.device).masked_fill_(beyond, -math.inf)
 
     def _refuse_unsupported(self, config: Any) -> None:
         if config._attn_implementation not in ("sdpa", "eager", SLOT_SDPA):

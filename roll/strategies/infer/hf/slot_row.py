@@ -16,6 +16,13 @@ from roll.strategies.infer.stop_strings import StopStringMatcher, Tokenizer, res
 ContextKey = tuple[tuple[int, ...], int]
 """A row's tokens and how many of them are its prompt: rows with equal keys are computed alike."""
 
+
+def split(key: ContextKey) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Prompt and response of a context."""
+    tokens, prompt = key
+    return tokens[:prompt], tokens[prompt:]
+
+
 WHOLE: Ints = np.zeros(0, dtype=np.int32)
 
 
@@ -40,6 +47,8 @@ class Row:
     """The context it was last prefilled with."""
     cached: int = 0
     """Tokens whose keys and values are in the slot: all but the newest sampled one."""
+    mixed: bool = False
+    """No other row may begin with these: some are of other weights, or their experts are not known."""
 
     @classmethod
     def of(cls, request: GenerateRequest, limit: int, tokenizer: Tokenizer | None) -> Row:

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from roll.distributed.cores import Cores
 from roll.errors import EngineClosed
 from roll.strategies.infer.hf.slot_engine import SlotEngine
 from roll.strategies.infer.interface import EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
@@ -42,6 +43,7 @@ class HFInferStrategy:
         device: str = "cpu",
         attn_implementation: str = "sdpa",
         threads: int | None = None,
+        borrows_cores: bool = False,
         seed: int = 0,
         deterministic: bool = False,
         version: int = 0,
@@ -50,7 +52,8 @@ class HFInferStrategy:
         """Loads a Hugging Face folder (safetensors only) and starts the engine.
 
         `max_length` bounds prompt + response tokens of a request. `threads`: torch CPU threads of the engine; torch keeps this
-        number per thread but also takes it as the default of threads that have not used torch yet. `seed` serves the requests
+        number per thread but also takes it as the default of threads that have not used torch yet. `borrows_cores`: it may have
+        more while other workers wait. `seed` serves the requests
         that bring none. `deterministic`: see `SlotEngine`. `version`: the policy version of the folder's weights.
         `adapters`: weight updates are adapters, merged here with their base."""
         model: Any = load_model(Path(model_path), getattr(torch, dtype), attn_implementation)
@@ -66,6 +69,7 @@ class HFInferStrategy:
                 adapters=adapters,
             ),
             threads,
+            borrows_cores,
         )
 
     @classmethod
@@ -95,9 +99,9 @@ class HFInferStrategy:
         self._start(engine, threads)
         return self
 
-    def _start(self, engine: SlotEngine, threads: int | None) -> None:
+    def _start(self, engine: SlotEngine, threads: int | None, borrows_cores: bool = False) -> None:
         self._engine = engine
-        self._threads = threads
+        self._cores = Cores(threads or torch.get_num_threads(), borrows_cores)
         self._waiting: dict[str, Future[GenerateResult]] = {}
         """By request id; touched by the engine thread only."""
         self._when_drained: list[tuple[Callable[[], None], Future[Any]]] = []
@@ -186,10 +190,9 @@ class HFInferStrategy:
     def _run(self) -> None:
         """The engine thread. Boundary: whatever ends it is handed to every waiting call, so no call ever hangs."""
         try:
-            if self._threads is not None:
-                torch.set_num_threads(self._threads)
             while not self._closing:
                 self._act()
+                self._cores.begin()
                 for result in self._engine.step():
                     self._waiting.pop(result.request_id).set_result(result)
                 if self._when_drained and self._engine.drained:
@@ -213,7 +216,9 @@ class HFInferStrategy:
 
     def _act(self) -> None:
         """Runs what was posted by now; waits for something if the engine has nothing to do."""
-        for _ in range(self._posted.qsize() or int(self._engine.idle)):
+        if waits := self._engine.idle and self._posted.empty():
+            self._cores.end()
+        for _ in range(self._posted.qsize() or int(waits)):
             action, done = self._posted.get()
             if done.set_running_or_notify_cancel():
                 self._perform(action, done)

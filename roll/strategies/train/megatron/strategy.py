@@ -66,7 +66,7 @@ class MegatronStrategy:
         self._device = torch.device(context.device)
         if self._device.type == "cpu":
             cpu_shim.install()
-        prepare_process(context, self._device)
+        self._cores = prepare_process(context, self._device)
         self._tokenizer = load_tokenizer(self._path)
         self._hf_config = AutoConfig.from_pretrained(self._path, local_files_only=True, trust_remote_code=False)
         self._compute_dtype = resolve_dtype(spec.dtype, self._device)
@@ -136,7 +136,7 @@ class MegatronStrategy:
         def loss_of(micro: Padded, at: Predictors, said: Tensor) -> tuple[Tensor, Metrics]:
             logprobs, entropy = (self._place(micro, at, of_row) for of_row in said.unbind(1))
             entropy = entropy if loss.entropy_coef else entropy.detach()
-            value, metrics = compute_loss(logprobs, entropy, micro, loss, totals.tokens, totals.sequences)
+            value, metrics = compute_loss(logprobs, entropy, micro, loss, totals.tokens, totals.sequences, totals.rollouts)
             return value, metrics | self._microbatches.metrics
 
         return self._optimise(batch, loss_of, mode)
@@ -150,7 +150,7 @@ class MegatronStrategy:
 
         out = torch.zeros(batch.num_tokens, device=self._device)
         offsets = batch.offsets.tolist()
-        with torch.no_grad():
+        with torch.no_grad(), self._cores.computing():
             for micro, values in self._microbatches.run(batch, self._spec.max_tokens_per_microbatch_infer, score, train=False):
                 for i, sample in zip(micro.indices, values.split(micro.padded.lengths.tolist()), strict=False):
                     out[offsets[i] : offsets[i + 1]] = sample
@@ -164,7 +164,8 @@ class MegatronStrategy:
         self._wrapped.zero_grad_buffer()
         self._optimizer.zero_grad()
         ran = self._microbatches.run(batch, training.max_tokens_per_microbatch, loss_of, train=True, entropy=entropy)
-        parts = [metrics for _, metrics in ran]
+        with self._cores.computing():
+            parts = [metrics for _, metrics in ran]
         metrics = reduce_metrics(parts, self._parallel.reduce_over_data) if self._parallel.last_stage else None
         self._optimizer.prepare_grads()
         norm = float(self._optimizer.get_grad_norm())

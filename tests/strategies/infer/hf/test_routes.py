@@ -97,6 +97,28 @@ def test_a_resumed_call_says_those_of_the_tokens_that_no_call_before_has_compute
         check(request, replace(two, token_ids=one.token_ids + two.token_ids, extras=both))
 
 
+def test_a_turn_says_the_experts_of_what_it_did_not_compute_itself(lab: Any) -> None:
+    """The next turn begins with what a free slot still holds, but not with what was cached before anybody asked."""
+    engine = lab.engine(model(), slots=3)
+    said = {name: list(prompt) * 4 for name, prompt in zip("abcd", prompts(4, seed=5), strict=True)}
+    lab.run_all(engine, [lab.request("silent", said["a"], max_new_tokens=20)])
+    running = lab.request("running", said["b"], max_new_tokens=40)
+
+    def ask(step: int) -> None:
+        if step == 10:
+            engine.submit(lab.request("first", said["c"], **SAMPLED, max_new_tokens=2))
+
+    before = lab.run_all(engine, [running], ask)
+    said["b"] += before["running"].token_ids
+    for turn in range(4):
+        requests = [lab.request(f"{name}.{turn}", said[name], **SAMPLED, max_new_tokens=6) for name in "bdac"]
+        computed = engine.stats().prefill_tokens
+        for request, result in lab.run_all(engine, requests).items():
+            check(next(one for one in requests if one.request_id == request), result)
+            said[request[0]] += [*result.token_ids, turn]
+        assert turn == 0 or engine.stats().prefill_tokens - computed < sum(len(r.prompt_ids) for r in requests)
+
+
 @pytest.mark.parametrize("mode", ["interrupt", "in_flight"])
 def test_a_token_keeps_the_experts_of_the_weights_that_sampled_what_followed_it(lab: Any, mode: str) -> None:
     versions = {version: model(seed=version) for version in range(4)}

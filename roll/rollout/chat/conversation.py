@@ -1,13 +1,13 @@
-"""What a program says to a model and hears from it, in the one form that all dialects are read into: that of chat templates.
+"""What an agent says to a model and hears from it, in the one form that all dialects are read into: that of chat templates.
 
-Two messages are the same to the gateway if they differ only in what clients change on the way: the order of the keys of a tool's
+Two messages are the same here if they differ only in what clients change on the way: the order of the keys of a tool's
 arguments and the spaces between them, 1 for 1.0, ids of calls, white space around an answer, and thinking that is left out."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -15,7 +15,8 @@ from roll.data.untrusted import complaint
 from roll.errors import Refused
 
 Message: TypeAlias = dict[str, Any]
-ROLES = ("system", "user", "assistant", "tool")
+OPENAI_ROLES = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+"""A role in OpenAI's dialects -> the same in chat templates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,35 @@ def tool_call(id: object, name: object, arguments: object) -> ToolCall:
     return ToolCall(str(id or ""), name, arguments)
 
 
+def read_message(given: Mapping[str, Any]) -> Message:
+    """A message in OpenAI's form. Raises `Refused`."""
+    role = OPENAI_ROLES.get(str(given.get("role")))
+    if role is None:
+        raise Refused(400, f"a message's role is one of {', '.join(OPENAI_ROLES)}, not {given.get('role')!r}", "messages")
+    kinds = ("text", "refusal") if role == "assistant" else ("text",)
+    content = text_of(given.get("content"), kinds)
+    if role == "assistant":
+        thinking = given.get("reasoning_content") or given.get("reasoning")
+        return assistant(content, [_read_call(call) for call in listed(given, "tool_calls")], str(thinking or ""))
+    message: Message = {"role": role, "content": content}
+    if role == "tool":
+        message["tool_call_id"] = str(given.get("tool_call_id") or "")
+    return message
+
+
+def _read_call(call: Mapping[str, Any]) -> ToolCall:
+    function = field_of(call, "function", dict) or {}
+    return tool_call(call.get("id"), function.get("name"), function.get("arguments"))
+
+
+def read_tool(tool: Mapping[str, Any]) -> Message:
+    """A tool in OpenAI's form. Raises `Refused`."""
+    if tool.get("type") != "function" or not isinstance(tool.get("function"), dict):
+        raise Refused(400, "a tool is {type: function, function: {...}}", "tools")
+    function = tool["function"]
+    return function_tool(function, function.get("name"), function.get("parameters"))
+
+
 def canonical(value: object) -> str:
     """JSON that is equal for equal values."""
     return json.dumps(_plain(value), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
@@ -105,6 +135,11 @@ def _plain(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def shown(messages: Sequence[Message]) -> str:
+    """For people."""
+    return "\n".join(f"{message['role']}: {message['content']}" for message in messages)
+
+
 def thinking_of(message: Message) -> str:
     return str(message.get("reasoning_content") or "").strip()
 
@@ -113,9 +148,14 @@ def digests(tools: Sequence[Message], messages: Sequence[Message]) -> list[bytes
     """One for each message: of it and all before it."""
     found, running = [], hashlib.sha256(canonical(list(tools)).encode()).digest()
     for message in messages:
-        running = hashlib.sha256(running + _key(message).encode()).digest()
+        running = further(running, message)
         found.append(running)
     return found
+
+
+def further(before: bytes, message: Message) -> bytes:
+    """The digest of a conversation and one message more."""
+    return hashlib.sha256(before + _key(message).encode()).digest()
 
 
 def _key(message: Message) -> str:
@@ -144,7 +184,7 @@ def text_of(content: object, kinds: Sequence[str] = ("text",)) -> str:
     return "".join(parts)
 
 
-def field_of(body: dict[str, Any], name: str, kind: type, least: int | None = None) -> Any:
+def field_of(body: Mapping[str, Any], name: str, kind: type, least: int | None = None) -> Any:
     """A field of a request, or None. Raises `Refused` for a value of another type."""
     value: Any = body.get(name)
     if value is None:
@@ -156,7 +196,7 @@ def field_of(body: dict[str, Any], name: str, kind: type, least: int | None = No
     return value
 
 
-def listed(body: dict[str, Any], name: str) -> list[dict[str, Any]]:
+def listed(body: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     """A list of mappings; empty if it is not there. Raises `Refused`."""
     values = field_of(body, name, list) or []
     if not all(isinstance(value, dict) for value in values):
@@ -164,7 +204,7 @@ def listed(body: dict[str, Any], name: str) -> list[dict[str, Any]]:
     return list(values)
 
 
-def function_tool(given: dict[str, Any], name: object, parameters: object) -> Message:
+def function_tool(given: Mapping[str, Any], name: object, parameters: object) -> Message:
     """A tool as chat templates show it. Raises `Refused`."""
     if not isinstance(name, str) or not name:
         raise Refused(400, "a tool needs a name", "tools")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from roll.data.untrusted import complaint
-from roll.envs.gateway.conversation import ToolCall
+from roll.rollout.chat.conversation import ToolCall
 
 BEGIN, END = "<tool_call>", "</tool_call>"
 CALL = re.compile(f"{BEGIN}(.*?){END}", re.DOTALL)

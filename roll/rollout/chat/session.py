@@ -1,4 +1,4 @@
-"""One episode, as the gateway sees it: who may speak for it, what was asked, answered and recorded, and what it earned.
+"""One episode of an agent that asks by itself: who may speak for it, what was asked, answered and recorded, and what it earned.
 
 An answer belongs to the episode once it is written to a program that still listens: what nobody has heard is not trained. A
 request that is repeated, which clients say in a header, gets the answer of the first, whether that is still being sampled, was
@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from roll.data.sample import EpisodeEnd
-from roll.envs.gateway.answer_text import new_id, read_answer
-from roll.envs.gateway.conversation import Asked, Reply
-from roll.envs.gateway.forest import Context, Forest
 from roll.errors import Refused, TemplateRefusal
+from roll.rollout.chat.answer_text import new_id
+from roll.rollout.chat.conversation import Asked, Reply
+from roll.rollout.chat.forest import Context, Forest, replied
 from roll.rollout.dialogue import Dialogue
 from roll.rollout.episode import PolicyAnswer
 
@@ -111,7 +111,7 @@ class Session:
             raise Refused(500, "the policy cannot answer") from error
         if call.reply is None:
             assert call.asked is not None and call.context is not None
-            call.reply = _reply(call, call.asked, call.context, sampled)
+            call.reply = replied(call.asked, call.context, sampled, call.call_id)
         return call.reply
 
     def record(self, call: Call) -> None:
@@ -177,17 +177,3 @@ def _heard(work: asyncio.Future[Any]) -> None:
 
 def _lost(call: Call) -> bool:
     return call.work.done() and (call.work.cancelled() or call.work.exception() is not None)
-
-
-def _reply(call: Call, asked: Asked, context: Context, sampled: PolicyAnswer) -> Reply:
-    said = read_answer(sampled.text, context.thinks, asked.reads_calls and bool(asked.tools))
-    return Reply(
-        call_id=call.call_id,
-        content=said.content,
-        thinking=said.thinking,
-        calls=said.calls,
-        stopped=sampled.stopped,
-        prompt_tokens=len(context.ids),
-        answer_tokens=len(sampled.token_ids),
-        created=int(time.time()),
-    )

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from roll.data.sample import EpisodeEnd, Prompt, Sample, Trajectory, Turn
-from roll.envs.gateway.answer_text import BEGIN
-from roll.envs.gateway.forest import Answer, Forest
+from roll.rollout.chat.answer_text import BEGIN
+from roll.rollout.chat.conversation import shown
+from roll.rollout.chat.forest import Answer, Forest
 from roll.rollout.episode import EpisodeTask, Response
 
 
@@ -30,8 +31,9 @@ class Outcome:
     metrics: dict[str, float]
 
 
-def episode_samples(forest: Forest, task: EpisodeTask, outcome: Outcome) -> list[Sample]:
-    """Empty without an answer."""
+def episode_samples(forest: Forest, task: EpisodeTask, outcome: Outcome, turns: Sequence[Turn] = ()) -> list[Sample]:
+    """Empty without an answer. `turns`: of the answers, as they were recorded, where an environment says more of them."""
+    turn_of = {id(answer): turn for answer, turn in zip(forest.answers, turns, strict=False)}
     leaves = forest.leaves()
     score = outcome.reward + sum(answer.reward for answer in forest.answers)
     trained: set[int] = set()
@@ -39,11 +41,11 @@ def episode_samples(forest: Forest, task: EpisodeTask, outcome: Outcome) -> list
     for leaf in leaves:
         path = leaf.path()
         own = [answer for answer in path if id(answer) not in trained]
-        turns = [_turn(answer) for answer in own]
+        own_turns = [turn_of.get(id(answer)) or _turn(answer) for answer in own]
         if leaf is leaves[-1]:
-            turns[-1].reward += outcome.reward
+            own_turns[-1].reward += outcome.reward
         trajectory = Trajectory(
-            turns=turns,
+            turns=own_turns,
             first_turn=len(trained),
             num_turns=len(forest.answers),
             score=score,
@@ -68,7 +70,7 @@ def _sample(path: Sequence[Answer], own: Sequence[Answer], task: EpisodeTask, tr
     for answer in own[1:]:
         response.told(answer.told)
         response.answered(answer.sampled)
-    text = "\n".join(map(_shown, own[0].conversation[:-1]))
+    text = shown(own[0].conversation[:-1])
     stopped = own[-1].sampled.stopped and trajectory.end != "context"
     return Sample(
         prompt=Prompt(task.uid, prompt_ids, text, task.tag, task.tag, "", {"env_seed": task.env_seed}),
@@ -87,7 +89,7 @@ def _sample(path: Sequence[Answer], own: Sequence[Answer], task: EpisodeTask, tr
 
 def _turn(answer: Answer) -> Turn:
     return Turn(
-        observation="\n".join(map(_shown, answer.news)),
+        observation=shown(answer.news),
         action=answer.sampled.text,
         reward=answer.reward,
         state_key="",
@@ -95,7 +97,3 @@ def _turn(answer: Answer) -> Turn:
         is_effective=True,
         tokens=len(answer.sampled.token_ids),
     )
-
-
-def _shown(message: dict[str, object]) -> str:
-    return f"{message['role']}: {message['content']}"

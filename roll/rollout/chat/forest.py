@@ -7,10 +7,12 @@ requests on one history make two branches, an edited or compacted history begins
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from roll.envs.gateway.conversation import Asked, Message, Reply, digests, thinking_of
+from roll.rollout.chat.answer_text import THINK, read_answer
+from roll.rollout.chat.conversation import Asked, Message, Reply, digests, further, thinking_of
 from roll.rollout.dialogue import Dialogue
 from roll.rollout.episode import PolicyAnswer
 
@@ -92,8 +94,10 @@ class Forest:
         else:
             self.rendered_anew += any(message["role"] == "assistant" for message in news)
         self.answers.append(answer)
-        digest = digests(asked.tools, [*asked.messages, answer.message])[-1]
-        self._after.setdefault(digest, []).append(answer)
+        *_, before, digest = digests(asked.tools, [*asked.messages, answer.message])
+        as_written = [further(before, {"role": "assistant", "content": text}) for text in written(answer, context.thinks)]
+        for each in dict.fromkeys([digest, *as_written]):
+            self._after.setdefault(each, []).append(answer)
         return answer
 
     def find(self, call_id: object) -> Answer | None:
@@ -115,9 +119,30 @@ class Forest:
         return None
 
 
+def replied(asked: Asked, context: Context, sampled: PolicyAnswer, call_id: str = "") -> Reply:
+    """What was sampled, as an answer."""
+    said = read_answer(sampled.text, context.thinks, asked.reads_calls and bool(asked.tools))
+    return Reply(
+        call_id=call_id,
+        content=said.content,
+        thinking=said.thinking,
+        calls=said.calls,
+        stopped=sampled.stopped,
+        prompt_tokens=len(context.ids),
+        answer_tokens=len(sampled.token_ids),
+        created=int(time.time()),
+    )
+
+
 def _same_thinking(answer: Answer, messages: Sequence[Message]) -> bool:
     """Thinking may be left out of a history; other thinking than was sampled is another history."""
     return all(thinking_of(messages[each.place]) in ("", thinking_of(each.message)) for each in up(answer))
+
+
+def written(answer: Answer, thinks: bool) -> list[str]:
+    """The answer as text: so an agent sends it back that reads thinking and calls of tools itself."""
+    text = answer.sampled.text
+    return [text, f"{THINK}{text}"] if thinks else [text]
 
 
 def up(answer: Answer | None) -> Iterator[Answer]:

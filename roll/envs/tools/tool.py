@@ -1,0 +1,91 @@
+"""A tool: what it is called, what it takes, and how an answer calls it in words.
+
+One of a user's own derives from `Tool`, and is named by its dotted path. The keys of `tool_args` are its constructor's arguments.
+It is made once for all episodes of a coordinator, side by side, so what it keeps is everybody's."""
+
+from __future__ import annotations
+
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from roll.data.untrusted import complaint
+from roll.errors import ToolFailed
+from roll.rollout.chat.conversation import Message
+
+
+class Tool(ABC):
+    name: str
+    description: str
+    """For the model: what the tool does."""
+    parameters: Mapping[str, Any]
+    """JSON schema of the arguments, an object."""
+    patterns: Sequence[str] = ()
+    """Regular expressions whose first group is what a text hands to the tool; none: <name>...</name>."""
+    stands_alone = False
+    """Whether its result is said as it is, without its name."""
+
+    @property
+    def instructions(self) -> str:
+        """How a text calls it, for the first observation."""
+        handed = self._only_text or f"JSON of {json.dumps(dict(self.parameters.get('properties', {})))}"
+        return f"{self.description} Write <{self.name}>{handed}</{self.name}> to use it."
+
+    @abstractmethod
+    async def run(self, arguments: Mapping[str, Any]) -> str:
+        """The result. Raises `ToolFailed` with what the policy is told, and whatever else: all of it is an observation. It is
+        cancelled at the time limit of a step."""
+
+    async def close(self) -> None:  # noqa: B027
+        """Gives back what it holds."""
+
+    def problem(self) -> str:
+        """Why it cannot work on this machine, found out before any worker starts; empty if it can."""
+        return ""
+
+    @property
+    def schema(self) -> Message:
+        """As chat templates show it."""
+        function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
+        return {"type": "function", "function": function}
+
+    def read(self, text: str) -> tuple[int, str] | None:
+        """Where the first call of a text begins, and what is handed over; None without a call."""
+        marks = self.patterns or (f"<{re.escape(self.name)}>(.*?)</{re.escape(self.name)}>",)
+        found = [match for mark in marks if (match := re.search(mark, text, re.DOTALL))]
+        first = min(found, key=lambda match: match.end(), default=None)
+        return None if first is None else (first.start(), (first.group(1) or "").strip())
+
+    def arguments_of(self, handed: str) -> Mapping[str, Any]:
+        """Of what a text hands over: the text itself, if the tool takes one text, else JSON. Raises `ToolFailed`."""
+        if name := self._only_text:
+            return {name: handed}
+        try:
+            given = json.loads(handed)
+        except (ValueError, RecursionError):
+            given = None
+        if not isinstance(given, dict) or complaint(given):
+            raise ToolFailed(f"{self.name} takes a JSON object, and {handed[:200]!r} is none")
+        return given
+
+    @property
+    def _only_text(self) -> str:
+        """The name of the argument, if there is one and it is a text."""
+        properties = self.parameters.get("properties", {})
+        ((name, schema),) = properties.items() if len(properties) == 1 else (("", {}),)
+        return name if schema.get("type") == "string" else ""
+
+
+def text_parameter(name: str, description: str) -> dict[str, Any]:
+    """Schema of one argument that is a text."""
+    return {"type": "object", "properties": {name: {"type": "string", "description": description}}, "required": [name]}
+
+
+def text_argument(arguments: Mapping[str, Any], name: str) -> str:
+    """Raises `ToolFailed`."""
+    value = arguments.get(name)
+    if not isinstance(value, str) or len(arguments) > 1:
+        raise ToolFailed(f"it takes {name}, a text, and nothing else")
+    return value

@@ -1,0 +1,140 @@
+"""The tools of a tag: made from the configuration, called with a time limit."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from roll.configs.dotted_path import import_failure, named_object
+from roll.configs.problems import ConfigError, Problem, did_you_mean
+from roll.configs.tools import ToolWrapperConfig
+from roll.data.untrusted import complaint
+from roll.envs.tools.tool import Tool
+from roll.errors import TemplateRefusal, ToolFailed, boundary, reason
+from roll.rollout.chat.conversation import Message, ToolCall, assistant
+from roll.rollout.dialogue import Dialogue
+
+BUILT_IN = {
+    name: f"roll.envs.tools.{path}"
+    for name, path in {
+        "python_code": "python_code.PythonCode",
+        "calculator": "calculator.Calculator",
+        "search": "search.Search",
+    }.items()
+}
+TOLD = "\u27e6told\u27e7"
+_OTHER = {True: "call_format: text", False: "call_format: template, or another model's template"}
+LONGEST = 16_000
+"""Characters of a result; what is longer is cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """A call that was made."""
+
+    text: str
+    """What the policy is told."""
+    failed: bool
+
+
+class Toolbox:
+    def __init__(self, wrapper: ToolWrapperConfig, key: str, limit_s: float) -> None:
+        """`key`: of the wrapper in the configuration. `limit_s`: of a call. Raises `ConfigError`."""
+        self.wrapper, self._limit_s = wrapper, limit_s
+        self.tools: list[Tool] = []
+        problems: list[Problem] = []
+        for i, config in enumerate(wrapper.tool_configs):
+            where = f"{key}.tool_configs.{i}"
+            try:
+                self.tools.append(_made(config.tool_id, config.tool_args, where))
+            except ConfigError as error:
+                problems += error.problems
+        names = [tool.name for tool in self.tools]
+        if doubled := next((name for name in names if names.count(name) > 1), None):
+            problems.append(Problem(f"{key}.tool_configs", doubled, "names two tools alike"))
+        if problems:
+            raise ConfigError(problems)
+
+    def problems(self, key: str) -> list[Problem]:
+        """What is missing on this machine."""
+        found = [(f"{key}.tool_configs.{i}.tool_id", tool.name, tool.problem()) for i, tool in enumerate(self.tools)]
+        return [Problem(where, name, why) for where, name, why in found if why]
+
+    def unshown(self, dialogue: Dialogue, key: str) -> list[Problem]:
+        """What the run's chat template does not show: the tools, their calls, or what they tell."""
+        begin: list[Message] = [{"role": "user", "content": "."}]
+        by_template = self.wrapper.call_format == "template"
+        calls = [ToolCall("1", tool.name, {"x": 1}) for tool in self.tools] if by_template else []
+        told: list[Message] = [{"role": "tool", "content": TOLD} for _ in calls or "."]
+        schemas = [tool.schema for tool in self.tools] if by_template else []
+        try:
+            text = dialogue.text([*begin, assistant("", calls), *told], schemas)
+        except TemplateRefusal as refusal:
+            return [Problem(f"{key}.call_format", self.wrapper.call_format, str(refusal), _OTHER[by_template])]
+        if TOLD not in text or not all(tool.name in text for tool in self.tools if by_template):
+            message = f"the model's chat template does not show {'tools' if by_template else 'what tools tell'}"
+            return [Problem(f"{key}.call_format", self.wrapper.call_format, message, _OTHER[by_template])]
+        return []
+
+    async def run(self, tool: Tool, arguments: Mapping[str, Any]) -> Used:
+        """Whatever a tool does, it costs its call at most."""
+        try:
+            async with asyncio.timeout(self._limit_s):
+                with boundary(ToolFailed, tool.name, (ToolFailed, TimeoutError), reason):
+                    text = str(await tool.run(arguments))
+                    if wrong := complaint(text):
+                        raise ToolFailed(f"{tool.name}: its result {wrong}")
+                    return Used(shortened(text), False)
+        except ToolFailed as failure:
+            return Used(shortened(str(failure)), True)
+        except TimeoutError:
+            return Used(f"{tool.name} has given no result within {self._limit_s:g} s", True)
+
+    async def close(self) -> None:
+        await asyncio.gather(*(tool.close() for tool in self.tools))
+
+    def named(self, name: str) -> Tool | None:
+        return next((tool for tool in self.tools if tool.name == name), None)
+
+
+def shortened(text: str) -> str:
+    more = len(text) - LONGEST
+    return text if more <= 0 else f"{text[:LONGEST]}... ({more:,} characters more)"
+
+
+def _made(tool_id: str, arguments: Mapping[str, Any], key: str) -> Tool:
+    """Raises `ConfigError`."""
+    path = BUILT_IN.get(tool_id, tool_id)
+    if tool_id == "mcp":
+        message = "tools of MCP servers are not here"
+        fix = "an agent of yours that speaks to them (env_type: program), or a class of yours"
+        raise ConfigError([Problem(f"{key}.tool_id", tool_id, message, fix)])
+    if "." not in path:
+        raise ConfigError([Problem(f"{key}.tool_id", tool_id, "is no tool", did_you_mean(tool_id, BUILT_IN) or _known())])
+    fix = "package.module.Class, importable here"
+    say = partial(import_failure, path)
+    with boundary(lambda why: ConfigError([Problem(f"{key}.tool_id", tool_id, why, fix)]), "cannot be imported", say=say):
+        cls = named_object(path)
+    if not (isinstance(cls, type) and issubclass(cls, Tool)):
+        raise ConfigError([Problem(f"{key}.tool_id", tool_id, "is no class that derives from roll.Tool", _known())])
+    parameters = inspect.signature(cls).parameters
+    if unknown := sorted(arguments.keys() - parameters.keys()):
+        hint = did_you_mean(unknown[0], parameters) or f"known: {', '.join(parameters) or 'none'}"
+        raise ConfigError([Problem(f"{key}.tool_args.{unknown[0]}", arguments[unknown[0]], "is no argument of the tool", hint)])
+    with boundary(lambda why: ConfigError([Problem(f"{key}.tool_args", dict(arguments), why)]), "", (ConfigError,)):
+        tool = cls(**arguments)
+    return tool
+
+
+def _known() -> str:
+    return f"{', '.join(BUILT_IN)}, or the dotted path of a class"
+
+
+def explained(tools: Sequence[Tool]) -> str:
+    """For the first observation: how texts call them."""
+    each = "\n".join(tool.instructions for tool in tools)
+    return f"Available tools:\n{each}" if len(tools) > 1 else each
