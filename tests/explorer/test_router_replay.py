@@ -14,12 +14,12 @@ def mixture(model_folder, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("manager", ["TrajEnvManager", "StepEnvManager"])
+@pytest.mark.parametrize("manager", ["traj_env_manager.TrajEnvManager", "step_env_manager.StepEnvManager"])
 def test_trainer_and_engine_agree_over_all_turns(lab, make_config, mixture, manager):
     changes = {
         "pretrain": str(mixture),
         "actor_train.router_replay.mode": "R3",
-        "custom_envs.letters.env_manager_cls": f"roll.explorer.env_manager.{manager}",
+        "custom_envs.letters.env_manager_cls": f"roll.pipeline.agentic.env_manager.{manager}",
     }
     run = lab.run(make_config(changes))
     assert all(len(sample["response_ids"]) for sample in run.trained_samples())
