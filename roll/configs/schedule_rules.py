@@ -163,10 +163,8 @@ def _halves(config: PPOConfig) -> Iterator[Problem]:
 
 def _transport(config: PPOConfig) -> Iterator[Problem]:
     key, every = "weight_anchor_interval", config.weight_anchor_interval
-    if every > 1 and config.mode not in ("explore", "train"):
-        yield Problem(
-            key, every, f"with mode: {config.mode} all versions are whole: the engines are near the trainer", "remove it"
-        )
+    if every > 1 and config.mode == "both":
+        yield Problem(key, every, "with mode: both all versions are whole: the engines are near the trainer", "remove it")
     elif every > 1 and "actor_log_prob" in config.configured_roles():
         yield Problem(key, every, "actor_log_prob takes whole versions alone", "1, or no actor_log_prob")
     key, transport = "model_update_transport", config.model_update_transport
