@@ -87,8 +87,8 @@ def prepare(config: AgenticConfig, inventory: Inventory, one_process: bool = Fal
 
 def _depends_on(env: EnvConfig) -> str:
     """What a tag's episodes depend on, as text."""
-    program = [asdict(env.program)] if env.program is not None else []
-    return json.dumps([env.env_type, env.env_config, *program], sort_keys=True, default=str)
+    more = [asdict(each) for each in (env.program, env.tool_wrapper) if each is not None]
+    return json.dumps([env.env_type, env.env_config, *more], sort_keys=True, default=str)
 
 
 def _tried(config: AgenticConfig, tag: str, dialogue: Dialogue | None, shared: Preparation) -> str | None:
