@@ -100,7 +100,7 @@ def _tried(config: AgenticConfig, tag: str, dialogue: Dialogue | None, shared: P
         collect.add([*installed_problems(env.program, f"custom_envs.{tag}.program")])
         return ""
     if env.tool_wrapper is not None:
-        collect(f"custom_envs.{tag}.tool_wrapper", "given", partial(_try_tools, tag, env, dialogue, collect), "")
+        collect(f"custom_envs.{tag}.tool_wrapper", "given", partial(_try_tools, tag, env, dialogue, shared), "")
     rules: str | None = collect(f"custom_envs.{tag}.env_type", env.env_type, partial(_rules, env, tag), "")
     if rules is not None:
         began = collect(f"custom_envs.{tag}.env_type", env.env_type, partial(_try_reset, env, tag), "roll env check says more")
@@ -161,13 +161,13 @@ def _try_reset(env: EnvConfig, tag: str) -> Observation | None:
         return None
 
 
-def _try_tools(tag: str, env: EnvConfig, dialogue: Dialogue | None, collect: Collector) -> None:
+def _try_tools(tag: str, env: EnvConfig, dialogue: Dialogue | None, shared: Preparation) -> None:
     """Makes the tools, and puts a call and its result into words. Raises `ConfigError`."""
     key, tools = f"custom_envs.{tag}.tool_wrapper", toolbox(tag, env)
     try_aside(tools.close, START_S)
-    collect.add(tools.problems(key))
+    shared.warnings += tools.look_around(key, shared.collect)
     if dialogue is not None and dialogue.native and not env.by_turn:
-        collect.add(tools.unshown(dialogue, key))
+        shared.collect.add(tools.unshown(dialogue, key))
 
 
 def _try_manager(

@@ -41,9 +41,10 @@ class Tool(ABC):
     async def close(self) -> None:  # noqa: B027
         """Gives back what it holds."""
 
-    def problem(self) -> str:
-        """Why it cannot work on this machine, found out before any worker starts; empty if it can."""
-        return ""
+    def look_around(self) -> Sequence[str]:
+        """Before any worker starts: what of this machine makes it weaker than it should be. Raises `ValueError` if it cannot work
+        here."""
+        return ()
 
     @property
     def schema(self) -> Message:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from roll.configs.dotted_path import import_failure, named_object
-from roll.configs.problems import ConfigError, Problem, did_you_mean
+from roll.configs.problems import Collector, ConfigError, Problem, did_you_mean
 from roll.configs.tools import ToolWrapperConfig
 from roll.data.untrusted import complaint
 from roll.envs.tools.tool import Tool
@@ -59,10 +59,12 @@ class Toolbox:
         if problems:
             raise ConfigError(problems)
 
-    def problems(self, key: str) -> list[Problem]:
-        """What is missing on this machine."""
-        found = [(f"{key}.tool_configs.{i}.tool_id", tool.name, tool.problem()) for i, tool in enumerate(self.tools)]
-        return [Problem(where, name, why) for where, name, why in found if why]
+    def look_around(self, key: str, collect: Collector) -> list[str]:
+        """What of this machine makes tools weaker than they should be; what keeps one from working is collected."""
+        found: list[str] = []
+        for i, tool in enumerate(self.tools):
+            found += collect(f"{key}.tool_configs.{i}.tool_id", tool.name, tool.look_around, "") or ()
+        return found
 
     def unshown(self, dialogue: Dialogue, key: str) -> list[Problem]:
         """What the run's chat template does not show: the tools, their calls, or what they tell."""
