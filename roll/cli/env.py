@@ -147,6 +147,8 @@ async def _play(
     tools = None if env.tool_wrapper is None else toolbox("play", env)
     handle = opened if tools is None else with_tools(opened, tools, manager)
     try:
+        if tools is not None:
+            await tools.start()
         samples = await manager.play(handle, EpisodeTask(uid="play", tag="play", index=0, env_seed=seed), ask)
     except EpisodeFailed as failure:
         print(f"error: {visible(str(failure))}", file=sys.stderr)

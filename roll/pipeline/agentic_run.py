@@ -161,10 +161,21 @@ def _try_reset(env: EnvConfig, tag: str) -> Observation | None:
         return None
 
 
+TOOLS_S = 30.0
+"""For the tools of a tag to start."""
+
+
 def _try_tools(tag: str, env: EnvConfig, dialogue: Dialogue | None, shared: Preparation) -> None:
     """Makes the tools, and puts a call and its result into words. Raises `ConfigError`."""
     key, tools = f"custom_envs.{tag}.tool_wrapper", toolbox(tag, env)
-    try_aside(tools.close, START_S)
+
+    async def begin() -> None:
+        try:
+            await tools.start()
+        finally:
+            await tools.close()
+
+    try_aside(begin, 2 * START_S + TOOLS_S)
     shared.warnings += tools.look_around(key, shared.collect)
     if dialogue is not None and dialogue.native and not env.by_turn:
         shared.collect.add(tools.unshown(dialogue, key))

@@ -79,6 +79,17 @@ class Tool(ABC):
         return name if schema.get("type") == "string" else ""
 
 
+class Toolset(ABC):
+    """Several tools, known once they are asked for."""
+
+    @abstractmethod
+    async def start(self) -> Sequence[Tool]:
+        """Raises `ToolFailed`."""
+
+    @abstractmethod
+    async def close(self) -> None: ...
+
+
 def text_parameter(name: str, description: str) -> dict[str, Any]:
     """Schema of one argument that is a text."""
     return {"type": "object", "properties": {name: {"type": "string", "description": description}}, "required": [name]}

@@ -152,7 +152,7 @@ def test_whatever_a_tool_does_costs_its_call_at_most():
     ("config", "key", "message"),
     [
         ({"tool_id": "calculater"}, "w.tool_configs.0.tool_id", "did you mean calculator"),
-        ({"tool_id": "mcp"}, "w.tool_configs.0.tool_id", "MCP servers are not here"),
+        ({"tool_id": "mcp", "tool_args": {"command": []}}, "w.tool_configs.0.tool_args", "there is no program"),
         ({"tool_id": "no.such.Tool"}, "w.tool_configs.0.tool_id", "cannot be imported"),
         ({"tool_id": "json.JSONDecoder"}, "w.tool_configs.0.tool_id", "derives from roll.Tool"),
         ({"tool_id": "python_code", "tool_args": {"timeot": 3}}, "w.tool_configs.0.tool_args.timeot", "did you mean timeout"),
