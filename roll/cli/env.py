@@ -123,6 +123,7 @@ async def _play(
     from roll.envs.host import EnvHost
     from roll.envs.registry import make_env
     from roll.explorer.env_manager import EnvManager
+    from roll.explorer.environment_worker import toolbox, with_tools
     from roll.rollout.episode import EpisodeTask, PolicyAnswer
     from roll.strategies.infer.hf.strategy import HFInferStrategy
     from roll.strategies.infer.interface import GenerateRequest, SamplingParams
@@ -142,14 +143,20 @@ async def _play(
         return PolicyAnswer(done.token_ids, done.logprobs, done.versions, text, done.finish_reason == "stop")
 
     host = EnvHost(env.execution, env.step_timeout_s, env.reset_timeout_s)
-    handle = await host.open("play", env.env_type, env.env_config)
+    opened = await host.open("play", env.env_type, env.env_config)
+    tools = None if env.tool_wrapper is None else toolbox("play", env)
+    handle = opened if tools is None else with_tools(opened, tools, manager)
     try:
+        if tools is not None:
+            await tools.start()
         samples = await manager.play(handle, EpisodeTask(uid="play", tag="play", index=0, env_seed=seed), ask)
     except EpisodeFailed as failure:
         print(f"error: {visible(str(failure))}", file=sys.stderr)
         return 1
     finally:
         await host.close()
+        if tools is not None:
+            await tools.close()
         await engine.close()
     episodes = [sample.trajectory for sample in samples if sample.trajectory is not None]
     print(f"{env.env_type}, seed {seed}, {model}\n\n{_shown(episodes)}")

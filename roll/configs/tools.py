@@ -24,7 +24,7 @@ class ToolWrapperArgs:
 
 @dataclass(frozen=True, kw_only=True)
 class ToolConfig:
-    tool_id: str = required("python_code, calculator, search, or the dotted path of your own class.")
+    tool_id: str = required("python_code, calculator, search, mcp, or the dotted path of your own class.")
     tool_args: dict[str, Any] = option({}, "Handed to the tool; unknown keys are refused.")
 
 

@@ -183,6 +183,7 @@ class EnvironmentWorker:
         envs = self._config.custom_envs
         self._hosts = {tag: environment_host(tag, env) for tag, env in envs.items() if env.program is None}
         self._toolboxes = {tag: toolbox(tag, env) for tag, env in envs.items() if env.tool_wrapper is not None}
+        await asyncio.gather(*(box.start() for box in self._toolboxes.values()))
         if len(self._hosts) < len(envs):
             self._programs = programs(self._config, self._dialogue, self._context)
         self._engines = Cluster("actor_infer", engines, self._config.rpc_timeout)

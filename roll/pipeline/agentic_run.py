@@ -87,8 +87,8 @@ def prepare(config: AgenticConfig, inventory: Inventory, one_process: bool = Fal
 
 def _depends_on(env: EnvConfig) -> str:
     """What a tag's episodes depend on, as text."""
-    program = [asdict(env.program)] if env.program is not None else []
-    return json.dumps([env.env_type, env.env_config, *program], sort_keys=True, default=str)
+    more = [asdict(each) for each in (env.program, env.tool_wrapper) if each is not None]
+    return json.dumps([env.env_type, env.env_config, *more], sort_keys=True, default=str)
 
 
 def _tried(config: AgenticConfig, tag: str, dialogue: Dialogue | None, shared: Preparation) -> str | None:
@@ -100,7 +100,7 @@ def _tried(config: AgenticConfig, tag: str, dialogue: Dialogue | None, shared: P
         collect.add([*installed_problems(env.program, f"custom_envs.{tag}.program")])
         return ""
     if env.tool_wrapper is not None:
-        collect(f"custom_envs.{tag}.tool_wrapper", "given", partial(_try_tools, tag, env, dialogue, collect), "")
+        collect(f"custom_envs.{tag}.tool_wrapper", "given", partial(_try_tools, tag, env, dialogue, shared), "")
     rules: str | None = collect(f"custom_envs.{tag}.env_type", env.env_type, partial(_rules, env, tag), "")
     if rules is not None:
         began = collect(f"custom_envs.{tag}.env_type", env.env_type, partial(_try_reset, env, tag), "roll env check says more")
@@ -161,13 +161,24 @@ def _try_reset(env: EnvConfig, tag: str) -> Observation | None:
         return None
 
 
-def _try_tools(tag: str, env: EnvConfig, dialogue: Dialogue | None, collect: Collector) -> None:
+TOOLS_S = 30.0
+"""For the tools of a tag to start."""
+
+
+def _try_tools(tag: str, env: EnvConfig, dialogue: Dialogue | None, shared: Preparation) -> None:
     """Makes the tools, and puts a call and its result into words. Raises `ConfigError`."""
     key, tools = f"custom_envs.{tag}.tool_wrapper", toolbox(tag, env)
-    try_aside(tools.close, START_S)
-    collect.add(tools.problems(key))
+
+    async def begin() -> None:
+        try:
+            await tools.start()
+        finally:
+            await tools.close()
+
+    try_aside(begin, 2 * START_S + TOOLS_S)
+    shared.warnings += tools.look_around(key, shared.collect)
     if dialogue is not None and dialogue.native and not env.by_turn:
-        collect.add(tools.unshown(dialogue, key))
+        shared.collect.add(tools.unshown(dialogue, key))
 
 
 def _try_manager(

@@ -1,7 +1,10 @@
 import pytest
+from gateway_world import SYMBOLS, call, make_tokenizer
 from tiny_models import symbol_tokenizer, tiny_qwen2
 
 from roll.cli.env import play as main
+from roll.strategies.infer.hf.strategy import HFInferStrategy
+from roll.strategies.infer.interface import GenerateResult
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +26,27 @@ def test_an_episode_is_shown_turn_by_turn(model, capsys):
     assert "truncated" in shown and "return 0 in 4 turns" in shown
     again = main([*LAKE, "--model", model, "--seed", "3", "--max_steps", "4", "--max_tokens_per_step", "1"])
     assert again == 0 and capsys.readouterr().out == shown, "the same seed shows the same episode"
+
+
+def test_tools_stand_where_they_stand_in_a_run(tmp_path, capsys, monkeypatch):
+    """A model that calls: the tool answers, and the environment is not asked."""
+    tokenizer = make_tokenizer()
+    tiny_qwen2(len(SYMBOLS), num_hidden_layers=1, eos_token_id=1, pad_token_id=0, max_position_embeddings=4096).save_pretrained(
+        tmp_path
+    )
+    tokenizer.save_pretrained(tmp_path)
+    said = call("calculator", expression="6*7")
+
+    async def answered(self, request):
+        ids = tokenizer(said, add_special_tokens=False)["input_ids"]
+        return GenerateResult(request.request_id, ids, [0.0] * len(ids), [], "stop")
+
+    monkeypatch.setattr(HFInferStrategy, "generate", answered)
+    wrapper = "tool_wrapper={call_format: template, tool_configs: [{tool_id: calculator}]}"
+    given = ["--max_steps", "2", "--max_tokens_per_step", "200", "--sequence_length", "4000"]
+    assert main(["--env", "frozen_lake", wrapper, "--model", str(tmp_path), *given]) == 0
+    shown = capsys.readouterr().out
+    assert "tool: 42" in shown and "return 0 in 2 turns" in shown
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Adapters of other projects' environments. The packages themselves are not installed here: what is tested is what is said
 without them, and what the GEM adapter adds to an environment that draws from the global random generators."""
 
+import asyncio
 import inspect
 import random
 import sys
@@ -13,7 +14,9 @@ import pytest
 from roll.configs.problems import ConfigError
 from roll.envs.check import check_env
 from roll.envs.gem import GemEnv
+from roll.envs.host import EnvHost
 from roll.envs.registry import env_class, make_env
+from roll.errors import EnvFailure
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,3 +143,50 @@ def test_its_constructor_keeps_its_arguments(their_guess: str) -> None:
     assert "most=3" in str(inspect.signature(env_class(their_guess)))
     report = check_env(their_guess, {}, episodes=2)
     assert report.ok, report.errors
+
+
+TALKING = """
+from gem import Env
+from roll.utils.constants import EpisodeStopReason
+
+class Talking(Env):
+    env_reset_failed = False
+
+    def __init__(self, broken=False):
+        self.env_reset_failed = broken
+
+    def reset(self, seed=None):
+        Env.reset(self, seed)
+        self.messages = [{"role": "system", "content": "Talk."}, {"role": "user", "content": "hello"}]
+        tool = {"type": "function", "function": {"name": "look", "description": "", "parameters": {}}}
+        return self.messages, {"tools": [tool], "error_msg": "", "failure_mode": "none"}
+
+    def step(self, action):
+        if isinstance(action, EpisodeStopReason):
+            return self.messages, 0.25, True, True, {}
+        self.messages += [{"role": "assistant", "content": action}, {"role": "user", "content": "and?"}]
+        return self.messages, 1.0, False, False, {"metrics": {"success": False}, "metrics_agg_mode": {}}
+"""
+
+
+def test_an_environment_of_messages_that_was_written_for_roll_is_played_as_it_stands(
+    their_guess: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """agent_native_env_manager.py: messages and tools come from reset; one without room is told so by an action that is none."""
+    (tmp_path / "their_talk.py").write_text(TALKING)
+
+    async def played() -> None:
+        host = EnvHost("inline")
+        handle = await host.open("t", "their_talk.Talking", {})
+        observation, info = await handle.reset(1)
+        assert observation[-1] == {"role": "user", "content": "hello"} and info["tools"][0]["function"]["name"] == "look"
+        following, reward, *_, more = await handle.step("hi")
+        assert [message["role"] for message in following] == ["system", "user", "assistant", "user"] and reward == 1.0
+        assert more["success"] is False and len(observation) == 2, "what was shown before is as it was"
+        assert await handle.cut_off() == 0.25
+        broken = await host.open("t", "their_talk.Talking", {"broken": True})
+        with pytest.raises(EnvFailure, match="could not be reset"):
+            await broken.reset(1)
+        await host.close()
+
+    asyncio.run(played())

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from mortal_workers import MortalBackend
 from tiny_models import symbol_tokenizer
 
 from roll.cli.verify import read_run, violations
@@ -108,6 +109,26 @@ def test_a_failed_rollout_is_made_again_and_then_costs_its_group(lab, of_rollout
     failures = {name: value for name, value in run.steps()[-1].items() if name.startswith("rollout/failures/")}
     assert failures.keys() == {"rollout/failures/exception"} and failures["rollout/failures/exception"] > 0
     assert all(sample["reward"] == 1.0 for sample in run.trained_samples())
+
+
+def test_engines_and_trainers_that_die_cost_no_rollout(lab, of_rollouts):
+    """An engine that dies in a rollout is replaced, and the answer goes on; a trainer goes back to its checkpoint."""
+    deaths = MortalBackend({("actor_infer-0", "generate"): {5}, ("actor_train-0", "train"): {3}})
+    config = of_rollouts("two_turns", {"async_generation_ratio": 1, "save_steps": 1}, max_steps=4)
+    run = lab.start(config, deaths)
+    assert run.summary["status"] == "finished", run.summary["reason"]
+    assert list(violations(read_run(run.run_dir))) == []
+    assert run.summary["engine_restarts"] == len(run.summary["trainer_recovery_s"]) == 1
+    assert run.summary["rollout_failures"] == {}
+    assert run.summary["staleness"]["max"] <= run.summary["staleness"]["bound"]
+
+
+def test_a_run_goes_on_where_it_was_and_what_top_p_kept_is_trained(lab, of_rollouts):
+    changes = {"actor_infer.generating_args.top_p": 0.6, "save_steps": 1}
+    finished(lab, of_rollouts("two_branches", changes, max_steps=1))
+    run = finished(lab, of_rollouts("two_branches", changes, max_steps=2, resume_from_checkpoint=True))
+    assert [row["step"] for row in run.steps()][-1] == 2 and run.summary["resumed_from_step"] == 1
+    assert max(row["actor/engine_mismatch_max"] for row in run.steps() if "actor/engine_mismatch_max" in row) < 1e-4
 
 
 @pytest.mark.parametrize(

@@ -53,12 +53,13 @@ class PythonCode(Tool):
             f"{self.description} Write a whole program between <code> and </code>, or in a block ```python ... ```, to use it."
         )
 
-    def problem(self) -> str:
+    def look_around(self) -> Sequence[str]:
+        if self._isolation != BUILT_IN:  # a command of the user's own, which answers for itself
+            return ()
         try:
-            state_here()
+            return [f"the sandbox of {self.name} lacks: {missing}" for missing in state_here()["missing"]]
         except SandboxFailed as failure:
-            return str(failure)
-        return ""
+            raise ValueError(str(failure)) from failure
 
     async def run(self, arguments: Mapping[str, Any]) -> str:
         item = {

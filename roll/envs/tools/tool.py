@@ -41,9 +41,10 @@ class Tool(ABC):
     async def close(self) -> None:  # noqa: B027
         """Gives back what it holds."""
 
-    def problem(self) -> str:
-        """Why it cannot work on this machine, found out before any worker starts; empty if it can."""
-        return ""
+    def look_around(self) -> Sequence[str]:
+        """Before any worker starts: what of this machine makes it weaker than it should be. Raises `ValueError` if it cannot work
+        here."""
+        return ()
 
     @property
     def schema(self) -> Message:
@@ -76,6 +77,17 @@ class Tool(ABC):
         properties = self.parameters.get("properties", {})
         ((name, schema),) = properties.items() if len(properties) == 1 else (("", {}),)
         return name if schema.get("type") == "string" else ""
+
+
+class Toolset(ABC):
+    """Several tools, known once they are asked for."""
+
+    @abstractmethod
+    async def start(self) -> Sequence[Tool]:
+        """Raises `ToolFailed`."""
+
+    @abstractmethod
+    async def close(self) -> None: ...
 
 
 def text_parameter(name: str, description: str) -> dict[str, Any]:

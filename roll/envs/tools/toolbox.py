@@ -10,10 +10,10 @@ from functools import partial
 from typing import Any
 
 from roll.configs.dotted_path import import_failure, named_object
-from roll.configs.problems import ConfigError, Problem, did_you_mean
+from roll.configs.problems import Collector, ConfigError, Problem, did_you_mean
 from roll.configs.tools import ToolWrapperConfig
 from roll.data.untrusted import complaint
-from roll.envs.tools.tool import Tool
+from roll.envs.tools.tool import Tool, Toolset
 from roll.errors import TemplateRefusal, ToolFailed, boundary, reason
 from roll.rollout.chat.conversation import Message, ToolCall, assistant
 from roll.rollout.dialogue import Dialogue
@@ -24,6 +24,7 @@ BUILT_IN = {
         "python_code": "python_code.PythonCode",
         "calculator": "calculator.Calculator",
         "search": "search.Search",
+        "mcp": "mcp_server.McpServer",
     }.items()
 }
 TOLD = "\u27e6told\u27e7"
@@ -44,25 +45,51 @@ class Used:
 class Toolbox:
     def __init__(self, wrapper: ToolWrapperConfig, key: str, limit_s: float) -> None:
         """`key`: of the wrapper in the configuration. `limit_s`: of a call. Raises `ConfigError`."""
-        self.wrapper, self._limit_s = wrapper, limit_s
-        self.tools: list[Tool] = []
+        self.wrapper, self._key, self._limit_s = wrapper, key, limit_s
+        self._parts: list[Tool | Toolset] = []
+        self._of_sets: list[Tool] = []
         problems: list[Problem] = []
         for i, config in enumerate(wrapper.tool_configs):
             where = f"{key}.tool_configs.{i}"
             try:
-                self.tools.append(_made(config.tool_id, config.tool_args, where))
+                self._parts.append(_made(config.tool_id, config.tool_args, where))
             except ConfigError as error:
                 problems += error.problems
-        names = [tool.name for tool in self.tools]
-        if doubled := next((name for name in names if names.count(name) > 1), None):
-            problems.append(Problem(f"{key}.tool_configs", doubled, "names two tools alike"))
+        problems += self._doubled()
         if problems:
             raise ConfigError(problems)
 
-    def problems(self, key: str) -> list[Problem]:
-        """What is missing on this machine."""
-        found = [(f"{key}.tool_configs.{i}.tool_id", tool.name, tool.problem()) for i, tool in enumerate(self.tools)]
-        return [Problem(where, name, why) for where, name, why in found if why]
+    @property
+    def tools(self) -> list[Tool]:
+        """Those of a server are known when it has started."""
+        return [*(part for part in self._parts if isinstance(part, Tool)), *self._of_sets]
+
+    async def start(self) -> None:
+        """The last call before the first `run`. Raises `ConfigError`."""
+        self._of_sets = []
+        for i, part in enumerate(self._parts):
+            if isinstance(part, Toolset):
+                try:
+                    self._of_sets += await part.start()
+                except ToolFailed as failure:
+                    where = f"{self._key}.tool_configs.{i}"
+                    raise ConfigError([Problem(where, self.wrapper.tool_configs[i].tool_id, str(failure))]) from failure
+        if doubled := self._doubled():
+            raise ConfigError(doubled)
+
+    def _doubled(self) -> list[Problem]:
+        names = [tool.name for tool in self.tools]
+        doubled = next((name for name in names if names.count(name) > 1), None)
+        return [] if doubled is None else [Problem(f"{self._key}.tool_configs", doubled, "names two tools alike")]
+
+    def look_around(self, key: str, collect: Collector) -> list[str]:
+        """What of this machine makes tools weaker than they should be; what keeps one from working is collected."""
+        found: list[str] = []
+        for i, tool in enumerate(self._parts):
+            if isinstance(tool, Toolset):
+                continue
+            found += collect(f"{key}.tool_configs.{i}.tool_id", tool.name, tool.look_around, "") or ()
+        return found
 
     def unshown(self, dialogue: Dialogue, key: str) -> list[Problem]:
         """What the run's chat template does not show: the tools, their calls, or what they tell."""
@@ -95,7 +122,7 @@ class Toolbox:
             return Used(f"{tool.name} has given no result within {self._limit_s:g} s", True)
 
     async def close(self) -> None:
-        await asyncio.gather(*(tool.close() for tool in self.tools))
+        await asyncio.gather(*(part.close() for part in self._parts))
 
     def named(self, name: str) -> Tool | None:
         return next((tool for tool in self.tools if tool.name == name), None)
@@ -106,27 +133,23 @@ def shortened(text: str) -> str:
     return text if more <= 0 else f"{text[:LONGEST]}... ({more:,} characters more)"
 
 
-def _made(tool_id: str, arguments: Mapping[str, Any], key: str) -> Tool:
+def _made(tool_id: str, arguments: Mapping[str, Any], key: str) -> Tool | Toolset:
     """Raises `ConfigError`."""
     path = BUILT_IN.get(tool_id, tool_id)
-    if tool_id == "mcp":
-        message = "tools of MCP servers are not here"
-        fix = "an agent of yours that speaks to them (env_type: program), or a class of yours"
-        raise ConfigError([Problem(f"{key}.tool_id", tool_id, message, fix)])
     if "." not in path:
         raise ConfigError([Problem(f"{key}.tool_id", tool_id, "is no tool", did_you_mean(tool_id, BUILT_IN) or _known())])
     fix = "package.module.Class, importable here"
     say = partial(import_failure, path)
     with boundary(lambda why: ConfigError([Problem(f"{key}.tool_id", tool_id, why, fix)]), "cannot be imported", say=say):
         cls = named_object(path)
-    if not (isinstance(cls, type) and issubclass(cls, Tool)):
+    if not (isinstance(cls, type) and issubclass(cls, Tool | Toolset)):
         raise ConfigError([Problem(f"{key}.tool_id", tool_id, "is no class that derives from roll.Tool", _known())])
     parameters = inspect.signature(cls).parameters
     if unknown := sorted(arguments.keys() - parameters.keys()):
         hint = did_you_mean(unknown[0], parameters) or f"known: {', '.join(parameters) or 'none'}"
         raise ConfigError([Problem(f"{key}.tool_args.{unknown[0]}", arguments[unknown[0]], "is no argument of the tool", hint)])
     with boundary(lambda why: ConfigError([Problem(f"{key}.tool_args", dict(arguments), why)]), "", (ConfigError,)):
-        tool = cls(**arguments)
+        tool: Tool | Toolset = cls(**arguments)
     return tool
 
 

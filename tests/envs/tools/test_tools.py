@@ -9,14 +9,14 @@ import msgpack
 import pytest
 
 from roll.configs.loading import load_config
-from roll.configs.problems import ConfigError
+from roll.configs.problems import Collector, ConfigError
 from roll.configs.tools import ToolWrapperConfig
 from roll.envs.tools.calculator import compute
 from roll.envs.tools.python_code import PythonCode
 from roll.envs.tools.search import Search
 from roll.envs.tools.tool import Tool, text_parameter
 from roll.envs.tools.toolbox import LONGEST, Toolbox
-from roll.errors import ToolFailed
+from roll.errors import SandboxFailed, ToolFailed
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_whatever_a_tool_does_costs_its_call_at_most():
     ("config", "key", "message"),
     [
         ({"tool_id": "calculater"}, "w.tool_configs.0.tool_id", "did you mean calculator"),
-        ({"tool_id": "mcp"}, "w.tool_configs.0.tool_id", "MCP servers are not here"),
+        ({"tool_id": "mcp", "tool_args": {"command": []}}, "w.tool_configs.0.tool_args", "there is no program"),
         ({"tool_id": "no.such.Tool"}, "w.tool_configs.0.tool_id", "cannot be imported"),
         ({"tool_id": "json.JSONDecoder"}, "w.tool_configs.0.tool_id", "derives from roll.Tool"),
         ({"tool_id": "python_code", "tool_args": {"timeot": 3}}, "w.tool_configs.0.tool_args.timeot", "did you mean timeout"),
@@ -166,6 +166,21 @@ def test_tools_that_cannot_be_made_are_refused_by_key(config, key, message):
         toolbox(config)
     (problem,) = refused.value.problems
     assert problem.key == key and message in str(problem)
+
+
+def test_what_a_machine_lacks_is_found_out_before_a_run(monkeypatch):
+    monkeypatch.setattr("roll.envs.tools.python_code.state_here", lambda: {"in_force": [], "missing": ["namespaces; without: x"]})
+    box, collect = toolbox({"tool_id": "python_code"}, {"tool_id": "calculator"}), Collector()
+    assert box.look_around("w", collect) == ["the sandbox of python_code lacks: namespaces; without: x"]
+    collect.raise_if_any()
+
+    def no_sandbox():
+        raise SandboxFailed("programs are shut in on Linux only")
+
+    monkeypatch.setattr("roll.envs.tools.python_code.state_here", no_sandbox)
+    assert box.look_around("w", collect) == []
+    with pytest.raises(ConfigError, match=r"w\.tool_configs\.0\.tool_id = 'python_code': programs are shut in on Linux only"):
+        collect.raise_if_any()
 
 
 def test_two_tools_of_one_name_are_refused():
