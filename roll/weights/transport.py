@@ -1,7 +1,7 @@
 """How a version is gathered from the ranks of a trainer, each of which exports its share of the buckets, and which way it takes
 to the engines: decided here alone, from `model_update_transport`.
 
-                   engines of the same driver                   explorers as processes of their own
+                   engines of the same driver, whole            explorers as processes of their own, whole or what changed
 object_store       references to the ranks' buckets             from the trainer's memory, over TCP
 shared_memory      files in this machine's memory
 checkpoint_dir     files in the run's folder                    the same
