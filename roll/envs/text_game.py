@@ -26,7 +26,7 @@ from gymnasium.utils.env_checker import check_env
 from roll.configs.problems import ConfigError, Problem
 from roll.envs.actions import ActionReader, checked_penalty
 from roll.envs.space_text import ACTIONS, OBSERVATIONS, described, flaw, shown
-from roll.rollout.environment import Info, Reset, Step
+from roll.rollout.environment import Info
 
 MOST_TURNS = 200
 """Of an episode where gymnasium knows no limit."""
@@ -77,13 +77,13 @@ class TextGame:
         """The environment's attribute, or that of what it is wrapped in."""
         return self.env.get_wrapper_attr(name) if self.env.has_wrapper_attr(name) else None
 
-    def reset(self, seed: int) -> Reset:
+    def reset(self, seed: int) -> tuple[str, Info]:
         observation, info = self.env.reset(seed=seed)
         self._turns, self._total, self._over, self._success = 0, 0.0, False, None
         said = self._look(observation, info)
         return self._observation, self._told(said)
 
-    def step(self, action_text: str) -> Step:
+    def step(self, action_text: str) -> tuple[str, float, bool, bool, Info]:
         """Raises `RuntimeError` if there is no episode under way."""
         if self._over:
             raise RuntimeError("step() outside an episode: call reset(seed) first")
