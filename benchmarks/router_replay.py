@@ -200,6 +200,7 @@ def plain_loop(folder: str, batch: TokenBatch) -> Tensor:
 
     for i, layer in enumerate(model.model.layers):
         layer.mlp.forward = lambda hidden, block=layer.mlp, i=i: mixed(block, i, hidden)
+    assert batch.routes is not None
     out = []
     for tokens, routes in zip(
         batch.tokens.split(batch.lengths.tolist()), batch.routes.split(batch.lengths.tolist()), strict=True
@@ -225,8 +226,8 @@ def cost(folder: str, args: argparse.Namespace) -> dict[str, float]:
     """Seconds, the fewest of three runs that alternate; bytes of a token."""
     seconds = dict.fromkeys(("sampling", "sampling_with", "step", "step_with"), math.inf)
     for _ in range(3):
-        for name, routes in (("sampling", False), ("sampling_with", True)):
-            results, requests, spent = sampled(folder, "float32", args, routes)
+        for name, records in (("sampling", False), ("sampling_with", True)):
+            results, requests, spent = sampled(folder, "float32", args, records)
             seconds[name] = min(seconds[name], spent)
     batch, strategy = batch_of(results, requests), trainer(folder, args)
     for _ in range(3):

@@ -20,7 +20,7 @@ DEFAULT_OUT = Path(__file__).resolve().parent / "cache_mixture"
 
 
 @dataclass(frozen=True)
-class Settings(make_embedded.Settings):
+class Settings(make_embedded.Settings):  # type: ignore[misc]
     """All that the result depends on."""
 
     layers: int = 4

@@ -78,9 +78,6 @@ class WorkerHandle(Protocol):
         """Calls a method that returns (value, info); leaves the value where it was made and returns (reference, info). The
         reference is passed to other workers' methods, which get the value."""
 
-    async def put(self, value: object) -> Ref:
-        """A reference to the value, which is made ready once for all the workers that it is passed to."""
-
     async def died(self) -> None:
         """Returns only when the worker's process is gone. Raises `BackendLost`."""
 
@@ -123,7 +120,7 @@ class Backend(Protocol):
     async def start(self, spec: WorkerSpec) -> WorkerHandle: ...
 
     async def put(self, value: object) -> Ref:
-        """A reference to a value that is made here."""
+        """A reference to a value that is made here, once for all the workers that it is passed to."""
 
     def value(self, reference: Ref) -> Any:
         """What a reference stands for; it may have to come from another node. Blocks; may be called by any thread."""
@@ -144,9 +141,6 @@ class LocalHandle:
     async def call_for_reference(self, method: str, *args: object) -> tuple[Ref, Any]:
         value, info = await self._host.call(method, *args)
         return value, info
-
-    async def put(self, value: object) -> Ref:
-        return value
 
     async def died(self) -> None:
         await asyncio.Event().wait()

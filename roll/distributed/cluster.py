@@ -76,16 +76,19 @@ class Cluster:
         shard_of: Sequence[int] | None = None,
         restart: Callable[[int], Coroutine[object, object, WorkerHandle]] | None = None,
         heartbeat_s: float = 0.0,
+        backend: Backend | None = None,
     ) -> None:
         """`deadline_s`: the most that any one call may take (`rpc_timeout`); a worker that takes longer is killed, if it can be.
         `shard_of`: the data-parallel rank of each worker; None means that each is one of its own. `restart`: starts the worker of
-        a rank again. `heartbeat_s`: how long a worker may be silent (`heartbeat_timeout`), 0 for ever."""
+        a rank again. `heartbeat_s`: how long a worker may be silent (`heartbeat_timeout`), 0 for ever. `backend`: makes a share
+        that several ranks have ready once for all of them."""
         self.role = role
         self.workers = list(workers)
         self.shard_of = tuple(shard_of if shard_of is not None else range(len(self.workers)))
         self._deadline_s = deadline_s
         self._restart = restart
         self._heartbeat_s = heartbeat_s
+        self._backend = backend
         self._open: dict[object, OpenCall] = {}
         self._replaced: dict[int, asyncio.Event] = {}
         """Rank -> set when it gets another worker; of ranks that somebody waits for."""
@@ -114,7 +117,7 @@ class Cluster:
         finally:
             for task in (reporting, *starting):
                 task.cancel()
-        return cls(role, workers, deadline_s, shard_of, lambda rank: _start(backend, specs[rank], limit), heartbeat_s)
+        return cls(role, workers, deadline_s, shard_of, lambda rank: _start(backend, specs[rank], limit), heartbeat_s, backend)
 
     def __len__(self) -> int:
         return len(self.workers)
@@ -137,8 +140,8 @@ class Cluster:
         of the workers that had it."""
         if len(shards) != self.num_shards:
             raise ValueError(f"{self.role} has {self.num_shards} data-parallel ranks, got {len(shards)} shards for {method}")
-        if len(self) > len(shards):  # the tensor and pipeline ranks of a share have the same one
-            shards = await asyncio.gather(*(self.workers[0].put(shard) for shard in shards))
+        if self._backend is not None and len(self) > len(shards):  # tensor and pipeline ranks of a share have the same one
+            shards = await asyncio.gather(*map(self._backend.put, shards))
         calls = (self.call(rank, method, shards[shard], *args) for rank, shard in enumerate(self.shard_of))
         results = await asyncio.gather(*calls)
         return [results[self.shard_of.index(shard)] for shard in range(self.num_shards)]

@@ -85,9 +85,6 @@ class RayHandle:
         reference, info = self._actor.call.options(num_returns=2).remote(method, *args)
         return reference, await self._result(info)
 
-    async def put(self, value: object) -> Ref:
-        return await asyncio.to_thread(ray.put, value)
-
     async def died(self) -> None:
         await self._first(asyncio.ensure_future(self._wait_forever()))
 

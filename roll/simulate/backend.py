@@ -48,9 +48,6 @@ class SimulatedHandle:
         value, info = await self.call(method, *args)
         return value, info
 
-    async def put(self, value: object) -> Any:
-        return value
-
     async def died(self) -> None:
         await asyncio.shield(self._dead)
 
