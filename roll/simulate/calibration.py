@@ -68,7 +68,8 @@ def _costs(rows: Sequence[Row], summary: Row, groups: Sequence[Row], events: Seq
         found["weights_mb"] = (megabytes, "summary.json: weight_updates")
         found["weights_mb_per_s"] = (megabytes / max(median(sends), 1e-9), "trace: median time to send a version")
     if phases["reward"]:
-        found["group_reward_s"] = (Spread(fmean(phases["reward"]), 0.0, _some(phases["reward"])), "trace: each group's reward")
+        where = "trace: each group's reward, whatever max_concurrency is (a reward_s in --costs heeds it)"
+        found["group_reward_s"] = (Spread(fmean(phases["reward"]), 0.0, _some(phases["reward"])), where)
     busy = [engine for engine in summary.get("engines") or [] if engine["busy_s"]]
     if busy:
         rate = fmean(engine["generated_tokens"] / engine["busy_s"] for engine in busy)
