@@ -80,5 +80,4 @@ def aggregate(
         if rollouts is None:
             raise ValueError(f"loss aggregation {mode!r} needs the rollouts that the rows belong to")
         per_sequence = per_sequence / rollouts.tokens.clamp(min=1)
-    total_rollouts = None if rollouts is None else rollouts.total
-    return per_sequence.sum() / divisor(mode, totals_tokens, totals_sequences, total_rollouts)
+    return per_sequence.sum() / divisor(mode, totals_tokens, totals_sequences, None if rollouts is None else rollouts.total)

@@ -28,6 +28,8 @@ from roll.loading.yaml_files import read_checked
 if TYPE_CHECKING:
     from roll.data.sample import Trajectory
     from roll.rollout.dialogue import Dialogue
+    from roll.rollout.episode import AskPolicy, PolicyAnswer
+    from roll.strategies.infer.hf.strategy import HFInferStrategy
 
 USAGE = "usage: roll env check|play|audit [options]; roll env check --help, roll env play --help, roll env audit --help say more"
 
@@ -124,24 +126,16 @@ async def _play(
     from roll.envs.registry import make_env
     from roll.explorer.env_manager import EnvManager
     from roll.explorer.environment_worker import toolbox, with_tools
-    from roll.rollout.episode import EpisodeTask, PolicyAnswer
+    from roll.rollout.episode import EpisodeTask
     from roll.strategies.infer.hf.strategy import HFInferStrategy
-    from roll.strategies.infer.interface import GenerateRequest, SamplingParams
 
     tokenizer, dialogue = _opened(model, template)
     made = make_env(env.env_type, env.env_config)
     made.close()
     engine = HFInferStrategy(model, max_running_requests=1, max_length=context)
+    ask = _asked(engine, tokenizer, seed, temperature)
     manager_cls: type[EnvManager] = import_object(env.env_manager_cls)
     manager = manager_cls(env, dialogue, instructions=made.instructions, context=context, answer_tokens=answer_tokens)
-    stops = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
-
-    async def ask(tokens: Sequence[int], turn: int, most: int) -> PolicyAnswer:
-        sampling = SamplingParams(temperature=temperature, max_new_tokens=most, stop_token_ids=stops, seed=seed + turn)
-        done = await engine.generate(GenerateRequest(str(turn), tuple(tokens), sampling))
-        text = str(tokenizer.decode(done.token_ids, skip_special_tokens=True))
-        return PolicyAnswer(done.token_ids, done.logprobs, done.versions, text, done.finish_reason == "stop")
-
     host = EnvHost(env.execution, env.step_timeout_s, env.reset_timeout_s)
     opened = await host.open("play", env.env_type, env.env_config)
     tools = None if env.tool_wrapper is None else toolbox("play", env)
@@ -161,6 +155,21 @@ async def _play(
     episodes = [sample.trajectory for sample in samples if sample.trajectory is not None]
     print(f"{env.env_type}, seed {seed}, {model}\n\n{_shown(episodes)}")
     return 0
+
+
+def _asked(engine: HFInferStrategy, tokenizer: Any, seed: int, temperature: float) -> AskPolicy:
+    from roll.rollout.episode import PolicyAnswer
+    from roll.strategies.infer.interface import GenerateRequest, SamplingParams
+
+    stops = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
+
+    async def ask(tokens: Sequence[int], turn: int, most: int) -> PolicyAnswer:
+        sampling = SamplingParams(temperature=temperature, max_new_tokens=most, stop_token_ids=stops, seed=seed + turn)
+        done = await engine.generate(GenerateRequest(str(turn), tuple(tokens), sampling))
+        text = str(tokenizer.decode(done.token_ids, skip_special_tokens=True))
+        return PolicyAnswer(done.token_ids, done.logprobs, done.versions, text, done.finish_reason == "stop")
+
+    return ask
 
 
 def _opened(model: str, template: str) -> tuple[Any, Dialogue]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from roll.algorithms.sequence_advantages import try_estimator
 from roll.configs.arguments import DataArguments
-from roll.configs.dotted_path import import_object
+from roll.configs.dotted_path import Code, import_object
 from roll.configs.ppo import set_key
 from roll.configs.problems import Collector, ConfigError, Note, Problem
 from roll.configs.rlvr import RLVRConfig
@@ -65,10 +65,7 @@ class RLVRPrepared(Prepared):
 def prepare(config: RLVRConfig, inventory: Inventory, one_process: bool = False) -> RLVRPrepared:
     """Raises `ConfigError` with every problem found: keys that contradict each other, devices, model folders, prompt files,
     worker classes, output folder, checkpoint. `one_process`: all roles share this process (`--local`)."""
-    own = {f"rewards.{domain}.worker_cls": reward.worker_cls for domain, reward in config.rewards.items()}
-    if config.rollout is not None:
-        own["rollout.function"] = config.rollout.function
-    shared = Preparation(config, inventory, one_process, own)
+    shared = Preparation(config, inventory, one_process, _named_by_path(config))
     _try_rollout(config, shared)
     collect, derived, estimator = shared.collect, shared.derived, config.adv_estimator
     _judging_models(config, collect)
@@ -105,6 +102,12 @@ def prepare(config: RLVRConfig, inventory: Inventory, one_process: bool = False)
     filters = group_filters(config, collect)
     collect.raise_if_any()
     return RLVRPrepared(**shared.common(source, filters), validation=validation, skipped=skipped | left_out, success_at=at)
+
+
+def _named_by_path(config: RLVRConfig) -> dict[str, Code]:
+    """What the user names by its dotted path, by key."""
+    workers: dict[str, Code] = {f"rewards.{domain}.worker_cls": reward.worker_cls for domain, reward in config.rewards.items()}
+    return workers if config.rollout is None else workers | {"rollout.function": config.rollout.function}
 
 
 def _try_rollout(config: RLVRConfig, shared: Preparation) -> None:
