@@ -48,6 +48,7 @@ from roll.configs.worker import (
     ReferenceConfig as ReferenceConfig,
     RewardConfig as RewardConfig,
     RewardModelConfig as RewardModelConfig,
+    RouterReplayConfig as RouterReplayConfig,
     ShapingConfig as ShapingConfig,
     ValidationConfig as ValidationConfig,
 )
