@@ -36,7 +36,7 @@ async def check_contract(backend, inventory):
     assert await cluster.scatter("add", [10, 20]) == [10, 21]
     with pytest.raises(ValueError, match="2 data-parallel ranks, got 1 shards"):
         await cluster.scatter("add", [1])
-    replicated = Cluster("role", [*cluster.workers, *cluster.workers], 60.0, shard_of=(0, 0, 1, 1))
+    replicated = Cluster("role", [*cluster.workers, *cluster.workers], 60.0, shard_of=(0, 0, 1, 1), backend=backend)
     assert await replicated.scatter("add", [10, 20]) == [10, 20], "two ranks a shard; the first one's answer counts"
     together = [cluster.call(0, "rendezvous", last) for last in (False, False, True)]
     assert await asyncio.gather(*together) == ["together"] * 3
@@ -96,7 +96,7 @@ def test_ray_and_the_death_of_a_worker_nobody_is_calling():
         try:
             cluster = await check_contract(backend, detect())
             shares = [Share(1), Share(2)]
-            replicated = Cluster("role", [*cluster.workers, *cluster.workers], 60.0, shard_of=(0, 0, 1, 1))
+            replicated = Cluster("role", [*cluster.workers, *cluster.workers], 60.0, shard_of=(0, 0, 1, 1), backend=backend)
             assert await replicated.scatter("length", shares) == [1, 2]
             assert [share.pickled for share in shares] == [1, 1], "once for all the ranks that have it"
             pid = await cluster.call(1, "process")

@@ -110,7 +110,7 @@ if "private" in "%s": pathlib.Path("/tmp/mine").write_text("x")
 try: pathlib.Path(only_here.__file__).write_text("VALUE = 6")
 except OSError: print(only_here.VALUE)
 ''' % sandbox.in_force
-print(_run_program(sandbox, source, b"", Limits()).output.decode())
+print(_run_program(sandbox, {"source": source}, b"", Limits()).output.decode())
 sandbox.close()
 """
 
@@ -136,7 +136,7 @@ def test_a_machine_whose_system_calls_are_not_known_is_refused(monkeypatch: pyte
 
 def test_a_sandbox_that_fails_leaves_no_descriptor_open() -> None:
     shut_in = sandbox.Sandbox()
-    code_judge._run_program(shut_in, "pass", b"", Limits())
+    code_judge._run_program(shut_in, {"source": "pass"}, b"", Limits())
     before = len(os.listdir("/proc/self/fd"))
     shut_in._process.kill()
     shut_in._process.wait()

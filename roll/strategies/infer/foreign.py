@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import roll
+from roll.data.extras import Extras
 from roll.data.sample import VersionSpan
 from roll.distributed.child import Child
 from roll.distributed.temp_folder import TempFolder
@@ -42,7 +43,8 @@ def request_of(plain: dict[str, Any]) -> GenerateRequest:
 
 
 def result_of(plain: dict[str, Any]) -> GenerateResult:
-    return GenerateResult(**(plain | {"versions": [VersionSpan(*span) for span in plain["versions"]]}))
+    versions = [VersionSpan(*span) for span in plain["versions"]]
+    return GenerateResult(**(plain | {"versions": versions, "extras": Extras(**plain["extras"])}))
 
 
 CLOSING_S = 30.0
