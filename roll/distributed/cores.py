@@ -87,8 +87,9 @@ class Cores:
         self._contention = Contention()
         self.borrows = borrows and os.path.exists(WAITED.format("thread-self"))
         path = table or Path(tempfile.gettempdir()) / f"roll-cores-{os.getuid()}"
-        with contextlib.suppress(OSError):  # then it keeps to its own share
-            self._join(path)
+        if hasattr(fcntl, "F_OFD_SETLK"):  # Linux
+            with contextlib.suppress(OSError):  # then it keeps to its own share
+                self._join(path)
         torch.set_num_threads(own)
 
     @contextlib.contextmanager

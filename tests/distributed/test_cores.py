@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import signal
@@ -150,6 +151,11 @@ def test_a_worker_without_a_place_keeps_to_its_share(table, monkeypatch):
     (table.parent / "link").symlink_to(table)
     assert Cores(1, table=table.parent / "link", cores=2).threads == 1, "a link may lead to what is another's"
     del workers
+    with monkeypatch.context() as other_system:
+        other_system.delattr(fcntl, "F_OFD_SETLK")
+        alone = Cores(1, table=table, cores=2)
+        with alone.computing():
+            assert alone.threads == 1, "a system without such locks"
     monkeypatch.setattr(os, "getuid", lambda: 12345)
     assert Cores(1, table=table, cores=2).threads == 1, "another user's"
 
