@@ -231,10 +231,10 @@ def _sample(sample: Sample) -> dict[str, Any]:
         "finish_reason": sample.finish_reason,
         "prompt_text": sample.prompt.text,
         "response_text": sample.response_text,
-        "prompt_ids": sample.prompt.input_ids,
-        "response_ids": sample.response_ids,
-        "behaviour_logprobs": sample.behaviour_logprobs,
-        "loss_mask": sample.loss_mask,
+        "prompt_ids": list(sample.prompt.input_ids),
+        "response_ids": list(sample.response_ids),
+        "behaviour_logprobs": list(sample.behaviour_logprobs),
+        "loss_mask": None if sample.loss_mask is None else sample.policy_mask,
         "versions": [span._asdict() for span in sample.versions],
     }
 

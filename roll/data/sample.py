@@ -7,7 +7,9 @@ buffered, trained, resumed and dropped whole. Both are plain values that round-t
 from __future__ import annotations
 
 import math
+from array import array
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Never
 
@@ -21,12 +23,23 @@ if TYPE_CHECKING:
 JUDGED = "judged"
 """The part of a shaped reward that its worker has given."""
 
+TOKENS, LOGPROBS, MASK = "i", "f", "b"
+"""Type codes: int32, float32, int8."""
+PER_TOKEN = {"response_ids": TOKENS, "behaviour_logprobs": LOGPROBS, "loss_mask": MASK}
+"""The arrays of a sample."""
+
 FULL_REWARD = 1.0
 """What a success earns unless something else is said."""
 ROUNDING = 1e-6
 """A judgement that is less by no more than this share is still a success: 0.7 + 0.2 + 0.1 is a little less than 1."""
 
 FinishReason = Literal["stop", "length", "abort"]
+
+
+def packed(values: Iterable[Any], kind: str) -> array[Any]:
+    """An array is pickled as one piece of memory, and Python's search for garbage passes it by: the work of a process that only
+    hands tokens on grows with the number of responses, hardly with their length. `kind`: as in `PER_TOKEN`."""
+    return values if isinstance(values, array) and values.typecode == kind else array(kind, values)
 
 
 class VersionSpan(NamedTuple):
@@ -43,7 +56,8 @@ class Prompt:
     """One row of a prompt file, tokenised. `uid` names the row *and* the epoch, so it occurs once in a run."""
 
     uid: str
-    input_ids: list[int]
+    input_ids: Sequence[int]
+    """Kept as an array, whatever it is given as."""
     text: str
     tag: str
     domain: str
@@ -52,6 +66,12 @@ class Prompt:
     """The other columns of the row (test cases, difficulty, ...), for reward workers that need them."""
     conversation: list[dict[str, Any]] = field(default_factory=list)
     """The messages that `text` was made of, for domains with a reward model, which renders them by its own template."""
+
+    def __post_init__(self) -> None:
+        self.input_ids = packed(self.input_ids, TOKENS)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"input_ids": list(self.input_ids)}
 
 
 @dataclass(slots=True)
@@ -99,21 +119,21 @@ class Trajectory:
 
 @dataclass(slots=True)
 class Sample:
-    """One response. All per-token lists have the length of `response_ids`."""
+    """One response. Per-token values have the length of `response_ids`; they are arrays, whatever they are given as."""
 
     prompt: Prompt
     index: int
     """Position in the group, 0 .. n-1; the turns of an episode share that of the episode."""
-    response_ids: list[int]
-    behaviour_logprobs: list[float]
+    response_ids: Sequence[int]
+    behaviour_logprobs: Sequence[float]
     """log-prob of each token under the policy that sampled it: `log_softmax(logits / temperature)`, over `kept` if known."""
     versions: list[VersionSpan]
     finish_reason: FinishReason
     response_text: str = ""
     reward: float | None = None
     """Verifiable reward; None until a reward worker has spoken. A failed reward is an error, never a number."""
-    loss_mask: list[bool] | None = None
-    """True on the policy's own tokens; the others are what an environment said, with log-prob 0. None: all are the policy's."""
+    loss_mask: Sequence[int] | None = None
+    """1 on the policy's own tokens; the others are what an environment said, with log-prob 0. None: all are the policy's."""
     trajectory: Trajectory | None = None
     """None for a response to a prompt."""
     reward_parts: dict[str, float] = field(default_factory=dict)
@@ -122,6 +142,11 @@ class Sample:
     """The judgement from which on the response is a success, as its domain says."""
     extras: Extras | None = None
     """What else the engine said of the prompt's and the response's tokens."""
+
+    def __post_init__(self) -> None:
+        for name, kind in PER_TOKEN.items():
+            if (values := getattr(self, name)) is not None:
+                setattr(self, name, packed(values, kind))
 
     if not TYPE_CHECKING:
 
@@ -171,7 +196,7 @@ class Sample:
     @property
     def policy_mask(self) -> list[bool]:
         """For each response token, whether the policy sampled it."""
-        return [True] * len(self.response_ids) if self.loss_mask is None else self.loss_mask
+        return [True] * len(self.response_ids) if self.loss_mask is None else [bool(own) for own in self.loss_mask]
 
 
 @dataclass(slots=True)
@@ -212,13 +237,14 @@ class SampleGroup:
                 tokens[span.version] += span.stop - span.start
         return tokens
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self, per_token: bool = True) -> dict[str, Any]:
+        """`per_token=False`: without the arrays of the samples (`PER_TOKEN`), for who stores them apart."""
         return {
             "group_id": self.group_id,
             "start_version": self.start_version,
-            "prompt": asdict(self.prompt),
-            "samples": [_sample_to_json(self.prompt, sample) for sample in self.samples],
-            "baseline": None if self.baseline is None else _sample_to_json(self.prompt, self.baseline),
+            "prompt": self.prompt.to_json(),
+            "samples": [_sample_to_json(self.prompt, sample, per_token) for sample in self.samples],
+            "baseline": None if self.baseline is None else _sample_to_json(self.prompt, self.baseline, per_token),
         }
 
     @classmethod
@@ -247,13 +273,14 @@ def reaches(value: float, success_at: float) -> bool:
     return value >= success_at or math.isclose(value, success_at, rel_tol=ROUNDING, abs_tol=ROUNDING)
 
 
-def _sample_to_json(shared: Prompt, sample: Sample) -> dict[str, object]:
-    row = {name: getattr(sample, name) for name in Sample.__slots__}
+def _sample_to_json(shared: Prompt, sample: Sample, per_token: bool) -> dict[str, object]:
+    row = {name: getattr(sample, name) for name in Sample.__slots__ if per_token or name not in PER_TOKEN}
+    row |= {name: list(row[name]) for name in PER_TOKEN if row.get(name) is not None}
     row["versions"] = [list(span) for span in sample.versions]
     row["extras"] = None if sample.extras is None else sample.extras.to_json()
     row["trajectory"] = None if sample.trajectory is None else asdict(sample.trajectory)
     # A turn has a prompt of its own, responses to one prompt share it.
-    row["prompt"] = None if sample.prompt == shared else asdict(sample.prompt)
+    row["prompt"] = None if sample.prompt == shared else sample.prompt.to_json()
     return row
 
 

@@ -3,19 +3,20 @@ and messages make together."""
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from roll.data.extras import NOTHING, Extras
-from roll.data.sample import VersionSpan
+from roll.data.sample import LOGPROBS, MASK, TOKENS, VersionSpan
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyAnswer:
     """What the policy wrote in one turn."""
 
-    token_ids: list[int]
-    logprobs: list[float]
+    token_ids: Sequence[int]
+    logprobs: Sequence[float]
     versions: list[VersionSpan]
     """From the first token of the answer."""
     text: str
@@ -42,9 +43,9 @@ class EpisodeTask:
 class Response:
     """What follows an episode's first message: answers of the policy, and between them messages, which are not trained."""
 
-    ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    mask: list[bool] = field(default_factory=list)
+    ids: array[int] = field(default_factory=lambda: array(TOKENS))
+    logprobs: array[float] = field(default_factory=lambda: array(LOGPROBS))
+    mask: array[int] = field(default_factory=lambda: array(MASK))
     versions: list[VersionSpan] = field(default_factory=list)
     extras: Extras = NOTHING
 
@@ -52,12 +53,12 @@ class Response:
         offset = len(self.ids)
         self.versions += [span._replace(start=span.start + offset, stop=span.stop + offset) for span in answer.versions]
         self.extras = self.extras.answered(offset, answer.extras, len(answer.token_ids))
-        self.ids += answer.token_ids
-        self.logprobs += answer.logprobs
-        self.mask += [True] * len(answer.token_ids)
+        self.ids.extend(answer.token_ids)
+        self.logprobs.extend(answer.logprobs)
+        self.mask.extend([1] * len(answer.token_ids))
 
     def told(self, tokens: Sequence[int]) -> None:
-        self.ids += tokens
-        self.logprobs += [0.0] * len(tokens)
-        self.mask += [False] * len(tokens)
+        self.ids.extend(tokens)
+        self.logprobs.extend([0.0] * len(tokens))
+        self.mask.extend([0] * len(tokens))
         self.extras = self.extras.told(len(tokens))

@@ -8,12 +8,13 @@ request goes elsewhere with those of earlier calls. Whoever cancels a call has i
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from roll.data.extras import NOTHING, Extras
-from roll.data.sample import Prompt, Sample, VersionSpan
+from roll.data.sample import LOGPROBS, TOKENS, Prompt, Sample, VersionSpan
 from roll.data.seeding import derive_seed
 from roll.distributed.backend import WorkerHandle
 from roll.distributed.cluster import Cluster
@@ -36,9 +37,9 @@ class Completion:
     """One response, in the making or complete."""
 
     request: GenerateRequest
-    token_ids: list[int]
-    logprobs: list[float]
-    versions: list[VersionSpan]
+    token_ids: array[int] = field(default_factory=lambda: array(TOKENS))
+    logprobs: array[float] = field(default_factory=lambda: array(LOGPROBS))
+    versions: list[VersionSpan] = field(default_factory=list)
     finish_reason: str = "abort"
     text: str | None = None
     extras: Extras = NOTHING
@@ -56,8 +57,8 @@ class Completion:
                 self.versions[-1] = last._replace(stop=stop + offset)
             else:
                 self.versions.append(VersionSpan(start + offset, stop + offset, version, engine))
-        self.token_ids += result.token_ids
-        self.logprobs += result.logprobs
+        self.token_ids.extend(result.token_ids)
+        self.logprobs.extend(result.logprobs)
         self.extras = self.extras.then(result.extras)
         self.finish_reason = result.finish_reason
         # The text of one call is the engine's; a response made in several calls is decoded (and cut) as a whole at the end.
@@ -95,9 +96,8 @@ class RolloutClient:
         sampled = [replace(sampling, seed=derive_seed(self._seed, prompt.uid, i)) for i in range(n)]
         if with_greedy:
             sampled.append(replace(sampling, temperature=0.0, with_routes=False))
-        requests = [
-            GenerateRequest(f"{key}/{i}", tuple(prompt.input_ids), params, priority=priority) for i, params in enumerate(sampled)
-        ]
+        ids = tuple(prompt.input_ids)
+        requests = [GenerateRequest(f"{key}/{i}", ids, params, priority=priority) for i, params in enumerate(sampled)]
         completions = await self.complete(prompt.uid, requests, priority)
         return [self._sample(prompt, i, completion) for i, completion in enumerate(completions)]
 
@@ -144,7 +144,7 @@ class RolloutClient:
         self._wake(self._router.open(engine))
 
     async def _complete(self, affinity: str, requests: list[GenerateRequest], priority: int) -> list[Completion]:
-        partials = [Completion(request, [], [], []) for request in requests]
+        partials = [Completion(request) for request in requests]
         while open_ := [partial for partial in partials if partial.finish_reason == "abort"]:
             engine, results = await self._send(affinity, [partial.request for partial in open_], priority)
             for partial, result in zip(open_, results, strict=True):

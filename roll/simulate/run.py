@@ -63,7 +63,7 @@ class ScriptedTasks(EpisodeSource):
 
     def next(self) -> Prompt:
         prompt = super().next()
-        return replace(prompt, input_ids=[prompt.row["env_seed"]] * self._grains)
+        return replace(prompt, input_ids=[prompt.row["env_seed"] % 2**31] * self._grains)
 
 
 class _NoText:

@@ -9,6 +9,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -163,7 +164,10 @@ def _on_tokens(batch: TokenBatch, samples: Sequence[Sample], values: Tensor) -> 
     """[N] the value of each turn on the policy's tokens of that turn, 0 elsewhere. `values` [K] in the order of the samples."""
     on_tokens = torch.zeros(batch.num_tokens, dtype=torch.float32)
     lengths = [turn.tokens for sample in samples for turn in _trajectory(sample).turns]
-    masks = [[False] * len(sample.prompt.input_ids) + sample.policy_mask for sample in samples]
-    policy = torch.tensor([value for mask in masks for value in mask], dtype=torch.bool)
-    on_tokens[policy] = torch.repeat_interleave(values.float(), torch.tensor(lengths))
+    policy, stop = np.zeros(batch.num_tokens, np.bool_), 0
+    for sample in samples:
+        begin = stop + len(sample.prompt.input_ids)
+        stop = begin + len(sample.response_ids)
+        policy[begin:stop] = True if sample.loss_mask is None else sample.loss_mask
+    on_tokens[torch.from_numpy(policy)] = torch.repeat_interleave(values.float(), torch.tensor(lengths))
     return on_tokens

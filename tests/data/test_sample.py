@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from safetensors.numpy import load, save
 
 from roll.data.extras import Extras
 from roll.data.kept_tokens import KeptTokens
@@ -27,6 +28,23 @@ def test_a_group_comes_back_from_json_as_it_was():
         group = SampleGroup(7, 3, SHARED, SAMPLES, baseline)
         row = json.loads(json.dumps(group.to_json()))
         assert SampleGroup.from_json(row) == group
+
+
+def test_a_response_takes_as_many_bytes_between_processes_as_its_arrays():
+    def size(tokens):
+        sample = replace(
+            SAMPLES[1], response_ids=[70_000] * tokens, behaviour_logprobs=[-0.1] * tokens, loss_mask=[True] * tokens
+        )
+        return len(pickle.dumps(sample))
+
+    assert size(3000) - size(1000) == 2000 * (4 + 4 + 1)
+
+
+def test_samples_that_were_stored_with_doubles_are_read():
+    group = SampleGroup(7, 3, SHARED, SAMPLES)
+    arrays = load(pack(group))
+    data = save(arrays | {"behaviour_logprobs": np.array([-0.1, -0.2, -0.1, 0.0])})
+    assert unpack_group(7, (data, digest(data))) == group
 
 
 def test_what_was_kept_comes_back_from_json():

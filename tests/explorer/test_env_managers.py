@@ -74,10 +74,10 @@ def test_an_episode_is_its_tokens_as_they_were_sampled(tokenizer):
     t = tokenizer()
     answers = [[UNSPELLABLE, *ids(t, "a"), t.eos_token_id], [*ids(t, "h"), UNSPELLABLE], ids(t, "c")]
     (sample,), policy, handle = play(t, answers)
-    assert sample.prompt.input_ids == ids(t, "a=")
-    assert sample.response_ids == [*answers[0], *ids(t, "b="), *answers[1], *ids(t, "c="), *answers[2]]
-    assert sample.loss_mask == [True] * 3 + [False] * 2 + [True] * 2 + [False] * 2 + [True]
-    assert sample.behaviour_logprobs == [-1.0] * 3 + [0.0] * 2 + [-2.0] * 2 + [0.0] * 2 + [-3.0]
+    assert list(sample.prompt.input_ids) == ids(t, "a=")
+    assert list(sample.response_ids) == [*answers[0], *ids(t, "b="), *answers[1], *ids(t, "c="), *answers[2]]
+    assert sample.policy_mask == [True] * 3 + [False] * 2 + [True] * 2 + [False] * 2 + [True]
+    assert list(sample.behaviour_logprobs) == [-1.0] * 3 + [0.0] * 2 + [-2.0] * 2 + [0.0] * 2 + [-3.0]
     assert handle.told == ["a", "h", "c"]
     for turn, (context, number, _) in enumerate(policy.asked):
         whole = [*sample.prompt.input_ids, *sample.response_ids]
@@ -216,7 +216,7 @@ def test_a_step_manager_begins_every_turn_anew_with_a_history(tokenizer):
         agent_template="{history_length}{history}>{observation}",
         history_length=1,
     )
-    assert [context for context, _, _ in policy.asked] == [sample.prompt.input_ids for sample in samples]
+    assert [context for context, _, _ in policy.asked] == [list(sample.prompt.input_ids) for sample in samples]
     assert samples[0].prompt.text == "0>a="
     assert samples[2].prompt.text == "1[Observation 2: 'b=', action 2: 'h']>c=", "history_length turns, the last ones"
     assert [sample.response_ids for sample in samples] == [ids(t, "a"), ids(t, "h"), ids(t, "c")]

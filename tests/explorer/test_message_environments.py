@@ -53,7 +53,9 @@ def test_a_turn_of_the_native_manager_sees_the_messages_and_the_tools_that_the_e
     samples, world = play(["0", "x", "2"], AgentNativeStepEnvManager, execution=execution, tools=[PRICE])
     tools = [read_tool(PRICE)]
     shown = [("num 0",), ("num 0", "0", "num 1"), ("num 0", "0", "num 1", "x", "num 2")]
-    assert [sample.prompt.input_ids for sample in samples] == [world.dialogue.whole(conversation(*t), tools).ids for t in shown]
+    assert [list(sample.prompt.input_ids) for sample in samples] == [
+        world.dialogue.whole(conversation(*t), tools).ids for t in shown
+    ]
     assert [world.text(sample.response_ids) for sample in samples] == ["0<im_end>", "x<im_end>", "2<im_end>"]
     assert "price" in samples[0].prompt.text or "price" in world.text(samples[0].prompt.input_ids)
     assert [sample.reward for sample in samples] == [2.0] * 3 and {sample.index for sample in samples} == {2}
@@ -74,14 +76,14 @@ def test_a_conversation_is_one_sample_of_the_very_tokens_that_were_sampled(templ
     (sample,), world = play(["0", "no", "2"], TrajEnvManager, template=template)
     whole = [*sample.prompt.input_ids, *sample.response_ids]
     for (context, _, _), answer in zip(world.asked, world.answered, strict=True):
-        assert whole[: len(context) + len(answer.token_ids)] == context + answer.token_ids
+        assert whole[: len(context) + len(answer.token_ids)] == [*context, *answer.token_ids]
     assert sum(sample.loss_mask) == sum(len(answer.token_ids) for answer in world.answered)
     assert [turn.reward for turn in sample.trajectory.turns] == [1.0, 0.0, 1.0]
 
 
 def test_a_history_that_is_rewritten_begins_another_sample_and_each_answer_is_trained_once():
     samples, world = play(["0", "1", "2"], TrajEnvManager, forgets=True)
-    assert [sample.response_ids for sample in samples] == [answer.token_ids for answer in world.answered]
+    assert [list(sample.response_ids) for sample in samples] == [answer.token_ids for answer in world.answered]
     assert [sample.trajectory.first_turn for sample in samples] == [0, 1, 2] and {s.reward for s in samples} == {3.0}
 
 

@@ -58,7 +58,7 @@ def test_an_episode_with_calls_is_one_sample_of_the_very_tokens_that_were_sample
     (sample,), world = play(says, template=template, call_format="template")
     whole = [*sample.prompt.input_ids, *sample.response_ids]
     for (context, _, _), answer in zip(world.asked, world.answered, strict=True):
-        assert whole[: len(context) + len(answer.token_ids)] == context + answer.token_ids
+        assert whole[: len(context) + len(answer.token_ids)] == [*context, *answer.token_ids]
     text = world.text(whole)
     assert '"name": "calculator"' in text.split("<im_start>user")[0], "the tools are in the prompt"
     assert "<tool_response>\n2\n</tool_response>\n<tool_response>\n6\n</tool_response>" in text

@@ -59,8 +59,8 @@ def question(sample: Sample) -> dict[str, Any]:
     texts = {"prompt": prompt.text, "messages": prompt.conversation}
     return {
         "columns": texts | prompt.row | of_prompt,
-        "prompt_ids": prompt.input_ids,
-        "response_ids": sample.response_ids,
+        "prompt_ids": list(prompt.input_ids),
+        "response_ids": list(sample.response_ids),
         "response_text": sample.response_text,
     }
 

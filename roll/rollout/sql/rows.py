@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from array import array
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -17,14 +18,14 @@ import numpy as np
 from safetensors.numpy import load, save
 from sqlalchemy import Connection, Executable, Row, Select, delete, insert, select, update
 
-from roll.data.sample import Prompt, SampleGroup
+from roll.data.sample import MASK, PER_TOKEN, Prompt, SampleGroup
 from roll.errors import PackingError, boundary
 from roll.rollout.admission import Admission, GroupState
 from roll.rollout.sql.database import Statement
 from roll.rollout.sql.tables import groups, members, replays, samples, tasks, validations
 
-TOKENS, LOGPROBS, MASKS, REST = "response_ids", "behaviour_logprobs", "loss_mask", "rest"
-"""`REST` holds UTF-8 text; the others the values of all samples, one after the other."""
+REST = "rest"
+"""Holds UTF-8 text; the other arrays (`PER_TOKEN`) the values of all samples, one after the other."""
 
 
 def digest(data: bytes) -> str:
@@ -32,22 +33,13 @@ def digest(data: bytes) -> str:
 
 
 def pack(group: SampleGroup) -> bytes:
-    row = group.to_json()
-    samples = _samples(row)
-    tokens = [sample.pop(TOKENS) for sample in samples]
-    logprobs = [sample.pop(LOGPROBS) for sample in samples]
-    masks: list[list[bool]] = []
-    for sample, ids in zip(samples, tokens, strict=True):
-        mask = sample.pop(MASKS)
-        masks.append(mask or [])
-        sample["tokens"], sample["masked"] = len(ids), mask is not None
-    arrays: dict[str, np.ndarray[Any, Any]] = {
-        TOKENS: np.asarray([token for of_sample in tokens for token in of_sample], dtype=np.int32),
-        # Doubles: what comes back has to be what an engine said, to the last bit.
-        LOGPROBS: np.asarray([value for of_sample in logprobs for value in of_sample], dtype=np.float64),
-        MASKS: np.asarray([value for of_sample in masks for value in of_sample], dtype=np.uint8),
-        REST: np.frombuffer(json.dumps(row, allow_nan=False).encode(), dtype=np.uint8),
-    }
+    row, samples = group.to_json(per_token=False), [*group.samples, *([group.baseline] if group.baseline is not None else [])]
+    for described, sample in zip(_samples(row), samples, strict=True):
+        described["tokens"], described["masked"] = len(sample.response_ids), sample.loss_mask is not None
+    arrays: dict[str, np.ndarray[Any, Any]] = {REST: np.frombuffer(json.dumps(row, allow_nan=False).encode(), dtype=np.uint8)}
+    for name, kind in PER_TOKEN.items():
+        values = b"".join(getattr(sample, name) or b"" for sample in samples)
+        arrays[name] = np.frombuffer(values, dtype=kind)
     return save(arrays)
 
 
@@ -58,16 +50,13 @@ def unpack(data: bytes, expected: str) -> SampleGroup:
     with boundary(PackingError, "its samples cannot be read"):
         arrays = load(data)
         row = json.loads(arrays[REST].tobytes())
-        at = masked = 0
+        at = dict.fromkeys(PER_TOKEN, 0)
         for sample in _samples(row):
-            count = sample.pop("tokens")
-            sample[TOKENS] = arrays[TOKENS][at : at + count].tolist()
-            sample[LOGPROBS] = arrays[LOGPROBS][at : at + count].tolist()
-            at += count
-            sample[MASKS] = None
-            if sample.pop("masked"):
-                sample[MASKS] = arrays[MASKS][masked : masked + count].astype(bool).tolist()
-                masked += count
+            count, masked = sample.pop("tokens"), sample.pop("masked")
+            for name, kind in PER_TOKEN.items():
+                there = kind != MASK or masked
+                start, at[name] = at[name], at[name] + count * there
+                sample[name] = array(kind, arrays[name][start : at[name]].astype(kind).tobytes()) if there else None
         return SampleGroup.from_json(row)
 
 

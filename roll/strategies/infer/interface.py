@@ -10,7 +10,7 @@ from typing import Protocol
 from roll.configs.arguments import GeneratingArguments
 from roll.configs.base import WeightUpdateMode as WeightUpdateMode  # re-exported as part of this interface
 from roll.data.extras import NOTHING, Extras
-from roll.data.sample import FinishReason, VersionSpan
+from roll.data.sample import LOGPROBS, TOKENS, FinishReason, VersionSpan, packed
 from roll.weights.bucket import Bucket, WeightManifest
 
 NO_VERSION = -1
@@ -89,8 +89,8 @@ class GenerateResult:
     """The tokens sampled by this call only (without `partial_ids`). Spans count from the first of *these* tokens."""
 
     request_id: str
-    token_ids: list[int]
-    logprobs: list[float]
+    token_ids: Sequence[int]
+    logprobs: Sequence[float]
     versions: list[VersionSpan]
     finish_reason: FinishReason
     text: str = ""
@@ -99,6 +99,9 @@ class GenerateResult:
     extras: Extras = NOTHING
     """Of the tokens of this call, if the request asks for them; routes also of those before, but of those that the call before
     this one has computed for the same response."""
+
+    def __post_init__(self) -> None:
+        self.token_ids, self.logprobs = packed(self.token_ids, TOKENS), packed(self.logprobs, LOGPROBS)
 
     @classmethod
     def without_tokens(cls, request: GenerateRequest, reason: FinishReason) -> GenerateResult:

@@ -39,7 +39,7 @@ def test_a_conversation_goes_on_from_the_tokens_that_were_sampled():
             "<im_start>user\nhello<im_end>\n<im_start>assistant\none<im_end>\n<im_start>user\nmore<im_end>\n<im_start>assistant\n"
         )
         (sample,) = episode_samples(world.session.forest, TASK, OUTCOME)
-        assert sample.prompt.input_ids == one[0]
+        assert list(sample.prompt.input_ids) == list(one[0])
         assert [*sample.prompt.input_ids, *sample.response_ids] == [*two[0], *world.answered[1].token_ids]
 
     played(test, ["one", "two"])
@@ -168,7 +168,7 @@ def test_two_calls_on_one_prefix_are_two_branches_and_their_prefix_is_trained_on
         assert all(sample.trajectory.num_turns == 3 and sample.reward == 1.0 and sample.index == 2 for sample in (left, right))
         shared = len(world.answered[0].token_ids)
         assert sum(left.policy_mask) + sum(right.policy_mask) == sum(len(each.token_ids) for each in world.answered)
-        assert right.prompt.input_ids[len(left.prompt.input_ids) :][:shared] == world.answered[0].token_ids
+        assert list(right.prompt.input_ids[len(left.prompt.input_ids) :][:shared]) == world.answered[0].token_ids
         assert [turn.reward for sample in (left, right) for turn in sample.trajectory.turns] == [0.0, 0.0, 1.0]
 
     played(test, ["same", "same", "same"])
