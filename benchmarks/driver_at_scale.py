@@ -26,7 +26,7 @@ from pipeline_run import ROOT, save_results
 
 from roll.configs.rlvr import RLVRConfig
 from roll.distributed.backend import WorkerSpec
-from roll.distributed.process_setup import spare_what_is_there
+from roll.distributed.process_setup import collect_rarely, spare_what_is_there
 from roll.loading.compose import load
 from roll.simulate.backend import SimulatedBackend, SimulatedHandle
 from roll.simulate.costs import Costs, Spread
@@ -187,6 +187,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         drive(16, 100, Path(folder) / "imports")
         spare_what_is_there()  # as `roll train` does
+        collect_rarely()
         for engines, tokens in sorted(cases):
             run = drive(engines, tokens, Path(folder) / f"{engines}-{tokens}")
             if run["status"] != "finished":

@@ -33,7 +33,7 @@ from roll.configs.redact import HIDDEN, redact, visible
 from roll.configs.rlvr import RLVRConfig
 from roll.data.hub import asks_the_hub
 from roll.distributed.machine import this_machine
-from roll.distributed.process_setup import collection_paused, set_defaults, spare_what_is_there
+from roll.distributed.process_setup import collect_rarely, collection_paused, set_defaults, spare_what_is_there
 from roll.loading.packaged import embedded_model, missing_model
 from roll.plan.text import condensed
 
@@ -204,6 +204,8 @@ def _run(config: RLVRConfig | AgenticConfig, local: bool) -> int:
         with collection_paused():
             from roll.pipeline.training_flow import AsyncTrainingFlow
         spare_what_is_there()
+        if not local:
+            collect_rarely()
 
         with AsyncTrainingFlow(config, local=local).pipeline.ready(lock) as ready:
             checked = check(ready.prepared.config, this_machine())

@@ -101,3 +101,9 @@ def spare_what_is_there() -> None:
     driver's event loop stands still. Done once: later garbage is not to be spared. (`gc.get_freeze_count` does not tell whether
     it was done: it counts what is spared, for 0.1 s.)"""
     gc.freeze()
+
+
+def collect_rarely() -> None:
+    """For a driver, which holds many objects and makes little garbage: Python looks for garbage after 50,000 new objects instead of
+    700, and less often among older ones. With a thousand engines that takes a driver a third of its time otherwise."""
+    gc.set_threshold(50_000, 20)

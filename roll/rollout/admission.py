@@ -35,7 +35,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import takewhile
+from itertools import groupby, takewhile
+from operator import attrgetter
 from typing import Any
 
 from roll.configs.staleness import GroupsOrder, StalenessPolicy, staleness_bound
@@ -283,13 +284,14 @@ class Admission:
         """The groups left behind (earliest deadline first) that could not be trained by their deadlines, even if the step took
         `later` of them and every later step trained B. In-flight groups are named before ready ones."""
         late: list[Ticket] = []
-        kept: list[Ticket] = []
-        for ticket in left:
-            kept.append(ticket)
-            if len(kept) > (self.deadline(ticket) - step) * self.batch_groups + later:
-                victim = next((t for t in reversed(kept) if t.state is GroupState.IN_FLIGHT), kept[-1])
-                kept.remove(victim)
-                late.append(victim)
+        in_flight: list[Ticket] = []
+        ready: list[Ticket] = []
+        for version, tickets in groupby(left, key=attrgetter("start_version")):
+            for ticket in tickets:
+                (in_flight if ticket.state is GroupState.IN_FLIGHT else ready).append(ticket)
+            places = (version + self.bound - step) * self.batch_groups + later
+            while len(in_flight) + len(ready) > places:
+                late.append((in_flight or ready).pop())
         return late
 
     # -- accounts -------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ all engines, by a validation or the end of the run.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from enum import StrEnum
 
@@ -57,6 +58,8 @@ class Fleet:
         self.versions = [version] * replicas
         """What each replica serves, or served when it was lost."""
         self.states = [EngineState.LOADING if empty else EngineState.SERVING] * replicas
+        self._serve = Counter({} if empty else {version: replicas})
+        """Version -> serving replicas; there may be thousands of them, and few versions."""
         self.restarts = restarts
         self._max_restarts = max_restarts
 
@@ -71,13 +74,16 @@ class Fleet:
         """Records a death; False if it was known already."""
         if self.states[replica] is EngineState.DEAD:
             return False
+        self._serves(replica, -1)
         self._take(replica, EngineEvent.DIED)
         self._settle()
         return True
 
     def loaded(self, replica: int, version: int) -> None:
         """A serving replica serves `version` from now on."""
+        self._serves(replica, -1)
         self.versions[replica] = version
+        self._serves(replica, +1)
         self._settle()
 
     def restart(self, replica: int) -> None:
@@ -106,9 +112,14 @@ class Fleet:
             raise ValueError(f"engine {replica} serves version {version}, the others {self.version}")
         self._take(replica, EngineEvent.VERIFIED)
         self.versions[replica] = version
+        self._serves(replica, +1)
+
+    def _serves(self, replica: int, by: int) -> None:
+        if self.states[replica] is EngineState.SERVING:
+            self._serve[self.versions[replica]] += by
 
     def _settle(self) -> None:
-        self.version = min((self.versions[replica] for replica in self.serving), default=self.version)
+        self.version = min(+self._serve, default=self.version)
 
     def _take(self, replica: int, event: EngineEvent) -> None:
         following = TRANSITIONS.get((self.states[replica], event))

@@ -268,7 +268,7 @@ class Trainer:
         counts = admission.counts()
         metrics = (
             step.metrics
-            | batching.rollout_metrics(groups)
+            | await asyncio.to_thread(batching.rollout_metrics, groups)
             | self._advantages.describe(samples)
             | {
                 "time/wait_for_batch_s": step.idle_s,

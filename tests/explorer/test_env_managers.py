@@ -219,7 +219,7 @@ def test_a_step_manager_begins_every_turn_anew_with_a_history(tokenizer):
     assert [context for context, _, _ in policy.asked] == [list(sample.prompt.input_ids) for sample in samples]
     assert samples[0].prompt.text == "0>a="
     assert samples[2].prompt.text == "1[Observation 2: 'b=', action 2: 'h']>c=", "history_length turns, the last ones"
-    assert [sample.response_ids for sample in samples] == [ids(t, "a"), ids(t, "h"), ids(t, "c")]
+    assert [list(sample.response_ids) for sample in samples] == [ids(t, "a"), ids(t, "h"), ids(t, "c")]
     assert [sample.reward for sample in samples] == [2.0] * 3
     assert [sample.begins_rollout for sample in samples] == [True, False, False]
     assert [(s.trajectory.first_turn, s.trajectory.num_turns, len(s.trajectory.turns)) for s in samples] == [
