@@ -104,6 +104,6 @@ def spare_what_is_there() -> None:
 
 
 def collect_rarely() -> None:
-    """For a driver, which holds many objects and makes little garbage: Python looks for garbage after 50,000 new objects instead of
-    700, and less often among older ones. With a thousand engines that takes a driver a third of its time otherwise."""
+    """For a driver, which holds many objects and makes little garbage: Python looks for garbage after 50,000 new objects, not
+    after 700, and less often among older ones. With a thousand engines that takes a driver a third of its time otherwise."""
     gc.set_threshold(50_000, 20)

@@ -11,17 +11,18 @@ import asyncio
 import heapq
 import itertools
 import math
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from roll.data.sample import VersionSpan
+from roll.data.sample import LOGPROBS, TOKENS, VersionSpan
 from roll.distributed.waiting_line import WaitingLine
 from roll.simulate.costs import Costs
 from roll.strategies.infer.interface import EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
 from roll.weights.bucket import Bucket, WeightManifest
 from roll.weights.received import ReceivedBuckets
 
-TOKENS = 1 << 31
+VOCABULARY = 1 << 31
 """Ids are below this."""
 
 
@@ -208,5 +209,6 @@ class ScriptedEngine:
         self._cut(served)
         made = served.spans[-1].stop if served.spans else 0
         self.generated += made
-        request_id, token = served.request.request_id, (served.request.sampling.seed or 0) % TOKENS
-        served.result.set_result(GenerateResult(request_id, [token] * made, [-1.0] * made, served.spans, reason))  # type: ignore[arg-type]
+        request_id, token = served.request.request_id, (served.request.sampling.seed or 0) % VOCABULARY
+        ids, logprobs = array(TOKENS, [token]) * made, array(LOGPROBS, [-1.0]) * made
+        served.result.set_result(GenerateResult(request_id, ids, logprobs, served.spans, reason))  # type: ignore[arg-type]
