@@ -288,6 +288,12 @@ class BaseConfig:
     num_gpus_per_node: int | None = option(
         None, "Devices per machine; null means the accelerators found, else the CPU cores (at least 2).", bounds=DEVICES
     )
+    device_timeout: float = option(
+        10.0,
+        "In a Ray cluster that was joined (RAY_ADDRESS): seconds that a run waits for devices that others hold; then it is "
+        "refused, and told who they are.",
+        bounds=Bounds(gt=0),
+    )
 
     @property
     def steps_between_validations(self) -> int:

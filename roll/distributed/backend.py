@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -108,6 +109,10 @@ class Backend(Protocol):
     def devices(self, nodes: int, per_node: int | None) -> Inventory:
         """Those of `nodes` nodes, `per_node` of each or all. Called before any worker starts; raises `ConfigError`."""
 
+    def reserve(self, devices: Collection[int], who: str, within_s: float) -> None:
+        """Holds these for the run, which others know as `who`, until it ends. Called once, after `devices`; raises `ConfigError`
+        if others hold them for longer than that."""
+
     def node_address(self, node: int) -> str:
         """The address at which other nodes reach this node."""
 
@@ -172,6 +177,9 @@ class LocalBackend:
 
     def devices(self, nodes: int, per_node: int | None) -> Inventory:
         return detect(nodes, per_node)
+
+    def reserve(self, devices: Collection[int], who: str, within_s: float) -> None:
+        """Nothing: the machine's are claimed by file."""
 
     def node_address(self, node: int) -> str:
         return "127.0.0.1"

@@ -8,8 +8,8 @@ when the holder's block ends, by an exception too.
 Runs of this user on one machine do not share accelerators unheard (`DeviceClaims`). Explorers and a trainer that share a machine
 all count from 0: each takes some that no other holds, or hears whose they are, too.
 
-A claim is a lock on a file, which the kernel gives up with the process. Runs that joined a cluster make none: their devices may
-be anywhere.
+A claim is a lock on a file, which the kernel gives up with the process. Runs that joined a cluster make none: Ray reserves their
+devices, which may be anywhere.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +29,13 @@ from roll.distributed.ports import free_port
 from roll.distributed.process_setup import forwarded
 from roll.distributed.ray_instance import RayInstance
 from roll.distributed.watchdog import Watchdog
-from roll.errors import BackendLost, NodeLost, WorkerDied
+from roll.errors import BackendLost, WorkerDied, boundary
 
 LOOPBACK = "127.0.0.1"
 CONCURRENT_CALLS = 10_000
 """Calls that one actor may have in progress. They are coroutines that wait for an engine or a reward: cheap."""
 NODE_VERDICT_S = 30.0
 """For Ray to find that a node is gone: it was seen to take 17 to 24 s."""
-OTHER_NODE_S = 60.0
-"""For what a process on another node has to find out, which starts first."""
 
 
 class RayHandle:
@@ -120,7 +118,7 @@ class RayHandle:
             if self.local_pid is not None:
                 threads = stacks.of_process(pid, answers)
             else:  # the signal has to be sent where the worker is
-                threads = ray.get(ray_nodes.task_on(node, stacks.of_process).remote(pid, answers), timeout=OTHER_NODE_S)
+                threads = ray.get(ray_nodes.task_on(node, stacks.of_process).remote(pid, answers), timeout=ray_nodes.OTHER_NODE_S)
         except RayError as error:
             threads = f"(its node does not answer: {type(error).__name__})"
         return f"{threads}\nasyncio tasks:\n{tasks}"
@@ -209,7 +207,8 @@ class RayBackend:
             RayInstance(watchdog, logs) if self._private else ray_nodes.JoinedRay(address)
         )
         self._live: list[ray_nodes.RayNode] = []
-        self._chosen: list[ray_nodes.RayNode] = []
+        self._held: ray_nodes.Reservation | None = None
+        """In a cluster that was joined."""
 
     def devices(self, nodes: int, per_node: int | None) -> Inventory:
         if self._private:
@@ -225,45 +224,32 @@ class RayBackend:
             self._inventory = ray_nodes.cluster_inventory(self._live, nodes, per_node)
         return self._inventory
 
-    def _nodes(self) -> list[ray_nodes.RayNode]:
-        self._connect()
-        if not self._chosen:
-            have = self._inventory
-            assert have is not None, "workers before devices"
-            self._chosen = self._live if self._private else ray_nodes.run_nodes(self._live, have.kind, have.nodes, have.per_node)
-        return self._chosen
+    def reserve(self, devices: Collection[int], who: str, within_s: float) -> None:
+        if devices and not self._private:
+            assert self._inventory is not None, "a reservation before devices"
+            address, what = os.environ["RAY_ADDRESS"], "devices cannot be reserved"
+            with boundary(lambda why: ConfigError([Problem("RAY_ADDRESS", address, why)]), what, (ConfigError,)):
+                self._held = ray_nodes.Reservation(devices, self._inventory, who, within_s)
 
     def _node(self, number: int) -> ray_nodes.RayNode:
-        nodes = self._nodes()
-        return nodes[number] if self._private else self._live_node(number)
-
-    def _live_node(self, number: int) -> ray_nodes.RayNode:
-        """The node of this number, or the one that has taken its place. Raises `NodeLost`."""
-        have, lost = self._inventory, self._chosen[number]
-        assert have is not None
-        node = ray_nodes.with_devices(self._chosen, number, self._live_nodes(), have.kind, have.per_node)
-        if node is None:
-            raise NodeLost(f"node {number} of the run, {lost.address}, is gone, and the cluster has no other for it")
-        self._chosen[number] = node
-        return node
-
-    def _live_nodes(self) -> list[ray_nodes.RayNode]:
-        return ray_nodes.live_nodes(ray.nodes(), ray.get_runtime_context().get_node_id())
+        """Raises `NodeLost`."""
+        self._connect()
+        return self._live[number] if self._held is None else self._held.node(number)
 
     async def _is_gone(self, node: ray_nodes.RayNode) -> bool:
         """Whether a node is gone on which a worker has just died: Ray takes its time to know."""
         deadline = time.monotonic() + NODE_VERDICT_S
-        while time.monotonic() < deadline and not self._private and node.id != ray.get_runtime_context().get_node_id():
+        while time.monotonic() < deadline and self._held is not None and node.id != ray.get_runtime_context().get_node_id():
             await self._ray.reached()
-            if all(live.id != node.id for live in self._live_nodes()):
+            if all(live.id != node.id for live in ray_nodes.now_live()):
                 return True
             await asyncio.sleep(1.0)
         return False
 
     def _node_of(self, placement: Placement) -> ray_nodes.RayNode:
-        if placement.devices or self._private:
+        if placement.devices or self._held is None:
             return self._node(placement.node)
-        return ray_nodes.without_devices(self._nodes(), placement.node, self._live_nodes())
+        return ray_nodes.without_devices(self._held.nodes, placement.node, ray_nodes.now_live())
 
     def _connect(self) -> None:
         if self._live:
@@ -274,7 +260,7 @@ class RayBackend:
         self._ray.start()
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, listener)
-        self._live = self._live_nodes()
+        self._live = ray_nodes.now_live()
 
     def node_address(self, node: int) -> str:
         return LOOPBACK if self._private else self._node(node).address
@@ -282,7 +268,7 @@ class RayBackend:
     def free_port(self, node: int) -> int:
         if self._private or self._node(node).id == ray.get_runtime_context().get_node_id():
             return free_port()
-        found: int = ray.get(ray_nodes.task_on(self._node(node).id, free_port).remote(), timeout=OTHER_NODE_S)
+        found: int = ray.get(ray_nodes.task_on(self._node(node).id, free_port).remote(), timeout=ray_nodes.OTHER_NODE_S)
         return found
 
     def driver_address(self) -> str:
@@ -305,7 +291,7 @@ class RayBackend:
 
     async def _start(self, spec: WorkerSpec, node: ray_nodes.RayNode) -> WorkerHandle:
         # The class has the worker's name, for Ray shows it in process titles and log lines.
-        # No CPU or GPU is reserved: `device_mapping` alone places the workers, and overlapping roles share a device.
+        # The worker itself reserves nothing: the run holds its devices, and overlapping roles share one.
         actor_class: Any = ray.remote(type(spec.name, (_Actor,), {}))
         actor = actor_class.options(
             num_cpus=0,
@@ -340,9 +326,10 @@ class RayBackend:
         if self._private and sys.platform == "linux":
             env["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
         if self._inventory is not None and self._inventory.kind == "cuda":
-            # All devices of a cluster's nodes count; of this machine, only the devices that are visible to the run.
-            seen = os.environ.get("CUDA_VISIBLE_DEVICES") if self._private else None
-            env["CUDA_VISIBLE_DEVICES"] = visible_devices(placement.local_devices, seen)
+            if self._held is not None:
+                env["CUDA_VISIBLE_DEVICES"] = self._held.visible(placement.devices)
+            else:
+                env["CUDA_VISIBLE_DEVICES"] = visible_devices(placement.local_devices, os.environ.get("CUDA_VISIBLE_DEVICES"))
             env["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"  # workers reserve none of Ray's GPUs, and Ray would hide all
         return env
 

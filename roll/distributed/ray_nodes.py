@@ -1,5 +1,5 @@
-"""A Ray cluster that others started, which the driver joined (`RAY_ADDRESS`), and which lives on without it; the nodes of it that
-a run uses, and in which order.
+"""A Ray cluster that others started, which the driver joined (`RAY_ADDRESS`), and which lives on without it; what a run reserves
+of it, beside others: on which nodes, and in which order.
 
 Ray tries to reach a control process (`gcs_server`) that is gone for a minute, and then ends the driver on the spot. So the driver
 itself looks whether the process can be reached, and gives it up before.
@@ -9,19 +9,33 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Literal
 
 import ray
 from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from ray.util.placement_group import NODE_ID_LABEL_KEY, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from roll.configs.problems import ConfigError, Problem
 from roll.distributed.child import same_imports
 from roll.distributed.devices import Inventory
-from roll.errors import BackendLost, boundary
+from roll.errors import BackendLost, NodeLost, boundary
+
+CPU, GPU = "CPU", "GPU"
+"""Ray's names of what is reserved."""
+SETTLE_S = 2.0
+"""For Ray to place what there is room for."""
+MOVE_S = 3.0
+"""For Ray to place elsewhere what was reserved on a node of whose loss it knows."""
+OTHER_NODE_S = 60.0
+"""For what a process on another node has to find out, which starts first."""
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -43,49 +57,160 @@ def live_nodes(listed: Sequence[Mapping[str, Any]], own: str) -> list[RayNode]:
     return sorted(found, key=lambda node: (node.id != own, node))
 
 
-def run_nodes(nodes: Sequence[RayNode], kind: str, count: int, per_node: int) -> list[RayNode]:
-    """The first `count` nodes that have `per_node` devices: on accelerators a head without them, say, is no node of the run.
-    `ConfigError` if there are fewer."""
-    fit = [node for node in nodes if kind == "cpu" or node.accelerators >= per_node]
-    if len(fit) < count:
-        what = "live nodes" if kind == "cpu" else f"live nodes with {per_node} accelerators or more"
-        message, fix = f"the Ray cluster has {len(fit)} {what}", "wait for the others, or fewer"
-        raise ConfigError([Problem("num_nodes", count, message, fix)])
-    return fit[:count]
-
-
-def with_devices(chosen: Sequence[RayNode], number: int, live: Sequence[RayNode], kind: str, per_node: int) -> RayNode | None:
-    """The node that has the devices of node `number`: the one that was chosen for it or, if that is gone, a live one that is no
-    node of the run and has as many. None if there is none."""
-    if any(node.id == chosen[number].id for node in live):
-        return chosen[number]
-    taken = {node.id for node in chosen}
-    return next((node for node in live if node.id not in taken and (kind == "cpu" or node.accelerators >= per_node)), None)
-
-
 def without_devices(chosen: Sequence[RayNode], number: int, live: Sequence[RayNode]) -> RayNode:
-    """Where a worker goes that needs no device: to node `number`, or if that is gone to the next of the run that is not. One of
-    them is always there, the driver's."""
-    there = {node.id for node in live}
-    turned = [*chosen[number:], *chosen[:number]]
+    """Where a worker goes that needs none: to one after another of the nodes of which the run has devices; if that is gone to
+    the next that is not, or else to the driver's."""
+    there, first = {node.id for node in live}, number % len(chosen)
+    turned = [*chosen[first:], *chosen[:first]]
     return next((node for node in turned if node.id in there), live[0])
 
 
 def cluster_inventory(nodes: Sequence[RayNode], count: int, per_node: int | None) -> Inventory:
-    """The devices of a run of `count` nodes with `per_node` devices each (None: as many as all of them have). A cluster without
-    accelerators has CPU slots."""
+    """The devices of a run of `count` nodes with `per_node` devices each (None: as many as the first `count` all have), and the
+    CPUs that go with them. A cluster without accelerators has CPU slots, each an equal part of its node. `ConfigError` if there
+    are too few nodes; on accelerators a head without them, say, is none."""
     kind: Literal["cuda", "cpu"] = "cuda" if any(node.accelerators for node in nodes) else "cpu"
-    chosen = run_nodes(nodes, kind, count, per_node or 1)
-    cpus = max(1, min(node.cpus for node in chosen))
-    least = min(node.accelerators for node in chosen) if kind == "cuda" else max(2, cpus)
-    return Inventory(kind, count, per_node or least, cpus)
+    fit = [node for node in nodes if kind == "cpu" or node.accelerators >= (per_node or 1)]
+    if len(fit) < count:
+        what = "live nodes" if kind == "cpu" else f"live nodes with {per_node or 1} accelerators or more"
+        message, fix = f"the Ray cluster has {len(fit)} {what}", "wait for the others, or fewer"
+        raise ConfigError([Problem("num_nodes", count, message, fix)])
+    if kind == "cpu":
+        cpus = max(1, min(node.cpus for node in fit[:count]))
+        return Inventory(kind, count, per_node or max(2, cpus), cpus)
+    devices = per_node or min(node.accelerators for node in fit[:count])
+    return Inventory(kind, count, devices, max(1, min(node.cpus * devices // node.accelerators for node in fit[:count])))
 
 
-def task_on(node: str, function: Callable[..., object]) -> Any:
-    """The function as a task of Ray on that node."""
-    there = NodeAffinitySchedulingStrategy(node, soft=False)
+def bundle(devices: int, inventory: Inventory) -> dict[str, float]:
+    """What Ray is to reserve on a node of which the run uses so many devices."""
+    if inventory.kind == "cuda":
+        return {GPU: devices}
+    return {CPU: round(devices * inventory.cpus_per_node / inventory.per_node, 4)}
+
+
+def bundles_of_nodes(sizes: Sequence[int], where: Sequence[int]) -> list[int]:
+    """The bundle that each node of the run has, if Ray has placed bundle i, of `sizes[i]` devices, on live node `where[i]`: among
+    equals, the first node of the run is the first of the live ones."""
+    bundles = sorted(range(len(sizes)), key=lambda each: (sizes[each], where[each]))
+    nodes = sorted(range(len(sizes)), key=lambda each: (sizes[each], each))
+    return [each for _, each in sorted(zip(nodes, bundles, strict=True))]
+
+
+def holders(groups: Iterable[Mapping[str, Any]], nodes: Sequence[RayNode], resource: str) -> list[str]:
+    """Who holds how much of a resource on which nodes, of the groups that `placement_group_table` lists."""
+    addresses, said = {node.id: node.address for node in nodes}, []
+    for group in groups:
+        places = group["bundles_to_node_id"].items() if group["state"] == "CREATED" else ()
+        held = [(group["bundles"][each].get(resource, 0), addresses.get(node, "a lost node")) for each, node in places]
+        if taken := ", ".join(f"{amount:g} on {address}" for amount, address in held if amount):
+            said.append(f"{group['name'] or 'a placement group without a name'} holds {taken}")
+    return said
+
+
+def task_on(node: str | PlacementGroupSchedulingStrategy, function: Callable[..., object], gpus: int = 0) -> Any:
+    """The function as a task of Ray on that node, or in a bundle, of which it has so many GPUs."""
+    there = NodeAffinitySchedulingStrategy(node, soft=False) if isinstance(node, str) else node
     task: Any = ray.remote(function)
-    return task.options(num_cpus=0, scheduling_strategy=there, runtime_env={"env_vars": same_imports()})
+    return task.options(num_cpus=0, num_gpus=gpus, scheduling_strategy=there, runtime_env={"env_vars": same_imports()})
+
+
+def now_live() -> list[RayNode]:
+    return live_nodes(ray.nodes(), ray.get_runtime_context().get_node_id())
+
+
+class Reservation:
+    """The devices that a run holds: a placement group with a bundle for each of its nodes. Ray gives it up with the driver,
+    whatever ends that, and places the bundle of a lost node on another that has as much free.
+
+    Workers are placed by node and number of the device, not into bundles: roles share devices, and one that starts while its node
+    is being lost must fail there rather than begin elsewhere with what it was told of that node."""
+
+    def __init__(self, devices: Collection[int], inventory: Inventory, who: str, within_s: float) -> None:
+        """`who`: what others are told of the run. Raises `ConfigError` if not all is free within so many seconds."""
+        self._used = {node: [*same] for node, same in groupby(sorted({*devices}), lambda each: each // inventory.per_node)}
+        sizes = [len(used) for used in self._used.values()]
+        self._group = _reserved([bundle(size, inventory) for size in sizes], who, within_s)
+        live = {node.id: node for node in now_live()}
+        where = [[*live].index(node) for _, node in sorted(self._places().items())]
+        self._bundles = dict(zip(self._used, bundles_of_nodes(sizes, where), strict=True))
+        self._has_gpus = inventory.kind == "cuda"
+        self._names: dict[int, str] = {}
+        self._nodes: dict[int, RayNode] = {}
+        self._lost = set[int]()
+        for number, at in self._bundles.items():
+            self._take(number, [*live.values()][where[at]])
+
+    @property
+    def nodes(self) -> list[RayNode]:
+        return [*self._nodes.values()]
+
+    def node(self, number: int) -> RayNode:
+        """The node of this number, or the one that has taken its place. Raises `NodeLost`."""
+        node = self._live(number)
+        if node is None and number not in self._lost:  # Ray needs a moment, once for each loss
+            self._lost.add(number)
+            ray.wait([self._group.ready()], timeout=MOVE_S)
+            node = self._live(number)
+        if node is None:
+            gone = self._nodes[number].address
+            raise NodeLost(f"node {number} of the run, {gone}, is gone, and the cluster has no other for it")
+        if node != self._nodes[number]:
+            self._take(number, node)
+        self._lost.discard(number)
+        return node
+
+    def visible(self, devices: Sequence[int]) -> str:
+        """CUDA_VISIBLE_DEVICES for a worker on these."""
+        return ",".join(self._names[device] for device in devices)
+
+    def _places(self) -> dict[int, str]:
+        found: dict[int, str] = ray.util.placement_group_table(self._group)["bundles_to_node_id"]
+        return found
+
+    def _live(self, number: int) -> RayNode | None:
+        place = self._places().get(self._bundles[number])
+        return next((node for node in now_live() if node.id == place), None)
+
+    def _take(self, number: int, node: RayNode) -> None:
+        used = self._used[number]
+        if self._has_gpus:
+            there = PlacementGroupSchedulingStrategy(self._group, self._bundles[number])
+            names = ray.get(task_on(there, _own_gpus, len(used)).remote(), timeout=OTHER_NODE_S)
+            self._names |= zip(used, sorted(names, key=lambda name: (len(name), name)), strict=True)
+        self._nodes[number] = node
+
+
+def _own_gpus() -> list[str]:
+    names: list[str] = ray.get_runtime_context().get_accelerator_ids()[GPU]
+    return names
+
+
+def _reserved(bundles: list[dict[str, float]], who: str, within_s: float) -> Any:
+    """The placement group; the driver's node is in it if that has room. Raises `ConfigError`."""
+    own, resource = now_live()[0], next(iter(bundles[0]))
+    if (own.accelerators if resource == GPU else own.cpus) >= bundles[0][resource]:
+        first = [{NODE_ID_LABEL_KEY: own.id}, *({} for _ in bundles[1:])]
+        group = placement_group(bundles, "STRICT_SPREAD", who, bundle_label_selector=first)
+        if ray.wait([group.ready()], timeout=SETTLE_S)[0]:
+            return group
+        remove_placement_group(group)
+    group = placement_group(bundles, "STRICT_SPREAD", who)
+    if not ray.wait([group.ready()], timeout=SETTLE_S)[0]:
+        logger.warning("waits up to %g s for devices: %s", within_s, _missing(bundles, resource))
+        if not ray.wait([group.ready()], timeout=within_s)[0]:
+            fix = "fewer devices, or a longer time, to wait for others to end or for nodes to join"
+            raise ConfigError([Problem("device_timeout", within_s, _missing(bundles, resource), fix)])
+    return group
+
+
+def _missing(bundles: Sequence[Mapping[str, float]], resource: str) -> str:
+    amounts = ", ".join(f"{each[resource]:g}" for each in bundles)
+    have, free = (of.get(resource, 0) for of in (ray.cluster_resources(), ray.available_resources()))
+    held = "; ".join(holders(ray.util.placement_group_table().values(), now_live(), resource))
+    on = "on a node" if len(bundles) == 1 else f"on {len(bundles)} nodes"
+    free_now = f"{free:g} of {have:g} are free in the Ray cluster"
+    return f"the run needs {amounts} {resource} {on}, and {free_now}: {held or 'see ray status'}"
 
 
 STOPPED = "the run has ended its part in Ray"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import platform
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -146,6 +147,7 @@ class Pipeline(ABC, Generic[Config, P]):
             prepared = self._prepared(inventory, lock)
             written = as_written(*map(to_mapping, (prepared.config, resolved, self._given)))
             prepared = replace(prepared, written=written)
+            backend.reserve(_devices_named(prepared.config), _who(config), config.device_timeout)
             _make_room(prepared)
             run = self._made(prepared, inventory, backend)
             announced = announce_running(prepared.run_dir, lock.owner.started)
@@ -211,15 +213,14 @@ class Pipeline(ABC, Generic[Config, P]):
             raise ConfigError([_cannot_resume(config, message)]) from error
 
     def _claims(self) -> AbstractContextManager[list[str]]:
-        """Of the accelerators of this machine, and what there is to say of them; those of a cluster are its own affair."""
+        """Of the accelerators of this machine, and what there is to say of them; a cluster's are reserved with Ray."""
         config, there = self.config, len(this_machine().accelerators)
         joined = not self.local and os.environ.get("RAY_ADDRESS", "local") != "local"
         used = [] if joined or not there else _devices_named(config)
         if not used:
             return nullcontext([])
         enough = config.num_gpus_per_node
-        who = f"{config.run_dir} (mode {config.mode}, process {os.getpid()})"
-        return claimed(who, there, [device for device in used if device < (enough or there)], enough)
+        return claimed(_who(config), there, [device for device in used if device < (enough or there)], enough)
 
     def _backend(self, watchdog: Watchdog) -> Backend:
         if self.local:
@@ -228,6 +229,11 @@ class Pipeline(ABC, Generic[Config, P]):
 
         environment = {name: os.environ[name] for name in DETERMINISTIC if self.config.deterministic}
         return RayBackend(None, environment, watchdog, logs=Path(self.config.run_dir) / "ray_logs")
+
+
+def _who(config: PPOConfig) -> str:
+    """What other runs are told."""
+    return f"{config.run_dir} (mode {config.mode}, process {os.getpid()} on {platform.node()})"
 
 
 def _devices_named(config: PPOConfig) -> list[int]:

@@ -6,7 +6,7 @@ A call that its caller gives up goes on in its worker, as in a process. A worker
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from roll.distributed.backend import WorkerSpec
@@ -132,6 +132,9 @@ class SimulatedBackend:
 
     def devices(self, nodes: int, per_node: int | None) -> Inventory:
         return self._inventory
+
+    def reserve(self, devices: Collection[int], who: str, within_s: float) -> None:
+        """Nothing: they are no one else's."""
 
     def node_address(self, node: int) -> str:
         return "127.0.0.1"

@@ -39,6 +39,13 @@ class Counter:
     def process(self) -> int:
         return os.getpid()
 
+    def place(self) -> tuple[str | None, ...]:
+        """The node, the GPUs that are visible here, and the threads that were told."""
+        import ray
+
+        names = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
+        return (ray.get_runtime_context().get_node_id(), *map(os.environ.get, names))
+
     def has_loaded(self, module: str) -> bool:
         return module in sys.modules
 

@@ -1,11 +1,12 @@
-"""Which nodes of a Ray cluster a run uses: on lists as `ray.nodes()` gives them."""
+"""What a run wants of a Ray cluster, and who has it: on lists as `ray.nodes()` and `placement_group_table()` give them."""
 
 import pytest
 
 from roll.configs.problems import ConfigError
+from roll.distributed.devices import Inventory
 from roll.distributed.process_setup import forwarded
 from roll.distributed.ray_backend import RayBackend
-from roll.distributed.ray_nodes import cluster_inventory, live_nodes, run_nodes, with_devices, without_devices
+from roll.distributed.ray_nodes import bundle, bundles_of_nodes, cluster_inventory, holders, live_nodes, without_devices
 
 
 def node(name, address, alive=True, **resources):
@@ -27,12 +28,13 @@ def test_a_driver_without_gpus_does_not_make_the_cluster_one_of_cpus():
     assert [each.id for each in nodes] == ["zz", "cc", "bb", "aa"], "the driver's own, then by address"
     found = cluster_inventory(nodes, 2, None)
     assert (found.kind, found.nodes, found.per_node, found.cpus_per_node) == ("cuda", 2, 8, 64)
-    assert [each.id for each in run_nodes(nodes, "cuda", 2, 8)] == ["cc", "bb"], "a head without GPUs is no node of the run"
+    half = cluster_inventory(nodes, 2, 4)
+    assert (half.per_node, half.cpus_per_node) == (4, 32), "others may use the other GPUs, and the CPUs that go with them"
 
 
 def test_the_drivers_node_is_the_first_if_it_has_what_the_others_have():
     nodes = live_nodes(LISTED, own="bb")
-    assert [each.id for each in run_nodes(nodes, "cuda", 3, 4)] == ["bb", "cc", "aa"]
+    assert [each.id for each in nodes] == ["bb", "zz", "cc", "aa"]
     assert cluster_inventory(nodes, 3, None).per_node == 4, "as many as all of them have"
     assert cluster_inventory(nodes, 3, 2).per_node == 2
 
@@ -46,20 +48,48 @@ def test_a_cluster_without_gpus_has_slots_of_cpus_and_its_head_counts():
     nodes = live_nodes([node("b", "10.0.0.2", CPU=4.0), node("a", "10.0.0.1", CPU=2.0)], own="b")
     found = cluster_inventory(nodes, 2, None)
     assert (found.kind, found.per_node, found.cpus_per_node) == ("cpu", 2, 2)
-    assert [each.id for each in run_nodes(nodes, "cpu", 2, 2)] == ["b", "a"]
     with pytest.raises(ConfigError, match="the Ray cluster has 2 live nodes"):
         cluster_inventory(nodes, 3, None)
 
 
-def test_a_node_that_is_gone_has_a_spare_one_in_its_place_and_what_needs_no_device_goes_on_where_it_can():
+def test_what_needs_no_device_goes_where_the_run_has_some_while_that_is_there():
     head, cc, bb, aa = live_nodes(LISTED, own="zz")
-    chosen = [cc, bb]
-    assert with_devices(chosen, 1, [head, cc, bb, aa], "cuda", 4) == bb
-    assert with_devices(chosen, 1, [head, cc, aa], "cuda", 4) == aa
-    assert with_devices(chosen, 1, [head, cc, aa], "cuda", 8) is None, "the spare one has 4 accelerators, the head none"
-    assert with_devices(chosen, 1, [head, cc], "cpu", 2) == head
-    assert without_devices(chosen, 1, [head, cc, aa]) == cc
-    assert without_devices(chosen, 0, [head, aa]) == head
+    assert [without_devices([cc, bb], number, [head, cc, bb, aa]) for number in range(3)] == [cc, bb, cc]
+    assert without_devices([cc, bb], 1, [head, cc, aa]) == cc
+    assert without_devices([cc, bb], 0, [head, aa]) == head
+
+
+def test_a_run_reserves_the_devices_that_its_roles_name_and_a_slot_of_cpus_is_its_part_of_the_node():
+    gpus, slots = Inventory("cuda", 2, 8, 64), Inventory("cpu", 1, 4, 6)
+    assert bundle(5, gpus) == {"GPU": 5}
+    assert [bundle(count, slots) for count in (1, 4)] == [{"CPU": 1.5}, {"CPU": 6.0}]
+    assert bundle(1, Inventory("cpu", 1, 3, 1)) == {"CPU": 0.3333}, "more slots than CPUs"
+
+
+def test_of_equal_nodes_the_first_has_the_first_number():
+    assert bundles_of_nodes([4, 4, 4], [2, 0, 1]) == [1, 2, 0]
+    assert bundles_of_nodes([4, 2, 4], [3, 0, 1]) == [2, 1, 0], "what was reserved for two devices has no room for four"
+
+
+def test_who_holds_devices_is_told_by_name_number_and_node():
+    nodes = live_nodes(LISTED, own="zz")
+
+    def group(name, state, *places):
+        bundles, places = {i: taken for i, (taken, _) in enumerate(places)}, {i: node for i, (_, node) in enumerate(places)}
+        return {"name": name, "state": state, "bundles": bundles, "bundles_to_node_id": places}
+
+    table = [
+        group("out/one (mode both)", "CREATED", ({"GPU": 4.0}, "cc"), ({"GPU": 2.0}, "bb")),
+        group("out/two", "PENDING", ({"GPU": 8.0}, "")),
+        group("out/three", "REMOVED", ({"GPU": 8.0}, "cc")),
+        group("", "CREATED", ({"CPU": 1.0, "GPU": 1.0}, "aa")),
+        group("a server", "CREATED", ({"CPU": 1.0}, "zz")),
+    ]
+    assert holders(table, nodes, "GPU") == [
+        "out/one (mode both) holds 4 on 10.0.0.2, 2 on 10.0.0.3",
+        "a placement group without a name holds 1 on 10.0.0.4",
+    ]
+    assert holders(table, nodes, "CPU")[1:] == ["a server holds 1 on 10.0.0.1"]
 
 
 def test_a_ray_of_the_runs_own_is_one_node(monkeypatch):

@@ -1,16 +1,14 @@
 """A Ray cluster of three nodes, all of them on this machine, and one of them gone in mid-run: its raylet and every process below
 it, at once. Engines and environments go on elsewhere, a rank of the trainer where a spare node is; else the run ends, names the
-node, and goes on in a cluster of two."""
+node, and goes on in a cluster of two. And several runs, and processes of one, in such a cluster."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
+from ray_cluster import Nodes, ray_cluster
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -23,47 +21,11 @@ TRAINERS = (
 TWO = ("num_nodes=2", "actor_infer.device_mapping='1'")
 
 
-class Nodes:
-    """`alive`: the raylet of each node, the head's first."""
-
-    def __init__(self, cluster, descendants: Callable[[int], dict[int, str]]) -> None:
-        self._cluster, self._descendants = cluster, descendants
-        self.alive = [_raylet(node) for node in cluster.list_all_nodes()]
-
-    def add(self) -> None:
-        self.alive.append(_raylet(self._cluster.add_node(num_cpus=2, object_store_memory=100 << 20)))
-
-    def of_worker(self, name: str) -> int | None:
-        """The raylet of the worker's node."""
-        found = [each for each in self.alive if any(name in title for title in self._descendants(each).values())]
-        return found[0] if found else None
-
-    def kill(self, raylet: int) -> None:
-        self.alive.remove(raylet)
-        for pid in (raylet, *self._descendants(raylet)):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
-
-def _raylet(node) -> int:
-    return node.all_processes["raylet"][0].process.pid
-
-
 @pytest.fixture
 def nodes(monkeypatch, faults) -> Iterator[Nodes]:
-    """With a home of its own, where no run has left a token."""
-    from ray.cluster_utils import Cluster
-
-    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as home:
-        monkeypatch.setenv("HOME", home)
-        paths = os.pathsep.join(map(str, (faults.HERE, faults.REPO)))
-        monkeypatch.setenv("PYTHONPATH", paths)  # a node's processes find the workers' code as the driver does
-        cluster = Cluster()
-        for own in ({"temp_dir": f"{home}/t", "include_dashboard": False}, {}, {}):
-            cluster.add_node(num_cpus=2, object_store_memory=100 << 20, **own)
-        monkeypatch.setenv("RAY_ADDRESS", cluster.address)
-        yield Nodes(cluster, faults.descendants)
-        cluster.shutdown()
+    """Its processes find the workers' code as the driver does."""
+    with ray_cluster(monkeypatch, (faults.HERE, faults.REPO), faults.descendants, [{"num_cpus": 2}] * 3) as cluster:
+        yield cluster
 
 
 @pytest.mark.parametrize(("pipeline", "worker"), [("rlvr", "actor_infer-1"), ("agentic", "environments-1")])
@@ -109,7 +71,7 @@ def test_a_trainers_node_is_lost_and_the_run_ends_with_a_reason_that_names_it(la
 
 def test_a_spare_node_takes_the_place_of_one_that_is_lost(launch, row, verified, nodes):
     line = row("rlvr", "actor_train-1", "a node of three is gone, a fourth is there")
-    nodes.add()
+    nodes.add(num_cpus=2)
     run = launch("max_steps=100000", *OVERRIDES, *TRAINERS, local=False)
     run.wait_for_steps(3, 400)
     before = len(run.steps())
@@ -132,3 +94,49 @@ def test_ranks_of_a_trainer_on_two_nodes_meet(launch, verified, nodes):
     assert run.end(400) == 0, run.output
     assert (run.summary()["status"], run.summary()["steps"]) == ("finished", 4)
     verified(run.dir)
+
+
+def refused(run):
+    assert run.end(240) == 2, run.output
+    assert "Traceback" not in run.output and "starting" not in run.output
+    (line,) = [line for line in run.output.splitlines() if line.startswith("error: ")]
+    return line
+
+
+def test_runs_share_a_cluster_and_what_a_killed_one_held_is_another_ones(launch, row, verified, nodes):
+    line = row("rlvr", "driver", "killed, while another run waits for its nodes")
+    first = launch("max_steps=100000", *OVERRIDES, *TWO, local=False)
+    first.wait_for_steps(1, 400)
+    beside = launch("max_steps=4", *OVERRIDES, "num_gpus_per_node=2", "exp_name=beside", local=False)
+    said = refused(launch(*OVERRIDES, *TWO, "exp_name=other", "device_timeout=1", local=False))
+    assert "the run needs 2, 2 CPU on 2 nodes, and " in said
+    assert f"{first.dir} (mode both, process {first.process.pid} on " in said
+    assert not (first.folder / "other" / "summary.json").exists()
+    assert beside.end(400) == 0, beside.output
+    waiting = launch("max_steps=4", *OVERRIDES, *TWO, "exp_name=other", "device_timeout=200", local=False)
+    waiting.wait_for_output("waits up to 200 s for devices: ")
+    steps = len(first.steps())
+    assert "starting" not in waiting.output
+    first.wait_for_steps(steps + 1)
+    line.begins()
+    first.signal(signal.SIGKILL)
+    waiting.wait_for_output("starting")
+    line.ends("the other run starts on them")
+    assert waiting.end(400) == 0, waiting.output
+    for name in ("beside", "other"):
+        verified(first.folder / name)
+
+
+def test_an_explorer_that_starts_when_a_node_has_joined_finds_it(launch, nodes):
+    apart = ("max_steps=100000", *OVERRIDES, "member_timeout=60")
+    trainer = launch(*apart, "mode=train", "num_nodes=2", "actor_train.device_mapping=0-1", *TRAINERS[3:], local=False)
+    explorer = launch(*apart, "mode=explore", "actor_infer.device_mapping=0", local=False)
+    trainer.wait_for_steps(1, 400)
+    later = (*apart, "mode=explore", "actor_infer.device_mapping=0", "explorer_name=later", "device_timeout=1")
+    said = refused(launch(*later, local=False))
+    assert f"{trainer.dir} (mode train, process {trainer.process.pid} on " in said
+    assert f"{trainer.dir}/explorers/explorer (mode explore, process {explorer.process.pid} on " in said
+    joined = nodes.add(num_cpus=2)
+    second = launch(*later, local=False)
+    second.wait_for("engine of the second", lambda: "actor_infer is ready" in second.output, 240)
+    assert joined in nodes.of_workers("actor_infer-0") and len(nodes.of_workers("actor_infer-0")) == 2
