@@ -38,6 +38,11 @@ class ProgramConfig:
     setup_timeout_s: float = option(60.0, "A set-up that takes longer has failed.", bounds=LIMIT)
     agent_timeout_s: float = option(600.0, "An agent that takes longer is ended; see score_timeouts.", bounds=LIMIT)
     scoring_timeout_s: float = option(60.0, "A scoring that takes longer has failed.", bounds=LIMIT)
+    score_exits: bool = option(
+        False,
+        "Whether an agent that ends with another exit code than 0 is scored on what it did, as its mistakes may be the policy's; "
+        "false: on_env_failure says what it costs.",
+    )
     score_timeouts: bool = option(
         False, "Whether an agent that was ended at its limit is scored on what it did; false: on_env_failure says what it costs."
     )

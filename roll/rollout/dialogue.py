@@ -63,11 +63,16 @@ class Dialogue:
         return self._render(messages, tools, opens=False)
 
     def bridge(
-        self, answer: Message, messages: Sequence[Message], last_token: int | None, tools: Sequence[Message] = ()
+        self,
+        answer: Message,
+        messages: Sequence[Message],
+        last_token: int | None,
+        tools: Sequence[Message] = (),
+        added: str = "",
     ) -> Rendered | None:
         """As `following`, for any messages that follow the answer of a conversation; None if the template cannot show them
         behind an answer that is only marked. Templates that want the results of tools behind calls of them are shown the
-        answer's own calls."""
+        answer's own calls. `added`: what stands in the answer's message behind it."""
         try:
             text = self._after(messages, tools)
         except TemplateRefusal:
@@ -77,7 +82,13 @@ class Dialogue:
                 text = self._after_calls(answer, messages, tools)
             except TemplateRefusal:
                 return None
-        return Rendered(self._without_end(text, last_token), _thinks(text))
+        return Rendered(
+            self._encode(added + text, special=False) if added else self._without_end(text, last_token), _thinks(text)
+        )
+
+    def spelled(self, ids: Sequence[int]) -> str:
+        """Tokens as text, special ones too."""
+        return str(self._tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
 
     def _after(self, messages: Sequence[Message], tools: Sequence[Message] = ()) -> str:
         """The end of an answer, and what follows it."""

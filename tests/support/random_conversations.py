@@ -85,6 +85,8 @@ async def agent(world: RandomWorld, rng: random.Random) -> None:
             asked.append(world.chat(messages, tools, retry=1))
         heard = await asyncio.gather(*asked)
         message = rng.choice(heard).json()["choices"][0]["message"]
+        if not message.get("tool_calls") and rng.random() < 0.15:
+            message |= {"content": message["content"] + text(rng)}
         following = [
             {"role": "tool", "tool_call_id": made["id"], "content": text(rng)} for made in message.get("tool_calls") or ()
         ] or [user(text(rng))]

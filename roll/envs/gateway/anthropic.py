@@ -82,10 +82,12 @@ def _asked(body: dict[str, Any], most: int | None) -> Asked:
         messages += _messages(message)
     if not any(message["role"] != "system" for message in messages):
         raise Refused(400, "messages: at least one message is required", "messages")
+    if messages[-1]["role"] == "assistant":
+        raise Refused(400, "prefill is not supported: an answer cannot go on from a text that is begun for it", "messages")
     choice = field_of(body, "tool_choice", dict) or {}
     return Asked(
         messages=messages,
-        tools=[function_tool(tool, tool.get("name"), tool.get("input_schema")) for tool in listed(body, "tools")],
+        tools=[_tool(tool) for tool in listed(body, "tools")],
         model=str(body.get("model") or "policy"),
         most=most,
         stop=stop_strings(body, "stop_sequences"),
@@ -94,10 +96,18 @@ def _asked(body: dict[str, Any], most: int | None) -> Asked:
     )
 
 
+def _tool(tool: dict[str, Any]) -> Message:
+    if tool.get("type", "custom") != "custom":
+        raise Refused(400, f"a tool of type {tool['type']!r} is not here: only tools with an input_schema are", "tools")
+    return function_tool(tool, tool.get("name"), tool.get("input_schema"))
+
+
 def _messages(given: dict[str, Any]) -> list[Message]:
     role, content = given.get("role"), given.get("content")
+    if role == "system":
+        return [{"role": "system", "content": text_of(content)}]
     if role not in ("user", "assistant"):
-        raise Refused(400, f"a message's role is user or assistant, not {role!r}", "messages")
+        raise Refused(400, f"a message's role is user, assistant or system, not {role!r}", "messages")
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else listed(given, "content")
     return [_answer(blocks)] if role == "assistant" else _told(blocks)
 

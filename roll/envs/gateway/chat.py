@@ -28,6 +28,8 @@ class ChatCompletions:
     def read(self, body: dict[str, Any], session: Session) -> Asked:
         if field_of(body, "n", int) not in (None, 1):
             raise Refused(400, "n must be 1: ask once for each answer", "n")
+        if body.get("functions"):
+            raise Refused(400, "functions are read no longer: send them as tools", "functions")
         limits = [field_of(body, name, int, least=1) for name in ("max_completion_tokens", "max_tokens")]
         messages = [read_message(message) for message in listed(body, "messages")]
         if not messages:

@@ -24,6 +24,8 @@ from roll.rollout.chat.conversation import (
 from roll.rollout.chat.session import Session
 
 TEXTS = ("input_text", "output_text", "text", "refusal")
+ELSEWHERE = ("conversation", "prompt")
+"""Fields that name what only OpenAI's own servers have."""
 ROLES = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant"}
 
 
@@ -33,6 +35,9 @@ class Responses(ChatCompletions):
     def read(self, body: dict[str, Any], session: Session) -> Asked:
         if body.get("background"):
             raise Refused(400, "background must be false: the answer is waited for", "background")
+        for name in ELSEWHERE:
+            if body.get(name) is not None:
+                raise Refused(400, f"{name} is kept by the model's vendor, and not here: send what it holds", name)
         messages = _earlier(body, session)
         if instructions := field_of(body, "instructions", str):
             messages.insert(0, {"role": "system", "content": instructions})

@@ -131,8 +131,8 @@ class Programs:
         limit_s, log = program.agent_timeout_s, place.above / "agent.log"
         ending = await run_command(_words(program, program.command), place.folder, environment, log, limit_s, session.failed)
         session.finish()
-        if ending.code is None and program.score_timeouts:
-            return "truncated"
+        if program.score_timeouts if ending.code is None else ending.code and (program.score_exits or session.cut_off):
+            return session.end or "truncated"
         if session.end is None or ending.code is None:  # who is refused at a limit may fail of it
             told = f"the agent, after {len(session.forest.answers)} answers,"
             _refuse(ending, "exit", told, limit_s)

@@ -70,16 +70,18 @@ class Forest:
         """As they were recorded."""
         self._after: dict[bytes, list[Answer]] = {}
         """Digest of a conversation that ends with an answer -> the answers that end it so."""
+        self._behind: dict[bytes, list[Answer]] = {}
+        """Digest of a conversation -> the answers to it."""
         self.rendered_anew = 0
         """Conversations that began with earlier answers, of which none could be gone on from."""
 
     def context(self, asked: Asked) -> Context:
         """Raises `TemplateRefusal`."""
-        parent = self._match(asked)
+        parent, added = self._match(asked)
         if parent is not None:
             news = asked.messages[parent.place + 1 :]
             last = parent.sampled.token_ids[-1] if parent.sampled.token_ids else None
-            bridge = self._dialogue.bridge(parent.message, news, last, asked.tools)
+            bridge = self._dialogue.bridge(parent.message, news, last, asked.tools, added)
             if bridge is not None:
                 return Context(parent, bridge.ids, bridge.thinks, [*parent.ids, *bridge.ids])
         whole = self._dialogue.whole(asked.messages, asked.tools)
@@ -95,6 +97,7 @@ class Forest:
             self.rendered_anew += any(message["role"] == "assistant" for message in news)
         self.answers.append(answer)
         *_, before, digest = digests(asked.tools, [*asked.messages, answer.message])
+        self._behind.setdefault(before, []).append(answer)
         as_written = [further(before, {"role": "assistant", "content": text}) for text in written(answer, context.thinks)]
         for each in dict.fromkeys([digest, *as_written]):
             self._after.setdefault(each, []).append(answer)
@@ -108,15 +111,28 @@ class Forest:
         """As they were recorded."""
         return [answer for answer in self.answers if not answer.branches]
 
-    def _match(self, asked: Asked) -> Answer | None:
-        """The answer in the history with the longest history of its own that is the request's."""
-        histories = digests(asked.tools, asked.messages)
+    def _match(self, asked: Asked) -> tuple[Answer | None, str]:
+        """The answer in the history with the longest history of its own that is the request's, and what the program has written
+        behind it."""
+        histories, messages = digests(asked.tools, asked.messages), asked.messages
         for place in range(len(histories) - 2, -1, -1):
-            alike = [each for each in self._after.get(histories[place], ()) if _same_thinking(each, asked.messages)]
+            alike = [each for each in self._after.get(histories[place], ()) if _same_thinking(each, messages)]
             if alike:
-                ids = _call_ids(asked.messages[place])
-                return next((each for each in alike if _call_ids(each.message) == ids), alike[-1])
-        return None
+                ids = _call_ids(messages[place])
+                return next((each for each in alike if _call_ids(each.message) == ids), alike[-1]), ""
+            for each in reversed(self._behind.get(histories[place - 1], ()) if place else ()):
+                added = self._added(each, messages[place])
+                if added is not None and _same_thinking(each, messages):
+                    return each, added
+        return None, ""
+
+    def _added(self, answer: Answer, message: Message) -> str | None:
+        """What a message has behind the answer that it begins with, as it was sampled; None if it does not. Programs write
+        the text back that an answer was stopped at, and go on. An answer with an end of its own is over."""
+        if message["role"] != "assistant" or message.get("tool_calls"):
+            return None
+        began, text = self._dialogue.spelled(answer.sampled.token_ids).strip(), str(message["content"]).strip()
+        return text[len(began) :] if began and text.startswith(began) else None
 
 
 def replied(asked: Asked, context: Context, sampled: PolicyAnswer, call_id: str = "") -> Reply:

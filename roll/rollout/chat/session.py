@@ -147,6 +147,11 @@ class Session:
         """Whether the program has given a reward, of the episode or of a call."""
         return self.reward is not None or bool(self._rewarded)
 
+    @property
+    def cut_off(self) -> bool:
+        """Whether the newest answer was, at a limit: who gets half an answer may fail of it."""
+        return bool(self.forest.answers) and not self.forest.answers[-1].reply.stopped
+
     def finish(self) -> None:
         """Nothing is asked or earned from here on; what is being sampled is given up."""
         self.ended = True

@@ -1,6 +1,7 @@
 """Chat Completions: what a program sends, what it hears, and what is recorded of it."""
 
 import asyncio
+import dataclasses
 import json
 
 import pytest
@@ -83,6 +84,46 @@ def test_tools_are_shown_as_the_template_shows_them_and_calls_are_read():
         assert len(world.session.forest.leaves()) == 1
 
     played(test)
+
+
+@pytest.mark.parametrize("added", ["", "\nCalling tools:\n[1]"])
+def test_who_writes_the_stop_string_back_and_goes_on_stays_in_the_conversation(added):
+    """As smolagents' agent that writes code does: the answer ends before its stop string, the history has it, and more."""
+
+    async def test(world):
+        world.ends = False
+        ask = world.ask
+
+        async def stopped(context, number, most, stop):
+            answer = await ask(context, number, most, stop)
+            return dataclasses.replace(answer, text=answer.text.removesuffix("</code>"), stopped=True)
+
+        world.session._ask = stopped
+        first = await world.say([user("q")], stop=["</code>"])
+        assert first["content"] == "<code>\nlook()\n"
+        back = {"role": "assistant", "content": [{"type": "text", "text": f"{first['content']}</code>{added}"}]}
+        history = [user("q"), back, user("Observation: 3")]
+        second = await world.say(history, stop=["</code>"])
+        await world.say([*history, {"role": "assistant", "content": f"{second['content']}</code>"}, user("b")])
+        (leaf,) = world.session.forest.leaves()
+        assert len(leaf.path()) == 3 and world.session.forest.rendered_anew == 0
+        assert world.asked[1][0][: len(world.asked[0][0])] == world.asked[0][0]
+        told = world.text(world.asked[1][0]).partition("</code>")[2]
+        assert told == f"{added}<im_end>\n<im_start>user\nObservation: 3<im_end>\n<im_start>assistant\n"
+
+    played(test, ["<code>\nlook()\n</code>", "<code>\nagain()\n</code>", "done"])
+
+
+@pytest.mark.parametrize("back", ["one and more", "on", "One"])
+def test_an_answer_that_has_ended_is_not_gone_on_with(back):
+    """Its end was sampled: behind it there is no place for a text. Nor does another text go on with it."""
+
+    async def test(world):
+        await world.say([user("a")])
+        await world.say([user("a"), {"role": "assistant", "content": back}, user("b")])
+        assert len(world.session.forest.leaves()) == 2 and world.session.forest.rendered_anew == 1
+
+    played(test, ["one", "two"])
 
 
 def test_a_template_that_wants_results_behind_calls_is_bridged_too():
@@ -265,6 +306,7 @@ def test_the_smaller_limit_counts_and_what_the_run_decides_is_the_runs():
     ("body", "param"),
     [
         ({"n": 2, "messages": [user("a")]}, "n"),
+        ({"functions": [{"name": "price"}], "messages": [user("a")]}, "functions"),
         ({"messages": []}, "messages"),
         ({}, "messages"),
         ({"messages": "hello"}, "messages"),

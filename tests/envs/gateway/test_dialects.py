@@ -171,7 +171,11 @@ def test_each_dialect_is_refused_in_its_own_words(stream):
         ("v1/messages", {"max_tokens": 3, "messages": [{"role": "tool", "content": "x"}]}),
         ("v1/messages", {"max_tokens": 3, "messages": [user([{"type": "image", "source": {}}])]}),
         ("v1/messages", {"max_tokens": 3, "messages": [user("a")], "stop_sequences": [""]}),
+        ("v1/messages", {"max_tokens": 3, "messages": [user("a"), {"role": "assistant", "content": "{"}]}),
+        ("v1/messages", {"max_tokens": 3, "messages": [user("a")], "tools": [{"type": "bash_20250124", "name": "bash"}]}),
         ("v1/responses", {"input": []}),
+        ("v1/responses", {"input": "a", "conversation": "conv_1"}),
+        ("v1/responses", {"input": "a", "prompt": {"id": "pmpt_1"}}),
         ("v1/responses", {"input": "a", "previous_response_id": "none"}),
         ("v1/responses", {"input": "a", "background": True}),
         ("v1/responses", {"input": [{"type": "web_search_call"}]}),
@@ -183,6 +187,21 @@ def test_what_the_other_dialects_cannot_say_here_is_refused(path, body):
         async with World() as world:
             answer = await world.post(path, body)
             assert answer.status_code == 400 and answer.json()["error"]["message"] and not world.asked
+
+    asyncio.run(main())
+
+
+def test_a_system_message_may_stand_between_messages_of_anthropics_form():
+    async def main():
+        async with World(["one"]) as world:
+            told = [user("a"), {"role": "system", "content": [{"type": "text", "text": "be brief"}]}]
+            await of_anthropic(world).messages.create(model="m", max_tokens=9, system="rules", messages=told)
+            shown = world.text(world.asked[0][0])
+            assert [line for line in shown.splitlines() if "<im_start>" not in line] == [
+                "rules<im_end>",
+                "a<im_end>",
+                "be brief<im_end>",
+            ]
 
     asyncio.run(main())
 

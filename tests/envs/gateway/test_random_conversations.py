@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from gateway_world import PRICE, STRICT, TEMPLATE, THINKING, World, call, user
+from gateway_world import END, PRICE, STRICT, TEMPLATE, THINKING, World, call, user
 from random_conversations import play
 
 from roll.rollout.chat.samples import Outcome, episode_samples
@@ -76,10 +76,12 @@ def test_a_path_that_were_rendered_anew_would_be_another():
 
 
 def test_the_generator_reaches_what_it_is_for():
-    """Branches, several roots, tools and parallel calls all come up."""
-    worlds = [asyncio.run(play(seed, TEMPLATE)) for seed in range(8)]
+    """Branches, several roots, tools, parallel calls and answers that a program goes on writing all come up."""
+    worlds = [asyncio.run(play(seed, TEMPLATE)) for seed in range(20)]
     forests = [world.session.forest for world in worlds]
     assert any(answer.branches > 1 for forest in forests for answer in forest.answers)
     assert any(forest.rendered_anew for forest in forests)
     assert any(len(answer.path()) > 3 for forest in forests for answer in forest.answers)
     assert any(len(answer.reply.calls) > 1 for forest in forests for answer in forest.answers)
+    behind = [answer for forest in forests for answer in forest.answers if answer.parent and not answer.parent.sampled.stopped]
+    assert any(answer.told[0] != END for answer in behind)

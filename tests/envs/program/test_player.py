@@ -165,6 +165,27 @@ def test_a_program_that_takes_too_long_has_failed_or_is_scored_on_what_it_did(pl
     assert sample.trajectory.end == "truncated" and sample.reward == 5.0 and sample.trajectory.success is False
 
 
+def test_an_agent_that_fails_of_what_the_policy_said_may_be_scored_on_what_it_did(play):
+    """Many frameworks raise where the model calls a tool that is not there, or takes too many turns."""
+    fails = f"{ASKS_TWICE}\nraise ValueError('no such tool')"
+    with pytest.raises(EpisodeFailed):
+        play(fails)
+    one, two = play(fails, score_exits=True)
+    assert (one.trajectory.end, one.reward, two.trajectory.success) == ("truncated", 7.0, False)
+    with pytest.raises(EpisodeFailed, match="no_calls"):
+        play("raise ValueError('before it asked')", score_exits=True)
+
+
+def test_an_agent_that_fails_of_half_an_answer_is_scored_on_what_it_did(play):
+    """OpenAI's client raises at the end of such a stream. It is the policy that comes to no end."""
+
+    async def before(playing, world):
+        world.ends = False
+
+    (sample,) = play("ask('one')\nraise RuntimeError('incomplete')", before=before)
+    assert (sample.trajectory.end, sample.reward, sample.finish_reason) == ("truncated", 5.0, "length")
+
+
 def test_who_is_refused_at_a_limit_is_scored_on_what_it_did(play):
     """The client's error ends the program; the limit is ours."""
     first, second = play("ask('one')\nask('two')\nask('three')", env={"max_steps": 2})
