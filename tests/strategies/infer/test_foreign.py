@@ -27,7 +27,7 @@ from roll.data.sample import VersionSpan
 from roll.errors import CallFailed, EngineClosed, EngineError
 from roll.strategies.infer.foreign import OtherInterpreterStrategy, error_of, request_of, result_of
 from roll.strategies.infer.interface import GenerateRequest, GenerateResult, SamplingParams
-from roll.strategies.infer.interpreters import inspect_interpreter
+from roll.distributed.interpreters import inspect_interpreter
 from roll.weights.bucket import Bucket
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
