@@ -1,4 +1,4 @@
-# make env | env-core | env-sglang | demo | demo-agentic | demo-explorer-trainer | demo-real | test-quick | test | test-faults | test-sglang | test-gpu | test-real | lint | docs | bench | bench-env | lab | clean
+# make env | env-core | env-sglang | demo | demo-agentic | demo-explorer-trainer | demo-real | test-quick | test | test-faults | test-sglang | test-envs | test-gpu | test-real | lint | docs | bench | bench-env | lab | clean
 #
 # Needs Python >= 3.11 with venv, git, make and a package index; everything else is installed into .venv.
 # `make demo ARGS="max_steps=50 async_generation_ratio=2"` passes overrides on, `make test ARGS="-k admission"` pytest's options.
@@ -27,7 +27,7 @@ from_pip = $$($(BIN)/python -m pip config get :env:.$(1) 2>/dev/null || $(BIN)/p
 UV = UV_FIND_LINKS="$(call from_pip,find-links)" UV_DEFAULT_INDEX="$(call from_pip,index-url)" \
 	SSL_CERT_FILE="$${SSL_CERT_FILE:-$(call from_pip,cert)}" $(BIN)/uv pip install -q -p $(BIN)/python
 
-.PHONY: env env-core env-sglang demo demo-agentic demo-explorer-trainer demo-real smollm2 test-quick test test-faults test-sglang test-gpu test-real lint docs bench bench-env lab clean
+.PHONY: env env-core env-sglang demo demo-agentic demo-explorer-trainer demo-real smollm2 test-quick test test-faults test-sglang test-envs test-gpu test-real lint docs bench bench-env lab clean
 
 # Everything, for `make test`; `make demo` needs only the core.
 env: $(VENV)/.complete
@@ -97,13 +97,13 @@ build/smollm2/.complete: requirements/gguf.txt requirements/lora.txt requirement
 
 # Between two edits: eight tests of ten, without those that conftest.py or a mark calls slow: two minutes on two quiet cores.
 test-quick: env
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ORDER) -m "not ray and not slow" --ignore=tests/gpu --ignore=tests/real --ignore=tests/faults/matrix $(ARGS)
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ORDER) -m "not ray and not slow" --ignore=tests/gpu --ignore=tests/real --ignore=tests/envs_real --ignore=tests/faults/matrix $(ARGS)
 
 # One thread a process. Tests marked `ray` share one worker, and which tests come first is said, too (conftest.py). The linters run
 # beside the tests; what they say is shown at the end.
 test: env
 	@mkdir -p build; $(MAKE) --no-print-directory lint > build/lint.txt 2>&1 & lint=$$!; \
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ORDER) --ignore=tests/gpu --ignore=tests/real --ignore=tests/faults/matrix $(ARGS); \
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ORDER) --ignore=tests/gpu --ignore=tests/real --ignore=tests/envs_real --ignore=tests/faults/matrix $(ARGS); \
 	tests=$$?; wait $$lint; linters=$$?; cat build/lint.txt; exit $$((tests ? tests : linters))
 
 # Every role killed and stopped, the driver killed thirty times, disks full, descriptors gone, files damaged, and what is done a second
@@ -124,6 +124,12 @@ docs: env
 
 test-sglang: env env-sglang
 	SGLANG_PYTHON=$(CURDIR)/$(VENV)-sglang/bin/python OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -m sglang $(ARGS)
+
+# The packages of environments themselves, each in an interpreter of its own, beside this one. Needs a package index, or wheels of them.
+ENVS := reasoning-gym textarena gem-llm verifiers openenv-core
+test-envs: env
+	@for each in $(ENVS); do $(BIN)/roll env add $$each || exit 1; done
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n 2 tests/envs_real $(ARGS)
 
 # On a machine with a GPU, one test at a time, in the environment that is there: such a machine may have no network. vLLM is tested
 # from its own interpreter (docs_roll/engines.md), VLLM_PYTHON.
@@ -157,5 +163,5 @@ $(VENV)-bench/.complete: requirements/bench.txt | $(BIN)/uv
 
 # What was installed and made here; the runs in output/ stay.
 clean:
-	rm -rf $(VENV) $(VENV)-bench $(VENV)-sglang build *.egg-info .mypy_cache .import_linter_cache .ruff_cache .pytest_cache .hypothesis examples/*/cache*
+	rm -rf $(VENV) $(VENV)-* build *.egg-info .mypy_cache .import_linter_cache .ruff_cache .pytest_cache .hypothesis examples/*/cache*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from roll.cli.options import OVERRIDES, Parser, answering, config_folder, keys_and_values
-from roll.configs.agentic import AgenticConfig
+from roll.configs.agentic import AgenticConfig, EnvConfig
 from roll.configs.arguments import DataArguments
 from roll.configs.derived import derive
 from roll.configs.loading import load_config
@@ -23,6 +23,7 @@ from roll.configs.worker import RewardConfig
 from roll.data.prompt_file import PromptRow, read_rows
 from roll.data.sample import Prompt
 from roll.envs.audit import AuditReport, as_mapping, as_text, audit_env, audit_reward
+from roll.envs.packages import interpreter, shorthand
 from roll.errors import PromptFileError
 from roll.loading.fitting import usual_columns
 from roll.rewards.references import spread
@@ -42,11 +43,14 @@ def audit(arguments: Sequence[str]) -> int:
         allow_abbrev=False,
     )
     parser.add_argument(
-        "target", nargs="?", help="an environment, or with --prompts a reward; with --config_name a tag or domain of that run"
+        "target",
+        nargs="?",
+        help="an environment, also package:id, or with --prompts a reward; with --config_name a tag or domain of that run",
     )
     parser.add_argument(
         "--config", nargs="*", default=[], metavar="KEY=VALUE", help="env_config, or reward_args; values are YAML"
     )
+    parser.add_argument("--python", help="interpreter that the environment is in, by its name (roll env list) or path")
     parser.add_argument("--prompts", metavar="FILE", help="prompts with reference answers, for a reward")
     parser.add_argument("--config_path", help="folder of the YAML files of --config_name")
     parser.add_argument("--config_name", help="a run: all its environments, or rewards, are audited")
@@ -79,7 +83,9 @@ def _reports(options: Mapping[str, Any], overrides: Sequence[str]) -> Iterator[A
         reward = load_config(RewardConfig, {"worker_cls": target, "reward_args": given})
         yield _reward(target, reward, _prompts(_file(options["prompts"]), target, {}, options), options)
     else:
-        yield _env(target, target, given, LONGEST_EPISODE, None, options)
+        env_type, env_config = shorthand(target, given)
+        env = EnvConfig(env_type=env_type, env_config=env_config, python=options["python"], max_steps=LONGEST_EPISODE)
+        yield _env(target, env, "--python", options)
 
 
 def _of_run(options: Mapping[str, Any], overrides: Sequence[str]) -> Iterator[AuditReport]:
@@ -99,8 +105,7 @@ def _of_run(options: Mapping[str, Any], overrides: Sequence[str]) -> Iterator[Au
         raise ConfigError([Problem("--config_name", options["config_name"], "has nothing that can be audited here")])
     for name in names:
         if isinstance(config, AgenticConfig):
-            env = config.custom_envs[name]
-            yield _env(name, env.env_type, env.env_config, env.max_steps, env.success_at, options)
+            yield _env(name, config.custom_envs[name], f"custom_envs.{name}.python", options)
         else:
             rows = _prompts(config.actor_train.data_args, name, derive(config).tag_to_domain, options)
             yield _reward(name, config.rewards[name], rows, options)
@@ -113,11 +118,10 @@ def _not_audited(config: RLVRConfig | AgenticConfig, name: str) -> str:
     return "the model that judges is on a run's devices" if config.rewards[name].models else ""
 
 
-def _env(
-    name: str, env_type: str, given: Mapping[str, object], turns: int, success_at: float | None, options: Mapping[str, Any]
-) -> AuditReport:
-    """Raises `ConfigError`."""
-    return asyncio.run(audit_env(name, env_type, given, options["tasks"], options["seed"], turns, success_at))
+def _env(name: str, env: EnvConfig, key: str, options: Mapping[str, Any]) -> AuditReport:
+    """`key`: what names its interpreter. Raises `ConfigError`."""
+    python, tasks, seed = interpreter(env.env_type, env.python, key), options["tasks"], options["seed"]
+    return audit_env(name, env.env_type, env.env_config, tasks, seed, env.max_steps, env.success_at, python)
 
 
 def _reward(name: str, reward: RewardConfig, prompts: Sequence[Prompt], options: Mapping[str, Any]) -> AuditReport:

@@ -95,8 +95,8 @@ def _after(command: str, before: Sequence[str], typed: str) -> Iterator[str]:
     elif command == "completion":
         yield from SCRIPTS
     elif command == "env":
-        named = before in (["check"], ["audit"]) or before[-1:] == ["--env"]
-        yield from BUILT_IN if named else () if before else ("audit", "check", "play")
+        named = before in (["check"], ["audit"], ["prompts"]) or before[-1:] == ["--env"]
+        yield from BUILT_IN if named else () if before else ("add", "audit", "check", "list", "play", "prompts")
     elif command == "show":
         yield from _folders(typed) if not before else ("samples", "groups") if len(before) == 1 else ()
     elif command in ("train", "demo") and not before:

@@ -1,5 +1,6 @@
 """`roll env check frozen_lake --config size=6`: is an environment fit to train in? `roll env play`: a model plays one episode
-of it, turn by turn, in the terminal. `roll env audit`: what does it, or a reward, pay for that is no answer?"""
+of it, turn by turn, in the terminal. `roll env audit`: what does it, or a reward, pay for that is no answer? `roll env add` and
+`list`: packages of environments in interpreters of their own. `roll env prompts`: environments of one step as prompts."""
 
 from __future__ import annotations
 
@@ -15,12 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from roll.cli.options import Parser, answering, keys_and_values
+from roll.cli.options import Parser, answering, keys_and_values, table
 from roll.configs.agentic import AgenticConfig, EnvConfig
 from roll.configs.loading import load_config
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.redact import visible
+from roll.data.seeding import derive_seed
 from roll.envs.check import as_mapping, as_text, check_env
+from roll.envs.elsewhere import asked
+from roll.envs.elsewhere import prompts as first_prompts
+from roll.envs.packages import KNOWN, folders, interpreter, offered, shorthand, stamped
+from roll.envs.packages import add as install
 from roll.envs.registry import BUILT_IN
 from roll.errors import EpisodeFailed
 from roll.loading.yaml_files import read_checked
@@ -31,7 +37,8 @@ if TYPE_CHECKING:
     from roll.rollout.episode import AskPolicy, PolicyAnswer
     from roll.strategies.infer.hf.strategy import HFInferStrategy
 
-USAGE = "usage: roll env check|play|audit [options]; roll env check --help, roll env play --help, roll env audit --help say more"
+USAGE = "usage: roll env check|play|audit|add|list|prompts [options]; roll env check --help, and so on, say more"
+PYTHON = "interpreter that it is in, by its name (roll env list) or path (default: that of its package, else this one)"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -49,9 +56,10 @@ def check(arguments: Sequence[str]) -> int:
     """Returns the exit code: 0 it is fit, 1 it is not, 2 it cannot be made."""
     parser = argparse.ArgumentParser(prog="roll env check", description="Plays an environment with a random agent and an oracle.")
     kind = parser.add_mutually_exclusive_group(required=True)
-    kind.add_argument("env", nargs="?", metavar="TYPE", help=f"{', '.join(BUILT_IN)}, or the dotted path of a class")
+    kind.add_argument("env", nargs="?", metavar="TYPE", help=f"{', '.join(BUILT_IN)}, package:id, or the path of a class")
     kind.add_argument("--env", dest="named_env", metavar="TYPE", help="the same")
     parser.add_argument("--config", nargs="*", default=[], metavar="KEY=VALUE", help="env_config; values are YAML")
+    parser.add_argument("--python", help=PYTHON)
     parser.add_argument("--episodes", type=int, default=20, help="episodes of each agent (default: 20)")
     parser.add_argument("--seed", type=int, default=0, help="from which the episodes' seeds are derived (default: 0)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -59,7 +67,9 @@ def check(arguments: Sequence[str]) -> int:
     sys.path.insert(0, os.getcwd())  # a user's own environment lies where the command is given
     if options.episodes < 1:
         raise ConfigError([Problem("--episodes", options.episodes, "must be >= 1")])
-    report = check_env(options.env or options.named_env, keys_and_values(options.config), options.episodes, options.seed)
+    env_type, env_config = shorthand(options.env or options.named_env, keys_and_values(options.config))
+    python = interpreter(env_type, options.python)
+    report = check_env(env_type, env_config, options.episodes, options.seed, python)
     print(json.dumps(as_mapping(report)) if options.json else visible(as_text(report), keep="\n\t"))
     return 0 if report.ok else 1
 
@@ -114,7 +124,8 @@ def _what_to_play(options: Mapping[str, Any], pairs: Sequence[str]) -> tuple[Env
             raise ConfigError([Problem("command line", pair, "cannot be read", "write key=value")])
         for key, value in keys_and_values([pair]).items():
             (given if key in known else given["env_config"])[key] = value
-    env = load_config(EnvConfig, {"env_type": options["env"], "agent_system_template": "{instructions}\n", **given})
+    given["env_type"], given["env_config"] = shorthand(options["env"], given["env_config"])
+    env = load_config(EnvConfig, {"agent_system_template": "{instructions}\n", **given})
     return env, "auto", options["max_tokens_per_step"], options["sequence_length"]
 
 
@@ -122,21 +133,19 @@ async def _play(
     env: EnvConfig, template: str, answer_tokens: int, context: int, model: str, seed: int, temperature: float
 ) -> int:
     from roll.configs.dotted_path import import_object
-    from roll.envs.host import EnvHost
-    from roll.envs.registry import make_env
+    from roll.envs.elsewhere import rules
     from roll.explorer.env_manager import EnvManager
-    from roll.explorer.environment_worker import toolbox, with_tools
+    from roll.explorer.environment_worker import environment_host, toolbox, with_tools
     from roll.rollout.episode import EpisodeTask
     from roll.strategies.infer.hf.strategy import HFInferStrategy
 
     tokenizer, dialogue = _opened(model, template)
-    made = make_env(env.env_type, env.env_config)
-    made.close()
+    instructions = asked(interpreter(env.env_type, env.python, "python"), rules, env.env_type, env.env_config)
     engine = HFInferStrategy(model, max_running_requests=1, max_length=context)
     ask = _asked(engine, tokenizer, seed, temperature)
     manager_cls: type[EnvManager] = import_object(env.env_manager_cls)
-    manager = manager_cls(env, dialogue, instructions=made.instructions, context=context, answer_tokens=answer_tokens)
-    host = EnvHost(env.execution, env.step_timeout_s, env.reset_timeout_s)
+    manager = manager_cls(env, dialogue, instructions=instructions, context=context, answer_tokens=answer_tokens)
+    host = environment_host("play", env)
     opened = await host.open("play", env.env_type, env.env_config)
     tools = None if env.tool_wrapper is None else toolbox("play", env)
     handle = opened if tools is None else with_tools(opened, tools, manager)
@@ -192,10 +201,70 @@ def _shown(parts: Sequence[Trajectory]) -> str:
     return render([turn for part in parts for turn in part.turns], parts[-1].end, parts[-1].success)
 
 
+@answering
+def add(arguments: Sequence[str]) -> int:
+    """Returns the exit code: 0 it is there, 2 it cannot be made."""
+    parser = Parser(
+        prog="roll env add", description="Makes an interpreter for environments whose packages want others than yours."
+    )
+    parser.add_argument("requirement", nargs="+", help=f"of a package: {', '.join(KNOWN)}, or any other")
+    parser.add_argument("--name", help="the folder is .venv-NAME (default: that of the first package)")
+    parser.add_argument("--python", help="the Python that it is made of, a version or a path (default: this one)")
+    options = parser.parse_args(arguments)
+    folder = install(options.requirement, options.name, options.python)
+    print(f"{folder}: {', '.join(stamped(folder))}")
+    return 0
+
+
+@answering
+def listing(arguments: Sequence[str]) -> int:
+    """Returns the exit code: 0, 2 bad input."""
+    parser = Parser(prog="roll env list", description="Which interpreters of environments are here, and what they offer.")
+    parser.add_argument("name", nargs="?", help="one of them: the ids of its environments")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args(arguments)
+    found = {folder.name.removeprefix(".venv-"): folder for folder in folders()}
+    told: dict[str, Any] = {name: stamped(folder) for name, folder in found.items()}
+    if options.name is not None:
+        if options.name not in found:
+            raise ConfigError([Problem("name", options.name, "there is none", f"roll env add {options.name}")])
+        told = asked(str(found[options.name] / "bin" / "python"), offered)
+    if options.json:
+        print(json.dumps(told))
+    elif options.name is not None:
+        for package, each in told.items():
+            print("\n".join([f"# {package} {each['version']} {each['why']}", *(f"{package}:{env_id}" for env_id in each["ids"])]))
+    else:
+        rows = [(name, ", ".join(has) or f"incomplete: roll env add {name} goes on", _types(has)) for name, has in told.items()]
+        print("\n".join(table([("interpreter", "packages", "env_type"), *rows])) if rows else "none is here: roll env add NAME")
+    return 0
+
+
+def _types(packages: Sequence[str]) -> str:
+    return ", ".join(KNOWN[name].env_type for each in packages if (name := each.partition("=")[0]) in KNOWN)
+
+
+@answering
+def prompts(arguments: Sequence[str]) -> int:
+    """Returns the exit code: 0 they are printed, 2 bad input."""
+    parser = Parser(prog="roll env prompts", description="Tasks of an environment of one step as prompts, a JSON object a line.")
+    parser.add_argument("env", metavar="TYPE", help="e.g. reasoning-gym:leg_counting")
+    parser.add_argument("--config", nargs="*", default=[], metavar="KEY=VALUE", help="env_config; values are YAML")
+    parser.add_argument("--python", help=PYTHON)
+    parser.add_argument("--count", type=int, default=1000, help="tasks (default: 1000)")
+    parser.add_argument("--seed", type=int, default=0, help="from which the tasks are derived (default: 0)")
+    options = parser.parse_args(arguments)
+    env_type, env_config = shorthand(options.env, keys_and_values(options.config))
+    seeds = [derive_seed("prompts", options.seed, i) for i in range(options.count)]
+    for row in asked(interpreter(env_type, options.python), first_prompts, env_type, env_config, seeds):
+        print(json.dumps(row))
+    return 0
+
+
 def audit(arguments: Sequence[str]) -> int:
     from roll.cli.audit import audit as audited
 
     return audited(arguments)
 
 
-ACTIONS = {"check": check, "play": play, "audit": audit}
+ACTIONS = {"check": check, "play": play, "audit": audit, "add": add, "list": listing, "prompts": prompts}

@@ -26,7 +26,7 @@ def _code(config: PPOConfig) -> Iterator[Note]:
     if isinstance(config, RLVRConfig):
         named |= {f"rewards.{domain}.worker_cls": reward.worker_cls for domain, reward in config.rewards.items()}
     if isinstance(config, AgenticConfig):
-        named |= {f"custom_envs.{tag}.env_type": env.env_type for tag, env in config.custom_envs.items()}
+        named |= {f"custom_envs.{tag}.env_type": env.env_type for tag, env in config.custom_envs.items() if env.python is None}
     for key, path in named.items():
         if isinstance(path, str) and "." in path and not path.startswith("roll.") and not is_importable(path, os.getcwd()):
             module = path.replace(":", ".").rpartition(".")[0]

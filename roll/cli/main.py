@@ -20,6 +20,7 @@ usage: roll <command> [options] [key=value ...]
   doctor                 what is installed here, and what can start
   env check|play|audit   try an environment: contract, seeds, rewards, speed; watch a model play it; audit: what an
                          environment or a reward pays players that cannot do the task
+  env add|list|prompts   packages of environments in interpreters of their own; their tasks as prompts
   show RUN               how a run is doing; show RUN samples: what the model said; show RUN groups: its database
   ui                     a page in the browser over runs: curves, time, groups, tokens; --report: as one HTML file
   diff                   two runs: where their configurations differ, what they reached

@@ -27,6 +27,12 @@ class EnvConfig:
 
     env_type: str = required("Environment: a built-in name or the dotted path of your own class; or program.")
     env_config: dict[str, Any] = option({}, "Handed to the environment; unknown keys are refused.")
+    python: str | None = option(
+        None,
+        "Interpreter that the environment is in, by the name that roll env add gave it or by its path; null means the one "
+        "named like the environment's package, where there is one, else the run's. Another's steps run in processes.",
+        path="interpreter",
+    )
     env_manager_cls: str = option(
         TRAJ_ENV_MANAGER,
         "Dotted path of the class that plays an episode. TrajEnvManager: one sample an episode.\n"

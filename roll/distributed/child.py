@@ -214,9 +214,9 @@ class Child:
 class ChildPool:
     """Children of one kind that wait for work. One that has ended is replaced when the next is needed."""
 
-    def __init__(self, handler: str, *arguments: object, environment: Mapping[str, str]) -> None:
+    def __init__(self, handler: str, *arguments: object, environment: Mapping[str, str], python: str = sys.executable) -> None:
         """Takes the same arguments as `Child`."""
-        self._handler, self._arguments, self._environment = handler, arguments, environment
+        self._handler, self._arguments, self._environment, self._python = handler, arguments, environment, python
         self._idle: list[Child] = []
         self._children: set[Child] = set()
         self._closed = False
@@ -229,7 +229,7 @@ class ChildPool:
                 return child
         if self._closed:
             raise ChildDied("its pool is closed")
-        child = Child(self._handler, *self._arguments, environment=self._environment)
+        child = Child(self._handler, *self._arguments, environment=self._environment, python=self._python)
         self._children.add(child)
         try:
             await child.ready(START_LIMIT_S)

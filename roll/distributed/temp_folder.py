@@ -34,6 +34,13 @@ class TempFolder:
         self._end()
 
 
+def own_package(kind: str) -> TempFolder:
+    """For the path of another interpreter: it has this project's package alone. The folder around that may hold many others."""
+    folder = TempFolder(kind)
+    (folder.path / "roll").symlink_to(Path(__file__).parents[1])
+    return folder
+
+
 def temporary_files_in(folder: Path) -> dict[str, str]:
     """Variables with which another process keeps its temporary files in this folder. The kernels that torch compiles stay where
     the next process finds them."""

@@ -14,6 +14,7 @@ from statistics import fmean, stdev
 
 from roll.data.sample import FULL_REWARD, Prompt, reaches
 from roll.envs.arenas import Arena, Earned, EnvArena, RewardArena
+from roll.envs.elsewhere import asked
 from roll.envs.players import CHANCE, CLOCK, KINDS, SENSELESS, STOPPED, players
 from roll.rewards.worker import RewardWorker
 
@@ -177,10 +178,24 @@ def shown(text: str, most: int = 60) -> str:
     return line if len(line) <= most else f"{line[: most - 4]}...{line[0]}"
 
 
-async def audit_env(
+def audit_env(
+    target: str,
+    env_type: str,
+    env_config: Mapping[str, object],
+    tasks: int,
+    seed: int,
+    most_turns: int,
+    success_at: float | None,
+    python: str | None = None,
+) -> AuditReport:
+    """In the interpreter `python`; None: in this one. Raises `ConfigError`."""
+    told = asked(python, _audit_env, target, env_type, dict(env_config), tasks, seed, most_turns, success_at)
+    return AuditReport(**{**told, "players": {name: Line(**line) for name, line in told["players"].items()}})
+
+
+async def _audit_env(
     target: str, env_type: str, env_config: Mapping[str, object], tasks: int, seed: int, most_turns: int, success_at: float | None
 ) -> AuditReport:
-    """Raises `ConfigError`."""
     arena = EnvArena(env_type, env_config, tasks, seed, most_turns)
     try:
         return await audit(target, arena, tasks, seed, success_at)

@@ -7,7 +7,6 @@ has no action any more (None) gives up. An episode is shown as text, turn by tur
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import random
 import time
@@ -19,6 +18,7 @@ from textwrap import indent
 from roll.configs.redact import visible
 from roll.data.sample import EpisodeEnd, Turn
 from roll.data.seeding import derive_seed
+from roll.envs.elsewhere import asked
 from roll.envs.registry import make_env
 from roll.errors import EnvFailure
 from roll.rollout.environment import AnyTextEnv, checked_reset, checked_step, seen
@@ -98,10 +98,13 @@ class EnvReport:
         return not self.errors
 
 
-def check_env(env_type: str, env_config: Mapping[str, object], episodes: int = 20, seed: int = 0) -> EnvReport:
-    """Plays each agent for `episodes` episodes with seeds derived from `seed`. Raises `ConfigError` if the environment cannot be
-    made; later failures are in the report."""
-    return asyncio.run(_check(env_type, env_config, episodes, seed))
+def check_env(
+    env_type: str, env_config: Mapping[str, object], episodes: int = 20, seed: int = 0, python: str | None = None
+) -> EnvReport:
+    """Plays each agent for `episodes` episodes with seeds derived from `seed`, in the interpreter `python` (None: this one).
+    Raises `ConfigError` if the environment cannot be made; later failures are in the report."""
+    told = asked(python, _check, env_type, dict(env_config), episodes, seed)
+    return EnvReport(**{**told, "agents": {name: AgentReport(**agent) for name, agent in told["agents"].items()}})
 
 
 async def _check(env_type: str, env_config: Mapping[str, object], episodes: int, seed: int) -> EnvReport:

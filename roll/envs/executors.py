@@ -13,12 +13,15 @@ import contextlib
 import inspect
 import os
 import queue
+import sys
 import threading
 from collections.abc import Awaitable, Mapping
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from roll.distributed.child import START_LIMIT_S, Child, ChildPool, same_imports
+from roll.distributed.interpreters import environment, imports
+from roll.distributed.temp_folder import own_package
 from roll.envs.registry import make_env
 from roll.errors import CallFailed, ChildDied, EnvFailure, boundary, reason
 from roll.rollout.environment import AnyTextEnv
@@ -131,8 +134,14 @@ async def _within(limit_s: float | None, answer: Awaitable[object]) -> object:
 class ProcessPool(ChildPool):
     """Processes for environments."""
 
-    def __init__(self) -> None:
-        super().__init__("roll.envs.executors:EnvProcess", environment={**os.environ, **same_imports()})
+    def __init__(self, python: str | None = None) -> None:
+        """`python`: the interpreter; None is this one."""
+        self._path = None if python is None else own_package("envs")
+        super().__init__(
+            "roll.envs.executors:EnvProcess",
+            environment={**os.environ, **same_imports()} if self._path is None else environment() | imports(str(self._path.path)),
+            python=python or sys.executable,
+        )
         self._starting = asyncio.Semaphore(os.cpu_count() or 1)  # more starts together would only share the cores
 
     async def make(self, env_type: str, env_config: Mapping[str, object]) -> Child:
@@ -145,6 +154,11 @@ class ProcessPool(ChildPool):
                 await child.kill()
                 raise
             return child
+
+    async def close(self) -> None:
+        await super().close()
+        if self._path is not None:
+            self._path.remove()
 
 
 class ProcessExecutor:
@@ -209,7 +223,8 @@ class EnvProcess:
         return self._awaited(self._env.step(action_text))
 
     def cut_off(self, _: None) -> object:
-        return self._awaited(self._env.cut_off())
+        tell = getattr(self._env, "cut_off", None)
+        return 0.0 if tell is None else self._awaited(tell())
 
     def close(self) -> None:
         env, self._env = self._env, None

@@ -11,17 +11,30 @@ from __future__ import annotations
 import contextlib
 import inspect
 import random
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
-import numpy as np
-
 from roll.configs.problems import ConfigError, Problem
+from roll.envs.packages import needs
 from roll.errors import boundary
 from roll.rollout.environment import Info, Observation, Reset, Step
 
 MODULUS = 2**32
 """numpy's global generator takes seeds below it."""
+
+
+def env_ids() -> list[str]:
+    """Those that can be made here: others fetch their questions from a hub."""
+    import gem
+
+    found = []
+    for env_id in gem.envs.registration.ENV_REGISTRY:
+        if env_id.partition(":")[0] in ("game", "rg"):
+            with contextlib.suppress(Exception):  # boundary: foreign code
+                gem.make(env_id)
+                found.append(env_id)
+    return sorted(found)
 
 
 class GemEnv:
@@ -33,8 +46,7 @@ class GemEnv:
         try:
             import gem
         except ImportError as error:
-            fix = "pip install gem-llm" if error.name == "gem" else f"pip install {error.name}"
-            raise ConfigError([Problem("env_id", env_id, f"needs the package gem-llm ({error})", fix)]) from error
+            raise needs("gem", error) from error
         with boundary(lambda why: ConfigError([Problem("env_id", env_id, why)]), "GEM refuses it"):
             self._make(lambda: gem.make(env_id, **env_args), success_reward)
 
@@ -89,16 +101,26 @@ class GemEnv:
 
     @contextlib.contextmanager
     def _own_random_state(self) -> Iterator[None]:
-        outside = random.getstate(), np.random.get_state()
+        outside = _random_state()
         if self._random_state is not None:
-            random.setstate(self._random_state[0])
-            np.random.set_state(self._random_state[1])
+            _set_random_state(self._random_state)
         try:
             yield
         finally:
-            self._random_state = random.getstate(), np.random.get_state()
-            random.setstate(outside[0])
-            np.random.set_state(outside[1])
+            self._random_state = _random_state()
+            _set_random_state(outside)
+
+
+def _random_state() -> tuple[Any, Any]:
+    """Python's, and numpy's where it is loaded: not every package has it."""
+    numpy = sys.modules.get("numpy")
+    return random.getstate(), None if numpy is None else numpy.random.get_state()
+
+
+def _set_random_state(state: tuple[Any, Any]) -> None:
+    random.setstate(state[0])
+    if state[1] is not None:
+        sys.modules["numpy"].random.set_state(state[1])
 
 
 class GemClassEnv(GemEnv):

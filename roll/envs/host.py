@@ -42,20 +42,23 @@ class EnvHost:
         step_timeout_s: float | None = None,
         reset_timeout_s: float | None = None,
         max_concurrent: Mapping[str, int] | None = None,
+        python: str | None = None,
     ) -> None:
         """Limits in seconds, None for none; the wait for a free place is not counted. `max_concurrent`: tag -> most calls of its
-        environments at the same time; a tag that is missing (or 0) has no limit."""
-        self.execution = execution
+        environments at the same time; a tag that is missing (or 0) has no limit. `python`: the interpreter that the environments
+        are in, whose processes then play them; None is this one."""
+        self.execution: EnvExecution = execution if python is None else "process"
+        self.is_elsewhere = python is not None
         self.step_timeout_s, self.reset_timeout_s = step_timeout_s, reset_timeout_s
         self.failures: Counter[FailureKind] = Counter()
         """Episodes lost, by kind."""
         self._places = {tag: asyncio.Semaphore(most) for tag, most in (max_concurrent or {}).items() if most}
-        self._pool = ProcessPool()
+        self._pool = ProcessPool(python)
         self._handles: set[EnvHandle] = set()
 
     async def open(self, tag: str, env_type: str, env_config: Mapping[str, object]) -> EnvHandle:
         """A place for one environment. It is made at the first `reset`, so opening is cheap. Raises `ConfigError` if `env_type`
-        names no environment, or if its constructor does not take the keys of `env_config`."""
+        names no environment of this interpreter, or if its constructor does not take the keys of `env_config`."""
         handle = EnvHandle(self, tag, env_type, env_config)
         self._handles.add(handle)
         return handle
@@ -88,19 +91,13 @@ class EnvHandle:
     """One environment, as its caller sees it."""
 
     def __init__(self, host: EnvHost, tag: str, env_type: str, env_config: Mapping[str, object]) -> None:
-        cls = env_class(env_type, f"custom_envs.{tag}.env_type")
-        problems = config_problems(cls, env_config, f"custom_envs.{tag}.env_config")
-        if host.execution == "thread" and not is_thread_safe(cls):
-            message = f"{env_type} uses state of the whole process, so its environments cannot share one as threads"
-            problems.append(Problem(f"custom_envs.{tag}.execution", "thread", message, "use process"))
-        if problems:
-            raise ConfigError(problems)
+        cls = None if host.is_elsewhere else _playable(host.execution, tag, env_type, env_config)
         self.tag, self.env_type, self.env_config = tag, env_type, dict(env_config)
         self.running_s, self.waiting_s = 0.0, 0.0
         """Spent so far in calls, and in waiting for a free place."""
         self._host = host
-        self._on_loop = is_async(cls)
-        self._told_of_cuts = hasattr(cls, "cut_off")
+        self._on_loop = cls is not None and is_async(cls)
+        self._told_of_cuts = cls is None or hasattr(cls, "cut_off")
         self._executor: EnvExecutor | None = None
         self._playing = False
 
@@ -172,3 +169,15 @@ class EnvHandle:
         if executor is not None:
             with suppress(EnvFailure):
                 await executor.leave()
+
+
+def _playable(execution: EnvExecution, tag: str, env_type: str, env_config: Mapping[str, object]) -> type[object]:
+    """Raises `ConfigError`."""
+    cls = env_class(env_type, f"custom_envs.{tag}.env_type")
+    problems = config_problems(cls, env_config, f"custom_envs.{tag}.env_config")
+    if execution == "thread" and not is_thread_safe(cls):
+        message = f"{env_type} uses state of the whole process, so its environments cannot share one as threads"
+        problems.append(Problem(f"custom_envs.{tag}.execution", "thread", message, "use process"))
+    if problems:
+        raise ConfigError(problems)
+    return cls

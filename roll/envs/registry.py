@@ -23,6 +23,10 @@ BUILT_IN = {
         "sokoban": "sokoban.Sokoban",
         "gymnasium": "text_game.registered",
         "gem": "gem.GemEnv",
+        "reasoning_gym": "reasoning_gym.ReasoningGym",
+        "textarena": "textarena.TextArena",
+        "verifiers": "verifiers.TaskSet",
+        "openenv": "openenv.OpenEnv",
     }.items()
 }
 

@@ -295,6 +295,9 @@ def toolbox(tag: str, env: EnvConfig) -> Toolbox:
 
 
 def environment_host(tag: str, env: EnvConfig) -> EnvHost:
+    """Raises `ConfigError`."""
     from roll.envs.host import EnvHost  # environments are an optional part: where no environment is played, none is loaded
+    from roll.envs.packages import interpreter
 
-    return EnvHost(env.execution, env.step_timeout_s, env.reset_timeout_s, {tag: env.max_env_step_concurrent})
+    python = interpreter(env.env_type, env.python, f"custom_envs.{tag}.python")
+    return EnvHost(env.execution, env.step_timeout_s, env.reset_timeout_s, {tag: env.max_env_step_concurrent}, python)

@@ -129,11 +129,14 @@ def _validation_set(config: AgenticConfig, name: str, configured: dict[str, str]
 
 def _rules(env: EnvConfig, tag: str) -> str:
     """The environment's rules, from an instance that is made only to check that its configuration is valid."""
-    from roll.envs.registry import make_env
+    from roll.envs.elsewhere import asked, rules
+    from roll.envs.packages import interpreter
 
-    made = make_env(env.env_type, env.env_config, f"custom_envs.{tag}.env_config")
-    made.close()
-    return made.instructions
+    key = f"custom_envs.{tag}"
+    found: str = asked(
+        interpreter(env.env_type, env.python, f"{key}.python"), rules, env.env_type, env.env_config, f"{key}.env_config"
+    )
+    return found
 
 
 def _try_reset(env: EnvConfig, tag: str) -> Observation | None:

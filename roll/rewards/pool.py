@@ -14,6 +14,8 @@ import sys
 from typing import Any
 
 from roll.distributed.child import START_LIMIT_S, Child, ChildPool, same_imports
+from roll.distributed.interpreters import imports
+from roll.distributed.temp_folder import own_package
 from roll.errors import CallFailed, ChildDied, GraderError
 
 PASSED_ON = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH")
@@ -24,15 +26,17 @@ MEMORY_LIMIT_BYTES = 4 << 30
 
 
 class TimedPool:
-    def __init__(self, processes: int, timeout_s: float, target: str) -> None:
+    def __init__(self, processes: int, timeout_s: float, target: str, python: str | None = None) -> None:
         """`target`: "module:function" of one JSON value, returning one. `timeout_s` counts from the moment a process takes a
-        call; the wait for a free process is not limited."""
+        call; the wait for a free process is not limited. `python`: the interpreter; None is this one."""
         self._target = target
         self._timeout_s = timeout_s
         self._processes = processes
         self._places = asyncio.Semaphore(processes)
-        environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ} | {"LANG": "C.UTF-8"} | same_imports()
-        self._pool = ChildPool("roll.rewards.pool:Grader", target, environment=environment)
+        self._path = None if python is None else own_package("grader")
+        found = same_imports() if self._path is None else imports(str(self._path.path))
+        environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ} | {"LANG": "C.UTF-8"} | found
+        self._pool = ChildPool("roll.rewards.pool:Grader", target, environment=environment, python=python or sys.executable)
 
     async def start(self) -> None:
         """Starts the processes ahead of the first call. Raises `GraderError` if the function cannot be loaded."""
@@ -56,6 +60,8 @@ class TimedPool:
     async def close(self) -> None:
         """Kills all processes. Calls that are running raise `GraderError`, as does every later one."""
         await self._pool.close()
+        if self._path is not None:
+            self._path.remove()
 
     @property
     def pids(self) -> list[int]:

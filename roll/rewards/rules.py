@@ -1,11 +1,14 @@
-"""Rewards by a rule: a final answer that is mathematically right (by math-verify), one text, one letter of a choice."""
+"""Rewards by a rule: a final answer that is mathematically right (by math-verify), one text, one letter of a choice, and what an
+environment pays."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import ClassVar
 
 from roll.data.sample import Sample
+from roll.distributed.interpreters import usual
 from roll.rewards.answers import ANSWER_PARTS, boxed_choice, choice_of, conclusion, reference, right_choice
 from roll.rewards.pool import TimedPool
 from roll.rewards.worker import Grade, RewardWorker
@@ -110,3 +113,35 @@ class MathRuleRewardWorker(RewardWorker):
     def solution(self, ground_truth: str) -> str:
         before = "\n\n" if self._answer is conclusion else ""
         return f"{before}\\boxed{{{reference(ground_truth)}}}"
+
+
+class EnvironmentRewardWorker(RewardWorker):
+    """What an environment pays for the response as its only action; prompts and ground truths are those of `roll env prompts`.
+
+    `reward_args`: `python`, the interpreter that the environment is in, by the name that `roll env add` gave it or by its path;
+    without it this one."""
+
+    reads = frozenset({"python"})
+    keeps_time_limit: ClassVar[bool] = True
+
+    def __init__(self, config: Mapping[str, object]) -> None:
+        super().__init__(config)
+        named = self.reward_args.get("python")
+        python = named if named is None or "/" in named else usual(named)
+        if named is not None and python is None:
+            raise ValueError(f"reward_args.python {named!r} is no interpreter here: roll env add {named}")
+        where = None if python is None else str(python)
+        self._pool = TimedPool(self.max_concurrency, self.timeout_s, "roll.envs.elsewhere:answered", where)
+
+    async def start(self) -> None:
+        await self._pool.start()
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+    async def grade(self, sample: Sample) -> float:
+        return float(await self._pool.run([sample.prompt.ground_truth, sample.response_text]))
+
+    def solution(self, ground_truth: str) -> str | None:
+        answer: str | None = json.loads(ground_truth)["answer"]
+        return answer

@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[2]
         ("roll train agentic custom_envs.Lake.env_ty|", ["custom_envs.Lake.env_type="]),
         ("roll train rlvr custom_en|", []),
         ("roll train rlvr no_such.block.|", []),
-        ("roll env |", ["audit", "check", "play"]),
+        ("roll env |", ["add", "audit", "check", "list", "play", "prompts"]),
         ("roll env check frozen|", ["frozen_lake"]),
         ("roll env audit frozen|", ["frozen_lake"]),
         ("roll env audit --pro|", ["--prompts"]),

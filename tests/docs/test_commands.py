@@ -33,6 +33,12 @@ LIMITS = [  # the first whose pattern is found in a command counts
         "fetches a model and trains it for ten minutes",
         RECIPES + "test_the_demo_of_a_real_model_shows_its_answers_before_and_after",
     ),
+    Limit(r"^make test-envs$", "fetches packages of environments", NOT),
+    Limit(
+        r"^roll env .*(reasoning-gym|my-games)",
+        "needs the package",
+        "tests/envs/test_packages.py::test_the_audit_is_held_there",
+    ),
     Limit(r"^make clean$", "removes what the tests run in", NOT),
     Limit(r"^make test-gpu$", "needs a GPU", NOT),
     Limit(r"^make docs$", "takes 10 s", "tests/docs/test_site.py::test_no_page_fetches_anything_from_elsewhere"),

@@ -10,7 +10,6 @@ from roll.cli.env import check as main
 from roll.cli.options import keys_and_values
 from roll.data.sample import Turn
 from roll.envs.check import as_text, check_env, render, summary
-from roll.envs.registry import BUILT_IN
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +17,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
 
 
-@pytest.mark.parametrize("env_type", sorted(set(BUILT_IN) - {"gem", "gymnasium"}))
+@pytest.mark.parametrize("env_type", ["frozen_lake", "sokoban"])
 def test_built_in_environments_keep_their_promises(env_type: str) -> None:
     report = check_env(env_type, {}, episodes=10)
     assert report.ok, report.errors

@@ -23,7 +23,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gem", None)
     with pytest.raises(ConfigError) as error:
         make_env("gem", {"env_id": "game:Sokoban-v0-easy"})
-    assert "fix: pip install gem-llm" in str(error.value)
+    assert "fix: roll env add gem-llm" in str(error.value)
 
 
 class Dice:

@@ -12,17 +12,15 @@ import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
-from pathlib import Path
 from typing import Any
 
-import roll
 from roll.data.extras import Extras
 from roll.data.sample import VersionSpan
 from roll.distributed.child import Child
-from roll.distributed.temp_folder import TempFolder
+from roll.distributed.interpreters import environment
+from roll.distributed.temp_folder import own_package
 from roll.errors import CallFailed, ChildDied, EngineClosed, EngineError
 from roll.strategies.infer.interface import EngineStats, GenerateRequest, GenerateResult, SamplingParams, WeightUpdateMode
-from roll.strategies.infer.interpreters import environment
 from roll.weights.bucket import Bucket, WeightManifest
 from roll.weights.layout import write_memory_file
 
@@ -62,9 +60,7 @@ class OtherInterpreterEngine:
         here; `EngineError` if the process ends instead."""
         self._what = f"the {strategy_name} engine in {python}"
         self._closed = False
-        # The child's path has our package alone: the folder around our package may hold many other packages.
-        self._path = TempFolder("engine")
-        (self._path.path / "roll").symlink_to(Path(roll.__file__).parent)
+        self._path = own_package("engine")
         plain = {name: asdict(value) if is_dataclass(value) else value for name, value in options.items()}  # type: ignore[arg-type]
         self._child = Child(
             self.host,

@@ -24,10 +24,10 @@ from forked import Forks
 from programs import environment
 
 from roll.data.sample import VersionSpan
+from roll.distributed.interpreters import inspect_interpreter
 from roll.errors import CallFailed, EngineClosed, EngineError
 from roll.strategies.infer.foreign import OtherInterpreterStrategy, error_of, request_of, result_of
 from roll.strategies.infer.interface import GenerateRequest, GenerateResult, SamplingParams
-from roll.strategies.infer.interpreters import inspect_interpreter
 from roll.weights.bucket import Bucket
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

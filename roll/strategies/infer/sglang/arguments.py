@@ -13,7 +13,7 @@ from pathlib import Path
 
 from roll.configs.arguments import SLEEP_MODE
 from roll.configs.problems import did_you_mean
-from roll.strategies.infer.interpreters import inspect_interpreter
+from roll.distributed.interpreters import inspect_interpreter, usual
 
 SERIES = "0.5.23"
 """The update sessions and pause modes change between releases; this is the one that the tests run against."""
@@ -62,8 +62,8 @@ OURS: dict[str, str] = {
 def interpreter(named: str | None) -> str | None:
     """The interpreter that was named; else that of the environment; else the usual one, where the run is started or beside the
     package. None if there is none."""
-    beside = (folder / USUAL for folder in (Path.cwd(), Path(__file__).parents[4]))
-    return named or os.environ.get(VARIABLE) or next((str(each) for each in beside if each.is_file()), None)
+    found = usual("sglang")
+    return named or os.environ.get(VARIABLE) or (None if found is None else str(found))
 
 
 def check_interpreter(python: str | None) -> Path:

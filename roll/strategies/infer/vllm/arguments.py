@@ -15,7 +15,7 @@ from typing import Any
 from roll.configs.arguments import CACHE_BYTES, SLEEP_MODE, cpu_cache_tokens
 from roll.configs.problems import did_you_mean
 from roll.configs.sizes import BYTES, TORCH_NAMES
-from roll.strategies.infer.interpreters import inspect_interpreter
+from roll.distributed.interpreters import inspect_interpreter
 
 SERIES = "0.32"
 """The engine's interfaces change between minor releases; this is the one that the tests run against."""

@@ -16,7 +16,7 @@ from transformers import Qwen2Config
 from roll.configs.loading import load_config
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.validation import check_config
-from roll.strategies.infer import interpreters
+from roll.distributed import interpreters
 from roll.strategies.infer.interface import GenerateRequest, SamplingParams
 from roll.strategies.infer.vllm import arguments as vllm_arguments
 from roll.strategies.infer.vllm.arguments import OURS, argument_names, check_argument, check_installed, engine_arguments

@@ -1,5 +1,5 @@
-"""Other Python interpreters, for engines that cannot share an environment: what they have installed, and how a process of theirs
-is started. Nothing of an engine is imported here: that takes ten seconds and changes the process.
+"""Other Python interpreters, for engines and environments that cannot share one: where they are, what they have installed, and
+how a process of theirs is started. Nothing of an engine is imported here: that takes ten seconds and changes the process.
 
 The text of this file is also run by those interpreters (`inspect_packages`), so it needs nothing but the standard library.
 """
@@ -51,6 +51,18 @@ def inspect_interpreter(python: str | None, module: str, distributions: list[str
     except (subprocess.SubprocessError, ValueError) as error:
         raise ValueError(f"{python} is not a working Python interpreter") from error
     return seen
+
+
+def usual(name: str) -> Path | None:
+    """The interpreter in `.venv-<name>`, where the run is started or beside this package."""
+    beside = (folder / f".venv-{name}" / "bin" / "python" for folder in (Path.cwd(), Path(__file__).parents[2]))
+    return next((python for python in beside if python.is_file()), None)
+
+
+def imports(package: str) -> dict[str, str]:
+    """Variables with which a process of another interpreter finds this project's package, by the folder that has it alone, and a
+    user's own code; it computes on one thread."""
+    return {"PYTHONPATH": os.pathsep.join([package, os.getcwd()]), "OMP_NUM_THREADS": "1"}
 
 
 def environment() -> dict[str, str]:

@@ -1,0 +1,111 @@
+"""What is asked of an environment as a whole, in this interpreter or in that where its package is: its rules, a check, an audit.
+
+Another interpreter answers by a child process (`distributed/child.py`), which runs the same function there and ends."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
+from typing import Any
+
+from roll.configs.dotted_path import dotted_path, named_object
+from roll.configs.problems import ConfigError, Problem
+from roll.distributed.child import START_LIMIT_S, Child
+from roll.distributed.interpreters import environment, imports
+from roll.distributed.temp_folder import own_package
+from roll.distributed.user_code import in_thread
+from roll.envs.registry import make_env
+from roll.errors import CallFailed, ChildDied
+from roll.rollout.environment import checked_reset, checked_step, seen
+
+
+def rules(env_type: str, env_config: Mapping[str, object], key: str = "env_config") -> str:
+    """The instructions of an environment, of which an instance is made to see whether it can be. Raises `ConfigError`."""
+    made = make_env(env_type, env_config, key)
+    made.close()
+    return made.instructions
+
+
+def asked(python: str | None, function: Callable[..., Any], *arguments: object) -> Any:
+    """What the function, plain or a coroutine function of this package, returns there; a dataclass becomes a dictionary. None is
+    this interpreter. Raises `ConfigError`."""
+    if python is None:
+        return _plain(function, arguments)
+
+    async def ask() -> Any:
+        path = own_package("envs")
+        child = Child("roll.envs.elsewhere:Errand", environment=environment() | imports(str(path.path)), python=python)
+        try:
+            await child.ready(START_LIMIT_S)
+            return await child.ask(None, "run", dotted_path(function), *arguments)
+        finally:
+            await child.kill()
+            path.remove()
+
+    try:
+        answer = in_thread("errand", lambda: asyncio.run(ask())).outcome.result()
+    except (CallFailed, ChildDied, TimeoutError, OSError) as failure:
+        what = "no answer" if isinstance(failure, TimeoutError) else str(failure)
+        raise ConfigError([Problem("python", python, f"cannot be asked: {what}", "roll env list says what it has")]) from failure
+    if problems := answer["problems"]:
+        raise ConfigError([Problem(**each) for each in problems])
+    return answer["value"]
+
+
+def prompts(env_type: str, env_config: Mapping[str, object], seeds: Sequence[int]) -> list[dict[str, str]]:
+    """What an environment asks first, as prompts, whose ground truth says what task it is and what its oracle answers. Raises
+    `ConfigError` where an answer does not end the episode."""
+    env: Any = make_env(env_type, env_config)
+    rows = []
+    for seed in seeds:
+        question = checked_reset(_now(env.reset(seed)))[0]
+        answer = env.oracle_action() if hasattr(env, "oracle_action") else None
+        task = {"env_type": env_type, "env_config": env_config, "seed": seed, "answer": answer}
+        text = "\n\n".join(filter(None, (env.instructions, seen(question))))
+        rows.append({"id": f"{env_type}:{seed}", "prompt": text, "ground_truth": json.dumps(task)})
+        if len(rows) == 1:
+            _paid(env, answer or "")
+    env.close()
+    return rows
+
+
+_PLAYED: dict[str, Any] = {}
+"""Environments by what they are made of."""
+
+
+def answered(task: tuple[str, str]) -> float:
+    """What the environment that a ground truth of `prompts` names pays for a response."""
+    truth, response = json.loads(task[0]), task[1]
+    kind = json.dumps([truth["env_type"], truth["env_config"]], sort_keys=True)
+    env = _PLAYED.get(kind) or _PLAYED.setdefault(kind, make_env(truth["env_type"], truth["env_config"]))
+    _now(env.reset(truth["seed"]))
+    return _paid(env, response)
+
+
+def _paid(env: Any, response: str) -> float:
+    _, reward, terminated, truncated, _ = checked_step(_now(env.step(response)))
+    if not (terminated or truncated):
+        raise ConfigError([Problem("env_type", type(env).__name__, "goes on after an answer, so it is no prompt")])
+    return reward
+
+
+class Errand:
+    """The side of the other interpreter."""
+
+    def run(self, path: str, *arguments: object) -> dict[str, object]:
+        try:
+            return {"value": _plain(named_object(path), arguments), "problems": []}
+        except ConfigError as error:
+            return {"problems": [asdict(each) for each in error.problems]}
+
+
+def _plain(function: Callable[..., Any], arguments: tuple[object, ...]) -> Any:
+    value = _now(function(*arguments))
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+
+
+def _now(value: Any) -> Any:
+    return asyncio.run(value) if inspect.iscoroutine(value) else value

@@ -1,0 +1,157 @@
+"""Packages of environments in interpreters of their own, for their pins exclude each other: where these are, how one is made
+(`roll env add`), what they have (`roll env list`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from roll.configs.dotted_path import named_object
+from roll.configs.problems import ConfigError, Problem, did_you_mean
+from roll.distributed.interpreters import environment, usual
+from roll.errors import boundary
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    env_type: str
+    """Which plays its environments."""
+    version: str
+    """That the tests run against."""
+    more: tuple[str, ...] = ()
+    """What it needs besides, and does not ask for."""
+
+
+KNOWN = {
+    "reasoning-gym": Package("reasoning_gym", "0.1.25"),
+    "textarena": Package("textarena", "0.7.4", ("numpy",)),
+    "gem-llm": Package("gem", "0.1.0"),
+    "verifiers": Package("verifiers", "0.4.0"),
+    "openenv-core": Package("openenv", "0.3.0"),
+}
+STAMP = "roll-env.json"
+"""Beside the interpreter: what was asked for, and, once all of it is there, what was installed."""
+_PIP = {"find-links": "UV_FIND_LINKS", "index-url": "UV_DEFAULT_INDEX", "cert": "SSL_CERT_FILE"}
+"""What pip is told of places, which uv does not read: -> the variable that uv does."""
+
+
+def package_of(env_type: str) -> str | None:
+    return next((name for name, each in KNOWN.items() if each.env_type == env_type), None)
+
+
+def needs(env_type: str, error: ImportError) -> ConfigError:
+    """The package of an environment is not in this interpreter, or lacks something."""
+    name = package_of(env_type)
+    return ConfigError([Problem("", env_type, f"needs the package {name} ({error})", f"roll env add {name}")])
+
+
+def shorthand(target: str, env_config: Mapping[str, object]) -> tuple[str, dict[str, object]]:
+    """`env_type` and `env_config` of `package:id`, e.g. reasoning-gym:coin_flip; of anything else, itself."""
+    package, colon, env_id = target.partition(":")
+    if colon and package in KNOWN:
+        return KNOWN[package].env_type, {"env_id": env_id, **env_config}
+    return target, dict(env_config)
+
+
+def interpreter(env_type: str, named: str | None, key: str = "--python") -> str | None:
+    """Where environments of this type are played; None: in this interpreter. `named`: the path of one, or the name that `roll
+    env add` made it by; None: the one of the type's own package, where there is one. Raises `ConfigError`."""
+    if named is None:
+        package = package_of(env_type)
+        found = None if package is None else usual(package)
+        return None if found is None else str(found)
+    python = usual(named) if "/" not in named else None
+    if (found_at := shutil.which(named) if python is None else str(python)) is None:
+        fix = did_you_mean(named, [folder.name.removeprefix(".venv-") for folder in folders()], f"roll env add {named}")
+        raise ConfigError([Problem(key, named, "there is no such interpreter here", fix)])
+    return found_at
+
+
+def folders() -> list[Path]:
+    """Those that `roll env add` made, where it is asked and beside this package; of one name the first."""
+    found = [stamp.parent for place in (Path.cwd(), Path(__file__).parents[2]) for stamp in place.glob(f".venv-*/{STAMP}")]
+    return list({folder.name: folder for folder in reversed(found)}.values())[::-1]
+
+
+def add(requirements: Sequence[str], name: str | None, python: str | None) -> Path:
+    """Makes `.venv-<name>` here, or brings the one that is there to these requirements. A known package comes in the version that
+    the tests run against, unless another is asked for. Returns the folder. Raises `ConfigError`."""
+    plain = re.match(r"[A-Za-z0-9][\w.-]*", requirements[0])
+    if name is None and plain is None:
+        raise ConfigError([Problem("requirement", requirements[0], "has no name", "--name NAME")])
+    folder = Path(f".venv-{name or (plain[0] if plain else '')}").absolute()
+    wanted = [each for asked in requirements for each in _pinned(asked)]
+    if folder.exists() and not (folder / STAMP).exists():
+        raise ConfigError([Problem("--name", folder.name, "is there, and roll env add did not make it", "--name ANOTHER")])
+    uv = shutil.which("uv", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
+    if uv is None:
+        raise ConfigError([Problem("uv", "", "makes the interpreters, and is not installed", "pip install uv")])
+    target = str(folder / "bin" / "python")
+    folder.mkdir(exist_ok=True)
+    _stamp(folder, wanted, [])
+    if not Path(target).exists():
+        _run([uv, "venv", "--quiet", "--allow-existing", "--python", python or sys.executable, str(folder)], wanted)
+    _run([uv, "pip", "install", "--quiet", "--python", target, *wanted], wanted)
+    _stamp(folder, wanted, _run([uv, "pip", "freeze", "--quiet", "--python", target], wanted).splitlines())
+    return folder
+
+
+def _stamp(folder: Path, wanted: Sequence[str], installed: Sequence[str]) -> None:
+    (folder / STAMP).write_text(json.dumps({"requirements": wanted, "installed": installed}, indent=1), encoding="utf-8")
+
+
+def _pinned(requirement: str) -> list[str]:
+    known = KNOWN.get(requirement)
+    return [requirement] if known is None else [f"{requirement}=={known.version}", *known.more]
+
+
+def _run(command: Sequence[str], wanted: Sequence[str]) -> str:
+    """What uv prints to its standard output; its messages are the user's to read."""
+    done = subprocess.run(command, env=environment() | _places(), stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise ConfigError([Problem("requirement", " ".join(wanted), "uv cannot install it: its own messages are above")])
+    return done.stdout
+
+
+def _places() -> dict[str, str]:
+    """What pip knows of indices, wheels and certificates, for uv, unless uv is told itself."""
+    said = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True).stdout
+    found = {}
+    for line in sorted(said.splitlines(), reverse=True):  # `:env:` is the last, and counts
+        key, _, value = line.partition("=")
+        variable = _PIP.get(key.rpartition(".")[2])
+        if variable is not None and variable not in os.environ:
+            found[variable] = value.strip("'\"")
+    return found
+
+
+def offered() -> dict[str, dict[str, object]]:
+    """Of each known package in this interpreter, its version and the ids of its environments, or why they cannot be told."""
+    found: dict[str, dict[str, object]] = {}
+    for name, known in KNOWN.items():
+        try:
+            found[name] = {"version": version(name), "env_type": known.env_type, "ids": [], "why": ""}
+        except PackageNotFoundError:
+            continue
+        with boundary(lambda why, of=found[name]: of.update(why=why)):  # type: ignore[misc]
+            found[name]["ids"] = named_object(f"roll.envs.{known.env_type}:env_ids")()
+    return found
+
+
+def stamped(folder: Path) -> list[str]:
+    """What was asked for, as it was installed; nothing if that was interrupted."""
+    stamp = json.loads((folder / STAMP).read_text("utf-8"))
+    names = {_name(each) for each in stamp["requirements"]}
+    return [each for each in stamp["installed"] if _name(each) in names]
+
+
+def _name(requirement: str) -> str:
+    return re.split(r"[^\w.-]", requirement, maxsplit=1)[0].lower().replace("_", "-")

@@ -1,0 +1,79 @@
+"""Task families of `reasoning-gym` (github.com/open-thought/reasoning-gym): one question, one answer, which the family scores
+itself. A seed is a task, in every process."""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import Any
+
+from roll.configs.problems import ConfigError, Problem
+from roll.envs.packages import needs
+from roll.errors import boundary
+from roll.rollout.environment import Reset, Step
+
+SEEDS = 2**31
+"""Families hand their seeds to generators that take no larger ones."""
+DRAWN = 64
+"""Answers among which a random one is drawn."""
+
+
+def _package() -> Any:
+    """Raises `ConfigError`."""
+    try:
+        import reasoning_gym
+    except ImportError as error:
+        raise needs("reasoning_gym", error) from error
+    return reasoning_gym
+
+
+def env_ids() -> list[str]:
+    return sorted(_package().factory.DATASETS)
+
+
+class ReasoningGym:
+    thread_safe = False  # some families draw from the global generators
+
+    def __init__(self, env_id: str, action_pattern: str = "<answer>(.*?)</answer>", **config: object) -> None:
+        """`env_id`: the family. `action_pattern`: regular expression, whose first group is the answer; its last match counts.
+        Other keys are the family's own configuration. Raises `ConfigError`."""
+        self._package, self._family, self._config = _package(), env_id, config
+        if env_id not in self._package.factory.DATASETS:
+            raise ConfigError([Problem("env_id", env_id, "is no family of reasoning-gym", "roll env list reasoning-gym")])
+        self._pattern = re.compile(action_pattern, re.DOTALL)
+        self._form = "<answer>{}</answer>" if self._pattern.search("<answer>x</answer>") else "{}"
+        self.instructions = (
+            f"Answer the question. Write the answer as {self._form.format('...')}, and nothing else in that place."
+        )
+        with boundary(lambda why: ConfigError([Problem("env_id", env_id, why)]), "it cannot be made"):
+            self._tasks(0, 1)
+        self._entry: Any = None
+        self._answers: list[str] = []
+
+    def _tasks(self, seed: int, count: int) -> Any:
+        return self._package.create_dataset(self._family, seed=seed % SEEDS, size=count, **self._config)
+
+    def reset(self, seed: int) -> Reset:
+        self._scorer = self._tasks(seed, 1)
+        self._entry = self._scorer[0]
+        return self._entry["question"], {"state_key": self._entry["question"]}
+
+    def step(self, action_text: str) -> Step:
+        found = self._pattern.findall(action_text)
+        score = float(self._scorer.score_answer(answer=found[-1].strip(), entry=self._entry)) if found else 0.0
+        info = {"action_is_valid": bool(found), "action_is_effective": bool(found), "success": score >= 1.0}
+        return "", score, True, False, info
+
+    def close(self) -> None: ...
+
+    def sample_action(self, rng: random.Random) -> str:
+        """The answer of another task of the family."""
+        if not self._answers:
+            found = [entry["answer"] for entry in self._tasks(SEEDS - DRAWN - 1, DRAWN)]
+            self._answers = [str(answer) for answer in found if answer is not None] or ["0", "1"]
+        return self._form.format(rng.choice(self._answers))
+
+    def oracle_action(self) -> str | None:
+        """None where a family has no reference answer."""
+        answer = self._entry["answer"]
+        return None if answer is None else self._form.format(answer)
