@@ -1,4 +1,4 @@
-# make env | env-core | env-sglang | demo | demo-agentic | demo-explorer-trainer | demo-real | test-quick | test | test-faults | test-sglang | test-envs | test-gpu | test-real | lint | docs | bench | bench-env | lab | clean
+# make env | env-core | env-sglang | demo | demo-agentic | demo-explorer-trainer | demo-real | test-quick | test | test-faults | test-sglang | test-envs | test-gpu | test-real | lint | docs | bench | bench-gate | bench-env | lab | clean
 #
 # Needs Python >= 3.11 with venv, git, make and a package index; everything else is installed into .venv.
 # `make demo ARGS="max_steps=50 async_generation_ratio=2"` passes overrides on, `make test ARGS="-k admission"` pytest's options.
@@ -27,7 +27,7 @@ from_pip = $$($(BIN)/python -m pip config get :env:.$(1) 2>/dev/null || $(BIN)/p
 UV = UV_FIND_LINKS="$(call from_pip,find-links)" UV_DEFAULT_INDEX="$(call from_pip,index-url)" \
 	SSL_CERT_FILE="$${SSL_CERT_FILE:-$(call from_pip,cert)}" $(BIN)/uv pip install -q -p $(BIN)/python
 
-.PHONY: env env-core env-sglang demo demo-agentic demo-explorer-trainer demo-real smollm2 test-quick test test-faults test-sglang test-envs test-gpu test-real lint docs bench bench-env lab clean
+.PHONY: env env-core env-sglang demo demo-agentic demo-explorer-trainer demo-real smollm2 test-quick test test-faults test-sglang test-envs test-gpu test-real lint docs bench bench-gate bench-env lab clean
 
 # Everything, for `make test`; `make demo` needs only the core.
 env: $(VENV)/.complete
@@ -147,6 +147,11 @@ bench: env bench-env
 	$(BIN)/python benchmarks/hf_infer_vs_generate.py
 	$(BIN)/python benchmarks/sync_vs_async.py
 	$(BIN)/python benchmarks/rlvr_vs_trl.py
+
+# Whether a part has become slower than noise, beside figures of this processor: some minutes on two quiet cores, not a test.
+bench-gate: env
+	$(BIN)/python examples/embedded/make_embedded.py
+	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/gate.py $(ARGS)
 
 # How much staleness each policy loss stands: 120 runs, half an hour on two quiet cores. Stopped and started again, it goes on.
 lab: env-core
