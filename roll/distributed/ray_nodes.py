@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -80,6 +81,21 @@ def cluster_inventory(nodes: Sequence[RayNode], count: int, per_node: int | None
         return Inventory(kind, count, per_node or max(2, cpus), cpus)
     devices = per_node or min(node.accelerators for node in fit[:count])
     return Inventory(kind, count, devices, max(1, min(node.cpus * devices // node.accelerators for node in fit[:count])))
+
+
+def joined_inventory(count: int, per_node: int | None, within_s: float) -> Inventory:
+    """`cluster_inventory`, when so many nodes are there. Raises `ConfigError` if they have not joined by then."""
+    began, told = time.monotonic(), False
+    while True:
+        try:
+            return cluster_inventory(now_live(), count, per_node)
+        except ConfigError as error:
+            if time.monotonic() - began > within_s:
+                raise
+            if not told:
+                told = True
+                logger.warning("waits up to %g s for nodes: %s", within_s, error)
+        time.sleep(min(1.0, within_s))
 
 
 def bundle(devices: int, inventory: Inventory) -> dict[str, float]:
@@ -205,12 +221,11 @@ def _reserved(bundles: list[dict[str, float]], who: str, within_s: float) -> Any
 
 
 def _missing(bundles: Sequence[Mapping[str, float]], resource: str) -> str:
-    amounts = ", ".join(f"{each[resource]:g}" for each in bundles)
+    counts = Counter(each[resource] for each in bundles)
+    needs = ", ".join(f"{size:g} {resource} on {f'each of {n} nodes' if n > 1 else 'a node'}" for size, n in counts.items())
     have, free = (of.get(resource, 0) for of in (ray.cluster_resources(), ray.available_resources()))
     held = "; ".join(holders(ray.util.placement_group_table().values(), now_live(), resource))
-    on = "on a node" if len(bundles) == 1 else f"on {len(bundles)} nodes"
-    free_now = f"{free:g} of {have:g} are free in the Ray cluster"
-    return f"the run needs {amounts} {resource} {on}, and {free_now}: {held or 'see ray status'}"
+    return f"the run needs {needs}, and {free:g} of {have:g} are free in the Ray cluster: {held or 'see ray status'}"
 
 
 STOPPED = "the run has ended its part in Ray"
