@@ -252,7 +252,7 @@ class RayBackend:
     def _node_of(self, placement: Placement) -> ray_nodes.RayNode:
         if placement.devices or self._held is None:
             return self._node(placement.node)
-        return ray_nodes.without_devices(self._held.nodes, placement.node, ray_nodes.now_live())
+        return ray_nodes.without_devices([*self._held.nodes.values()], placement.node, ray_nodes.now_live())
 
     def _connect(self) -> None:
         if self._live:

@@ -152,14 +152,11 @@ class Reservation:
         self._bundles = dict(zip(self._used, bundles_of_nodes(sizes, where), strict=True))
         self._has_gpus = inventory.kind == "cuda"
         self._names: dict[int, str] = {}
-        self._nodes: dict[int, RayNode] = {}
+        self.nodes: dict[int, RayNode] = {}
+        """By number; where they were when last asked for."""
         self._lost = set[int]()
         for number, at in self._bundles.items():
             self._take(number, [*live.values()][where[at]])
-
-    @property
-    def nodes(self) -> list[RayNode]:
-        return [*self._nodes.values()]
 
     def node(self, number: int) -> RayNode:
         """The node of this number, or the one that has taken its place. Raises `NodeLost`."""
@@ -169,9 +166,9 @@ class Reservation:
             ray.wait([self._group.ready()], timeout=MOVE_S)
             node = self._live(number)
         if node is None:
-            gone = self._nodes[number].address
+            gone = self.nodes[number].address
             raise NodeLost(f"node {number} of the run, {gone}, is gone, and the cluster has no other for it")
-        if node != self._nodes[number]:
+        if node != self.nodes[number]:
             self._take(number, node)
         self._lost.discard(number)
         return node
@@ -185,7 +182,7 @@ class Reservation:
         return found
 
     def _live(self, number: int) -> RayNode | None:
-        place = self._places().get(self._bundles[number])
+        place = self._places()[self._bundles[number]]
         return next((node for node in now_live() if node.id == place), None)
 
     def _take(self, number: int, node: RayNode) -> None:
@@ -194,7 +191,7 @@ class Reservation:
             there = PlacementGroupSchedulingStrategy(self._group, self._bundles[number])
             names = ray.get(task_on(there, _own_gpus, len(used)).remote(), timeout=OTHER_NODE_S)
             self._names |= zip(used, sorted(names, key=lambda name: (len(name), name)), strict=True)
-        self._nodes[number] = node
+        self.nodes[number] = node
 
 
 def _own_gpus() -> list[str]:
