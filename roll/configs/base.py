@@ -290,8 +290,8 @@ class BaseConfig:
     )
     device_timeout: float = option(
         10.0,
-        "In a Ray cluster that was joined (RAY_ADDRESS): seconds that a run waits for devices that others hold; then it is "
-        "refused, and told who they are.",
+        "In a Ray cluster that was joined (RAY_ADDRESS): seconds that a run waits for nodes to join, and for devices that others "
+        "hold; then it is refused, and told who they are.",
         bounds=Bounds(gt=0),
     )
 

@@ -109,9 +109,9 @@ class Backend(Protocol):
     def devices(self, nodes: int, per_node: int | None) -> Inventory:
         """Those of `nodes` nodes, `per_node` of each or all. Called before any worker starts; raises `ConfigError`."""
 
-    def reserve(self, devices: Collection[int], who: str, within_s: float) -> None:
+    def reserve(self, devices: Collection[int], who: str) -> None:
         """Holds these for the run, which others know as `who`, until it ends. Called once, after `devices`; raises `ConfigError`
-        if others hold them for longer than that."""
+        if others hold them."""
 
     def node_address(self, node: int) -> str:
         """The address at which other nodes reach this node."""
@@ -178,7 +178,7 @@ class LocalBackend:
     def devices(self, nodes: int, per_node: int | None) -> Inventory:
         return detect(nodes, per_node)
 
-    def reserve(self, devices: Collection[int], who: str, within_s: float) -> None:
+    def reserve(self, devices: Collection[int], who: str) -> None:
         """Nothing: the machine's are claimed by file."""
 
     def node_address(self, node: int) -> str:

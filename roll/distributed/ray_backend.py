@@ -195,11 +195,14 @@ class RayBackend:
         environment: Mapping[str, str] | None = None,
         watchdog: Watchdog | None = None,
         logs: Path | None = None,
+        patience_s: float = 0.0,
     ) -> None:
         """`inventory`: None until `devices` has found it. `environment`: variables that every worker's process begins with,
-        besides those that its placement asks for. `watchdog`, `logs`: see `RayInstance`."""
+        besides those that its placement asks for. `watchdog`, `logs`: see `RayInstance`. `patience_s`: for nodes of a cluster to
+        join, and for others to give up its devices (`device_timeout`)."""
         self._inventory = inventory
         self._given = dict(environment or {})
+        self._patience_s = patience_s
         address = os.environ.get("RAY_ADDRESS", "local")
         self._private = address == "local"
         """Ray is this run's alone, on this machine: what workers open for each other is on the loopback interface."""
@@ -221,15 +224,15 @@ class RayBackend:
                 self._connect()
             except RuntimeError as error:
                 raise ConfigError([Problem("RAY_ADDRESS", os.environ["RAY_ADDRESS"], str(error))]) from error
-            self._inventory = ray_nodes.cluster_inventory(self._live, nodes, per_node)
+            self._inventory = ray_nodes.joined_inventory(nodes, per_node, self._patience_s)
         return self._inventory
 
-    def reserve(self, devices: Collection[int], who: str, within_s: float) -> None:
+    def reserve(self, devices: Collection[int], who: str) -> None:
         if devices and not self._private:
             assert self._inventory is not None, "a reservation before devices"
             address, what = os.environ["RAY_ADDRESS"], "devices cannot be reserved"
             with boundary(lambda why: ConfigError([Problem("RAY_ADDRESS", address, why)]), what, (ConfigError,)):
-                self._held = ray_nodes.Reservation(devices, self._inventory, who, within_s)
+                self._held = ray_nodes.Reservation(devices, self._inventory, who, self._patience_s)
 
     def _node(self, number: int) -> ray_nodes.RayNode:
         """Raises `NodeLost`."""
@@ -249,7 +252,7 @@ class RayBackend:
     def _node_of(self, placement: Placement) -> ray_nodes.RayNode:
         if placement.devices or self._held is None:
             return self._node(placement.node)
-        return ray_nodes.without_devices(self._held.nodes, placement.node, ray_nodes.now_live())
+        return ray_nodes.without_devices([*self._held.nodes.values()], placement.node, ray_nodes.now_live())
 
     def _connect(self) -> None:
         if self._live:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -82,6 +83,21 @@ def cluster_inventory(nodes: Sequence[RayNode], count: int, per_node: int | None
     return Inventory(kind, count, devices, max(1, min(node.cpus * devices // node.accelerators for node in fit[:count])))
 
 
+def joined_inventory(count: int, per_node: int | None, within_s: float) -> Inventory:
+    """`cluster_inventory`, when so many nodes are there. Raises `ConfigError` if they have not joined by then."""
+    began, told = time.monotonic(), False
+    while True:
+        try:
+            return cluster_inventory(now_live(), count, per_node)
+        except ConfigError as error:
+            if time.monotonic() - began > within_s:
+                raise
+            if not told:
+                told = True
+                logger.warning("waits up to %g s for nodes: %s", within_s, error)
+        time.sleep(min(1.0, within_s))
+
+
 def bundle(devices: int, inventory: Inventory) -> dict[str, float]:
     """What Ray is to reserve on a node of which the run uses so many devices."""
     if inventory.kind == "cuda":
@@ -136,14 +152,11 @@ class Reservation:
         self._bundles = dict(zip(self._used, bundles_of_nodes(sizes, where), strict=True))
         self._has_gpus = inventory.kind == "cuda"
         self._names: dict[int, str] = {}
-        self._nodes: dict[int, RayNode] = {}
+        self.nodes: dict[int, RayNode] = {}
+        """By number; where they were when last asked for."""
         self._lost = set[int]()
         for number, at in self._bundles.items():
             self._take(number, [*live.values()][where[at]])
-
-    @property
-    def nodes(self) -> list[RayNode]:
-        return [*self._nodes.values()]
 
     def node(self, number: int) -> RayNode:
         """The node of this number, or the one that has taken its place. Raises `NodeLost`."""
@@ -153,9 +166,9 @@ class Reservation:
             ray.wait([self._group.ready()], timeout=MOVE_S)
             node = self._live(number)
         if node is None:
-            gone = self._nodes[number].address
+            gone = self.nodes[number].address
             raise NodeLost(f"node {number} of the run, {gone}, is gone, and the cluster has no other for it")
-        if node != self._nodes[number]:
+        if node != self.nodes[number]:
             self._take(number, node)
         self._lost.discard(number)
         return node
@@ -169,7 +182,7 @@ class Reservation:
         return found
 
     def _live(self, number: int) -> RayNode | None:
-        place = self._places().get(self._bundles[number])
+        place = self._places()[self._bundles[number]]
         return next((node for node in now_live() if node.id == place), None)
 
     def _take(self, number: int, node: RayNode) -> None:
@@ -178,7 +191,7 @@ class Reservation:
             there = PlacementGroupSchedulingStrategy(self._group, self._bundles[number])
             names = ray.get(task_on(there, _own_gpus, len(used)).remote(), timeout=OTHER_NODE_S)
             self._names |= zip(used, sorted(names, key=lambda name: (len(name), name)), strict=True)
-        self._nodes[number] = node
+        self.nodes[number] = node
 
 
 def _own_gpus() -> list[str]:
@@ -205,12 +218,11 @@ def _reserved(bundles: list[dict[str, float]], who: str, within_s: float) -> Any
 
 
 def _missing(bundles: Sequence[Mapping[str, float]], resource: str) -> str:
-    amounts = ", ".join(f"{each[resource]:g}" for each in bundles)
+    counts = Counter(each[resource] for each in bundles)
+    needs = ", ".join(f"{size:g} {resource} on {f'each of {n} nodes' if n > 1 else 'a node'}" for size, n in counts.items())
     have, free = (of.get(resource, 0) for of in (ray.cluster_resources(), ray.available_resources()))
     held = "; ".join(holders(ray.util.placement_group_table().values(), now_live(), resource))
-    on = "on a node" if len(bundles) == 1 else f"on {len(bundles)} nodes"
-    free_now = f"{free:g} of {have:g} are free in the Ray cluster"
-    return f"the run needs {amounts} {resource} {on}, and {free_now}: {held or 'see ray status'}"
+    return f"the run needs {needs}, and {free:g} of {have:g} are free in the Ray cluster: {held or 'see ray status'}"
 
 
 STOPPED = "the run has ended its part in Ray"

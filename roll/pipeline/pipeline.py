@@ -147,7 +147,7 @@ class Pipeline(ABC, Generic[Config, P]):
             prepared = self._prepared(inventory, lock)
             written = as_written(*map(to_mapping, (prepared.config, resolved, self._given)))
             prepared = replace(prepared, written=written)
-            backend.reserve(_devices_named(prepared.config), _who(config), config.device_timeout)
+            backend.reserve(_devices_named(prepared.config), _who(config))
             _make_room(prepared)
             run = self._made(prepared, inventory, backend)
             announced = announce_running(prepared.run_dir, lock.owner.started)
@@ -227,8 +227,9 @@ class Pipeline(ABC, Generic[Config, P]):
             return LocalBackend()
         from roll.distributed.ray_backend import RayBackend
 
-        environment = {name: os.environ[name] for name in DETERMINISTIC if self.config.deterministic}
-        return RayBackend(None, environment, watchdog, logs=Path(self.config.run_dir) / "ray_logs")
+        config = self.config
+        environment = {name: os.environ[name] for name in DETERMINISTIC if config.deterministic}
+        return RayBackend(None, environment, watchdog, Path(config.run_dir) / "ray_logs", config.device_timeout)
 
 
 def _who(config: PPOConfig) -> str:

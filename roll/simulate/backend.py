@@ -133,7 +133,7 @@ class SimulatedBackend:
     def devices(self, nodes: int, per_node: int | None) -> Inventory:
         return self._inventory
 
-    def reserve(self, devices: Collection[int], who: str, within_s: float) -> None:
+    def reserve(self, devices: Collection[int], who: str) -> None:
         """Nothing: they are no one else's."""
 
     def node_address(self, node: int) -> str:

@@ -31,11 +31,11 @@ async def tell(backend: RayBackend, specs: list[WorkerSpec]) -> None:
 
 
 def main(who: str, nodes: str, per_node: str, devices: str, within_s: str) -> None:
-    backend = RayBackend()
+    backend = RayBackend(patience_s=float(within_s))
     used = tuple(map(int, devices.split(",")))
     try:
         inventory = backend.devices(int(nodes), int(per_node))
-        backend.reserve(used, who, float(within_s))
+        backend.reserve(used, who)
     except ConfigError as error:
         print(json.dumps({"refused": str(error)}), flush=True)
     else:

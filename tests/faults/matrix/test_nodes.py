@@ -109,7 +109,7 @@ def test_runs_share_a_cluster_and_what_a_killed_one_held_is_another_ones(launch,
     first.wait_for_steps(1, 400)
     beside = launch("max_steps=4", *OVERRIDES, "num_gpus_per_node=2", "exp_name=beside", local=False)
     said = refused(launch(*OVERRIDES, *TWO, "exp_name=other", "device_timeout=1", local=False))
-    assert "the run needs 2, 2 CPU on 2 nodes, and " in said
+    assert "the run needs 2 CPU on each of 2 nodes, and " in said
     assert f"{first.dir} (mode both, process {first.process.pid} on " in said
     assert not (first.folder / "other" / "summary.json").exists()
     assert beside.end(400) == 0, beside.output
