@@ -24,6 +24,7 @@ from roll.envs.packages import KNOWN, interpreter, shorthand
 from roll.errors import EnvFailure
 from roll.explorer.environment_worker import environment_host
 
+pytestmark = pytest.mark.slow
 FAMILIES = '''
 import os, random, sys, time, types
 
@@ -211,7 +212,7 @@ def test_what_is_not_there_is_told(arguments: list[str], told: str, capsys: pyte
     assert told in capsys.readouterr().err
 
 
-def test_what_uv_cannot_install_can_be_taken_up_again(
+def test_what_uv_cannot_install_is_told_and_what_is_there_can_be_added_to(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("UV_FIND_LINKS", str(place / "wheels"))
@@ -220,9 +221,13 @@ def test_what_uv_cannot_install_can_be_taken_up_again(
     assert "uv cannot install it" in capsys.readouterr().err
     assert main(["list"]) == 0
     assert "incomplete" in capsys.readouterr().out
-    assert main(["add", "reasoning-gym", "--name", "broken"]) == 0
-    assert main(["add", "reasoning-gym", "--name", "broken"]) == 0, "a second time"
-    assert interpreter("frozen_lake", "broken") == str(place / ".venv-broken" / "bin" / "python")
+    capsys.readouterr()
+    assert main(["add", "reasoning-gym", "--name", "again"]) == 0
+    wheel(place / "wheels", "more-games", "1.0", "more_games", "")
+    assert main(["add", "more-games", "--name", "again"]) == 0, "another into the same one"
+    assert "reasoning-gym==" in capsys.readouterr().out.splitlines()[-1]
+    assert main(["add", "more-games", "--name", "a/b"]) == 2
+    assert interpreter("frozen_lake", "again") == str(place / ".venv-again" / "bin" / "python")
 
 
 def test_a_folder_of_something_else_is_left_alone(place: Path) -> None:
