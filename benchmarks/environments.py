@@ -81,10 +81,19 @@ def audited(target: Target, limit_s: float) -> dict[str, Any]:
     return row | {"seconds": round(time.perf_counter() - started, 1)}
 
 
-def cells(row: Mapping[str, Any]) -> list[str]:
+def unplayed(row: Mapping[str, Any]) -> str:
+    """Why nothing is known of it, or of players that draw; empty if something is."""
     report = row["report"]
     if not report:
-        return [f"`{row['name']}`", row["package"], row["kind"], "", "", "", f"not audited: {plain(row['why'])}", ""]
+        return str(row["why"])
+    failed = [each for each in report["problems"] if each.startswith(f"{CHANCE}: ")]
+    return failed[0].partition("no reward: ")[2] if failed and report["players"][CHANCE]["failed"] == row["tasks"] else ""
+
+
+def cells(row: Mapping[str, Any]) -> list[str]:
+    report = row["report"]
+    if why := unplayed(row):
+        return [f"`{row['name']}`", row["package"], row["kind"], "", "", "", f"not played: {plain(why, 90)}", ""]
     players = {name: line["mean"] for name, line in report["players"].items()}
     kind = max((each for each in ("constant", *SENSELESS) if each in players), key=lambda each: players[each])
     text = report["players"][kind]["text"]
@@ -103,21 +112,23 @@ def pays(problem: str) -> bool:
     return problem.startswith(("pays for nonsense", "the reference earns", "everybody earns"))
 
 
-def plain(text: str) -> str:
+def plain(text: str, most: int = 40) -> str:
     """A text as part of a table's cell."""
     line = " ".join(text.split()).replace("|", "/").replace("`", "'")
-    return "" if not line else f"`{line[:40]}`"
+    return "" if not line else f"`{line[:most]}`"
 
 
 def problems(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """What can be told to those who maintain the packages."""
     for row in rows:
-        for problem in row["report"].get("problems", ()):
+        said = [] if unplayed(row) else row["report"]["problems"]
+        lost = [problem for problem in said if "tasks have no reward" in problem]
+        for problem in [*(each for each in said if each not in lost), *lost[:1]]:
             yield f"* `{row['name']}`: {' '.join(problem.split())[:400]}"
 
 
 def page(rows: Sequence[Mapping[str, Any]]) -> str:
-    audited_rows = [row for row in rows if row["report"]]
+    audited_rows = [row for row in rows if not unplayed(row)]
     nonsense = [row for row in audited_rows if any(map(pays, row["report"]["problems"]))]
     unequal = [row for row in audited_rows if any("second time" in each for each in row["report"]["problems"])]
     counts = Counter(row["package"] for row in rows)
@@ -126,7 +137,7 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
         "",
         f"Written by `benchmarks/environments.py` on {date.today()}: {len(rows)} environments and task families. Games:",
         f"{TASKS['game']} tasks each, families of questions: {TASKS['question']}.",
-        f"{len(audited_rows)} were audited; {len(nonsense)} pay for something else than the task,",
+        f"{len(audited_rows)} were played; {len(nonsense)} pay for something else than the task,",
         f"{len(unequal)} do not repeat by their seed.",
         "",
         ", ".join(f"{package}: {count}" for package, count in sorted(counts.items())) + ".",

@@ -90,14 +90,15 @@ class Table:
 
     def reset(self, seed: int) -> tuple[str, Info]:
         """A game of as few players as it takes, of its own: some go on with the deck of the last one."""
+        self._rng = random.Random(seed)
         for players in range(1, MOST_PLAYERS + 1):
+            random.seed(seed)  # some games draw without having been seeded
             self._game = copy.deepcopy(self._unplayed)
             with contextlib.suppress(AssertionError, ValueError, KeyError, IndexError):
                 self._game.reset(num_players=players, seed=seed)
                 break
         else:
             raise ValueError(f"it takes no number of players up to {MOST_PLAYERS}")
-        self._rng = random.Random(seed)
         self._history, self.moves = hashlib.sha256(), []
         self._others_move()
         return self._seen()
