@@ -74,7 +74,7 @@ class TextArena(GemEnv):
 
     def sample_action(self, rng: random.Random) -> str:
         """A move that the game has named."""
-        if not self._env.moves:
+        if not self._env.has_begun:
             self.reset(0)
         return str(rng.choice(self._env.moves or ["[0]"]))
 
@@ -85,12 +85,13 @@ class Table:
     def __init__(self, game: Any) -> None:
         self._unplayed = self._game = game
         self._history = hashlib.sha256()
+        self.has_begun = False
         self.moves: list[str] = []
         """Texts in brackets of the newest observation that has some: there the game names moves."""
 
     def reset(self, seed: int) -> tuple[str, Info]:
         """A game of as few players as it takes, of its own: some go on with the deck of the last one."""
-        self._rng = random.Random(seed)
+        self._rng, self.has_begun = random.Random(seed), True
         for players in range(1, MOST_PLAYERS + 1):
             random.seed(seed)  # some games draw without having been seeded
             self._game = copy.deepcopy(self._unplayed)

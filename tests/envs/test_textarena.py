@@ -73,6 +73,10 @@ class Mute(Heap):
     named = "[none]"
 
 
+class Silent(Alone):
+    named = "you know them"
+
+
 class Wrapper:
     def __init__(self, env: Any) -> None:
         self.env = env
@@ -80,7 +84,7 @@ class Wrapper:
 
 @pytest.fixture(autouse=True)
 def package(monkeypatch: pytest.MonkeyPatch) -> None:
-    games = {"Heap-v0": Heap, "Alone-v0": Alone, "Mute-v0": Mute, "Heap-v0-train": Heap, "Words-v0": dict}
+    games = {"Heap-v0": Heap, "Alone-v0": Alone, "Mute-v0": Mute, "Silent-v0": Silent, "Heap-v0-train": Heap, "Words-v0": dict}
     registration = types.ModuleType("textarena.envs.registration")
     registration.ENV_REGISTRY = games  # type: ignore[attr-defined]
     registration.make = lambda env_id, **args: Wrapper(Wrapper(games[env_id](**args)))  # type: ignore[attr-defined]
@@ -106,6 +110,16 @@ def test_the_others_move_and_are_told_apart() -> None:
     assert "Player 1: [" in observation and "Player 0" not in observation
 
 
+def test_a_sample_is_no_part_of_the_game() -> None:
+    """Where no move is named, too."""
+    env, other = TextArena("Silent-v0"), TextArena("Silent-v0")
+    for each in (env, other):
+        each.reset(3)
+    assert env.sample_action(random.Random(1)) == "[0]"
+    assert env.step("no") == other.step("no") and env.step("no") == other.step("no")
+    assert env.sample_action(random.Random(1)) == TextArena("Silent-v0").sample_action(random.Random(1))
+
+
 def test_who_writes_no_moves_loses() -> None:
     env = TextArena("Heap-v0")
     env.reset(5)
@@ -128,6 +142,6 @@ def test_the_contract(game: str) -> None:
 
 
 def test_games_that_cannot_begin_here_are_not_offered() -> None:
-    assert env_ids() == ["Alone-v0", "Heap-v0", "Mute-v0"]
+    assert env_ids() == ["Alone-v0", "Heap-v0", "Mute-v0", "Silent-v0"]
     with pytest.raises(ConfigError, match="roll env list textarena"):
         TextArena("Chess-v0")
