@@ -5,7 +5,7 @@ Here are the built-in ones, gymnasium's that text can play, and those of the int
 test-envs` makes the usual five. Each audit is a process with a time limit. Stopped and started again, it goes on: results are
 kept in benchmarks/results/environments.jsonl.
 
-    python benchmarks/environments.py [--tasks 12] [--limit_s 120] [--side_by_side 2] [--only SUBSTRING] [--write]
+    python benchmarks/environments.py [--limit_s 120] [--side_by_side 2] [--only SUBSTRING] [--write]
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs_roll" / "environment_table.md"
 RESULTS = ROOT / "benchmarks" / "results" / "environments.jsonl"
 ROLL = [sys.executable, "-m", "roll.cli.main"]
-KIND = {"reasoning_gym": "question", "textarena": "game", "gem": "game", "verifiers": "task set", "gymnasium": "game"}
+TASKS = {"question": 40, "game": 12}
+"""Of each environment: among questions with two answers, few tasks say nothing."""
+KIND = {"reasoning_gym": "question", "textarena": "game", "gem": "game", "verifiers": "question", "openenv": "game"}
 TEXT: Any = {"capture_output": True, "text": True}
 Target = tuple[str, str, str, list[str]]
 """Its name in the table, package and version, kind, arguments of `roll env audit`."""
@@ -64,8 +66,9 @@ def targets() -> Iterator[Target]:
                 yield name, f"{package} {offer['version']}", KIND[known.env_type], [name]
 
 
-def audited(target: Target, tasks: int, limit_s: float) -> dict[str, Any]:
+def audited(target: Target, limit_s: float) -> dict[str, Any]:
     name, package, kind, arguments = target
+    tasks = TASKS[kind]
     started = time.perf_counter()
     row = {"name": name, "package": package, "kind": kind, "tasks": tasks}
     try:
@@ -78,14 +81,23 @@ def audited(target: Target, tasks: int, limit_s: float) -> dict[str, Any]:
     return row | {"seconds": round(time.perf_counter() - started, 1)}
 
 
-def cells(row: Mapping[str, Any]) -> list[str]:
+def unplayed(row: Mapping[str, Any]) -> str:
+    """Why nothing is known of it, or of players that draw; empty if something is."""
     report = row["report"]
     if not report:
-        return [f"`{row['name']}`", row["package"], row["kind"], "", "", "", f"not audited: {plain(row['why'])}", ""]
+        return str(row["why"])
+    failed = [each for each in report["problems"] if each.startswith(f"{CHANCE}: ")]
+    return failed[0].partition("no reward: ")[2] if failed and report["players"][CHANCE]["failed"] == row["tasks"] else ""
+
+
+def cells(row: Mapping[str, Any]) -> list[str]:
+    report = row["report"]
+    if why := unplayed(row):
+        return [f"`{row['name']}`", row["package"], row["kind"], "", "", "", f"not played: {plain(why, 90)}", ""]
     players = {name: line["mean"] for name, line in report["players"].items()}
     kind = max((each for each in ("constant", *SENSELESS) if each in players), key=lambda each: players[each])
     text = report["players"][kind]["text"]
-    found = any(problem.startswith("pays for nonsense") for problem in report["problems"])
+    found = any(pays(problem) for problem in report["problems"])
     exploit = f"{kind} {plain(text)} {players[kind]:.2f}".replace("  ", " ")
     reference = f"{players[REFERENCE]:.2f}" if REFERENCE in players else "none"
     repeats = "no" if any("second time" in problem for problem in report["problems"]) else "yes"
@@ -96,30 +108,37 @@ def cells(row: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def plain(text: str) -> str:
+def pays(problem: str) -> bool:
+    return problem.startswith(("pays for nonsense", "the reference earns", "everybody earns"))
+
+
+def plain(text: str, most: int = 40) -> str:
     """A text as part of a table's cell."""
     line = " ".join(text.split()).replace("|", "/").replace("`", "'")
-    return "" if not line else f"`{line[:40]}`"
+    return "" if not line else f"`{line[:most]}`"
 
 
 def problems(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """What can be told to those who maintain the packages."""
     for row in rows:
-        for problem in row["report"].get("problems", ()):
+        said = [] if unplayed(row) else row["report"]["problems"]
+        lost = [problem for problem in said if "tasks have no reward" in problem]
+        for problem in [*(each for each in said if each not in lost), *lost[:1]]:
             yield f"* `{row['name']}`: {' '.join(problem.split())[:400]}"
 
 
-def page(rows: Sequence[Mapping[str, Any]], tasks: int) -> str:
-    audited_rows = [row for row in rows if row["report"]]
-    nonsense = [row for row in audited_rows if any("pays for nonsense" in each for each in row["report"]["problems"])]
+def page(rows: Sequence[Mapping[str, Any]]) -> str:
+    audited_rows = [row for row in rows if not unplayed(row)]
+    nonsense = [row for row in audited_rows if any(map(pays, row["report"]["problems"]))]
     unequal = [row for row in audited_rows if any("second time" in each for each in row["report"]["problems"])]
     counts = Counter(row["package"] for row in rows)
     lines = [
         "# Environments, audited",
         "",
-        f"Written by `benchmarks/environments.py` on {date.today()}: {len(rows)} environments and task families, {tasks} tasks",
-        "each.",
-        f"{len(audited_rows)} were audited; {len(nonsense)} pay for nonsense, {len(unequal)} do not repeat by their seed.",
+        f"Written by `benchmarks/environments.py` on {date.today()}: {len(rows)} environments and task families. Games:",
+        f"{TASKS['game']} tasks each, families of questions: {TASKS['question']}.",
+        f"{len(audited_rows)} were played; {len(nonsense)} pay for something else than the task,",
+        f"{len(unequal)} do not repeat by their seed.",
         "",
         ", ".join(f"{package}: {count}" for package, count in sorted(counts.items())) + ".",
         "",
@@ -142,7 +161,6 @@ def page(rows: Sequence[Mapping[str, Any]], tasks: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", type=int, default=12)
     parser.add_argument("--limit_s", type=float, default=120.0)
     parser.add_argument("--side_by_side", type=int, default=2)
     parser.add_argument("--only", default="", help="part of a name")
@@ -150,16 +168,16 @@ def main() -> None:
     options = parser.parse_args()
     RESULTS.parent.mkdir(exist_ok=True)
     kept = [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
-    known = {row["name"]: row for row in kept if row["tasks"] == options.tasks}
+    known = {row["name"]: row for row in kept if row["tasks"] == TASKS[row["kind"]]}
     wanted = list(targets())
     chosen = [target for target in wanted if not options.write and options.only in target[0] and target[0] not in known]
     with ThreadPoolExecutor(options.side_by_side) as pool, RESULTS.open("a") as file:
-        for row in pool.map(lambda target: audited(target, options.tasks, options.limit_s), chosen):
+        for row in pool.map(lambda target: audited(target, options.limit_s), chosen):
             known[row["name"]] = row
             file.write(json.dumps(row) + "\n")
             file.flush()
             print(f"{row['seconds']:6.1f} s  {' | '.join(cells(row))}", flush=True)
-    PAGE.write_text(page([known[name] for name, *_ in wanted if name in known], options.tasks))
+    PAGE.write_text(page([known[name] for name, *_ in wanted if name in known]))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from roll.configs.program import COMMAND, POSTED, PROGRAM, ProgramConfig
 
 OF_ENVIRONMENTS = (
     "env_config",
+    "python",
     "env_manager_cls",
     "agent_system_template",
     "agent_template",

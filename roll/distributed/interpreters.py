@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -57,6 +58,12 @@ def usual(name: str) -> Path | None:
     """The interpreter in `.venv-<name>`, where the run is started or beside this package."""
     beside = (folder / f".venv-{name}" / "bin" / "python" for folder in (Path.cwd(), Path(__file__).parents[2]))
     return next((python for python in beside if python.is_file()), None)
+
+
+def found(named: str) -> str | None:
+    """An interpreter by its path, by the name that `usual` takes, or by one that is on the PATH; None: there is none."""
+    python = usual(named) if "/" not in named else None
+    return shutil.which(named) if python is None else str(python)
 
 
 def imports(package: str) -> dict[str, str]:

@@ -184,6 +184,9 @@ async def again(env_type: str, env_config: Mapping[str, object], episodes: Seque
     env = make_env(env_type, env_config)
     repeated = []
     for episode in reversed(episodes):
+        if episode.error:  # its last action is not known
+            repeated.append(episode)
+            continue
         actions = iter([turn.action for turn in episode.turns])
         repeated.append(await play(env, episode.seed, lambda _, actions=actions: next(actions, None)))  # type: ignore[misc]
     env.close()

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from roll.configs.dotted_path import named_object
 from roll.configs.problems import ConfigError, Problem, did_you_mean
-from roll.distributed.interpreters import environment, usual
+from roll.distributed.interpreters import environment, found, usual
 from roll.errors import boundary
 
 
@@ -39,6 +39,7 @@ KNOWN = {
 }
 STAMP = "roll-env.json"
 """Beside the interpreter: what was asked for, and, once all of it is there, what was installed."""
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 _PIP = {"find-links": "UV_FIND_LINKS", "index-url": "UV_DEFAULT_INDEX", "cert": "SSL_CERT_FILE"}
 """What pip is told of places, which uv does not read: -> the variable that uv does."""
 
@@ -66,10 +67,9 @@ def interpreter(env_type: str, named: str | None, key: str = "--python") -> str 
     env add` made it by; None: the one of the type's own package, where there is one. Raises `ConfigError`."""
     if named is None:
         package = package_of(env_type)
-        found = None if package is None else usual(package)
-        return None if found is None else str(found)
-    python = usual(named) if "/" not in named else None
-    if (found_at := shutil.which(named) if python is None else str(python)) is None:
+        python = None if package is None else usual(package)
+        return None if python is None else str(python)
+    if (found_at := found(named)) is None:
         fix = did_you_mean(named, [folder.name.removeprefix(".venv-") for folder in folders()], f"roll env add {named}")
         raise ConfigError([Problem(key, named, "there is no such interpreter here", fix)])
     return found_at
@@ -77,17 +77,16 @@ def interpreter(env_type: str, named: str | None, key: str = "--python") -> str 
 
 def folders() -> list[Path]:
     """Those that `roll env add` made, where it is asked and beside this package; of one name the first."""
-    found = [stamp.parent for place in (Path.cwd(), Path(__file__).parents[2]) for stamp in place.glob(f".venv-*/{STAMP}")]
-    return list({folder.name: folder for folder in reversed(found)}.values())[::-1]
+    there = [stamp.parent for place in (Path.cwd(), Path(__file__).parents[2]) for stamp in place.glob(f".venv-*/{STAMP}")]
+    return list({folder.name: folder for folder in reversed(there)}.values())[::-1]
 
 
 def add(requirements: Sequence[str], name: str | None, python: str | None) -> Path:
     """Makes `.venv-<name>` here, or brings the one that is there to these requirements. A known package comes in the version that
     the tests run against, unless another is asked for. Returns the folder. Raises `ConfigError`."""
-    plain = re.match(r"[A-Za-z0-9][\w.-]*", requirements[0])
-    if name is None and plain is None:
-        raise ConfigError([Problem("requirement", requirements[0], "has no name", "--name NAME")])
-    folder = Path(f".venv-{name or (plain[0] if plain else '')}").absolute()
+    if (plain := _NAME.match(requirements[0]) if name is None else _NAME.fullmatch(name)) is None:
+        raise ConfigError([Problem("--name", name or requirements[0], "is no plain name", "--name NAME, of letters and digits")])
+    folder = Path(f".venv-{plain[0]}").absolute()
     wanted = [each for asked in requirements for each in _pinned(asked)]
     if folder.exists() and not (folder / STAMP).exists():
         raise ConfigError([Problem("--name", folder.name, "is there, and roll env add did not make it", "--name ANOTHER")])
@@ -95,12 +94,14 @@ def add(requirements: Sequence[str], name: str | None, python: str | None) -> Pa
     if uv is None:
         raise ConfigError([Problem("uv", "", "makes the interpreters, and is not installed", "pip install uv")])
     target = str(folder / "bin" / "python")
+    others = json.loads((folder / STAMP).read_text("utf-8"))["requirements"] if folder.exists() else []
+    everything = [*(each for each in others if _name(each) not in map(_name, wanted)), *wanted]
     folder.mkdir(exist_ok=True)
-    _stamp(folder, wanted, [])
+    _stamp(folder, everything, [])
     if not Path(target).exists():
         _run([uv, "venv", "--quiet", "--allow-existing", "--python", python or sys.executable, str(folder)], wanted)
-    _run([uv, "pip", "install", "--quiet", "--python", target, *wanted], wanted)
-    _stamp(folder, wanted, _run([uv, "pip", "freeze", "--quiet", "--python", target], wanted).splitlines())
+    _run([uv, "pip", "install", "--quiet", "--python", target, *everything], wanted)
+    _stamp(folder, everything, _run([uv, "pip", "freeze", "--quiet", "--python", target], wanted).splitlines())
     return folder
 
 
@@ -124,26 +125,26 @@ def _run(command: Sequence[str], wanted: Sequence[str]) -> str:
 def _places() -> dict[str, str]:
     """What pip knows of indices, wheels and certificates, for uv, unless uv is told itself."""
     said = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True).stdout
-    found = {}
+    places = {}
     for line in sorted(said.splitlines(), reverse=True):  # `:env:` is the last, and counts
         key, _, value = line.partition("=")
         variable = _PIP.get(key.rpartition(".")[2])
         if variable is not None and variable not in os.environ:
-            found[variable] = value.strip("'\"")
-    return found
+            places[variable] = value.strip("'\"")
+    return places
 
 
 def offered() -> dict[str, dict[str, object]]:
     """Of each known package in this interpreter, its version and the ids of its environments, or why they cannot be told."""
-    found: dict[str, dict[str, object]] = {}
+    here: dict[str, dict[str, object]] = {}
     for name, known in KNOWN.items():
         try:
-            found[name] = {"version": version(name), "env_type": known.env_type, "ids": [], "why": ""}
+            here[name] = {"version": version(name), "env_type": known.env_type, "ids": [], "why": ""}
         except PackageNotFoundError:
             continue
-        with boundary(lambda why, of=found[name]: of.update(why=why)):  # type: ignore[misc]
-            found[name]["ids"] = named_object(f"roll.envs.{known.env_type}:env_ids")()
-    return found
+        with boundary(lambda why, of=here[name]: of.update(why=why)):  # type: ignore[misc]
+            here[name]["ids"] = named_object(f"roll.envs.{known.env_type}:env_ids")()
+    return here
 
 
 def stamped(folder: Path) -> list[str]:

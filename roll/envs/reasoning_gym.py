@@ -54,8 +54,13 @@ class ReasoningGym:
         return self._package.create_dataset(self._family, seed=seed % SEEDS, size=count, **self._config)
 
     def reset(self, seed: int) -> Reset:
-        self._scorer = self._tasks(seed, 1)
-        self._entry = self._scorer[0]
+        outside = random.getstate()
+        random.seed(seed)
+        try:
+            self._scorer = self._tasks(seed, 1)
+            self._entry = self._scorer[0]
+        finally:
+            random.setstate(outside)
         return self._entry["question"], {"state_key": self._entry["question"]}
 
     def step(self, action_text: str) -> Step:

@@ -19,6 +19,8 @@ from roll.envs.packages import needs
 from roll.errors import boundary
 from roll.rollout.environment import Info
 
+GAME = -1
+"""Who says what the game says."""
 MOST_PLAYERS = 6
 TRIES = 12
 """Moves that another player tries until the game takes one."""
@@ -72,7 +74,7 @@ class TextArena(GemEnv):
 
     def sample_action(self, rng: random.Random) -> str:
         """A move that the game has named."""
-        if not self._env.moves:
+        if not self._env.has_begun:
             self.reset(0)
         return str(rng.choice(self._env.moves or ["[0]"]))
 
@@ -81,27 +83,30 @@ class Table:
     """A game with its players, as an environment of GEM's form."""
 
     def __init__(self, game: Any) -> None:
-        self._game = game
+        self._unplayed = self._game = game
         self._history = hashlib.sha256()
+        self.has_begun = False
         self.moves: list[str] = []
         """Texts in brackets of the newest observation that has some: there the game names moves."""
 
     def reset(self, seed: int) -> tuple[str, Info]:
-        """Of as few players as the game takes."""
+        """A game of as few players as it takes, of its own: some go on with the deck of the last one."""
+        self._rng, self.has_begun = random.Random(seed), True
         for players in range(1, MOST_PLAYERS + 1):
+            random.seed(seed)  # some games draw without having been seeded
+            self._game = copy.deepcopy(self._unplayed)
             with contextlib.suppress(AssertionError, ValueError, KeyError, IndexError):
                 self._game.reset(num_players=players, seed=seed)
                 break
         else:
             raise ValueError(f"it takes no number of players up to {MOST_PLAYERS}")
-        self._rng = random.Random(seed)
         self._history, self.moves = hashlib.sha256(), []
         self._others_move()
         return self._seen()
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
         done, _ = self._game.step(action=action)
-        valid = not self._refused(0)
+        valid = not _refused(self._game, 0)
         if not done:
             self._others_move()
         observation, info = self._seen()
@@ -109,23 +114,19 @@ class Table:
         reward = float((state.rewards or {}).get(0, 0.0)) if state.done else 0.0
         return observation, reward, bool(state.done), False, {**info, "action_is_valid": valid, "action_is_effective": valid}
 
-    def _refused(self, player: int) -> bool:
-        state = self._game.state
-        return bool(getattr(state, "error_count", 0)) or bool(state.game_info[player]["invalid_move"])
-
     def _others_move(self) -> None:
+        """Raises `ValueError` where the game refuses what it has named: then nobody plays against the agent, who would win."""
         while not self._game.state.done and (player := self._game.state.current_player_id) != 0:
-            said = " ".join(message for _, message, *_ in self._game.get_observation()[1])
+            said = " ".join(message for sender, message, *_ in self._game.get_observation()[1] if sender == GAME)
             moves = list(dict.fromkeys(_MOVE.findall(said))) or ["[pass]"]
             for move in self._rng.sample(moves, min(TRIES, len(moves))):
                 tried = copy.deepcopy(self._game)
                 tried.step(action=move)
-                before, self._game = self._game, tried
-                if not self._refused(player):
+                if not _refused(tried, player):
+                    self._game = tried
                     break
-                self._game = before
             else:
-                self._game.step(action=move)
+                raise ValueError(f"player {player} has no move: the game names none that it takes")
 
     def _seen(self) -> tuple[str, Info]:
         state = self._game.state
@@ -139,8 +140,12 @@ class Table:
     def close(self) -> None: ...
 
 
+def _refused(game: Any, player: int) -> bool:
+    return bool(getattr(game.state, "error_count", 0)) or bool(game.state.game_info[player]["invalid_move"])
+
+
 def _lines(messages: Any, state: Any) -> Iterator[str]:
-    """Without what the agent itself wrote."""
+    """Without what the agent itself wrote. Some games mix up sender and message."""
     for sender, message, *_ in messages:
-        if sender != 0:
-            yield message.strip() if sender < 0 else f"{state.role_mapping.get(sender, sender)}: {message.strip()}"
+        if sender != 0 and isinstance(message, str):
+            yield f"{state.role_mapping.get(sender, sender)}: {message.strip()}" if sender in range(1, 99) else message.strip()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from roll.data.sample import Sample
-from roll.distributed.interpreters import usual
+from roll.distributed.interpreters import found
 from roll.rewards.answers import ANSWER_PARTS, boxed_choice, choice_of, conclusion, reference, right_choice
 from roll.rewards.pool import TimedPool
 from roll.rewards.worker import Grade, RewardWorker
@@ -127,11 +127,10 @@ class EnvironmentRewardWorker(RewardWorker):
     def __init__(self, config: Mapping[str, object]) -> None:
         super().__init__(config)
         named = self.reward_args.get("python")
-        python = named if named is None or "/" in named else usual(named)
+        python = None if named is None else found(named)
         if named is not None and python is None:
             raise ValueError(f"reward_args.python {named!r} is no interpreter here: roll env add {named}")
-        where = None if python is None else str(python)
-        self._pool = TimedPool(self.max_concurrency, self.timeout_s, "roll.envs.elsewhere:answered", where)
+        self._pool = TimedPool(self.max_concurrency, self.timeout_s, "roll.envs.elsewhere:answered", python)
 
     async def start(self) -> None:
         await self._pool.start()

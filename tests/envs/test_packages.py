@@ -15,12 +15,16 @@ from roll.cli.audit import audit
 from roll.cli.env import main
 from roll.configs.agentic import EnvConfig
 from roll.configs.problems import ConfigError
+from roll.configs.program import POSTED, ProgramConfig
+from roll.configs.program_rules import program_problems
 from roll.distributed import interpreters
 from roll.envs import packages
+from roll.envs.elsewhere import asked, rules
 from roll.envs.packages import KNOWN, interpreter, shorthand
 from roll.errors import EnvFailure
 from roll.explorer.environment_worker import environment_host
 
+pytestmark = pytest.mark.slow
 FAMILIES = '''
 import os, random, sys, time, types
 
@@ -161,7 +165,13 @@ def test_tasks_are_prompts_with_their_own_scorer(place: Path, capsys: pytest.Cap
     (place / "coins.jsonl").write_text(capsys.readouterr().out)
     rows = [json.loads(line) for line in (place / "coins.jsonl").read_text().splitlines()]
     assert len({row["prompt"] for row in rows}) == 6 and all("10 coins" in row["prompt"] for row in rows)
-    reward = ["roll.rewards.rules.EnvironmentRewardWorker", "--prompts", "coins.jsonl", "--config", "python=reasoning-gym"]
+    reward = [
+        "roll.pipeline.rlvr.rewards.environment_reward_worker.EnvironmentRewardWorker",
+        "--prompts",
+        "coins.jsonl",
+        "--config",
+        "python=reasoning-gym",
+    ]
     assert audit([*reward, "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)["targets"]
     assert found["accepted"] == 1.0 and found["players"]["random"]["mean"] < 0.5
@@ -202,7 +212,7 @@ def test_what_is_not_there_is_told(arguments: list[str], told: str, capsys: pyte
     assert told in capsys.readouterr().err
 
 
-def test_what_uv_cannot_install_can_be_taken_up_again(
+def test_what_uv_cannot_install_is_told_and_what_is_there_can_be_added_to(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("UV_FIND_LINKS", str(place / "wheels"))
@@ -211,15 +221,32 @@ def test_what_uv_cannot_install_can_be_taken_up_again(
     assert "uv cannot install it" in capsys.readouterr().err
     assert main(["list"]) == 0
     assert "incomplete" in capsys.readouterr().out
-    assert main(["add", "reasoning-gym", "--name", "broken"]) == 0
-    assert main(["add", "reasoning-gym", "--name", "broken"]) == 0, "a second time"
-    assert interpreter("frozen_lake", "broken") == str(place / ".venv-broken" / "bin" / "python")
+    capsys.readouterr()
+    assert main(["add", "reasoning-gym", "--name", "again"]) == 0
+    wheel(place / "wheels", "more-games", "1.0", "more_games", "")
+    assert main(["add", "more-games", "--name", "again"]) == 0, "another into the same one"
+    assert "reasoning-gym==" in capsys.readouterr().out.splitlines()[-1]
+    assert main(["add", "more-games", "--name", "a/b"]) == 2
+    assert interpreter("frozen_lake", "again") == str(place / ".venv-again" / "bin" / "python")
 
 
 def test_a_folder_of_something_else_is_left_alone(place: Path) -> None:
     (place / ".venv-engine").mkdir(exist_ok=True)
     assert main(["add", "reasoning-gym", "--name", "engine"]) == 2
     assert not list((place / ".venv-engine").iterdir())
+
+
+def test_a_key_that_is_wrong_there_is_named_as_the_run_has_it() -> None:
+    with pytest.raises(ConfigError) as error:
+        asked(interpreter("reasoning_gym", None), rules, "reasoning_gym", {"env_id": "dice"}, "custom_envs.x.env_config")
+    assert [problem.key for problem in error.value.problems] == ["custom_envs.x.env_config.env_id"]
+    assert "Answer the question" in asked(interpreter("reasoning_gym", None), rules, "reasoning_gym", {"env_id": "coins"})
+
+
+def test_a_program_has_an_interpreter_of_its_own() -> None:
+    program = ProgramConfig(command=["python", "agent.py"], reward=POSTED)
+    (problem,) = program_problems("x", EnvConfig(env_type="program", program=program, python="reasoning-gym"))
+    assert problem.key == "custom_envs.x.python"
 
 
 def test_names() -> None:

@@ -53,7 +53,11 @@ def test_its_tasks_are_prompts_with_its_own_scorer(
     where = python("reasoning-gym")
     assert main(["prompts", "reasoning-gym:leg_counting", "--count", "12"]) == 0
     (tmp_path / "legs.jsonl").write_text(capsys.readouterr().out)
-    reward = ["roll.rewards.rules.EnvironmentRewardWorker", "--prompts", str(tmp_path / "legs.jsonl")]
+    reward = [
+        "roll.pipeline.rlvr.rewards.environment_reward_worker.EnvironmentRewardWorker",
+        "--prompts",
+        str(tmp_path / "legs.jsonl"),
+    ]
     assert audit([*reward, "--config", f"python={where}", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["targets"][0]["accepted"] == 1.0
 

@@ -19,6 +19,7 @@ _BY_TURN = "roll.explorer.turn_managers"
 _REWARDS = {
     "code_sandbox_reward_worker": ("roll.rewards.code_rule", "CodeSandboxRewardWorker"),
     "crossthinkqa_rule_reward_worker": ("roll.rewards.rules", "CrossThinkQARuleRewardWorker"),
+    "environment_reward_worker": ("roll.rewards.rules", "EnvironmentRewardWorker"),
     "exact_match_reward_worker": ("roll.rewards.rules", "ExactMatchRewardWorker"),
     "general_val_rule_reward_worker": ("roll.rewards.rules", "GeneralValRuleRewardWorker"),
     "http_reward_worker": ("roll.rewards.service", "HTTPRewardWorker"),
