@@ -17,6 +17,7 @@ from roll.distributed.child import START_LIMIT_S, Child
 from roll.distributed.interpreters import environment, imports
 from roll.distributed.temp_folder import own_package
 from roll.distributed.user_code import in_thread
+from roll.envs.packages import package_of, shorthand
 from roll.envs.registry import make_env
 from roll.errors import CallFailed, ChildDied
 from roll.rollout.environment import checked_reset, checked_step, seen
@@ -56,14 +57,14 @@ def asked(python: str | None, function: Callable[..., Any], *arguments: object) 
 
 
 def prompts(env_type: str, env_config: Mapping[str, object], seeds: Sequence[int]) -> list[dict[str, str]]:
-    """What an environment asks first, as prompts, whose ground truth says what task it is and what its oracle answers. Raises
-    `ConfigError` where an answer does not end the episode."""
+    """What an environment asks first, as prompts, whose ground truth says which of its tasks it is and what its oracle answers.
+    Raises `ConfigError` where an answer does not end the episode."""
     env: Any = make_env(env_type, env_config)
     rows = []
     for seed in seeds:
         question = checked_reset(_now(env.reset(seed)))[0]
         answer = env.oracle_action() if hasattr(env, "oracle_action") else None
-        task = {"env_type": env_type, "env_config": env_config, "seed": seed, "answer": answer}
+        task = {"env_id": env_config.get("env_id"), "seed": seed, "answer": answer}
         text = "\n\n".join(filter(None, (env.instructions, seen(question))))
         rows.append({"id": f"{env_type}:{seed}", "prompt": text, "ground_truth": json.dumps(task)})
         if len(rows) == 1:
@@ -76,11 +77,21 @@ _PLAYED: dict[str, Any] = {}
 """Environments by what they are made of."""
 
 
-def answered(task: tuple[str, str]) -> float:
-    """What the environment that a ground truth of `prompts` names pays for a response."""
-    truth, response = json.loads(task[0]), task[1]
-    kind = json.dumps([truth["env_type"], truth["env_config"]], sort_keys=True)
-    env = _PLAYED.get(kind) or _PLAYED.setdefault(kind, make_env(truth["env_type"], truth["env_config"]))
+def answered(task: tuple[str, dict[str, object], str, str]) -> float:
+    """What the environment (as in `roll env check`, with its `env_config`) pays for a response to the task of a ground truth of
+    `prompts`. Which environment it is the user says, not the data, whose text may be anyone's: among those that a package lists a
+    row may choose. Raises `ValueError`."""
+    env_type, env_config = shorthand(task[0], task[1])
+    truth, response = json.loads(task[2]), task[3]
+    chosen = truth["env_id"]
+    if chosen is not None and "env_id" not in env_config:
+        if package_of(env_type) is None or chosen not in named_object(f"roll.envs.{env_type}:env_ids")():
+            raise ValueError(
+                f"a row chooses the environment {chosen!r}, which {env_type} does not list: reward_args.env names it"
+            )
+        env_config = {**env_config, "env_id": chosen}
+    kind = json.dumps([env_type, env_config], sort_keys=True)
+    env = _PLAYED.get(kind) or _PLAYED.setdefault(kind, make_env(env_type, env_config))
     _now(env.reset(truth["seed"]))
     return _paid(env, response)
 

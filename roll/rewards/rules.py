@@ -118,14 +118,18 @@ class MathRuleRewardWorker(RewardWorker):
 class EnvironmentRewardWorker(RewardWorker):
     """What an environment pays for the response as its only action; prompts and ground truths are those of `roll env prompts`.
 
-    `reward_args`: `python`, the interpreter that the environment is in, by the name that `roll env add` gave it or by its path;
-    without it this one."""
+    `reward_args`: `env`, the environment, as `roll env check` takes it, or the `env_type` of a package, of whose environments
+    each row then says which; `env_config`; `python`, the interpreter that the environment is in, by the name that `roll env add`
+    gave it or by its path; without it this one."""
 
-    reads = frozenset({"python"})
+    reads = frozenset({"env", "env_config", "python"})
     keeps_time_limit: ClassVar[bool] = True
 
     def __init__(self, config: Mapping[str, object]) -> None:
         super().__init__(config)
+        self._env, self._env_config = self.reward_args.get("env"), dict(self.reward_args.get("env_config") or {})
+        if not isinstance(self._env, str):
+            raise ValueError(f"reward_args.env {self._env!r} names no environment: reasoning-gym:leg_counting, for instance")
         named = self.reward_args.get("python")
         python = None if named is None else found(named)
         if named is not None and python is None:
@@ -139,7 +143,7 @@ class EnvironmentRewardWorker(RewardWorker):
         await self._pool.close()
 
     async def grade(self, sample: Sample) -> float:
-        return float(await self._pool.run([sample.prompt.ground_truth, sample.response_text]))
+        return float(await self._pool.run([self._env, self._env_config, sample.prompt.ground_truth, sample.response_text]))
 
     def solution(self, ground_truth: str) -> str | None:
         answer: str | None = json.loads(ground_truth)["answer"]

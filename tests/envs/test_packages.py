@@ -19,7 +19,7 @@ from roll.configs.program import POSTED, ProgramConfig
 from roll.configs.program_rules import program_problems
 from roll.distributed import interpreters
 from roll.envs import packages
-from roll.envs.elsewhere import asked, rules
+from roll.envs.elsewhere import answered, asked, rules
 from roll.envs.packages import KNOWN, interpreter, shorthand
 from roll.errors import EnvFailure
 from roll.explorer.environment_worker import environment_host
@@ -170,6 +170,8 @@ def test_tasks_are_prompts_with_their_own_scorer(place: Path, capsys: pytest.Cap
         "--prompts",
         "coins.jsonl",
         "--config",
+        "env=reasoning-gym:coins",
+        "env_config={shorter: false}",
         "python=reasoning-gym",
     ]
     assert audit([*reward, "--json"]) == 0
@@ -177,6 +179,15 @@ def test_tasks_are_prompts_with_their_own_scorer(place: Path, capsys: pytest.Cap
     assert found["accepted"] == 1.0 and found["players"]["random"]["mean"] < 0.5
     assert audit([*reward[:-1], "python=nowhere"]) == 2
     assert "roll env add nowhere" in capsys.readouterr().err
+
+
+def test_a_row_chooses_among_what_the_package_lists_and_names_no_code(place: Path) -> None:
+    python = interpreter("reasoning_gym", "reasoning-gym")
+    truth = {"env_id": "coins", "seed": 1, "answer": None}
+    assert asked(python, answered, ("reasoning_gym", {}, json.dumps(truth), "<answer>T</answer>")) in (0.0, 1.0)
+    for env in ("reasoning_gym", "sokoban"):
+        with pytest.raises(ConfigError, match="does not list"):
+            asked(python, answered, (env, {}, json.dumps(truth | {"env_id": "os:Popen"}), "x"))
 
 
 def test_an_environment_of_many_turns_is_no_prompt(capsys: pytest.CaptureFixture[str]) -> None:

@@ -58,7 +58,7 @@ def test_its_tasks_are_prompts_with_its_own_scorer(
         "--prompts",
         str(tmp_path / "legs.jsonl"),
     ]
-    assert audit([*reward, "--config", f"python={where}", "--json"]) == 0
+    assert audit([*reward, "--config", "env=reasoning_gym", f"python={where}", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["targets"][0]["accepted"] == 1.0
 
 
