@@ -14,8 +14,8 @@ set_tracing_disabled(True)
 
 
 async def main() -> None:
-    environment = {name: os.environ[name] for name in ("ROLL_SEED", "ROLL_EPISODE") if name in os.environ}
-    params = {"command": sys.executable, "args": ["mcp_tools.py"], "env": environment}
+    seed = {"ROLL_SEED": os.environ.get("ROLL_SEED", "0")}
+    params = {"command": sys.executable, "args": ["mcp_tools.py"], "env": seed}
     async with MCPServerStdio(params, client_session_timeout_seconds=60) as server:
         agent = Agent(name="till", instructions="You work at a till.", model=MODEL, mcp_servers=[server])
         answered((await Runner.run(agent, QUESTION, max_turns=6)).final_output)
