@@ -77,7 +77,7 @@ class Played(NamedTuple):
 class Settings:
     hesitation: float = 0.6
     """Chance that the taught model says any of the answers."""
-    steps: int = 100
+    steps: int = 120
     batch: int = 16
     learning_rate: float = 3e-3
     hidden_size: int = 64
