@@ -1,4 +1,4 @@
-# make env | env-core | env-sglang | demo | demo-agentic | demo-explorer-trainer | demo-real | test-quick | test | test-faults | test-sglang | test-envs | test-gpu | test-real | lint | docs | bench | bench-gate | bench-env | lab | clean
+# make env | env-core | env-sglang | demo | demo-agentic | demo-explorer-trainer | demo-real | test-quick | test | test-faults | test-sglang | test-envs | test-gpu | test-real | test-agents | lint | docs | bench | bench-gate | bench-env | lab | clean
 #
 # Needs Python >= 3.11 with venv, git, make and a package index; everything else is installed into .venv.
 # `make demo ARGS="max_steps=50 async_generation_ratio=2"` passes overrides on, `make test ARGS="-k admission"` pytest's options.
@@ -27,7 +27,7 @@ from_pip = $$($(BIN)/python -m pip config get :env:.$(1) 2>/dev/null || $(BIN)/p
 UV = UV_FIND_LINKS="$(call from_pip,find-links)" UV_DEFAULT_INDEX="$(call from_pip,index-url)" \
 	SSL_CERT_FILE="$${SSL_CERT_FILE:-$(call from_pip,cert)}" $(BIN)/uv pip install -q -p $(BIN)/python
 
-.PHONY: env env-core env-sglang demo demo-agentic demo-explorer-trainer demo-real smollm2 test-quick test test-faults test-sglang test-envs test-gpu test-real lint docs bench bench-gate bench-env lab clean
+.PHONY: env env-core env-sglang demo demo-agentic demo-explorer-trainer demo-real smollm2 test-quick test test-faults test-sglang test-envs test-gpu test-real test-agents lint docs bench bench-gate bench-env lab clean
 
 # Everything, for `make test`; `make demo` needs only the core.
 env: $(VENV)/.complete
@@ -97,13 +97,13 @@ build/smollm2/.complete: requirements/gguf.txt requirements/lora.txt requirement
 
 # Between two edits: eight tests of ten, without those that conftest.py or a mark calls slow: two minutes on two quiet cores.
 test-quick: env
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ORDER) -m "not ray and not slow" --ignore=tests/gpu --ignore=tests/real --ignore=tests/envs_real --ignore=tests/faults/matrix $(ARGS)
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ORDER) -m "not ray and not slow" --ignore=tests/gpu --ignore=tests/real --ignore=tests/envs_real --ignore=tests/agents_real --ignore=tests/faults/matrix $(ARGS)
 
 # One thread a process. Tests marked `ray` share one worker, and which tests come first is said, too (conftest.py). The linters run
 # beside the tests; what they say is shown at the end.
 test: env
 	@mkdir -p build; $(MAKE) --no-print-directory lint > build/lint.txt 2>&1 & lint=$$!; \
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ORDER) --ignore=tests/gpu --ignore=tests/real --ignore=tests/envs_real --ignore=tests/faults/matrix $(ARGS); \
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ORDER) --ignore=tests/gpu --ignore=tests/real --ignore=tests/envs_real --ignore=tests/agents_real --ignore=tests/faults/matrix $(ARGS); \
 	tests=$$?; wait $$lint; linters=$$?; cat build/lint.txt; exit $$((tests ? tests : linters))
 
 # Every role killed and stopped, the driver killed thirty times, disks full, descriptors gone, files damaged, and what is done a second
@@ -139,6 +139,20 @@ test-gpu:
 # With the model of `make demo-real`: every engine against the trainer, texts and folders. Some minutes on two quiet cores.
 test-real: env smollm2
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n 0 tests/real $(ARGS)
+
+# Programs that people have, as they are, each in an interpreter of its own: played and trained. Twenty minutes on two quiet cores.
+AGENTS := $(basename $(notdir $(wildcard tests/agents_real/requirements/*.txt)))
+
+test-agents: env $(AGENTS:%=build/agents/%/.complete)
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n 0 tests/agents_real $(ARGS)
+
+build/agents/%/.complete: tests/agents_real/requirements/%.txt | $(BIN)/uv
+	@rm -rf $(@D)
+	@mkdir -p build/agents
+	@$(BIN)/python -m venv --without-pip $(@D)
+	@echo "installing $*"
+	@$(subst -p $(BIN)/python,-p $(@D)/bin/python,$(UV)) -r $<
+	@touch $@
 
 # Minutes each; every one prints its table. Run one alone for its options: .venv/bin/python benchmarks/sync_vs_async.py --help
 bench: env bench-env

@@ -30,6 +30,7 @@ import signal
 import socket
 import subprocess
 import sys
+from array import array
 from collections.abc import Coroutine, Mapping, Sequence
 from io import BufferedIOBase
 from typing import IO, Any
@@ -314,7 +315,9 @@ def _line(message: Message) -> bytes:
 
 
 def _as_json(value: object) -> object:
-    """numpy's numbers are numbers."""
+    """numpy's numbers are numbers, arrays are lists."""
+    if isinstance(value, array):
+        return value.tolist()
     if hasattr(value, "item") and getattr(value, "size", 1) == 1:
         return value.item()
     raise TypeError(f"only text, numbers, lists and dicts can leave a process, not {type(value).__name__}")

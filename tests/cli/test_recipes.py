@@ -169,6 +169,24 @@ def test_the_shop_is_fit_to_train_in(shop):
 
 
 @pytest.mark.slow
+def test_a_calculator_stands_between_the_policy_and_its_environment(forks, tmp_path):
+    maker = script("agent_tools", "make_model")
+    made = maker.make(tmp_path / "cache", settings=maker.Settings(episodes=100, learn_steps=60, batch_size=16))
+    for name in ("products.py", "embedded.yaml"):
+        shutil.copy(ROOT / "examples" / "agent_tools" / name, tmp_path)
+    small = ["max_steps=2", "eval_steps=100", "val_env_manager.num_env_groups=8", "val_batch_size=8", "rollout_log_per_step=1000"]
+    small += ["train_env_manager.group_filter_cls=null"]
+    command = ["-m", "roll.cli.main", "train", "agentic", "--config_path", ".", "--config_name", "embedded", "--local", *small]
+    forks.run([*command, f"pretrain={made / 'model'}"], tmp_path, environment(), tmp_path / "log.txt")
+    run = tmp_path / "output" / "calculator_embedded"
+    assert sum(row.get("env/Products/tool_success_counter", 0) for row in rows(run / "metrics.jsonl")) > 0
+    trained = [sample["trajectory"]["turns"] for sample in rows(run / "samples.jsonl") if sample["fate"] == "trained"]
+    for turn, following in itertools.chain.from_iterable(map(itertools.pairwise, trained)):
+        if asked := re.fullmatch(r"<calculator>(\d+) \* (\d+)</calculator>", turn["action"]):
+            assert following["observation"].startswith(str(int(asked[1]) * int(asked[2])))
+
+
+@pytest.mark.slow
 def test_an_agent_calls_its_tool(shop, forks, tmp_path):
     small = ["max_steps=2", "eval_steps=100", "val_env_manager.num_env_groups=8", "val_batch_size=8", "rollout_log_per_step=1000"]
     small += ["train_env_manager.group_filter_cls=null"]  # of so little teaching most groups would be dropped

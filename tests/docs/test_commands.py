@@ -27,7 +27,7 @@ class Limit(NamedTuple):
 
 LIMITS = [  # the first whose pattern is found in a command counts
     Limit(r"^(git clone|source|pip install|\S*uv) |^make (env|env-core|env-sglang|bench-env)$", "makes an environment", NOT),
-    Limit(r"^make (test|test-quick|test-faults|test-real|lint)$", "the tests, and what stands beside them", NOT),
+    Limit(r"^make (test|test-quick|test-faults|test-real|test-agents|lint)$", "the tests, and what stands beside them", NOT),
     Limit(
         r"^make (demo-real|smollm2)",
         "fetches a model and trains it for ten minutes",

@@ -209,6 +209,22 @@ def test_a_program_is_ended_with_all_that_it_has_started(play, tmp_path):
     assert episode and processes_of(episode) == []
 
 
+STARTS_A_SERVER = """
+import subprocess
+given = {name: os.environ[name] for name in ("HOME", "PATH")}
+left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"], env=given, start_new_session=True)
+open(os.environ["OPENED"], "w").write(str(left.pid))
+ask("one")
+"""
+
+
+def test_a_server_that_was_started_with_little_of_the_environment_ends_too(play, tmp_path):
+    """As the client of MCP starts servers: in a group of their own, without the variables of the episode."""
+    play(STARTS_A_SERVER, environment={"OPENED": str(tmp_path / "pid")})
+    pid = int((tmp_path / "pid").read_text())
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
 def test_the_errors_of_the_policy_end_the_program_and_are_the_runs(play):
     def fails(number, context):
         raise RuntimeError("no engine")
