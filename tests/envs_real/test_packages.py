@@ -66,7 +66,7 @@ def test_textarena_has_fifty_games_without_a_download(offers: Offers) -> None:
     assert len(offers("textarena")) >= 50
 
 
-@pytest.mark.parametrize("game", ["GuessTheNumber-v0", "TowerOfHanoi-v0", "Minesweeper-v0-small", "TicTacToe-v0", "Nim-v0"])
+@pytest.mark.parametrize("game", ["GuessTheNumber-v0", "TowerOfHanoi-v0", "Minesweeper-v0-small", "TicTacToe-v0"])
 def test_games_keep_the_contract(game: str, python: Callable[[str], str]) -> None:
     report = checked(python, "textarena", "textarena", game)
     assert report.ok, report.errors
