@@ -64,6 +64,7 @@ from roll.door import load_config as load_config
 from roll.door import train as train
 from roll.envs.registry import make_env as make_env
 from roll.envs.text_game import TextGame as TextGame
+from roll.envs.tools.calculator import Calculator as Calculator
 from roll.envs.tools.tool import Tool as Tool
 from roll.errors import Refused as Refused, ToolFailed as ToolFailed
 from roll.explorer.own_rollouts import Chat as Chat

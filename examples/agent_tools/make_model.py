@@ -7,6 +7,7 @@ to do (greedy decoding) better than it does it (sampling), which is what trainin
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
 import re
@@ -27,11 +28,12 @@ from taught_turns import Turn, encode, learn, word_tokenizer  # noqa: E402
 from tiny_model import SPECIAL, reproducible, tiny_qwen2  # noqa: E402
 from transformers import Qwen2ForCausalLM  # noqa: E402
 
-from roll.envs.tools.calculator import Calculator, compute  # noqa: E402
+import roll  # noqa: E402
 
 DEFAULT_OUT = HERE / "cache"
 GAME: dict[str, Any] = yaml.safe_load((HERE / "embedded.yaml").read_text(encoding="utf-8"))["custom_envs"]["Products"]
-TOOL = Calculator().instructions
+CALCULATOR = roll.Calculator()
+TOOL = CALCULATOR.instructions
 WORDS = rf"{re.escape(TOOL)}|<[a-z_]+>\d+ \* \d+</[a-z_]+>|\w+|[\s\S]"
 """What a token is: all that is told of the tool, a whole call, a word, a number, or any other character."""
 FIRST_SEED = 2**31
@@ -86,7 +88,7 @@ def play(seed: int, settings: Settings, act: Callable[[str, str], str]) -> tuple
         expression = turns[-1].played.removeprefix("<calculator>").removesuffix("</calculator>")
         if expression == turns[-1].played:
             return turns, bool(game.step(expression)[4]["success"])
-        shown = told = compute(expression)
+        shown = told = asyncio.run(CALCULATOR.run({"expression": expression}))
     return turns, False
 
 

@@ -34,6 +34,8 @@ CONSTANTS = {"pi": math.pi, "e": math.e}
 
 
 class Calculator(Tool):
+    """The tool `calculator`, for players of your own that use it as the policy does."""
+
     name = "calculator"
     description = f"Computes an expression of numbers with + - * / // % ** ( ), {', '.join(FUNCTIONS)}, pi and e."
     parameters = text_parameter("expression", "for example (3 + 4) * sqrt(2)")
