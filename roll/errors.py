@@ -86,7 +86,7 @@ class WorkerStartError(RuntimeError):
 
 
 class NodeLost(WorkerStartError):
-    """No node can take the worker. `distributed/ray_backend.py` → `engines/engine_fleet.py`: the other engines serve on."""
+    """No node can take the worker. `distributed/ray_nodes.py` → `engines/engine_fleet.py`: the other engines serve on."""
 
 
 class BackendLost(RuntimeError):

@@ -140,7 +140,7 @@ def test_two_runs_of_a_machine_with_accelerators_take_others_of_them(make_config
     assert RLVRPipeline(config, local=True, callbacks=[Second()]).run()["status"] == "finished"
     assert seen[:2] == ["0,1", "2,3"]
     assert re.search(
-        r"on GPU 2(, 3)? of this machine: 0, 1 are used by .*/run \(mode both, process \d+\)", capsys.readouterr().out
+        r"on GPU 2(, 3)? of this machine: 0, 1 are used by .*/run \(mode both, process \d+ on .*\)", capsys.readouterr().out
     )
 
 
