@@ -13,6 +13,7 @@ from ray_cluster import ray_cluster
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
+PLACES = (HERE, ROOT / "tests/distributed", ROOT)
 QUICK = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 500, "health_check_failure_threshold": 3}
 """Ray knows within some seconds that a node is gone."""
 
@@ -26,7 +27,7 @@ def descendants(pid):
 @pytest.fixture
 def cluster(monkeypatch):
     """A head without GPUs, and a node of two."""
-    with ray_cluster(monkeypatch, (HERE, ROOT / "tests/distributed", ROOT), descendants, [{"num_cpus": 2}, {"num_cpus": 2, "num_gpus": 2}], **QUICK) as nodes:
+    with ray_cluster(monkeypatch, PLACES, descendants, [{"num_cpus": 2}, {"num_cpus": 2, "num_gpus": 2}], **QUICK) as nodes:
         yield nodes
 
 
@@ -119,7 +120,7 @@ def test_the_devices_of_a_lost_node_are_reserved_on_a_spare_one(cluster, driver)
 
 
 def test_slots_of_cpus_are_parts_of_nodes(monkeypatch, driver):
-    with ray_cluster(monkeypatch, (HERE, ROOT / "tests/distributed", ROOT), descendants, [{"num_cpus": 4}, {"num_cpus": 4}]) as nodes:
+    with ray_cluster(monkeypatch, PLACES, descendants, [{"num_cpus": 4}, {"num_cpus": 4}]) as nodes:
         head, node = (nodes.ids[raylet] for raylet in nodes.alive)
         first = driver("first", 1, 2, "0")
         assert first.says()["places"] == [[head, None, "2"]] * 2, "the driver's node, while it has room"
@@ -130,7 +131,7 @@ def test_slots_of_cpus_are_parts_of_nodes(monkeypatch, driver):
 
 
 def test_nodes_that_have_not_joined_yet_are_waited_for(monkeypatch, driver):
-    with ray_cluster(monkeypatch, (HERE, ROOT / "tests/distributed", ROOT), descendants, [{"num_cpus": 2}]) as nodes:
+    with ray_cluster(monkeypatch, PLACES, descendants, [{"num_cpus": 2}]) as nodes:
         (refused,) = driver("first", 2, 1, "0,1").says().values()
         assert "num_nodes = 2: the Ray cluster has 1 live nodes; fix: " in refused
         waiting = driver("second", 2, 1, "0,1", 60)
