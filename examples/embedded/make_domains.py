@@ -121,8 +121,7 @@ def build(folder: Path, settings: Settings) -> dict[str, float]:
 
 
 def make(out: Path = DEFAULT_OUT, force: bool = False, settings: Settings = Settings()) -> Path:
-    made: Path = make_folder(out, settings, build, force)
-    return made
+    return make_folder(out, settings, build, force)
 
 
 if __name__ == "__main__":

@@ -170,8 +170,7 @@ def build(folder: Path, settings: Settings, model_of: Callable[[Any], Any] = mak
 
 def make(out: Path = DEFAULT_OUT, force: bool = False, settings: Settings = Settings()) -> Path:
     """Makes the folder `out` unless it is there already; returns it. Raises `FileExistsError` as `make_folder` does."""
-    made: Path = make_folder(out, settings, build, force)
-    return made
+    return make_folder(out, settings, build, force)
 
 
 if __name__ == "__main__":

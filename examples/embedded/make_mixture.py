@@ -20,7 +20,7 @@ DEFAULT_OUT = Path(__file__).resolve().parent / "cache_mixture"
 
 
 @dataclass(frozen=True)
-class Settings(make_embedded.Settings):  # type: ignore[misc]
+class Settings(make_embedded.Settings):
     """All that the result depends on."""
 
     layers: int = 4
@@ -52,8 +52,7 @@ def make_model(settings: Settings) -> Qwen3MoeForCausalLM:
 
 
 def make(out: Path = DEFAULT_OUT, force: bool = False, settings: Settings = Settings()) -> Path:
-    made: Path = make_folder(out, settings, partial(make_embedded.build, model_of=make_model), force)
-    return made
+    return make_folder(out, settings, partial(make_embedded.build, model_of=make_model), force)
 
 
 if __name__ == "__main__":

@@ -22,8 +22,7 @@ SETTINGS = Settings(
 
 
 def make(out: Path = DEFAULT_OUT, force: bool = False, settings: Settings = SETTINGS) -> Path:
-    made: Path = make_player(out, settings, force)
-    return made
+    return make_player(out, settings, force)
 
 
 if __name__ == "__main__":

@@ -163,5 +163,4 @@ def build(folder: Path, settings: Settings) -> dict[str, float]:
 def make_player(out: Path, settings: Settings, force: bool = False) -> Path:
     """Makes the folder `out` unless it is there already; returns it. `model/` is the model (safetensors) with its tokenizer.
     Raises `FileExistsError` as `make_folder` does."""
-    made: Path = make_folder(out, settings, build, force)
-    return made
+    return make_folder(out, settings, build, force)

@@ -92,8 +92,7 @@ def build(folder: Path, settings: Settings, file: Path = GGUF) -> dict[str, floa
 
 def make(out: Path = DEFAULT_OUT, force: bool = False) -> Path:
     """Makes the folder `out` unless it is there already; returns it. Raises `FileExistsError` as `make_folder` does."""
-    made: Path = make_folder(out, Settings(), build, force)
-    return made
+    return make_folder(out, Settings(), build, force)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def test_the_examples_named_in_the_documentation_are_there():
         "async_gsm8k/trainer",
         "async_gsm8k/explorer",
         "async_gsm8k/explorer_new",
-        "agent_tools/embedded",
+        "tool_wrapper/embedded",
         "tool_agent/embedded",
         "tool_agent/qwen",
     }

@@ -170,10 +170,10 @@ def test_the_shop_is_fit_to_train_in(shop):
 
 @pytest.mark.slow
 def test_a_calculator_stands_between_the_policy_and_its_environment(forks, tmp_path):
-    maker = script("agent_tools", "make_model")
+    maker = script("tool_wrapper", "make_model")
     made = maker.make(tmp_path / "cache", settings=maker.Settings(episodes=100, learn_steps=60, batch_size=16))
     for name in ("products.py", "embedded.yaml"):
-        shutil.copy(ROOT / "examples" / "agent_tools" / name, tmp_path)
+        shutil.copy(ROOT / "examples" / "tool_wrapper" / name, tmp_path)
     small = ["max_steps=2", "eval_steps=100", "val_env_manager.num_env_groups=8", "val_batch_size=8", "rollout_log_per_step=1000"]
     small += ["train_env_manager.group_filter_cls=null"]
     command = ["-m", "roll.cli.main", "train", "agentic", "--config_path", ".", "--config_name", "embedded", "--local", *small]
