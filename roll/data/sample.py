@@ -168,7 +168,7 @@ class Sample:
     def oldest_version(self) -> int:
         """The oldest version that sampled a token; -1 without a token. It is not the first token's version if the request moved
         to an engine that serves an older version."""
-        return min((span.version for span in self.versions), default=-1)
+        return min([span.version for span in self.versions], default=-1)
 
     @property
     def own_tokens(self) -> int:

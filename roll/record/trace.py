@@ -2,7 +2,7 @@
 
 Trace Event Format, in microseconds since the trace was made: a row for each name with what it did ("X" events), and a track for
 each group with its phases ("b" and "e" events with the group's id). Every file is a trace by itself, of bounded size: what lasts
-longer than a file is whole in the one in which it ends. Only the events of the newest file are in memory.
+longer than a file is whole in the one in which it ends. Only the newest file is in memory, besides those that wait for the disk.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ import gzip
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from roll.distributed.clock import monotonic
 from roll.record.journal import plain, write_atomically
 
-FILE_BYTES = 4_000_000
-"""A file that has grown beyond this is not continued. It is compressed to about a tenth."""
+FILE_EVENTS = 20_000
+"""A file that has more is not continued: some three megabytes, compressed to about a tenth."""
 TOGETHER = 256
-"""Events that are encoded together."""
+"""Spans and tracks that are encoded together, which is cheaper."""
 WAITING_FILES = 4
 """Full files that may wait to be written; more, on a disk that stays full, are forgotten."""
 
@@ -39,33 +40,84 @@ class Span(NamedTuple):
     args: Mapping[str, Any]
 
 
+class _Bar(NamedTuple):
+    """A span in its row."""
+
+    tid: int
+    span: Span
+
+    def events(self, zero: float) -> list[Event]:
+        begin, end = _micros(self.span.begin - zero), _micros(self.span.end - zero)
+        return [_event("X", self.span.name, self.tid, ts=begin, dur=round(end - begin, 1), args=plain(self.span.args))]
+
+
+class _Track(NamedTuple):
+    """A group's phases, and when they began."""
+
+    group_id: int
+    phases: Sequence[tuple[str, float]]
+    end: float
+    facts: Mapping[str, object]
+
+    def events(self, zero: float) -> list[Event]:
+        def border(ph: str, name: str, at: float, **more: object) -> Event:
+            return _event(ph, name, 0, cat="group", id=self.group_id, ts=_micros(at - zero), **more)
+
+        ends = [*(begin for _, begin in self.phases[1:]), self.end]
+        inner = [
+            each
+            for (phase, begin), end in zip(self.phases, ends, strict=True)
+            for each in (border("b", phase, begin), border("e", phase, end))
+        ]
+        args = {"group_id": self.group_id, **plain(self.facts)}
+        return [border("b", "group", self.phases[0][1], args=args), *inner, border("e", "group", self.end)]
+
+
+class _Piece:
+    """Some of a file's spans and tracks. They become events, and these text, when somebody asks for it: the thread that writes
+    the file, and not the event loop."""
+
+    def __init__(self, drawn: Sequence[_Bar | _Track], zero: float) -> None:
+        self._drawn = drawn
+        self._zero = zero
+
+    @cached_property
+    def text(self) -> str:
+        """Events as JSON, with commas between them."""
+        drawn, self._drawn = self._drawn, ()
+        return _encoded([event for each in drawn for event in each.events(self._zero)])
+
+
 class TraceFile(NamedTuple):
     path: Path
-    events: Sequence[str]
-    """Events as JSON, one or several together, with commas between them."""
+    rows: tuple[str, ...]
+    pieces: Sequence[_Piece]
     forgotten: int
 
     def write(self) -> None:
         """Raises `OSError`."""
         head = json.dumps({"displayTimeUnit": "ms", "otherData": {"forgotten_files": self.forgotten}})
-        text = head[:-1] + ', "traceEvents": [\n' + ",\n".join(self.events) + "\n]}\n"
+        names = [_event("M", "thread_name", tid, args={"name": row}) for tid, row in enumerate(self.rows)]
+        texts = [*([_encoded(names)] if names else []), *(piece.text for piece in self.pieces)]
+        text = head[:-1] + ', "traceEvents": [\n' + ",\n".join(texts) + "\n]}\n"
         self.path.parent.mkdir(exist_ok=True)
         write_atomically(self.path, gzip.compress(text.encode(), compresslevel=4))
 
 
 class Trace:
-    def __init__(self, folder: Path, clock: Callable[[], float] = monotonic, file_bytes: int = FILE_BYTES) -> None:
+    def __init__(self, folder: Path, clock: Callable[[], float] = monotonic, file_events: int = FILE_EVENTS) -> None:
         """What lies in the folder stays. `clock`: that of the times which the methods are given."""
         self._folder = folder
         self._clock = clock
         self._zero = clock()
-        self._file_bytes = file_bytes
+        self._file_events = file_events
         self._rows: dict[str, int] = {}
         self._groups: dict[int, list[tuple[str, float]]] = {}
         """The phases of each live group, and when they began."""
-        self._fresh: list[Event] = []
-        self._events: list[str] = []
-        self._size = 0
+        self._fresh: list[_Bar | _Track] = []
+        self._pieces: list[_Piece] = []
+        self._events = 0
+        """Of the newest file."""
         self._number = 0
         self._path = self._next_path()
         self.full: list[TraceFile] = []
@@ -73,7 +125,7 @@ class Trace:
         self._forgotten = 0
 
     def add(self, span: Span) -> None:
-        self._add(self._drawn(span))
+        self._add(self._bar(span), 1)
 
     @contextmanager
     def during(self, row: str, name: str, **args: object) -> Iterator[None]:
@@ -90,38 +142,44 @@ class Trace:
         """The group has met its fate; `facts` about it are shown with it. One of which this process has done nothing has no
         track here."""
         if phases := self._groups.pop(group_id, None):
-            self._add(self._track(group_id, phases, facts))
+            self._add(_Track(group_id, phases, self._clock(), facts), 2 * len(phases) + 2)
 
     def files(self, open_spans: Iterable[Span] = ()) -> list[TraceFile]:
         """Those that are full, and the newest as it is now, with live groups and `open_spans` drawn up to now."""
-        self._encode()
-        drawn = [event for span in open_spans for event in self._drawn(span)]
-        for group_id, phases in self._groups.items():
-            drawn += self._track(group_id, phases, {"fate": "live"})
-        return [*self.full, TraceFile(self._path, self._texts(drawn), self._forgotten)]
+        self._seal()
+        now = self._clock()
+        live = [_Track(group_id, tuple(phases), now, {"fate": "live"}) for group_id, phases in self._groups.items()]
+        return [*self.full, self._file([*(self._bar(span) for span in open_spans), *live])]
 
     def written(self, files: Sequence[TraceFile]) -> None:
         """These are on disk."""
         self.full = [file for file in self.full if file not in files]
 
-    def _add(self, events: Sequence[Event]) -> None:
-        self._fresh += events
-        if len(self._fresh) >= TOGETHER:
-            self._encode()
+    def _add(self, drawn: _Bar | _Track, events: int) -> None:
+        self._fresh.append(drawn)
+        self._events += events
+        if len(self._fresh) >= TOGETHER or self._events >= self._file_events:
+            self._seal()
 
-    def _encode(self) -> None:
-        """Events are cheaper to encode together."""
+    def _seal(self) -> None:
         if self._fresh:
-            self._events.append(_encoded(self._fresh))
-            self._size += len(self._events[-1])
+            self._pieces.append(_Piece(self._fresh, self._zero))
             self._fresh = []
-        if self._size < self._file_bytes:
+        if self._events < self._file_events:
             return
         if len(self.full) == WAITING_FILES:
             self._forgotten += 1
             del self.full[0]
-        self.full.append(TraceFile(self._path, self._texts(), self._forgotten))
-        self._events, self._size, self._path = [], 0, self._next_path()
+        self.full.append(self._file())
+        self._pieces, self._events, self._path = [], 0, self._next_path()
+
+    def _file(self, drawn: Sequence[_Bar | _Track] = ()) -> TraceFile:
+        """The newest, with what is `drawn` besides."""
+        besides = [_Piece(drawn, self._zero)] if drawn else []
+        return TraceFile(self._path, tuple(self._rows), [*self._pieces, *besides], self._forgotten)
+
+    def _bar(self, span: Span) -> _Bar:
+        return _Bar(self._rows.setdefault(span.row, len(self._rows)), span)
 
     def _next_path(self) -> Path:
         while True:
@@ -130,31 +188,9 @@ class Trace:
             if not path.exists():  # or the run that is resumed wrote it
                 return path
 
-    def _texts(self, drawn: Sequence[Event] = ()) -> list[str]:
-        names = [_event("M", "thread_name", tid, args={"name": row}) for row, tid in self._rows.items()]
-        return [*([_encoded(names)] if names else []), *self._events, *([_encoded(drawn)] if drawn else [])]
 
-    def _drawn(self, span: Span) -> list[Event]:
-        tid = self._rows.setdefault(span.row, len(self._rows))
-        begin, end = self._micros(span.begin), self._micros(span.end)
-        return [_event("X", span.name, tid, ts=begin, dur=round(end - begin, 1), args=plain(span.args))]
-
-    def _track(self, group_id: int, phases: Sequence[tuple[str, float]], facts: Mapping[str, object]) -> list[Event]:
-        def border(ph: str, name: str, at: float, **more: object) -> Event:
-            return _event(ph, name, 0, cat="group", id=group_id, ts=self._micros(at), **more)
-
-        now = self._clock()
-        ends = [*(begin for _, begin in phases[1:]), now]
-        inner = [
-            each
-            for (phase, begin), end in zip(phases, ends, strict=True)
-            for each in (border("b", phase, begin), border("e", phase, end))
-        ]
-        args = {"group_id": group_id, **plain(facts)}
-        return [border("b", "group", phases[0][1], args=args), *inner, border("e", "group", now)]
-
-    def _micros(self, at: float) -> float:
-        return round(1e6 * (at - self._zero), 1)
+def _micros(seconds: float) -> float:
+    return round(1e6 * seconds, 1)
 
 
 def _event(ph: str, name: str, tid: int, **more: object) -> Event:

@@ -77,7 +77,7 @@ def filled(trace, clock, groups):
 
 
 def test_no_group_is_lost_between_files_of_bounded_size(tmp_path):
-    trace = Trace(tmp_path, clock := Clock(), file_bytes=5000)
+    trace = Trace(tmp_path, clock := Clock(), file_events=40)
     trace.enter_phase(1000, "rollout")
     for group in filled(trace, clock, 100):
         if group % 7 == 0:
@@ -98,7 +98,7 @@ def test_no_group_is_lost_between_files_of_bounded_size(tmp_path):
 
 
 def test_a_full_disk_costs_no_memory_without_end(tmp_path):
-    trace = Trace(tmp_path, clock := Clock(), file_bytes=5000)
+    trace = Trace(tmp_path, clock := Clock(), file_events=40)
     for _ in filled(trace, clock, 1000):
         pass
     files = trace.files()
@@ -118,4 +118,4 @@ def test_a_block_that_raises_is_not_shown(tmp_path):
     trace = Trace(tmp_path)
     with pytest.raises(OSError), trace.during("weights", "send"):
         raise OSError
-    assert len(trace.files()[0].events) == 0
+    assert len(trace.files()[0].pieces) == 0
