@@ -24,6 +24,7 @@ def doubts(config: PPOConfig) -> Iterator[Note]:
         yield from _response_length(config)
     yield from _validation(config)
     if isinstance(config, RLVRConfig) and config.trains:
+        yield from _warm_up(config)
         yield from _trained_and_validated(config)
 
 
@@ -32,11 +33,15 @@ def _learning_rates(config: PPOConfig) -> Iterator[Note]:
         if isinstance(role, TrainedConfig) and (rate := role.training_args.learning_rate) > HIGHEST_RATE:
             message = f"is far above what a policy gradient stands, and the first steps may ruin the model: {USUAL_RATES}"
             yield Note(f"{name}.training_args.learning_rate", rate, message)
-        if isinstance(role, TrainedConfig) and config.total_epochs is None:
-            passes = config.ppo_epochs * (config.rollouts_per_step // optimizer_batch_size(role))
-            if (warmup := role.training_args.warmup_steps) > (steps := passes * config.max_steps):
-                message = f"the run has {steps:,} optimiser steps: the learning rate never gets to {rate:g}"
-                yield Note(f"{name}.training_args.warmup_steps", warmup, message)
+
+
+def _warm_up(config: RLVRConfig) -> Iterator[Note]:
+    """An agent's step has as many samples as its episodes made, so its optimiser steps are not known."""
+    training = config.actor_train.training_args
+    steps = config.max_steps * config.ppo_epochs * (config.rollouts_per_step // optimizer_batch_size(config.actor_train))
+    if config.total_epochs is None and training.warmup_steps > steps:
+        message = f"the run has {steps:,} optimiser steps: the learning rate never gets to {training.learning_rate:g}"
+        yield Note("actor_train.training_args.warmup_steps", training.warmup_steps, message)
 
 
 def _clip(config: PPOConfig) -> Iterator[Note]:
