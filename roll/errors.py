@@ -47,6 +47,10 @@ def boundary(
 class PromptFileError(ValueError):
     """Prompts that cannot be used; says file and line. `data/prompt_file.py` → `cli/init.py`; of a run it is a `ConfigError`."""
 
+    def __init__(self, message: str, fix: str = "") -> None:
+        super().__init__(message)
+        self.fix = fix
+
 
 class CheckpointError(ValueError):
     """No checkpoint to resume from; says why. `record/manifest.py` → `record/checkpoint.py`: the one before, or the run."""

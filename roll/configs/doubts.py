@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from roll.configs.agentic import AgenticConfig
-from roll.configs.ppo import PPOConfig
+from roll.configs.derived import optimizer_batch_size
+from roll.configs.ppo import PPOConfig, set_key
 from roll.configs.problems import Note
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.worker import TrainedConfig
@@ -18,9 +19,13 @@ USUAL_RATES = "1.0e-6 is usual where all weights of a pretrained model are train
 def doubts(config: PPOConfig) -> Iterator[Note]:
     if config.trains:
         yield from _learning_rates(config)
+        yield from _clip(config)
     if config.has_engines and isinstance(config, RLVRConfig):  # an agent's answer may be one token: a move
         yield from _response_length(config)
     yield from _validation(config)
+    if isinstance(config, RLVRConfig) and config.trains:
+        yield from _warm_up(config)
+        yield from _trained_and_validated(config)
 
 
 def _learning_rates(config: PPOConfig) -> Iterator[Note]:
@@ -28,6 +33,20 @@ def _learning_rates(config: PPOConfig) -> Iterator[Note]:
         if isinstance(role, TrainedConfig) and (rate := role.training_args.learning_rate) > HIGHEST_RATE:
             message = f"is far above what a policy gradient stands, and the first steps may ruin the model: {USUAL_RATES}"
             yield Note(f"{name}.training_args.learning_rate", rate, message)
+
+
+def _warm_up(config: RLVRConfig) -> Iterator[Note]:
+    """An agent's step has as many samples as its episodes made, so its optimiser steps are not known."""
+    training = config.actor_train.training_args
+    steps = config.max_steps * config.ppo_epochs * (config.rollouts_per_step // optimizer_batch_size(config.actor_train))
+    if config.total_epochs is None and training.warmup_steps > steps:
+        message = f"the run has {steps:,} optimiser steps: the learning rate never gets to {training.learning_rate:g}"
+        yield Note("actor_train.training_args.warmup_steps", training.warmup_steps, message)
+
+
+def _clip(config: PPOConfig) -> Iterator[Note]:
+    if (config.pg_clip[0] if isinstance(config.pg_clip, list) else config.pg_clip) >= 1:
+        yield Note("pg_clip", config.pg_clip, "is no percentage: no ratio is clipped from below; 0.2 is usual")
 
 
 def _response_length(config: RLVRConfig) -> Iterator[Note]:
@@ -38,6 +57,14 @@ def _response_length(config: RLVRConfig) -> Iterator[Note]:
         yield Note(key, getattr(config, key), message)
     elif generating == 1:
         yield Note("actor_infer.generating_args.max_new_tokens", generating, message)
+
+
+def _trained_and_validated(config: RLVRConfig) -> Iterator[Note]:
+    trained = config.actor_train.data_args
+    for name, each in config.validations.items():
+        if both := sorted({*trained.files} & {*each.data_args.files}):
+            message = f"{both[0]} is trained on, too: the validation does not say what the policy does with other prompts"
+            yield Note(f"{set_key(name)}.data_args.file_name", each.data_args.file_name, message)
 
 
 def _validation(config: PPOConfig) -> Iterator[Note]:

@@ -5,6 +5,7 @@ Every problem is collected before anything is raised; nothing is dropped, guesse
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import types
@@ -89,7 +90,7 @@ class _Loader:
                 continue
             found = len(self.problems)
             default = default_of(known[name]) if base is None else getattr(base, name)
-            converted = self.convert(hints(cls)[name], value, path, default)
+            converted = self.convert(hints(cls)[name], _at_home(value) if "path" in known[name].metadata else value, path, default)
             if self.leniency and len(self.problems) > found and self._not_offered(hints(cls)[name], value, path):
                 continue
             values[name] = converted
@@ -159,13 +160,20 @@ class _Loader:
         return None
 
 
+def _at_home(value: object) -> object:
+    """The path, or the paths of a list: `~/` in an override is not replaced by the shell, and in a file by nobody."""
+    if isinstance(value, list):
+        return [_at_home(each) for each in value]
+    return os.path.expanduser(value) if isinstance(value, str) and value.startswith("~/") else value
+
+
 def _advice(name: str, known: list[str], root: type[object]) -> str:
     """A key spelt like one of this block, or a key of that name in another block."""
     if nearest := did_you_mean(name, known, cutoff=0.75):
         return nearest
     elsewhere = [path for path, item, _ in walk(root) if item.name == name]
     if elsewhere:
-        return f"it belongs to {' or '.join(elsewhere)}"
+        return f"it belongs to {' or '.join(place if '.' in place else f'the top level: {place}' for place in elsewhere)}"
     return did_you_mean(name, known, "remove it")
 
 

@@ -1,10 +1,15 @@
 """What others call a key of the top level: a user who writes it is told the name that it has here."""
 
+_SIZES = (
+    "rollout_batch_size for the prompts of a step, and for the samples of an optimiser step "
+    "actor_train.training_args.per_device_train_batch_size x gradient_accumulation_steps"
+)
+"""verl's train_batch_size counts prompts, DeepSpeed's and Megatron's batches count samples."""
 OTHER_NAMES = {
-    "batch_size": "rollout_batch_size",
-    "train_batch_size": "rollout_batch_size",
-    "generation_batch_size": "rollout_batch_size",
-    "global_batch_size": "rollout_batch_size",
+    "batch_size": _SIZES,
+    "train_batch_size": _SIZES,
+    "global_batch_size": _SIZES,
+    "generation_batch_size": "rollout_batch_size (prompts) x num_return_sequences_in_group (samples of each)",
     "group_size": "num_return_sequences_in_group",
     "num_generations": "num_return_sequences_in_group",
     "rollout_n": "num_return_sequences_in_group",

@@ -152,7 +152,8 @@ class Collector:
         self._problems: list[Problem] = []
 
     def __call__(self, key: str, value: object, check: Callable[[], T], fix: str) -> T | None:
-        """Runs the check and returns its value; None if the check complains. A `ConfigError` names its keys itself."""
+        """Runs the check and returns its value; None if the check complains. A `ConfigError` names its keys itself, and some
+        errors their fix."""
         try:
             return check()
         except ConfigError as error:
@@ -162,7 +163,7 @@ class Collector:
             message = " ".join(str(error).split())
             if isinstance(error, OSError) and error.strerror:
                 message = f"{error.filename}: {error.strerror}"
-            self._problems.append(Problem(key, value, message.removeprefix(f"{key}: "), fix))
+            self._problems.append(Problem(key, value, message.removeprefix(f"{key}: "), getattr(error, "fix", "") or fix))
             return None
 
     def add(self, problems: Iterable[Problem]) -> None:

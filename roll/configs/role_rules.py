@@ -94,8 +94,8 @@ def role_problems(config: PPOConfig) -> Iterator[Problem]:
 def _lora(name: str, role: WorkerConfig) -> Iterator[Problem]:
     model, key = role.model_args, f"{name}.model_args"
     if model.lora_target is None:
-        for option, value, default in (("lora_alpha", model.lora_alpha, None), ("lora_update", model.lora_update, "auto")):
-            if value != default:
+        for option, default in (("lora_rank", 8), ("lora_alpha", None), ("lora_update", "auto")):
+            if (value := getattr(model, option)) != default:
                 yield Problem(f"{key}.{option}", value, "has no effect without lora_target", "lora_target: all-linear")
         return
     if name == "actor_log_prob":

@@ -57,7 +57,8 @@ class Renderer:
         if self._template == "none":
             for row in rows:
                 if row.prompt is None:
-                    raise PromptFileError(f"{row.where}: template none needs a prompt column, and the row has messages only")
+                    message = f"{row.where}: template none needs a prompt column, and the row has messages only"
+                    raise PromptFileError(message, "data_args.template: native, or chatml")
             return [row.prompt or "" for row in rows]
         if self._template == "chatml":
             return [chatml(conversation(row), row.where) for row in rows]

@@ -25,6 +25,8 @@ from roll.errors import PromptFileError
 T = TypeVar("T")
 EVERY_S = 10.0
 """Between two lines about a long reading."""
+A_ROW_A_LINE = "one object a line, as `jq -c '.[]' FILE` makes them of a list"
+_ITS_TAG = "say which column it is, e.g. data_args: {tag: source}, or data_args.default_tag for all rows"
 LARGEST_ROW = 16 << 20
 """Bytes of a line: a row may bring its test cases."""
 LONGEST_PROMPT = 4 << 20
@@ -149,9 +151,11 @@ def _lines(path: Path) -> Iterator[dict[str, object] | None]:
             if not line.strip():
                 yield None
                 continue
+            if number == 1 and line.strip(b"\xef\xbb\xbf \t") == b"[":
+                raise PromptFileError(f"{where}: a list over several lines, not a JSON object", A_ROW_A_LINE)
             content = _json(line, where, "")
             if not isinstance(content, dict):
-                raise PromptFileError(f"{where}: a {_kind(content)}, not a JSON object")
+                raise PromptFileError(f"{where}: a {_kind(content)}, not a JSON object", A_ROW_A_LINE)
             yield content
 
 
@@ -185,15 +189,16 @@ def _row(content: dict[str, object], columns: DataArguments, where: str, default
         if len(text) > LONGEST_PROMPT:
             raise PromptFileError(f"{where}: {column} has {len(text):,} characters, more than {LONGEST_PROMPT:,}")
     if prompt is None and messages is None:
-        raise PromptFileError(f"{where}: neither {columns.prompt!r} nor {columns.messages!r} is there; it has {_names(content)}")
+        message = f"{where}: neither {columns.prompt!r} nor {columns.messages!r} is there; it has {_names(content)}"
+        raise PromptFileError(message, "say which column it is, e.g. data_args: {prompt: question}")
     identity = _text(content, columns.id, where) if columns.id in content else default_id
     if wrong := complaint(identity):  # the file's name is not UTF-8
         raise PromptFileError(f"{where}: {columns.id} {identity!r} {wrong}")
     used = {columns.id, columns.tag, columns.ground_truth, columns.prompt, columns.messages}
     return PromptRow(
         id=identity,
-        tag=only_tag if only_tag is not None and columns.tag not in content else _text(content, columns.tag, where),
-        ground_truth=_text(content, columns.ground_truth, where),
+        tag=only_tag if only_tag is not None and columns.tag not in content else _text(content, columns.tag, where, _ITS_TAG),
+        ground_truth=_text(content, columns.ground_truth, where, "say which column it is, e.g. data_args: {ground_truth: answer}"),
         prompt=prompt,
         messages=messages,
         where=where,
@@ -201,10 +206,10 @@ def _row(content: dict[str, object], columns: DataArguments, where: str, default
     )
 
 
-def _text(content: dict[str, object], column: str, where: str) -> str:
+def _text(content: dict[str, object], column: str, where: str, fix: str = "") -> str:
     """A text or a number, as text."""
     if column not in content:
-        raise PromptFileError(f"{where}: column {column!r} is missing; it has {_names(content)}")
+        raise PromptFileError(f"{where}: column {column!r} is missing; it has {_names(content)}", fix)
     value = content[column]
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise PromptFileError(f"{where}: {column} is a {_kind(value)}, not text or a number")

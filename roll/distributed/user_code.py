@@ -19,7 +19,10 @@ from roll.errors import TooManyStuck
 
 T = TypeVar("T")
 
-SLIPS = (TypeError, AttributeError, NameError, ImportError, KeyError, IndexError, NotImplementedError, SyntaxError)
+SLIPS = (
+    *(TypeError, AttributeError, NameError, ImportError, KeyError, IndexError, NotImplementedError, SyntaxError),
+    *(ZeroDivisionError, AssertionError, RecursionError),
+)
 """Errors of a user's code. Others may be the world's: what is away now can be there when the run asks it."""
 START_S = 10.0
 """Seconds that what is tried may take to start, besides the time limit of what it then does."""

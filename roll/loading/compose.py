@@ -222,6 +222,7 @@ def _compose(config_path: str | Path, config_name: str, overrides: Sequence[str]
     if not (folder / f"{name}.yaml").is_file():
         available = sorted(file.stem for file in folder.glob("*.yaml")) if folder.is_dir() else []
         found = f"choose one of {', '.join(available)}" if available else "there are no YAML files in this folder"
+        found = f"--config_path . --config_name {name}" if Path(f"{name}.yaml").is_file() else found
         raise ConfigError([Problem("config_name", config_name, f"{folder} has no {name}.yaml", found)])
     check_files(folder, name)
     prepared = [_prepare(override, folder) for override in overrides if not _is_hydras(override)]

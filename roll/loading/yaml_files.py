@@ -215,6 +215,9 @@ def check_files(folder: Path, name: str) -> None:
             root = read_nodes(path, shown)
         except FileNotFoundError:
             continue
+        if root is not None and not isinstance(root, yaml.MappingNode):
+            message = f"is a {'list' if isinstance(root, yaml.SequenceNode) else 'text'}, not a mapping"
+            raise ConfigError([Problem("config_name", shown, message, "a key and its value a line: max_steps: 100")])
         waiting += [(_included(path, option), chain + 1) for option, _ in _defaults(root)]
 
 

@@ -43,6 +43,7 @@ from roll.strategies.model_folder import open_model
 from roll.strategies.routers import check_replayable
 from roll.strategies.train.megatron.supported import ParallelLayout, check_folder
 from roll.weights.directory import check_room
+from roll.weights.folder_files import CONFIG, beyond_context, read_json
 
 T = TypeVar("T")
 P = TypeVar("P", bound="Prepared")
@@ -196,6 +197,9 @@ class Preparation:
             collect("actor_train.router_replay.mode", "R3", replayable, "a mixture of experts, or disable")
         for key, value, check in _divided_by_megatron(config, device_kind):
             collect(key, value, check, "sizes that divide the model, or another model or strategy_name")
+        for folder, key in _model_folders(config).items() if all(tokenizers) else ():
+            if beyond := beyond_context(read_json(Path(folder) / CONFIG), tokens := config.lengths().sequence):
+                self.warnings.append(f"{key} = {folder!r}: a sequence may have {tokens:,} tokens, {beyond}")
         self.tokenizer = tokenizers[0]
         """None if it cannot be loaded."""
         if self.tokenizer is not None:

@@ -28,6 +28,7 @@ from roll.distributed.backend import Backend, WorkerSpec
 from roll.distributed.cluster import Cluster
 from roll.distributed.devices import Inventory
 from roll.engines.engine_fleet import EngineFleet
+from roll.errors import PromptFileError
 from roll.explorer.explorer import Exploration
 from roll.explorer.own_rollouts import OwnRollouts, call_problems
 from roll.explorer.reward_workers import Rewards
@@ -213,14 +214,13 @@ def _prompts(role: str, data: DataArguments, shared: Preparation, collect: Colle
         usable, skipped = tokenize_prompts(rows, tokenizer, data.template, length, domains, told, folder)
         why, count = skipped.told(length), sum(skipped.values())
         if not len(usable):
-            raise ValueError(f"none of {count} prompts can be used: {why}")
+            raise PromptFileError(f"none of {count} prompts can be used: {why}", "a larger prompt_length, or shorter prompts")
         if count:
             line = f"{key}: {count:,} of {count + len(usable):,} prompts are left out: {why}"
             (shared.warnings if count > len(usable) else shared.remarks).append(line)
         return usable, skipped
 
-    fix = "name files whose rows have the columns of data_args, and fit prompt_length and rewards.<domain>.tag_included"
-    return collect(key, value, tokenize, fix) or (RowFile(), {})
+    return collect(key, value, tokenize, "mend the file, or name another one") or (RowFile(), {})
 
 
 def group_filters(config: RLVRConfig, collect: Collector) -> dict[str, GroupFilter]:

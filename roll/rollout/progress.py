@@ -27,6 +27,7 @@ class Progress:
         self._details: dict[str, str] = {}
         """The last detail of each reason."""
         self._warn_at = batch_groups
+        """Dropped groups since the last step; as many were told before, a filter may drop at every step."""
 
     def finished(self) -> None:
         """A group can be trained."""
@@ -35,7 +36,6 @@ class Progress:
     def trained(self) -> None:
         """A step was done."""
         self._dropped.clear()
-        self._warn_at = self._batch_groups
 
     def dropped(self, reason: str, detail: str = "") -> str | None:
         """A group was dropped. Returns a line for the user when they are many; raises `NoProgress` when they are too many."""

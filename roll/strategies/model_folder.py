@@ -49,6 +49,8 @@ _ROW = 8
 def check_model_folder(path: Path) -> None:
     """Raises `FileNotFoundError`, saying what is missing, unless `path` is a folder with a model and its tokenizer, and
     `ValueError` for a file that is damaged, or names files elsewhere. No tensor is read."""
+    if path.is_file():
+        raise ValueError(f"'{path}' is a file: name the folder that it is in")
     if not path.is_dir():
         raise FileNotFoundError(f"model folder '{path}' does not exist, and is no owner/model of the hub")
     check_entries(path)

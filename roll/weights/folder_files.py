@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -42,6 +44,16 @@ class Stored:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object. Raises `FileNotFoundError` and `ValueError`."""
     return _object(read_regular(path, LARGEST_JSON), path)
+
+
+def beyond_context(config: Mapping[str, Any], tokens: int) -> str:
+    """What is to be said of sequences of so many tokens; empty if the model attends to all of them, or does not say to how many."""
+    reach, scaled = config.get("max_position_embeddings"), config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if not isinstance(reach, int) or not isinstance(scaled, dict):
+        return ""
+    with suppress(KeyError, TypeError, ValueError):
+        reach = max(reach, int(scaled["factor"] * scaled["original_max_position_embeddings"]))
+    return f"the model was made for {reach:,} (max_position_embeddings)" if tokens > reach else ""
 
 
 def check_entries(folder: Path) -> None:

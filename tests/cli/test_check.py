@@ -20,6 +20,7 @@ from roll.loading.check import check
 from roll.loading.compose import load
 from roll.plan.counts import RolePlan
 from roll.plan.text import FREE, SHARED, USED, condensed, picture, size
+from roll.weights.folder_files import beyond_context
 
 ROOT = Path(__file__).parents[2]
 WHOLE = re.compile(r"^(exp_name|mode):", re.MULTILINE)
@@ -329,6 +330,33 @@ def test_cpu_slots_share_the_memory_of_the_machine(tmp_path):
     assert told.startswith("all roles together")
     crowded = config_of("config", "rlvr_config_async", f"pretrain={tmp_path}", "num_gpus_per_node=2")
     assert any("2 CPU slots share 1 cores" in line for line in check(crowded, Machine(1, 16 * GIB, ())).remarks)
+
+
+def test_a_sequence_that_the_model_was_not_made_for_is_remarked_upon(tmp_path):
+    shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 32}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2", **shape, "max_position_embeddings": 256}))
+
+    def told(length):
+        config = config_of("config", "rlvr_config_async", f"pretrain={tmp_path}", f"response_length={length}", "prompt_length=16")
+        return [line for line in check(config, LAPTOP).remarks if "a sequence may have" in line]
+
+    (beyond,) = told(241)
+    assert beyond.endswith("a sequence may have 257 tokens, the model was made for 256 (max_position_embeddings)")
+    assert told(240) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "longest"),
+    [
+        ({"max_position_embeddings": 4096}, 4096),
+        ({"max_position_embeddings": 32768, "rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}}, 32768),
+        ({"max_position_embeddings": 32768,
+          "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}}, 131072),
+    ],
+)  # fmt: skip
+def test_how_far_a_model_attends(said, longest):
+    assert beyond_context(said, longest) == "" != beyond_context(said, longest + 1)
+    assert beyond_context({"max_position_embeddings": None}, 1 << 40) == "", "it does not say"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ def told(training=None, **changes):
         "pretrain": "m",
         "prompt_length": 8,
         "response_length": 8,
-        "actor_train": {"data_args": {"file_name": "p.jsonl"}, "training_args": training or {}},
+        "actor_train": {"device_mapping": [0], "data_args": {"file_name": "p.jsonl"}, "training_args": training or {}},
         "rewards": {"a": {"worker_cls": "a.B"}},
         "validation": SET,
     }
@@ -51,3 +51,23 @@ def test_eval_steps_without_a_validation_set_does_nothing():
     )
     assert not told(validation=None), "a key that nobody has written is no mistake"
     assert not told(eval_steps=5, validation=None, validation_sets={"mine": SET})
+
+
+def test_a_warm_up_that_outlasts_the_run_is_told_with_its_steps():
+    training = {"warmup_steps": 400, "per_device_train_batch_size": 32, "gradient_accumulation_steps": 4}
+    (text,) = told(training, max_steps=100, rollout_batch_size=32, num_return_sequences_in_group=8).values()
+    assert "the run has 200 optimiser steps: the learning rate never gets to" in text
+    assert not told(training, max_steps=201, rollout_batch_size=32, num_return_sequences_in_group=8)
+    assert not told(training, total_epochs=1, rollout_batch_size=32, num_return_sequences_in_group=8)
+
+
+def test_prompts_that_are_trained_and_validated_are_told():
+    (text,) = told(validation={"data_args": {"file_name": ["q.jsonl", "p.jsonl"]}}).values()
+    assert text.startswith("validation.data_args.file_name = ") and "p.jsonl is trained on, too" in text
+
+
+@pytest.mark.parametrize("clip", [20, [20, 28]])
+def test_a_clip_of_percent_is_told(clip):
+    (text,) = told(pg_clip=clip).values()
+    assert text.startswith("pg_clip = ") and "0.2 is usual" in text
+    assert not told(pg_clip=[0.2, 5])

@@ -113,7 +113,7 @@ def test_wrong_values_are_refused_under_their_own_key(key, value, message):
         ("actor_train.strategy_args.strategy_config.reshard_after_fwd", "did you mean reshard_after_forward?"),
         ("pg_variant", "it belongs to actor_train.pg_variant"),
         ("actor_infer.pg_variant", "it belongs to actor_train.pg_variant"),
-        ("validation.eval_steps", "it belongs to eval_steps"),
+        ("validation.eval_steps", "it belongs to the top level: eval_steps"),
         ("zzzz", "remove it"),
     ],
 )
@@ -251,3 +251,12 @@ def test_configurations_load_without_heavy_packages():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_a_path_from_home_is_found_there_and_a_text_that_looks_like_one_is_left(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    data = {"file_name": ["~/a.jsonl", "b.jsonl"], "system_prompt": "~/ is home"}
+    config = load_config(RLVRConfig, {"pretrain": "~/models/m", "output_dir": "~/runs", "actor_train": {"data_args": data}})
+    assert (config.pretrain, config.output_dir) == ("/home/me/models/m", "/home/me/runs")
+    read = config.actor_train.data_args
+    assert (read.file_name, read.system_prompt) == (["/home/me/a.jsonl", "b.jsonl"], "~/ is home")

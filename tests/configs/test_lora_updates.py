@@ -68,6 +68,12 @@ def test_what_is_sent_and_why(config, adapters, reason):
         (configure(lora_update="adapter"), "no effect without lora_target"),
     ],
 )
-def test_adapters_that_were_asked_for_and_cannot_be_are_refused(config, message):
+def test_updates_by_adapters_that_cannot_be_are_refused(config, message):
     (problem,) = check_config(config, 2)
     assert problem.key == "actor_train.model_args.lora_update" and message in problem.message
+
+
+@pytest.mark.parametrize("option", [{"lora_rank": 16}, {"lora_alpha": 16}])
+def test_adapters_without_a_target_are_refused_rather_than_left_out(option):
+    (problem,) = check_config(configure(**option), 2)
+    assert problem.key == f"actor_train.model_args.{next(iter(option))}" and "lora_target: all-linear" in problem.fix

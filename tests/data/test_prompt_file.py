@@ -14,6 +14,7 @@ import pytest
 from pyarrow import ipc
 
 from roll.configs.arguments import DataArguments
+from roll.configs.problems import Collector, ConfigError
 from roll.data.prompt_file import read_rows
 from roll.errors import PromptFileError
 
@@ -192,3 +193,23 @@ def test_files_that_number_their_rows_each_for_itself(tmp_path: Path) -> None:
     assert [row.id for row in read([first, second])] == ["a", "2.jsonl:a"]
     with pytest.raises(PromptFileError, match=r"is that of .*1\.jsonl:1 too"):
         read([write(tmp_path / "1.jsonl", GOOD, GOOD)])
+
+
+@pytest.mark.parametrize(
+    ("row", "fix"),
+    [
+        ("[1]", "one object a line"),
+        ("[", "one object a line"),
+        ({"question": "x", "answer": "2", "tag": "math"}, "data_args: {prompt: question}"),
+        ({"prompt": "x", "answer": "2", "tag": "math"}, "data_args: {ground_truth: answer}"),
+        ({"prompt": "x", "ground_truth": "2"}, "data_args.default_tag"),
+    ],
+)
+def test_what_is_wrong_with_a_row_comes_with_its_own_fix(tmp_path, row, fix):
+    path = tmp_path / "p.jsonl"
+    path.write_text(row if isinstance(row, str) else json.dumps(row))
+    collect = Collector()
+    collect("data", str(path), lambda: read([path]), "another file")
+    with pytest.raises(ConfigError) as refused:
+        collect.raise_if_any()
+    assert fix in refused.value.problems[0].fix

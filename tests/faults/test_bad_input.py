@@ -63,6 +63,8 @@ KEYS = {
     "rollout_batch_size=5": ["rollout_batch_size = 5", "20 samples", "fix: rollout_batch_size 4 or 8"],
     "actor_train.data_args.file_name=/no/such.jsonl": ["actor_train.data_args.file_name", "/no/such.jsonl", "fix:"],
     "pretrain=/no/such/model": ["pretrain", "/no/such/model", "does not exist", "fix:"],
+    f"pretrain={__file__}": ["pretrain", "is a file: name the folder that it is in", "fix:"],
+    "+actor_train.model_args.lora_rank=4": ["lora_rank = 4", "has no effect without lora_target", "fix: lora_target: all-linear"],
     "rewards.even.worker_cls=no.such.Worker": [
         "rewards.even.worker_cls",
         "no.such.Worker",
@@ -72,7 +74,7 @@ KEYS = {
     ],
     "rewards.even.worker_cls=fault_workers.Nobody": ["no attribute 'Nobody'", "it has ", "EvenRewardWorker", "fix:"],
     "output_dir=/proc/x": ["output_dir", "/proc/x", "cannot be written", "fix:"],
-    "+train_batch_size=4": ["train_batch_size", "unknown key", "fix: here it is rollout_batch_size"],
+    "+train_batch_size=4": ["train_batch_size", "unknown key", "fix: here it is rollout_batch_size for the prompts of a step"],
     "+num_generations=4": ["num_generations", "unknown key", "fix: here it is num_return_sequences_in_group"],
     "actor_train.worker_cls=roll.pipeline.Nobody": ["actor_train.worker_cls", "there is no Nobody", "write the dotted path"],
     "resume_from_checkpoint=true": ["resume_from_checkpoint", "True", "no complete checkpoint", "auto"],

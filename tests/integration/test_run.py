@@ -508,3 +508,13 @@ def test_an_interrupted_run_ends_after_its_step_with_a_checkpoint_and_is_continu
     trained = [row for row in resumed.rows("groups") if row["fate"] == "trained"]
     assert len(trained) == len({row["prompt_uid"] for row in trained}) == 24
     assert [row["step"] for row in resumed.steps()] == [1, 2, 3, 4, 5, 6]
+
+
+def test_sequences_that_the_model_was_not_made_for_are_told_before_anything_starts(lab, make_config):
+    def told(length):
+        config = make_config(response_length=length)
+        return [line for line in rlvr_run.prepare(config, lab.inventory).warnings if "max_position_embeddings" in line]
+
+    assert told(8) == []
+    (line,) = told(100_000)
+    assert line.startswith("pretrain = ") and "a sequence may have 100,008 tokens, the model was made for" in line

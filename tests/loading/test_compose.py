@@ -81,6 +81,12 @@ def test_a_missing_config_lists_those_that_exist(folder):
     assert "no YAML files" in problem_of(compose, folder / "nowhere", "run").fix
 
 
+def test_a_config_that_stands_in_the_current_folder_is_named_as_it_has_to_be_called(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    (folder / "examples").mkdir()
+    assert problem_of(compose, folder / "examples", "run").fix == "--config_path . --config_name run"
+
+
 @pytest.mark.parametrize("override", ["n", "", "=3", "--flag", "n:3"])
 def test_an_override_that_cannot_be_read(folder, override):
     problem = problem_of(compose, folder, "run", [override])
@@ -95,7 +101,8 @@ def test_an_override_that_cannot_be_read(folder, override):
         ("a: ???\n", "a"),
         ("a: [1\n", "run"),
         ("defaults: [absent@_here_]\n", "absent"),
-        ("- 1\n", "run"),
+        ("- 1\n", "is a list, not a mapping; fix: a key and its value a line"),
+        ("max_steps 4\n", "is a text, not a mapping; fix: a key and its value a line"),
     ],
 )
 def test_a_broken_file_is_one_clear_problem(tmp_path, text, reason):

@@ -47,6 +47,9 @@ def uneven(sample): return 1 / (1 + sample.prompt.input_ids[0])
 def with_a_bonus(sample): return 10 * plain(sample) + sample.prompt.input_ids[0] / 100
 def knows_not_all(sample): return plain(sample) * (sample.prompt.input_ids[0] != 3)
 def reads_a_word(sample): return float(sample.response_text.split()[-1] == sample.prompt.ground_truth)
+def divides(sample): return sum([]) / len([])
+def asserts(sample): assert sample.response_text.startswith("<think>"), "no thought"
+def recurs(sample): return recurs(sample)
 def unreachable(sample): raise ConnectionError("the judge is away")
 def exits(sample): raise SystemExit(3)
 async def blocks(sample): time.sleep(60)
@@ -118,6 +121,9 @@ def test_what_is_no_reward_is_an_error_that_says_what_came(name):
         ("misspelt", "AttributeError: a Sample has no respones_text; did you mean response_text?"),
         ("of_the_prompt", "AttributeError: a Sample has no ground_truth; it is sample.prompt.ground_truth"),
         ("of_a_column", "AttributeError: a Sample has no level; it is a column of the prompt: sample.prompt.row['level']"),
+        ("divides", "ZeroDivisionError: division by zero"),
+        ("asserts", "AssertionError: no thought"),
+        ("recurs", "RecursionError: maximum recursion depth exceeded"),
         ("NoWorker", "my_rewards.NoWorker is a class, but no RewardWorker"),
         ("number", "my_rewards.number is neither a class nor a function, but int"),
         ("absent", "module 'my_rewards' has no attribute 'absent'; it has plain, awaited, of_numpy, "),

@@ -42,6 +42,16 @@ def test_with_0_a_filter_may_drop_as_many_as_it_likes_and_is_warned_of_less_and_
     assert warned == [4, 8, 16, 32, 64, 128, 256, 512]
 
 
+def test_a_filter_that_drops_as_many_at_every_step_is_told_once():
+    progress = Progress(batch_groups=4, max_dropped_batches=0)
+    waves = []
+    for _ in range(10):
+        waves.append(sum(progress.dropped("equal_rewards") is not None for _ in range(9)))
+        progress.trained()
+    assert waves == [2, *[0] * 9]
+    assert [i for i in range(1, 20) if progress.dropped("equal_rewards")] == [16], "a larger wave is told again"
+
+
 def test_what_comes_with_training_is_no_cause():
     progress = Progress(batch_groups=1, max_dropped_batches=1)
     assert [progress.dropped(reason) for reason in ("redundant", "surplus") for _ in range(200)] == [None] * 400
