@@ -1,7 +1,9 @@
 """Programs and their tests: what passes, what fails, and what is no judgement."""
 
+import contextlib
 import json
 import os
+import select
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -326,16 +328,60 @@ while True:
 """
 
 
-def test_with_the_judge_all_ends_that_a_program_has_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no process namespace ends it: what has left its session and lost its parent, too, and its folder."""
+@pytest.mark.parametrize("unread", [False, True])
+def test_with_the_judge_all_ends_that_a_program_has_started(unread: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no process namespace ends it: what has lost its parent, too, and its folder; whatever the judge has left unread."""
     monkeypatch.setattr(sandbox, "_FORKER", FORBIDDEN + sandbox._FORKER)
     shut_in = sandbox.Sandbox()
-    reading, writing = os.pipe()
-    given = sandbox.in_memory(json.dumps({"source": LEAVES, "is_program": True}).encode())
-    shut_in._start_all([sandbox.Program(code_judge.SOLUTION, [sandbox.in_memory(b""), writing, given])], Limits())
-    assert os.read(reading, 100) == b"started\n"
-    os.close(reading)
-    below = list(usage.below(shut_in._process.pid))
-    assert len(below) >= 2
-    shut_in.close()
+    with contextlib.closing(shut_in):
+        if unread:
+            started(shut_in, "")
+            select.select([shut_in._connection], [], [])
+        assert os.read(started(shut_in, LEAVES)[1], 100) == b"started\n"
+        below = list(usage.below(shut_in._process.pid))
+        assert len(below) >= 2
     assert not [pid for pid in below if Path(f"/proc/{pid}").exists()] and not Path(shut_in._place).exists()
+
+
+FULL = """
+import os, sys
+pipes = os.pipe()
+children = []
+try:
+    while True:
+        child = os.fork()
+        if child == 0:
+            os.read(pipes[0], 1)
+        children.append(child)
+except OSError:
+    print(len(children), flush=True)
+os.read(pipes[0], 1)
+"""
+THREAD = """
+import threading
+print("here", flush=True)
+input()
+thread = threading.Thread(target=print, args=("there",)); thread.start(); thread.join()
+"""
+
+
+def test_programs_of_one_user_have_each_their_own_number_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the machine gives neither namespaces nor users: one that has all it may keeps no other from starting a thread."""
+    one_user = "namespaces.users_of_their_own = lambda count: None\n"
+    monkeypatch.setattr(sandbox, "_FORKER", FORBIDDEN + one_user + sandbox._FORKER)
+    with contextlib.closing(sandbox.Sandbox()) as honest, contextlib.closing(sandbox.Sandbox()) as hostile:
+        assert not any(layer.startswith("users") for layer in honest.in_force)
+        go_on, says = started(honest, THREAD)
+        assert os.read(says, 100) == b"here\n"
+        _, counts = started(hostile, FULL)
+        assert os.read(counts, 100) == b"4\n"
+        os.write(go_on, b"\n")
+        assert os.read(says, 100) == b"there\n"
+
+
+def started(shut_in: sandbox.Sandbox, source: str) -> tuple[int, int]:
+    """Its input and its output."""
+    (reads, go_on), (says, writes) = os.pipe(), os.pipe()
+    given = sandbox.in_memory(json.dumps({"source": source, "is_program": True}).encode())
+    shut_in._start_all([sandbox.Program(code_judge.SOLUTION, [reads, writes, given])], Limits())
+    return go_on, says

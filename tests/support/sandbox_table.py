@@ -35,7 +35,13 @@ NEW_USERS, NEW_MOUNTS = 0x10000000, 0x20000
 ANSWER = 8731
 PRINTED = [{"stdin": "8", "expected_stdout": f"right {ANSWER}"}]
 FORMS: list[Any] = [PRINTED, {"fn_name": "f", "inputs": [[8]], "outputs": [ANSWER]}, [f"assert f(8) == {ANSWER}"]]
-HONEST = f"import threading\nt = threading.Thread(target=lambda: print('right', {ANSWER}))\nt.start(); t.join()"
+HONEST = f"""
+import threading, time
+for i in range(10):
+    thread = threading.Thread(target=time.sleep, args=(0.005,)); thread.start(); thread.join()
+print('right', {ANSWER})
+"""
+"""Needs a thread again and again, for as long as a neighbour may be at its worst."""
 CONFIG: dict[str, Any] = {"timeout_s": 3.0, "max_concurrency": 2}
 LIMITS = {"cpu_s": 1, "memory_mb": 512}
 

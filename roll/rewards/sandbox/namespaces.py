@@ -64,12 +64,12 @@ def users_of_their_own(count: int) -> tuple[list[int], list[socket.socket]] | No
     return None
 
 
-def threads_of(user: int) -> int:
-    """That run now: the limit on processes counts all of a user's."""
+def threads_of(session: int) -> int:
+    """That run now."""
     found = 0
-    for process in Path("/proc").glob("[0-9]*"):
+    for process in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
-            found += len(os.listdir(process / "task")) if process.stat().st_uid == user else 0
+            found += len(os.listdir(f"/proc/{process}/task")) if os.getsid(int(process)) == session else 0
     return found
 
 
@@ -136,9 +136,13 @@ def adopt_orphans() -> None:
     _done("prctl", _libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
 
 
+def give_up_new_rights() -> None:
+    _done("prctl", _libc.prctl(_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+
+
 def give_up_rights() -> None:
     """No capability is left, and no program that is started gives one back."""
-    _done("prctl", _libc.prctl(_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+    give_up_new_rights()
     for capability in range(64):
         _libc.prctl(_CAPBSET_DROP, capability, 0, 0, 0)  # fails for those that this kernel does not know
     header, none = struct.pack("=Ii", _CAPABILITIES_V3, 0), struct.pack("=6I", *[0] * 6)

@@ -51,12 +51,14 @@ class Limits:
     def tmp_bytes(self) -> int:
         return 8 * self.file_mb << 20
 
-    def apply(self, others: int) -> None:
-        """To this process and those that it starts. `others`: processes of the same user that are no part of the program."""
+    def apply(self, others: int | None) -> None:
+        """To this process and those that it starts. `others`: processes of the same user that are no part of the program; None
+        if there are more than are known, and processes are counted otherwise."""
+        processes = [] if others is None else [(resource.RLIMIT_NPROC, self.processes + others)]
         for kind, most in (
+            *processes,
             (resource.RLIMIT_CPU, self.cpu_s),
             (resource.RLIMIT_AS, self.memory_mb << 20),
-            (resource.RLIMIT_NPROC, self.processes + others),
             (resource.RLIMIT_NOFILE, self.files),
             (resource.RLIMIT_FSIZE, self.file_mb << 20),
             (resource.RLIMIT_CORE, 0),
