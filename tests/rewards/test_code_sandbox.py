@@ -385,3 +385,41 @@ def started(shut_in: sandbox.Sandbox, source: str) -> tuple[int, int]:
     given = sandbox.in_memory(json.dumps({"source": source, "is_program": True}).encode())
     shut_in._start_all([sandbox.Program(code_judge.SOLUTION, [reads, writes, given])], Limits())
     return go_on, says
+
+
+HEADLESS = """
+import os, mmap, time, threading, ctypes
+for _ in range(4):
+    if os.fork() == 0: break
+def fill():
+    time.sleep(0.3)
+    x = mmap.mmap(-1, 90 << 20)
+    for i in range(0, len(x), 4096): x[i] = 1
+    time.sleep(999)
+threading.Thread(target=fill).start()
+ctypes.CDLL(None).syscall(60, 0)
+"""
+UNLINKED = """
+import os, mmap, time
+kept = []
+for i in range(20):
+    file = open('x', 'w+b'); os.remove('x'); file.write(b'x' * (8 << 20)); file.flush()
+    kept.append(KEPT)
+    del file
+time.sleep(999)
+"""
+HIDING = {
+    "behind a first thread that has ended": (HEADLESS, "memory"),
+    "in files without a name": (UNLINKED.replace("KEPT", "file"), "files"),
+    "in files without a name or a descriptor": (UNLINKED.replace("KEPT", "mmap.mmap(file.fileno(), 0)"), "files"),
+}
+
+
+@pytest.mark.parametrize("where", HIDING)
+def test_what_a_program_hides_is_counted(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "_FORKER", FORBIDDEN + "import ctypes, mmap, threading\n" + sandbox._FORKER)
+    monkeypatch.setattr(code_judge, "_nothing", lambda _: None)
+    source, exceeded = HIDING[where]
+    with contextlib.closing(sandbox.Sandbox()) as shut_in:
+        limits = Limits(wall_s=8.0, memory_mb=384, processes=9)
+        assert code_judge._by_output(shut_in, source, "", "", limits) == f"too much {exceeded}"

@@ -78,6 +78,8 @@ def test_calls_that_reach_others_reach_only_the_program_itself(machine):
     def says(name: str, *arguments: int, signals_of: int | None = None) -> int:
         return verdict(machine, AUDIT_ARCH[machine], numbers_of(machine)[name], *arguments, signals_of=signals_of)
 
+    for flags, allowed in ((0x22, ALLOW), (0x4022, ALLOW), (0x40022, EPERM), (0x2022, EPERM)):
+        assert says("mmap", 0, 4096, 3, flags) == allowed, "private, without reserve; huge pages, locked ones"
     assert says("prlimit64", 0, 7, 1, 1) == ALLOW
     assert says("prlimit64", 4711, 7, 1, 1) == EPERM
     for command, allowed in ((3, ALLOW), (1030, ALLOW), (8, EPERM), (10, EPERM), (15, EPERM), (1024, EPERM), (1031, EPERM)):

@@ -22,10 +22,12 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import asdict, dataclass, field
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any
 
 import hostile_programs as programs
+from hostile_ambushes import reaching, speaking, staying, turning
 
 from roll.data.sample import Prompt, Sample
 from roll.rewards.code_rule import CodeSandboxRewardWorker
@@ -86,13 +88,15 @@ async def fill(row: Row, secret: Path, listener: socket.socket, bystander: int, 
     one_by_one = (programs.forged, programs.leaving, programs.deceiving, programs.answering, programs.greedy, programs.endless)
     texts = [*programs.escaping(secret, port), *programs.touching(secret, bystander), *programs.harming()]
     texts = [*(text for each in one_by_one for text in each()), *texts]
+    texts += [*reaching(secret), *staying()]
+    given = [*zip(texts, cycle(FORMS), strict=False), *product([*turning(), *speaking()], FORMS)]
     worker = CodeSandboxRewardWorker({**CONFIG, "reward_args": arguments})
     await worker.start()
     try:
         row.in_force = (await worker._pool.run({"isolation": arguments.get("isolation", "built-in")}))["in_force"]
         before = state_of(secret, bystander)
-        for i, text in enumerate(texts):
-            result, honest = await worker.compute_rewards([sample(text, FORMS[i % 3]), sample(HONEST, PRINTED)])
+        for text, form in given:
+            result, honest = await worker.compute_rewards([sample(text, form), sample(HONEST, PRINTED)])
             row.programs += 1
             if result.error is not None:
                 row.unjudged.append(f"{result.error}: {text}")

@@ -114,7 +114,7 @@ class Forker:
                 system_calls.answer_fork(asked, namespaces.threads_of(session) < most)
             if self._connection.fileno() not in ready:
                 continue
-            line, descriptors = b"", []
+            line, descriptors = b"", list[int]()
             with contextlib.suppress(ConnectionResetError):  # closed, with messages that nobody has read
                 line, descriptors, _, _ = socket.recv_fds(self._connection, LONGEST, 8)
             if not line:

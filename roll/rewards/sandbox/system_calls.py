@@ -83,6 +83,7 @@ NO_BIT_OF = "no bit of"
 ONE_OF = "one of"
 CONDITIONS: dict[str, list[tuple[int, str, tuple[int, ...]]]] = {
     # A call -> what must be so: (which half of which argument, counted from 0; "one of" or "no bit of"; values).
+    "mmap": [(6, NO_BIT_OF, (0x42000,))],  # huge and locked pages, which belong to all of the machine
     "clone": [(0, NO_BIT_OF, (0x7E02A000,))],  # new namespaces, CLONE_PARENT, CLONE_PTRACE
     "prlimit64": [(0, ONE_OF, (0,))],  # its own limits
     "prctl": [(0, ONE_OF, (15, 16))],  # the thread's name
