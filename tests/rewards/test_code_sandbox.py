@@ -423,3 +423,33 @@ def test_what_a_program_hides_is_counted(where: str, monkeypatch: pytest.MonkeyP
     with contextlib.closing(sandbox.Sandbox()) as shut_in:
         limits = Limits(wall_s=8.0, memory_mb=384, processes=9)
         assert code_judge._by_output(shut_in, source, "", "", limits) == f"too much {exceeded}"
+
+
+MOST = """
+import os, mmap
+ends, held, processes = os.pipe(), [], 1
+try:
+    while os.fork(): processes += 1
+    os.close(ends[1])
+    os.read(ends[0], 1)
+    os._exit(0)
+except OSError:
+    pass
+try:
+    while True: held.append(mmap.mmap(-1, 1 << 20))
+except OSError:
+    print(processes, len(held))
+"""
+
+
+@pytest.mark.parametrize("namespaces", [True, False])
+def test_between_two_looks_the_limits_of_each_process_hold(namespaces: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which bounds what a sample may have in memory at any moment."""
+    begin = "import mmap\n" if namespaces else f"{FORBIDDEN}import mmap\nnamespaces.users_of_their_own = lambda count: None\n"
+    monkeypatch.setattr(sandbox, "_FORKER", begin + sandbox._FORKER)
+    limits = Limits(memory_mb=256, processes=3, wall_s=20.0)
+    with contextlib.closing(sandbox.Sandbox()) as shut_in:
+        assert namespaces is not bool(shut_in.missing)
+        ending = code_judge._run_program(shut_in, {"source": MOST}, b"", limits)
+    processes, megabytes = map(int, ending.output.split())
+    assert 4 <= processes <= (6 if namespaces else 4) and 100 < megabytes < 256

@@ -1,6 +1,6 @@
 """What hostile programs earn, reach and harm in one mode of the code sandbox: a program that prints one line of JSON.
 
-    python sandbox_table.py FOLDER [--user N] [--no-namespaces] [--isolation NAME]
+    python sandbox_table.py FOLDER [--user N] [--no-namespaces] [--isolation NAME|COMMAND]
 
 Beside each hostile program an honest one runs, in another sandbox of the same worker. Root can become each user. Namespaces are
 forbidden as a machine does it, by the limit on them, in a user namespace of this process's own; where Python lies below a folder
@@ -172,6 +172,7 @@ def main() -> None:
     parser.add_argument("--no-namespaces", action="store_true")
     parser.add_argument("--isolation", default="built-in")
     options = parser.parse_args()
+    isolation = options.isolation.split() if " " in options.isolation else options.isolation
     if options.user is not None:
         held = options.folder / "held"
         held.mkdir()
@@ -192,7 +193,7 @@ def main() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
         try:
-            asyncio.run(fill(row, secret, listener, bystander.pid, {**LIMITS, "isolation": options.isolation}))
+            asyncio.run(fill(row, secret, listener, bystander.pid, {**LIMITS, "isolation": isolation}))
         finally:
             bystander.send_signal(signal.SIGKILL)
             bystander.wait()

@@ -28,8 +28,8 @@ from roll.rewards.sandbox import landlock, namespaces, solution, system_calls, u
 from roll.rewards.sandbox.usage import Limits
 
 LONGEST = 1 << 16
-OTHERS = 4
-"""Processes of a program's user that are no part of it: both forkers, and a second program with its own starter."""
+OTHERS = (2, 4)
+"""Processes of a program's user besides those that it starts, as root: itself and a second program; else both forkers, too."""
 NICE, MORE_OOM = 10, 900
 """Programs give way to the run, in processor time and when memory is short."""
 AT_ONCE = 2
@@ -120,9 +120,8 @@ class Forker:
             if not line:
                 for pid in self._numbers:
                     self._kill(pid)
-                self._numbers.clear()
-                if not self._isolated:
-                    self._end_orphans()
+                for pid in self._users:
+                    self._reap_group(pid)
                 return
             message = json.loads(line)
             if "kill" in message:
@@ -140,8 +139,9 @@ class Forker:
             os.mkdir(folder, 0o700)
             os.chown(folder, user, -1)
             pair = socket.socketpair() if self._counts else None
+            others, asks = (None, pair[1]) if pair else (1, None)
             if (pid := os.fork()) == 0:
-                _become(message["role"], limits, folder, descriptors, user, 1, with_parent=signal.SIGKILL, asks=pair and pair[1])
+                _become(message["role"], limits, folder, descriptors, user, others, False, asks)
             self._numbers[pid], self._users[pid] = message["start"], user
             if pair is not None:
                 self._listen(pid, *pair, limits.processes + 1)
@@ -152,7 +152,7 @@ class Forker:
             try:
                 namespaces.isolate_program(limits.tmp_bytes)
                 if (pid := os.fork()) == 0:
-                    _become(message["role"], limits, "/tmp", descriptors, self._free[0], OTHERS)
+                    _become(message["role"], limits, "/tmp", descriptors, self._free[0], OTHERS[os.getuid() != 0], True)
                 os.write(writing, str(pid).encode())
             except BaseException as error:  # boundary: this process is a copy, and must not go on as one
                 os.write(writing, f"{error}".encode()[:1000])
@@ -184,7 +184,6 @@ class Forker:
                 end(pid, signal.SIGKILL)
 
     def _reap(self) -> None:
-        """Where there is no process namespace, what a program leaves behind has become a child of this process."""
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -198,7 +197,7 @@ class Forker:
             if (number := self._numbers.pop(pid, None)) is None:
                 continue
             if not self._isolated:
-                self._end_orphans()
+                self._reap_group(pid)
                 self._free.append(self._users.pop(pid))
                 for asked in [asked for asked, (session, _) in self._asking.items() if session == pid]:
                     del self._asking[asked]
@@ -210,16 +209,11 @@ class Forker:
         with contextlib.suppress(OSError):  # nobody hears it any more: `serve` is about to find out
             self._connection.send(json.dumps(message).encode())
 
-    def _end_orphans(self) -> None:
-        while orphans := [pid for pid in _children() if pid not in self._numbers]:
-            for pid in orphans:
-                self._kill(pid)
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, 0)
-
-
-def _children() -> list[int]:
-    return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+    def _reap_group(self, pid: int) -> None:
+        """Where there is no process namespace, what a program leaves behind becomes a child of this process."""
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                os.waitpid(-pid, 0)
 
 
 def _keep_only(descriptors: list[int]) -> None:
@@ -246,13 +240,11 @@ def _become(
     folder: str,
     descriptors: list[int],
     user: int,
-    others: int,
-    *,
-    with_parent: int = 0,
+    others: int | None,
+    isolated: bool,
     asks: socket.socket | None = None,
 ) -> None:
-    """The program, from its first moment to its end. `with_parent`: the signal it gets when its parent ends, where no process
-    namespace ends it. `asks`: takes what its forks ask, where their number is not the user's."""
+    """The program, from its first moment to its end. `asks`: takes what its forks ask, where they are counted so."""
     code = 1
     try:
         os.setsid()
@@ -262,19 +254,7 @@ def _become(
         if asks is not None:
             _ask_before_forks(asks)
         _keep_only(descriptors)
-        os.chdir(folder)
-        os.environ |= {"HOME": folder, "TMPDIR": folder, "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1"}
-        version = landlock.version() if with_parent else 0
-        rules = landlock.rules_for(Path(folder), namespaces.visible()) if version else None  # as long as all can be opened
-        namespaces.become(user)
-        namespaces.give_up_rights()
-        namespaces.end_with_parent(with_parent)
-        if rules is not None:
-            landlock.enclose(rules)
-        limits.apply(None if asks else others)
-        system_calls.forbid(
-            os.getpid() if with_parent and version < landlock.SIGNALS_FROM else None, leaves_group=not with_parent
-        )
+        _shut_in(limits, folder, user, others, isolated)
         module, _, name = role.partition(":")
         getattr(importlib.import_module(module), name)()
         sys.stdout.flush()
@@ -287,3 +267,19 @@ def _become(
         with contextlib.suppress(BaseException):
             sys.stdout.flush()
         os._exit(code)
+
+
+def _shut_in(limits: Limits, folder: str, user: int, others: int | None, isolated: bool) -> None:
+    """This process, for good."""
+    os.chdir(folder)
+    os.environ |= {"HOME": folder, "TMPDIR": folder, "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1"}
+    version = 0 if isolated else landlock.version()
+    rules = landlock.rules_for(Path(folder), namespaces.visible()) if version else None  # as long as all can be opened
+    namespaces.become(user)
+    namespaces.give_up_rights()
+    namespaces.end_with_parent(0 if isolated else signal.SIGKILL)  # a process namespace ends with its first
+    if rules is not None:
+        landlock.enclose(rules)
+    limits.apply(others)
+    signals_of = None if isolated or version >= landlock.SIGNALS_FROM else os.getpid()
+    system_calls.forbid(signals_of, leaves_group=isolated)
