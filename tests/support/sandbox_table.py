@@ -93,7 +93,7 @@ async def fill(row: Row, secret: Path, listener: socket.socket, bystander: int, 
     worker = CodeSandboxRewardWorker({**CONFIG, "reward_args": arguments})
     await worker.start()
     try:
-        row.in_force = (await worker._pool.run({"isolation": arguments.get("isolation", "built-in")}))["in_force"]
+        row.in_force = (await worker._pool.run({"isolation": worker._isolation}))["in_force"]
         before = state_of(secret, bystander)
         for text, form in given:
             result, honest = await worker.compute_rewards([sample(text, form), sample(HONEST, PRINTED)])

@@ -17,8 +17,8 @@ import in_container
 import pytest
 import sandbox_table
 
-USER = 12345
-"""Who owns nothing here."""
+USER = 10000 + os.getpid() % 50000
+"""Who owns nothing here, and is nobody else's."""
 RUNSC = f"{shutil.which('runsc')} --rootless --ignore-cgroups --network=none --platform=ptrace"
 GVISOR = f"{sys.executable} {in_container.__file__} {RUNSC} --"
 MODES = {
